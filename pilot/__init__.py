@@ -1,0 +1,6 @@
+"""pilot: elastic deep-learning training in the idle holes of a supercomputer.
+
+Importing this package imports none of torch, mpi4py, Pyomo, Parsl or h5py: a login node pays only for what it uses.
+"""
+
+__version__ = "0.1.0"

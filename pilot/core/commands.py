@@ -1,0 +1,123 @@
+"""Commands: requests that leave the core, in the imperative. Each says why it was given.
+
+Every asynchronous command has exactly one completion event, named in its docstring; the driver guarantees it, time-outs
+included. The others are done when they are given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
+from pilot.core.problem import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Solve:
+    """Make a plan. Supersedes any earlier ``Solve``. Completes with ``PlanReady`` or ``PlanFailed`` of the same id."""
+
+    plan_id: PlanId
+    problem: Problem
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartWorker:
+    """Start the trainer's process on ``node`` and warm it up. Completes with ``WorkerReady`` or ``WorkerExited``."""
+
+    trainer: TrainerId
+    node: NodeId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopWorker:
+    """End the trainer's process on ``node``. Completes with ``WorkerExited``; the node is free after it."""
+
+    trainer: TrainerId
+    node: NodeId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FormGroup:
+    """Form ``generation`` over ``members``, rank i on the i-th; the first leads.
+
+    ``previous`` is the generation that trains on until the switch (its ranks agree on the step); None: none trains.
+    Ranks of ``previous`` that are not members stop at the switch and hold their state until they are told.
+    Completes with ``GroupFormed`` or ``GroupBroken``, unless dissolved before.
+    """
+
+    trainer: TrainerId
+    generation: Generation
+    members: tuple[NodeId, ...]
+    previous: Generation | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PauseGroup:
+    """Stop all ranks after the same step. Completes with ``GroupPaused`` or ``GroupBroken``, unless dissolved."""
+
+    trainer: TrainerId
+    generation: Generation
+    members: tuple[NodeId, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DissolveGroup:
+    """Kill the rank processes of ``generation``; the workers live, abort the step, hold their state. Idempotent."""
+
+    trainer: TrainerId
+    generation: Generation
+    members: tuple[NodeId, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteCheckpoint:
+    """Have the worker on ``node`` write its state now. Completes with ``CheckpointWritten``."""
+
+    trainer: TrainerId
+    node: NodeId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseNode:
+    """Give the node back: its agent leaves. ``PoolChanged(lost)`` follows when it is gone."""
+
+    node: NodeId
+    reason: str
+
+
+class Outcome(StrEnum):
+    """How a trainer ended."""
+
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class CloseTrainer:
+    """The trainer has ended; nothing of it runs any more or will."""
+
+    trainer: TrainerId
+    outcome: Outcome
+    reason: str
+
+
+Command = (
+    Solve
+    | StartWorker
+    | StopWorker
+    | FormGroup
+    | PauseGroup
+    | DissolveGroup
+    | WriteCheckpoint
+    | ReleaseNode
+    | CloseTrainer
+)

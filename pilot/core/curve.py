@@ -1,0 +1,74 @@
+"""Scaling curves: piecewise linear functions of the node count."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pilot.core.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """(nodes, value per second) points, linear between them, (0, 0) included (FreeTrain eqs 11-12).
+
+    Beyond the last point the last point's value per node holds. Values may be flat or falling.
+
+    Parameters
+    ----------
+    nodes : node counts, strictly increasing, the first one 0
+    per_s : value at each count, finite and not negative, the first one 0
+    """
+
+    nodes: tuple[float, ...]
+    per_s: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.nodes) != len(self.per_s):
+            raise UserError(
+                f"a scaling curve needs as many rates as node counts, got {len(self.per_s)} and {len(self.nodes)}"
+            )
+        if len(self.nodes) < 2 or self.nodes[0] != 0 or self.per_s[0] != 0:
+            raise UserError("a scaling curve needs the point (0, 0) and one more; use Curve.of to have (0, 0) added")
+        if not all(map(math.isfinite, (*self.nodes, *self.per_s))):
+            raise UserError("a scaling curve has a value that is not a finite number")
+        if any(b <= a for a, b in zip(self.nodes, self.nodes[1:], strict=False)):
+            raise UserError("the node column of a scaling curve must be strictly increasing")
+        if any(rate < 0 for rate in self.per_s):
+            raise UserError("a scaling curve has a negative rate")
+
+    @classmethod
+    def of(cls, points: Iterable[Sequence[float]]) -> Curve:
+        """A curve through ``points``, with (0, 0) added where it is missing."""
+        rows = [(float(n), float(v)) for n, v in points]
+        if not rows or rows[0][0] != 0:
+            rows.insert(0, (0.0, 0.0))
+        return cls(tuple(n for n, _ in rows), tuple(v for _, v in rows))
+
+    @classmethod
+    def proportional(cls, per_node_s: float = 1.0) -> Curve:
+        """What is assumed of a trainer before anything is measured: twice the nodes, twice the rate."""
+        return cls((0.0, 1.0), (0.0, per_node_s))
+
+    def at(self, nodes: float) -> float:
+        """Value per second on ``nodes`` nodes (FreeTrain eq. 12)."""
+        last = len(self.nodes) - 1
+        if nodes >= self.nodes[last]:
+            return self.per_s[last] * nodes / self.nodes[last]
+        right = bisect_left(self.nodes, nodes)
+        if self.nodes[right] == nodes:
+            return self.per_s[right]
+        n0, n1 = self.nodes[right - 1], self.nodes[right]
+        v0, v1 = self.per_s[right - 1], self.per_s[right]
+        return v0 + (v1 - v0) * (nodes - n0) / (n1 - n0)
+
+    def scaled(self, factor: float) -> Curve:
+        """The curve with all values multiplied by ``factor`` (not negative)."""
+        return Curve(self.nodes, tuple(v * factor for v in self.per_s))
+
+    def single_node_rate(self) -> float:
+        """What one node yields: the value at 1 node, or per node at the first measured count above 1."""
+        first = next(n for n in self.nodes if n > 0)
+        return self.at(1.0) if first <= 1.0 else self.at(first) / first

@@ -1,0 +1,197 @@
+"""Events: facts that enter the core, in the past tense. Frozen; lists where things happen together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
+from pilot.core.problem import Plan
+from pilot.core.trainer import TrainerSpec
+
+
+@dataclass(frozen=True, slots=True)
+class PoolChanged:
+    """Nodes came, were given notice, or went; what happens together is one event (FreeTrain §2.1).
+
+    ``joined`` nodes are new and free. ``leaving`` nodes got a notice: they live until ``deadline_s`` at the latest and
+    take no new work. ``lost`` nodes are gone, whether announced before or not.
+    """
+
+    joined: tuple[NodeId, ...] = ()
+    leaving: tuple[NodeId, ...] = ()
+    lost: tuple[NodeId, ...] = ()
+    deadline_s: float | None = None
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerSubmitted:
+    """A user submitted a trainer. Its id is not in use."""
+
+    spec: TrainerSpec
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerCancelled:
+    """A user cancelled a trainer."""
+
+    trainer: TrainerId
+    reason: str = "cancelled by the user"
+
+
+@dataclass(frozen=True, slots=True)
+class DrainRequested:
+    """``pilot down``: every trainer pauses and checkpoints, then every node is released. Nothing starts any more."""
+
+    reason: str = "pilot down"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanReady:
+    """Completes ``Solve``."""
+
+    plan_id: PlanId
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFailed:
+    """Completes ``Solve`` where no plan came; the allocation stays as it is."""
+
+    plan_id: PlanId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReady:
+    """Completes ``StartWorker``: the trainer's process on that node is warm and can join a group."""
+
+    trainer: TrainerId
+    node: NodeId
+
+
+class ExitCause(StrEnum):
+    """Why a worker is no more."""
+
+    STOPPED = "stopped"
+    """As asked (``StopWorker``)."""
+    RAISED = "raised"
+    """The script ended in an error, or would always do so: the trainer has failed."""
+    DIED = "died"
+    """By a signal, by the out-of-memory killer, or silently stuck and then killed: it may be tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerExited:
+    """Completes ``StopWorker`` (also for a worker that was starting), or tells that a worker ended by itself."""
+
+    trainer: TrainerId
+    node: NodeId
+    cause: ExitCause
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFormed:
+    """Completes ``FormGroup``: all ranks hold the same state at ``step`` and train on in this generation.
+
+    ``resumed`` is the step of the checkpoint that the group started from where no rank of it held a state (0: from
+    scratch), else None.
+    """
+
+    trainer: TrainerId
+    generation: Generation
+    step: int
+    resumed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupBroken:
+    """A group that forms or trains cannot go on (completes ``FormGroup`` and ``PauseGroup`` too). Its members live."""
+
+    trainer: TrainerId
+    generation: Generation
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPaused:
+    """Completes ``PauseGroup``: all ranks stopped after the same ``step`` and hold the same state."""
+
+    trainer: TrainerId
+    generation: Generation
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointWritten:
+    """Completes ``WriteCheckpoint``. ``error`` is empty where the file was verified and published."""
+
+    trainer: TrainerId
+    node: NodeId
+    step: int
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRange:
+    """Samples [cursor, cursor_end) of ``epoch`` went into steps [step, step_end) of ``generation``.
+
+    Step s is the s-th application of the optimizer, counted from 0 over the trainer's whole life.
+    """
+
+    generation: Generation
+    epoch: int
+    step: int
+    step_end: int
+    cursor: int
+    cursor_end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """At most one a second and trainer, from its leader (MalleTrain's Job Monitor).
+
+    ``samples`` counts those behind the current parameters; ``samples_per_s`` is the median rate of the last 20 steps in
+    this generation (None before enough are known). ``metrics`` are what the script reports (loss, accuracy).
+    """
+
+    trainer: TrainerId
+    generation: Generation
+    step: int
+    epoch: int
+    samples: int
+    samples_per_s: float | None = None
+    stall_s: float | None = None
+    rescale_s: float | None = None
+    ledger: tuple[LedgerRange, ...] = ()
+    metrics: tuple[tuple[str, float], ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerFinished:
+    """The script's loop ended on all ranks and its final checkpoint is published (or it keeps none)."""
+
+    trainer: TrainerId
+    generation: Generation
+    step: int
+    samples: int
+
+
+Event = (
+    PoolChanged
+    | TrainerSubmitted
+    | TrainerCancelled
+    | DrainRequested
+    | PlanReady
+    | PlanFailed
+    | WorkerReady
+    | WorkerExited
+    | GroupFormed
+    | GroupBroken
+    | GroupPaused
+    | CheckpointWritten
+    | Progress
+    | TrainerFinished
+)

@@ -1,0 +1,26 @@
+"""Identifiers. Plain strings and integers at run time; distinct types to the checker."""
+
+from __future__ import annotations
+
+import re
+from typing import NewType
+
+NodeId = NewType("NodeId", str)
+"""One host held by one pilot, unique in the pool. In traces the hostname, live ``hostname.pilot``."""
+
+TrainerId = NewType("TrainerId", str)
+"""One elastic training task, as the user named it or as the coordinator numbered it."""
+
+Generation = NewType("Generation", int)
+"""A trainer's monotonic fence: every regroup increments it. The first group of a trainer has generation 1."""
+
+PlanId = NewType("PlanId", int)
+"""Numbers the solves of one coordinator; a plan with another id than the newest one asked for is stale."""
+
+_DIGITS = re.compile(r"(\d+)")
+
+
+def natural_key(node: str) -> tuple[tuple[int, int, str], ...]:
+    """Sort key of the natural hostname order: ``n2`` before ``n10``. Total on all strings."""
+    parts = _DIGITS.split(node)
+    return tuple((1, int(part), part) if part.isdecimal() and part.isascii() else (0, 0, part) for part in parts)

@@ -1,0 +1,109 @@
+"""What a planner gets (:class:`Problem`) and gives (:class:`Plan`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pilot.core.curve import Curve
+from pilot.core.ids import TrainerId
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One trainer as a planner sees it.
+
+    Parameters
+    ----------
+    trainer : whose
+    current_nodes : C_j, the nodes that it holds now (FreeTrain eq. 1); parked nodes count
+    min_nodes, max_nodes : N_j^min, N_j^max; the plan gives 0 or something between them (eq. 3)
+    value : O_j, objective value per second as a function of nodes (eq. 12)
+    rescale_up_s, rescale_down_s : R_j^up, R_j^dw (eq. 13)
+    """
+
+    trainer: TrainerId
+    current_nodes: int
+    min_nodes: int
+    max_nodes: int
+    value: Curve
+    rescale_up_s: float
+    rescale_down_s: float
+
+    def value_at(self, nodes: int) -> float:
+        """O_j(nodes); fewer than ``min_nodes`` make no progress."""
+        return self.value.at(nodes) if nodes >= self.min_nodes else 0.0
+
+    def rescale_s(self, nodes: int) -> float:
+        """R_j of a change from ``current_nodes`` to ``nodes`` (FreeTrain eq. 13)."""
+        if nodes == self.current_nodes:
+            return 0.0
+        return self.rescale_up_s if nodes > self.current_nodes else self.rescale_down_s
+
+    def gain(self, nodes: int, t_fwd_s: float) -> float:
+        """This trainer's term of the objective on ``nodes`` nodes (FreeTrain eq. 16)."""
+        return t_fwd_s * self.value_at(nodes) - self.value_at(self.current_nodes) * self.rescale_s(nodes)
+
+    def allows(self, nodes: int) -> bool:
+        """Whether a plan may give ``nodes`` (FreeTrain eq. 3)."""
+        return nodes == 0 or self.min_nodes <= nodes <= self.max_nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """How to divide ``nodes`` interchangeable nodes among ``candidates`` for the next ``t_fwd_s`` seconds.
+
+    ``candidates`` are in submission order, which breaks ties. ``nodes`` counts all nodes of the pool that a plan may
+    use: those held by the candidates and the free ones.
+    """
+
+    nodes: int
+    t_fwd_s: float
+    candidates: tuple[Candidate, ...]
+
+    def objective(self, counts: Mapping[TrainerId, int]) -> float:
+        """The value of eq. 16 for ``counts`` (a trainer that is missing gets 0)."""
+        return sum(c.gain(counts.get(c.trainer, 0), self.t_fwd_s) for c in self.candidates)
+
+    def feasible(self, counts: Mapping[TrainerId, int]) -> bool:
+        """Whether ``counts`` respects each trainer's sizes (eq. 3) and the capacity (eq. 5, summed over nodes)."""
+        total = sum(counts.get(c.trainer, 0) for c in self.candidates)
+        return total <= self.nodes and all(c.allows(counts.get(c.trainer, 0)) for c in self.candidates)
+
+    def kept(self) -> dict[TrainerId, int]:
+        """The counts as they are now: what holds where no better plan is known."""
+        return {c.trainer: c.current_nodes for c in self.candidates}
+
+
+class PlanStatus(StrEnum):
+    """How good a plan is known to be. Read it before the counts."""
+
+    OPTIMAL = "optimal"
+    """Proved optimal."""
+    INCUMBENT = "incumbent"
+    """The best one known when the time was up, better than keeping; ``gap`` says how far from a bound."""
+    KEPT = "kept"
+    """Nothing better than the current allocation is known: it stays (FreeTrain §3.6)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Trainer → node count, and what is known of its quality.
+
+    ``counts`` has one entry per candidate, in the problem's order. ``objective`` is eq. 16's value for the counts.
+    ``gap`` is (bound - objective) / max(1, \\|objective\\|): 0 where proved optimal, None where no bound is known.
+    ``build_s`` is the time for building (and writing) the model, ``solve_s`` the solver's; they decide nothing.
+    """
+
+    status: PlanStatus
+    counts: tuple[tuple[TrainerId, int], ...]
+    objective: float
+    gap: float | None = 0.0
+    planner: str = ""
+    build_s: float = 0.0
+    solve_s: float = 0.0
+
+    def as_dict(self) -> dict[TrainerId, int]:
+        """Trainer → count."""
+        return dict(self.counts)

@@ -1,0 +1,348 @@
+"""Messages between the coordinator, the agents and the CLI: msgspec structs in MessagePack, never pickle.
+
+One frame is one message. Decoding is strict: an unknown tag, a missing or mistyped field, or an oversized frame raises
+:class:`ProtocolError`, and the peer is refused. Secrets travel inside (CURVE encrypts), never in arguments or the
+environment.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from pilot.core.errors import ProtocolError
+
+PROTOCOL = 1
+"""Raised with every incompatible change; peers of another number are refused."""
+
+MAX_FRAME_BYTES = 8 * 1024 * 1024
+
+
+class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Base of all messages; the tag is the class name."""
+
+
+# --- agent -> coordinator -------------------------------------------------------------------------------------------
+
+
+class Hello(Message, frozen=True):
+    """First message of an agent, on its first connection and after every reconnection.
+
+    ``pilot`` names this life of the pilot (unique), ``address`` is where other nodes reach it for MPI, ``job`` and
+    ``restart`` are the batch scheduler's job id and restart count ("" and 0 where there is none). ``walltime_end_s`` is
+    in Unix time. ``workers`` tells which trainers' processes run on it, as (trainer, generation or 0, step, ready).
+    """
+
+    protocol: int
+    version: str
+    token: str
+    pilot: str
+    host: str
+    address: str
+    pid: int
+    job: str = ""
+    restart: int = 0
+    walltime_end_s: float | None = None
+    workers: list[tuple[str, int, int, bool]] = []
+
+
+class Heartbeat(Message, frozen=True):
+    """Every ``heartbeat_s``: the agent lives."""
+
+    sent_s: float
+
+
+class Leaving(Message, frozen=True):
+    """The pilot was given notice (a signal, its wall time's end): it will be gone in ``grace_s`` at the latest."""
+
+    cause: str
+    grace_s: float
+
+
+class WorkerUp(Message, frozen=True):
+    """The worker of ``trainer`` is warm: imported, model built, waiting for a group."""
+
+    trainer: str
+    warm_s: float
+
+
+class WorkerDown(Message, frozen=True):
+    """The worker of ``trainer`` ended. ``cause`` is an ``ExitCause``; ``detail`` is for people (signal, last lines)."""
+
+    trainer: str
+    cause: str
+    detail: str = ""
+    log: str = ""
+
+
+class ProxyCommands(Message, frozen=True):
+    """The leader's ``mpiexec`` printed one proxy command per rank."""
+
+    trainer: str
+    generation: int
+    commands: list[str]
+
+
+class GroupUp(Message, frozen=True):
+    """From the leader: the group of ``generation`` trains from ``step`` on. See ``core.events.GroupFormed``."""
+
+    trainer: str
+    generation: int
+    step: int
+    resumed: int | None = None
+
+
+class GroupDown(Message, frozen=True):
+    """From any member: the group of ``generation`` cannot go on (a rank process or mpiexec died, forming failed)."""
+
+    trainer: str
+    generation: int
+    reason: str
+
+
+class Paused(Message, frozen=True):
+    """From each member: it stopped after ``step`` as ``PauseMembers`` asked."""
+
+    trainer: str
+    generation: int
+    step: int
+
+
+class CheckpointDone(Message, frozen=True):
+    """A checkpoint was published (``path``) or failed (``error``); ``asked`` where ``WriteState`` asked for it."""
+
+    trainer: str
+    generation: int
+    step: int
+    asked: bool
+    path: str = ""
+    error: str = ""
+    seconds: float = 0.0
+    bytes: int = 0
+
+
+class Report(Message, frozen=True):
+    """At most one a second, from the leader: see ``core.events.Progress``.
+
+    ``ledger`` rows are (generation, epoch, step, step_end, cursor, cursor_end).
+    """
+
+    trainer: str
+    generation: int
+    step: int
+    epoch: int
+    samples: int
+    samples_per_s: float | None = None
+    stall_s: float | None = None
+    rescale_s: float | None = None
+    ledger: list[tuple[int, int, int, int, int, int]] = []
+    metrics: dict[str, float] = {}
+
+
+class WorkerFinished(Message, frozen=True):
+    """From the leader: the script's loop ended on all ranks after ``step`` and the final checkpoint is published."""
+
+    trainer: str
+    generation: int
+    step: int
+    samples: int
+    metrics: dict[str, float] = {}
+
+
+class Remark(Message, frozen=True):
+    """Something that a person should see: a checkpoint that was skipped and why, a script that reports no progress."""
+
+    trainer: str
+    text: str
+
+
+# --- coordinator -> agent -------------------------------------------------------------------------------------------
+
+
+class Welcome(Message, frozen=True):
+    """The agent is in the pool as ``node``. All times in seconds."""
+
+    node: str
+    coordinator: str
+    heartbeat_s: float
+    silent_s: float
+    orphan_s: float
+    grace_s: float
+
+
+class Refused(Message, frozen=True):
+    """The peer is not taken; it says why on its own screen and ends with exit status 2."""
+
+    reason: str
+
+
+class LaunchWorker(Message, frozen=True):
+    """Start the training process of ``trainer``. See ``core.commands.StartWorker``.
+
+    ``environment`` holds the variables that the user named. ``script_sha256`` guards against an edited script.
+    ``directory`` is the trainer's own folder in the run directory (``checkpoints/`` and ``logs/`` are in it).
+    """
+
+    trainer: str
+    script: str
+    script_sha256: str
+    arguments: list[str]
+    cwd: str
+    python: str
+    environment: dict[str, str]
+    directory: str
+    checkpoint_interval_s: float
+    checkpoints_kept: int
+
+
+class StopProcess(Message, frozen=True):
+    """End the training process of ``trainer`` (TERM, then KILL). See ``core.commands.StopWorker``."""
+
+    trainer: str
+    reason: str
+
+
+class LeadGroup(Message, frozen=True):
+    """To the leader: run ``mpiexec -launcher manual`` for ``size`` ranks and answer ``ProxyCommands``."""
+
+    trainer: str
+    generation: int
+    size: int
+
+
+class JoinGroup(Message, frozen=True):
+    """To each member: run this proxy command; your rank is ``rank``. ``previous`` (0: none) trains on until the switch.
+
+    Checkpoints of generations up to ``granted`` may be loaded.
+    """
+
+    trainer: str
+    generation: int
+    rank: int
+    size: int
+    previous: int
+    granted: int
+    command: str
+
+
+class PartFromGroup(Message, frozen=True):
+    """To a rank of the group that trains which is not in ``generation``: at the switch, stop and hold your state."""
+
+    trainer: str
+    generation: int
+
+
+class PauseMembers(Message, frozen=True):
+    """To each member of the group that trains: stop after the same step."""
+
+    trainer: str
+    generation: int
+
+
+class KillGroup(Message, frozen=True):
+    """Kill the rank processes of ``generation``. See ``core.commands.DissolveGroup``."""
+
+    trainer: str
+    generation: int
+    reason: str
+
+
+class WriteState(Message, frozen=True):
+    """Write and publish a checkpoint of the state that the (paused or parked) worker of ``trainer`` holds."""
+
+    trainer: str
+    reason: str
+
+
+class Leave(Message, frozen=True):
+    """End in good order, now: stop what runs, leave nothing, exit 0."""
+
+    reason: str
+
+
+# --- CLI <-> coordinator --------------------------------------------------------------------------------------------
+
+
+class Request(Message, frozen=True):
+    """One call of the CLI: a verb of ``live.api`` and its arguments."""
+
+    protocol: int
+    token: str
+    verb: str
+    arguments: dict[str, Any] = {}
+
+
+class Reply(Message, frozen=True):
+    """The answer: ``result``, or ``error`` with the exit status that the CLI ends with."""
+
+    result: Any = None
+    error: str = ""
+    exit_status: int = 0
+
+
+FromAgent = (
+    Hello
+    | Heartbeat
+    | Leaving
+    | WorkerUp
+    | WorkerDown
+    | ProxyCommands
+    | GroupUp
+    | GroupDown
+    | Paused
+    | CheckpointDone
+    | Report
+    | WorkerFinished
+    | Remark
+)
+ToAgent = (
+    Welcome
+    | Refused
+    | LaunchWorker
+    | StopProcess
+    | LeadGroup
+    | JoinGroup
+    | PartFromGroup
+    | PauseMembers
+    | KillGroup
+    | WriteState
+    | Leave
+)
+
+_encoder = msgspec.msgpack.Encoder()
+_to_coordinator = msgspec.msgpack.Decoder(FromAgent | Request)
+_to_agent = msgspec.msgpack.Decoder(ToAgent)
+_to_cli = msgspec.msgpack.Decoder(Reply | Refused)
+
+
+def encode(message: Message) -> bytes:
+    """One message as one frame."""
+    return _encoder.encode(message)
+
+
+def decode_at_coordinator(frame: bytes) -> FromAgent | Request:
+    """Decode what an agent or the CLI sent; :class:`ProtocolError` where it is not one of their messages."""
+    message: FromAgent | Request = _decode(_to_coordinator, frame)
+    return message
+
+
+def decode_at_agent(frame: bytes) -> ToAgent:
+    """Decode what the coordinator sent to an agent."""
+    message: ToAgent = _decode(_to_agent, frame)
+    return message
+
+
+def decode_at_cli(frame: bytes) -> Reply | Refused:
+    """Decode what the coordinator sent to the CLI."""
+    message: Reply | Refused = _decode(_to_cli, frame)
+    return message
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[Any], frame: bytes) -> Any:
+    if len(frame) > MAX_FRAME_BYTES:
+        raise ProtocolError(f"frame of {len(frame)} bytes is larger than {MAX_FRAME_BYTES}")
+    try:
+        return decoder.decode(frame)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"not a message of protocol {PROTOCOL}: {error}") from None
