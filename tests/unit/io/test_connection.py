@@ -1,0 +1,54 @@
+"""The connection file is private, whole, and its errors are one clear line."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pilot.core.errors import UserError
+from pilot.io import connection
+from pilot.io.connection import Connection
+
+SAMPLE = Connection("tcp://login1:4411", "k" * 40, "secret", "pool-1", "0.1.0")
+
+
+def test_round_trip_is_private_and_leaves_no_temporary_file(tmp_path: Path) -> None:
+    path = tmp_path / "connection.json"
+    connection.write(path, SAMPLE)
+    assert connection.load(path) == SAMPLE
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "connection.json"
+    connection.write(path, SAMPLE)
+    path.chmod(0o640)
+    with pytest.raises(UserError, match="chmod 600"):
+        connection.load(path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_another_users_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "connection.json"
+    connection.write(path, SAMPLE)
+    os.chown(path, 12345, -1)
+    with pytest.raises(UserError, match="belongs to user 12345"):
+        connection.load(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"endpoint": 3}', b"\xff\xfe", b'{"endpoint":"a","more":1}'])
+def test_a_damaged_file_is_one_clear_line(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "connection.json"
+    path.write_bytes(content)
+    path.chmod(0o600)
+    with pytest.raises(UserError, match="damaged") as caught:
+        connection.load(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="pilot up"):
+        connection.load(tmp_path / "connection.json")
