@@ -1,0 +1,128 @@
+"""Finds and loads site files: by name (shipped ones, then the user's own folder) or by path.
+
+A site file is Python: it assigns ``site = Site(...)`` and may define ``provider(site)``, which returns the Parsl
+provider to submit with where the ordinary one does not fit.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pydantic import ValidationError
+
+from pilot.core.errors import SiteError
+from pilot.io.site import Site, explain
+
+ProviderHook = Callable[[Site], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SiteFile:
+    """A loaded site file; ``provider`` is its hook or None."""
+
+    site: Site
+    path: Path
+    provider: ProviderHook | None
+
+
+def shipped_dir() -> Path:
+    """The folder of the ``site_configs`` package."""
+    spec = importlib.util.find_spec("site_configs")
+    if spec is None or spec.origin is None:
+        raise SiteError("the package site_configs is not installed; install pilot-train again")
+    return Path(spec.origin).parent
+
+
+def user_dir() -> Path:
+    """The user's own folder of site files."""
+    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(base) / "pilot" / "sites"
+
+
+def list_sites() -> dict[str, Path]:
+    """Name → file of all sites that can be loaded by name, in alphabetical order. Shipped ones come first."""
+    found: dict[str, Path] = {}
+    for folder in (shipped_dir(), user_dir()):
+        for path in sorted(folder.glob("*.py")):
+            if not path.name.startswith("_"):
+                found.setdefault(path.stem, path)
+    return dict(sorted(found.items()))
+
+
+def find_site(reference: str) -> Path:
+    """The file of a site given by name, or by path (what ends in ``.py`` or has a slash).
+
+    Raises
+    ------
+    SiteError
+        There is no such file, or no site of that name; the message lists those that there are.
+    """
+    if reference.endswith(".py") or os.sep in reference:
+        path = Path(reference).expanduser()
+        if not path.is_file():
+            raise SiteError(f"no such site file: {reference}")
+        return path.resolve()
+    sites = list_sites()
+    if reference not in sites:
+        close = get_close_matches(reference, sites, n=1)
+        hint = f" (did you mean {close[0]}?)" if close else ""
+        raise SiteError(f"unknown site {reference!r}{hint}; there are: {', '.join(sites)}; or give a path")
+    return sites[reference]
+
+
+def load_site(reference: str) -> Site:
+    """The site of a name or path; see :func:`load_site_file`."""
+    return load_site_file(reference).site
+
+
+def load_site_file(reference: str) -> SiteFile:
+    """Load a site file by name or path.
+
+    Raises
+    ------
+    SiteError
+        It does not exist, is not Python, raises, or does not define a valid ``site``: one line with file and line.
+    """
+    path = find_site(reference)
+    module = _execute(path)
+    site = getattr(module, "site", None)
+    if not isinstance(site, Site):
+        raise SiteError(f"{path}: it must assign site = Site(...); see site_configs/_template.py")
+    hook = getattr(module, "provider", None)
+    if hook is not None and not callable(hook):
+        raise SiteError(f"{path}: provider must be a function of the site that returns a Parsl provider")
+    return SiteFile(site, path, hook)
+
+
+def _execute(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"pilot_site_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise SiteError(f"{path}: not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    quiet, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        spec.loader.exec_module(module)
+    except ValidationError as error:
+        raise SiteError(f"{_where(path, error)}: {'; '.join(explain(error))}") from None
+    except SyntaxError as error:
+        raise SiteError(f"{path}:{error.lineno}: {error.msg}") from None
+    except (Exception, SystemExit) as error:
+        raise SiteError(f"{_where(path, error)}: {type(error).__name__}: {error}") from None
+    finally:
+        sys.dont_write_bytecode = quiet
+    return module
+
+
+def _where(path: Path, error: BaseException) -> str:
+    """``file:line`` of the last frame inside the site file, so that an admin finds the line that did it."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return f"{path}:{lines[-1]}" if lines else str(path)

@@ -1,0 +1,21 @@
+"""This machine, without a batch system: pilots are local processes. For the demo, for tests and for a look around."""
+
+from pilot.io.site import Site
+
+site = Site(
+    name="local",
+    description="this machine, pilots are local processes",
+    scheduler="local",
+    walltime="24:00:00",
+    notice_signal="TERM",
+    grace_s=5,
+    bind_address="127.0.0.1",
+    interface="lo",
+    poll_s=1,
+    heartbeat_s=1,
+    silent_s=10,
+    orphan_s=30,
+    form_timeout_s=30,
+    checkpoint_interval_s=10,
+    source="none: there is no scheduler",
+)
