@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
 from pilot.core.problem import Plan
-from pilot.core.trainer import TrainerSpec
+from pilot.core.spec import TrainerSpec
 
 
 @dataclass(frozen=True, slots=True)

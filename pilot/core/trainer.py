@@ -1,45 +1,156 @@
-"""What a user says of a trainer."""
+"""Where a trainer stands: its allocation, its workers, its groups."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 
+from pilot.core.commands import Outcome
 from pilot.core.curve import Curve
-from pilot.core.errors import UserError
-from pilot.core.ids import TrainerId
+from pilot.core.ids import Generation, NodeId, TrainerId
+from pilot.core.measured import Measured
+from pilot.core.problem import Candidate
+from pilot.core.spec import TrainerSpec
+
+NO_GENERATION = Generation(0)
+"""Before a trainer's first group."""
+
+
+class WorkerPhase(StrEnum):
+    """Where a worker stands."""
+
+    STARTING = "starting"
+    READY = "ready"
+    STOPPING = "stopping"
+
+
+@dataclass(slots=True)
+class Worker:
+    """A trainer's process on one node. ``has_state``: it was in a group, so it holds parameters that count.
+
+    ``attempt`` is how many deaths in a row the trainer had when it was started: processes that die together count once.
+    """
+
+    attempt: int
+    phase: WorkerPhase = WorkerPhase.STARTING
+    has_state: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class TrainerSpec:
-    """One elastic training task as submitted.
+class Group:
+    """The ranks of one (trainer, generation), rank i on ``members[i]``; the first one leads."""
 
-    Parameters
-    ----------
-    trainer : its id
-    min_nodes, max_nodes : the sizes on which it can run (FreeTrain §3.1)
-    curve : samples per second by nodes; None: proportional until measured
-    fixed_curve : keep the given curve, whatever is measured
-    rescale_up_s, rescale_down_s : what a rescale costs; updated by what is measured unless ``fixed_curve``
-    priority : factor for the priority-weighted objective
-    objective_curve : value per second by nodes where it is not derived from ``curve`` (replays of published sets)
+    generation: Generation
+    members: tuple[NodeId, ...]
+    previous: Generation | None = None
+
+
+class Phase(StrEnum):
+    """Where a trainer stands, for people and for tests; decisions are made from the facts themselves."""
+
+    QUEUED = "queued"
+    STARTING = "starting"
+    RUNNING = "running"
+    PAUSED = "paused"
+    CLOSING = "closing"
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+@dataclass(slots=True)
+class Counts:
+    """What befell a trainer."""
+
+    rescales_up: int = 0
+    rescales_down: int = 0
+    preemptions: int = 0
+    losses: int = 0
+    worker_deaths: int = 0
+    lost_steps: int = 0
+
+
+@dataclass(slots=True)
+class Trainer:
+    """One trainer in the core.
+
+    ``target`` are the nodes that the last plan gave it (its allocation), ``workers`` its processes by node, ``group``
+    what trains, ``forming`` what will. ``pausing``: the group is to stop after an agreed step. ``writing``: the nodes
+    whose checkpoint is awaited. ``synced``: all state holders hold the same state; ``saved``: a checkpoint holds
+    it, too. ``refusal``: why no further worker can start (the script was edited); the trainer then never grows.
     """
 
-    trainer: TrainerId
-    min_nodes: int = 1
-    max_nodes: int = 64
-    curve: Curve | None = None
-    fixed_curve: bool = False
-    rescale_up_s: float = 20.0
-    rescale_down_s: float = 10.0
-    priority: float = 1.0
-    objective_curve: Curve | None = None
+    spec: TrainerSpec
+    measured: Measured
+    target: list[NodeId] = field(default_factory=list)
+    workers: dict[NodeId, Worker] = field(default_factory=dict)
+    group: Group | None = None
+    forming: Group | None = None
+    pausing: bool = False
+    writing: set[NodeId] = field(default_factory=set)
+    synced: bool = False
+    saved: bool = False
+    failed_writes: int = 0
+    generation: Generation = NO_GENERATION
+    step: int = 0
+    epoch: int = 0
+    samples: int = 0
+    deaths_in_a_row: int = 0
+    broken_in_a_row: int = 0
+    refusal: str = ""
+    closing: Outcome | None = None
+    outcome: Outcome | None = None
+    reason: str = ""
+    grew: bool = True
+    counts: Counts = field(default_factory=Counts)
 
-    def __post_init__(self) -> None:
-        if self.min_nodes < 1:
-            raise UserError(f"trainer {self.trainer}: min_nodes must be at least 1, got {self.min_nodes}")
-        if self.min_nodes > self.max_nodes:
-            raise UserError(f"trainer {self.trainer}: min_nodes {self.min_nodes} exceeds max_nodes {self.max_nodes}")
-        if self.rescale_up_s < 0 or self.rescale_down_s < 0:
-            raise UserError(f"trainer {self.trainer}: a rescale cost is negative; give seconds, 0 or more")
-        if not self.priority > 0:
-            raise UserError(f"trainer {self.trainer}: priority must be greater than 0, got {self.priority}")
+    @property
+    def id(self) -> TrainerId:
+        """Its id."""
+        return self.spec.trainer
+
+    @property
+    def open(self) -> bool:
+        """Whether it may still get nodes."""
+        return self.closing is None and self.outcome is None
+
+    @property
+    def phase(self) -> Phase:
+        """Where it stands."""
+        if self.outcome is not None:
+            return Phase(self.outcome.value)
+        if self.closing is not None:
+            return Phase.CLOSING
+        if self.group is not None:
+            return Phase.RUNNING
+        if any(w.has_state for w in self.workers.values()):
+            return Phase.PAUSED
+        return Phase.STARTING if self.target else Phase.QUEUED
+
+    def holds_state(self, node: NodeId) -> bool:
+        """Whether the worker on ``node`` holds a state that counts."""
+        worker = self.workers.get(node)
+        return worker is not None and worker.has_state
+
+    def ready_on(self, node: NodeId) -> bool:
+        """Whether a worker on ``node`` can join a group."""
+        worker = self.workers.get(node)
+        return worker is not None and worker.phase is WorkerPhase.READY
+
+    def holders(self) -> list[NodeId]:
+        """The nodes whose workers are ready and hold a state, in the order in which they started."""
+        return [n for n, w in self.workers.items() if w.has_state and w.phase is WorkerPhase.READY]
+
+    def candidate(self, value: Curve) -> Candidate:
+        """What a planner sees of it; ``value`` is the objective's curve."""
+        held = len(self.target)
+        most = self.spec.max_nodes if not self.refusal else max(self.spec.min_nodes, held)
+        return Candidate(
+            trainer=self.id,
+            current_nodes=held,
+            min_nodes=self.spec.min_nodes,
+            max_nodes=most,
+            value=value,
+            rescale_up_s=self.measured.rescale_up_s,
+            rescale_down_s=self.measured.rescale_down_s,
+        )

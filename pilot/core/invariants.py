@@ -1,0 +1,56 @@
+"""What must hold after every event. Tests and the chaos run check it; a violation is a bug of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pilot.core.coordinator import Coordinator
+from pilot.core.trainer import Group, Trainer
+
+
+def violations(core: Coordinator) -> list[str]:
+    """One line per invariant that does not hold; empty where all is well."""
+    return [*_ownership(core), *(line for t in core.trainers.values() for line in _trainer(core, t))]
+
+
+def _ownership(core: Coordinator) -> Iterator[str]:
+    targets = [(node, t.id) for t in core.trainers.values() for node in t.target]
+    workers = [(node, t.id) for t in core.trainers.values() for node in t.workers]
+    if dict(targets) != core.pool.owner or len(targets) != len(core.pool.owner):
+        yield f"targets {targets} and owners {core.pool.owner} differ"
+    if dict(workers) != core.pool.occupant or len(workers) != len(core.pool.occupant):
+        yield f"workers {workers} and occupants {core.pool.occupant} differ"
+    for node, trainer in targets:
+        if node not in core.pool or node in core.pool.leaving:
+            yield f"{trainer} is promised {node}, which is leaving or gone"
+    for node, trainer in workers:
+        if node not in core.pool:
+            yield f"{trainer} has a worker on {node}, which is gone"
+
+
+def _trainer(core: Coordinator, trainer: Trainer) -> Iterator[str]:
+    for group in (trainer.group, trainer.forming):
+        if group is not None:
+            yield from _group(trainer, group)
+    if len(trainer.target) > trainer.spec.max_nodes:
+        yield f"{trainer.id} is promised {len(trainer.target)} nodes, more than its max {trainer.spec.max_nodes}"
+    if trainer.forming is not None and trainer.forming.generation != trainer.generation:
+        yield f"{trainer.id} forms generation {trainer.forming.generation}, not its newest one {trainer.generation}"
+    if trainer.outcome is not None and (trainer.workers or trainer.target or trainer.group or trainer.forming):
+        yield f"{trainer.id} has ended and still has something"
+    if trainer.pausing and trainer.group is None:
+        yield f"{trainer.id} pauses without a group"
+    if core.draining and trainer.target:
+        yield f"{trainer.id} is promised nodes while the pool drains"
+
+
+def _group(trainer: Trainer, group: Group) -> Iterator[str]:
+    name = f"{trainer.id} generation {group.generation}"
+    if len(set(group.members)) != len(group.members):
+        yield f"{name} has a node twice: {group.members}"
+    if not trainer.spec.min_nodes <= len(group.members) <= trainer.spec.max_nodes:
+        yield f"{name} has {len(group.members)} members, outside [{trainer.spec.min_nodes}, {trainer.spec.max_nodes}]"
+    if group.generation > trainer.generation:
+        yield f"{name} is newer than the newest one granted, {trainer.generation}"
+    if missing := [n for n in group.members if n not in trainer.workers]:
+        yield f"{name} has members without a worker: {missing}"

@@ -1,0 +1,51 @@
+"""What a plan maximises: O_j, the value per second of a trainer on n nodes (FreeTrain §3.1 and §5.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pilot.core.curve import Curve
+from pilot.core.errors import UserError
+from pilot.core.spec import TrainerSpec
+
+Objective = Callable[[TrainerSpec, Curve], Curve]
+"""From a trainer and its scaling curve (samples per second) to its value per second."""
+
+
+def throughput(_spec: TrainerSpec, curve: Curve) -> Curve:
+    """Samples per second. Favours fast trainers over heavy ones."""
+    return curve
+
+
+def scaling_efficiency(_spec: TrainerSpec, curve: Curve) -> Curve:
+    """Throughput in units of the trainer's own rate on one node: n nodes at full efficiency are worth n."""
+    single = curve.single_node_rate()
+    return curve.scaled(1.0 / single) if single > 0 else curve
+
+
+def priority_weighted(spec: TrainerSpec, curve: Curve) -> Curve:
+    """Scaling efficiency times the trainer's priority."""
+    return scaling_efficiency(spec, curve).scaled(spec.priority)
+
+
+OBJECTIVES: dict[str, Objective] = {
+    "scaling-efficiency": scaling_efficiency,
+    "throughput": throughput,
+    "priority": priority_weighted,
+}
+
+
+def per_node_value(value: Callable[[TrainerSpec, int], float]) -> Objective:
+    """An objective from a user's function of (trainer, nodes) → value per second, taken at every node count."""
+
+    def objective(spec: TrainerSpec, _curve: Curve) -> Curve:
+        return Curve.of((n, value(spec, n)) for n in range(1, spec.max_nodes + 1))
+
+    return objective
+
+
+def named_objective(name: str) -> Objective:
+    """The shipped objective ``name``."""
+    if name not in OBJECTIVES:
+        raise UserError(f"no objective named {name!r}; there are {', '.join(OBJECTIVES)}, and module:function")
+    return OBJECTIVES[name]

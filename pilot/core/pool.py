@@ -1,0 +1,89 @@
+"""The pool: the nodes held now, whose they are, and whose worker runs on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pilot.core.ids import NodeId, TrainerId, natural_key
+
+NodeOrder = Callable[[NodeId, int], Any]
+"""Sort key of a node from its name and its number in the order of joining."""
+
+
+def hostname_order(node: NodeId, _joined: int) -> Any:
+    """Natural hostname order: neighbours arrive together and leave together, so trainers get neighbours."""
+    return natural_key(node)
+
+
+def join_order(_node: NodeId, joined: int) -> int:
+    """First come, first handed out."""
+    return joined
+
+
+NODE_ORDERS: dict[str, NodeOrder] = {"hostname": hostname_order, "join": join_order}
+
+
+class Pool:
+    """Nodes, their *owner* (whom the last plan gave them to) and their *occupant* (the trainer whose worker is there).
+
+    The two differ while a node changes hands: it has a new owner at once, and an old occupant until that one's worker
+    has ended. A node is *available* to a plan when it has no owner and is not leaving.
+    """
+
+    def __init__(self, order: NodeOrder = hostname_order) -> None:
+        self._order = order
+        self._joined = 0
+        self._keys: dict[NodeId, Any] = {}
+        self.leaving: dict[NodeId, float | None] = {}
+        self.owner: dict[NodeId, TrainerId] = {}
+        self.occupant: dict[NodeId, TrainerId] = {}
+
+    def __contains__(self, node: NodeId) -> bool:
+        return node in self._keys
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    @property
+    def nodes(self) -> list[NodeId]:
+        """All nodes, in the order of joining."""
+        return list(self._keys)
+
+    @property
+    def usable(self) -> int:
+        """How many nodes a plan may count on: all but those that are leaving."""
+        return len(self._keys) - len(self.leaving)
+
+    def join(self, node: NodeId) -> bool:
+        """Add ``node``; False where it is in the pool already."""
+        if node in self._keys:
+            return False
+        self._keys[node] = self._order(node, self._joined)
+        self._joined += 1
+        return True
+
+    def leave(self, node: NodeId, deadline_s: float | None) -> bool:
+        """Mark ``node`` as leaving and take it from its owner; False where that is known or the node is not here."""
+        if node not in self._keys or node in self.leaving:
+            return False
+        self.leaving[node] = deadline_s
+        self.owner.pop(node, None)
+        return True
+
+    def remove(self, node: NodeId) -> bool:
+        """Drop ``node``; False where it is not in the pool."""
+        if self._keys.pop(node, None) is None:
+            return False
+        self.leaving.pop(node, None)
+        self.owner.pop(node, None)
+        self.occupant.pop(node, None)
+        return True
+
+    def in_order(self, nodes: list[NodeId]) -> list[NodeId]:
+        """``nodes`` in the order in which they are handed out and taken back."""
+        return sorted(nodes, key=self._keys.__getitem__)
+
+    def available(self) -> list[NodeId]:
+        """Nodes that a plan may give to a trainer that grows, in order."""
+        return self.in_order([n for n in self._keys if n not in self.owner and n not in self.leaving])
