@@ -1,0 +1,104 @@
+"""The run directory: one coordinator's files, its lock, and where they lie. See ``docs/processes.md``."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import stat
+import time
+from pathlib import Path
+
+from pilot.core.errors import UserError
+from pilot.core.ids import TrainerId
+
+
+def default_path(site: str) -> Path:
+    """``$PILOT_RUN_DIR``, or ``pilot/<site>`` in the user's state directory."""
+    if given := os.environ.get("PILOT_RUN_DIR"):
+        return Path(given).expanduser().absolute()
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base).absolute() / "pilot" / site
+
+
+class RunDir:
+    """Paths in a run directory. Making one touches nothing; :meth:`create` does."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+        self.connection = self.root / "connection.json"
+        self.lock = self.root / "coordinator.lock"
+        self.journal = self.root / "journal.jsonl"
+        self.log = self.root / "coordinator.log"
+        self.server_key = self.root / "server.key"
+        self.site = self.root / "site.py"
+        self.trainers = self.root / "trainers"
+        self.pilots = self.root / "pilots"
+        self.solver = self.root / "solver"
+
+    def create(self) -> None:
+        """Make it, 0700. :class:`UserError` where that is not possible, or it is another user's or open to others."""
+        try:
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            status = self.root.stat()
+            if status.st_uid != os.geteuid():
+                raise UserError(f"run directory {self.root} belongs to user {status.st_uid}; choose another one")
+            if stat.S_IMODE(status.st_mode) & 0o077:
+                raise UserError(f"run directory {self.root} is open to others; chmod 700 {self.root}")
+            for folder in (self.trainers, self.pilots):
+                folder.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot make the run directory {self.root}: {error.strerror}") from None
+
+    def trainer(self, trainer: TrainerId) -> Path:
+        """Where the specification of ``trainer`` lies, and its logs and checkpoints unless the site says otherwise."""
+        return self.trainers / trainer
+
+    def set_aside(self) -> Path | None:
+        """Move the journal and the trainers of an earlier pool to ``earlier/<time>``; None where there are none."""
+        if not self.journal.exists():
+            return None
+        aside = self.root / "earlier" / time.strftime("%Y%m%d-%H%M%S")
+        aside.mkdir(mode=0o700, parents=True)
+        self.journal.rename(aside / self.journal.name)
+        self.trainers.rename(aside / self.trainers.name)
+        self.trainers.mkdir(mode=0o700)
+        return aside
+
+
+class Lock:
+    """Who owns a run directory: held as long as the process lives, whatever ends it."""
+
+    def __init__(self, rundir: RunDir) -> None:
+        self._file = os.open(rundir.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.pread(self._file, 100, 0).decode(errors="replace").strip() or "unknown"
+            os.close(self._file)
+            raise UserError(
+                f"run directory {rundir.root} is owned by another coordinator (process {owner}); "
+                "run pilot down first or choose another --run-dir"
+            ) from None
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, f"{os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Give the run directory free."""
+        os.close(self._file)
+
+
+def owner(rundir: RunDir) -> int | None:
+    """The process id of the coordinator that owns ``rundir`` on this host; None where none does."""
+    try:
+        descriptor = os.open(rundir.lock, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return int(os.pread(descriptor, 100, 0).split()[0])
+    else:
+        return None
+    finally:
+        os.close(descriptor)

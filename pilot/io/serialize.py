@@ -1,0 +1,68 @@
+"""Events and commands as JSON that people can read and that comes back exactly.
+
+One object is ``{"type": <class name>, <fields>}``. Floats come back bit by bit. NaN and infinities (a diverged
+loss is a fact too) are written as Python's and JavaScript's readers take them: ``NaN``, ``Infinity``.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from typing import Any, get_args
+
+import msgspec
+
+from pilot.core.commands import Command
+from pilot.core.errors import JournalError, PilotError
+from pilot.core.events import Event
+
+_EVENTS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Event)}
+_COMMANDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Command)}
+
+
+def plain(value: Event | Command) -> dict[str, Any]:
+    """One event or command as dicts, lists, strings and numbers."""
+    return {"type": type(value).__name__, **msgspec.to_builtins(value)}
+
+
+def event_of(data: Any) -> Event:
+    """The event of which ``data`` is the plain form; :class:`JournalError` where it is none."""
+    event: Event = _convert(_EVENTS, data)
+    return event
+
+
+def command_of(data: Any) -> Command:
+    """The command of which ``data`` is the plain form; :class:`JournalError` where it is none."""
+    command: Command = _convert(_COMMANDS, data)
+    return command
+
+
+def dumps(data: Any) -> str:
+    """``data`` on one line."""
+    return json.dumps(data, separators=(",", ":"), ensure_ascii=False)
+
+
+def loads(text: str | bytes) -> Any:
+    """The inverse of :func:`dumps`; :class:`JournalError` where ``text`` is not JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise JournalError(f"not JSON: {error}") from None
+
+
+def same(a: Event | Command, b: Event | Command) -> bool:
+    """Equality, with NaN equal to itself."""
+    return a == b or (type(a) is type(b) and dumps(plain(a)) == dumps(plain(b)))
+
+
+def _convert(kinds: dict[str, Any], data: Any) -> Any:
+    if not isinstance(data, dict) or data.get("type") not in kinds:
+        raise JournalError(f"not one of {', '.join(kinds)}: {str(data)[:80]}")
+    kind = kinds[data["type"]]
+    given = {name: value for name, value in data.items() if name != "type"}
+    if unknown := given.keys() - {field.name for field in fields(kind)}:
+        raise JournalError(f"{kind.__name__} has no field {min(unknown)}")
+    try:
+        return msgspec.convert(given, kind)
+    except (msgspec.ValidationError, PilotError) as error:
+        raise JournalError(f"{kind.__name__}: {error}") from None

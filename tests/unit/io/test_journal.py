@@ -1,0 +1,137 @@
+"""The journal comes back exactly, survives a cut-off last line, and refuses damage elsewhere."""
+
+from __future__ import annotations
+
+import math
+import resource
+import signal
+from pathlib import Path
+
+import pytest
+
+from pilot.core.coordinator import Coordinator
+from pilot.core.curve import Curve
+from pilot.core.errors import JournalError
+from pilot.core.events import Event, PlanReady, PoolChanged, Progress, TrainerSubmitted, WorkerReady
+from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
+from pilot.core.problem import Plan, PlanStatus
+from pilot.core.spec import TrainerSpec
+from pilot.io.journal import Contents, Header, read, replay
+from pilot.io.journal_writer import JournalWriter
+from pilot.io.serialize import command_of, dumps, event_of, loads, plain, same
+
+HEADER = Header(1, "0.1.0", "pool-1", 1.7e9, {"t_fwd_s": 120.0}, {"name": "local"})
+T = TrainerId("t1")
+SCRIPT: list[Event] = [
+    PoolChanged(joined=(NodeId("n1"), NodeId("n2")), cause="registered"),
+    TrainerSubmitted(TrainerSpec(T, max_nodes=2, curve=Curve.of([(1, 0.1 + 0.2), (2, 1 / 3)]))),
+    PlanReady(PlanId(2), Plan(PlanStatus.OPTIMAL, ((T, 2),), 1e-17, planner="dp")),
+    WorkerReady(T, NodeId("n1")),
+    WorkerReady(T, NodeId("n2")),
+    Progress(T, Generation(1), 3, 0, 96, metrics=(("loss", math.nan),)),
+]
+
+
+def write(path: Path) -> None:
+    writer, core = JournalWriter.create(path, HEADER), Coordinator()
+    for number, event in enumerate(SCRIPT):
+        writer.decided(number / 3, event, core.handle(number / 3, event)).result(10)
+    writer.note(9.0, {"text": "a remark"}).result(10)
+    writer.close()
+
+
+def test_what_was_written_is_read_and_replays(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    write(path)
+    contents = read(path)
+    assert contents.header == HEADER
+    assert all(same(d.event, e) for d, e in zip(contents.decisions, SCRIPT, strict=True))
+    assert [d.now_s for d in contents.decisions] == [n / 3 for n in range(len(SCRIPT))]
+    assert replay(contents, Coordinator().handle) == ""
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_replay_tells_the_first_difference(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    write(path)
+    path.write_bytes(path.read_bytes().replace(b'"node":"n2","reason":"the plan', b'"node":"n1","reason":"the plan'))
+    assert replay(read(path), Coordinator().handle).startswith("entry 3 (PlanReady): command 2 was")
+
+
+@pytest.mark.parametrize("cut", [1, 20])
+def test_a_last_line_that_was_cut_off_is_left_out_and_overwritten(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "journal.jsonl"
+    write(path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-cut])
+    contents = read(path)
+    assert "cut off" in contents.warning
+    assert len(contents.entries) == len(SCRIPT)
+    writer = JournalWriter.resume(path, contents)
+    writer.note(9.0, {"text": "a remark"}).result(10)
+    writer.close()
+    assert path.read_bytes() == whole
+
+
+def test_damage_elsewhere_is_refused_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    write(path)
+    lines = path.read_bytes().splitlines(keepends=True)
+    for number, damaged in (
+        (3, lines[2].replace(b"{", b"(", 1)),
+        (4, b""),
+        (5, lines[4].replace(b"n1", b"\xff\xfe", 1)),
+    ):
+        path.write_bytes(b"".join([*lines[: number - 1], damaged, *lines[number:]]))
+        with pytest.raises(JournalError, match=rf"journal.jsonl:{number}: "):
+            read(path)
+
+
+def test_an_empty_journal_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    path.write_bytes(b"")
+    with pytest.raises(JournalError, match="no header"):
+        read(path)
+
+
+def test_a_full_disk_leaves_whole_lines_and_every_later_append_fails(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    write(path)
+    size = path.stat().st_size
+    writer = JournalWriter.resume(path, read(path))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, limits[1]))
+        error = writer.note(9.0, {"text": "does not fit"}).exception(10)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert isinstance(error, JournalError)
+    assert writer.note(9.0, {}).exception(10) is error
+    writer.close()
+    assert path.stat().st_size == size
+    assert isinstance(read(path), Contents)
+
+
+def test_every_event_and_command_comes_back() -> None:
+    core = Coordinator()
+    for number, event in enumerate(SCRIPT):
+        assert same(event_of(loads(dumps(plain(event)))), event)
+        for command in core.handle(float(number), event):
+            assert command_of(loads(dumps(plain(command)))) == command
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"type": "Solve"}, "not one of PoolChanged"),
+        ({"type": "WorkerReady", "trainer": "t"}, "missing required field `node`"),
+        ({"type": "WorkerReady", "trainer": "t", "node": "n", "more": 1}, "no field more"),
+        ({"type": "TrainerSubmitted", "spec": {"trainer": "t", "min_nodes": 0}}, "min_nodes must be at least 1"),
+        ([], "not one of"),
+    ],
+)
+def test_what_is_no_event_is_refused(data: object, message: str) -> None:
+    with pytest.raises(JournalError, match=message):
+        event_of(data)
