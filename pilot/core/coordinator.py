@@ -108,7 +108,7 @@ class CoordinatorConfig:
 class Coordinator:
     """The pure state machine that both the live driver and the simulator run.
 
-    ``trainers`` (by id, in submission order), ``pool``, ``problem`` and ``plan`` (the last ones) and ``now_s`` (when the
+    ``trainers`` (by id, in submission order), ``pool``, ``problem`` and ``plan`` (the last ones), ``now_s`` (when the
     last event happened) may be read by anyone.
     """
 
@@ -195,6 +195,7 @@ class Coordinator:
         return True
 
     def _lose(self, node: NodeId) -> bool:
+        """``node`` is gone; whether that is news to the plan (one with a notice was not counted on any more)."""
         owner, occupant = self.pool.owner.get(node), self.pool.occupant.get(node)
         announced = node in self.pool.leaving
         if not self.pool.remove(node):
@@ -209,7 +210,7 @@ class Coordinator:
             trainer.writing.discard(node)
             trainer.counts.losses += 0 if announced else 1
             self._touch(occupant)
-        return True
+        return not announced
 
     def _regroup_without_lost(self, trainer: Trainer) -> list[Command]:
         """Dissolve what lost a member; reconcile then forms the next group of the survivors at once."""

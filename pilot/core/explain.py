@@ -1,0 +1,116 @@
+"""Why a trainer holds the nodes that it holds: the objective's terms one node fewer and one node more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pilot.core.ids import TrainerId
+from pilot.core.problem import Candidate, Plan, PlanStatus, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """Eq. 16 for one trainer on ``nodes`` nodes: ``value - cost = gain``, in objective units over ``t_fwd_s``.
+
+    ``value_per_s`` is O_j(nodes), ``rescale_s`` the pause that the change costs, ``allowed`` whether the size is (eq. 3).
+    """
+
+    nodes: int
+    allowed: bool
+    value_per_s: float
+    rescale_s: float
+    value: float
+    cost: float
+
+    @property
+    def gain(self) -> float:
+        """The trainer's term of the objective."""
+        return self.value - self.cost
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The last decision about one trainer.
+
+    ``terms`` are for n-1, n, n+1 nodes with n what the plan gave. ``free_nodes`` were left over by the plan.
+    ``donor`` is the trainer that would lose least by giving up a node, and ``donor_loss`` how much.
+    """
+
+    trainer: TrainerId
+    status: PlanStatus
+    had_nodes: int
+    nodes: int
+    t_fwd_s: float
+    terms: tuple[Term, ...]
+    free_nodes: int
+    donor: TrainerId | None
+    donor_loss: float
+
+    def sentences(self) -> list[str]:
+        """The explanation in words."""
+        out = [f"{self.trainer} had {self.had_nodes} and got {self.nodes} nodes ({_STATUS[self.status]})."]
+        now = next(t for t in self.terms if t.nodes == self.nodes)
+        out += [self._compare(now, t) for t in self.terms if t.nodes != self.nodes]
+        return out
+
+    def _compare(self, now: Term, other: Term) -> str:
+        word = "More" if other.nodes > now.nodes else "Fewer"
+        if not other.allowed:
+            return f"{word} ({other.nodes}): it cannot run on {other.nodes}."
+        text = f"{word} ({other.nodes}): its term would change by {other.gain - now.gain:+.6g}"
+        if other.nodes < now.nodes:
+            return f"{text}, and a node would be free."
+        if self.free_nodes:
+            return f"{text}, with a free node."
+        if self.donor is None:
+            return f"{text}, but no node is free and nobody could give one."
+        return f"{text}, but no node is free, and {self.donor} would lose {self.donor_loss:.6g} by giving one."
+
+
+_STATUS = {
+    PlanStatus.OPTIMAL: "proved optimal",
+    PlanStatus.INCUMBENT: "the best plan known when the solver's time was up",
+    PlanStatus.KEPT: "nothing better than keeping was found",
+}
+
+
+def explain(problem: Problem, plan: Plan, trainer: TrainerId) -> Explanation | None:
+    """Explain what ``plan`` gave ``trainer``; None where the problem was not about it."""
+    counts = plan.as_dict() if plan.status is not PlanStatus.KEPT else problem.kept()
+    candidate = next((c for c in problem.candidates if c.trainer == trainer), None)
+    if candidate is None:
+        return None
+    nodes = counts.get(trainer, 0)
+    donor, loss = _cheapest_donor(problem, counts, trainer)
+    return Explanation(
+        trainer=trainer,
+        status=plan.status,
+        had_nodes=candidate.current_nodes,
+        nodes=nodes,
+        t_fwd_s=problem.t_fwd_s,
+        terms=tuple(_term(candidate, n, problem.t_fwd_s) for n in (nodes - 1, nodes, nodes + 1) if n >= 0),
+        free_nodes=problem.nodes - sum(counts.values()),
+        donor=donor,
+        donor_loss=loss,
+    )
+
+
+def _term(candidate: Candidate, nodes: int, t_fwd_s: float) -> Term:
+    per_s, pause_s = candidate.value_at(nodes), candidate.rescale_s(nodes)
+    cost = candidate.value_at(candidate.current_nodes) * pause_s
+    return Term(nodes, candidate.allows(nodes), per_s, pause_s, t_fwd_s * per_s, cost)
+
+
+def _cheapest_donor(
+    problem: Problem, counts: Mapping[TrainerId, int], receiver: TrainerId
+) -> tuple[TrainerId | None, float]:
+    best: tuple[TrainerId | None, float] = (None, 0.0)
+    for candidate in problem.candidates:
+        nodes = counts.get(candidate.trainer, 0)
+        if candidate.trainer == receiver or nodes == 0 or not candidate.allows(nodes - 1):
+            continue
+        loss = candidate.gain(nodes, problem.t_fwd_s) - candidate.gain(nodes - 1, problem.t_fwd_s)
+        if best[0] is None or loss < best[1]:
+            best = (candidate.trainer, loss)
+    return best

@@ -1,0 +1,205 @@
+"""A world around the core for tests: it keeps what is asked, checks that it makes sense, and answers when told to.
+
+Everything asynchronous stays pending until the test completes or fails it, in any order, so that the core meets every
+interleaving that a real driver could produce.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from pilot.core.commands import (
+    CloseTrainer,
+    Command,
+    DissolveGroup,
+    FormGroup,
+    PauseGroup,
+    ReleaseNode,
+    Solve,
+    StartWorker,
+    StopWorker,
+    WriteCheckpoint,
+)
+from pilot.core.coordinator import Coordinator, CoordinatorConfig
+from pilot.core.events import (
+    CheckpointWritten,
+    Event,
+    ExitCause,
+    GroupBroken,
+    GroupFormed,
+    GroupPaused,
+    PlanReady,
+    PoolChanged,
+    Progress,
+    WorkerExited,
+    WorkerReady,
+)
+from pilot.core.ids import Generation, NodeId, TrainerId
+from pilot.core.invariants import violations
+from pilot.core.problem import Plan, PlanStatus, Problem
+
+Asynchronous = Solve | StartWorker | StopWorker | FormGroup | PauseGroup | WriteCheckpoint
+
+
+def random_plan(problem: Problem, rng: random.Random) -> Plan:
+    """Any feasible plan: the core must cope with all of them."""
+    left, counts = problem.nodes, []
+    for candidate in problem.candidates:
+        most = min(left, candidate.max_nodes)
+        choices = [0, *range(candidate.min_nodes, most + 1)]
+        counts.append((candidate.trainer, rng.choice(choices)))
+        left -= counts[-1][1]
+    return Plan(PlanStatus.OPTIMAL, tuple(counts), problem.objective(dict(counts)))
+
+
+def generous_plan(problem: Problem) -> Plan:
+    """First come, as much as it can take: leaves nobody without reason."""
+    left, counts = problem.nodes, []
+    for candidate in problem.candidates:
+        most = min(left, candidate.max_nodes)
+        counts.append((candidate.trainer, most if most >= candidate.min_nodes else 0))
+        left -= counts[-1][1]
+    return Plan(PlanStatus.OPTIMAL, tuple(counts), problem.objective(dict(counts)))
+
+
+class World:
+    """The core, what is pending, and the truth about nodes and workers."""
+
+    def __init__(self, config: CoordinatorConfig | None = None) -> None:
+        self.config = config or CoordinatorConfig(max_parallel_trainers=3)
+        self.core = Coordinator(self.config)
+        self.now_s = 0.0
+        self.nodes: list[NodeId] = []
+        self.workers: dict[tuple[TrainerId, NodeId], str] = {}
+        self.pending: list[Asynchronous] = []
+        self.generations: dict[TrainerId, int] = {}
+        self.steps: dict[TrainerId, int] = {}
+        self.closed: list[TrainerId] = []
+        self.history: list[tuple[float, Event, list[Command]]] = []
+
+    def send(self, event: Event) -> list[Command]:
+        """Give the core ``event``, check what comes out and keep what is pending."""
+        self.now_s += 1.0
+        commands = self.core.handle(self.now_s, event)
+        self.history.append((self.now_s, event, commands))
+        for command in commands:
+            self._take(command)
+        assert violations(self.core) == []
+        return commands
+
+    def _take(self, command: Command) -> None:
+        match command:
+            case Solve():
+                self.pending = [p for p in self.pending if not isinstance(p, Solve)]
+                self.pending.append(command)
+            case StartWorker():
+                assert command.node in self.nodes, "a worker is started on a node that is gone"
+                assert not [n for _, n in self.workers if n == command.node], "two workers on one node"
+                self.workers[command.trainer, command.node] = "starting"
+                self.pending.append(command)
+            case StopWorker():
+                assert self.workers[command.trainer, command.node] != "stopping", "a worker is stopped twice"
+                self.workers[command.trainer, command.node] = "stopping"
+                self._drop(lambda p: _concerns(p, command.trainer, command.node))
+                self.pending.append(command)
+            case FormGroup():
+                assert command.generation > self.generations.get(command.trainer, 0), "a generation did not rise"
+                for node in command.members:
+                    assert self.workers[command.trainer, node] == "ready", "a group with a worker that is not ready"
+                self.generations[command.trainer] = command.generation
+                self.pending.append(command)
+            case DissolveGroup():
+                self._drop(lambda p: _of_group(p, command.trainer, command.generation))
+            case PauseGroup() | WriteCheckpoint():
+                self.pending.append(command)
+            case ReleaseNode():
+                assert command.node in self.nodes
+                assert not [n for _, n in self.workers if n == command.node], "a node with a worker is released"
+            case CloseTrainer():
+                assert command.trainer not in self.closed, "a trainer ends twice"
+                assert not [t for t, _ in self.workers if t == command.trainer], "a trainer ends with workers"
+                self.closed.append(command.trainer)
+
+    def _drop(self, which: Callable[[Asynchronous], bool]) -> None:
+        self.pending = [p for p in self.pending if not which(p)]
+
+    def complete(self, index: int, plan: Callable[[Problem], Plan], ok: bool = True) -> None:
+        """Answer the pending command ``index`` (modulo their number), well or badly."""
+        if self.pending:
+            self.send(self._answer(self.pending.pop(index % len(self.pending)), plan, ok))
+
+    def _answer(self, command: Asynchronous, plan: Callable[[Problem], Plan], ok: bool) -> Event:
+        match command:
+            case Solve():
+                return PlanReady(command.plan_id, plan(command.problem))
+            case StartWorker():
+                return self._started(command) if ok else self.worker_dies(command.trainer, command.node)
+            case StopWorker():
+                del self.workers[command.trainer, command.node]
+                return WorkerExited(command.trainer, command.node, ExitCause.STOPPED)
+            case FormGroup():
+                if ok:
+                    return GroupFormed(command.trainer, command.generation, self.steps.get(command.trainer, 0))
+                return GroupBroken(command.trainer, command.generation, "forming took too long")
+            case PauseGroup():
+                if ok:
+                    return GroupPaused(command.trainer, command.generation, self.steps.get(command.trainer, 0))
+                return GroupBroken(command.trainer, command.generation, "pausing took too long")
+            case WriteCheckpoint():
+                error = "" if ok else "no space left on device"
+                return CheckpointWritten(command.trainer, command.node, self.steps.get(command.trainer, 0), error)
+
+    def _started(self, command: StartWorker) -> Event:
+        self.workers[command.trainer, command.node] = "ready"
+        return WorkerReady(command.trainer, command.node)
+
+    def worker_dies(self, trainer: TrainerId, node: NodeId) -> Event:
+        """The process of ``trainer`` on ``node`` is gone; nothing that was asked of it will be answered."""
+        self.workers.pop((trainer, node))
+        self._drop(lambda p: _concerns(p, trainer, node))
+        return WorkerExited(trainer, node, ExitCause.DIED, "killed by signal 9")
+
+    def join(self, count: int, prefix: str = "n") -> None:
+        """``count`` new nodes come together."""
+        new = [NodeId(f"{prefix}{len(self.history)}-{i}") for i in range(count)]
+        self.nodes += new
+        self.send(PoolChanged(joined=tuple(new)))
+
+    def lose(self, nodes: list[NodeId]) -> None:
+        """``nodes`` are gone together."""
+        self.nodes = [n for n in self.nodes if n not in nodes]
+        for trainer, node in [key for key in self.workers if key[1] in nodes]:
+            del self.workers[trainer, node]
+        gone = set(nodes)
+        self._drop(lambda p: isinstance(p, StartWorker | StopWorker | WriteCheckpoint) and p.node in gone)
+        self.send(PoolChanged(lost=tuple(nodes), cause="killed"))
+
+    def step(self, trainer: TrainerId) -> None:
+        """One step of the group that trains, if there is one."""
+        group = self.core.trainers[trainer].group
+        if group is not None:
+            self.steps[trainer] = self.steps.get(trainer, 0) + 1
+            self.send(
+                Progress(
+                    trainer, group.generation, self.steps[trainer], 0, 32 * self.steps[trainer], samples_per_s=100.0
+                )
+            )
+
+    def settle(self, plan: Callable[[Problem], Plan] = generous_plan) -> None:
+        """Answer everything well until nothing is pending; that must come to an end."""
+        for _ in range(10_000):
+            if not self.pending:
+                return
+            self.complete(0, plan)
+        raise AssertionError(f"the core does not come to rest: {self.pending}")
+
+
+def _concerns(pending: Asynchronous, trainer: TrainerId, node: NodeId) -> bool:
+    same = isinstance(pending, StartWorker | StopWorker | WriteCheckpoint) and pending.node == node
+    return same and pending.trainer == trainer
+
+
+def _of_group(pending: Asynchronous, trainer: TrainerId, generation: Generation) -> bool:
+    same = isinstance(pending, FormGroup | PauseGroup) and pending.generation == generation
+    return same and pending.trainer == trainer

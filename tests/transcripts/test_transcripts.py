@@ -1,0 +1,134 @@
+"""Dialogues with the core that a person can read: ``> event`` lines and the ``< command`` lines that answer them.
+
+``PILOT_REWRITE=1 pytest tests/transcripts`` writes the answers anew; then read the diff.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pilot.core.commands import (
+    CloseTrainer,
+    Command,
+    DissolveGroup,
+    FormGroup,
+    PauseGroup,
+    ReleaseNode,
+    Solve,
+    StartWorker,
+    StopWorker,
+    WriteCheckpoint,
+)
+from pilot.core.coordinator import Coordinator
+from pilot.core.events import (
+    CheckpointWritten,
+    DrainRequested,
+    Event,
+    ExitCause,
+    GroupBroken,
+    GroupFormed,
+    GroupPaused,
+    PlanFailed,
+    PlanReady,
+    PoolChanged,
+    Progress,
+    TrainerCancelled,
+    TrainerFinished,
+    TrainerSubmitted,
+    WorkerExited,
+    WorkerReady,
+)
+from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
+from pilot.core.invariants import violations
+from pilot.core.problem import Plan, PlanStatus
+from pilot.core.spec import TrainerSpec
+
+FILES = sorted(Path(__file__).parent.glob("*.txt"))
+
+
+def parse(line: str, core: Coordinator) -> Event:
+    """One event from its line, for example ``formed cnn g2 at 17``."""
+    word, *rest = line.split()
+    match word, rest:
+        case "pool", _:
+            nodes = {sign: tuple(NodeId(r[1:]) for r in rest if r[0] == sign) for sign in "+-!"}
+            return PoolChanged(joined=nodes["+"], lost=nodes["-"], leaving=nodes["!"], deadline_s=None)
+        case "submit", [name, low, high]:
+            return TrainerSubmitted(TrainerSpec(TrainerId(name), int(low), int(high)))
+        case "cancel", [name]:
+            return TrainerCancelled(TrainerId(name))
+        case "drain", []:
+            return DrainRequested()
+        case "plan", [number, "failed"]:
+            return PlanFailed(PlanId(int(number)), "the solver died")
+        case "plan", [number, *counts]:
+            pairs = [c.split("=") for c in counts]
+            plan = Plan(PlanStatus.OPTIMAL, tuple((TrainerId(t), int(n)) for t, n in pairs), 0.0)
+            return PlanReady(PlanId(int(number)), plan)
+        case "ready", [name, node]:
+            return WorkerReady(TrainerId(name), NodeId(node))
+        case "exited", [name, node, cause, *detail]:
+            return WorkerExited(TrainerId(name), NodeId(node), ExitCause(cause), " ".join(detail))
+        case "formed", [name, generation, "at", step]:
+            return GroupFormed(TrainerId(name), Generation(int(generation[1:])), int(step))
+        case "resumed", [name, generation, "at", step]:
+            return GroupFormed(TrainerId(name), Generation(int(generation[1:])), int(step), resumed=int(step))
+        case "broken", [name, generation]:
+            return GroupBroken(TrainerId(name), Generation(int(generation[1:])), "mpiexec died")
+        case "paused", [name, generation, "at", step]:
+            return GroupPaused(TrainerId(name), Generation(int(generation[1:])), int(step))
+        case "saved", [name, node]:
+            return CheckpointWritten(TrainerId(name), NodeId(node), core.trainers[TrainerId(name)].step)
+        case "unsaved", [name, node]:
+            return CheckpointWritten(TrainerId(name), NodeId(node), 0, "no space left on device")
+        case "step", [name, generation, step]:
+            return Progress(TrainerId(name), Generation(int(generation[1:])), int(step), 0, 32 * int(step))
+        case "finished", [name, generation, step]:
+            return TrainerFinished(TrainerId(name), Generation(int(generation[1:])), int(step), 32 * int(step))
+    raise ValueError(f"not an event: {line}")
+
+
+def show(command: Command) -> str:
+    """One command as a line."""
+    match command:
+        case Solve():
+            asked = " ".join(f"{c.trainer}:{c.current_nodes}" for c in command.problem.candidates)
+            return f"solve {command.plan_id} for {command.problem.nodes} nodes, now {asked} ({command.reason})"
+        case StartWorker() | StopWorker() | WriteCheckpoint():
+            verb = {StartWorker: "start", StopWorker: "stop", WriteCheckpoint: "save"}[type(command)]
+            return f"{verb} {command.trainer} {command.node} ({command.reason})"
+        case FormGroup():
+            after = f" after g{command.previous}" if command.previous is not None else ""
+            return f"form {command.trainer} g{command.generation} {' '.join(command.members)}{after} ({command.reason})"
+        case PauseGroup() | DissolveGroup():
+            verb = "pause" if isinstance(command, PauseGroup) else "dissolve"
+            return f"{verb} {command.trainer} g{command.generation} {' '.join(command.members)} ({command.reason})"
+        case ReleaseNode():
+            return f"release {command.node} ({command.reason})"
+        case CloseTrainer():
+            return f"close {command.trainer} {command.outcome} ({command.reason})"
+
+
+def play(text: str) -> str:
+    """The dialogue with the core's own answers."""
+    core, out = Coordinator(), []
+    for now_s, line in enumerate(text.splitlines()):
+        if line.startswith("<"):
+            continue
+        out.append(line)
+        if line.startswith(">"):
+            out += [f"< {show(c)}" for c in core.handle(float(now_s), parse(line[1:].strip(), core))]
+            assert violations(core) == []
+    return "\n".join(out) + "\n"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
+def test_transcript(path: Path) -> None:
+    written = path.read_text()
+    answered = play(written)
+    if os.environ.get("PILOT_REWRITE"):
+        path.write_text(answered)
+    assert answered == written

@@ -1,0 +1,33 @@
+from pilot.core.curve import Curve
+from pilot.core.ids import TrainerId
+from pilot.core.measured import Measured
+from pilot.core.spec import TrainerSpec
+
+
+def test_measured_points_replace_the_assumption() -> None:
+    measured = Measured(TrainerSpec(TrainerId("t")))
+    assert measured.curve.at(4) == 4
+    measured.rate(2, 100.0)
+    assert measured.curve.at(2) == 100
+    assert measured.curve.at(4) == 200
+    measured.rate(4, 120.0)
+    measured.rate(2, 90.0)
+    assert measured.curve == Curve.of([(2, 90.0), (4, 120.0)])
+
+
+def test_a_fixed_curve_stays_and_the_rates_are_still_told() -> None:
+    given = Curve.of([(1, 5.0)])
+    measured = Measured(TrainerSpec(TrainerId("t"), curve=given, fixed_curve=True, rescale_up_s=7.0))
+    measured.rate(2, 100.0)
+    measured.cost(grew=True, seconds=1.0)
+    assert measured.curve == given
+    assert measured.rates == {2: 100.0}
+    assert measured.rescale_up_s == 7.0
+
+
+def test_costs_are_medians_of_the_last_ones() -> None:
+    measured = Measured(TrainerSpec(TrainerId("t")))
+    for seconds in (100.0, 1.0, 2.0, 3.0, 4.0, 5.0):
+        measured.cost(grew=True, seconds=seconds)
+    assert measured.rescale_up_s == 3.0
+    assert measured.rescale_down_s == 10.0

@@ -1,0 +1,66 @@
+import pytest
+
+from pilot.core.curve import Curve
+from pilot.core.errors import UserError
+from pilot.core.explain import explain
+from pilot.core.ids import TrainerId, natural_key
+from pilot.core.problem import Candidate, Plan, PlanStatus, Problem
+from pilot.core.spec import TrainerSpec
+
+A, B = TrainerId("a"), TrainerId("b")
+
+
+def candidate(trainer: TrainerId, now: int, low: int = 1, high: int = 8) -> Candidate:
+    return Candidate(trainer, now, low, high, Curve.of([(1, 10), (4, 34)]), 20.0, 5.0)
+
+
+def test_gain_is_eq_16() -> None:
+    c = candidate(A, now=2)
+    assert c.gain(2, 100) == 100 * 18
+    assert c.gain(4, 100) == 100 * 34 - 18 * 20
+    assert c.gain(1, 100) == 100 * 10 - 18 * 5
+    assert c.gain(0, 100) == -18 * 5
+
+
+def test_a_start_from_nothing_is_free_and_parked_nodes_make_no_progress() -> None:
+    assert candidate(A, now=0).gain(4, 100) == 100 * 34
+    parked = candidate(A, now=1, low=2)
+    assert parked.gain(1, 100) == 0
+    assert parked.gain(2, 100) == 100 * 18
+
+
+def test_feasible_means_sizes_and_capacity() -> None:
+    problem = Problem(5, 100, (candidate(A, 0, low=2), candidate(B, 0)))
+    assert problem.feasible({A: 2, B: 3})
+    assert not problem.feasible({A: 1, B: 3})
+    assert not problem.feasible({A: 3, B: 3})
+    assert not problem.feasible({A: 0, B: 9})
+
+
+def test_explain_gives_the_terms_around_the_plan_and_the_cheapest_donor() -> None:
+    problem = Problem(5, 100, (candidate(A, 2), candidate(B, 3)))
+    told = explain(problem, Plan(PlanStatus.OPTIMAL, ((A, 2), (B, 3)), 0.0), A)
+    assert told is not None
+    assert [t.nodes for t in told.terms] == [1, 2, 3]
+    assert [t.gain for t in told.terms] == [100 * 10 - 18 * 5, 1800, 100 * 26 - 18 * 20]
+    assert (told.donor, told.free_nodes) == (B, 0)
+    assert told.donor_loss == 2600 - (1800 - 26 * 5)
+    assert any("no node is free" in line for line in told.sentences())
+
+
+def test_explain_says_nothing_of_a_trainer_that_was_not_asked_about() -> None:
+    problem = Problem(5, 100, (candidate(A, 2),))
+    assert explain(problem, Plan(PlanStatus.OPTIMAL, ((A, 2),), 0.0), B) is None
+
+
+def test_natural_order() -> None:
+    assert sorted(["n10", "n2", "m1", "n2a", "n02"], key=natural_key) == ["m1", "n02", "n2", "n2a", "n10"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [({"min_nodes": 5, "max_nodes": 2}, "exceeds"), ({"min_nodes": 0}, "at least 1"), ({"priority": 0.0}, "priority")],
+)
+def test_a_bad_spec_is_refused(wrong: dict[str, float], complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint):
+        TrainerSpec(A, **wrong)  # type: ignore[arg-type]
