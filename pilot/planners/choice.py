@@ -1,0 +1,41 @@
+"""From counts to a :class:`Plan`, and what holds when nothing was proved before the time was up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pilot.core.problem import Plan, PlanStatus, Problem
+from pilot.planners import equal_share
+
+
+def plan_of(problem: Problem, counts: Sequence[int], status: PlanStatus, gap: float | None, planner: str) -> Plan:
+    """The plan that gives the i-th candidate ``counts[i]`` nodes, with eq. 16's value for it."""
+    named = {c.trainer: n for c, n in zip(problem.candidates, counts, strict=True)}
+    return Plan(status, tuple(named.items()), problem.objective(named), gap, planner)
+
+
+def can_stay(problem: Problem) -> bool:
+    """Whether the allocation may stay as it is. Nodes that are parked (fewer than ``min_nodes``) may stay parked."""
+    held = [c.current_nodes for c in problem.candidates]
+    return sum(held) <= problem.nodes and all(c.current_nodes <= c.max_nodes for c in problem.candidates)
+
+
+def best_known(problem: Problem, incumbents: Sequence[Sequence[int]], bound: float | None, planner: str) -> Plan:
+    """The best incumbent if better than now, else as now (FreeTrain §3.6).
+
+    Now is impossible where the pool has fewer nodes than are held: then the equal share is an incumbent too.
+
+    Parameters
+    ----------
+    incumbents : feasible counts, in the candidates' order; the first of equals wins
+    bound : what no plan's objective exceeds; None where unknown
+    """
+    plans = [plan_of(problem, counts, PlanStatus.INCUMBENT, None, planner) for counts in incumbents]
+    if can_stay(problem):
+        now = [c.current_nodes for c in problem.candidates]
+        plans.insert(0, plan_of(problem, now, PlanStatus.KEPT, None, planner))
+    else:
+        plans.append(plan_of(problem, equal_share.shares(problem), PlanStatus.INCUMBENT, None, planner))
+    best = max(plans, key=lambda plan: plan.objective)
+    gap = None if bound is None else max(0.0, bound - best.objective) / max(1.0, abs(best.objective))
+    return plan_of(problem, [n for _, n in best.counts], best.status, gap, planner)
