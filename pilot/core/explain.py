@@ -13,7 +13,7 @@ from pilot.core.problem import Candidate, Plan, PlanStatus, Problem
 class Term:
     """Eq. 16 for one trainer on ``nodes`` nodes: ``value - cost = gain``, in objective units over ``t_fwd_s``.
 
-    ``value_per_s`` is O_j(nodes), ``rescale_s`` the pause that the change costs, ``allowed`` whether the size is (eq. 3).
+    ``value_per_s`` is O_j(nodes), ``rescale_s`` the pause that the change costs, ``allowed`` whether eq. 3 allows it.
     """
 
     nodes: int
