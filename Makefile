@@ -1,0 +1,40 @@
+# make run: set up what is missing, then the demo. make test: the same set-up, then the tests.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+# A CPU build of this release is enough for the demo and the tests; where it is not offered, pip picks one itself.
+TORCH  ?= torch==2.13.0
+
+# Libraries that start a thread per core would fight: many ranks share a machine here.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: run test test-slurm lint bench chaos clean
+run: $(READY)
+	$(BIN)/pilot demo
+
+test: $(READY)
+	$(BIN)/python -m pytest -q
+
+test-slurm: $(READY)
+	$(BIN)/python -m pytest -q tests/slurm
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks
+
+$(READY): setup.cfg pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/python -m pip install --quiet "$(TORCH)" \
+		|| echo "$(TORCH) is not offered here; the next step takes another release"
+	$(BIN)/python -m pip install --quiet -e ".[dev]"
+	touch $(READY)
+
+clean:
+	rm -rf $(VENV) out build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,119 @@
+"""The ``pilot`` command: finds the command, prints errors in one line, keeps tracebacks off the screen.
+
+A command ``x-y`` is the click command ``command`` in ``pilot/cli/x_y.py``, imported only when it is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import click
+
+from pilot import __version__
+from pilot.core.errors import PilotError
+
+COMMANDS = {
+    "up": "Start the coordinator and keep pilots submitted.",
+    "down": "Drain: trainers checkpoint, pilots and jobs go.",
+    "submit": "Submit a training script as an elastic trainer.",
+    "ls": "List the trainers.",
+    "status": "Show the pool, the trainers and the last decisions.",
+    "logs": "Print what a trainer's script wrote.",
+    "wait": "Wait until trainers have ended.",
+    "cancel": "End a trainer.",
+    "explain": "Say why a trainer holds the nodes that it holds.",
+    "demo": "Run the main job on this machine: pilots, losses, recovery.",
+    "agent": "Run on a node: join a pool and train.",
+    "sites": "List, show and check site configs.",
+    "doctor": "Check what goes wrong in practice and say how to mend it.",
+    "checkpoint": "List, verify, show and export checkpoints.",
+    "replay": "Replay a trace of idle nodes through the scheduling core.",
+    "trace": "Describe, synthesise, import and record traces.",
+}
+"""Name → one line. A table, so that ``pilot --help`` imports none of them."""
+
+INTERRUPTED = 130
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
+        """All names, in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import the command's module."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"pilot.cli.{cmd_name.replace('-', '_')}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """The table, without importing anything."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="pilot")
+def cli() -> None:
+    """Turn the idle holes of a supercomputer into elastic deep-learning training.
+
+    \b
+    Example:
+      pilot up --site local --pilots 4
+      pilot submit examples/digits_cnn.py
+      pilot status
+      pilot down
+    """
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command and end the process with its exit status."""
+    sys.exit(run(arguments))
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run a command; its exit status: 0 done, 1 failed, 2 bad input, 130 interrupted."""
+    try:
+        result = cli.main(args=arguments, prog_name="pilot", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return 2
+    except click.ClickException as error:
+        click.echo(f"pilot: {error.format_message()}", err=True)
+        return 2
+    except PilotError as error:
+        click.echo(f"pilot: {error}", err=True)
+        return error.exit_status
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("pilot: interrupted", err=True)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output (head, less) has had enough; Python would complain once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception:
+        click.echo(f"pilot: this is a bug of ours; what happened is in {_crash_log()}", err=True)
+        return 1
+    return result if isinstance(result, int) else 0
+
+
+def _crash_log() -> Path:
+    """Write the traceback of the current exception where the user can find it."""
+    base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "pilot"
+    base.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = base / f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
+    path.write_text(f"pilot {__version__}, arguments: {sys.argv[1:]}\n{traceback.format_exc()}")
+    return path
+
+
+if __name__ == "__main__":
+    main()
