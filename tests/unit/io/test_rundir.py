@@ -12,7 +12,6 @@ import pytest
 from pilot.core.errors import UserError
 from pilot.io.rundir import Lock, RunDir, default_path, owner
 
-
 HOLD = """
 import sys
 from pathlib import Path
