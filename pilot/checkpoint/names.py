@@ -1,0 +1,107 @@
+"""The names in a checkpoint directory: checkpoints, their parts, and temporary files of writers."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from os import getpid
+from pathlib import Path
+
+_STEM = r"g(?P<generation>\d{6,})-s(?P<step>\d{8,})"
+_CHECKPOINT = re.compile(_STEM + r"\.h5")
+_PART = re.compile(_STEM + r"\.part(?P<part>\d+)of(?P<parts>\d+)\.h5")
+_TEMPORARY = re.compile(r"\.(?P<target>g\d+-s\d+[^/]*\.h5)\.(?P<pid>\d+)-(?P<started>\d+)@(?P<host>[^/]*)\.tmp")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Age:
+    """What orders checkpoints: the newest has the highest generation, then the highest step."""
+
+    generation: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One checkpoint, part or temporary file. ``part`` is None for what is not a part."""
+
+    path: Path
+    age: Age
+    part: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Temporary:
+    """A file that a writer is writing, or was when it died. ``started`` tells apart processes that had the same pid."""
+
+    path: Path
+    pid: int
+    started: int
+    host: str
+
+
+def checkpoint_name(generation: int, step: int) -> str:
+    """``g000003-s00001200.h5``: in order of age when sorted by name."""
+    return f"g{generation:06d}-s{step:08d}.h5"
+
+
+def part_name(generation: int, step: int, part: int, parts: int) -> str:
+    """``g000003-s00001200.part0of4.h5``."""
+    return f"g{generation:06d}-s{step:08d}.part{part}of{parts}.h5"
+
+
+def temporary_name(target: str) -> str:
+    """The hidden name under which this process writes ``target`` before it renames it."""
+    pid = getpid()
+    return f".{target}.{pid}-{started_ticks(pid)}@{socket.gethostname()}.tmp"
+
+
+def age_of(name: str) -> Age | None:
+    """The age that a checkpoint's file name tells; None where it is another name (a user's copy)."""
+    match = _CHECKPOINT.fullmatch(name)
+    return _age(match) if match else None
+
+
+def checkpoints(directory: Path) -> list[Entry]:
+    """All checkpoints by name, newest first; parts are not checkpoints."""
+    found = [Entry(path, _age(match)) for path, match in _matching(directory, _CHECKPOINT)]
+    return sorted(found, key=lambda entry: entry.age, reverse=True)
+
+
+def parts(directory: Path) -> list[Entry]:
+    """All parts, in order of age and number."""
+    found = [Entry(path, _age(match), int(match["part"])) for path, match in _matching(directory, _PART)]
+    return sorted(found, key=lambda entry: (entry.age, entry.part))
+
+
+def temporaries(directory: Path) -> list[Temporary]:
+    """All temporary files."""
+    return [
+        Temporary(path, int(match["pid"]), int(match["started"]), match["host"])
+        for path, match in _matching(directory, _TEMPORARY)
+    ]
+
+
+def started_ticks(pid: int) -> int | None:
+    """When the process started, in clock ticks since boot; None where there is no such process."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return int(stat.rpartition(")")[2].split()[19])
+
+
+def _age(match: re.Match[str]) -> Age:
+    return Age(int(match["generation"]), int(match["step"]))
+
+
+def _matching(directory: Path, pattern: re.Pattern[str]) -> Iterator[tuple[Path, re.Match[str]]]:
+    try:
+        names = sorted(path.name for path in directory.iterdir())
+    except FileNotFoundError:
+        return
+    for name in names:
+        if match := pattern.fullmatch(name):
+            yield directory / name, match

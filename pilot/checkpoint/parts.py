@@ -1,0 +1,129 @@
+"""Writing in parallel: each of k ranks writes its share as a part; an index, published last, makes one checkpoint."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pilot.checkpoint import layout, names, publish, tree
+from pilot.checkpoint.layout import Contents
+from pilot.checkpoint.reader import OpenFile
+from pilot.checkpoint.structure import Piece, Share, Structure, rows_of
+from pilot.checkpoint.tree import Leaf
+from pilot.core.errors import CheckpointError, UserError
+
+CUT_BYTES = 1024 * 1024
+"""Datasets smaller than this are not cut into rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part that was published. It is no checkpoint before the index is."""
+
+    path: Path
+    bytes: int
+    seconds: float
+
+
+def write_part(directory: Path, generation: int, step: int, part: int, parts: int, state: Mapping[str, Any]) -> Part:
+    """Publish share ``part`` of ``parts`` of ``state``, which is the same on all ranks.
+
+    The shares are equal in bytes, up to one row of a tensor. What the ranks' states do not share (their scalars) is
+    taken from part 0.
+
+    Raises
+    ------
+    CheckpointError : a value cannot be stored, or the disk refuses
+    """
+    if not 0 <= part < parts:
+        raise UserError(f"part {part} of {parts} does not exist; parts are numbered from 0")
+    started_s = time.monotonic()
+    encoded = tree.encode(state)
+    datasets, table = [], {}
+    for leaf, start, stop in split(encoded.leaves, part, parts):
+        share = Share(leaf.dtype, leaf.shape, ())
+        rows = share.piece_shape(Piece("", start, stop, ""))
+        data = leaf.data[start * share.row_bytes : stop * share.row_bytes]
+        datasets.append(layout.dataset(leaf.path, leaf.dtype, rows, data))
+        table[leaf.path] = replace(share, pieces=(Piece("", start, stop, datasets[-1].digest),))
+    about = Structure(generation, step, part, parts, encoded.tree, table, encoded.aliases)
+    path = directory / names.part_name(generation, step, part, parts)
+    size = publish.file(path, about, Contents(datasets))
+    return Part(path, size, time.monotonic() - started_s)
+
+
+def publish_index(directory: Path, generation: int, step: int, parts: int) -> int:
+    """Publish the index of the parts; the size of the whole in bytes.
+
+    Raises
+    ------
+    CheckpointError : a part is missing, or the parts do not make up one state
+    """
+    paths = [directory / names.part_name(generation, step, part, parts) for part in range(parts)]
+    abouts = [_read(path) for path in paths]
+    table = _merge((path.name, about) for path, about in zip(paths, abouts, strict=True))
+    about = replace(abouts[0], datasets=table)
+    _check_complete(about)
+    path = directory / names.checkpoint_name(generation, step)
+    size = publish.file(path, about, Contents((), about.aliases, table))
+    return size + sum(path.stat().st_size for path in paths)
+
+
+def split(leaves: Iterable[Leaf], part: int, parts: int) -> Iterator[tuple[Leaf, int, int]]:
+    """Share ``part``: (leaf, first row, last row + 1), the same for all who ask.
+
+    The leaves make one line of bytes, cut at multiples of 1/``parts``; a row belongs to where it begins.
+    """
+    leaves = list(leaves)
+    total = sum(len(leaf.data) for leaf in leaves)
+    low, high = total * part // parts, total * (part + 1) // parts
+    begin = 0
+    for leaf in leaves:
+        rows = rows_of(leaf.shape)
+        if len(leaf.data) < CUT_BYTES:
+            inside = low <= begin < high or (part == parts - 1 and begin == total)
+            start, stop = (0, rows) if inside else (0, 0)
+        else:
+            start, stop = (_rows_before(bound - begin, len(leaf.data), rows) for bound in (low, high))
+            inside = start < stop
+        if inside:
+            yield leaf, start, stop
+        begin += len(leaf.data)
+
+
+def _rows_before(bound: int, size: int, rows: int) -> int:
+    """How many of the rows begin before byte ``bound`` of the leaf."""
+    return min(max(-(-bound * rows // size), 0), rows)
+
+
+def _read(path: Path) -> Structure:
+    try:
+        with OpenFile(path) as file:
+            return file.structure()
+    except FileNotFoundError:
+        raise CheckpointError(f"{path.name} is missing: the checkpoint was not completed") from None
+
+
+def _merge(parts: Iterable[tuple[str, Structure]]) -> dict[str, Share]:
+    """All pieces of each dataset, in order of their rows, with the file that each lies in."""
+    table: dict[str, Share] = {}
+    for name, about in parts:
+        for path, share in about.datasets.items():
+            known = table.get(path, replace(share, pieces=()))
+            if (known.dtype, known.shape) != (share.dtype, share.shape):
+                raise CheckpointError(f"{name}: dataset '{path}' differs from other parts in shape or type")
+            table[path] = replace(known, pieces=known.pieces + tuple(replace(p, file=name) for p in share.pieces))
+    return table
+
+
+def _check_complete(about: Structure) -> None:
+    needed: list[str] = []
+    tree.decode(about.tree, lambda _, path: needed.append(path))
+    for path in needed:
+        share = about.datasets.get(path)
+        covered = [bound for piece in share.pieces for bound in (piece.start, piece.stop)] if share else []
+        if not share or covered[0] != 0 or covered[-1] != share.rows or covered[1:-1:2] != covered[2:-1:2]:
+            raise CheckpointError(f"the parts do not hold all of dataset '{path}': the ranks' states differ")

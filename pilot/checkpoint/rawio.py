@@ -1,0 +1,109 @@
+"""Plain file input and output: whole reads and writes, hashes, and publication by rename.
+
+Array bytes go through here and not through h5py, which holds a global lock (and the GIL) meanwhile: the calls below
+release the GIL, so training goes on while a thread writes.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from pilot.checkpoint.names import temporary_name
+from pilot.core.errors import CheckpointError
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+CHUNK_BYTES = 4 * 1024 * 1024
+"""What is read at once: it is still in the cache when it is hashed."""
+
+_LIMIT_BYTES = 1 << 30
+"""What one system call is asked to write; Linux transfers at most 2 GiB."""
+
+
+def digest(data: Bytes) -> str:
+    """The checksum of ``data``: XXH3, 128 bits, in hexadecimal digits."""
+    return xxhash.xxh3_128(data.data).hexdigest()
+
+
+def write_at(fd: int, data: Bytes, offset: int) -> None:
+    """Write all of ``data`` at ``offset``."""
+    done = 0
+    while done < len(data):
+        done += os.pwrite(fd, data.data[done : done + _LIMIT_BYTES], offset + done)
+
+
+def read_at(fd: int, into: Bytes, offset: int) -> str | None:
+    """Fill ``into`` from ``offset`` and return its checksum, hashed while hot; None where the file ends before."""
+    state = xxhash.xxh3_128()
+    for start in range(0, len(into), CHUNK_BYTES):
+        chunk = into[start : start + CHUNK_BYTES]
+        if not _fill(fd, chunk, offset + start):
+            return None
+        state.update(chunk.data)
+    return state.hexdigest()
+
+
+def _fill(fd: int, chunk: Bytes, offset: int) -> bool:
+    done = 0
+    while done < len(chunk):
+        got = os.preadv(fd, [chunk.data[done:]], offset + done)
+        if got == 0:
+            return False
+        done += got
+    return True
+
+
+@contextmanager
+def published(path: Path, step: int) -> Iterator[int]:
+    """A descriptor to write to; what was written appears as ``path``, whole and on disk, when the block ends.
+
+    On any failure the temporary file is removed, nothing else is touched, and :class:`CheckpointError` says why.
+    """
+    temporary = path.with_name(temporary_name(path.name))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            yield fd
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        temporary.replace(path)
+        sync_directory(path.parent)
+    except OSError as error:
+        raise _not_written(path, step, error) from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def sync_directory(directory: Path) -> None:
+    """Bring renames and removals in ``directory`` to disk, where its file system can (some refuse with EINVAL)."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+    finally:
+        os.close(fd)
+
+
+def _not_written(path: Path, step: int, error: OSError) -> CheckpointError:
+    advice = {
+        errno.ENOSPC: "the disk is full: free some space",
+        errno.EDQUOT: "your quota is used up: free some space",
+        errno.EFBIG: "the file would exceed the size limit: raise it (ulimit -f)",
+    }.get(error.errno or 0, error.strerror or str(error))
+    return CheckpointError(
+        f"the checkpoint of step {step} was not written to {path.parent}: {advice}; earlier checkpoints are untouched",
+        transient=True,
+    )

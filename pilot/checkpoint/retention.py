@@ -1,0 +1,46 @@
+"""What is removed after a checkpoint was published: older ones, parts without a checkpoint, files of dead writers."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+from pilot.checkpoint import names
+from pilot.checkpoint.names import Age, Temporary
+
+_FOREIGN_IDLE_S = 600.0
+"""A temporary file of another host whose writer cannot be seen: dead when nothing was written for so long."""
+
+
+def keep(directory: Path, newest: Age, kept: int) -> None:
+    """Keep ``newest``, which was just published, and the ``kept`` - 1 before it. What is newer is left alone.
+
+    An index goes before its parts, so no checkpoint that is listed ever lacks one.
+    """
+    older = [entry for entry in names.checkpoints(directory) if entry.age < newest]
+    for entry in older[kept - 1 :]:
+        _remove(entry.path)
+    living = {entry.age for entry in names.checkpoints(directory)}
+    for part in names.parts(directory):
+        if part.age < newest and part.age not in living:
+            _remove(part.path)
+
+
+def sweep(directory: Path, now_s: float) -> None:
+    """Remove the temporary files of writers that are dead. ``now_s`` is the file system's time, not this host's."""
+    for temporary in names.temporaries(directory):
+        with suppress(OSError):
+            if _is_dead(temporary, now_s):
+                temporary.path.unlink()
+
+
+def _is_dead(temporary: Temporary, now_s: float) -> bool:
+    if temporary.host == socket.gethostname():
+        return names.started_ticks(temporary.pid) != temporary.started
+    return now_s - temporary.path.stat().st_mtime > _FOREIGN_IDLE_S
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):  # a later checkpoint tries again; publishing does not fail because of what is old
+        path.unlink()

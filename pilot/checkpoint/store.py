@@ -1,0 +1,135 @@
+"""Checkpoints of a trainer: one HDF5 file each, published whole or not at all, the newest that verifies is loaded.
+
+See ``docs/checkpoint-format.md`` for the layout. One trainer writes to a directory, any number of processes may read.
+A trainer over several ranks may write in parallel: each rank ``write_part``, then its leader ``write_index``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pilot.checkpoint import names, publish, reader, retention
+from pilot.checkpoint.names import Age, Entry
+from pilot.checkpoint.parts import Part, publish_index, write_part
+from pilot.core.errors import CheckpointError, UserError
+
+__all__ = [
+    "Loaded",
+    "Part",
+    "Written",
+    "listing",
+    "load",
+    "load_newest",
+    "verify",
+    "write",
+    "write_index",
+    "write_part",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A checkpoint that was published."""
+
+    path: Path
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A state that was checked to the last byte, and the newer files that were not taken, each with the reason."""
+
+    state: dict[str, Any]
+    path: Path
+    generation: int
+    step: int
+    skipped: list[tuple[Path, str]]
+
+
+def write(directory: Path, generation: int, step: int, state: Mapping[str, Any], kept: int) -> Written:
+    """Publish ``state`` as one file; then keep the last ``kept`` checkpoints and remove what dead writers left.
+
+    Parameters
+    ----------
+    state : nested dicts, lists and tuples; torch tensors, numpy arrays, numbers, strings, bytes, None as leaves
+    kept : how many checkpoints stay, at least 1
+
+    Raises
+    ------
+    CheckpointError : a value cannot be stored, or the disk refuses; what was there before is untouched
+    """
+    return _written(directory, generation, step, kept, lambda: publish.single(directory, generation, step, state))
+
+
+def write_index(directory: Path, generation: int, step: int, parts: int, kept: int) -> Written:
+    """Make one checkpoint of ``parts`` parts, all of which are published; then as :func:`write`.
+
+    Raises
+    ------
+    CheckpointError : a part is missing or belongs to another state, or the disk refuses
+    """
+    return _written(directory, generation, step, kept, lambda: publish_index(directory, generation, step, parts))
+
+
+def load_newest(
+    directory: Path, granted: int, on_skip: Callable[[Path, str], None] = lambda _path, _reason: None
+) -> Loaded | None:
+    """The newest checkpoint of a generation up to ``granted`` that verifies; None where there is none.
+
+    ``on_skip`` hears of each file that is not taken as it is met; ``Loaded.skipped`` lists them again.
+    """
+    skipped: list[tuple[Path, str]] = []
+
+    def skip(path: Path, reason: str) -> None:
+        skipped.append((path, reason))
+        on_skip(path, reason)
+
+    for temporary in names.temporaries(directory):
+        skip(temporary.path, "a temporary file: it was not finished")
+    for entry in names.checkpoints(directory):
+        if entry.age.generation > granted:
+            skip(entry.path, f"generation {entry.age.generation} was not granted (only up to {granted})")
+            continue
+        try:
+            return _loaded(entry.path, skipped)
+        except CheckpointError as error:
+            skip(entry.path, str(error))
+    return None
+
+
+def load(path: Path) -> Loaded:
+    """The checkpoint at ``path``, whatever its name; :class:`CheckpointError` where it does not verify."""
+    return _loaded(path, [])
+
+
+def verify(path: Path) -> list[str]:
+    """Read every byte of the checkpoint at ``path``, its parts included; what is wrong, one line each."""
+    return reader.verify(path)
+
+
+def listing(directory: Path) -> list[Entry]:
+    """The checkpoints in ``directory``, newest first (parts and temporary files are not checkpoints)."""
+    return names.checkpoints(directory)
+
+
+def _written(directory: Path, generation: int, step: int, kept: int, publication: Callable[[], int]) -> Written:
+    if kept < 1:
+        raise UserError(f"at least 1 checkpoint must be kept, got {kept}")
+    started_s = time.monotonic()
+    size = publication()
+    retention.keep(directory, Age(generation, step), kept)
+    path = directory / names.checkpoint_name(generation, step)
+    return Written(path, size, time.monotonic() - started_s)
+
+
+def _loaded(path: Path, skipped: list[tuple[Path, str]]) -> Loaded:
+    try:
+        structure, state = reader.load(path)
+    except OSError as error:
+        raise CheckpointError(f"{path.name}: {error.strerror or error}") from error
+    return Loaded(state, path, structure.generation, structure.step, skipped)

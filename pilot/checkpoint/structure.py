@@ -1,0 +1,87 @@
+"""The text in the dataset ``structure``: what a file must hold, piece by piece, and the tree that makes it a state."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from pilot.checkpoint import dtypes
+
+FORMAT = 1
+"""Raised with every incompatible change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows [start, stop) of a dataset (along its first axis) that lie in ``file``, under the same path.
+
+    ``file`` is "" for the file itself.
+    """
+
+    file: str
+    start: int
+    stop: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What of one dataset lies where. ``shape`` is the whole dataset's."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    pieces: tuple[Piece, ...]
+
+    @property
+    def rows(self) -> int:
+        """Length of the first axis."""
+        return rows_of(self.shape)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return dtypes.itemsize(self.dtype) * prod(self.shape[1:])
+
+    def piece_shape(self, piece: Piece) -> tuple[int, ...]:
+        """The shape of the dataset that holds ``piece``."""
+        return (piece.stop - piece.start, *self.shape[1:]) if self.shape else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """Everything about a checkpoint, or about one part of it (``part`` of ``parts``; 0 of 0: a single file)."""
+
+    generation: int
+    step: int
+    part: int
+    parts: int
+    tree: Any
+    datasets: Mapping[str, Share]
+    aliases: Mapping[str, str]
+
+    def to_json(self) -> bytes:
+        """The text, in ASCII."""
+        rows = {
+            path: [share.dtype, share.shape, [[p.file, p.start, p.stop, p.digest] for p in share.pieces]]
+            for path, share in self.datasets.items()
+        }
+        fields = {name: getattr(self, name) for name in ("generation", "step", "part", "parts", "tree", "aliases")}
+        return json.dumps({"format": FORMAT, **fields, "datasets": rows}, separators=(",", ":")).encode("ascii")
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Structure:
+        """Read it again; :class:`ValueError` for another format."""
+        fields = json.loads(text)
+        if fields.pop("format", None) != FORMAT:
+            raise ValueError(f"it is of another format than {FORMAT}: read it with the version that wrote it")
+        rows = fields.pop("datasets")
+        datasets = {path: Share(d, tuple(s), tuple(Piece(*p) for p in pieces)) for path, (d, s, pieces) in rows.items()}
+        return cls(datasets=datasets, **fields)
+
+
+def rows_of(shape: tuple[int, ...]) -> int:
+    """Length of the first axis; a scalar has one row."""
+    return shape[0] if shape else 1
