@@ -1,1 +1,1 @@
-"""See ARCHITECTURE.md."""
+"""Traces of idle nodes: format, statistics, synthesis, import from scheduler logs, recording."""

@@ -1,0 +1,280 @@
+"""``pilot trace``: statistics of idle-node traces; making them by synthesis, from scheduler logs and from polls."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from pilot.core.ids import NodeId
+    from pilot.traces.events import Change
+    from pilot.traces.jobs import ImportedTrace
+    from pilot.traces.statistics import TraceStatistics
+
+FILE = click.Path(dir_okay=False, path_type=Path)
+HANDOVER = click.option(
+    "--handover-s",
+    type=click.FloatRange(min=0),
+    default=60.0,
+    show_default=True,
+    help="A gap between two jobs shorter than this is no idle time.",
+)
+NODES_FILE = click.option(
+    "--nodes-file", type=FILE, help="The machine's nodes, one name or Slurm node list per line (default: those seen)."
+)
+
+
+@click.group("trace")
+def command() -> None:
+    """Traces of idle nodes: look at them, make them. The format: docs/traces.md."""
+
+
+@command.command("stats")
+@click.argument("events", type=FILE)
+@click.option("--nodes", type=click.IntRange(min=1), help="Nodes of the machine (default: those that the trace names).")
+@click.option("--plot", type=FILE, help="Write fragment lengths, pool size and chance of preemption to this image.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def stats(events: Path, nodes: int | None, plot: Path | None, as_json: bool) -> None:
+    """What the trace EVENTS is like: FreeTrain's Table 1, Fig 1 and Fig 7a.
+
+    \b
+    Example:
+      pilot trace stats events.csv.gz --nodes 1024 --plot trace.png
+    """
+    from pilot.traces.events import read_changes
+    from pilot.traces.plots import plot_trace
+    from pilot.traces.statistics import describe
+
+    changes = read_changes(events)
+    if plot is not None:
+        plot_trace(plot, changes)
+    _print_statistics({events.name: describe(changes, nodes)}, as_json)
+
+
+@command.command("synth")
+@click.argument("output", type=FILE)
+@click.option("--like", type=FILE, help="Resample this trace (circular block bootstrap).")
+@click.option("--published", type=click.Choice(["summit", "theta", "mira"]), help="Draw from FreeTrain's Table 1.")
+@click.option("--hours", type=click.FloatRange(min=0, min_open=True), default=168.0, show_default=True)
+@click.option("--nodes", type=click.IntRange(min=1), help="Nodes of the machine (default: as the source).")
+@click.option("--block-hours", type=click.FloatRange(min=0, min_open=True), default=12.0, show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def synth(
+    output: Path,
+    like: Path | None,
+    published: str | None,
+    hours: float,
+    nodes: int | None,
+    block_hours: float,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Write a synthetic trace to OUTPUT and compare its distributions with its source's.
+
+    \b
+    Examples:
+      pilot trace synth lab.csv --like events.csv.gz --nodes 32 --hours 12
+      pilot trace synth week.csv.gz --published summit --nodes 1024 --seed 7
+    """
+    from pilot.traces.events import read_changes, write_changes
+    from pilot.traces.synthesis import PUBLISHED, draw, resample
+
+    if (like is None) == (published is None):
+        raise click.UsageError("give either --like EVENTS or --published NAME")
+    if like is not None:
+        source = read_changes(like)
+        changes = resample(source, hours * 3600, seed, nodes=nodes, block_s=block_hours * 3600)
+    else:
+        source, law = None, PUBLISHED[str(published)]
+        changes = draw(law.on(nodes) if nodes else law, hours * 3600, seed)
+    _need_changes(changes)
+    write_changes(output, changes)
+    _print_comparison(output.name, changes, source, published, nodes, as_json)
+
+
+def _need_changes(changes: Sequence[Change]) -> None:
+    from pilot.core.errors import UserError
+
+    if not changes:
+        raise UserError("no node is idle in so short a trace; ask for more --hours or more --nodes")
+
+
+def _print_comparison(
+    name: str,
+    changes: Sequence[Change],
+    source: Sequence[Change] | None,
+    published: str | None,
+    nodes: int | None,
+    as_json: bool,
+) -> None:
+    from pilot.traces.statistics import describe, distance, fragment_lengths
+    from pilot.traces.synthesis import PUBLISHED
+
+    if source is not None:
+        apart = distance(fragment_lengths(source), fragment_lengths(changes))
+        _print_statistics(
+            {"source": describe(source), name: describe(changes, nodes)}, as_json, fragment_distance=apart
+        )
+        return
+    law = PUBLISHED[str(published)]
+    law = law.on(nodes) if nodes else law
+    _print_statistics({name: describe(changes, law.machine_nodes)}, as_json)
+    if not as_json:
+        click.echo(
+            f"published: {law.joins_per_h} joins and {law.leaves_per_h} leaves per hour, {law.eq_nodes:.0f} eq nodes, "
+            f"{law.short_fragments:.0%} of the fragments below 10 min with {law.short_node_time:.0%} of the node-time"
+        )
+
+
+@command.command("from-swf")
+@click.argument("log", type=FILE)
+@click.argument("output", type=FILE)
+@HANDOVER
+def from_swf(log: Path, output: Path, handover_s: float) -> None:
+    """Make a trace from LOG in the Standard Workload Format (its node placement is simulated: first fit).
+
+    \b
+    Example:
+      pilot trace from-swf SDSC-SP2-1998-4.2-cln.swf.gz sp2.csv.gz
+    """
+    from pilot.traces.swf import import_swf
+
+    _write_imported(import_swf(log, handover_s=handover_s), output)
+
+
+@command.command("from-sacct")
+@click.argument("log", type=FILE)
+@click.argument("output", type=FILE)
+@NODES_FILE
+@HANDOVER
+def from_sacct(log: Path, output: Path, nodes_file: Path | None, handover_s: float) -> None:
+    """Make a trace from LOG, Slurm's accounting.
+
+    \b
+    Example:
+      TZ=UTC sacct -a -X --parsable2 -S 2026-10-01 -E 2026-10-08 --format=JobID,Start,End,NodeList > week.txt
+      sinfo -h -o %N > nodes.txt
+      pilot trace from-sacct week.txt week.csv.gz --nodes-file nodes.txt
+    """
+    from pilot.traces.sacct import import_sacct
+
+    _write_imported(import_sacct(log, _machine(nodes_file), handover_s=handover_s), output)
+
+
+@command.command("from-pbs")
+@click.argument("logs", type=FILE, nargs=-1, required=True)
+@click.argument("output", type=FILE)
+@NODES_FILE
+@HANDOVER
+def from_pbs(logs: tuple[Path, ...], output: Path, nodes_file: Path | None, handover_s: float) -> None:
+    """Make a trace from LOGS, the PBS server's accounting files of consecutive days.
+
+    \b
+    Example:
+      pilot trace from-pbs accounting/202610* october.csv.gz
+    """
+    from pilot.traces.pbs import import_pbs
+
+    _write_imported(import_pbs(logs, _machine(nodes_file), handover_s=handover_s), output)
+
+
+@command.command("record")
+@click.argument("output", type=FILE)
+@click.option("--scheduler", type=click.Choice(["slurm", "pbs"]), required=True)
+@click.option("--interval-s", type=click.FloatRange(min=1), default=30.0, show_default=True, help="Between two polls.")
+@click.option(
+    "--preemptable", multiple=True, metavar="PARTITION", help="Slurm: nodes that only its jobs hold count as idle."
+)
+def record(output: Path, scheduler: str, interval_s: float, preemptable: tuple[str, ...]) -> None:
+    """Record which nodes are idle, appending to OUTPUT, until Ctrl-C.
+
+    \b
+    Example:
+      pilot trace record idle.csv --scheduler slurm --preemptable preempt
+    """
+    import functools
+    import signal
+    from threading import Event
+
+    from pilot.traces.record import record as record_polls
+    from pilot.traces.scheduler import query_pbs, query_slurm
+
+    if preemptable and scheduler != "slurm":
+        raise click.UsageError("--preemptable is for --scheduler slurm")
+    stop = Event()
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, lambda *_: stop.set())
+    query = functools.partial(query_slurm, preemptable) if scheduler == "slurm" else query_pbs
+    written = record_polls(output, query, interval_s, stop, warn=lambda text: click.echo(text, err=True))
+    click.echo(f"{written} changes written to {output}")
+
+
+def _machine(nodes_file: Path | None) -> list[NodeId] | None:
+    from pilot.traces.files import bad_input, read_lines
+    from pilot.traces.hostlist import expand
+
+    if nodes_file is None:
+        return None
+    nodes: list[NodeId] = []
+    for line, text in enumerate(read_lines(nodes_file), start=1):
+        try:
+            nodes += expand(text.strip())
+        except ValueError as error:
+            raise bad_input(nodes_file, line, str(error)) from None
+    return nodes
+
+
+def _write_imported(imported: ImportedTrace, output: Path) -> None:
+    from pilot.traces.events import write_changes
+
+    write_changes(output, imported.changes)
+    for note in imported.notes:
+        click.echo(f"note: {note}", err=True)
+    click.echo(
+        f"{len(imported.changes)} changes written to {output}; its second 0 is {imported.origin_s:.0f} in the log"
+    )
+
+
+def _print_statistics(columns: dict[str, TraceStatistics], as_json: bool, **extra: float) -> None:
+    from dataclasses import asdict
+
+    if as_json:
+        click.echo(json.dumps({name: asdict(column) for name, column in columns.items()} | extra, indent=1))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    rows = {name: dict(_statistics_rows(column)) for name, column in columns.items()}
+    table = Table("", *columns)
+    for label in next(iter(rows.values())):
+        table.add_row(label, *(column[label] for column in rows.values()))
+    Console().print(table)
+    for label, value in extra.items():
+        click.echo(f"{label.replace('_', ' ')} (Kolmogorov-Smirnov): {value:.3f}")
+
+
+def _statistics_rows(s: TraceStatistics) -> list[tuple[str, str]]:
+    """Labels and values; the first five are the columns of FreeTrain's Table 1."""
+    return [
+        ("duration", f"{s.duration_s / 3600:.1f} h"),
+        ("INC/h (events with joins)", f"{s.joins_per_h:.1f}"),
+        ("DEC/h (events with leaves)", f"{s.leaves_per_h:.1f}"),
+        ("ratio", f"{s.idle_ratio:.1%} of {s.machine_nodes} nodes"),
+        ("eq nodes", f"{s.eq_nodes:.2f}"),
+        ("events/h", f"{s.events_per_h:.1f}"),
+        ("node-hours", f"{s.node_hours:.0f}"),
+        ("fragments", f"{s.fragments}"),
+        ("  below 10 min", f"{s.short_fragments:.1%}, with {s.short_node_time:.1%} of the node-time"),
+        *((f"  length, {_quantile(q)}", f"{value:.0f} s") for q, value in s.fragment_s),
+        *((f"pool size, {_quantile(q)}", f"{value:.0f}") for q, value in s.pool_nodes),
+        *((f"a leave within {t:.0f} s of an event", f"{chance:.1%}") for t, chance in s.preempted_within),
+    ]
+
+
+def _quantile(q: float) -> str:
+    return {0.5: "median", 1.0: "maximum"}.get(q, f"{q:.0%} quantile")

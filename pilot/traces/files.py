@@ -1,0 +1,73 @@
+"""Text files, gzip or not, read line by line; what is wrong with one is said with its name and line."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, cast
+
+from pilot.core.errors import UserError
+
+GZIP_MAGIC = b"\x1f\x8b"
+
+
+def bad_input(path: Path, line: int, message: str) -> UserError:
+    """The error for ``line`` (counted from 1) of ``path``."""
+    return UserError(f"{path}:{line}: {message}")
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a text file, gzip or not (told by its first bytes), without holding it in memory.
+
+    Raises
+    ------
+    UserError : no such file, a truncated or damaged gzip, or bytes that are not text
+    """
+    line = 0
+    try:
+        with _open_text(path) as stream:
+            for line, text in enumerate(stream, start=1):  # noqa: B007 - needed in the handlers
+                yield text
+    except EOFError:
+        raise bad_input(path, line + 1, "the gzip file is truncated; copy or download it again") from None
+    except (gzip.BadGzipFile, zlib.error):
+        raise bad_input(path, line + 1, "the gzip file is damaged; copy or download it again") from None
+    except UnicodeDecodeError:
+        raise bad_input(path, line + 1, "this is not a text file") from None
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def _open_text(path: Path) -> IO[str]:
+    with path.open("rb") as stream:
+        compressed = stream.read(2) == GZIP_MAGIC
+    if compressed:
+        return cast(IO[str], gzip.open(path, "rt", encoding="utf-8", newline=""))
+    return path.open(encoding="utf-8", newline="")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a whole file, compressed where its name ends in ``.gz`` (no time stamp in it: same text, same bytes)."""
+    data = text.encode()
+    partial = path.with_name(path.name + ".part")
+    try:
+        partial.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+        partial.replace(path)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def number(path: Path, line: int, what: str, text: str, *, least: float = 0.0) -> float:
+    """Parse a finite number that is at least ``least``; :class:`UserError` with file and line otherwise."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise bad_input(path, line, f"{what} is not a number: {text!r}") from None
+    if not math.isfinite(value):
+        raise bad_input(path, line, f"{what} is not a finite number: {text!r}")
+    if value < least:
+        raise bad_input(path, line, f"{what} must be at least {least:g}, got {text}")
+    return value

@@ -1,0 +1,82 @@
+"""From the jobs of a scheduler log to a trace of idle nodes: what no job holds is idle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pilot.core.errors import UserError
+from pilot.core.ids import NodeId
+from pilot.traces.events import Change
+from pilot.traces.fragments import Fragment, changes_of
+
+HANDOVER_S = 60.0
+"""Idle for less than this is the time between one job's end and the next one's start (FreeTrain §2.1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job that held ``nodes`` over [start_s, end_s); ``end_s`` None: it still ran when the log ended."""
+
+    start_s: float
+    end_s: float | None
+    nodes: tuple[NodeId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedTrace:
+    """A trace made from a log, with what the user must know of it.
+
+    ``origin_s`` is the log's time of the trace's second 0; ``notes`` are sentences.
+    """
+
+    changes: list[Change]
+    origin_s: float
+    notes: tuple[str, ...] = ()
+
+
+def idle_trace(
+    jobs: Sequence[Job],
+    nodes: Iterable[NodeId] | None = None,
+    *,
+    handover_s: float = HANDOVER_S,
+    notes: Sequence[str] = (),
+) -> ImportedTrace:
+    """The trace of what ``jobs`` leave idle, from the first start to the last end.
+
+    ``nodes`` are the machine's (default: those that a job held). A gap shorter than ``handover_s`` is no fragment.
+    """
+    if not jobs:
+        raise UserError("the log has no job that ran on a node; there is no trace to make")
+    origin_s = min(job.start_s for job in jobs)
+    stop_s = max(job.start_s if job.end_s is None else job.end_s for job in jobs)
+    busy = _busy(jobs, stop_s)
+    named = list(dict.fromkeys([*(nodes or ()), *busy]))
+    fragments = [f for node in named for f in _gaps(node, busy.get(node, []), origin_s, stop_s, handover_s)]
+    if not fragments:
+        raise UserError("no node was idle in this log for longer than the hand-over time; there is no trace to make")
+    own_notes = (
+        [] if nodes else [f"the machine is taken to be the {len(named)} nodes that a job held; idle ones are missed"]
+    )
+    return ImportedTrace(changes_of(fragments), origin_s, (*notes, *own_notes))
+
+
+def _busy(jobs: Sequence[Job], stop_s: float) -> dict[NodeId, list[tuple[float, float]]]:
+    busy: dict[NodeId, list[tuple[float, float]]] = {}
+    for job in sorted(jobs, key=lambda job: job.start_s):
+        for node in job.nodes:
+            busy.setdefault(node, []).append((job.start_s, stop_s if job.end_s is None else job.end_s))
+    return busy
+
+
+def _gaps(
+    node: NodeId, busy: Sequence[tuple[float, float]], origin_s: float, stop_s: float, handover_s: float
+) -> Iterable[Fragment]:
+    """The gaps between ``busy`` intervals (by start; they may overlap) as fragments on the trace's clock."""
+    free_s = origin_s
+    for start_s, end_s in busy:
+        if start_s - free_s >= handover_s:
+            yield Fragment(node, free_s - origin_s, start_s - origin_s)
+        free_s = max(free_s, end_s)
+    if stop_s - free_s >= handover_s:
+        yield Fragment(node, free_s - origin_s, stop_s - origin_s, censored=True)

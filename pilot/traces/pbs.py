@@ -1,0 +1,62 @@
+"""PBS accounting logs: ``time;record type;job id;key=value ...``, one file a day (PBS Professional Reference Guide)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pilot.core.ids import NodeId
+from pilot.traces.files import bad_input, number, read_lines
+from pilot.traces.jobs import HANDOVER_S, ImportedTrace, Job, idle_trace
+
+STARTED, ENDED, RERUN = "S", "E", "R"
+_NODE = re.compile(r"([^/+]+)/[^+]*")
+
+
+def import_pbs(
+    paths: Sequence[Path], nodes: Sequence[NodeId] | None = None, *, handover_s: float = HANDOVER_S
+) -> ImportedTrace:
+    """The idle nodes of accounting logs, given in the order of their days.
+
+    A job that has started and has no end ran until the log ended.
+
+    Raises
+    ------
+    UserError : with file and line, where a record is malformed
+    """
+    running: dict[str, Job] = {}
+    jobs: list[Job] = []
+    for path in paths:
+        for kind, job_id, job in _records(path):
+            if kind == STARTED:
+                running[job_id] = job
+            else:
+                running.pop(job_id, None)
+                jobs.append(job)
+    return idle_trace([*jobs, *running.values()], nodes, handover_s=handover_s)
+
+
+def _records(path: Path) -> Iterator[tuple[str, str, Job]]:
+    for line, text in enumerate(read_lines(path), start=1):
+        if not text.strip():
+            continue
+        parts = text.rstrip("\n").split(";", 3)
+        if len(parts) != 4:
+            raise bad_input(path, line, "expected time;record type;job id;text, as in a PBS accounting log")
+        _, kind, job_id, message = parts
+        values = dict(item.split("=", 1) for item in message.split() if "=" in item)
+        if kind in (STARTED, ENDED, RERUN) and "exec_host" in values:
+            yield kind, job_id, _job(path, line, kind, values)
+
+
+def _job(path: Path, line: int, kind: str, values: dict[str, str]) -> Job:
+    for key in ("start",) if kind == STARTED else ("start", "end"):
+        if key not in values:
+            raise bad_input(path, line, f"a record of type {kind} has no {key}=")
+    start_s = number(path, line, "start", values["start"])
+    end_s = None if kind == STARTED else number(path, line, "end", values["end"], least=start_s)
+    nodes = tuple(dict.fromkeys(NodeId(name) for name in _NODE.findall(values["exec_host"])))
+    if not nodes:
+        raise bad_input(path, line, f"exec_host names no node: {values['exec_host']!r}")
+    return Job(start_s, end_s, nodes)

@@ -1,0 +1,98 @@
+"""What a trace of idle nodes is like (FreeTrain §2.1, Table 1, Figs 1 and 7a)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pilot.traces.events import Change
+from pilot.traces.fragments import Floats, PoolSize, fragments_of, pool_size
+
+SHORT_S = 600.0
+"""A fragment below this is *short* (FreeTrain §2.1)."""
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+PREEMPTION_WITHIN_S = (10, 30, 60, 120, 170, 300, 600, 1200)
+
+
+@dataclass(frozen=True, slots=True)
+class TraceStatistics:
+    """Figures of one trace.
+
+    Parameters
+    ----------
+    duration_s : from time 0 to the last event
+    machine_nodes : nodes of the machine: as told, else those that the trace names
+    events_per_h, joins_per_h, leaves_per_h : changes of the pool; INC/h and DEC/h of Table 1
+    eq_nodes, idle_ratio : FreeTrain eq. 18, and its share of the machine
+    fragments, short_fragments, short_node_time : how many; the share below 10 minutes, and of node-time in them
+    fragment_s, pool_nodes : (quantile, value), the pool's over time
+    preempted_within : (t in seconds, share of events that a leave follows within t)
+    """
+
+    duration_s: float
+    machine_nodes: int
+    events_per_h: float
+    joins_per_h: float
+    leaves_per_h: float
+    node_hours: float
+    eq_nodes: float
+    idle_ratio: float
+    fragments: int
+    short_fragments: float
+    short_node_time: float
+    fragment_s: tuple[tuple[float, float], ...]
+    pool_nodes: tuple[tuple[float, float], ...]
+    preempted_within: tuple[tuple[float, float], ...]
+
+
+def describe(changes: Sequence[Change], machine_nodes: int | None = None) -> TraceStatistics:
+    """Compute the statistics of a trace that has at least one change."""
+    pool = pool_size(changes)
+    lengths = fragment_lengths(changes)
+    short = lengths < SHORT_S
+    nodes = machine_nodes or len({node for change in changes for node in change.joined})
+    return TraceStatistics(
+        duration_s=pool.duration_s,
+        machine_nodes=nodes,
+        events_per_h=_per_hour(len(changes), pool),
+        joins_per_h=_per_hour(sum(bool(change.joined) for change in changes), pool),
+        leaves_per_h=_per_hour(sum(bool(change.left) for change in changes), pool),
+        node_hours=pool.node_seconds / 3600,
+        eq_nodes=pool.eq_nodes,
+        idle_ratio=pool.eq_nodes / nodes,
+        fragments=len(lengths),
+        short_fragments=float(short.mean()),
+        short_node_time=float(lengths[short].sum() / (lengths.sum() or 1.0)),
+        fragment_s=tuple(zip(QUANTILES, map(float, np.quantile(lengths, QUANTILES)), strict=True)),
+        pool_nodes=tuple(zip(QUANTILES, pool.quantiles(QUANTILES), strict=False)),
+        preempted_within=tuple((t, preemption_chance(changes, t)) for t in PREEMPTION_WITHIN_S),
+    )
+
+
+def fragment_lengths(changes: Sequence[Change]) -> Floats:
+    """Lengths of all fragments in seconds, ascending; those that the trace's end cuts count as far as seen."""
+    return np.sort(np.array([fragment.length_s for fragment in fragments_of(changes)]))
+
+
+def preemption_chance(changes: Sequence[Change], within_s: float) -> float:
+    """Share of events after which a node leaves within ``within_s`` (FreeTrain Fig 7a)."""
+    times = np.array([change.time_s for change in changes])
+    leaves = np.array([change.time_s for change in changes if change.left])
+    following = np.searchsorted(leaves, times, side="right")
+    next_s = np.append(leaves, np.inf)[following]
+    return float((next_s - times <= within_s).mean())
+
+
+def distance(a: Floats, b: Floats) -> float:
+    """Largest difference of two empirical distributions (Kolmogorov-Smirnov), 0 to 1; both ascending, not empty."""
+    values = np.concatenate([a, b])
+    below_a = np.searchsorted(a, values, side="right") / len(a)
+    below_b = np.searchsorted(b, values, side="right") / len(b)
+    return float(np.abs(below_a - below_b).max())
+
+
+def _per_hour(count: int, pool: PoolSize) -> float:
+    return count / (pool.duration_s / 3600) if pool.duration_s else 0.0

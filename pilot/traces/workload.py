@@ -1,0 +1,136 @@
+"""The trainers of a replay: a CSV of trainers and a JSON of scaling curves (docs/traces.md)."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pilot.core.curve import Curve
+from pilot.core.errors import UserError
+from pilot.core.ids import TrainerId
+from pilot.core.spec import TrainerSpec
+from pilot.traces.files import bad_input, number, read_lines
+
+COLUMNS = ("trainer", "submit_s", "min_nodes", "max_nodes", "rescale_up_s", "rescale_down_s", "samples", "curve")
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """One trainer of a replay.
+
+    Parameters
+    ----------
+    spec : as it is submitted; its curve is fixed
+    submit_s : when, on the trace's clock
+    samples : how many to process until it has finished
+    curve : index of its scaling curve in the curves file; trainers that share it are of one kind
+    """
+
+    spec: TrainerSpec
+    submit_s: float
+    samples: float
+    curve: int
+
+    def rescaled(self, factor: float) -> Submission:
+        """The same trainer with its rescale costs multiplied by ``factor`` (FreeTrain §5.4.2)."""
+        up_s, down_s = self.spec.rescale_up_s * factor, self.spec.rescale_down_s * factor
+        return replace(self, spec=replace(self.spec, rescale_up_s=up_s, rescale_down_s=down_s))
+
+    def on_curve(self, index: int, curves: Sequence[tuple[Curve, Curve | None]]) -> Submission:
+        """The same trainer with another scaling curve (FreeTrain §5.4.1)."""
+        rate, value = curves[index]
+        return replace(self, spec=replace(self.spec, curve=rate, objective_curve=value), curve=index)
+
+
+def read_workload(trainers: Path, curves: Path) -> list[Submission]:
+    """Read the trainers in submission order.
+
+    Raises
+    ------
+    UserError : with file and line, where a column is missing, a value is not one, a trainer's id is used twice, or a
+        curve's index is unknown
+    """
+    known = read_curves(curves)
+    reader = csv.DictReader(read_lines(trainers))
+    missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
+    if missing:
+        raise bad_input(trainers, 1, f"missing column {', '.join(missing)}; the header is {','.join(COLUMNS)}")
+    seen: set[str] = set()
+    submissions = []
+    for row in reader:
+        submissions.append(_submission(trainers, reader.line_num, row, known))
+        if row["trainer"] in seen:
+            raise bad_input(trainers, reader.line_num, f"trainer {row['trainer']} appears twice")
+        seen.add(row["trainer"])
+    if not submissions:
+        raise UserError(f"{trainers}: no trainers; it needs at least one row after its header")
+    return sorted(submissions, key=lambda submission: submission.submit_s)
+
+
+def read_curves(path: Path) -> list[tuple[Curve, Curve | None]]:
+    """Read the curves file: per curve samples per second and, where given, the value per second to maximise."""
+    text = "".join(read_lines(path))
+    try:
+        entries = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise bad_input(path, error.lineno, f"not JSON: {error.msg}") from None
+    if not isinstance(entries, list) or not entries:
+        raise UserError(f"{path}: expected a list of curves, each with nodes and samples_per_s")
+    return [_curves(path, index, entry) for index, entry in enumerate(entries)]
+
+
+def _curves(path: Path, index: int, entry: Any) -> tuple[Curve, Curve | None]:
+    where = f"{path}: curve {index}"
+    if not isinstance(entry, dict) or not {"nodes", "samples_per_s"} <= entry.keys():
+        raise UserError(f"{where}: expected an object with nodes and samples_per_s")
+    rate = _curve(where, entry["nodes"], entry["samples_per_s"])
+    value = entry.get("objective_per_s")
+    return rate, None if value is None else _curve(where, entry["nodes"], value)
+
+
+def _curve(where: str, nodes: Any, per_s: Any) -> Curve:
+    try:
+        return Curve.of(zip(nodes, per_s, strict=True))
+    except (TypeError, ValueError):
+        raise UserError(f"{where}: nodes and its values must be lists of numbers of the same length") from None
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
+
+
+def _submission(
+    path: Path, line: int, row: Mapping[str, str | None], curves: Sequence[tuple[Curve, Curve | None]]
+) -> Submission:
+    if None in row or None in row.values():
+        raise bad_input(path, line, f"expected {len(COLUMNS)} columns")
+
+    def value(column: str, least: float = 0.0) -> float:
+        return number(path, line, column, row[column] or "", least=least)
+
+    index = _whole(path, line, "curve", value("curve"))
+    if index >= len(curves):
+        raise bad_input(path, line, f"curve {index} is unknown; the curves file has 0 to {len(curves) - 1}")
+    rate, objective = curves[index]
+    try:
+        spec = TrainerSpec(
+            trainer=TrainerId(row["trainer"] or ""),
+            min_nodes=_whole(path, line, "min_nodes", value("min_nodes", 1)),
+            max_nodes=_whole(path, line, "max_nodes", value("max_nodes", 1)),
+            curve=rate,
+            fixed_curve=True,
+            rescale_up_s=value("rescale_up_s"),
+            rescale_down_s=value("rescale_down_s"),
+            objective_curve=objective,
+        )
+    except UserError as error:
+        raise error if str(error).startswith(str(path)) else bad_input(path, line, str(error)) from None
+    return Submission(spec, value("submit_s"), value("samples"), index)
+
+
+def _whole(path: Path, line: int, what: str, value: float) -> int:
+    if value != int(value):
+        raise bad_input(path, line, f"{what} must be a whole number, got {value:g}")
+    return int(value)

@@ -1,0 +1,88 @@
+"""Trainers and curves of a replay."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pilot.core.errors import UserError
+from pilot.traces.workload import COLUMNS, Submission, read_workload
+
+CURVES = [
+    {"nodes": [0, 1, 2], "samples_per_s": [0, 10, 18]},
+    {"nodes": [0, 1, 2], "samples_per_s": [0, 5, 10], "objective_per_s": [0, 1, 2]},
+]
+ROW = "t1,0.0,1,2,18.0,12.0,1000.0,0"
+
+
+def read(tmp_path: Path, *rows: str, curves: object = CURVES, header: str = ",".join(COLUMNS)) -> list[Submission]:
+    (tmp_path / "trainers.csv").write_text("\n".join([header, *rows]) + "\n")
+    (tmp_path / "curves.json").write_text(curves if isinstance(curves, str) else json.dumps(curves))
+    return read_workload(tmp_path / "trainers.csv", tmp_path / "curves.json")
+
+
+def test_trainers_come_in_submission_order_with_their_curves(tmp_path: Path) -> None:
+    late, early = read(tmp_path, "t1,36,1,2,18,12,1000,0", "t0,0,1,2,18,12,500,1")[::-1]
+    assert (early.spec.trainer, early.samples, early.curve) == ("t0", 500.0, 1)
+    assert early.spec.objective_curve is not None and early.spec.objective_curve.at(2) == 2.0
+    assert late.spec.curve is not None and late.spec.curve.at(2) == 18.0
+    assert late.spec.objective_curve is None and late.spec.fixed_curve
+
+
+def test_rescale_costs_and_curves_can_be_exchanged(tmp_path: Path) -> None:
+    (submission,) = read(tmp_path, ROW)
+    assert submission.rescaled(2).spec.rescale_up_s == 36.0
+    curve = submission.spec.curve
+    assert curve is not None
+    other = submission.on_curve(1, [(curve, None), (curve.scaled(3), None)])
+    assert other.curve == 1 and other.spec.curve is not None and other.spec.curve.at(1) == 30.0
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("t1,0,1,2,18,12,1000,7", r"trainers\.csv:2: curve 7 is unknown; the curves file has 0 to 1"),
+        ("t1,0,1,2,18,12,nan,0", r"trainers\.csv:2: samples is not a finite number"),
+        ("t1,0,3,2,18,12,1000,0", r"trainers\.csv:2: trainer t1: min_nodes 3 exceeds max_nodes 2"),
+        ("t1,0,1.5,2,18,12,1000,0", r"trainers\.csv:2: min_nodes must be a whole number"),
+        ("t1,0,1,2,-18,12,1000,0", r"trainers\.csv:2: rescale_up_s must be at least 0"),
+        ("t1,0,1,2", r"trainers\.csv:2: expected 8 columns"),
+        ("t1,x,1,2,18,12,1000,0", r"trainers\.csv:2: submit_s is not a number: 'x'"),
+    ],
+)
+def test_a_bad_row_is_named_with_file_and_line(tmp_path: Path, row: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        read(tmp_path, row)
+
+
+def test_an_id_is_used_once(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"trainers\.csv:3: trainer t1 appears twice"):
+        read(tmp_path, ROW, ROW)
+
+
+def test_a_missing_column_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"trainers\.csv:1: missing column samples, curve"):
+        read(tmp_path, "t1,0,1,2,18,12", header=",".join(COLUMNS[:6]))
+
+
+def test_no_trainers_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no trainers"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("curves", "message"),
+    [
+        ("[{", r"curves\.json:1: not JSON"),
+        ([], "expected a list of curves"),
+        ([{"nodes": [0, 1]}], "curve 0: expected an object with nodes and samples_per_s"),
+        ([{"nodes": [0, 1, 1], "samples_per_s": [0, 1, 2]}], "curve 0: the node column .* strictly increasing"),
+        ([{"nodes": [0, 1], "samples_per_s": [0]}], "curve 0: nodes and its values must be lists"),
+        ('[{"nodes": [0, 1], "samples_per_s": [0, NaN]}]', "curve 0: .*not a finite number"),
+    ],
+)
+def test_a_bad_curves_file_is_named(tmp_path: Path, curves: object, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        read(tmp_path, ROW, curves=curves)
