@@ -1,0 +1,70 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from pilot.cli import main as cli_main
+from pilot.core.errors import PilotError, UserError
+
+HEAVY = ["torch", "mpi4py", "pyomo", "parsl", "h5py", "zmq", "numpy", "matplotlib", "pydantic"]
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from pilot.cli.main import run; status = run(['--help']); "
+        f"heavy = [m for m in {HEAVY} if m in sys.modules]; print(heavy, file=sys.stderr); sys.exit(status)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+    assert all(name in done.stdout for name in cli_main.COMMANDS)
+
+
+@pytest.mark.parametrize("name", list(cli_main.COMMANDS))
+def test_every_command_has_help_with_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli_main.run([name, "--help"]) == 0
+    shown = capsys.readouterr().out
+    group = cli_main.cli.get_command(click.Context(cli_main.cli), name)
+    if not isinstance(group, click.Group):
+        assert "Example" in shown
+
+
+def raising(error: BaseException) -> click.Command:
+    def callback() -> None:
+        raise error
+
+    return click.Command("broken", callback=callback)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "line"),
+    [
+        (UserError("no such script: x.py"), 2, "pilot: no such script: x.py\n"),
+        (PilotError("the queue is closed"), 1, "pilot: the queue is closed\n"),
+        (KeyboardInterrupt(), 130, "pilot: interrupted\n"),
+    ],
+)
+def test_errors_are_one_line(
+    error: BaseException, status: int, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli_main, "cli", raising(error))
+    assert cli_main.run([]) == status
+    assert capsys.readouterr().err == line
+
+
+def test_a_bug_leaves_a_log_and_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(cli_main, "cli", raising(ZeroDivisionError("oops")))
+    assert cli_main.run([]) == 1
+    shown = capsys.readouterr().err
+    (log,) = (tmp_path / "pilot").glob("crash-*.log")
+    assert shown == f"pilot: this is a bug of ours; what happened is in {log}\n"
+    assert "ZeroDivisionError: oops" in log.read_text()
+
+
+def test_an_unknown_command_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli_main.run(["sumbit"]) == 2
+    assert capsys.readouterr().err == "pilot: No such command 'sumbit'.\n"
