@@ -1,0 +1,65 @@
+"""Which pool a command means, and how to ask its coordinator."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from pilot.core.errors import PilotError, UserError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+REPLY_TIMEOUT_S = 30.0
+"""A coordinator that has not answered by then is stopped or cut off."""
+
+
+def run_dir_option(function: Function) -> Function:
+    """``--run-dir``: where the pool's coordinator keeps its files."""
+    return click.option(
+        "--run-dir",
+        type=click.Path(file_okay=False, path_type=Path),
+        envvar="PILOT_RUN_DIR",
+        help="The pool's run directory (default: that of the only pool that is up).",
+    )(function)
+
+
+def json_option(function: Function) -> Function:
+    """``--json``: for scripts."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
+
+
+def find_run_dir(given: Path | None) -> Path:
+    """``given``, or the run directory of the only pool of this user that is up."""
+    if given is not None:
+        return given.absolute()
+    up = running_pools()
+    if not up:
+        raise UserError("no pool is up here; start one with pilot up, or name its directory with --run-dir")
+    if len(up) > 1:
+        names = ", ".join(map(str, up))
+        raise UserError(f"several pools are up: {names}; say which one with --run-dir or PILOT_RUN_DIR")
+    return up[0]
+
+
+def running_pools() -> list[Path]:
+    """The default run directories whose coordinator lives."""
+    from pilot.io.rundir import RunDir, default_path, owner
+
+    parent = default_path("any").parent
+    folders = sorted(p for p in parent.glob("*") if p.is_dir()) if "PILOT_RUN_DIR" not in os.environ else []
+    return [p for p in folders if owner(RunDir(p)) is not None]
+
+
+def ask(run_dir: Path, verb: str, timeout_s: float = REPLY_TIMEOUT_S, **arguments: Any) -> Any:
+    """Call ``verb`` of the coordinator of ``run_dir``; its error becomes ours, with its exit status."""
+    from pilot.io.client import request
+
+    reply = request(run_dir / "connection.json", verb, arguments, timeout_s)
+    if reply.error:
+        error = UserError if reply.exit_status == UserError.exit_status else PilotError
+        raise error(reply.error)
+    return reply.result
