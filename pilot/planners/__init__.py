@@ -1,1 +1,41 @@
-"""See ARCHITECTURE.md."""
+"""Planners: each takes a :class:`~pilot.core.problem.Problem` and gives a :class:`~pilot.core.problem.Plan`.
+
+Each module of a planner has ``plan(problem, limit_s) -> Plan``; :func:`make` gives one by name. Importing this package
+imports none of them: Pyomo and numpy are loaded by the planner that needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+
+from pilot.core.errors import UserError
+from pilot.core.problem import Plan, Problem
+
+NAMES = ("milp", "milp-nodes", "dp", "equal-share")
+"""The planners; the first one is the default."""
+
+SOLVERS = ("cbc", "glpk", "highs")
+"""The solvers of ``milp`` and ``milp-nodes``; the first one is the default."""
+
+
+def make(name: str = NAMES[0], solver: str = SOLVERS[0], limit_s: float = 10.0) -> Callable[[Problem], Plan]:
+    """The planner called ``name``, picklable, with at most ``limit_s`` for each plan.
+
+    Raises
+    ------
+    UserError
+        Where there is no such planner or solver, or the solver is not installed.
+    """
+    match name:
+        case "milp" | "milp-nodes":
+            import_module("pilot.planners.solvers").find(solver)
+            milp = import_module("pilot.planners.milp")
+            return partial(milp.plan if name == "milp" else milp.plan_nodes, limit_s=limit_s, solver=solver)
+        case "dp":
+            return partial(import_module("pilot.planners.dp").plan, limit_s=limit_s)
+        case "equal-share":
+            return partial(import_module("pilot.planners.equal_share").plan, limit_s=limit_s)
+        case _:
+            raise UserError(f"unknown planner {name!r}; there are: {', '.join(NAMES)}")

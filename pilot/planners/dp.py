@@ -130,9 +130,7 @@ def _extend(best: NDArray[np.int64], key: NDArray[np.int64], smallest: int, node
     return extended
 
 
-def _way_back(
-    best: list[NDArray[np.int64]], keys: list[tuple[NDArray[np.int64], int]], nodes: int
-) -> list[int]:
+def _way_back(best: list[NDArray[np.int64]], keys: list[tuple[NDArray[np.int64], int]], nodes: int) -> list[int]:
     """One optimal count per candidate, from the first; among equal ones the largest."""
     counts: list[int] = []
     for here, after, (key, smallest) in zip(best, best[1:], keys, strict=False):

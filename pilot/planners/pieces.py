@@ -1,0 +1,47 @@
+"""A candidate's gain as linear pieces over whole node counts."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from pilot.core.problem import Candidate
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Counts ``first`` to ``last``, on which eq. 16's term is ``gain + slope * (n - first)``, exact at each count."""
+
+    first: int
+    last: int
+    gain: float
+    slope: float
+
+
+def pieces(candidate: Candidate, t_fwd_s: float, nodes: int) -> list[Piece]:
+    """The pieces that cover each count from ``min_nodes`` to ``max_nodes`` (at most ``nodes``) once, in order.
+
+    They end where the scaling curve bends and on both sides of C_j, where the cost of a rescale begins. A curve may bend
+    between two counts: a piece then ends at the count before, or holds just these two.
+    """
+    found: list[Piece] = []
+    first, largest = candidate.min_nodes, min(candidate.max_nodes, nodes)
+    while first <= largest:
+        last = min(_last(candidate, first), largest)
+        gain = candidate.gain(first, t_fwd_s)
+        slope = (candidate.gain(last, t_fwd_s) - gain) / max(1, last - first)
+        found.append(Piece(first, last, gain, slope))
+        first = last + 1
+    return found
+
+
+def _last(candidate: Candidate, first: int) -> float:
+    """Up to which count the gain is linear from ``first`` on."""
+    if first == candidate.current_nodes:
+        return first
+    bends = candidate.value.nodes
+    after = bisect_right(bends, first)
+    bend = bends[after] if after < len(bends) else math.inf
+    last = max(first + 1, math.floor(bend)) if bend < math.inf else math.inf
+    return min(last, candidate.current_nodes - 1) if first < candidate.current_nodes else last

@@ -1,0 +1,177 @@
+"""Solvers: an LP file in, an :class:`Answer` out. Each is found where its package put it, never by luck.
+
+CBC and GLPK run as programs, in a directory that is removed afterwards, and are killed when their time is up. HiGHS runs in this
+process and minds its time limit itself. What a solver left behind is read only if its status says that there is something
+to read: CBC, stopped before it had a solution, writes the relaxation's values to the same file, under a status line that says so.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from pilot.core.errors import SolverError, UserError
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a solver found out.
+
+    Parameters
+    ----------
+    proved : the values are optimal
+    values : column name → value, zeros may be missing; None where no whole solution was found
+    bound : what no solution's objective exceeds; None where it said none
+    """
+
+    proved: bool
+    values: dict[str, float] | None
+    bound: float | None = None
+
+
+Solver = Callable[[Path, float], Answer]
+"""Maximizes an LP file within a time (seconds); raises :class:`SolverError` where it gives no readable answer."""
+
+NOTHING = Answer(proved=False, values=None)
+
+
+def find(name: str) -> Solver:
+    """The solver called ``name``; :class:`UserError` where there is none, or where it is not installed."""
+    if name not in _SOLVERS:
+        raise UserError(f"unknown solver {name!r}; there are: {', '.join(_SOLVERS)}")
+    solver, installed, remedy = _SOLVERS[name]
+    if not installed():
+        raise UserError(f"solver {name} is not installed; {remedy}, or choose another: {', '.join(_SOLVERS)}")
+    return solver
+
+
+def cbc(lp: Path, limit_s: float) -> Answer:
+    """COIN-OR CBC from the ``cbcbox`` wheel."""
+    solution = lp.with_suffix(".cbc")
+    limit = ["-sec", f"{limit_s:.3f}", "-timeMode", "elapsed"]
+    gaps = ["-ratioGap", "0", "-allowableGap", "0", "-increment", "0"]
+    log = _run([_cbc_program(), str(lp), *limit, *gaps, "-solve", "-solution", str(solution)], limit_s)
+    return NOTHING if log is None else read_cbc(_read(solution, "cbc", log), log)
+
+
+def read_cbc(solution: str, log: str) -> Answer:
+    """CBC's solution file: a line with the status, then ``index name value reduced-cost``."""
+    status, _, rows = solution.partition("\n")
+    if not re.match(r"Optimal\b|Stopped on \w+", status):
+        raise SolverError(f"cbc: no solution, it says {status[:100]!r}")
+    proved = status.startswith("Optimal")
+    bound = _last_number(r"^Upper bound:\s+(\S+)", log)
+    if "no integer solution" in status:
+        return Answer(proved=False, values=None, bound=bound)
+    return Answer(proved, _columns(r"^[\s*]*\d+\s+(\S+)\s+(\S+)\s+\S+$", rows, "cbc"), bound)
+
+
+def glpk(lp: Path, limit_s: float) -> Answer:
+    """GLPK's ``glpsol`` from the path. It counts whole seconds; the rest of the limit is kept by killing it."""
+    solution = lp.with_suffix(".glpk")
+    limit = ["--tmlim", str(max(1, int(limit_s)))]
+    log = _run(["glpsol", "--lp", str(lp), *limit, "--mipgap", "0", "--output", str(solution)], limit_s)
+    return NOTHING if log is None else read_glpk(_read(solution, "glpk", log), log)
+
+
+def read_glpk(solution: str, log: str) -> Answer:
+    """GLPK's report: ``Status:``, and per column ``number name * value lower upper`` (the star: an integer one)."""
+    found = re.search(r"^Status:\s+INTEGER (OPTIMAL|NON-OPTIMAL|UNDEFINED)$", solution, re.MULTILINE)
+    if found is None:
+        raise SolverError(f"glpk: no solution, it says {_last_line(log)!r}")
+    bound = _last_number(r"<=\s+(\S+)", log)
+    if found[1] == "UNDEFINED":
+        return Answer(proved=False, values=None, bound=bound)
+    columns = _columns(r"^\s*\d+ (\S+)\s+\*\s+(\S+)", solution, "glpk")
+    return Answer(found[1] == "OPTIMAL", columns, bound)
+
+
+def highs(lp: Path, limit_s: float) -> Answer:
+    """HiGHS from the ``highspy`` wheel."""
+    from highspy import Highs, HighsModelStatus, HighsStatus, SolutionStatus
+
+    solver = Highs()
+    options = {"output_flag": False, "time_limit": limit_s, "mip_rel_gap": 0.0, "mip_abs_gap": 0.0, "threads": 1}
+    for option, value in options.items():
+        solver.setOptionValue(option, value)
+    if HighsStatus.kError in (solver.readModel(str(lp)), solver.run()):
+        raise SolverError(f"highs: no solution, it says {solver.getModelStatus().name!r}")
+    status, info = solver.getModelStatus(), solver.getInfo()
+    if status not in (HighsModelStatus.kOptimal, HighsModelStatus.kTimeLimit):
+        raise SolverError(f"highs: no solution, it says {status.name!r}")
+    bound = float(info.mip_dual_bound)
+    if info.primal_solution_status != SolutionStatus.kSolutionStatusFeasible:
+        return Answer(proved=False, values=None, bound=bound)
+    values = dict(zip(solver.getLp().col_names_, solver.getSolution().col_value, strict=True))
+    return Answer(bool(status == HighsModelStatus.kOptimal), values, bound)
+
+
+def _run(command: list[str], limit_s: float) -> str | None:
+    """What the program printed; None where it had to be killed."""
+    one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+            timeout=limit_s,
+            env={**os.environ, **one_thread},
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return None
+    except OSError as error:
+        raise SolverError(f"{command[0]}: cannot be run: {error.strerror}") from None
+    if done.returncode != 0:
+        raise SolverError(
+            f"{command[0]}: ended with status {done.returncode}: {_last_line(done.stderr or done.stdout)}"
+        )
+    return done.stdout
+
+
+def _read(solution: Path, solver: str, log: str) -> str:
+    try:
+        return solution.read_text(errors="replace")
+    except FileNotFoundError:
+        raise SolverError(f"{solver}: wrote no solution, it says {_last_line(log)!r}") from None
+
+
+def _columns(row: str, text: str, solver: str) -> dict[str, float]:
+    try:
+        return {name: float(value) for name, value in re.findall(row, text, re.MULTILINE)}
+    except ValueError as error:
+        raise SolverError(f"{solver}: a value in its solution is not a number: {error}") from None
+
+
+def _last_number(pattern: str, log: str) -> float | None:
+    found = re.findall(pattern, log, re.MULTILINE)
+    try:
+        return float(found[-1]) if found else None
+    except ValueError:
+        return None
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1].strip()[:200] if lines else "nothing"
+
+
+def _cbc_program() -> str:
+    from cbcbox import cbc_bin_path
+
+    return str(cbc_bin_path())
+
+
+_SOLVERS: dict[str, tuple[Solver, Callable[[], bool], str]] = {
+    "cbc": (cbc, lambda: find_spec("cbcbox") is not None and Path(_cbc_program()).exists(), "pip install cbcbox"),
+    "glpk": (glpk, lambda: shutil.which("glpsol") is not None, "put glpsol on the PATH"),
+    "highs": (highs, lambda: find_spec("highspy") is not None, "pip install highspy"),
+}
