@@ -1,0 +1,77 @@
+"""How the agent gets from a job's script onto the job's nodes, and which signals reach it there.
+
+Each launcher ends in ``exec``: the script *becomes* the agent or the step launcher, so no shell is left that a signal
+could stop without the agent hearing of it. ``srun`` hands on what it is sent; besides, Slurm signals a step earlier
+than the script.
+"""
+
+from __future__ import annotations
+
+import shlex
+
+from pilot.io.site import Site
+
+
+def agent_command(python: str, connection: str) -> str:
+    """The shell command that runs the agent; ``connection`` is the path of the connection file."""
+    return shlex.join([python, "-m", "pilot.cli.main", "agent", "--connection", connection])
+
+
+def step(site: Site, command: str) -> str:
+    """Shell lines that run ``command`` once on each of the job's nodes, with all of the node's CPUs."""
+    nodes = site.nodes_per_pilot
+    match site.launcher:
+        case "simple":
+            launcher = ""
+        case "srun":
+            # srun would bind a step with one task to one core; one agent's exit must not end those on other nodes.
+            launcher = (
+                f"srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 "
+                '--cpus-per-task="$SLURM_CPUS_ON_NODE" --cpu-bind=none --kill-on-bad-exit=0 --wait=0'
+            )
+        case "pals":
+            launcher = f"mpiexec -n {nodes} --ppn 1 --cpu-bind none"
+        case "mpiexec":
+            launcher = f"mpiexec -n {nodes} -ppn 1"
+        case "jsrun":
+            launcher = f"jsrun -n {nodes} -r 1 -a 1 -c ALL_CPUS -g ALL_GPUS -b none"
+    return " ".join(part for part in ("exec", launcher, site.launcher_options, command) if part)
+
+
+def preamble(site: Site, walltime_s: int) -> str:
+    """Shell lines before the step: what the agent must know of its job (see ``pilot.io.job``), then the prologue."""
+    lines = [f"export PILOT_JOB_END_S=$(( $(date +%s) + {walltime_s} ))"]
+    if site.scheduler == "local":
+        # Parsl's job id of a local process is that of the shell that runs the script.
+        lines.append("export PILOT_JOB=$PPID")
+    return "\n".join([*lines, site.prologue] if site.prologue else lines)
+
+
+def directives(site: Site) -> list[str]:
+    """The scheduler's options beyond queue, account, nodes and wall time, one directive a line."""
+    own = [line for line in site.scheduler_options.splitlines() if line.strip()]
+    match site.scheduler:
+        case "slurm":
+            return [*_slurm(site), *own]
+        case "pbspro":
+            return [f"#PBS -r {'y' if site.requeue else 'n'}", *own]
+        case "lsf":
+            return [*_lsf(site), *own]
+        case "local":
+            return own
+
+
+def _slurm(site: Site) -> list[str]:
+    lines = ["#SBATCH --requeue" if site.requeue else "#SBATCH --no-requeue", "#SBATCH --open-mode=append"]
+    if site.notice_signal:
+        # Without "B:" the signal goes to the job's steps only.
+        shell = "B:" if site.launcher == "simple" else ""
+        lines.append(f"#SBATCH --signal={shell}{site.notice_signal}@{site.notice_lead_s}")
+    return lines
+
+
+def _lsf(site: Site) -> list[str]:
+    lines = ["#BSUB -r" if site.requeue else "#BSUB -rn"]
+    if site.notice_signal:
+        lines += [f"#BSUB -wa {site.notice_signal}", f"#BSUB -wt {max(1, site.notice_lead_s // 60)}"]
+    return lines

@@ -1,0 +1,261 @@
+"""A real Slurm on one machine: six nodes, preemptable partitions, only loopback, no systemd, one temporary folder.
+
+By hand, as root::
+
+    eval "$(python -m tests.slurm.lab up /tmp/lab)"     # prints: export SLURM_CONF=/tmp/lab/slurm.conf
+    sinfo
+    python -m tests.slurm.lab down /tmp/lab
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+COMMANDS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol")
+
+
+def missing() -> str:
+    """Why no lab can run here, or "" where one can."""
+    absent = [name for name in COMMANDS if shutil.which(name, path=_path()) is None]
+    if absent:
+        return f"not installed: {', '.join(absent)} (apt-get install slurmctld slurmd slurm-client munge)"
+    return "" if os.geteuid() == 0 else "the lab's daemons need root"
+
+
+@dataclass(frozen=True, slots=True)
+class LabConfig:
+    """What a lab's Slurm does at a preemption."""
+
+    nodes: int = 6
+    grace_s: int = 20
+    kill_wait_s: int = 10
+    user_signal: bool = True
+    proctrack: str = "cgroup"
+
+    def render(self, folder: Path, port: int) -> str:
+        """``slurm.conf`` of a lab in ``folder`` whose daemons listen on ``port`` and the ones after it."""
+        host = socket.gethostname().split(".")[0]
+        return f"""\
+ClusterName=lab
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={port}
+SlurmUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+CryptoType=crypto/munge
+CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
+SlurmdParameters=config_overrides
+{"SlurmctldParameters=preempt_send_user_signal" if self.user_signal else ""}
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool/%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd-%n.log
+ProctrackType=proctrack/{self.proctrack}
+TaskPlugin=task/none
+MpiDefault=none
+AccountingStorageType=accounting_storage/none
+JobAcctGatherType=jobacct_gather/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SchedulerType=sched/backfill
+SchedulerParameters=bf_interval=5,sched_min_interval=500000,batch_sched_delay=1
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+KillWait={self.kill_wait_s}
+MinJobAge=120
+SlurmdTimeout=15
+ReturnToService=2
+JobRequeue=1
+NodeName=DEFAULT NodeHostname={host} NodeAddr=127.0.0.1 CPUs=4 State=UNKNOWN
+NodeName=n[1-{self.nodes}] Port=[{port + 1}-{port + self.nodes}]
+PartitionName=DEFAULT Nodes=ALL MaxTime=INFINITE OverSubscribe=EXCLUSIVE State=UP
+PartitionName=preempt PriorityTier=1 PreemptMode=CANCEL GraceTime={self.grace_s} Default=YES
+PartitionName=requeue PriorityTier=1 PreemptMode=REQUEUE GraceTime={self.grace_s}
+PartitionName=high PriorityTier=10 PreemptMode=OFF
+"""
+
+
+CGROUP_CONF = "CgroupPlugin=cgroup/v1\nCgroupMountpoint=/sys/fs/cgroup\nCgroupAutomount=no\n"
+
+
+class Lab:
+    """A running lab in ``folder``; make one with :func:`running_lab`."""
+
+    def __init__(self, folder: Path, config: LabConfig) -> None:
+        self.folder = folder
+        self.config = config
+        self.conf = folder / "slurm.conf"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment in which Slurm's commands speak to this lab."""
+        return {**os.environ, "SLURM_CONF": str(self.conf), "PATH": _path()}
+
+    def start(self) -> None:
+        """Start all daemons and wait until every node is idle."""
+        for name in ("state", "spool"):
+            (self.folder / name).mkdir(parents=True)
+        self.conf.write_text(self.config.render(self.folder, _free_ports(self.config.nodes + 1)))
+        (self.folder / "cgroup.conf").write_text(CGROUP_CONF)
+        self._start_munge()
+        self._daemon("slurmctld", "-f", str(self.conf))
+        for number in range(1, self.config.nodes + 1):
+            self.start_node(f"n{number}")
+        wait_for(lambda: self.nodes_in("idle") == self.config.nodes, "all nodes idle", limit_s=60)
+
+    def start_node(self, node: str) -> None:
+        """Start the slurmd of ``node``."""
+        (self.folder / "spool" / node).mkdir(exist_ok=True)
+        self._daemon("slurmd", "-f", str(self.conf), "-N", node)
+
+    def kill_node(self, node: str) -> None:
+        """The node dies: its slurmd, its step daemons and everything that ran in its jobs are SIGKILLed."""
+        slurmd = _read_pid(self.folder / f"slurmd-{node}.pid")
+        kill_all([p for p in self.processes() if p.pid == slurmd or _variable(p, "SLURMD_NODENAME") == node])
+
+    def run(self, *command: str, check: bool = True) -> str:
+        """Output of one of Slurm's commands."""
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60)
+        if check and done.returncode:
+            raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
+        return done.stdout
+
+    def sbatch(self, *arguments: str) -> str:
+        """Submit; the job's id."""
+        return self.run("sbatch", "--parsable", "-D", str(self.folder), "-o", "/dev/null", *arguments).strip()
+
+    def state(self, job: str) -> str:
+        """The job's long state, "" where the controller no longer knows it."""
+        return self.run("squeue", "-h", "-t", "all", "-j", job, "-o", "%T", check=False).strip()
+
+    def nodes_in(self, state: str) -> int:
+        """How many nodes are in ``state``."""
+        return len(self.run("sinfo", "-N", "-h", "-p", "high", "-t", state, "-o", "%N", check=False).split())
+
+    def queued(self) -> list[str]:
+        """Ids of all jobs that are not over."""
+        return self.run("squeue", "-h", "-o", "%A").split()
+
+    def processes(self) -> list[psutil.Process]:
+        """Every living process of this lab: its daemons, and whatever carries its SLURM_CONF (jobs, steps)."""
+        pids = {_read_pid(path) for path in self.folder.glob("*.pid")}
+        mine = [p for p in psutil.process_iter() if p.pid in pids or _variable(p, "SLURM_CONF") == str(self.conf)]
+        return [p for p in mine if p.pid != os.getpid() and p.status() != psutil.STATUS_ZOMBIE]
+
+    def job_processes(self) -> list[psutil.Process]:
+        """Living processes of jobs: they have a SLURM_JOB_ID of this lab in their environment."""
+        return [p for p in self.processes() if _variable(p, "SLURM_JOB_ID")]
+
+    def stop(self) -> None:
+        """Cancel every job, stop every daemon, kill what remains, leave no cgroup and no file."""
+        self.run("scancel", "--user=root", check=False)
+        daemons = [pid for path in self.folder.glob("*.pid") if (pid := _read_pid(path))]
+        for pid in daemons:
+            _signal(pid, signal.SIGTERM)
+        wait_for(lambda: not any(psutil.pid_exists(pid) for pid in daemons), "daemons gone", limit_s=20, fatal=False)
+        kill_all(self.processes())
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _start_munge(self) -> None:
+        key = self.folder / "munge.key"
+        key.write_bytes(os.urandom(128))
+        key.chmod(0o400)
+        names = {"key-file": "munge.key", "socket": "munge.socket", "pid-file": "munged.pid", "log-file": "munged.log"}
+        options = [f"--{option}={self.folder / name}" for option, name in (names | {"seed-file": "munge.seed"}).items()]
+        self._daemon("munged", "--force", *options)
+
+    def _daemon(self, *command: str) -> None:
+        subprocess.run(command, env=self.environment, check=True, timeout=60, stdout=subprocess.DEVNULL)
+
+
+@contextmanager
+def running_lab(folder: Path, config: LabConfig | None = None) -> Iterator[Lab]:
+    """A lab in the empty ``folder`` for the duration of the block."""
+    lab = Lab(folder, config or LabConfig())
+    try:
+        lab.start()
+        yield lab
+    finally:
+        lab.stop()
+
+
+def wait_for(true: Callable[[], bool], what: str, *, limit_s: float, fatal: bool = True) -> float:
+    """Poll until ``true()``; the seconds that it took. A TimeoutError names ``what`` unless not ``fatal``."""
+    start_s = time.monotonic()
+    while not true():
+        if time.monotonic() - start_s > limit_s:
+            if fatal:
+                raise TimeoutError(f"not within {limit_s:g} s: {what}")
+            break
+        time.sleep(0.05)
+    return time.monotonic() - start_s
+
+
+def kill_all(processes: Sequence[psutil.Process]) -> None:
+    """SIGKILL them all."""
+    for process in processes:
+        _signal(process.pid, signal.SIGKILL)
+
+
+def _path() -> str:
+    return f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+
+
+def _free_ports(count: int) -> int:
+    """First of ``count`` consecutive free TCP ports, below the range that the kernel hands out."""
+    for first in range(20000 + os.getpid() % 500 * 20, 32000, count):
+        if all(_is_free(port) for port in range(first, first + count)):
+            return first
+    raise RuntimeError("no free ports for the lab")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def _read_pid(path: Path) -> int:
+    text = path.read_text().strip() if path.exists() else ""
+    return int(text) if text.isdecimal() else 0
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _variable(process: psutil.Process, name: str) -> str:
+    try:
+        return process.environ().get(name, "")
+    except psutil.Error:
+        return ""
+
+
+def main(verb: str, folder: str) -> None:
+    """``up FOLDER`` prints what to export; ``down FOLDER`` ends the lab that runs there."""
+    lab = Lab(Path(folder).resolve(), LabConfig())
+    if reason := missing():
+        raise SystemExit(reason)
+    if verb == "up":
+        lab.start()
+        print(f"export SLURM_CONF={lab.conf}")
+    else:
+        lab.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
