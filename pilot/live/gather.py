@@ -1,0 +1,84 @@
+"""What happens together enters the core as one event.
+
+Twenty pilots that a higher job takes are one change of the pool and one regroup, not twenty. Everything about the pool
+is therefore held back for a moment; so is the news that a group broke, because a member that was killed breaks its
+group and closes its connection at about the same time, and the loss says more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pilot.core.events import Event, GroupBroken, PoolChanged
+from pilot.core.ids import Generation, NodeId, TrainerId
+
+GATHER_S = 0.05
+
+
+@dataclass(slots=True)
+class _Change:
+    """A :class:`PoolChanged` that is still growing. Dicts keep the order of what happened."""
+
+    joined: dict[NodeId, None] = field(default_factory=dict)
+    leaving: dict[NodeId, float] = field(default_factory=dict)
+    lost: dict[NodeId, None] = field(default_factory=dict)
+    causes: dict[str, None] = field(default_factory=dict)
+
+    def __contains__(self, node: NodeId) -> bool:
+        return node in self.joined or node in self.leaving or node in self.lost
+
+    def event(self) -> PoolChanged:
+        deadline_s = min(self.leaving.values()) if self.leaving else None
+        return PoolChanged(
+            tuple(self.joined), tuple(self.leaving), tuple(self.lost), deadline_s, "; ".join(self.causes)
+        )
+
+
+class Gather:
+    """Holds events back for :data:`GATHER_S`. ``due_s`` says when to :meth:`take` them, None: nothing waits."""
+
+    def __init__(self) -> None:
+        self.due_s: float | None = None
+        self._changes: list[_Change] = []
+        self._broken: dict[tuple[TrainerId, Generation], GroupBroken] = {}
+
+    def joined(self, now_s: float, node: NodeId) -> None:
+        """``node`` registered."""
+        self._change(now_s, node, "registered").joined[node] = None
+
+    def leaving(self, now_s: float, node: NodeId, deadline_s: float, cause: str) -> None:
+        """``node`` was given notice and lives until ``deadline_s`` at the latest."""
+        self._change(now_s, node, cause).leaving[node] = deadline_s
+
+    def lost(self, now_s: float, node: NodeId, cause: str) -> None:
+        """``node`` is gone."""
+        self._change(now_s, node, cause).lost[node] = None
+
+    def broken(self, now_s: float, event: GroupBroken) -> None:
+        """A group broke; what its other members say of it adds nothing."""
+        self._broken.setdefault((event.trainer, event.generation), event)
+        self._wait(now_s)
+
+    def take(self, now_s: float, undecided: Callable[[GroupBroken], bool]) -> list[Event]:
+        """What waited. Groups with a member whose fate is ``undecided`` go on waiting for it."""
+        out: list[Event] = [change.event() for change in self._changes]
+        self._changes.clear()
+        for key, event in list(self._broken.items()):
+            if not undecided(event):
+                out.append(self._broken.pop(key))
+        self.due_s = now_s + GATHER_S if self._broken else None
+        return out
+
+    def _change(self, now_s: float, node: NodeId, cause: str) -> _Change:
+        """The change to add to: a node has one place in an event, so a second fact about it opens the next one."""
+        if not self._changes or node in self._changes[-1]:
+            self._changes.append(_Change())
+        self._wait(now_s)
+        change = self._changes[-1]
+        change.causes[cause] = None
+        return change
+
+    def _wait(self, now_s: float) -> None:
+        if self.due_s is None:
+            self.due_s = now_s + GATHER_S

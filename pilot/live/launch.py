@@ -1,0 +1,62 @@
+"""What a user submitted: the script and how it is started, beside what the core knows of the trainer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from pilot.core.errors import JournalError
+from pilot.core.ids import TrainerId
+from pilot.io.files import publish
+from pilot.io.rundir import RunDir
+
+
+class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the training process of a trainer is started; ``environment`` holds the variables that the user named."""
+
+    script: str
+    script_sha256: str
+    arguments: list[str]
+    cwd: str
+    python: str
+    environment: dict[str, str]
+
+
+class Launches:
+    """The launches by trainer, in memory and as ``spec.json`` (0600: an environment may hold a secret).
+
+    ``checkpoint_dir`` is where the site wants the trainers' checkpoints and logs; None: in the run directory.
+    """
+
+    def __init__(self, rundir: RunDir, pool: str, checkpoint_dir: str | None) -> None:
+        self._rundir = rundir
+        self._root = Path(checkpoint_dir) / pool if checkpoint_dir is not None else rundir.trainers
+        self._launches: dict[TrainerId, Launch] = {}
+
+    def __getitem__(self, trainer: TrainerId) -> Launch:
+        return self._launches[trainer]
+
+    def directory(self, trainer: TrainerId) -> Path:
+        """The trainer's own folder: ``checkpoints/`` and ``logs/`` are in it."""
+        return self._root / trainer
+
+    def add(self, trainer: TrainerId, launch: Launch) -> None:
+        """Record a submission, before the journal tells of it."""
+        for folder in (self._rundir.trainer(trainer), self.directory(trainer)):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name in ("checkpoints", "logs"):
+            (self.directory(trainer) / name).mkdir(mode=0o700, exist_ok=True)
+        publish(self._spec(trainer), msgspec.json.format(msgspec.json.encode(launch)) + b"\n")
+        self._launches[trainer] = launch
+
+    def load(self, trainer: TrainerId) -> None:
+        """Read it back after a restart."""
+        path = self._spec(trainer)
+        try:
+            self._launches[trainer] = msgspec.json.decode(path.read_bytes(), type=Launch)
+        except (OSError, msgspec.DecodeError) as error:
+            raise JournalError(f"cannot read what was submitted as {trainer} from {path}: {error}") from None
+
+    def _spec(self, trainer: TrainerId) -> Path:
+        return self._rundir.trainer(trainer) / "spec.json"

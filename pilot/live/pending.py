@@ -1,0 +1,120 @@
+"""Which asynchronous commands still wait for their completion, and until when.
+
+Fed with the same (event, commands) as the journal, so a restart restores it from there. An event about something that
+is not pending is stale or a repetition: the driver drops it, which makes every command complete once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from pilot.core.commands import (
+    CloseTrainer,
+    Command,
+    DissolveGroup,
+    FormGroup,
+    PauseGroup,
+    ReleaseNode,
+    Solve,
+    StartWorker,
+    StopWorker,
+    WriteCheckpoint,
+)
+from pilot.core.events import (
+    CheckpointWritten,
+    Event,
+    GroupBroken,
+    GroupFormed,
+    GroupPaused,
+    PlanFailed,
+    PlanReady,
+    PoolChanged,
+    WorkerExited,
+    WorkerReady,
+)
+from pilot.core.ids import Generation, NodeId, TrainerId
+
+On = tuple[TrainerId, NodeId]
+Of = tuple[TrainerId, Generation]
+
+
+@dataclass(slots=True)
+class Pending:
+    """The commands that wait, by what completes them; the value is (command, when it was given).
+
+    ``groups`` are the groups of open trainers that were ordered, also those that have formed; ``released`` the nodes
+    that were told to leave.
+    """
+
+    workers: dict[On, tuple[StartWorker | StopWorker, float]] = field(default_factory=dict)
+    forming: dict[Of, tuple[FormGroup, float]] = field(default_factory=dict)
+    pausing: dict[Of, tuple[PauseGroup, float]] = field(default_factory=dict)
+    writing: dict[On, tuple[WriteCheckpoint, float]] = field(default_factory=dict)
+    solve: Solve | None = None
+    groups: dict[Of, FormGroup] = field(default_factory=dict)
+    released: dict[NodeId, ReleaseNode] = field(default_factory=dict)
+
+    def note(self, now_s: float, event: Event, commands: Sequence[Command]) -> None:
+        """The core was told ``event`` and answered ``commands``."""
+        self._completed(event)
+        for command in commands:
+            self._given(now_s, command)
+
+    def _given(self, now_s: float, command: Command) -> None:
+        match command:
+            case Solve():
+                self.solve = command
+            case StartWorker() | StopWorker():
+                self.workers[command.trainer, command.node] = (command, now_s)
+            case FormGroup():
+                of = (command.trainer, command.generation)
+                self.forming[of] = (command, now_s)
+                self.groups[of] = command
+            case PauseGroup():
+                self.pausing[command.trainer, command.generation] = (command, now_s)
+            case DissolveGroup():
+                self._group_ended((command.trainer, command.generation))
+            case WriteCheckpoint():
+                self.writing[command.trainer, command.node] = (command, now_s)
+            case ReleaseNode():
+                self.released[command.node] = command
+            case CloseTrainer():
+                self._trainer_ended(command.trainer)
+
+    def _completed(self, event: Event) -> None:
+        match event:
+            case PlanReady() | PlanFailed():
+                if self.solve is not None and self.solve.plan_id == event.plan_id:
+                    self.solve = None
+            case WorkerReady():
+                self.workers.pop((event.trainer, event.node), None)
+            case WorkerExited():
+                self.workers.pop((event.trainer, event.node), None)
+                self.writing.pop((event.trainer, event.node), None)
+            case GroupFormed():
+                self.forming.pop((event.trainer, event.generation), None)
+            case GroupBroken() | GroupPaused():
+                self._group_ended((event.trainer, event.generation))
+            case CheckpointWritten():
+                self.writing.pop((event.trainer, event.node), None)
+            case PoolChanged():
+                self._nodes_lost(event.lost)
+            case _:
+                pass
+
+    def _group_ended(self, of: Of) -> None:
+        self.forming.pop(of, None)
+        self.pausing.pop(of, None)
+
+    def _nodes_lost(self, nodes: Iterable[NodeId]) -> None:
+        for node in nodes:
+            self.released.pop(node, None)
+            for waiting in (self.workers, self.writing):
+                for key in [key for key in waiting if key[1] == node]:
+                    del waiting[key]
+
+    def _trainer_ended(self, trainer: TrainerId) -> None:
+        for waiting in (self.workers, self.writing, self.forming, self.pausing, self.groups):
+            for key in [key for key in waiting if key[0] == trainer]:
+                del waiting[key]  # type: ignore[arg-type]
