@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pilot.checkpoint import layout, names, publish, tree
-from pilot.checkpoint.layout import Contents
+from pilot.checkpoint import names, rawio, tree
+from pilot.checkpoint.layout import Slot
+from pilot.checkpoint.publish import Array, publish
 from pilot.checkpoint.reader import OpenFile
 from pilot.checkpoint.structure import Piece, Share, Structure, rows_of
 from pilot.checkpoint.tree import Leaf
@@ -42,16 +43,16 @@ def write_part(directory: Path, generation: int, step: int, part: int, parts: in
         raise UserError(f"part {part} of {parts} does not exist; parts are numbered from 0")
     started_s = time.monotonic()
     encoded = tree.encode(state)
-    datasets, table = [], {}
+    arrays, table = [], {}
     for leaf, start, stop in split(encoded.leaves, part, parts):
         share = Share(leaf.dtype, leaf.shape, ())
         rows = share.piece_shape(Piece("", start, stop, ""))
         data = leaf.data[start * share.row_bytes : stop * share.row_bytes]
-        datasets.append(layout.dataset(leaf.path, leaf.dtype, rows, data))
-        table[leaf.path] = replace(share, pieces=(Piece("", start, stop, datasets[-1].digest),))
+        arrays.append(Array(Slot(leaf.path, leaf.dtype, rows), data))
+        table[leaf.path] = replace(share, pieces=(Piece("", start, stop, rawio.digest(data)),))
     about = Structure(generation, step, part, parts, encoded.tree, table, encoded.aliases)
     path = directory / names.part_name(generation, step, part, parts)
-    size = publish.file(path, about, Contents(datasets))
+    size = publish(path, about, arrays, linked=False)
     return Part(path, size, time.monotonic() - started_s)
 
 
@@ -68,7 +69,7 @@ def publish_index(directory: Path, generation: int, step: int, parts: int) -> in
     about = replace(abouts[0], datasets=table)
     _check_complete(about)
     path = directory / names.checkpoint_name(generation, step)
-    size = publish.file(path, about, Contents((), about.aliases, table))
+    size = publish(path, about, ())
     return size + sum(path.stat().st_size for path in paths)
 
 

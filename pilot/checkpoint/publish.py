@@ -1,43 +1,69 @@
-"""One file from its structure and its arrays, published."""
+"""Publishing one file: its structure, and the arrays that it describes."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pilot.checkpoint import layout, names, rawio, retention, tree
-from pilot.checkpoint.layout import Contents, Dataset
-from pilot.checkpoint.structure import FORMAT, Piece, Share, Structure, rows_of
+from pilot.checkpoint import layout, names, rawio, retention, structure, tree
+from pilot.checkpoint.layout import Layout, Slot
+from pilot.checkpoint.rawio import Bytes
+from pilot.checkpoint.structure import Piece, Share, Structure, rows_of
 
-FORMAT_NAME = "pilot checkpoint"
+_TEXT_STEP_BYTES = 16 * 1024
+"""The text is padded with spaces to a multiple of this, so that its length, and with it the layout, seldom changes."""
+
+_HEADER = (
+    Slot(structure.GENERATION, "<i8", ()),
+    Slot(structure.STEP, "<i8", ()),
+    Slot(structure.DIGEST, layout.TEXT, (rawio.DIGEST_CHARACTERS,)),
+)
 
 
-def file(path: Path, about: Structure, contents: Contents) -> int:
-    """Publish ``contents`` and the text of ``about`` as ``path``; its size in bytes."""
-    text = np.frombuffer(about.to_json(), np.uint8)
-    own = [*contents.datasets, Dataset(tree.STRUCTURE, layout.TEXT, (), text, rawio.digest(text))]
-    attributes: dict[str, int | str] = {
-        "format": FORMAT_NAME,
-        "format_version": FORMAT,
-        "generation": about.generation,
-        "step": about.step,
-        "part": about.part,
-        "parts": about.parts,
-    }
+@dataclass(frozen=True, slots=True)
+class Array:
+    """An array that lies in the file to be published."""
+
+    slot: Slot
+    data: Bytes
+
+
+def publish(path: Path, about: Structure, arrays: Sequence[Array], *, linked: bool = True) -> int:
+    """Publish ``arrays`` and the text of ``about`` as ``path``; its size in bytes.
+
+    ``linked``: with what ``about`` says of other files and names as links. A part has none, for their targets may lie
+    elsewhere.
+    """
+    text = _padded(about.to_json())
+    header = [_bytes(about.generation), _bytes(about.step), np.frombuffer(rawio.digest(text).encode(), np.uint8)]
+    slots = (*_HEADER, Slot(structure.TEXT, layout.TEXT, text.shape), *(array.slot for array in arrays))
+    elsewhere = tuple((name, share) for name, share in about.datasets.items() if share.pieces[0].file)
+    what = Layout(slots, tuple(about.aliases.items()), elsewhere) if linked else Layout(slots)
     with rawio.published(path, about.step) as fd:
         retention.sweep(path.parent, os.fstat(fd).st_mtime)
-        return layout.write(fd, Contents(own, contents.aliases, contents.elsewhere), attributes)
+        return layout.write(fd, what, [*header, text, *(array.data for array in arrays)])
 
 
 def single(directory: Path, generation: int, step: int, state: Mapping[str, Any]) -> int:
     """Publish ``state`` as one file; its size in bytes."""
     encoded = tree.encode(state)
-    datasets = [layout.dataset(leaf.path, leaf.dtype, leaf.shape, leaf.data) for leaf in encoded.leaves]
-    table = {d.path: Share(d.dtype, d.shape, (Piece("", 0, rows_of(d.shape), d.digest),)) for d in datasets}
+    table = {
+        leaf.path: Share(leaf.dtype, leaf.shape, (Piece("", 0, rows_of(leaf.shape), rawio.digest(leaf.data)),))
+        for leaf in encoded.leaves
+    }
     about = Structure(generation, step, 0, 0, encoded.tree, table, encoded.aliases)
-    path = directory / names.checkpoint_name(generation, step)
-    return file(path, about, Contents(datasets, encoded.aliases))
+    arrays = [Array(Slot(leaf.path, leaf.dtype, leaf.shape), leaf.data) for leaf in encoded.leaves]
+    return publish(directory / names.checkpoint_name(generation, step), about, arrays)
+
+
+def _padded(text: bytes) -> Bytes:
+    return np.frombuffer(text.ljust(-(-len(text) // _TEXT_STEP_BYTES) * _TEXT_STEP_BYTES), np.uint8)
+
+
+def _bytes(number: int) -> Bytes:
+    return np.array([number], "<i8").view(np.uint8)

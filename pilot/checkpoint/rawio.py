@@ -21,6 +21,8 @@ from pilot.core.errors import CheckpointError
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
+DIGEST_CHARACTERS = 32
+
 CHUNK_BYTES = 4 * 1024 * 1024
 """What is read at once: it is still in the cache when it is hashed."""
 

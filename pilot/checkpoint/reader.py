@@ -15,8 +15,10 @@ from typing import Any
 import h5py
 import numpy as np
 import torch
+from h5py import h5d
 
-from pilot.checkpoint import dtypes, layout, rawio, tree
+from pilot.checkpoint import dtypes, rawio, tree
+from pilot.checkpoint import structure as described
 from pilot.checkpoint.names import age_of
 from pilot.checkpoint.rawio import Bytes
 from pilot.checkpoint.structure import Piece, Share, Structure
@@ -53,31 +55,38 @@ class OpenFile:
     def structure(self) -> Structure:
         """What the file says that it holds; :class:`Damaged` where that itself is not whole."""
         try:
-            dataset = self.file[tree.STRUCTURE]
-            text = np.empty(dataset.id.get_storage_size(), np.uint8)
-            if self._digest(dataset, text) != dataset.attrs[layout.DIGEST].decode():
+            text = self._bytes(described.TEXT)
+            if rawio.digest(text) != self._bytes(described.DIGEST).tobytes().decode():
                 raise ValueError("its checksum is wrong")
             structure = Structure.from_json(text.tobytes())
-            if any(self.file.attrs[name] != getattr(structure, name) for name in ("generation", "step")):
-                raise ValueError("it contradicts the file's attributes")
+            beside = self._number(described.GENERATION), self._number(described.STEP)
+            if beside != (structure.generation, structure.step):
+                raise ValueError("generation and step are not those beside it")
         except _BROKEN as error:
-            raise Damaged(f"{self.path.name}: dataset '{tree.STRUCTURE}': {_words(error)}") from error
+            raise Damaged(f"{self.path.name}: dataset '{described.TEXT}': {_words(error)}") from error
         return structure
 
     def problem(self, path: str, share: Share, piece: Piece, into: Bytes) -> str | None:
         """Read ``piece`` of dataset ``path`` into ``into``; what is wrong with it, or None."""
         try:
-            dataset = self.file[path]
-            if dataset.shape != share.piece_shape(piece) or dataset.id.get_type() != dtypes.hdf5_type(share.dtype):
+            dataset = h5d.open(self.file.id, path.encode())
+            if dataset.shape != share.piece_shape(piece) or dataset.get_type() != dtypes.hdf5_type(share.dtype):
                 return "its shape or type is not what the structure says"
-            if dataset.attrs[layout.DIGEST].decode() != piece.digest:
-                return "its checksum is not the one that the structure says"
-            return None if self._digest(dataset, into) == piece.digest else "its bytes do not match its checksum"
+            if rawio.read_at(self.fd, into, dataset.get_offset() or 0) != piece.digest:
+                return "its bytes do not match its checksum"
         except _BROKEN as error:
             return _words(error)
+        return None
 
-    def _digest(self, dataset: Any, into: Bytes) -> str | None:
-        return rawio.read_at(self.fd, into, (dataset.id.get_offset() or 0) if len(into) else 0)
+    def _bytes(self, path: str) -> Bytes:
+        dataset = h5d.open(self.file.id, path.encode())
+        data = np.empty(dataset.get_storage_size(), np.uint8)
+        if rawio.read_at(self.fd, data, dataset.get_offset()) is None:
+            raise ValueError("the file ends before it")
+        return data
+
+    def _number(self, path: str) -> int:
+        return int(self._bytes(path).view("<i8")[0])
 
 
 def read_structure(path: Path) -> Structure:
@@ -95,7 +104,7 @@ def problems(path: Path, structure: Structure, place: Callable[[str, Share], Byt
         index = stack.enter_context(OpenFile(path))
         for name, share in structure.datasets.items():
             whole = place(name, share)
-            if name not in index.file:
+            if share.pieces[0].file and name not in index.file:
                 yield f"{path.name}: dataset '{name}' is missing"
             for piece in share.pieces:
                 if piece.file not in files:

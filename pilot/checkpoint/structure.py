@@ -1,4 +1,4 @@
-"""The text in the dataset ``structure``: what a file must hold, piece by piece, and the tree that makes it a state."""
+"""The text in a file: what the file must hold, piece by piece, and the tree that makes a state of it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,15 @@ from math import prod
 from typing import Any
 
 from pilot.checkpoint import dtypes
+from pilot.checkpoint.tree import OWN_GROUP
 
 FORMAT = 1
 """Raised with every incompatible change."""
+
+GENERATION = f"{OWN_GROUP}/generation"
+STEP = f"{OWN_GROUP}/step"
+TEXT = f"{OWN_GROUP}/structure"
+DIGEST = f"{OWN_GROUP}/structure_xxh3_128"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ import torch
 from pilot.checkpoint import dtypes
 from pilot.core.errors import CheckpointError
 
-STRUCTURE = "structure"
-"""The dataset that holds the tree; no leaf has this path."""
+OWN_GROUP = "checkpoint"
+"""The group of what describes the checkpoint; no leaf lies in it."""
 
 _MAPPINGS: dict[str, type] = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}
 _SEQUENCES: dict[str, type] = {"tuple": tuple, "set": set, "frozenset": frozenset, "Size": torch.Size}
@@ -109,7 +109,7 @@ class _Encoder:
         raise _unstorable(value, path)
 
     def mapping(self, kind: str, value: Mapping[Any, Any], path: str) -> Any:
-        taken = {STRUCTURE} if not path else set()
+        taken = {OWN_GROUP} if not path else set()
         rows = []
         for key, item in value.items():
             if type(key) not in (str, int):
