@@ -1,1 +1,24 @@
-"""See ARCHITECTURE.md."""
+"""The rank process and what it shares with the worker (the user's training process).
+
+Theory of operation
+-------------------
+MPI was not made to lose ranks, so the training process is never an MPI process. Each generation of a group has one
+short-lived *rank process* per rank, which knows MPI and nothing else, and which may be killed at any moment.
+
+- The worker listens on a Unix socket (``PILOT_WORKER_SOCKET``). A rank process starts, calls MPI_Init, connects and
+  says :class:`~pilot.comm.messages.Here`. Nothing of MPI happens before all ranks of the generation have come that far.
+- The worker hands it the gradient *arena* (:class:`~pilot.comm.messages.Attach`), a memfd that holds the gradient
+  buckets and the control vector. Both processes map it, so a gradient is never copied between them.
+- In each step the worker sends one ``DOORBELL`` byte per part (the buckets in their order, the control vector last) as
+  soon as backward has filled it. The rank process starts a nonblocking sum of that part at once, while backward goes
+  on, and answers with one ``DOORBELL`` when all parts of the step are summed.
+- Around it are two more services: ``Gather`` (a row of integers from each rank to all) and ``Spread`` (a block of bytes
+  from one rank to some others, in chunks). A generation begins with them.
+- A rank process that waits naps on its socket between two tests for completion, and blocks on it where nothing is
+  under way. It ends when told to (``Quit``, in good order: MPI_Finalize and status 0), or at once when its worker's
+  end of the socket closes.
+
+``arena`` shared memory; ``channel`` the socket; ``messages`` what is said on it; ``layout`` which gradient lies
+where; ``serve`` the loop of the rank process; ``mpi`` MPI behind the small interface of ``fabric``; ``twin`` the same
+interface between threads of one process, for tests; ``rank`` the program.
+"""

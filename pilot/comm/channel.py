@@ -1,0 +1,101 @@
+"""The socket between a worker and a rank process: whole packets, which may carry one file descriptor."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+from pathlib import Path
+
+from pilot.comm.messages import DOORBELL, AnyNote, decode, encode
+
+MAX_PACKET_BYTES = 128 * 1024
+"""Below what Linux lets one packet of a Unix socket be by default (about 200 kB)."""
+
+
+class Gone(Exception):  # expected, so not a PilotError: peers are killed at any moment
+    """The other end of the channel is closed."""
+
+
+def listen(path: Path) -> socket.socket:
+    """A socket on which a worker waits for rank processes."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(str(path))
+    listener.listen(8)
+    return listener
+
+
+class Channel:
+    """One end of the connection between a worker and a rank process."""
+
+    def __init__(self, peer: socket.socket) -> None:
+        self._socket = peer
+        self._readable = select.poll()
+        self._readable.register(peer, select.POLLIN)
+
+    @classmethod
+    def connect(cls, path: Path) -> Channel:
+        """Connect to the worker that listens on ``path``."""
+        peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        peer.connect(str(path))
+        return cls(peer)
+
+    @classmethod
+    def pair(cls) -> tuple[Channel, Channel]:
+        """Two connected ends in one process."""
+        one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        return cls(one), cls(other)
+
+    def fileno(self) -> int:
+        """For ``select``."""
+        return self._socket.fileno()
+
+    def ring(self) -> None:
+        """Send one ``DOORBELL``."""
+        try:
+            self._socket.send(DOORBELL, socket.MSG_NOSIGNAL)
+        except OSError:
+            raise Gone from None
+
+    def send(self, note: AnyNote, fd: int | None = None) -> None:
+        """Send a note, with a descriptor where one is given (the sender keeps its own)."""
+        try:
+            socket.send_fds(self._socket, [encode(note)], [] if fd is None else [fd], socket.MSG_NOSIGNAL)
+        except OSError:
+            raise Gone from None
+
+    def receive(self) -> tuple[AnyNote | None, int | None]:
+        """Wait for one packet: (note, descriptor or None), or (None, None) for a ``DOORBELL``."""
+        try:
+            packet, fds, _, _ = socket.recv_fds(self._socket, MAX_PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+        except OSError:
+            raise Gone from None
+        if not packet:
+            raise Gone
+        if packet == DOORBELL:
+            return None, None
+        return decode(packet), fds[0] if fds else None
+
+    def readable(self, timeout_s: float | None = 0.0) -> bool:
+        """Whether ``receive`` would return at once, waiting up to ``timeout_s`` for it (None: without end)."""
+        return bool(self._readable.poll(None if timeout_s is None else timeout_s * 1000))
+
+    def nap(self, seconds: float) -> None:
+        """Sleep for ``seconds``, or until a packet comes (finer than ``readable``, which counts milliseconds)."""
+        select.select([self._socket], [], [], seconds)
+
+    def hang_up(self) -> None:
+        """Say that nothing more comes from here; the other end ends, and its closing can still be seen."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        """Close this end; the other one sees it at once."""
+        self._socket.close()
+
+
+def close_inherited(fd: int) -> None:
+    """Close a descriptor in a forked child, where it may be closed already."""
+    with contextlib.suppress(OSError):
+        os.close(fd)

@@ -1,0 +1,55 @@
+"""What the loop of a rank process needs of MPI, and how it waits: napping, never spinning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pilot.comm.channel import Channel, Gone
+
+FIRST_NAP_S = 10e-6
+LONGEST_NAP_S = 1e-3
+GROWTH = 1.2
+"""A wait of 1 ms is noticed within 0.2 ms; one of 10 ms or more costs at most 1,000 looks per second."""
+
+
+class Pending(Protocol):
+    """An operation under way."""
+
+    def done(self) -> bool:
+        """Whether it is over; drives it on."""
+
+
+class Fabric(Protocol):
+    """The ranks of one generation. All operations are nonblocking and collective, in the same order on all ranks."""
+
+    rank: int
+    size: int
+
+    def sum(self, numbers: NDArray[np.generic]) -> Pending:
+        """Sum ``numbers`` over all ranks, in place."""
+
+    def gather(self, row: NDArray[np.int64], rows: NDArray[np.int64]) -> Pending:
+        """Collect the ``row`` of each rank in ``rows``, shape (size, len(row))."""
+
+    def among(self, ranks: Sequence[int]) -> Fabric:
+        """The fabric of some of the ranks, in this order; only they call it. May wait for them."""
+
+    def broadcast(self, block: NDArray[np.uint8], root: int) -> Pending:
+        """Copy ``block`` of ``root`` to the others."""
+
+    def barrier(self) -> Pending:
+        """Over when all ranks have come here."""
+
+
+def wait_for(done: Callable[[], bool], channel: Channel) -> None:
+    """Nap until ``done``; :class:`Gone` when the worker goes meanwhile (it says nothing while it waits)."""
+    nap_s = FIRST_NAP_S
+    while not done():
+        channel.nap(nap_s)
+        if channel.readable():
+            raise Gone
+        nap_s = min(nap_s * GROWTH, LONGEST_NAP_S)

@@ -1,0 +1,71 @@
+"""Which gradient lies where in the arena: buckets in the order in which backward fills them, the control vector
+last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from pilot.comm.arena import aligned
+from pilot.comm.messages import Part
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where one gradient lies: in bucket ``bucket``, from ``offset`` (bytes in the arena) on, ``count`` numbers."""
+
+    bucket: int
+    offset: int
+    count: int
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The arena of one model.
+
+    ``slots`` has one entry per gradient, in the order given; ``parts`` one per bucket and the control vector as the
+    last; ``size`` is in bytes.
+    """
+
+    slots: tuple[Slot, ...]
+    parts: tuple[Part, ...]
+    size: int
+
+    @property
+    def control(self) -> Part:
+        """The control vector."""
+        return self.parts[-1]
+
+
+def lay_out(gradients: Iterable[tuple[int, str]], bucket_bytes: int, control_count: int) -> Layout:
+    """Pack gradients into buckets of about ``bucket_bytes``.
+
+    Parameters
+    ----------
+    gradients : (count, numpy dtype) of each, in the order in which backward makes them
+    bucket_bytes : a bucket is closed when it holds at least so many, or where the dtype changes
+    control_count : float64 numbers in the control vector
+    """
+    slots: list[Slot] = []
+    parts: list[Part] = []
+    start = end = 0
+    kind = ""
+    for count, dtype in gradients:
+        if end > start and (dtype != kind or end - start >= bucket_bytes):
+            parts.append(_part(start, end, kind))
+            start = end
+        kind = dtype
+        slots.append(Slot(len(parts), end, count, dtype))
+        end = aligned(end + count * np.dtype(dtype).itemsize)
+    if end > start:
+        parts.append(_part(start, end, kind))
+    control = Part(end, control_count, "float64")
+    return Layout(tuple(slots), (*parts, control), aligned(end + 8 * control_count))
+
+
+def _part(start: int, end: int, dtype: str) -> Part:
+    return Part(start, (end - start) // np.dtype(dtype).itemsize, dtype)

@@ -1,0 +1,89 @@
+"""What a worker and its rank process say to each other, beside single ``DOORBELL`` bytes."""
+
+from __future__ import annotations
+
+import msgspec
+
+from pilot.core.errors import ProtocolError
+
+DOORBELL = b"."
+"""From the worker: the step's next part is full. From the rank process: all parts of the step are summed."""
+
+
+class Note(msgspec.Struct, frozen=True, tag=True):
+    """Base of all notes; the tag is the class name."""
+
+
+class Here(Note, frozen=True):
+    """First note of a rank process: MPI is up in ``generation``, all of whose ranks have come that far."""
+
+    generation: int
+    rank: int
+    size: int
+
+
+class Part(msgspec.Struct, frozen=True):
+    """``count`` numbers of numpy type ``dtype`` from ``offset`` (bytes) on: what is summed by one operation."""
+
+    offset: int
+    count: int
+    dtype: str
+
+
+class Attach(Note, frozen=True):
+    """With the arena's descriptor: the parts of each step, in the order in which they will be full."""
+
+    parts: list[Part]
+
+
+class Gather(Note, frozen=True):
+    """A row of 64-bit integers, equally long on all ranks. Answered by ``Gathered``."""
+
+    row: list[int]
+
+
+class Gathered(Note, frozen=True):
+    """The rows of all ranks, by rank."""
+
+    rows: list[list[int]]
+
+
+class Spread(Note, frozen=True):
+    """Broadcast ``size`` bytes from ``root`` to ``takers``; only these ranks take part.
+
+    The root's worker sends it with the descriptor of the bytes, a taker's without one and with size 0. Answered by
+    ``Spreaded`` when all is there, to a taker with a descriptor of the bytes.
+    """
+
+    root: int
+    takers: list[int]
+    size: int = 0
+
+
+class Spreaded(Note, frozen=True):
+    """The broadcast is over on this rank; ``size`` bytes."""
+
+    size: int
+
+
+class Quit(Note, frozen=True):
+    """The generation is over in good order: finalize MPI with the other ranks and end."""
+
+
+AnyNote = Here | Attach | Gather | Gathered | Spread | Spreaded | Quit
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[AnyNote] = msgspec.msgpack.Decoder(AnyNote)
+
+
+def encode(note: AnyNote) -> bytes:
+    """One note as one packet."""
+    return _encoder.encode(note)
+
+
+def decode(packet: bytes) -> AnyNote:
+    """The note in ``packet``; :class:`ProtocolError` where it is none."""
+    try:
+        return _decoder.decode(packet)
+    except msgspec.DecodeError as error:
+        raise ProtocolError(f"not a note between worker and rank process: {error}") from None

@@ -1,0 +1,42 @@
+"""The script by itself, under plain ``python``: a group of one that never changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pilot.train.control import Words
+from pilot.train.regroup import Membership
+from pilot.train.sampler import Share
+from pilot.train.training import Training
+
+ALONE = Membership(generation=0, rank=0, size=1)
+
+
+class Alone:
+    """See :class:`~pilot.train.session.Group`."""
+
+    revision = 0
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+
+    def enter(self) -> Membership:
+        """At once."""
+        return ALONE
+
+    def ring(self) -> None:
+        """Nobody listens."""
+
+    def words(self, loss: float) -> Words:
+        """Nothing but the loss."""
+        return Words.of(0, False, loss)
+
+    def summed(self) -> bool:
+        """The sum over one rank is there."""
+        return True
+
+    def applied(self, words: Words, share: Share, metrics: Callable[[], dict[str, float]]) -> None:
+        """Nobody needs to be told."""
+
+    def finish(self, metrics: Callable[[], dict[str, float]]) -> None:
+        """Nobody needs to be told."""

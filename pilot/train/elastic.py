@@ -1,0 +1,304 @@
+"""A worker in its groups: joins generations, brings them to one state, switches, parks, pauses, and finishes.
+
+Everything happens at *safe points*, on the script's own thread: where a session enters a group, and after each step.
+The sockets are read there and nowhere else (a generation that forms can wait for the end of a step). Only checkpoints
+are written by another thread, from a copy.
+
+How a generation starts, on each of its ranks:
+
+1. The rank process, in MPI with all others, is handed the gradient arena.
+2. All ranks gather what they hold: the generation of their state, its step, the model's fingerprint.
+3. The most advanced one spreads its state to those that hold less. Where none holds any, rank 0 loads the newest
+   checkpoint that verifies, or begins from its fresh model, and spreads that.
+4. Rank 0 leads: it says ``GroupUp``, and reports from then on.
+
+Whatever goes wrong on the way (a rank process ends, the agent kills the generation) is a ``Gone``, and the worker
+waits for the next generation with the state that it held before.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import psutil
+
+from pilot.comm.arena import Arena
+from pilot.comm.channel import Gone
+from pilot.comm.messages import AnyNote, Attach, Gather, Gathered, Quit, Spread
+from pilot.io import wire
+from pilot.train.control import Words
+from pilot.train.exchange import Exchange
+from pilot.train.link import Happening, Link, RankCame, RankGone, RankSaid
+from pilot.train.regroup import Membership, Regroup, agreed
+from pilot.train.release import Released, released
+from pilot.train.reporter import Metrics, Reporter
+from pilot.train.sampler import Share
+from pilot.train.saver import Saver
+from pilot.train.start import NOTHING, Holding, Spreading, who_spreads
+from pilot.train.state import Packed, unpack
+from pilot.train.training import Training
+
+
+class Elastic:
+    """See the module, and :class:`~pilot.train.session.Group` for what the session uses.
+
+    Parameters
+    ----------
+    link : to the agent and to the rank processes
+    training, exchange : of the session
+    saver : of the trainer's checkpoints
+    interval_s : between two periodic checkpoints
+    resized : called with the number of ranks when a generation starts, when its state is there
+    """
+
+    def __init__(
+        self,
+        trainer: str,
+        link: Link,
+        training: Training,
+        exchange: Exchange,
+        saver: Saver,
+        interval_s: float,
+        resized: Callable[[int], None],
+    ) -> None:
+        self._trainer = trainer
+        self._link = link
+        self._training = training
+        self._exchange = exchange
+        self._saver = saver
+        self._interval_s = interval_s
+        self._resized = resized
+        self._regroup = Regroup()
+        self._reporter = Reporter(trainer, training, link.tell)
+        self._heard: list[RankSaid] = []
+        self._hanging_up: set[int] = set()
+        self._held = NOTHING
+        self._announced = False
+        self._let_go: Membership | None = None
+        self._saved_s, self._saved_step = time.monotonic(), 0
+        self.revision = 0
+
+    # --- what the session uses ---------------------------------------------------------------------------------------
+
+    def enter(self) -> Membership:
+        """Be in a group; waits for the next one where none is in force. After the end: the last one."""
+        if self._let_go is not None:
+            return self._let_go
+        self._announce()
+        while self._regroup.current is None:
+            membership = None if self._hanging_up else self._regroup.startable()
+            if membership is None:
+                self._attend(None)
+            else:
+                self._start(membership.generation)
+        return self._regroup.current
+
+    def ring(self) -> None:
+        """The next part of the step is full."""
+        group = self._regroup.current
+        if group is None or group.size == 1:
+            return
+        try:
+            self._link.channel(group.generation).ring()
+        except Gone:
+            self._lose(group.generation)
+
+    def words(self, loss: float) -> Words:
+        """What this rank has to say with this step, as of now."""
+        self._attend(0.0)
+        return Words.of(self._regroup.ready_for, self._regroup.pause_asked, loss)
+
+    def summed(self) -> bool:
+        """Wait for the step's sums. False: this generation has gone, the step is void."""
+        group = self._regroup.current
+        if group is None or group.size == 1:
+            return group is not None
+        try:
+            self._answer(group.generation)
+        except Gone:
+            return False
+        return True
+
+    def applied(self, words: Words, share: Share, metrics: Metrics) -> None:
+        """The safe point after an applied step: report, save, pause or switch if that was agreed."""
+        group, position = self._regroup.current, self._training.position
+        assert group is not None
+        self._reporter.stepped(group, position.epoch, share, metrics)
+        self._save_if_due(group)
+        if words.pause:
+            self._pause(group)
+        elif generation := agreed(words.ready, words.squares, group.size):
+            self._switch(group, generation)
+
+    def finish(self, metrics: Metrics) -> None:
+        """The script's loop is over: the leader says so; wait to be stopped, and regroup where a leader died before."""
+        told = NOTHING
+        try:
+            with released():
+                while True:
+                    group = self.enter()
+                    if group.rank == 0 and told != group.generation:
+                        told = group.generation
+                        self._write(asked=False)
+                        self._reporter.finished(group, metrics)
+                    self._attend(None)
+        except Released:
+            self._let_go = self._regroup.current
+            if self._let_go is not None:
+                self._quit(self._let_go)
+
+    # --- what happens ------------------------------------------------------------------------------------------------
+
+    def _announce(self) -> None:
+        if not self._announced:
+            self._announced = True
+            self._link.tell(wire.WorkerUp(self._trainer, time.time() - psutil.Process().create_time()))
+
+    def _attend(self, timeout_s: float | None) -> None:
+        """Take in what happens; waits up to ``timeout_s`` for it (None: without end)."""
+        for happening in self._link.wait(timeout_s):
+            self._take_in(happening)
+
+    def _take_in(self, happening: Happening) -> None:
+        match happening:
+            case wire.JoinGroup(_, generation, rank, size, _, granted, _):
+                self._regroup.told_to_join(Membership(generation, rank, size, granted))
+            case wire.PartFromGroup(_, generation):
+                self._regroup.told_to_part(generation)
+            case wire.PauseMembers(_, generation):
+                self._told_to_pause(generation)
+            case wire.KillGroup(_, generation):
+                self._lose(generation)
+                self._regroup.killed(generation)
+            case wire.WriteState():
+                self._write(asked=True)
+            case wire.StopProcess():
+                raise Released
+            case RankCame(generation):
+                if not self._regroup.rank_came(generation):
+                    self._link.drop(generation)
+            case RankSaid():
+                self._heard.append(happening)
+            case RankGone(generation):
+                self._hanging_up.discard(generation)
+                self._regroup.rank_lost(generation)
+
+    def _lose(self, generation: int) -> None:
+        """A generation has gone. Its rank process must end before anybody else uses the arena."""
+        if self._link.hang_up(generation):
+            self._hanging_up.add(generation)
+        self._regroup.rank_lost(generation)
+
+    def _told_to_pause(self, generation: int) -> None:
+        self._regroup.told_to_pause(generation)
+        if self._regroup.current is None:
+            self._link.tell(wire.Paused(self._trainer, generation, self._training.position.step))
+
+    def _answer(self, generation: int) -> AnyNote | int | None:
+        """What the rank process of ``generation``, which must be in force, says next: a note, a descriptor, or its
+        doorbell.
+        """
+        while self._regroup.current is not None and self._regroup.current.generation == generation:
+            while self._heard:
+                said = self._heard.pop(0)
+                if said.generation == generation:
+                    return said.note if said.fd is None else said.fd
+            self._attend(None)
+        raise Gone
+
+    # --- the start of a generation -----------------------------------------------------------------------------------
+
+    def _start(self, generation: int) -> None:
+        """Start ``generation``. Where that fails none is in force afterwards."""
+        group = self._regroup.start(generation)
+        self._exchange.idle()
+        self.revision += 1
+        try:
+            self._link.channel(generation).send(Attach(list(self._exchange.layout.parts)), self._exchange.arena.fd)
+            resumed = self._share_state(group)
+        except Gone:
+            self._lose(generation)
+            return
+        self._held = generation
+        self._resized(group.size)
+        self._reporter.started(group, resumed)
+
+    def _share_state(self, group: Membership) -> int | None:
+        """Steps 2 and 3 of the module's list; the step that the group resumes from, where nobody held a state."""
+        own = Holding(self._held, self._training.position.step, self._training.fingerprint())
+        self._link.channel(group.generation).send(Gather(own.row()))
+        gathered = self._answer(group.generation)
+        assert isinstance(gathered, Gathered)
+        spreading = who_spreads([Holding(*row) for row in gathered.rows])
+        if spreading.fresh and group.rank == spreading.root:
+            self._load(group.granted)
+        if group.rank == spreading.root and spreading.takers:
+            self._spread(group.generation, spreading)
+        elif group.rank in spreading.takers:
+            self._take(group.generation, spreading)
+        return self._training.position.step if spreading.fresh else None
+
+    def _spread(self, generation: int, spreading: Spreading) -> None:
+        packed = Packed(self._training.capture())
+        arena = packed.to_arena()
+        note = Spread(spreading.root, list(spreading.takers), packed.size)
+        try:
+            self._link.channel(generation).send(note, arena.fd)
+        finally:
+            arena.close_fd()
+        self._answer(generation)
+
+    def _take(self, generation: int, spreading: Spreading) -> None:
+        self._link.channel(generation).send(Spread(spreading.root, list(spreading.takers)))
+        fd = self._answer(generation)
+        assert isinstance(fd, int)
+        arena = Arena(fd)
+        arena.close_fd()
+        self._training.restore(unpack(arena.memory))
+
+    def _load(self, granted: int) -> None:
+        state = self._saver.load(granted, lambda text: self._link.tell(wire.Remark(self._trainer, text)))
+        if state is not None:
+            self._training.restore(state)
+        self._saved_step = self._training.position.step
+
+    # --- the end of a generation -------------------------------------------------------------------------------------
+
+    def _switch(self, group: Membership, generation: int) -> None:
+        """All ranks stop here; go on in ``generation``, or hold the state until told where it is not ours."""
+        self._quit(group)
+        if self._regroup.joining is not None and self._regroup.joining.generation == generation:
+            self._start(generation)
+        else:
+            self._regroup.leave()
+            self.revision += 1
+        self.enter()
+
+    def _pause(self, group: Membership) -> None:
+        """All ranks stop here; hold the state until told what becomes of it."""
+        self._quit(group)
+        self._regroup.leave()
+        self.revision += 1
+        self._link.tell(wire.Paused(self._trainer, group.generation, self._training.position.step))
+        self.enter()
+
+    def _quit(self, group: Membership) -> None:
+        """The generation ends in good order: its rank processes are done with the arena."""
+        try:
+            self._link.channel(group.generation).send(Quit())
+        except Gone:
+            return
+
+    # --- checkpoints -------------------------------------------------------------------------------------------------
+
+    def _save_if_due(self, group: Membership) -> None:
+        now_s = time.monotonic()
+        if group.rank != 0 or now_s - self._saved_s < self._interval_s or self._saver.busy:
+            return
+        self._saved_s, self._saved_step = now_s, self._training.position.step
+        self._saver.start(group.generation, self._saved_step, self._training.capture())
+
+    def _write(self, *, asked: bool) -> None:
+        self._saved_s, self._saved_step = time.monotonic(), self._training.position.step
+        self._saver.write(max(self._held, 0), self._saved_step, self._training.capture(), asked=asked)

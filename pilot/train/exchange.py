@@ -1,0 +1,144 @@
+"""Gradients on their way to the rank process: into shared buckets while backward still runs, and back as sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+import torch
+from torch import nn
+
+from pilot.comm.arena import Arena
+from pilot.comm.layout import Layout, lay_out
+from pilot.core.errors import UserError
+from pilot.train.control import FIELDS, Words
+
+BUCKET_BYTES = 4 * 1024 * 1024
+_NARROW = {torch.bfloat16, torch.float16}
+"""Summed in float32: MPI has no type for them, and their sums lose digits."""
+
+
+class Exchange:
+    """The gradients of one model in one arena.
+
+    Autograd makes each gradient in memory of its own; the hook that runs at that moment writes it, times its weight,
+    into the bucket. That one pass replaces the scaling that an average needs anyway, and spares the zeroing and the
+    adding that gradients which live in the bucket would need. After the sum the parameter's ``grad`` *is* the
+    bucket's memory.
+
+    Parameters
+    ----------
+    parameters : those that are trained, in the model's order
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], bucket_bytes: int = BUCKET_BYTES) -> None:
+        self._parameters = list(reversed(parameters))  # backward begins at the end
+        kinds = [(p.numel(), _wire_dtype(p)) for p in self._parameters]
+        self.layout: Layout = lay_out(kinds, bucket_bytes, FIELDS + len(kinds))
+        self.arena = Arena.of_size(self.layout.size)
+        self._views = [
+            torch.frombuffer(self.arena.memory, dtype=getattr(torch, s.dtype), count=s.count, offset=s.offset).view(
+                p.shape
+            )
+            for s, p in zip(self.layout.slots, self._parameters, strict=True)
+        ]
+        control = self.layout.control
+        vector = np.frombuffer(self.arena.memory, np.float64, control.count, control.offset)
+        self._fields, self._used = vector[:FIELDS], vector[FIELDS:]  # one per parameter: has it a gradient?
+        self._sizes = np.bincount([s.bucket for s in self.layout.slots]).tolist()
+        self.idle()
+        for index, parameter in enumerate(self._parameters):
+            parameter.register_post_accumulate_grad_hook(partial(self._landed, index))  # type: ignore[no-untyped-call]
+
+    def idle(self) -> None:
+        """Between steps, and where nothing needs to be exchanged: gradients stay where autograd puts them."""
+        self.open = False
+        self._weight = 0.0
+        self._last = False
+        self._ring: Callable[[], None] = _nobody
+
+    def begin(self, ring: Callable[[], None]) -> None:
+        """A step begins. ``ring`` is called for each part that is full: buckets in their order, then the control
+        vector.
+        """
+        self.open, self._ring = True, ring
+        self._holds = [False] * len(self._parameters)
+        self._missing = list(self._sizes)
+        self._next = 0
+
+    def begin_batch(self, weight: float, *, last: bool) -> None:
+        """A micro-batch begins, whose gradients count with ``weight`` (0: not at all); buckets leave with the last
+        one.
+        """
+        self._weight, self._last = weight, last
+        self._seen = [False] * len(self._parameters)
+
+    def _landed(self, index: int, parameter: torch.Tensor) -> None:
+        """Autograd finished the gradient of a parameter."""
+        if not self.open:
+            return
+        if self._seen[index]:
+            raise UserError(
+                "backward ran twice for one batch of the loader; call session.step after each backward"
+                " (to accumulate gradients give session.loader a micro_batch_size)"
+            )
+        self._seen[index] = True
+        gradient, view = parameter.grad, self._views[index]
+        if self._weight and gradient is not None:
+            if self._holds[index]:
+                view.add_(gradient, alpha=self._weight)
+            else:
+                torch.mul(gradient, self._weight, out=view)
+            self._holds[index] = True
+        parameter.grad = None
+        if self._last:
+            self._fill(index)
+
+    def _fill(self, index: int) -> None:
+        if not self._holds[index]:
+            self._views[index].zero_()
+        bucket = self.layout.slots[index].bucket
+        self._missing[bucket] -= 1
+        while self._next < len(self._missing) and not self._missing[self._next]:
+            self._ring()
+            self._next += 1
+
+    def finish(self, words: Words) -> None:
+        """Backward is over: zeros for the parameters that it did not reach, and the control vector leaves."""
+        for index, seen in enumerate(self._seen):
+            if not seen:
+                self._fill(index)
+        words.write(self._fields)
+        self._used[:] = self._holds
+        self._ring()
+
+    def take(self) -> Words:
+        """The sums are there: give each parameter its gradient (none where no rank had one)."""
+        for parameter, view, used in zip(self._parameters, self._views, self._used.tolist(), strict=True):
+            if used:
+                parameter.grad = view if view.dtype is parameter.dtype else view.to(parameter.dtype)
+            else:
+                parameter.grad = None
+        self.idle()
+        return Words.read(self._fields)
+
+    def drop(self) -> None:
+        """The step is void: no parameter has a gradient."""
+        for parameter in self._parameters:
+            parameter.grad = None
+        self.idle()
+
+
+def _wire_dtype(parameter: nn.Parameter) -> str:
+    if parameter.device.type != "cpu":
+        raise UserError(f"a parameter is on {parameter.device}: pilot.train trains on the CPU")
+    if parameter.dtype in _NARROW:
+        return "float32"
+    if parameter.dtype in (torch.float32, torch.float64):
+        return str(parameter.dtype).removeprefix("torch.")
+    raise UserError(f"a parameter is of {parameter.dtype}: gradients are summed in float32 and float64 only")
+
+
+def _nobody() -> None:
+    return None

@@ -1,0 +1,190 @@
+"""A worker's sockets: the one to its agent, and those to its rank processes. Nothing here decides anything."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import threading
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pilot.comm.channel import Channel, Gone, close_inherited, listen
+from pilot.comm.messages import AnyNote, Here
+from pilot.io import wire
+
+_LENGTH_BYTES = 4
+ORPHANED_STATUS = 3
+
+
+class Control:
+    """The stream socket to the agent: wire messages, each preceded by its length (4 bytes, big endian)."""
+
+    def __init__(self, fd: int) -> None:
+        self._socket = socket.socket(fileno=fd)
+        self._received = bytearray()
+        self._sending = threading.Lock()
+
+    def fileno(self) -> int:
+        """For ``select``."""
+        return self._socket.fileno()
+
+    def send(self, message: wire.Message) -> None:
+        """Send one message; from any thread. A worker without agent is an orphan and ends at once."""
+        frame = wire.encode(message)
+        with self._sending:
+            try:
+                self._socket.sendall(len(frame).to_bytes(_LENGTH_BYTES, "big") + frame)
+            except OSError:
+                os._exit(ORPHANED_STATUS)
+
+    def receive(self) -> Iterator[wire.ToAgent]:
+        """What has come; to be called when the socket is readable."""
+        try:
+            piece = self._socket.recv(1 << 16)
+        except OSError:
+            piece = b""
+        if not piece:
+            os._exit(ORPHANED_STATUS)
+        self._received += piece
+        while (frame := self._frame()) is not None:
+            yield wire.decode_at_agent(frame)
+
+    def _frame(self) -> bytes | None:
+        end = _LENGTH_BYTES + int.from_bytes(self._received[:_LENGTH_BYTES], "big")
+        if len(self._received) < max(end, _LENGTH_BYTES):
+            return None
+        frame = bytes(self._received[_LENGTH_BYTES:end])
+        del self._received[:end]
+        return frame
+
+
+@dataclass(frozen=True, slots=True)
+class RankCame:
+    """Our rank process of ``generation`` is in MPI."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankSaid:
+    """A note, with a descriptor, of the rank process of ``generation``; None: its doorbell."""
+
+    generation: int
+    note: AnyNote | None
+    fd: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RankGone:
+    """The rank process of ``generation`` has ended."""
+
+    generation: int
+
+
+Happening = wire.ToAgent | RankCame | RankSaid | RankGone
+
+
+class Link:
+    """All sockets of a worker, waited for together.
+
+    Parameters
+    ----------
+    control_fd : of the stream socket to the agent
+    worker_socket : where to listen for rank processes
+    """
+
+    def __init__(self, control_fd: int, worker_socket: Path) -> None:
+        self._control = Control(control_fd)
+        self._listener = listen(worker_socket)
+        self._strangers: list[Channel] = []
+        self._channels: dict[int, Channel] = {}
+        _close_in_forked_children(self)
+
+    def tell(self, message: wire.Message) -> None:
+        """Send a message to the agent; from any thread."""
+        self._control.send(message)
+
+    def channel(self, generation: int) -> Channel:
+        """To the rank process of ``generation``; :class:`~pilot.comm.channel.Gone` where it has none (any more)."""
+        try:
+            return self._channels[generation]
+        except KeyError:
+            raise Gone from None
+
+    def drop(self, generation: int) -> None:
+        """Close the connection to the rank process of ``generation``, which ends it."""
+        if generation in self._channels:
+            self._channels.pop(generation).close()
+
+    def hang_up(self, generation: int) -> bool:
+        """Have the rank process of ``generation`` end; ``RankGone`` follows. False where there is none."""
+        if generation not in self._channels:
+            return False
+        self._channels[generation].hang_up()
+        return True
+
+    def wait(self, timeout_s: float | None = None) -> Iterator[Happening]:
+        """What happens next: waits up to ``timeout_s`` (None: without end) and yields all that is there, the
+        agent's words first.
+        """
+        ready = self._ready(timeout_s)
+        if self._control.fileno() in ready:
+            yield from self._control.receive()
+        for generation, channel in list(self._channels.items()):
+            if channel.fileno() in ready:
+                yield self._hear(generation, channel)
+        for stranger in [s for s in self._strangers if s.fileno() in ready]:
+            yield from self._introduce(stranger)
+        if self._listener.fileno() in ready:
+            self._strangers.append(Channel(self._listener.accept()[0]))
+
+    def fds(self) -> list[int]:
+        """Every descriptor that a forked child must not keep."""
+        ends: list[Control | socket.socket | Channel] = [
+            self._control,
+            self._listener,
+            *self._strangers,
+            *self._channels.values(),
+        ]
+        return [end.fileno() for end in ends]
+
+    def _ready(self, timeout_s: float | None) -> set[int]:
+        poll = select.poll()
+        for fd in self.fds():
+            poll.register(fd, select.POLLIN)
+        return {fd for fd, _ in poll.poll(None if timeout_s is None else timeout_s * 1000)}
+
+    def _hear(self, generation: int, channel: Channel) -> Happening:
+        try:
+            return RankSaid(generation, *channel.receive())
+        except Gone:
+            if self._channels.get(generation) is channel:
+                self.drop(generation)
+            return RankGone(generation)
+
+    def _introduce(self, stranger: Channel) -> Iterator[Happening]:
+        self._strangers.remove(stranger)
+        try:
+            note, _ = stranger.receive()
+        except Gone:
+            note = None
+        if not isinstance(note, Here) or note.generation in self._channels:
+            stranger.close()
+            return
+        self._channels[note.generation] = stranger
+        yield RankCame(note.generation)
+
+
+def _close_in_forked_children(link: Link) -> None:
+    """DataLoader's workers are forks of a worker: with its sockets in their hands, nobody would see that it died."""
+    reference = weakref.ref(link)
+
+    def close() -> None:
+        survivor = reference()
+        for fd in survivor.fds() if survivor is not None else []:
+            close_inherited(fd)
+
+    os.register_at_fork(after_in_child=close)

@@ -1,0 +1,89 @@
+"""What the leader of a group reports: progress at most once a second, and the ledger without a hole."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from pilot.io.wire import GroupUp, Message, Report, WorkerFinished
+from pilot.train.ledger import Ledger, Row
+from pilot.train.meter import Meter
+from pilot.train.regroup import Membership
+from pilot.train.sampler import Share
+from pilot.train.training import Training
+
+PERIOD_S = 1.0
+RETOLD_ROWS = 256
+"""A new leader tells so many of the newest rows again: its predecessor may have died with the last second
+unreported.
+"""
+ROWS_PER_FRAME = 10_000
+
+Metrics = Callable[[], dict[str, float]]
+
+
+class Reporter:
+    """Every rank has one, so that any can lead next; only rank 0 tells.
+
+    Parameters
+    ----------
+    tell : sends a message to the agent
+    """
+
+    def __init__(self, trainer: str, training: Training, tell: Callable[[Message], None]) -> None:
+        self._trainer = trainer
+        self._training = training
+        self._tell = tell
+        self._meter = Meter()
+        self._untold = Ledger()
+        self._due_s = 0.0
+        self._size = 0
+        self._resized = False
+        self._stall_told = True
+
+    def started(self, group: Membership, resumed: int | None) -> None:
+        """A generation starts; every rank has the state."""
+        self._meter.regrouped()
+        self._resized, self._size = group.size != self._size, group.size
+        self._untold = Ledger(self._training.ledger.newest(RETOLD_ROWS))
+        self._due_s, self._stall_told = 0.0, False
+        if group.rank == 0:
+            self._tell(GroupUp(self._trainer, group.generation, self._training.position.step, resumed))
+
+    def stepped(self, group: Membership, epoch: int, share: Share, metrics: Metrics) -> None:
+        """A step was applied."""
+        now_s = time.monotonic()
+        self._meter.stepped(now_s, share.total)
+        if group.rank != 0:
+            return
+        self._untold.add(group.generation, epoch, self._training.position.step - 1, share.cursor, share.cursor_end)
+        if now_s >= self._due_s:
+            self._due_s = now_s + PERIOD_S
+            self._report(group, self._untold.rows, metrics())
+            self._untold = Ledger()
+
+    def finished(self, group: Membership, metrics: Metrics) -> None:
+        """The loop ended: tell the whole ledger once more, so that the coordinator's proof has all of it."""
+        rows = self._training.ledger.rows
+        for start in range(0, max(len(rows), 1), ROWS_PER_FRAME):
+            self._report(group, rows[start : start + ROWS_PER_FRAME], metrics())
+        position = self._training.position
+        self._tell(WorkerFinished(self._trainer, group.generation, position.step, position.samples, metrics()))
+
+    def _report(self, group: Membership, rows: list[Row], metrics: dict[str, float]) -> None:
+        position = self._training.position
+        stall_s = None if self._stall_told else self._meter.stall_s
+        self._stall_told = True
+        report = Report(
+            self._trainer,
+            group.generation,
+            position.step,
+            position.epoch,
+            position.samples,
+            samples_per_s=self._meter.samples_per_s(),
+            stall_s=stall_s,
+            rescale_s=stall_s if self._resized else None,
+            ledger=list(rows),
+            metrics=metrics,
+        )
+        self._tell(report)

@@ -1,0 +1,133 @@
+"""Which samples a rank takes in a step: a function of (seed, epoch, global cursor, group size) and of nothing else.
+
+Each epoch is one permutation of the samples. A step of the whole group takes the next stretch of it, from the global
+cursor on; the ranks divide the stretch. So the samples behind the cursor are used exactly once, however often the
+group changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pilot.core.errors import UserError
+
+_MASK = (1 << 64) - 1
+
+
+def mix(*numbers: int) -> int:
+    """A 63-bit seed that depends on all of ``numbers`` and their order (the finaliser of SplitMix64, chained)."""
+    state = 0
+    for number in numbers:
+        state = (state + number + 0x9E3779B97F4A7C15) & _MASK
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
+        state ^= state >> 31
+    return state >> 1
+
+
+def permutation(seed: int, epoch: int, length: int, *, shuffle: bool) -> NDArray[np.int64]:
+    """The order of the samples in ``epoch``, shape (length,)."""
+    if not shuffle:
+        return np.arange(length, dtype=np.int64)
+    return np.random.Generator(np.random.PCG64(mix(seed, epoch))).permutation(length)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One rank's part of one step: [start, stop) of the step's [cursor, cursor_end), all in the epoch's order.
+
+    ``batches`` cuts it into micro-batches. A rank without samples gets one batch of somebody else's, to run its loop
+    with; its gradient does not count.
+    """
+
+    cursor: int
+    cursor_end: int
+    start: int
+    stop: int
+    batches: tuple[tuple[int, int], ...]
+
+    @property
+    def samples(self) -> int:
+        """Of this rank."""
+        return self.stop - self.start
+
+    @property
+    def total(self) -> int:
+        """Of all ranks."""
+        return self.cursor_end - self.cursor
+
+    def weight(self, batch: int) -> float:
+        """Factor of the mean gradient of micro-batch ``batch`` in the mean over the step: its samples ÷ all."""
+        start, stop = self.batches[batch]
+        return (stop - start) / self.total if self.samples else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """How many samples a step takes.
+
+    Parameters
+    ----------
+    per_node : samples per rank and step (the global batch varies with the group), or None
+    whole : samples per step over all ranks (each rank's share varies), or None; exactly one of the two is given
+    micro : the most that a rank takes at once; its share is cut into micro-batches whose gradients accumulate
+    drop_last : leave out an epoch's last step where it has fewer samples than the others
+    """
+
+    per_node: int | None = None
+    whole: int | None = None
+    micro: int | None = None
+    drop_last: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.per_node is None) == (self.whole is None):
+            raise UserError("session.loader needs either batch_size (per node) or global_batch_size")
+        for name, size in (
+            ("batch_size", self.per_node),
+            ("global_batch_size", self.whole),
+            ("micro_batch_size", self.micro),
+        ):
+            if size is not None and size < 1:
+                raise UserError(f"session.loader: {name} must be at least 1, got {size}")
+
+    def full(self, size: int) -> int:
+        """Samples of a full step of ``size`` ranks."""
+        return self.per_node * size if self.per_node is not None else self.whole or 0
+
+    def quota_before(self, rank: int, size: int) -> int:
+        """Samples that the ranks before ``rank`` take in a full step: an even division, the lower ranks first."""
+        if self.per_node is not None:
+            return self.per_node * rank
+        each, over = divmod(self.full(size), size)
+        return each * rank + min(rank, over)
+
+    def over(self, cursor: int, length: int, size: int) -> bool:
+        """Whether no step is left at ``cursor`` of an epoch of ``length`` samples."""
+        left = length - cursor
+        return left <= 0 or (self.drop_last and left < self.full(size))
+
+    def share(self, cursor: int, length: int, rank: int, size: int) -> Share:
+        """The part of ``rank`` in the step at ``cursor``. An epoch's last step fills the lower ranks first."""
+        end = min(cursor + self.full(size), length)
+        start = min(cursor + self.quota_before(rank, size), end)
+        stop = min(cursor + self.quota_before(rank + 1, size), end)
+        if start == stop:
+            return Share(
+                cursor, end, start, stop, (self._cut(cursor, min(cursor + self.quota_before(1, size), end))[0],)
+            )
+        return Share(cursor, end, start, stop, self._cut(start, stop))
+
+    def shares(self, cursor: int, length: int, rank: int, size: int) -> Iterator[Share]:
+        """The parts of ``rank`` in all steps from ``cursor`` to the epoch's end, if the group stays as it is."""
+        while not self.over(cursor, length, size):
+            share = self.share(cursor, length, rank, size)
+            yield share
+            cursor = share.cursor_end
+
+    def _cut(self, start: int, stop: int) -> tuple[tuple[int, int], ...]:
+        step = self.micro or stop - start
+        return tuple((a, min(a + step, stop)) for a in range(start, stop, step))

@@ -1,0 +1,47 @@
+"""Who gives whom the state when a generation starts: a pure decision, the same on all ranks from the same table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pilot.core.errors import UserError
+
+NOTHING = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a rank holds: a state after ``step``, last confirmed in ``generation`` (``NOTHING``: none yet), of which
+    model.
+    """
+
+    generation: int
+    step: int
+    fingerprint: int
+
+    def row(self) -> list[int]:
+        """For the gather."""
+        return [self.generation, self.step, self.fingerprint]
+
+
+@dataclass(frozen=True, slots=True)
+class Spreading:
+    """``root`` gives its state to ``takers``. ``fresh``: nobody holds one, so ``root`` first loads or begins one."""
+
+    root: int
+    takers: tuple[int, ...]
+    fresh: bool
+
+
+def who_spreads(table: Sequence[Holding]) -> Spreading:
+    """The most advanced rank (of the newest generation, then of the highest step, then the lowest) gives to all
+    that differ.
+    """
+    if len({holding.fingerprint for holding in table}) > 1:
+        raise UserError("the ranks of this trainer built different models: names, shapes or dtypes differ")
+    best = max((holding.generation, holding.step) for holding in table)
+    fresh = best[0] == NOTHING
+    root = next(rank for rank, holding in enumerate(table) if (holding.generation, holding.step) == best)
+    takers = (rank for rank, h in enumerate(table) if rank != root and (fresh or (h.generation, h.step) != best))
+    return Spreading(root, tuple(takers), fresh)

@@ -1,0 +1,273 @@
+"""Plays the agents of a few pilots for tests of the data plane: real workers, real hydra, real MPI, real SIGKILL.
+
+A :class:`Plane` is one trainer. Each :class:`Node` is what a pilot has of it: a worker with its control socket, and a proxy per
+generation. Everything is driven from the test's thread; waiting is for an event, with a deadline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+
+from launchers import hydra
+from pilot.io import wire
+
+DEADLINE_S = 60.0
+_Message = TypeVar("_Message")
+_LENGTH_BYTES = 4
+
+
+@dataclass
+class Node:
+    """One pilot's share of the trainer."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    control: socket.socket
+    socket_path: Path
+    log: Path
+    said: list[wire.FromAgent] = field(default_factory=list)
+    proxies: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
+    received: bytearray = field(default_factory=bytearray)
+    alive: bool = True
+
+    def tell(self, message: wire.Message) -> None:
+        frame = wire.encode(message)
+        with contextlib.suppress(OSError):
+            self.control.sendall(len(frame).to_bytes(_LENGTH_BYTES, "big") + frame)
+
+    def rank_process(self, generation: int) -> psutil.Process:
+        """The rank process that this node runs in ``generation``."""
+        (rank,) = psutil.Process(self.proxies[generation].pid).children(recursive=True)
+        return rank
+
+    def heard(self, kind: type[_Message]) -> list[_Message]:
+        return [message for message in self.said if isinstance(message, kind)]
+
+
+class Plane:
+    """One trainer on some nodes.
+
+    Parameters
+    ----------
+    folder : for sockets, logs and checkpoints
+    script, arguments : what the workers run
+    """
+
+    def __init__(self, folder: Path, script: Path, *arguments: str, interval_s: float = 1e9) -> None:
+        self.folder = folder
+        self.command = [sys.executable, str(script), *arguments]
+        self.interval_s = interval_s
+        self.nodes: list[Node] = []
+        self.generation = 0
+        self.training: list[Node] = []
+        self.mpiexec: dict[int, subprocess.Popen[bytes]] = {}
+        (folder / "checkpoints").mkdir(exist_ok=True)
+
+    # --- what a pilot does -------------------------------------------------------------------------------------------
+
+    def start(self, count: int = 1) -> list[Node]:
+        """Start ``count`` nodes with a worker each, and wait until all are warm."""
+        nodes = [self._start_one(f"n{len(self.nodes) + i}") for i in range(count)]
+        self.nodes += nodes
+        for node in nodes:
+            self.wait(lambda node=node: bool(node.heard(wire.WorkerUp)), f"{node.name} is warm")
+        return nodes
+
+    def _start_one(self, name: str) -> Node:
+        ours, theirs = socket.socketpair()
+        path = self.folder / f"{name}.sock"
+        log = self.folder / f"{name}.log"
+        environment = os.environ | {
+            "PILOT_CONTROL_FD": str(theirs.fileno()),
+            "PILOT_WORKER_SOCKET": str(path),
+            "PILOT_TRAINER": "t1",
+            "PILOT_TRAINER_DIR": str(self.folder),
+            "PILOT_CHECKPOINT_INTERVAL_S": str(self.interval_s),
+            "PILOT_CHECKPOINTS_KEPT": "3",
+            "OMP_NUM_THREADS": "1",
+        }
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                self.command, env=environment, pass_fds=[theirs.fileno()], stdout=output, stderr=subprocess.STDOUT
+            )
+        theirs.close()
+        return Node(name, process, ours, path, log)
+
+    def form(self, members: list[Node], *, switch: bool = False, wait: bool = True) -> int:
+        """Form the next generation over ``members``; with a ``switch`` the present group trains on until then."""
+        self.generation += 1
+        generation = self.generation
+        previous = generation - 1 if switch else 0
+        commands = self._mpiexec(generation, len(members))
+        for rank, (node, command) in enumerate(zip(members, commands, strict=True)):
+            node.tell(wire.JoinGroup("t1", generation, rank, len(members), previous, generation, command))
+            node.proxies[generation] = self._proxy(node, command)
+        for node in self.training:
+            if switch and node not in members:
+                node.tell(wire.PartFromGroup("t1", generation))
+        self.training = list(members)
+        if wait:
+            self.wait_up(generation)
+        return generation
+
+    def _mpiexec(self, generation: int, size: int) -> list[str]:
+        environment = os.environ | hydra.environment(one_machine=True)
+        process = subprocess.Popen(
+            hydra.mpiexec_command(size, generation, interface="lo"), env=environment, stdout=subprocess.PIPE
+        )
+        self.mpiexec[generation] = process
+        assert process.stdout is not None
+        printed: list[str] = []
+        while (commands := hydra.proxy_commands(printed)) is None:
+            line = process.stdout.readline().decode()
+            assert line, "mpiexec ended without its commands"
+            printed.append(line)
+        return commands
+
+    def _proxy(self, node: Node, command: str) -> subprocess.Popen[bytes]:
+        environment = os.environ | hydra.environment(one_machine=True) | {"PILOT_WORKER_SOCKET": str(node.socket_path)}
+        with node.log.open("ab") as output:
+            return subprocess.Popen(shlex.split(command), env=environment, stdout=output, stderr=output)
+
+    def dissolve(self, generation: int | None = None) -> None:
+        """Kill what runs of a generation on all nodes, and tell the workers."""
+        generation = generation or self.generation
+        for node in self.nodes:
+            if node.alive and generation in node.proxies:
+                node.tell(wire.KillGroup("t1", generation, "broken"))
+        for node in self.nodes:
+            _kill_tree(node.proxies.get(generation))
+        _kill_tree(self.mpiexec.get(generation))
+
+    def kill(self, node: Node) -> None:
+        """SIGKILL everything on a node."""
+        node.alive = False
+        _kill_tree(node.process)
+        for proxy in node.proxies.values():
+            _kill_tree(proxy)
+        node.control.close()
+
+    def pause(self) -> int:
+        """Pause the group; the step after which all ranks stopped."""
+        for node in self.training:
+            node.tell(wire.PauseMembers("t1", self.generation))
+        steps = {self.wait_for(node, wire.Paused, self.generation).step for node in self.training}
+        assert len(steps) == 1, f"the ranks paused after different steps: {steps}"
+        return steps.pop()
+
+    # --- waiting -----------------------------------------------------------------------------------------------------
+
+    def wait(self, done: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S) -> None:
+        """Read what the workers say until ``done``."""
+        end_s = time.monotonic() + deadline_s
+        while not done():
+            left_s = end_s - time.monotonic()
+            assert left_s > 0, f"not in {deadline_s} s: {what}\n{self.logs()}"
+            self._read(min(left_s, 0.5))
+
+    def wait_for(self, node: Node, kind: type[_Message], generation: int) -> _Message:
+        """The message of ``kind`` that ``node`` sends in ``generation``."""
+
+        def found() -> list[Any]:
+            return [message for message in node.heard(kind) if getattr(message, "generation", None) == generation]
+
+        self.wait(lambda: bool(found()), f"{kind.__name__} of generation {generation} from {node.name}")
+        message: _Message = found()[0]
+        return message
+
+    def wait_up(self, generation: int) -> wire.GroupUp:
+        """The leader's word that ``generation`` trains."""
+        return self.wait_for(self.training[0], wire.GroupUp, generation)
+
+    def wait_step(self, step: int) -> None:
+        """Until a leader has reported ``step`` or a later one."""
+        self.wait(lambda: any(r.step >= step for r in self.reports()), f"step {step}")
+
+    def wait_finished(self) -> wire.WorkerFinished:
+        """The leader's word that the loop is over."""
+        return self.wait_for(self.training[0], wire.WorkerFinished, self.generation)
+
+    def reports(self) -> list[wire.Report]:
+        return [message for node in self.nodes for message in node.heard(wire.Report)]
+
+    def _read(self, timeout_s: float) -> None:
+        living = {node.control: node for node in self.nodes if node.alive}
+        for ready in select.select(list(living), [], [], timeout_s)[0]:
+            node = living[ready]
+            try:
+                piece = node.control.recv(1 << 16)
+            except OSError:
+                piece = b""
+            if not piece:
+                node.alive = False
+                status = node.process.wait()
+                assert status == 0, f"{node.name} ended with status {status}\n{self.logs()}"
+            node.received += piece
+            node.said += _messages(node.received)
+
+    def logs(self) -> str:
+        return "\n".join(f"--- {node.log.name}\n{node.log.read_text()[-2000:]}" for node in self.nodes)
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Let all workers go, and wait for them."""
+        for node in self.nodes:
+            if node.alive:
+                node.tell(wire.StopProcess("t1", "over"))
+        for node in self.nodes:
+            if node.alive:
+                assert node.process.wait(DEADLINE_S) == 0, self.logs()
+
+    def clean(self) -> None:
+        """Kill whatever is left."""
+        for node in self.nodes:
+            self.kill(node)
+        for process in self.mpiexec.values():
+            _kill_tree(process)
+
+
+@contextlib.contextmanager
+def plane(folder: Path, script: Path, *arguments: str, interval_s: float = 1e9) -> Iterator[Plane]:
+    """A plane that is cleaned up."""
+    made = Plane(folder, script, *arguments, interval_s=interval_s)
+    try:
+        yield made
+    finally:
+        made.clean()
+
+
+def _messages(received: bytearray) -> Iterator[wire.FromAgent]:
+    while len(received) >= _LENGTH_BYTES:
+        end = _LENGTH_BYTES + int.from_bytes(received[:_LENGTH_BYTES], "big")
+        if len(received) < end:
+            return
+        message = wire.decode_at_coordinator(bytes(received[_LENGTH_BYTES:end]))
+        del received[:end]
+        assert not isinstance(message, wire.Request)
+        yield message
+
+
+def _kill_tree(process: subprocess.Popen[bytes] | None) -> None:
+    if process is None:
+        return
+    with contextlib.suppress(psutil.NoSuchProcess):
+        family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+        for member in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.send_signal(signal.SIGKILL)
+    process.wait()
