@@ -101,11 +101,8 @@ def _rows_before(bound: int, size: int, rows: int) -> int:
 
 
 def _read(path: Path) -> Structure:
-    try:
-        with OpenFile(path) as file:
-            return file.structure()
-    except FileNotFoundError:
-        raise CheckpointError(f"{path.name} is missing: the checkpoint was not completed") from None
+    with OpenFile(path) as file:
+        return file.structure()
 
 
 def _merge(parts: Iterable[tuple[str, Structure]]) -> dict[str, Share]:

@@ -33,12 +33,12 @@ class Damaged(CheckpointError):
 
 
 class OpenFile:
-    """One HDF5 file, open twice: by h5py for its layout, by descriptor for its bytes."""
+    """One HDF5 file, open twice: by h5py for its layout, by descriptor for its bytes. :class:`Damaged` if it cannot."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         with ExitStack() as stack:
-            self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self.fd = _descriptor(path)
             stack.callback(os.close, self.fd)
             try:
                 self.file = stack.enter_context(h5py.File(path, "r", locking=False))
@@ -78,6 +78,13 @@ class OpenFile:
             return _words(error)
         return None
 
+    def lacks(self, path: str) -> bool:
+        """Whether there is no such name."""
+        try:
+            return path not in self.file
+        except _BROKEN:
+            return True
+
     def _bytes(self, path: str) -> Bytes:
         dataset = h5d.open(self.file.id, path.encode())
         data = np.empty(dataset.get_storage_size(), np.uint8)
@@ -100,23 +107,21 @@ def read_structure(path: Path) -> Structure:
 def problems(path: Path, structure: Structure, place: Callable[[str, Share], Bytes]) -> Iterator[str]:
     """Read every piece of every dataset into what ``place`` gives; what is wrong, one line each."""
     with ExitStack() as stack:
-        files: dict[str, OpenFile | str] = {}
         index = stack.enter_context(OpenFile(path))
+        files = {"": index}
+        for name in sorted({piece.file for share in structure.datasets.values() for piece in share.pieces} - {""}):
+            try:
+                files[name] = stack.enter_context(OpenFile(path.parent / name))
+            except Damaged as error:
+                yield str(error)
         for name, share in structure.datasets.items():
             whole = place(name, share)
-            if share.pieces[0].file and name not in index.file:
-                yield f"{path.name}: dataset '{name}' is missing"
             for piece in share.pieces:
-                if piece.file not in files:
-                    files[piece.file] = _open(path.parent / piece.file, stack) if piece.file else index
-                file = files[piece.file]
                 into = whole[piece.start * share.row_bytes : piece.stop * share.row_bytes]
-                found = file if isinstance(file, str) else file.problem(name, share, piece, into)
-                if found:
-                    yield f"{piece.file or path.name}: dataset '{name}': {found}"
-        for name in structure.aliases:
-            if name not in index.file:
-                yield f"{path.name}: the link '{name}' is missing"
+                file = files.get(piece.file)
+                if file and (found := file.problem(name, share, piece, into)):
+                    yield f"{file.path.name}: dataset '{name}': {found}"
+        yield from _missing_links(index, structure)
 
 
 def load(path: Path) -> tuple[Structure, Any]:
@@ -140,10 +145,8 @@ def verify(path: Path) -> list[str]:
         largest = max((s.rows * s.row_bytes for s in structure.datasets.values()), default=0)
         scratch = np.empty(largest, np.uint8)
         return list(problems(path, structure, lambda _, share: scratch[: share.rows * share.row_bytes]))
-    except CheckpointError as error:
+    except Damaged as error:
         return [str(error)]
-    except OSError as error:
-        return [f"{path.name}: {error.strerror or error}"]
 
 
 def _allocate(share: Share) -> tuple[Any, Bytes]:
@@ -167,14 +170,21 @@ def _leaf(kind: str, array: Any) -> Any:
             return array
 
 
-def _open(path: Path, stack: ExitStack) -> OpenFile | str:
-    """The part, or why there is none."""
+def _missing_links(index: OpenFile, structure: Structure) -> Iterator[str]:
+    """What other readers of the file would not find: names of datasets in parts, further names of datasets."""
+    spread = [name for name, share in structure.datasets.items() if share.pieces[0].file]
+    for name in (*spread, *structure.aliases):
+        if index.lacks(name):
+            yield f"{index.path.name}: the link '{name}' is missing"
+
+
+def _descriptor(path: Path) -> int:
     try:
-        return stack.enter_context(OpenFile(path))
-    except FileNotFoundError:
-        return "this part is missing"
-    except (OSError, CheckpointError) as error:
-        return _words(error)
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError as error:
+        raise Damaged(f"{path.name}: the file is missing") from error
+    except OSError as error:
+        raise Damaged(f"{path.name}: {error.strerror}") from error
 
 
 def _check_name(path: Path, structure: Structure) -> None:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import copy
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import torch
 
+from pilot.checkpoint.tree import identity
+
 _ALIGN_BYTES = 64
+
+Kind = tuple[torch.dtype, torch.Size]
 
 
 class Snapshots:
@@ -21,34 +26,49 @@ class Snapshots:
 
     def __init__(self) -> None:
         self._buffer = torch.empty(0, dtype=torch.uint8)
+        self._kinds: list[Kind] = []
+        self._targets: list[torch.Tensor] = []
 
     def take(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """``state`` with every tensor, array and container copied. Nothing may change it meanwhile."""
-        sources: dict[tuple[Any, ...], torch.Tensor] = {}
-        _walk(state, lambda tensor: sources.setdefault(_identity(tensor), tensor))
-        copies = self._copy(sources)
-        copied: dict[str, Any] = _walk(state, lambda tensor: copies[_identity(tensor)])
+        sources: list[torch.Tensor] = []
+        numbers: dict[tuple[Any, ...], int] = {}
+        occurrences: list[int] = []
+
+        def note(tensor: torch.Tensor) -> None:
+            number = numbers.setdefault(identity(tensor), len(sources))
+            if number == len(sources):
+                sources.append(tensor.detach())
+            occurrences.append(number)
+
+        _walk(state, note)
+        targets = self._copy(sources)
+        following = iter(occurrences)
+        copied: dict[str, Any] = _walk(state, lambda _: targets[next(following)])
         return copied
 
-    def _copy(self, sources: Mapping[tuple[Any, ...], torch.Tensor]) -> dict[tuple[Any, ...], torch.Tensor]:
-        sizes = [tensor.numel() * tensor.element_size() for tensor in sources.values()]
-        starts = np.cumsum([0, *(-(-size // _ALIGN_BYTES) * _ALIGN_BYTES for size in sizes)]).tolist()
-        on_gpu = any(tensor.is_cuda for tensor in sources.values())
-        buffer = self._reserve(starts[-1], on_gpu)
-        targets = [
-            buffer[start : start + size].view(tensor.dtype).view(tensor.shape)
-            for start, size, tensor in zip(starts, sizes, sources.values(), strict=False)
-        ]
-        with torch.no_grad():
-            torch._foreach_copy_(targets, list(sources.values()), non_blocking=on_gpu)
+    def _copy(self, sources: list[torch.Tensor]) -> list[torch.Tensor]:
+        on_gpu = any(tensor.is_cuda for tensor in sources)
+        self._fit([(tensor.dtype, tensor.shape) for tensor in sources], on_gpu)
+        if sources:
+            torch._foreach_copy_(self._targets, sources, non_blocking=on_gpu)
         if on_gpu:
             torch.cuda.synchronize()
-        return dict(zip(sources, targets, strict=True))
+        return self._targets
 
-    def _reserve(self, size: int, pinned: bool) -> torch.Tensor:
-        if self._buffer.numel() < size or (pinned and not self._buffer.is_pinned()):
-            self._buffer = torch.empty(size, dtype=torch.uint8, pin_memory=pinned)
-        return self._buffer
+    def _fit(self, kinds: list[Kind], pinned: bool) -> None:
+        """Make ``_targets`` views of the buffer that suit ``kinds``; they stay where they are while nothing changes."""
+        if kinds == self._kinds and (not pinned or self._buffer.is_pinned()):
+            return
+        sizes = [dtype.itemsize * shape.numel() for dtype, shape in kinds]
+        starts = list(accumulate((-(-size // _ALIGN_BYTES) * _ALIGN_BYTES for size in sizes), initial=0))
+        if self._buffer.numel() < starts[-1] or (pinned and not self._buffer.is_pinned()):
+            self._buffer = torch.empty(starts[-1], dtype=torch.uint8, pin_memory=pinned)
+        self._kinds = kinds
+        self._targets = [
+            self._buffer[start : start + size].view(dtype).view(shape)
+            for start, size, (dtype, shape) in zip(starts, sizes, kinds, strict=False)
+        ]
 
 
 def snapshot(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,9 +86,5 @@ def _walk(value: Any, tensor: Callable[[torch.Tensor], Any]) -> Any:
             copied[key] = _walk(item, tensor)
         return copied
     if type(value) in (list, tuple):
-        return type(value)(_walk(item, tensor) for item in value)
+        return type(value)([_walk(item, tensor) for item in value])
     return value.copy() if isinstance(value, np.ndarray | set | bytearray) else value
-
-
-def _identity(tensor: torch.Tensor) -> tuple[Any, ...]:
-    return (tensor.data_ptr() or id(tensor), tensor.device, tensor.dtype, tensor.shape, tensor.stride())

@@ -128,8 +128,5 @@ def _written(directory: Path, generation: int, step: int, kept: int, publication
 
 
 def _loaded(path: Path, skipped: list[tuple[Path, str]]) -> Loaded:
-    try:
-        structure, state = reader.load(path)
-    except OSError as error:
-        raise CheckpointError(f"{path.name}: {error.strerror or error}") from error
+    structure, state = reader.load(path)
     return Loaded(state, path, structure.generation, structure.step, skipped)

@@ -74,6 +74,12 @@ def decode(tree: Any, leaf: Callable[[str, str], Any]) -> Any:
     return int(value, 16) if kind == "int" else leaf(kind, value)
 
 
+def identity(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Equal for tensors that show the same memory in the same way (tied parameters), while they live."""
+    view = tensor.shape, tensor.stride(), tensor.is_conj(), tensor.is_neg()
+    return tensor.data_ptr() or id(tensor), tensor.device, tensor.dtype, *view
+
+
 class _Encoder:
     def __init__(self) -> None:
         self.leaves: dict[str, Leaf] = {}
@@ -124,16 +130,7 @@ class _Encoder:
     def _tensor(self, value: torch.Tensor, path: str) -> str:
         if value.layout is not torch.strided or value.device.type == "meta" or value.is_quantized:
             raise CheckpointError(f"state at '{path}': only dense tensors with data can be stored, not {value.layout}")
-        view = (
-            value.data_ptr(),
-            value.device,
-            value.dtype,
-            value.shape,
-            value.stride(),
-            value.is_conj(),
-            value.is_neg(),
-        )
-        if first := self._known(view if value.numel() else (path,), path):
+        if first := self._known(identity(value), path):
             return first
         flat = value.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1).view(torch.uint8)
         return self._add(Leaf(path, dtypes.torch_name(value.dtype), tuple(value.shape), flat.numpy()))

@@ -1,0 +1,77 @@
+"""Checkpoints in the formats of others: PyTorch's ``.pt`` and safetensors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pilot.checkpoint import store
+from pilot.core.errors import UserError
+
+
+def export(path: Path, output: Path, only: str = "") -> int:
+    """Write the checkpoint at ``path``, or what lies under ``only`` in it, to ``output``; its size in bytes.
+
+    The format follows from the name: ``.pt`` or ``.pth`` holds the state as it is, ``.safetensors`` its tensors and
+    arrays under their paths.
+
+    Raises
+    ------
+    UserError : another ending, no such place in the state, no tensor there, or safetensors is not installed
+    CheckpointError : the checkpoint does not verify
+    """
+    writers = {".pt": _write_pt, ".pth": _write_pt, ".safetensors": _write_safetensors}
+    if output.suffix not in writers:
+        raise UserError(f"{output.name}: unknown format; end the name in .pt or .safetensors")
+    state = _below(store.load(path).state, only, path)
+    temporary = output.with_name(f".{output.name}.{os.getpid()}.tmp")
+    try:
+        writers[output.suffix](state, temporary)
+        temporary.replace(output)
+    except OSError as error:
+        raise UserError(f"cannot write {output}: {error.strerror or error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return output.stat().st_size
+
+
+def _write_pt(state: Any, path: Path) -> None:
+    with path.open("wb") as file:
+        torch.save(state, file)
+
+
+def _write_safetensors(state: Any, path: Path) -> None:
+    try:
+        from safetensors.torch import save_file
+    except ImportError:
+        raise UserError("safetensors is not installed: pip install safetensors, or export to .pt") from None
+    tensors = {name: tensor.clone() for name, tensor in _tensors("", state)}  # it refuses shared memory
+    if not tensors:
+        raise UserError("there is no tensor to export")
+    try:
+        save_file(tensors, path)
+    except (KeyError, ValueError) as error:
+        raise UserError(f"safetensors does not take this state: {error}; export to .pt") from error
+
+
+def _below(state: Any, only: str, path: Path) -> Any:
+    for key in filter(None, only.split("/")):
+        if not isinstance(state, Mapping) or key not in (names := {str(name): name for name in state}):
+            raise UserError(f"{path.name} has no '{only}'; pilot checkpoint show {path.name} lists what it has")
+        state = state[names[key]]
+    return state
+
+
+def _tensors(path: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(value, torch.Tensor):
+        yield path, value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _tensors(f"{path}/{key}" if path else str(key), item)
+    elif isinstance(value, list | tuple):
+        for number, item in enumerate(value):
+            yield from _tensors(f"{path}/{number}", item)

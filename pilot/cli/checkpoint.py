@@ -1,0 +1,171 @@
+"""``pilot checkpoint``: list, verify, show and export checkpoints."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pilot.core.errors import CheckpointError, UserError
+
+if TYPE_CHECKING:
+    from pilot.checkpoint.describe import Description
+
+PATH = click.Path(exists=True, path_type=Path)
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group("checkpoint")
+def command() -> None:
+    """Look at a trainer's checkpoints. The format: docs/checkpoint-format.md."""
+
+
+@command.command("ls")
+@click.argument("paths", type=PATH, nargs=-1, required=True)
+@JSON
+def ls(paths: tuple[Path, ...], as_json: bool) -> None:
+    """List the checkpoints in PATHS (directories or files), newest first.
+
+    \b
+    Example:
+      pilot checkpoint ls ~/.local/state/pilot/local/trainers/digits/checkpoints
+    """
+    rows = [_summary(file) for path in paths for file in _files(path)]
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+        return
+    for row in rows:
+        click.echo(f"{row['path']}  {row['problem']}" if "problem" in row else _line(row))
+
+
+@command.command("verify")
+@click.argument("paths", type=PATH, nargs=-1, required=True)
+@JSON
+@click.pass_context
+def verify(context: click.Context, paths: tuple[Path, ...], as_json: bool) -> None:
+    """Read every byte of the checkpoints in PATHS and compare it with its checksum. Exit status 1 if one is damaged.
+
+    \b
+    Example:
+      pilot checkpoint verify g000003-s00001200.h5
+    """
+    from pilot.checkpoint import store
+
+    found = {file: store.verify(file) for path in paths for file in _files(path)}
+    if as_json:
+        click.echo(json.dumps([{"path": str(file), "problems": found[file]} for file in found], indent=2))
+    else:
+        for file, problems in found.items():
+            click.echo(f"{file}  {'damaged' if problems else 'ok'}")
+            for problem in problems:
+                click.echo(f"  {problem}")
+    context.exit(1 if any(found.values()) else 0)
+
+
+@command.command("show")
+@click.argument("path", type=PATH)
+@JSON
+def show(path: Path, as_json: bool) -> None:
+    """Show what the checkpoint PATH (of a directory: the newest) holds: datasets, links, values.
+
+    \b
+    Example:
+      pilot checkpoint show g000003-s00001200.h5
+    """
+    from pilot.checkpoint.describe import describe
+
+    described = describe(_files(path)[0])
+    if as_json:
+        click.echo(json.dumps(_as_json(described), indent=2))
+        return
+    click.echo(f"{described.path}: generation {described.generation}, step {described.step}, {described.bytes:,} bytes")
+    _print_columns([(row.name, row.dtype, str(list(row.shape)), f"{row.bytes:,}") for row in described.datasets])
+    _print_columns([(name, "=", first) for name, first in described.aliases.items()])
+    _print_columns([(name, _shortened(value)) for name, value in described.values.items()])
+
+
+@command.command("export")
+@click.argument("path", type=PATH)
+@click.argument("output", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--only", default="", metavar="PLACE", help="Only what lies there, e.g. model.")
+def export(path: Path, output: Path, only: str) -> None:
+    """Write the checkpoint PATH (of a directory: the newest) to OUTPUT, a .pt or .safetensors file.
+
+    \b
+    Examples:
+      pilot checkpoint export g000003-s00001200.h5 digits.pt
+      pilot checkpoint export g000003-s00001200.h5 digits.safetensors --only model
+    """
+    from pilot.checkpoint.export import export as write
+
+    size = write(_files(path)[0], output, only)
+    click.echo(f"{output}: {size:,} bytes")
+
+
+def _files(path: Path) -> list[Path]:
+    """The checkpoints that ``path`` names; never empty."""
+    from pilot.checkpoint import store
+
+    if not path.is_dir():
+        return [path]
+    if entries := store.listing(path):
+        return [entry.path for entry in entries]
+    raise UserError(f"no checkpoint in {path}; they are named like g000003-s00001200.h5")
+
+
+def _summary(path: Path) -> dict[str, Any]:
+    from pilot.checkpoint.describe import describe
+
+    try:
+        described = describe(path)
+    except CheckpointError as error:
+        return {"path": str(path), "problem": str(error)}
+    return {
+        "path": str(path),
+        "generation": described.generation,
+        "step": described.step,
+        "bytes": described.bytes,
+        "files": [file.name for file in described.files],
+        "written_s": described.written_s,
+    }
+
+
+def _line(row: dict[str, Any]) -> str:
+    written = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["written_s"]))
+    parts = f"  in {len(row['files'])} parts" if len(row["files"]) > 1 else ""
+    return f"{row['path']}  generation {row['generation']}  step {row['step']}  {row['bytes']:,} B  {written}{parts}"
+
+
+def _as_json(described: Description) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    fields = asdict(described)
+    fields["path"], fields["files"] = str(described.path), [file.name for file in described.files]
+    fields["values"] = {name: _plain(value) for name, value in described.values.items()}
+    return fields
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has no word for it
+    if isinstance(value, int) and abs(value) >= 2**64:
+        return hex(value)  # nor has Python digits for the largest
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _shortened(value: Any) -> str:
+    text = repr(_plain(value))
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def _print_columns(rows: Sequence[tuple[str, ...]]) -> None:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        click.echo("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
