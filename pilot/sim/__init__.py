@@ -1,1 +1,1 @@
-"""See ARCHITECTURE.md."""
+"""The simulator: the core on a virtual clock, driven by a trace; metrics and reports of replays."""

@@ -1,0 +1,93 @@
+"""What a trainer has processed, and what rescales and preemptions cost it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from pilot.core.curve import Curve
+from pilot.traces.workload import Submission
+
+
+class Accounting(StrEnum):
+    """How a rescale is paid for."""
+
+    PAPER = "paper"
+    """The samples of R seconds at the rate before it, at once (FreeTrain eq. 16): a start from 0 nodes is free."""
+    PHYSICAL = "physical"
+    """A pause of R seconds, at the new rate; a start from 0 nodes pauses, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Samples not processed because nodes left (``preemption``) and because of the plan (``rescale``)."""
+
+    preemption: float = 0.0
+    rescale: float = 0.0
+
+
+FREE = Cost()
+
+
+@dataclass(slots=True)
+class Account:
+    """One trainer's progress: ``done`` samples at ``since_s``, then ``rate`` a second after ``paused_until_s``."""
+
+    submission: Submission
+    admitted_s: float
+    curve: Curve = field(init=False)
+    done: float = 0.0
+    nodes: int = 0
+    rate: float = 0.0
+    since_s: float = 0.0
+    paused_until_s: float = -math.inf
+    finished_s: float | None = None
+
+    def __post_init__(self) -> None:
+        self.curve = self.submission.spec.curve or Curve.proportional()
+        self.since_s = self.admitted_s
+
+    def advance(self, now_s: float) -> float:
+        """Integrate up to ``now_s``; the samples gained, never more than are left."""
+        working_s = now_s - max(self.since_s, self.paused_until_s)
+        gained = min(self.rate * max(0.0, working_s), self.submission.samples - self.done)
+        self.done += gained
+        self.since_s = now_s
+        return gained
+
+    def finishes_s(self) -> float:
+        """When it will have processed its samples if nothing changes; infinite without nodes."""
+        if self.rate <= 0:
+            return math.inf
+        return max(self.since_s, self.paused_until_s) + (self.submission.samples - self.done) / self.rate
+
+    def is_done(self) -> bool:
+        return self.done >= self.submission.samples
+
+    def rescale(self, accounting: Accounting, lost: int, nodes: int) -> Cost:
+        """From now on ``nodes`` nodes; ``lost`` of those before were preempted, the plan did the rest."""
+        if not lost and nodes == self.nodes:
+            return FREE
+        pay = self._charge if accounting is Accounting.PAPER else self._pause
+        cost = pay(lost, nodes)
+        self.nodes, self.rate = nodes, self._rate(nodes)
+        return cost
+
+    def _rate(self, nodes: int) -> float:
+        return self.curve.at(nodes) if nodes >= self.submission.spec.min_nodes else 0.0
+
+    def _charge(self, lost: int, nodes: int) -> Cost:
+        spec, left = self.submission.spec, self.nodes - lost
+        preemption = spec.rescale_down_s * self.rate if lost else 0.0
+        seconds = spec.rescale_up_s if nodes > left else spec.rescale_down_s if nodes < left else 0.0
+        cost = Cost(preemption, seconds * self._rate(left))
+        self.done -= cost.preemption + cost.rescale
+        return cost
+
+    def _pause(self, lost: int, nodes: int) -> Cost:
+        spec, grows = self.submission.spec, nodes > self.nodes - lost
+        seconds = spec.rescale_up_s if grows else spec.rescale_down_s
+        self.paused_until_s = max(self.paused_until_s, self.since_s + seconds)
+        samples = seconds * self._rate(nodes)
+        return Cost(rescale=samples) if grows or not lost else Cost(preemption=samples)

@@ -1,0 +1,235 @@
+"""The simulator's driver: the very core that runs live, on a virtual clock.
+
+A trace and submissions make events; what the core asks for is done at once, except that a plan may take
+``solver_latency_s``. All of one virtual time is settled before progress is accounted: what matters is the net change of
+each trainer's nodes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import assert_never
+
+from pilot.core.commands import (
+    CloseTrainer,
+    Command,
+    DissolveGroup,
+    FormGroup,
+    PauseGroup,
+    ReleaseNode,
+    Solve,
+    StartWorker,
+    StopWorker,
+    WriteCheckpoint,
+)
+from pilot.core.coordinator import Coordinator
+from pilot.core.events import (
+    CheckpointWritten,
+    Event,
+    ExitCause,
+    GroupFormed,
+    GroupPaused,
+    PlanReady,
+    PoolChanged,
+    TrainerFinished,
+    TrainerSubmitted,
+    WorkerExited,
+    WorkerReady,
+)
+from pilot.core.ids import TrainerId
+from pilot.core.problem import Plan, Problem
+from pilot.sim.accounting import Account, Accounting
+from pilot.sim.records import Moment, Records
+from pilot.traces.events import Change
+from pilot.traces.workload import Submission
+
+
+class Completions(StrEnum):
+    """When the core hears of completions and arrivals."""
+
+    AT_ONCE = "at-once"
+    """When they happen (FreeTrain §3)."""
+    AT_NODE_EVENTS = "at-node-events"
+    """With the next change of the pool, as in the authors' replay code; a finished trainer's nodes idle until then."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimConfig:
+    """How a replay runs, apart from what the core decides."""
+
+    until_s: float
+    accounting: Accounting = Accounting.PAPER
+    completions: Completions = Completions.AT_ONCE
+    solver_latency_s: float = 0.0
+
+
+class Simulation:
+    """One replay. ``run`` may be stopped; ``records`` then holds what happened up to ``now_s``."""
+
+    def __init__(
+        self,
+        core: Coordinator,
+        planner: Callable[[Problem], Plan],
+        changes: Sequence[Change],
+        submissions: Sequence[Submission],
+        config: SimConfig,
+    ) -> None:
+        self.core = core
+        self.config = config
+        self.now_s = 0.0
+        self.records = Records()
+        self.accounts: dict[TrainerId, Account] = {}
+        self._planner = planner
+        self._changes = deque(change for change in changes if change.time_s < config.until_s)
+        self._submissions = deque(submissions)
+        self._by_id = {submission.spec.trainer: submission for submission in submissions}
+        self._running: dict[TrainerId, Account] = {}
+        self._solve: Solve | None = None
+        self._plan_due_s = math.inf
+
+    def run(self, stop: Callable[[], bool], tick: Callable[[float], None]) -> bool:
+        """Replay to ``until_s``, telling ``tick`` each virtual time; False where ``stop`` said so before."""
+        while (next_s := self._next_s()) < self.config.until_s:
+            if stop():
+                return False
+            self._step(next_s)
+            tick(next_s)
+        self._finish_at(self.config.until_s)
+        return True
+
+    def _next_s(self) -> float:
+        at_s = min(self._changes[0].time_s if self._changes else math.inf, self._plan_due_s)
+        if self.config.completions is Completions.AT_NODE_EVENTS:
+            return at_s
+        submitted_s = self._submissions[0].submit_s if self._submissions else math.inf
+        finished_s = min((account.finishes_s() for account in self._running.values()), default=math.inf)
+        return max(self.now_s, min(at_s, submitted_s, finished_s))
+
+    def _step(self, now_s: float) -> None:
+        """Everything of one virtual time."""
+        due = [account for account in self._running.values() if account.finishes_s() <= now_s]
+        gained = self._advance(now_s)
+        for account in due:
+            account.done = account.submission.samples
+        self.now_s = now_s
+        change = self._changes.popleft() if self._changes and self._changes[0].time_s <= now_s else Change(now_s)
+        at_node_event = change.joined or change.left or self.config.completions is Completions.AT_ONCE
+        events: list[Event] = [*self._finished(), *self._submitted()] if at_node_event else []
+        if change.joined or change.left:
+            events.append(PoolChanged(joined=change.joined, lost=change.left, cause="trace"))
+        lost = self._lost(change)
+        self._settle(events)
+        self._account(change, lost, gained)
+
+    def _advance(self, now_s: float) -> float:
+        """Work done since the last time, of all trainers."""
+        weights = self.records.weight
+        return sum(account.advance(now_s) * weights(account.submission) for account in self._running.values())
+
+    def _finished(self) -> list[Event]:
+        done = [trainer for trainer, account in self._running.items() if account.is_done()]
+        for trainer in done:
+            self._running.pop(trainer).finished_s = self.now_s
+        trainers = self.core.trainers
+        return [TrainerFinished(t, trainers[t].generation, 0, int(self._by_id[t].samples)) for t in done]
+
+    def _submitted(self) -> list[Event]:
+        events: list[Event] = []
+        while self._submissions and self._submissions[0].submit_s <= self.now_s:
+            events.append(TrainerSubmitted(self._submissions.popleft().spec))
+        return events
+
+    def _lost(self, change: Change) -> dict[TrainerId, int]:
+        """How many nodes each trainer loses."""
+        lost: dict[TrainerId, int] = {}
+        for node in change.left:
+            owner = self.core.pool.owner.get(node)
+            if owner is not None:
+                lost[owner] = lost.get(owner, 0) + 1
+        return lost
+
+    # --- commands -------------------------------------------------------------------------------------------------
+
+    def _settle(self, events: Sequence[Event]) -> None:
+        """Hand ``events`` to the core and do what it asks for, until it asks for nothing more at this time.
+
+        A plan is made last, so that a problem which another event of the same time changes is not solved.
+        """
+        waiting = deque(events)
+        while event := waiting.popleft() if waiting else self._plan():
+            for command in self.core.handle(self.now_s, event):
+                answer = self._answer(command)
+                if answer is not None:
+                    waiting.append(answer)
+
+    def _plan(self) -> Event | None:
+        """The plan, if it is due."""
+        if self._solve is None or self._plan_due_s > self.now_s:
+            return None
+        solve, self._solve, self._plan_due_s = self._solve, None, math.inf
+        plan = self._planner(solve.problem)
+        self.records.solved(solve.problem, plan)
+        return PlanReady(solve.plan_id, plan)
+
+    def _answer(self, command: Command) -> Event | None:
+        """Do what is asked for, at once."""
+        match command:
+            case StartWorker(trainer, node):
+                return WorkerReady(trainer, node)
+            case StopWorker(trainer, node):
+                return WorkerExited(trainer, node, ExitCause.STOPPED)
+            case FormGroup(trainer, generation):
+                return GroupFormed(trainer, generation, 0)
+            case PauseGroup(trainer, generation):
+                return GroupPaused(trainer, generation, 0)
+            case WriteCheckpoint(trainer, node):
+                return CheckpointWritten(trainer, node, 0)
+            case Solve():
+                self._solve, self._plan_due_s = command, self.now_s + self.config.solver_latency_s
+                return None
+            case DissolveGroup() | ReleaseNode() | CloseTrainer():
+                return None
+            case _:
+                assert_never(command)
+
+    # --- accounts -------------------------------------------------------------------------------------------------
+
+    def _account(self, change: Change, lost: dict[TrainerId, int], gained: float) -> None:
+        """Charge what the net change of each trainer's nodes costs, and note the moment."""
+        self._open_accounts()
+        preemption = rescale = 0.0
+        for trainer_id, account in self._running.items():
+            group = self.core.trainers[trainer_id].group
+            nodes = len(group.members) if group is not None else 0
+            cost = account.rescale(self.config.accounting, lost.get(trainer_id, 0), nodes)
+            weight = self.records.weight(account.submission)
+            preemption += cost.preemption * weight
+            rescale += cost.rescale * weight
+        self.records.note(
+            Moment(
+                time_s=self.now_s,
+                pool=len(self.core.pool),
+                used=sum(account.nodes for account in self._running.values()),
+                joined=len(change.joined),
+                left=len(change.left),
+                gained=gained,
+                preemption=preemption,
+                rescale=rescale,
+            ),
+            [account.submission for account in self._running.values()],
+        )
+
+    def _open_accounts(self) -> None:
+        for trainer in self.core.admitted():
+            if trainer.id not in self._running:
+                account = Account(self._by_id[trainer.id], self.now_s)
+                self._running[trainer.id] = self.accounts[trainer.id] = account
+
+    def _finish_at(self, end_s: float) -> None:
+        gained = self._advance(end_s)
+        self.now_s = end_s
+        self._account(Change(end_s), {}, gained)

@@ -1,0 +1,227 @@
+"""What a replay shows: resource integral, U, costs, run times (FreeTrain §4.1 and §5)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from pilot.core.ids import TrainerId
+from pilot.core.problem import Candidate, Problem
+from pilot.planners import make
+from pilot.sim.accounting import Account, Accounting
+from pilot.sim.records import Admitted, Kind, Records
+from pilot.traces.fragments import Floats
+
+BIN_S = 6 * 3600.0
+"""U is also given by six hours (FreeTrain Fig 10)."""
+
+STATIC_WORK = (
+    "A_s is the work of the same trainers on eq_nodes nodes that stay: at each time the trainers that share the pool "
+    "then, at their best total rate, without rescaling. Work is counted in {unit}."
+)
+NODE_SECONDS = "node-seconds at the speed of one node"
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """U over one stretch of the replay, against the eq_nodes of that stretch."""
+
+    start_h: float
+    eq_nodes: float
+    efficiency: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunTimes:
+    """Completed trainers on one scaling curve: how many, and hours from admission to completion."""
+
+    curve: int
+    completed: int
+    mean_h: float
+    max_h: float
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The metrics of one replay; the same replay gives the same summary.
+
+    Parameters
+    ----------
+    reached_h, complete : how far it came; whether that was to the end
+    events, solves, plans : distinct times; problems solved; plans by status
+    eq_nodes, node_hours : FreeTrain eqs 18 and 17
+    unit : of all work: samples where all trainers have one scaling curve, else node-seconds at the speed of one node
+    work, static_work, efficiency : A_e, A_s and U = A_e / A_s (§4.1.2)
+    samples : processed by all trainers, whatever their kind
+    used : share of node-time that trained
+    preemption_per_event, rescale_per_event : work that each cost, per change of the pool
+    return_on_rescale : mean of (work until the next event) / (rescale cost), over events with a cost (Fig 8)
+    submitted, completed : trainers
+    """
+
+    reached_h: float
+    complete: bool
+    events: int
+    pool_changes: int
+    solves: int
+    plans: dict[str, int]
+    eq_nodes: float
+    node_hours: float
+    unit: str
+    work: float
+    static_work: float
+    efficiency: float | None
+    samples: float
+    used: float
+    preemption_per_event: float
+    rescale_per_event: float
+    return_on_rescale: float | None
+    submitted: int
+    completed: int
+    six_hours: tuple[Bin, ...]
+    run_times: tuple[RunTimes, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def summarize(
+    records: Records, accounts: Mapping[TrainerId, Account], accounting: Accounting, submitted: int, complete: bool
+) -> Summary:
+    """Compute the metrics from what was noted."""
+    columns, meter = records.columns(), Meter(records)
+    scale = meter.scale
+    costs = columns["preemption"] + columns["rescale"]
+    # Paid at once in the paper's accounting; a physical pause is in the gains already.
+    charged = costs if accounting is Accounting.PAPER else np.zeros_like(costs)
+    end_s = float(columns["time_s"][-1]) if records.moments else 0.0
+    changed = (columns["joined"] + columns["left"]) > 0
+    per_event = scale / max(1, int(changed.sum()))
+    work, static = meter.work(columns["gained"], charged), meter.static_work(0.0, end_s)
+    return Summary(
+        reached_h=end_s / 3600,
+        complete=complete,
+        events=len(records.moments),
+        pool_changes=int(changed.sum()),
+        solves=len(records.solves),
+        plans=_plans(records),
+        eq_nodes=meter.eq_nodes(0.0, end_s),
+        node_hours=meter.node_seconds(0.0, end_s) / 3600,
+        unit=meter.unit,
+        work=work * scale,
+        static_work=static * scale,
+        efficiency=work / static if static else None,
+        samples=sum(account.done for account in accounts.values()),
+        used=_share(columns["used"], columns["pool"], meter.spans(0.0, end_s)),
+        preemption_per_event=float(columns["preemption"].sum()) * per_event,
+        rescale_per_event=float(columns["rescale"].sum()) * per_event,
+        return_on_rescale=_mean(returns_on_rescale(columns)),
+        submitted=submitted,
+        completed=sum(account.finished_s is not None for account in accounts.values()),
+        six_hours=tuple(_bins(meter, columns, charged, end_s)),
+        run_times=tuple(_run_times(accounts.values())),
+    )
+
+
+class Meter:
+    """Integrals over stretches of a replay."""
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+        self._time_s = np.array([moment.time_s for moment in records.moments])
+        self._pool = np.array([moment.pool for moment in records.moments], dtype=float)
+        self._best: dict[tuple[Admitted, int], float] = {}
+        self._plan = make("dp", limit_s=math.inf)
+        curves = {kind.curve for kind in records.curves}
+        only = next(iter(records.curves.values())) if len(curves) == 1 else None
+        self.unit = "samples" if only else NODE_SECONDS
+        self.scale = only.single_node_rate() if only else 1.0
+
+    def spans(self, start_s: float, end_s: float) -> Floats:
+        """How long each moment's state holds within [start_s, end_s)."""
+        until = np.append(self._time_s[1:], self._time_s[-1:])
+        held_s: Floats = np.minimum(until, end_s) - np.maximum(self._time_s, start_s)
+        return held_s.clip(min=0.0)
+
+    def work(self, gained: Floats, charged: Floats) -> float:
+        """A_e."""
+        return float(gained.sum() - charged.sum())
+
+    def node_seconds(self, start_s: float, end_s: float) -> float:
+        """FreeTrain eq. 17, in seconds."""
+        return float(self._pool @ self.spans(start_s, end_s))
+
+    def eq_nodes(self, start_s: float, end_s: float) -> float:
+        """FreeTrain eq. 18."""
+        return self.node_seconds(start_s, end_s) / (end_s - start_s) if end_s > start_s else 0.0
+
+    def static_work(self, start_s: float, end_s: float) -> float:
+        """A_s over [start_s, end_s)."""
+        nodes, held_s = self.eq_nodes(start_s, end_s), dict[Admitted, float]()
+        for span_s, admitted in zip(self.spans(start_s, end_s), self._records.admitted, strict=True):
+            if span_s > 0:
+                held_s[admitted] = held_s.get(admitted, 0.0) + float(span_s)
+        return sum(self.best_rate(admitted, nodes) * seconds for admitted, seconds in held_s.items())
+
+    def best_rate(self, admitted: Admitted, nodes: float) -> float:
+        """The best total rate of ``admitted`` on ``nodes`` nodes; linear between whole numbers of them."""
+        whole = math.floor(nodes)
+        low, high = self._best_rate(admitted, whole), self._best_rate(admitted, whole + 1)
+        return low + (high - low) * (nodes - whole)
+
+    def _best_rate(self, admitted: Admitted, nodes: int) -> float:
+        if (admitted, nodes) not in self._best:
+            trainers = [kind for kind, count in admitted for _ in range(count)]
+            candidates = tuple(self._candidate(index, kind) for index, kind in enumerate(trainers))
+            self._best[admitted, nodes] = self._plan(Problem(nodes, 1.0, candidates)).objective
+        return self._best[admitted, nodes]
+
+    def _candidate(self, index: int, kind: Kind) -> Candidate:
+        curve = self._records.curves[kind]
+        value = curve.scaled(1.0 / curve.single_node_rate())
+        return Candidate(TrainerId(f"{index}"), 0, kind.min_nodes, kind.max_nodes, value, 0.0, 0.0)
+
+
+def returns_on_rescale(columns: Mapping[str, Floats]) -> Floats:
+    """Work until the next event by what was invested in rescaling at this one (FreeTrain Fig 8)."""
+    invested, returned = columns["rescale"][:-1], columns["gained"][1:]
+    paid = invested > 0
+    return returned[paid] / invested[paid]
+
+
+def _bins(meter: Meter, columns: Mapping[str, Floats], charged: Floats, end_s: float) -> Iterable[Bin]:
+    """U by six hours; work counts in the bin in which its event is."""
+    for start_s in np.arange(0.0, end_s, BIN_S):
+        stop_s = min(end_s, start_s + BIN_S)
+        inside = (columns["time_s"] > start_s) & (columns["time_s"] <= stop_s)
+        work = meter.work(columns["gained"][inside], charged[inside])
+        static = meter.static_work(start_s, stop_s)
+        yield Bin(start_s / 3600, meter.eq_nodes(start_s, stop_s), work / static if static else None)
+
+
+def _run_times(accounts: Iterable[Account]) -> Iterable[RunTimes]:
+    hours: dict[int, list[float]] = {}
+    for account in accounts:
+        if account.finished_s is not None:
+            ran_h = (account.finished_s - account.admitted_s) / 3600
+            hours.setdefault(account.submission.curve, []).append(ran_h)
+    return (RunTimes(curve, len(ran), sum(ran) / len(ran), max(ran)) for curve, ran in sorted(hours.items()))
+
+
+def _plans(records: Records) -> dict[str, int]:
+    statuses = [solve.status.value for solve in records.solves]
+    return {status: statuses.count(status) for status in sorted(set(statuses))}
+
+
+def _share(part: Floats, whole: Floats, spans: Floats) -> float:
+    total = float(whole @ spans)
+    return float(part @ spans) / total if total else 0.0
+
+
+def _mean(values: Floats) -> float | None:
+    return float(values.mean()) if len(values) else None

@@ -1,0 +1,180 @@
+"""One replay from its files and options, and many of them in parallel processes."""
+
+from __future__ import annotations
+
+import functools
+import math
+import multiprocessing
+import multiprocessing.synchronize
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pilot.core.coordinator import Coordinator, CoordinatorConfig
+from pilot.core.errors import UserError
+from pilot.core.objective import Objective
+from pilot.core.pool import NODE_ORDERS
+from pilot.planners import make
+from pilot.sim.accounting import Accounting
+from pilot.sim.driver import Completions, SimConfig, Simulation
+from pilot.sim.metrics import Summary, returns_on_rescale, summarize
+from pilot.sim.records import SolveRecord
+from pilot.traces.events import read_changes
+from pilot.traces.fragments import Floats
+from pilot.traces.workload import Submission, read_curves, read_workload
+
+GIVEN = "given"
+"""The objective of the curves file (``objective_per_s``), else scaling efficiency."""
+POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The files of a replay; ``until_s`` None: to the trace's last event (FreeTrain eq. 17)."""
+
+    events: Path
+    trainers: Path
+    curves: Path
+    until_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """The options of one replay; each may be swept."""
+
+    planner: str = "milp"
+    solver: str = "cbc"
+    objective: str = GIVEN
+    t_fwd_s: float = 120.0
+    max_parallel: int = 10
+    rescale_scale: float = 1.0
+    solver_latency_s: float = 0.0
+    node_order: str = "hostname"
+    accounting: str = Accounting.PAPER.value
+    completions: str = Completions.AT_ONCE.value
+    on_curve: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What became of one case; all but the summary is for plots, and ``solves`` have wall-clock times."""
+
+    case: Case
+    summary: Summary
+    columns: dict[str, Floats]
+    returns: Floats
+    solves: tuple[SolveRecord, ...]
+
+
+ObjectiveOf = Callable[[str], Objective]
+"""From an objective's name to itself."""
+
+
+def run_case(
+    inputs: Inputs,
+    case: Case,
+    objective_of: ObjectiveOf,
+    solve_limit_s: float,
+    stop: Callable[[], bool],
+    tick: Callable[[float], None],
+) -> Replay:
+    """Replay ``case``; ``tick`` is told the share that is done, ``stop`` may end it early.
+
+    Raises
+    ------
+    UserError : what is wrong with a file or an option
+    """
+    changes, submissions = read_changes(inputs.events), _workload(inputs, case)
+    until_s = changes[-1].time_s if inputs.until_s is None else inputs.until_s
+    config = SimConfig(until_s, Accounting(case.accounting), Completions(case.completions), case.solver_latency_s)
+    planner = make(case.planner, case.solver, solve_limit_s)
+    core = Coordinator(_core_config(case, objective_of))
+    simulation = Simulation(core, planner, changes, submissions, config)
+    complete = simulation.run(stop, lambda now_s: tick(now_s / until_s))
+    submitted = sum(submission.submit_s <= simulation.now_s for submission in submissions)
+    records = simulation.records
+    summary = summarize(records, simulation.accounts, config.accounting, submitted, complete)
+    columns = records.columns()
+    return Replay(case, summary, columns, returns_on_rescale(columns), tuple(records.solves))
+
+
+def _core_config(case: Case, objective_of: ObjectiveOf) -> CoordinatorConfig:
+    if case.node_order not in NODE_ORDERS:
+        raise UserError(f"unknown node order {case.node_order!r}; there are {', '.join(NODE_ORDERS)}")
+    objective = CoordinatorConfig().objective if case.objective == GIVEN else objective_of(case.objective)
+    return CoordinatorConfig(case.t_fwd_s, case.max_parallel, objective, NODE_ORDERS[case.node_order])
+
+
+def _workload(inputs: Inputs, case: Case) -> list[Submission]:
+    submissions = [s.rescaled(case.rescale_scale) for s in read_workload(inputs.trainers, inputs.curves)]
+    if case.on_curve is not None:
+        curves = read_curves(inputs.curves)
+        if not 0 <= case.on_curve < len(curves):
+            raise UserError(f"{inputs.curves}: there is no curve {case.on_curve}; it has 0 to {len(curves) - 1}")
+        submissions = [s.on_curve(case.on_curve, curves) for s in submissions]
+    return submissions if case.objective == GIVEN else [_without_objective(s) for s in submissions]
+
+
+def _without_objective(submission: Submission) -> Submission:
+    return replace(submission, spec=replace(submission.spec, objective_curve=None))
+
+
+# --- many at once -----------------------------------------------------------------------------------------------------
+
+
+def run_sweep(
+    inputs: Inputs,
+    cases: Sequence[Case],
+    objective_of: ObjectiveOf,
+    solve_limit_s: float,
+    processes: int,
+    progress: Callable[[float], None],
+) -> list[Replay]:
+    """Replay ``cases`` in parallel; ``progress`` is told the share of all that is done.
+
+    Ctrl-C ends those that run and leaves out those that have not begun; each summary says how far it came.
+    """
+    context = multiprocessing.get_context("spawn")
+    stop, shares = context.Event(), context.Array("d", len(cases), lock=False)
+    with ProcessPoolExecutor(processes, context, _begin_process, (stop, shares, os.getpid())) as pool:
+        run = functools.partial(_run_in_process, inputs, objective_of, solve_limit_s)
+        futures = [pool.submit(run, index, case) for index, case in enumerate(cases)]
+        try:
+            for _ in _until_done(futures):
+                progress(math.fsum(shares) / len(cases))
+        except BaseException as error:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+            if not isinstance(error, KeyboardInterrupt):
+                raise
+    return [future.result() for future in futures if not future.cancelled()]
+
+
+def _until_done(futures: Sequence[Future[Replay]]) -> Iterator[None]:
+    """Turns of waiting, until all are done; the first error is raised at once."""
+    waiting = set(futures)
+    while waiting:
+        done, waiting = wait(waiting, timeout=POLL_S)
+        for future in done:
+            future.result()
+        yield
+
+
+_process: list[tuple[Callable[[], bool], Callable[[int, float], None]]] = []
+"""What this process was begun with: whether to stop, and how to tell its progress."""
+
+
+def _begin_process(stop: multiprocessing.synchronize.Event, shares: list[float], parent: int) -> None:
+    # Ctrl-C reaches the whole process group; the parent alone decides what it means. A parent that is gone is one, too.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _process.append((lambda: stop.is_set() or os.getppid() != parent, shares.__setitem__))
+
+
+def _run_in_process(inputs: Inputs, objective_of: ObjectiveOf, solve_limit_s: float, index: int, case: Case) -> Replay:
+    ((stop, tell),) = _process
+    replay = run_case(inputs, case, objective_of, solve_limit_s, stop, functools.partial(tell, index))
+    tell(index, 1.0)
+    return replay
