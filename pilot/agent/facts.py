@@ -1,0 +1,81 @@
+"""What a pilot knows of itself before it asks anybody: its batch job, its host, its address."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import psutil
+
+from pilot.core.errors import UserError
+
+_JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
+_WALLTIME_VARIABLES = ("PILOT_WALLTIME_END", "SLURM_JOB_END_TIME")
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """The batch job of this pilot; "" and 0 where it is in none. ``walltime_end_s`` is Unix time."""
+
+    job: str
+    restart: int
+    host: str
+    walltime_end_s: float | None
+
+
+def job_facts(environment: Mapping[str, str], walltime_end_s: float | None = None) -> JobFacts:
+    """What Slurm, PBS and LSF tell in the environment; ``walltime_end_s`` overrides them."""
+    job = next((environment[name] for name in _JOB_VARIABLES if environment.get(name)), "")
+    host = environment.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
+    end_s = walltime_end_s if walltime_end_s is not None else _first_time(environment)
+    return JobFacts(job, int(environment.get("SLURM_RESTART_COUNT") or 0), host, end_s)
+
+
+def interface_to(endpoint: str) -> str:
+    """The network interface of this host from which packets to ``endpoint`` leave."""
+    url = urlsplit(endpoint)
+    if url.hostname is None or url.port is None:
+        raise UserError(f"the connection file's endpoint {endpoint!r} is not tcp://host:port; run pilot up again")
+    try:
+        address = _source_address(url.hostname, url.port)
+    except OSError as error:
+        raise UserError(f"cannot find a way to the coordinator at {url.hostname}: {error.strerror}") from None
+    for name, entries in psutil.net_if_addrs().items():
+        if any(entry.address == address for entry in entries):
+            return name
+    raise UserError(f"no network interface has this host's own address {address}; give --interface")
+
+
+def address_of(interface: str) -> str:
+    """The IPv4 address of a network interface of this host."""
+    known = psutil.net_if_addrs()
+    for entry in known.get(interface, []):
+        if entry.family == socket.AF_INET:
+            return entry.address
+    raise UserError(f"no IPv4 address on network interface {interface!r}; this host has {', '.join(sorted(known))}")
+
+
+def threads() -> int:
+    """How many threads a worker may use: what the job's environment says, else the cores that this pilot may use."""
+    told = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    return int(told) if told.isdecimal() and int(told) > 0 else len(os.sched_getaffinity(0))
+
+
+def _first_time(environment: Mapping[str, str]) -> float | None:
+    for name in _WALLTIME_VARIABLES:
+        text = environment.get(name)
+        if text:
+            try:
+                return float(text)
+            except ValueError:
+                raise UserError(f"{name} is {text!r}; it must be a Unix time in seconds") from None
+    return None
+
+
+def _source_address(host: str, port: int) -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, port))  # no packet leaves: it only asks for the route
+        return str(probe.getsockname()[0])

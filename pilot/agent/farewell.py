@@ -1,0 +1,71 @@
+"""How an agent without coordinator leaves: pause what trains, write what is held, go. Pure.
+
+Nobody regroups without the coordinator, so a group that does not pause in time is given up on this node: its workers
+abort the step that they are in and hold a whole state, which is then written.
+"""
+
+from __future__ import annotations
+
+from pilot.agent.vocabulary import Effect, Exit, KillGeneration, Note, Tell
+from pilot.io.wire import KillGroup, PauseMembers, WriteState
+
+
+class Farewell:
+    """The last steps of an agent.
+
+    Parameters
+    ----------
+    reason : for the people who read the log
+    holders : the workers that hold a state, with the generation in which they train (0: none)
+    pause_s, end_s : until when to wait for the pause, and for the checkpoints
+    """
+
+    def __init__(self, reason: str, holders: dict[str, int], pause_s: float, end_s: float) -> None:
+        self.reason = reason
+        self.end_s = end_s
+        self._pause_s = pause_s
+        self._training = {trainer: generation for trainer, generation in holders.items() if generation}
+        self._parked = [trainer for trainer in holders if trainer not in self._training]
+        self._writing: set[str] = set()
+
+    def begin(self) -> list[Effect]:
+        """Ask all groups to pause; what trains in none writes at once."""
+        pauses = [Tell(trainer, PauseMembers(trainer, number)) for trainer, number in self._training.items()]
+        writes = [effect for trainer in self._parked for effect in self._write(trainer)]
+        return [Note(f"leaving: {self.reason}"), *pauses, *writes, *self._exit_when_done()]
+
+    def paused(self, trainer: str) -> list[Effect]:
+        """The group of ``trainer`` stopped, all of its ranks after the same step."""
+        if self._training.pop(trainer, 0) == 0:
+            return []
+        return self._write(trainer)
+
+    def done(self, trainer: str) -> list[Effect]:
+        """The worker of ``trainer`` wrote its state, could not, or is gone."""
+        self._training.pop(trainer, None)
+        self._writing.discard(trainer)
+        return self._exit_when_done()
+
+    def tick(self, now_s: float) -> list[Effect]:
+        """Give up on groups that did not pause, and on checkpoints that did not come."""
+        if now_s >= self.end_s:
+            return [Exit(0, f"{self.reason}; not all states were written in time")]
+        if now_s < self._pause_s:
+            return []
+        late, self._training = self._training, {}
+        effects: list[Effect] = []
+        for trainer, generation in late.items():
+            effects += [
+                Note(f"{trainer}: generation {generation} did not pause; given up on this node"),
+                KillGeneration(trainer, generation),
+                Tell(trainer, KillGroup(trainer, generation, self.reason)),
+                *self._write(trainer),
+            ]
+        return effects
+
+    def _write(self, trainer: str) -> list[Effect]:
+        self._writing.add(trainer)
+        return [Tell(trainer, WriteState(trainer, self.reason))]
+
+    def _exit_when_done(self) -> list[Effect]:
+        return [] if self._training or self._writing else [Exit(0, self.reason)]

@@ -1,0 +1,71 @@
+"""The guardian: outlives its agent, whatever ends it, and cleans up behind it.
+
+It is started first and steps out of the agent's process tree (double fork, own session), so a SIGKILL to the agent, to
+its process group or to its tree leaves it alive. Its standard input is a pipe that only the agent can write to: its end
+means that the agent is gone, or that it leaves in good order and waits for the guardian to finish.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from pilot.agent import home as homes
+from pilot.core.errors import PilotError
+
+NOTICES = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGURG)
+"""What a batch system sends to all processes of a job as a notice; only the agent acts on them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guardian:
+    """The agent's end: the pipe whose closing starts the cleaning, and the one that ends when it is done."""
+
+    lifeline: IO[bytes]
+    done: IO[bytes]
+
+    def clean(self, limit_s: float = 10.0) -> bool:
+        """Let the guardian kill and remove all that is left, and wait for it; whether it was done in time."""
+        self.lifeline.close()
+        readable, _, _ = select.select([self.done], [], [], limit_s)
+        return bool(readable)
+
+
+def start(home: homes.Home) -> Guardian:
+    """Start the guardian of ``home``; it watches when this returns. Call it before becoming a subreaper."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pilot.agent.guardian", str(home.path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        pass_fds=[home.lock],
+    )
+    assert process.stdin is not None and process.stdout is not None
+    if process.stdout.readline() != b"watching\n" or process.wait() != 0:
+        raise PilotError("the guardian process did not start; see its message above")
+    return Guardian(process.stdin, process.stdout)
+
+
+def main(path: Path) -> None:
+    """Detach, wait for the agent's end, erase its home."""
+    if os.fork() != 0:
+        os._exit(0)
+    os.setsid()
+    os.chdir("/")
+    for notice in NOTICES:
+        signal.signal(notice, signal.SIG_IGN)
+    os.write(sys.stdout.fileno(), b"watching\n")
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    left = homes.erase(path)
+    if left:
+        print(f"pilot guardian: could not kill {left}; they are in the kernel", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,117 @@
+"""An agent's private directory on its node: sockets, and a list of what must be removed when the agent is gone.
+
+The directory is locked (flock) as long as its agent or its guardian lives, so an unlocked one is known to be a
+leftover, whatever became of pids since. Its name is also the *mark* that every process of the agent carries.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pilot.io import proc
+
+MARK = "PILOT_AGENT_MARK"
+
+_LONGEST_BASE = 60
+"""AF_UNIX paths end at 107 bytes; below this there is room for the directory's name and a socket's."""
+
+
+@dataclass(slots=True)
+class Home:
+    """The directory of a living agent. ``lock`` is the descriptor that the guardian inherits."""
+
+    path: Path
+    lock: int
+    _recorded: set[str] = field(default_factory=set)
+
+    @property
+    def mark(self) -> str:
+        """The entry that the environment of every process of this agent has."""
+        return f"{MARK}={self.path.name}"
+
+    def socket(self, life: int) -> Path:
+        """Where the worker of that life listens for its rank processes."""
+        return self.path / f"w{life}"
+
+    def record_segments(self, names: Iterable[str]) -> None:
+        """Note names under /dev/shm that this agent's rank processes have mapped, before they are needed."""
+        new = sorted(set(names) - self._recorded)
+        if new:
+            with _segments_file(self.path).open("a") as file:
+                file.writelines(f"{name}\n" for name in new)
+            self._recorded.update(new)
+
+    def remove_segments(self, names: Iterable[str]) -> None:
+        """Remove segments of rank processes that are dead."""
+        proc.unlink_segments(names)
+
+
+def create(base: Path | None = None) -> Home:
+    """Make the directory, 0700, under ``base`` (default: the system's temporary directory)."""
+    parent = base if base is not None else _base()
+    unfinished = Path(tempfile.mkdtemp(prefix=".pilot-", dir=parent))
+    lock = os.open(unfinished / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    path = unfinished.rename(parent / f"{_prefix()}{secrets.token_hex(6)}")
+    return Home(path, lock)
+
+
+def erase(path: Path) -> list[int]:
+    """Kill what carries the mark of a home whose agent is gone, remove its segments and the home itself.
+
+    Returns the pids that could not be killed.
+    """
+    left = proc.kill_marked(f"{MARK}={path.name}")
+    segments = _segments_file(path)
+    if segments.is_file():
+        proc.unlink_segments(name for name in segments.read_text().splitlines() if "/" not in name)
+    shutil.rmtree(path, ignore_errors=True)
+    return left
+
+
+def sweep(base: Path | None = None) -> list[str]:
+    """Erase the homes of this user's agents that died together with their guardians; the names of those erased."""
+    parent = base if base is not None else _base()
+    return [path.name for path in sorted(parent.glob(f"{_prefix()}*")) if _is_left_over(path) and erase(path) == []]
+
+
+def _base() -> Path:
+    base = Path(tempfile.gettempdir())
+    return base if len(os.fsencode(base)) <= _LONGEST_BASE else Path("/tmp")
+
+
+def _prefix() -> str:
+    return f"pilot-{os.getuid()}-"
+
+
+def _segments_file(home: Path) -> Path:
+    return home / "segments"
+
+
+def _is_left_over(path: Path) -> bool:
+    try:
+        status = path.lstat()
+        if path.is_symlink() or not path.is_dir() or status.st_uid != os.getuid() or status.st_mode & 0o077:
+            return False
+        return not _is_locked(path / "lock")
+    except FileNotFoundError:
+        return False
+
+
+def _is_locked(lock: Path) -> bool:
+    descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,242 @@
+"""The agent at work: one event loop that feeds the state machine and does what it asks for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+from pilot import __version__
+from pilot.agent import facts, guardian
+from pilot.agent import home as homes
+from pilot.agent.groups import Groups
+from pilot.agent.state import AgentState
+from pilot.agent.stops import Stops
+from pilot.agent.uplink import Uplink
+from pilot.agent.vocabulary import (
+    CoordinatorLost,
+    Effect,
+    Event,
+    Exit,
+    KillGeneration,
+    KillWorker,
+    Launch,
+    Note,
+    Noticed,
+    Ordered,
+    RunMpiexec,
+    RunProxy,
+    Send,
+    Stopped,
+    Tell,
+    Ticked,
+)
+from pilot.agent.workers import Workers
+from pilot.core.errors import PilotError
+from pilot.io import proc
+from pilot.io.connection import Connection
+from pilot.io.prctl import become_subreaper
+from pilot.io.wire import PROTOCOL, Hello, ToAgent, Welcome
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.25
+LOOK_EVERY_TICKS = 4
+JOIN_LIMIT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line says. None: the system or the site knows better.
+
+    Parameters
+    ----------
+    interface : that MPI binds to; None: the one that leads to the coordinator
+    provider : libfabric's, for MPI
+    python : the interpreter that is warmed up before the first trainer comes
+    walltime_end_s : when the job ends, Unix time
+    grace_s : the notice that this pilot gets before it is killed
+    """
+
+    interface: str | None = None
+    provider: str = "tcp"
+    python: str = sys.executable
+    walltime_end_s: float | None = None
+    grace_s: float | None = None
+
+
+def run(connection: Connection, options: Options) -> int:
+    """Run an agent to its end and leave nothing behind; the exit status."""
+    for name in homes.sweep():
+        log.info("removed what a killed agent had left: %s", name)
+    home = homes.create()
+    watcher = guardian.start(home)
+    become_subreaper()
+    try:
+        end = asyncio.run(_serve(connection, options, home))
+    finally:
+        if not watcher.clean():
+            log.warning("the guardian is still cleaning %s", home.path)
+    log.info("left: %s", end.reason) if end.status == 0 else log.error("%s", end.reason)
+    return end.status
+
+
+async def _serve(connection: Connection, options: Options, home: homes.Home) -> Exit:
+    return await Agent(connection, options, home).serve()
+
+
+class Agent:
+    """One pilot's agent. Construct it in a running event loop."""
+
+    def __init__(self, connection: Connection, options: Options, home: homes.Home) -> None:
+        self._facts = facts.job_facts(os.environ, options.walltime_end_s)
+        interface = options.interface or facts.interface_to(connection.endpoint)
+        self._address = facts.address_of(interface)
+        self._connection = connection
+        self._python = options.python
+        self._home = home
+        self._state = AgentState(options.grace_s, _on_our_clock(self._facts.walltime_end_s))
+        self._uplink = Uplink(connection, self._hello, self._ordered, lambda: self._take(CoordinatorLost()))
+        self._workers = Workers(home, self._take)
+        self._groups = Groups(home, interface, options.provider, self._take)
+        self._stops = Stops()
+        self._events: deque[Event] = deque()
+        self._taking = False
+        self._exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
+
+    async def serve(self) -> Exit:
+        """Serve the coordinator until there is a reason to leave; then all that was started is killed."""
+        for notice in guardian.NOTICES:
+            asyncio.get_running_loop().add_signal_handler(notice, self._signalled, notice)
+        log.info("agent %s on %s (%s), pid %d", self._home.path.name, self._facts.host, self._address, os.getpid())
+        self._workers.warm_up(self._python)
+        work: list[Coroutine[Any, Any, None]] = [self._uplink.run(), self._join_in_time(), self._tick()]
+        tasks = [asyncio.create_task(coroutine) for coroutine in work]
+        for task in tasks:
+            task.add_done_callback(self._failed)
+        try:
+            return await self._exit
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._close()
+
+    # --- events in --------------------------------------------------------------------------------------------------
+
+    def _take(self, event: Event) -> None:
+        """Feed the state machine; effects that cause events do not recurse."""
+        self._events.append(event)
+        if self._taking:
+            return
+        self._taking = True
+        try:
+            while self._events and not self._exit.done():
+                for effect in self._state.handle(time.monotonic(), self._events.popleft()):
+                    self._perform(effect)
+        finally:
+            self._taking = False
+
+    def _ordered(self, message: ToAgent) -> None:
+        if isinstance(message, Welcome):
+            self._workers.node = message.node
+        self._take(Ordered(message))
+
+    def _signalled(self, notice: signal.Signals) -> None:
+        self._take(Noticed(f"signal {notice.name}", self._state.notice_s))
+
+    async def _join_in_time(self) -> None:
+        try:
+            async with asyncio.timeout(JOIN_LIMIT_S):
+                await self._uplink.joined.wait()
+        except TimeoutError:
+            where = self._connection.endpoint
+            raise PilotError(f"no coordinator answered at {where} within {JOIN_LIMIT_S:.0f} s; is it up?") from None
+
+    async def _tick(self) -> None:
+        ticks = 0
+        while True:
+            await asyncio.sleep(TICK_S)
+            ticks += 1
+            self._take(Ticked())
+            self._groups.observe()
+            if ticks % LOOK_EVERY_TICKS == 0:
+                self._look_for_stopped()
+            for pid, status in proc.reap_orphans([*self._groups.pids(), *self._workers.server_pids()]):
+                self._workers.reaped(pid, status)
+
+    def _look_for_stopped(self) -> None:
+        workers = {pid: (trainer, 0) for trainer, pid in self._workers.pids()}
+        watched = workers | {pid: key for key, pid in self._groups.ranks()}
+        stopped = self._stops.look(time.monotonic(), [pid for pid in watched if proc.is_stopped(pid)])
+        for pid, stopped_s in stopped.items():
+            if self._state.welcome is not None and stopped_s > self._state.welcome.silent_s:
+                self._take(Stopped(*watched[pid], stopped_s))
+
+    def _failed(self, task: asyncio.Task[None]) -> None:
+        """Only a failure ends one of our tasks before we leave."""
+        if not task.cancelled() and not self._exit.done() and (error := task.exception()) is not None:
+            self._exit.set_exception(error)
+
+    # --- effects out ------------------------------------------------------------------------------------------------
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Send(message):
+                self._uplink.send(message)
+            case Tell(trainer, message):
+                self._workers.tell(trainer, message)
+            case Launch(message):
+                self._workers.launch(message)
+            case KillWorker(trainer):
+                self._workers.kill(trainer)
+            case RunMpiexec(message):
+                self._groups.lead(message)
+            case RunProxy(message):
+                self._run_proxy(effect)
+            case KillGeneration(trainer, generation):
+                self._groups.kill(trainer, generation)
+            case Note(text):
+                log.info("%s", text)
+            case Exit():
+                if not self._exit.done():
+                    self._exit.set_result(effect)
+            case _:
+                assert_never(effect)
+
+    def _run_proxy(self, effect: RunProxy) -> None:
+        socket = self._workers.socket_of(effect.message.trainer)
+        if socket is not None:
+            self._groups.join(effect.message, socket)
+
+    def _hello(self) -> Hello:
+        return Hello(
+            protocol=PROTOCOL,
+            version=__version__,
+            token=self._connection.token,
+            pilot=self._home.path.name,
+            host=self._facts.host,
+            address=self._address,
+            pid=os.getpid(),
+            job=self._facts.job,
+            restart=self._facts.restart,
+            walltime_end_s=self._facts.walltime_end_s,
+            workers=self._state.inventory(),
+        )
+
+    async def _close(self) -> None:
+        self._workers.close()
+        await self._groups.close()
+        self._uplink.close()
+        proc.kill(proc.tree(os.getpid())[1:])
+
+
+def _on_our_clock(unix_s: float | None) -> float | None:
+    return None if unix_s is None else time.monotonic() + unix_s - time.time()

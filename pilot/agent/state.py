@@ -1,0 +1,390 @@
+"""The agent's state machine: events in, effects out. Pure: no clock, no processes, no sockets.
+
+Theory of operation. The agent runs at most one worker per trainer, and per (trainer, generation) at most one mpiexec
+and one proxy. It does what the coordinator orders and tells what became of it; every order that has a completion gets
+one, also where what it is about is gone. What a worker says is passed on.
+
+    process                     ends                        what follows
+    worker, session opened      status 0                    ``WorkerDown`` when it is next asked for, or after a while:
+                                                            its leader may still be writing the trainer's last words
+    worker                      otherwise                   its generations are killed, ``WorkerDown``
+    proxy, mpiexec              status 0                    nothing: its generation has ended, or mpiexec will tell
+    proxy, mpiexec              otherwise                   the generation is *over*: killed here, ``GroupDown``
+    any                         killed by us                nothing
+
+A generation that is over stays over: later orders and messages about it are dropped. Without coordinator for
+``orphan_s``, or with a notice and none, the agent goes through its :class:`Farewell`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from pilot.agent import verdict
+from pilot.agent.farewell import Farewell
+from pilot.agent.vocabulary import (
+    CoordinatorLost,
+    Effect,
+    Event,
+    Exit,
+    GroupProcessEnded,
+    KillGeneration,
+    KillWorker,
+    Launch,
+    Note,
+    Noticed,
+    Ordered,
+    ProxiesNamed,
+    Role,
+    RunMpiexec,
+    RunProxy,
+    Said,
+    Send,
+    Stopped,
+    Tell,
+    Ticked,
+    WorkerEnded,
+)
+from pilot.io.wire import (
+    CheckpointDone,
+    GroupDown,
+    GroupUp,
+    JoinGroup,
+    KillGroup,
+    LaunchWorker,
+    LeadGroup,
+    Leave,
+    Leaving,
+    PartFromGroup,
+    Paused,
+    PauseMembers,
+    ProxyCommands,
+    Refused,
+    Remark,
+    Report,
+    StopProcess,
+    ToAgent,
+    Welcome,
+    WorkerDown,
+    WorkerFinished,
+    WorkerUp,
+    WriteState,
+)
+
+WALLTIME_MARGIN_S = 5.0
+"""How much earlier than its grace before the wall time's end a pilot says that it leaves."""
+
+FINISH_LIMIT_S = 120.0
+"""How long a worker whose script ended may be without the trainer having finished."""
+
+_NOBODY = "no worker of {} runs on this node"
+_PAUSE_SHARE = 1 / 3
+_FAREWELL_MIN_S = 60.0
+_MARGIN_SHARE = 0.1
+
+
+@dataclass(slots=True)
+class Worker:
+    """One worker. ``held``: it was in a group and may hold a state. ``ended``: it is gone, which is not told yet."""
+
+    trainer: str
+    up: bool = False
+    held: bool = False
+    step: int = 0
+    stop_reason: str | None = None
+    stuck_reason: str | None = None
+    ended: WorkerEnded | None = None
+    ended_s: float = 0.0
+
+
+@dataclass(slots=True)
+class AgentState:
+    """Everything that an agent knows.
+
+    Parameters
+    ----------
+    grace_s : the notice that this pilot gets, if its batch script knows better than the site's config
+    walltime_end_s : when the job ends, on the clock of ``handle``
+    """
+
+    grace_s: float | None = None
+    walltime_end_s: float | None = None
+    welcome: Welcome | None = None
+    workers: dict[str, Worker] = field(default_factory=dict)
+    groups: dict[tuple[str, int], set[Role]] = field(default_factory=dict)
+    farewell: Farewell | None = None
+    _over: set[tuple[str, int]] = field(default_factory=set)
+    _notice: Noticed | None = None
+    _deadline_s: float | None = None
+    _away_since_s: float | None = None
+
+    def handle(self, now_s: float, event: Event) -> list[Effect]:
+        """Take one event; what is to be done, in this order."""
+        match event:
+            case Ordered(message):
+                return self._ordered(now_s, message)
+            case Said():
+                return self._said(event)
+            case WorkerEnded():
+                return self._worker_ended(now_s, event)
+            case GroupProcessEnded():
+                return self._group_process_ended(event)
+            case ProxiesNamed(trainer, generation, commands):
+                known = (trainer, generation) in self.groups
+                return [Send(ProxyCommands(trainer, generation, list(commands)))] if known else []
+            case Stopped():
+                return self._stopped(event)
+            case Noticed():
+                return self._noticed(now_s, event)
+            case CoordinatorLost():
+                self._away_since_s = now_s if self._away_since_s is None else self._away_since_s
+                return []
+            case Ticked():
+                return self._ticked(now_s)
+            case _:
+                assert_never(event)
+
+    def inventory(self) -> list[tuple[str, int, int, bool]]:
+        """What ``Hello.workers`` says."""
+        return [(w.trainer, self._training(w.trainer), w.step, w.up) for w in self.workers.values() if w.ended is None]
+
+    # --- orders -----------------------------------------------------------------------------------------------------
+
+    def _ordered(self, now_s: float, message: ToAgent) -> list[Effect]:
+        match message:
+            case Welcome():
+                return self._welcomed(now_s, message)
+            case Refused(reason):
+                return [Exit(2, f"refused by the coordinator: {reason}")]
+            case Leave(reason):
+                return [Exit(0, reason)]
+            case LaunchWorker():
+                return self._launch(message)
+            case StopProcess(trainer, reason):
+                return self._stop(trainer, reason)
+            case LeadGroup():
+                return self._lead(message)
+            case JoinGroup():
+                return self._join(message)
+            case KillGroup():
+                return self._kill_group(message)
+            case PartFromGroup() | PauseMembers():
+                return self._pass_on(message)
+            case WriteState(trainer):
+                if self._lives(trainer):
+                    return [Tell(trainer, message)]
+                return [
+                    *self._report_ended(trainer),
+                    Send(CheckpointDone(trainer, 0, 0, asked=True, error=_NOBODY.format(trainer))),
+                ]
+            case _:
+                assert_never(message)
+
+    def _welcomed(self, now_s: float, message: Welcome) -> list[Effect]:
+        self.welcome = message
+        self._away_since_s = None
+        effects: list[Effect] = [Note(f"joined pool {message.coordinator} as {message.node}")]
+        if self._notice is not None and self._deadline_s is not None:
+            effects.append(Send(Leaving(self._notice.cause, max(0.0, self._deadline_s - now_s))))
+        return effects
+
+    def _launch(self, message: LaunchWorker) -> list[Effect]:
+        worker = self.workers.get(message.trainer)
+        if worker is None:
+            self.workers[message.trainer] = Worker(message.trainer)
+            return [Note(f"{message.trainer}: starting {message.script}"), Launch(message)]
+        return [Send(WorkerUp(message.trainer, 0.0))] if worker.up else []
+
+    def _stop(self, trainer: str, reason: str) -> list[Effect]:
+        worker = self.workers.get(trainer)
+        if worker is None:
+            return [Send(WorkerDown(trainer, "stopped", "it was not running"))]
+        worker.stop_reason = reason
+        if worker.ended is not None:
+            return self._report_ended(trainer)
+        return [Note(f"{trainer}: stopping: {reason}"), *self._end_groups(trainer), KillWorker(trainer)]
+
+    def _lead(self, message: LeadGroup) -> list[Effect]:
+        key = (message.trainer, message.generation)
+        if key in self._over:
+            return []
+        self.groups.setdefault(key, set()).add(Role.MPIEXEC)
+        return [RunMpiexec(message)]
+
+    def _join(self, message: JoinGroup) -> list[Effect]:
+        key = (message.trainer, message.generation)
+        if key in self._over:
+            return []
+        if not self._lives(message.trainer):
+            return [*self._report_ended(message.trainer), *self._give_up(key, _NOBODY.format(message.trainer))]
+        self.workers[message.trainer].held = True
+        self.groups.setdefault(key, set()).add(Role.PROXY)
+        note = f"{message.trainer}: rank {message.rank} of {message.size} in generation {message.generation}"
+        return [Note(note), Tell(message.trainer, message), RunProxy(message)]
+
+    def _kill_group(self, message: KillGroup) -> list[Effect]:
+        key = (message.trainer, message.generation)
+        self._over.add(key)
+        self.groups.pop(key, None)
+        tell = [Tell(message.trainer, message)] if self._lives(message.trainer) else []
+        return [KillGeneration(*key), *tell]
+
+    def _pass_on(self, message: PartFromGroup | PauseMembers) -> list[Effect]:
+        trainer = message.trainer
+        if self._lives(trainer):
+            return [Tell(trainer, message)]
+        key = (trainer, message.generation)
+        return [*self._report_ended(trainer), *self._give_up(key, _NOBODY.format(trainer))]
+
+    # --- what workers say -------------------------------------------------------------------------------------------
+
+    def _said(self, event: Said) -> list[Effect]:
+        message, worker = event.message, self.workers.get(event.trainer)
+        if worker is None or getattr(message, "trainer", None) != event.trainer:
+            return [Note(f"{event.trainer}: a {type(message).__name__} that is not its own was dropped")]
+        match message:
+            case WorkerUp(_, warm_s):
+                worker.up = True
+                return [Note(f"{event.trainer}: warm after {warm_s:.1f} s"), Send(message)]
+            case GroupUp() | Report() | WorkerFinished():
+                worker.step = message.step
+                return [Send(message)]
+            case Paused():
+                worker.step = message.step
+                return [Send(message), *(self.farewell.paused(event.trainer) if self.farewell else [])]
+            case CheckpointDone():
+                ended = self.farewell.done(event.trainer) if self.farewell and message.asked else []
+                return [Send(message), *ended]
+            case GroupDown(_, generation, reason):
+                return self._give_up((event.trainer, generation), reason)
+            case Remark():
+                return [Send(message)]
+            case _:
+                return [Note(f"{event.trainer}: a worker does not say {type(message).__name__}; dropped")]
+
+    # --- ends of processes ------------------------------------------------------------------------------------------
+
+    def _worker_ended(self, now_s: float, event: WorkerEnded) -> list[Effect]:
+        worker = self.workers[event.trainer]
+        worker.ended, worker.ended_s = event, now_s
+        if event.status == 0 and worker.up and worker.stop_reason is None and self.farewell is None:
+            return [Note(f"{event.trainer}: the script ended")]
+        return self._report_ended(event.trainer)
+
+    def _report_ended(self, trainer: str) -> list[Effect]:
+        """Say what became of a worker that is gone, if that was not said yet."""
+        worker = self.workers.get(trainer)
+        if worker is None or worker.ended is None:
+            return []
+        event = worker.ended
+        del self.workers[trainer]
+        cause, detail = verdict.on_exit(event, worker.up, worker.stop_reason, worker.stuck_reason)
+        return [
+            Note(f"{event.trainer}: worker {cause.value}: {detail.splitlines()[-1] if detail else ''}"),
+            *self._end_groups(event.trainer),
+            Send(WorkerDown(event.trainer, cause.value, detail, event.log)),
+            *(self.farewell.done(event.trainer) if self.farewell else []),
+        ]
+
+    def _group_process_ended(self, event: GroupProcessEnded) -> list[Effect]:
+        key = (event.trainer, event.generation)
+        roles = self.groups.get(key)
+        if roles is None:
+            return []
+        roles.discard(event.role)
+        if event.status != 0:
+            return self._give_up(key, verdict.on_group(event))
+        if not roles:
+            del self.groups[key]
+        return []
+
+    def _stopped(self, event: Stopped) -> list[Effect]:
+        worker = self.workers.get(event.trainer)
+        if worker is None or worker.ended is not None:
+            return []
+        reason = f"stopped (SIGSTOP) for {event.stopped_s:.0f} s"
+        if event.generation:
+            return self._give_up((event.trainer, event.generation), f"a rank process was {reason}")
+        worker.stuck_reason = f"{reason}, then killed"
+        return [KillWorker(event.trainer)]
+
+    def _give_up(self, key: tuple[str, int], reason: str) -> list[Effect]:
+        """The generation cannot go on: end it here, and say so once."""
+        if key in self._over:
+            return []
+        self._over.add(key)
+        self.groups.pop(key, None)
+        trainer, generation = key
+        tell = [Tell(trainer, KillGroup(trainer, generation, reason))] if self._lives(trainer) else []
+        note = Note(f"{trainer}: generation {generation} is over: {reason}")
+        return [note, KillGeneration(trainer, generation), *tell, Send(GroupDown(trainer, generation, reason))]
+
+    def _end_groups(self, trainer: str) -> list[Effect]:
+        """Silently: the end of the worker says it all."""
+        keys = [key for key in self.groups if key[0] == trainer]
+        for key in keys:
+            self._over.add(key)
+            del self.groups[key]
+        return [KillGeneration(*key) for key in keys]
+
+    # --- leaving ----------------------------------------------------------------------------------------------------
+
+    def _noticed(self, now_s: float, event: Noticed) -> list[Effect]:
+        if self._notice is not None:
+            return []
+        self._notice = event
+        self._deadline_s = now_s + event.grace_s
+        if self.farewell is not None:
+            self.farewell.end_s = min(self.farewell.end_s, self._deadline_s)
+        if self.welcome is None:
+            return [Exit(0, f"{event.cause}, before it had joined")]
+        note = Note(f"notice: {event.cause}; {event.grace_s:.0f} s are left")
+        return [note] if self._away_since_s is not None else [note, Send(Leaving(event.cause, event.grace_s))]
+
+    def _ticked(self, now_s: float) -> list[Effect]:
+        if self.farewell is not None:
+            return self.farewell.tick(now_s)
+        if self._notice is not None and self._deadline_s is not None:
+            margin_s = min(1.0, _MARGIN_SHARE * self._notice.grace_s)
+            if now_s >= self._deadline_s - margin_s:
+                return [Exit(0, f"{self._notice.cause}: the time given is over")]
+        overdue = [w.trainer for w in self.workers.values() if w.ended and now_s - w.ended_s > FINISH_LIMIT_S]
+        reports = [effect for trainer in overdue for effect in self._report_ended(trainer)]
+        return reports or self._noticed_walltime(now_s) or self._orphaned(now_s)
+
+    def _noticed_walltime(self, now_s: float) -> list[Effect]:
+        if self.walltime_end_s is None or self._notice is not None:
+            return []
+        left_s = self.walltime_end_s - now_s
+        if left_s > self.notice_s + WALLTIME_MARGIN_S:
+            return []
+        return self._noticed(now_s, Noticed("wall time", max(0.0, min(left_s, self.notice_s))))
+
+    def _orphaned(self, now_s: float) -> list[Effect]:
+        """Begin the farewell when the coordinator has been away for too long."""
+        if self._away_since_s is None or self.welcome is None:
+            return []
+        left_s = max(self.notice_s, _FAREWELL_MIN_S) if self._deadline_s is None else self._deadline_s - now_s
+        patience_s = self.welcome.orphan_s if self._deadline_s is None else min(self.welcome.orphan_s, left_s / 4)
+        if now_s - self._away_since_s < patience_s:
+            return []
+        holders = {w.trainer: self._training(w.trainer) for w in self.workers.values() if w.held and not w.ended}
+        reason = f"no coordinator for {now_s - self._away_since_s:.0f} s"
+        self.farewell = Farewell(reason, holders, now_s + left_s * _PAUSE_SHARE, now_s + left_s * (1 - _MARGIN_SHARE))
+        return self.farewell.begin()
+
+    @property
+    def notice_s(self) -> float:
+        """The notice that this pilot gets before it is killed."""
+        if self.grace_s is not None:
+            return self.grace_s
+        return self.welcome.grace_s if self.welcome is not None else 0.0
+
+    def _lives(self, trainer: str) -> bool:
+        worker = self.workers.get(trainer)
+        return worker is not None and worker.ended is None
+
+    def _training(self, trainer: str) -> int:
+        """The generation in which the worker trains: the oldest one that lives (a younger one waits for its switch)."""
+        return min((number for name, number in self.groups if name == trainer), default=0)

@@ -1,0 +1,57 @@
+"""What an exit means, in the core's causes and in words for people. Pure."""
+
+from __future__ import annotations
+
+import signal
+
+from pilot.agent.vocabulary import GroupProcessEnded, WorkerEnded
+from pilot.core.events import ExitCause
+
+_TAIL_LINES = 12
+_NO_SESSION = "the script ended without opening a pilot.train session, so there was nothing to train"
+
+_NOT_FINISHED = "the script ended on a node (status 0) while the trainer had not finished"
+
+
+def on_exit(event: WorkerEnded, up: bool, stop_reason: str | None, stuck_reason: str | None) -> tuple[ExitCause, str]:
+    """Cause and detail of a worker's end.
+
+    Parameters
+    ----------
+    up : it had opened its session
+    stop_reason : why we were told to stop it; None: we were not
+    stuck_reason : why we killed it without having been told to; None: we did not
+    """
+    if stop_reason is not None:
+        return ExitCause.STOPPED, stop_reason
+    if stuck_reason is not None:
+        return ExitCause.DIED, stuck_reason
+    if event.status is None:
+        return ExitCause.RAISED, event.tail
+    if event.status < 0:
+        return ExitCause.DIED, _by_signal(-event.status)
+    if event.status > 0:
+        return ExitCause.RAISED, last_words(event.tail) or f"the script ended with exit status {event.status}"
+    return ExitCause.RAISED, _NOT_FINISHED if up else _NO_SESSION
+
+
+def on_group(event: GroupProcessEnded) -> str:
+    """Why the generation is over, in one line."""
+    how = f"ended with status {event.status}" if event.status > 0 else f"was {_by_signal(-event.status)}"
+    lines = event.tail.strip().splitlines()
+    return f"{event.role.value} {how}" + (f": {lines[-1]}" if lines else "")
+
+
+def last_words(tail: str) -> str:
+    """The last traceback in ``tail``, cut to its last lines; without one, the last lines."""
+    lines = tail.rstrip().splitlines()
+    starts = [index for index, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
+    return "\n".join(lines[starts[-1] if starts else 0 :][-_TAIL_LINES:])
+
+
+def _by_signal(number: int) -> str:
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        name = f"signal {number}"
+    return f"killed by {name}" + (" (by hand, or out of memory)" if number == signal.SIGKILL else "")

@@ -1,0 +1,71 @@
+"""``pilot agent``: what runs on a node."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+import click
+
+_EPILOG = """\b
+Example, in a batch script of the preemptable queue:
+  export PILOT_CONNECTION=$HOME/.local/state/pilot/polaris/connection.json
+  exec pilot agent --interface hsn0
+"""
+
+
+@click.command(name="agent", epilog=_EPILOG)
+@click.option(
+    "--connection",
+    envvar="PILOT_CONNECTION",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The pool's connection file (connection.json in the run directory of `pilot up`).  [env: PILOT_CONNECTION]",
+)
+@click.option(
+    "--interface",
+    envvar="PILOT_INTERFACE",
+    help="Network interface for MPI, e.g. hsn0; default: the one towards the coordinator.  [env: PILOT_INTERFACE]",
+)
+@click.option(
+    "--fabric",
+    envvar="PILOT_FABRIC",
+    default="tcp",
+    show_default=True,
+    help="libfabric provider for MPI.  [env: PILOT_FABRIC]",
+)
+@click.option("--python", default=sys.executable, help="Interpreter to warm up at once; default: the agent's own.")
+@click.option(
+    "--walltime-end",
+    "walltime_end_s",
+    type=float,
+    envvar="PILOT_WALLTIME_END",
+    help="When the job ends, in Unix time; default: Slurm's word.  [env: PILOT_WALLTIME_END]",
+)
+@click.option(
+    "--grace-s",
+    type=click.FloatRange(min=0),
+    envvar="PILOT_GRACE_S",
+    help="Seconds between the notice and the kill; default: what the site file says.  [env: PILOT_GRACE_S]",
+)
+def command(
+    connection: Path,
+    interface: str | None,
+    fabric: str,
+    python: str,
+    walltime_end_s: float | None,
+    grace_s: float | None,
+) -> None:
+    """Join the pool of a coordinator with this node, and serve it until told to leave.
+
+    Runs in the foreground and logs to standard error. A signal (TERM, INT, USR1, …) is a notice: the pilot says so to
+    the coordinator and leaves when it may, within the grace. Ends with 0 when it left in good order, with 2 when it
+    was refused or the input is wrong.
+    """
+    from pilot.agent.runner import Options, run
+    from pilot.io.connection import load
+
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    options = Options(interface, fabric, python, walltime_end_s, grace_s)
+    sys.exit(run(load(connection), options))

@@ -1,0 +1,136 @@
+"""What /proc knows of this user's processes: who carries a mark, who descends from whom, what is mapped."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import psutil
+
+SHARED_MEMORY = Path("/dev/shm")
+
+_PROC = Path("/proc")
+_GONE_SUFFIX = " (deleted)"
+_SETTLE_S = 0.2
+
+
+def marked(*entries: str) -> list[psutil.Process]:
+    """Living processes of this user that have all ``entries`` (``NAME=value``) in their environment.
+
+    That is the environment at exec: a process that was forked has its parent's, one that ran ``env -i`` has none.
+    """
+    wanted = {os.fsencode(entry) for entry in entries}
+    return [process for pid in _own_pids() if wanted <= _environment(pid) and (process := _process(pid))]
+
+
+def tree(pid: int) -> list[psutil.Process]:
+    """The process and all that descends from it; empty where it is gone."""
+    root = _process(pid)
+    if root is None:
+        return []
+    try:
+        return [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def session(leader: int) -> list[psutil.Process]:
+    """This user's living processes in the session that ``leader`` began."""
+    return [process for pid in _own_pids() if _session(pid) == leader and (process := _process(pid))]
+
+
+def kill(processes: Iterable[psutil.Process]) -> None:
+    """SIGKILL each; those that are gone (or whose pid is another's by now) are left alone."""
+    for process in processes:
+        try:
+            process.kill()
+        except psutil.Error:
+            continue
+
+
+def kill_marked(*entries: str, limit_s: float = 5.0) -> list[int]:
+    """Kill all :func:`marked` processes until no new ones turn up; the pids that still live after ``limit_s``."""
+    deadline_s = time.monotonic() + limit_s
+    while found := marked(*entries):
+        kill(found)
+        psutil.wait_procs(found, timeout=_SETTLE_S)
+        if time.monotonic() > deadline_s:
+            return [process.pid for process in found]
+    return []
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether the process is stopped (SIGSTOP, SIGTSTP) or traced."""
+    process = _process(pid)
+    try:
+        return process is not None and process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def segments(pid: int) -> set[str]:
+    """Names under /dev/shm that the process has mapped; empty where it is gone."""
+    prefix = f"{SHARED_MEMORY}/"
+    try:
+        lines = (_PROC / str(pid) / "maps").read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return set()
+    paths = (line.split(maxsplit=5)[5] for line in lines if prefix in line)
+    return {path[len(prefix) :] for path in paths if path.startswith(prefix) and not path.endswith(_GONE_SUFFIX)}
+
+
+def unlink_segments(names: Iterable[str]) -> None:
+    """Remove those of the segments that are there and are this user's."""
+    for name in names:
+        path = SHARED_MEMORY / name
+        try:
+            if path.lstat().st_uid == os.getuid():
+                path.unlink()
+        except FileNotFoundError:
+            continue
+
+
+def reap_orphans(own: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Collect ended children other than ``own``: (pid, wait status) of each, as a subreaper must."""
+    known = set(own)
+    while True:
+        try:
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return
+        if ended is None or ended.si_pid in known:
+            return
+        yield os.waitpid(ended.si_pid, 0)
+
+
+def _process(pid: int) -> psutil.Process | None:
+    try:
+        return psutil.Process(pid)
+    except psutil.NoSuchProcess:
+        return None
+
+
+def _own_pids() -> Iterator[int]:
+    user = os.getuid()
+    for entry in os.scandir(_PROC):
+        try:
+            if entry.name.isdecimal() and entry.stat().st_uid == user:
+                yield int(entry.name)
+        except FileNotFoundError:
+            continue
+
+
+def _session(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return -1
+
+
+def _environment(pid: int) -> set[bytes]:
+    try:
+        return set((_PROC / str(pid) / "environ").read_bytes().split(b"\0"))
+    except OSError:
+        return set()

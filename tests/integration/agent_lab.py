@@ -1,0 +1,191 @@
+"""A coordinator that does as the test says, and real agents that connect to it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+import zmq
+
+from pilot import __version__
+from pilot.agent.home import MARK
+from pilot.io import connection, proc
+from pilot.io.wire import Heartbeat, Hello, LaunchWorker, Message, Refused, Welcome, decode_at_coordinator, encode
+
+TOKEN = "enrolment-token-of-this-test"
+LIMIT_S = 60.0
+
+M = TypeVar("M", bound=Message)
+
+
+def until(condition: Callable[[], bool], what: str, limit_s: float = LIMIT_S) -> float:
+    """Wait for ``condition`` with a deadline; how long it took."""
+    started_s = time.monotonic()
+    while not condition():
+        assert time.monotonic() - started_s < limit_s, f"not within {limit_s} s: {what}"
+        time.sleep(0.01)
+    return time.monotonic() - started_s
+
+
+@dataclass
+class Peer:
+    """One agent as the coordinator sees it."""
+
+    identity: bytes
+    hello: Hello
+    inbox: list[Message] = field(default_factory=list)
+
+    @property
+    def mark(self) -> str:
+        return f"{MARK}={self.hello.pilot}"
+
+    def processes(self) -> list[psutil.Process]:
+        """What the agent started and still lives."""
+        return [p for p in proc.marked(self.mark) if p.status() != psutil.STATUS_ZOMBIE]
+
+
+class Coordinator:
+    """A ROUTER with CURVE. Answers ``Hello`` with ``Welcome``; everything else is the test's."""
+
+    def __init__(self, folder: Path, port: int | None = None, keys: tuple[bytes, bytes] | None = None) -> None:
+        self.keys = keys or zmq.curve_keypair()
+        self.context = zmq.Context()
+        self.socket = self.context.socket(zmq.ROUTER)
+        self.socket.curve_server = True
+        self.socket.curve_publickey, self.socket.curve_secretkey = self.keys
+        self.socket.linger = 0
+        self.socket.bind(f"tcp://127.0.0.1:{port or '*'}")
+        endpoint = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.port = int(endpoint.rpartition(":")[2])
+        self.file = folder / "connection.json"
+        self.welcome = dict(coordinator="lab", heartbeat_s=0.2, silent_s=5.0, orphan_s=30.0, grace_s=10.0)
+        self.peers: dict[bytes, Peer] = {}
+        connection.write(
+            self.file, connection.Connection(endpoint, self.keys[0].decode(), TOKEN, "lab", __version__)
+        )
+
+    def close(self) -> None:
+        self.context.destroy(linger=0)
+
+    def send(self, peer: Peer, message: Message) -> None:
+        self.socket.send_multipart([peer.identity, encode(message)])
+
+    def peer(self, agent: subprocess.Popen[bytes]) -> Peer:
+        """The agent, once it has registered (again, where it is known already)."""
+
+        def here() -> Peer | None:
+            assert agent.poll() is None, f"the agent ended with status {agent.returncode}"
+            return next((p for p in self.peers.values() if p.hello.pid == agent.pid), None)
+
+        self._pump_until(lambda: here() is not None, f"Hello of {agent.pid}", LIMIT_S)
+        found = here()
+        assert found is not None
+        return found
+
+    def expect(self, peer: Peer, kind: type[M], limit_s: float = LIMIT_S) -> M:
+        """The next message of ``kind`` from ``peer``; earlier ones of other kinds stay where they are."""
+
+        def found() -> M | None:
+            return next((m for m in peer.inbox if isinstance(m, kind)), None)
+
+        self._pump_until(lambda: found() is not None, f"{kind.__name__}, only {peer.inbox}", limit_s)
+        message = found()
+        assert message is not None
+        peer.inbox.remove(message)
+        return message
+
+    def pump(self, for_s: float) -> None:
+        """Take in what comes for a while."""
+        end_s = time.monotonic() + for_s
+        while (left_s := end_s - time.monotonic()) > 0:
+            self._take(left_s)
+
+    def _pump_until(self, done: Callable[[], bool], what: str, limit_s: float) -> None:
+        end_s = time.monotonic() + limit_s
+        while not done():
+            left_s = end_s - time.monotonic()
+            assert left_s > 0, f"not within {limit_s} s: {what}"
+            self._take(left_s)
+
+    def _take(self, limit_s: float) -> None:
+        if not self.socket.poll(limit_s * 1000):
+            return
+        identity, frame = self.socket.recv_multipart()
+        message = decode_at_coordinator(frame)
+        if isinstance(message, Hello):
+            if message.token != TOKEN:
+                self.socket.send_multipart([identity, encode(Refused("the token is wrong"))])
+                return
+            self.peers[identity] = Peer(identity, message)
+            node = f"{message.host}.{message.pilot}"
+            self.socket.send_multipart([identity, encode(Welcome(node=node, **self.welcome))])
+        elif not isinstance(message, Heartbeat) and identity in self.peers:
+            self.peers[identity].inbox.append(message)
+
+
+class Agents:
+    """Real ``pilot agent`` processes with a temporary directory of their own; all are gone after :meth:`close`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.temporary = folder / "t"
+        self.temporary.mkdir()
+        self.running: list[subprocess.Popen[bytes]] = []
+
+    def start(self, file: Path, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+        log = (self.folder / f"agent{len(self.running)}.err").open("wb")
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "PILOT"))}
+        more = {"TMPDIR": str(self.temporary), "OMP_NUM_THREADS": "1", "PILOT_CONNECTION": str(file)} | environment
+        command = [sys.executable, "-m", "pilot.cli.main", "agent", *arguments]
+        self.running.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log, env=inherited | more))
+        return self.running[-1]
+
+    def said(self, agent: subprocess.Popen[bytes]) -> str:
+        return (self.folder / f"agent{self.running.index(agent)}.err").read_text()
+
+    def homes(self) -> list[Path]:
+        return list(self.temporary.iterdir())
+
+    def close(self) -> None:
+        for agent in self.running:
+            if agent.poll() is None:
+                agent.send_signal(signal.SIGCONT)
+                proc.kill(proc.tree(agent.pid))
+                agent.wait()
+        marks = [f"{MARK}={home.name}" for home in self.homes()]
+        until(lambda: not any(proc.marked(mark) for mark in marks), "the end of all processes")
+
+
+def launch(folder: Path, script: str, trainer: str = "t1", python: str = sys.executable) -> LaunchWorker:
+    """An order to run ``script`` (its text)."""
+    path = folder / f"{trainer}.py"
+    path.write_text(script)
+    return LaunchWorker(
+        trainer=trainer,
+        script=path.name,
+        script_sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+        arguments=["--lr", "0.1"],
+        cwd=str(folder),
+        python=python,
+        environment={"FROM_USER": "yes"},
+        directory=str(folder / "trainers" / trainer),
+        checkpoint_interval_s=60.0,
+        checkpoints_kept=2,
+    )
+
+
+def lab(tmp_path: Path) -> Iterator[tuple[Coordinator, Agents]]:
+    """Body of the fixture."""
+    coordinator, agents = Coordinator(tmp_path), Agents(tmp_path)
+    yield coordinator, agents
+    agents.close()
+    coordinator.close()
