@@ -26,7 +26,7 @@ from pilot.core.events import (
 )
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
 from pilot.core.ledger import Ledger
-from pilot.core.problem import Plan
+from pilot.core.problem import Plan, Problem
 
 REMARKS_KEPT = 20
 
@@ -73,13 +73,13 @@ class Monitor:
         self.joined_s: dict[NodeId, float] = {}
         self.solves: list[SolveTimes] = []
         self.failed_solves = 0
-        self.last_plan: Plan | None = None
+        self.last: tuple[Problem, Plan] | None = None
         self.node_seconds = 0.0
         self.open_for_s: defaultdict[tuple[TrainerId, ...], float] = defaultdict(float)
         """How long which trainers (in the order of submission) were there and not at their end."""
         self.open_node_seconds = 0.0
         self._forming: dict[tuple[TrainerId, Generation], FormGroup] = {}
-        self._asked_s: dict[PlanId, float] = {}
+        self._asked: dict[PlanId, tuple[Problem, float]] = {}
         self._remarks: dict[str, deque[str]] = {}
 
     @property
@@ -130,7 +130,7 @@ class Monitor:
             case PlanReady():
                 self._planned(event)
             case PlanFailed():
-                self.failed_solves += self._asked_s.pop(event.plan_id, None) is not None
+                self.failed_solves += self._asked.pop(event.plan_id, None) is not None
             case GroupFormed():
                 self._formed(event)
             case GroupBroken() | GroupPaused():
@@ -147,7 +147,7 @@ class Monitor:
     def _commanded(self, command: Command) -> None:
         match command:
             case Solve():
-                self._asked_s = {command.plan_id: self.now_s}
+                self._asked[command.plan_id] = (command.problem, self.now_s)
             case FormGroup():
                 self._forming[command.trainer, command.generation] = command
             case DissolveGroup():
@@ -159,9 +159,10 @@ class Monitor:
                 pass
 
     def _planned(self, event: PlanReady) -> None:
-        asked_s = self._asked_s.pop(event.plan_id, None)
-        if asked_s is not None:
-            self.last_plan = event.plan
+        asked = self._asked.pop(event.plan_id, None)
+        if asked is not None:
+            problem, asked_s = asked
+            self.last = (problem, event.plan)
             self.solves.append(SolveTimes(event.plan.build_s, event.plan.solve_s, self.now_s - asked_s))
 
     def _formed(self, event: GroupFormed) -> None:

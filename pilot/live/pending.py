@@ -7,7 +7,7 @@ is not pending is stale or a repetition: the driver drops it, which makes every 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pilot.core.commands import (
     CloseTrainer,
@@ -60,6 +60,19 @@ class Pending:
         self._completed(event)
         for command in commands:
             self._given(now_s, command)
+
+    def restart(self, now_s: float) -> None:
+        """The time that nobody was there to wait does not count."""
+        for waiting in (self.workers, self.forming, self.pausing, self.writing):
+            for key, (command, _) in waiting.items():
+                waiting[key] = (command, now_s)  # type: ignore[index, assignment]
+
+    def on(self, node: NodeId) -> list[Command]:
+        """What waits for ``node``, and can be asked of it once more."""
+        waiting = [*self.workers.items(), *self.writing.items()]
+        out: list[Command] = [command for (_, where), (command, _) in waiting if where == node]
+        out += [replace(pause, members=(node,)) for pause, _ in self.pausing.values() if node in pause.members]
+        return out + [release for where, release in self.released.items() if where == node]
 
     def _given(self, now_s: float, command: Command) -> None:
         match command:

@@ -1,0 +1,271 @@
+"""Where everything meets: messages of agents come in as events of the core, time passes, losses are noticed.
+
+The one loop of the coordinator. It never waits for anything but time and messages: the disk has its own thread, the
+solver its own process, and effects go out from a task that waits for the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import re
+from collections.abc import Callable, Iterable
+
+from pilot import __version__
+from pilot.core.events import Event, GroupBroken
+from pilot.core.ids import NodeId, TrainerId
+from pilot.io.site import Site
+from pilot.io.wire import (
+    PROTOCOL,
+    CheckpointDone,
+    FromAgent,
+    GroupDown,
+    GroupUp,
+    Heartbeat,
+    Hello,
+    Leave,
+    Leaving,
+    Message,
+    Paused,
+    ProxyCommands,
+    Remark,
+    Report,
+    Request,
+    Welcome,
+    WorkerDown,
+    WorkerFinished,
+    WorkerUp,
+)
+from pilot.live import rejoin
+from pilot.live.driver import Driver
+from pilot.live.effects import Effects, Solver
+from pilot.live.facts import Facts
+from pilot.live.gather import Gather
+from pilot.live.launch import Launches
+from pilot.live.roster import Pilot, Roster
+from pilot.live.server import Link, Server
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.5
+"""Time-outs of commands are noticed so late at most."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+Answer = Callable[[Link, Request], None]
+
+
+class Hub:
+    """Connects the server, the driver and the effects. ``answer`` gets the CLI's requests, once their token is
+    checked."""
+
+    def __init__(
+        self, site: Site, pool: str, token: str, server: Server, driver: Driver, launches: Launches, solver: Solver
+    ) -> None:
+        self._site = site
+        self._pool = pool
+        self._token = token.encode()
+        self._server = server
+        self.driver = driver
+        self.roster = Roster(site)
+        self._gather = Gather()
+        self._facts = Facts(driver.core, driver.pending, self._broke)
+        self.effects = Effects(site, driver.pending, launches, solver, self.send, self.lose)
+        self._stir = asyncio.Event()
+        self.answer: Answer = lambda link, _: server.refuse(link, "the coordinator is still starting")
+
+    async def run(self) -> None:
+        """Serve until cancelled, or until something fails that must not be survived (the journal, an invariant)."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.driver.run(self.effects.perform))
+            tasks.create_task(self._keep_time())
+            tasks.create_task(self._server.run(self))
+
+    def send(self, node: NodeId, message: Message) -> None:
+        """Send to a node. What does not reach it is asked for again when it comes back, or it is lost with the node."""
+        pilot = self.roster.pilots.get(node)
+        if pilot is None or not pilot.here:
+            return
+        assert pilot.link is not None
+        if not self._server.send(pilot.link, message):
+            self.closed(pilot.link)
+
+    def lose(self, node: NodeId, why: str) -> None:
+        """``node`` is lost: the core is told with what else happens now, and a pilot that still lives has to leave."""
+        if node not in self.roster.pilots:
+            return
+        log.warning("node %s is lost: %s", node, why)
+        self.send(node, Leave(f"it counts as lost: {why}"))
+        self.roster.remove(node, why)
+        self._gather.lost(self.driver.clock(), node, why)
+        self._stir.set()
+
+    # --- time -----------------------------------------------------------------------------------------------------
+
+    async def _keep_time(self) -> None:
+        while True:
+            now_s = self.driver.clock()
+            self._pass_time(now_s)
+            soonest_s = min(now_s + TICK_S, self.roster.due_s(now_s), self._gather.due_s or now_s + TICK_S)
+            try:
+                async with asyncio.timeout(max(0.0, soonest_s - self.driver.clock())):
+                    await self._stir.wait()
+            except TimeoutError:
+                pass
+            self._stir.clear()
+
+    def _pass_time(self, now_s: float) -> None:
+        for node, why in self.roster.lost(now_s, self._holders):
+            self.lose(node, why)
+        for event in self.effects.overdue(now_s):
+            self._post([event])
+        if self._gather.due_s is not None and self.driver.clock() >= self._gather.due_s:
+            self._post(self._gather.take(now_s, self._undecided))
+
+    def _holders(self, node: NodeId) -> Iterable[NodeId]:
+        """Who holds the state that ``node`` holds."""
+        occupant = self.driver.core.pool.occupant.get(node)
+        trainer = self.driver.core.trainers[occupant] if occupant is not None else None
+        return trainer.holders() if trainer is not None and trainer.holds_state(node) else ()
+
+    def _undecided(self, event: GroupBroken) -> bool:
+        group = self.driver.pending.groups.get((event.trainer, event.generation))
+        return group is not None and any(self.roster.undecided(node) for node in group.members)
+
+    def _broke(self, event: GroupBroken) -> None:
+        self._gather.broken(self.driver.clock(), event)
+        self._stir.set()
+
+    def _post(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self.driver.post(event)
+
+    # --- connections ----------------------------------------------------------------------------------------------
+
+    def closed(self, link: Link) -> None:
+        """A connection closed: its pilot is lost, unless it comes back at once."""
+        pilot = self.roster.closed(self.driver.clock(), link)
+        if pilot is not None:
+            log.info("the connection of %s closed", pilot.node)
+            self._stir.set()
+
+    def received(self, link: Link, message: FromAgent | Request) -> None:
+        """Check who says it, then act on it."""
+        match message:
+            case Request():
+                self._asked(link, message)
+            case Hello():
+                self._greeted(link, message)
+            case _:
+                pilot = self.roster.at(link)
+                if pilot is None:
+                    log.warning("dropped a %s from %s, which is not registered", type(message).__name__, link.address)
+                    return
+                self.roster.heard(self.driver.clock(), pilot)
+                self._said(pilot, message)
+
+    def _asked(self, link: Link, request: Request) -> None:
+        if request.protocol != PROTOCOL:
+            self._server.refuse(link, f"protocol {request.protocol}; this coordinator speaks {PROTOCOL}")
+        elif not self._knows(request.token):
+            self._server.refuse(link, "wrong token: the connection file is not this coordinator's")
+        else:
+            self.answer(link, request)
+
+    def _knows(self, token: str) -> bool:
+        return hmac.compare_digest(token.encode(errors="replace"), self._token)
+
+    # --- pilots ---------------------------------------------------------------------------------------------------
+
+    def _greeted(self, link: Link, hello: Hello) -> None:
+        node = NodeId(f"{hello.host}.{hello.pilot}")
+        if reason := self._objection(node, hello):
+            self._server.refuse(link, reason)
+            return
+        if node in self.roster.gone:
+            log.warning("refused pilot %s: it counts as lost (%s)", node, self.roster.gone[node])
+            self._server.send(link, Leave(f"this pilot counts as lost: {self.roster.gone[node]}"))
+            return
+        self._enter(link, node, hello)
+
+    def _objection(self, node: NodeId, hello: Hello) -> str:
+        if hello.protocol != PROTOCOL or hello.version != __version__:
+            ours = f"{__version__} (protocol {PROTOCOL})"
+            return f"a pilot of version {hello.version} (protocol {hello.protocol}); this coordinator is {ours}"
+        if not self._knows(hello.token):
+            return "wrong token: the connection file is not this coordinator's"
+        if not (_NAME.fullmatch(hello.host) and _NAME.fullmatch(hello.pilot)):
+            return f"not a name for a node: {node[:80]!r}"
+        if self.driver.core.draining and node not in self.roster.pilots:
+            return "the pool is being shut down"
+        return ""
+
+    def _enter(self, link: Link, node: NodeId, hello: Hello) -> None:
+        now_s = self.driver.clock()
+        for earlier in self.roster.earlier_lives(hello):
+            self.lose(earlier, f"its job {hello.job} was requeued")
+        new = self.roster.register(now_s, node, link, hello)
+        site = self._site
+        welcome = Welcome(node, self._pool, site.heartbeat_s, site.silent_s, site.orphan_s, site.grace_s)
+        self._server.send(link, welcome)
+        log.info("%s %s (%s, job %s)", node, "joined" if new else "came back", hello.address, hello.job or "none")
+        there = rejoin.says(hello.workers)
+        for message in rejoin.strays(self.driver.core, node, there):
+            self.send(node, message)
+        if new:
+            self._gather.joined(now_s, node)
+            self._stir.set()
+            return
+        self._post(rejoin.missed(self.driver.core, self.driver.pending, node, there))
+        for command in self.driver.pending.on(node):
+            self.effects.perform(command)
+
+    def _said(self, pilot: Pilot, message: FromAgent) -> None:
+        node = pilot.node
+        match message:
+            case Heartbeat():
+                pass
+            case Leaving():
+                self._leaving(pilot, message)
+            case WorkerUp():
+                self._post(self._facts.worker_up(node, message))
+            case WorkerDown():
+                self._post(self._facts.worker_down(node, message))
+            case ProxyCommands():
+                if self._facts.may_lead(node, message):
+                    self.effects.join(message)
+            case GroupUp():
+                self._post(self._facts.group_up(node, message))
+            case GroupDown():
+                self._facts.group_down(node, message)
+            case Paused():
+                self._post(self._facts.paused(node, message))
+            case CheckpointDone():
+                self._checkpoint_done(node, message)
+            case Report():
+                self._post(self._facts.report(node, message))
+            case WorkerFinished():
+                self._post(self._facts.finished(node, message))
+            case Remark():
+                self._remark(message.trainer, message.text)
+            case _:
+                log.warning("%s sent a %s, which an agent does not send", node, type(message).__name__)
+
+    def _leaving(self, pilot: Pilot, message: Leaving) -> None:
+        if not pilot.leaving:
+            now_s = self.driver.clock()
+            pilot.leaving = message.cause
+            log.info("%s was given notice: %s, %g s", pilot.node, message.cause, message.grace_s)
+            self._gather.leaving(now_s, pilot.node, now_s + message.grace_s, message.cause)
+            self._stir.set()
+
+    def _checkpoint_done(self, node: NodeId, message: CheckpointDone) -> None:
+        if message.error:
+            self._remark(message.trainer, f"a checkpoint at step {message.step} failed on {node}: {message.error}")
+        self._post(self._facts.checkpoint_done(node, message))
+
+    def _remark(self, trainer: str, text: str) -> None:
+        log.info("%s: %s", trainer, text)
+        if TrainerId(trainer) in self.driver.core.trainers:
+            self.driver.remark(trainer=trainer, text=text[:2000])

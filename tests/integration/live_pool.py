@@ -1,0 +1,163 @@
+"""A coordinator in a process of its own, and peers that speak the wire protocol to it over real CURVE sockets."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import zmq
+
+from pilot import __version__
+from pilot.io import connection, wire
+from pilot.io.client import request
+
+M = TypeVar("M", bound=wire.Message)
+
+DEADLINE_S = 30.0
+
+SITE = """
+from pilot.io.site import Site
+site = Site(name="test", scheduler="local", bind_address="127.0.0.1", interface="lo", grace_s=1, poll_s=1,
+            heartbeat_s=0.2, silent_s={silent_s}, orphan_s={orphan_s}, form_timeout_s={form_timeout_s})
+"""
+
+
+def until(what: Callable[[], Any], deadline_s: float = DEADLINE_S) -> Any:
+    """The first true value of ``what``; fails after the deadline."""
+    end_s = time.monotonic() + deadline_s
+    while not (value := what()):
+        assert time.monotonic() < end_s, f"still not so after {deadline_s} s"
+        time.sleep(0.01)
+    return value
+
+
+class Pool:
+    """A coordinator, started from a site file written here."""
+
+    def __init__(self, folder: Path, silent_s: float = 60, orphan_s: float = 60, form_timeout_s: float = 20) -> None:
+        self.run_dir = folder / "run"
+        self.file = self.run_dir / "connection.json"
+        site = folder / "test.py"
+        site.write_text(SITE.format(silent_s=silent_s, orphan_s=orphan_s, form_timeout_s=form_timeout_s))
+        self.command = [sys.executable, "-m", "pilot.live.main", "--run-dir", str(self.run_dir), "--site", str(site)]
+        self.process: subprocess.Popen[str] | None = None
+
+    def up(self, *options: str) -> None:
+        """Start it and wait until it answers."""
+        self.process = subprocess.Popen([*self.command, "--planner", "dp", *options], stderr=subprocess.PIPE, text=True)
+        until(lambda: self._answers())
+
+    def _answers(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, self.process.stderr.read() if self.process.stderr else ""
+        return self.file.exists() and request(self.file, "list", {}, 5.0).error == ""
+
+    def ask(self, verb: str, **arguments: Any) -> Any:
+        """A verb's result; fails where it is an error."""
+        reply = request(self.file, verb, arguments, DEADLINE_S)
+        assert not reply.error, reply.error
+        return reply.result
+
+    def submit(self, **arguments: Any) -> str:
+        """Submit a trainer; its id."""
+        launch = {"script": "/s.py", "script_sha256": "", "arguments": [], "cwd": "/", "python": "python"}
+        return str(self.ask("submit", **{**launch, "environment": {}, **arguments})["trainer"])
+
+    def trainer(self, name: str) -> dict[str, Any]:
+        """What ``status`` says of a trainer."""
+        return next(t for t in self.ask("status")["trainers"] if t["trainer"] == name)
+
+    def log(self) -> str:
+        """The coordinator's log."""
+        return (self.run_dir / "coordinator.log").read_text()
+
+    def down(self) -> int:
+        """Ask for a drain and wait for the end; its exit status."""
+        self.ask("down")
+        return self.ended()
+
+    def ended(self) -> int:
+        """Wait for the process's end; its exit status."""
+        assert self.process is not None
+        return self.process.wait(DEADLINE_S)
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """End it without a word."""
+        if self.process is not None and self.process.poll() is None:
+            os.kill(self.process.pid, number)
+            self.process.wait(DEADLINE_S)
+
+
+@contextmanager
+def pool(folder: Path, *options: str, **site: float) -> Iterator[Pool]:
+    """A coordinator that is gone afterwards, whatever happens."""
+    made = Pool(folder, **site)
+    try:
+        made.up(*options)
+        yield made
+    finally:
+        made.kill()
+
+
+class Peer:
+    """One agent's side of the wire, in the hands of a test. It has no workers: the test says what they would."""
+
+    def __init__(self, file: Path, pilot: str, host: str = "host", **changes: Any) -> None:
+        where = connection.load(file)
+        self.node = f"{host}.{pilot}"
+        self._context = zmq.Context()
+        self.socket = self._context.socket(zmq.DEALER)
+        self.socket.linger = 1000
+        self.socket.curve_publickey, self.socket.curve_secretkey = zmq.curve_keypair()
+        self.socket.curve_serverkey = changes.pop("server_key", where.server_key).encode()
+        self.socket.connect(where.endpoint)
+        greeting = {"token": where.token, "version": __version__, "protocol": wire.PROTOCOL, **changes}
+        self.hello = wire.Hello(pilot=pilot, host=host, address="127.0.0.1", pid=os.getpid(), **greeting)
+        self.say(self.hello)
+
+    def say(self, message: wire.Message) -> None:
+        """Send."""
+        self.socket.send(wire.encode(message))
+
+    def hears(self, kind: type[M], deadline_s: float = DEADLINE_S) -> M:
+        """The next message, which must be a ``kind``."""
+        assert self.socket.poll(round(deadline_s * 1000)), f"{self.node} waited in vain for {kind.__name__}"
+        message = wire.decode_at_agent(self.socket.recv())
+        assert isinstance(message, kind), f"{self.node} expected {kind.__name__}, got {message}"
+        return message
+
+    def welcomed(self) -> Peer:
+        """Wait for the welcome."""
+        assert self.hears(wire.Welcome).node == self.node
+        return self
+
+    def die(self) -> None:
+        """As a SIGKILL: the connection closes without a word."""
+        self.socket.close(linger=0)
+        self._context.term()
+
+
+def warm(peer: Peer, trainer: str) -> None:
+    """Answer the order to start a worker."""
+    assert peer.hears(wire.LaunchWorker).trainer == trainer
+    peer.say(wire.WorkerUp(trainer, 0.1))
+
+
+def form(members: list[Peer], trainer: str, step: int = 0, resumed: int | None = None) -> int:
+    """Play the forming of a group in which nobody trained before; its generation."""
+    lead = members[0].hears(wire.LeadGroup)
+    assert (lead.trainer, lead.size) == (trainer, len(members))
+    commands = [f"proxy {rank}" for rank in range(len(members))]
+    members[0].say(wire.ProxyCommands(trainer, lead.generation, commands))
+    for rank, member in enumerate(members):
+        join = member.hears(wire.JoinGroup)
+        assert (join.rank, join.size, join.command) == (rank, len(members), commands[rank])
+    members[0].say(wire.GroupUp(trainer, lead.generation, step, resumed))
+    return lead.generation

@@ -1,0 +1,175 @@
+"""The live coordinator against peers over real sockets: joining, training, losing nodes, draining."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pilot.core.commands import FormGroup
+from pilot.core.coordinator import Coordinator
+from pilot.core.events import PoolChanged
+from pilot.io import wire
+from pilot.io.journal import read, replay
+from pilot.live.settings import settings_of
+from tests.integration.live_pool import Peer, Pool, form, pool, until, warm
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Iterator[Pool]:
+    with pool(tmp_path) as made:
+        yield made
+
+
+def joined(live: Pool, count: int) -> list[Peer]:
+    peers = [Peer(live.file, f"p{n}", f"n{n}").welcomed() for n in range(count)]
+    until(lambda: len(live.ask("status")["pool"]) == count)
+    return peers
+
+
+def trains(live: Pool, peers: list[Peer], **arguments: object) -> str:
+    trainer = live.submit(name="a", max_nodes=len(peers), **arguments)
+    for peer in peers:
+        warm(peer, trainer)
+    form(peers, trainer, resumed=0)
+    until(lambda: live.trainer(trainer)["phase"] == "running")
+    return trainer
+
+
+def test_a_trainer_runs_from_submission_to_its_end_and_the_journal_replays(live: Pool) -> None:
+    peers = joined(live, 2)
+    trainer = trains(live, peers)
+    row = (1, 0, 0, 10, 0, 320)
+    peers[0].say(wire.Report(trainer, 1, 10, 0, 320, 100.0, ledger=[row], metrics={"loss": 0.5}))
+    seen = until(lambda: (t := live.trainer(trainer))["step"] == 10 and t)
+    assert (seen["samples"], seen["metrics"], seen["samples_per_s"]) == (320, {"loss": 0.5}, 100.0)
+    peers[0].say(wire.WorkerFinished(trainer, 1, 12, 384, {"accuracy": 0.9}))
+    for peer in peers:
+        assert peer.hears(wire.StopProcess).trainer == trainer
+        peer.say(wire.WorkerDown(trainer, "stopped"))
+    assert live.ask("wait", trainers=[trainer]) == {trainer: "finished"}
+    assert live.trainer(trainer)["metrics"] == {"loss": 0.5, "accuracy": 0.9}
+    leave(live, peers)
+    contents = read(live.run_dir / "journal.jsonl")
+    assert replay(contents, Coordinator(settings_of(contents.header.settings).config()).handle) == ""
+
+
+def leave(live: Pool, peers: list[Peer]) -> None:
+    live.ask("down")
+    for peer in peers:
+        peer.hears(wire.Leave)
+        peer.die()
+    assert live.ended() == 0
+    assert not live.file.exists()
+
+
+def test_twenty_pilots_that_die_at_once_make_one_regroup(live: Pool) -> None:
+    peers = joined(live, 22)
+    trainer = trains(live, peers)
+    order = {p.node: p for p in peers}
+    survivors = [order["n0.p0"], order["n1.p1"]]
+    for peer in peers:
+        if peer not in survivors:
+            peer.die()
+    for peer in survivors:
+        assert peer.hears(wire.KillGroup).generation == 1
+    assert form(survivors, trainer, step=5) == 2
+    until(lambda: live.trainer(trainer)["phase"] == "running")
+    contents = read(live.run_dir / "journal.jsonl")
+    losses = [d.event for d in contents.decisions if isinstance(d.event, PoolChanged) and d.event.lost]
+    assert [len(event.lost) for event in losses] == [20]
+    assert sum(isinstance(c, FormGroup) for d in contents.decisions for c in d.commands) == 2
+
+
+def test_a_killed_peer_is_lost_at_once_and_its_broken_group_says_nothing_more(live: Pool) -> None:
+    peers = joined(live, 3)
+    trainer = trains(live, peers)
+    peers[1].say(wire.GroupDown(trainer, 1, "a rank process died"))
+    peers[2].die()
+    for peer in peers[:2]:
+        assert peer.hears(wire.KillGroup).reason == "a member was lost"
+    form(peers[:2], trainer, step=3)
+    counts = until(lambda: (t := live.trainer(trainer))["phase"] == "running" and t)
+    assert (counts["losses"], counts["lost_steps"]) == (1, 0)
+
+
+def test_a_pilot_with_notice_leaves_and_counts_as_preempted(live: Pool) -> None:
+    peers = joined(live, 2)
+    trainer = trains(live, peers)
+    peers[1].say(wire.Leaving("SIGTERM", 5.0))
+    lead = peers[0].hears(wire.LeadGroup)
+    assert (lead.generation, lead.size) == (2, 1)
+    peers[0].say(wire.ProxyCommands(trainer, 2, ["proxy 0"]))
+    assert peers[0].hears(wire.JoinGroup).previous == 1
+    assert peers[1].hears(wire.PartFromGroup).generation == 2
+    peers[0].say(wire.GroupUp(trainer, 2, 7))
+    peers[1].hears(wire.StopProcess)
+    peers[1].say(wire.WorkerDown(trainer, "stopped"))
+    peers[1].hears(wire.Leave)
+    peers[1].die()
+    until(lambda: len(live.ask("status")["pool"]) == 1)
+    seen = live.trainer(trainer)
+    assert (seen["preemptions"], seen["losses"], seen["rescales_down"]) == (1, 0, 1)
+
+
+def test_a_drain_pauses_and_writes_before_the_nodes_go(live: Pool) -> None:
+    peers = joined(live, 2)
+    trainer = trains(live, peers)
+    live.ask("down")
+    for peer in peers:
+        assert peer.hears(wire.PauseMembers).generation == 1
+        peer.say(wire.Paused(trainer, 1, 9))
+    for peer in peers:
+        peer.hears(wire.KillGroup)
+    peers[0].hears(wire.WriteState)
+    peers[0].say(wire.CheckpointDone(trainer, 1, 9, asked=True, path="g1-s9.h5"))
+    for peer in peers:
+        peer.hears(wire.StopProcess)
+        peer.say(wire.WorkerDown(trainer, "stopped"))
+        peer.hears(wire.Leave)
+        peer.die()
+    assert live.ended() == 0
+    assert sorted(p.name for p in live.run_dir.iterdir()) == [
+        "coordinator.lock",
+        "coordinator.log",
+        "journal.jsonl",
+        "pilots",
+        "site.py",
+        "trainers",
+    ]
+
+
+def test_a_group_that_does_not_form_in_time_is_broken_and_formed_again(tmp_path: Path) -> None:
+    with pool(tmp_path, form_timeout_s=1) as live:
+        peer = joined(live, 1)[0]
+        trainer = live.submit(name="a")
+        warm(peer, trainer)
+        assert peer.hears(wire.LeadGroup).generation == 1
+        assert "not formed within 1 s" in peer.hears(wire.KillGroup).reason
+        assert peer.hears(wire.LeadGroup).generation == 2
+
+
+def test_a_silent_node_is_lost_after_the_sites_time(tmp_path: Path) -> None:
+    with pool(tmp_path, silent_s=1) as live:
+        peer = joined(live, 1)[0]
+        assert "silent" in peer.hears(wire.Leave).reason
+        until(lambda: live.ask("status")["pool"] == [])
+        peer.say(peer.hello)
+        assert "counts as lost" in peer.hears(wire.Leave).reason
+
+
+def test_a_trainer_whose_nodes_are_all_silent_is_not_started_again_before_they_have_stopped(tmp_path: Path) -> None:
+    with pool(tmp_path, silent_s=1, orphan_s=3) as live:
+        holder, spare = joined(live, 2)
+        trainer = live.submit(name="a", max_nodes=1)
+        warm(holder, trainer)
+        form([holder], trainer, resumed=0)
+        since_s = until(lambda: live.trainer(trainer)["phase"] == "running") and live.ask("status")["now_s"]
+
+        def lost() -> bool:
+            spare.say(wire.Heartbeat(0.0))
+            return len(live.ask("status")["pool"]) == 1
+
+        until(lost)
+        assert live.ask("status")["now_s"] - since_s >= 2.5
