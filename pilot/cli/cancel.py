@@ -1,0 +1,23 @@
+"""``pilot cancel``: end a trainer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from pilot.cli.pool import ask, find_run_dir, run_dir_option
+
+
+@click.command("cancel")
+@click.argument("trainer")
+@run_dir_option
+def command(trainer: str, run_dir: Path | None) -> None:
+    """End TRAINER now. Its checkpoints and logs stay.
+
+    \b
+    Example:
+      pilot cancel vit
+    """
+    told = ask(find_run_dir(run_dir), "cancel", trainer=trainer)
+    click.echo(f"{told['trainer']} is {told['phase']}")

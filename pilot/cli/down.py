@@ -1,0 +1,43 @@
+"""``pilot down``: drain the pool."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from pilot.cli.pool import ask, find_run_dir, run_dir_option
+from pilot.core.errors import PilotError
+
+
+@click.command("down")
+@click.option("--limit-s", type=click.FloatRange(min=0), default=300.0, show_default=True, help="Wait so long.")
+@run_dir_option
+def command(run_dir: Path | None, limit_s: float) -> None:
+    """Drain: trainers pause and checkpoint, then pilots and jobs go, and the coordinator ends.
+
+    \b
+    Example:
+      pilot down
+    """
+    root = find_run_dir(run_dir)
+    nodes = ask(root, "down")["nodes"]
+    click.echo(f"draining {nodes} nodes of {root}")
+    wait_until_gone(root, limit_s)
+    click.echo("down: trainers are saved, nothing is left")
+
+
+def wait_until_gone(root: Path, limit_s: float) -> None:
+    """Wait until no coordinator owns the run directory; :class:`PilotError` where one still does after ``limit_s``."""
+    from pilot.io.rundir import RunDir, owner
+
+    deadline = time.monotonic() + limit_s
+    while owner(RunDir(root)) is not None:
+        if time.monotonic() > deadline:
+            raise PilotError(
+                f"the pool still drains after {limit_s:g} s; its log is {root / 'coordinator.log'}; "
+                "call pilot down again to wait on",
+                transient=True,
+            )
+        time.sleep(0.1)

@@ -1,0 +1,73 @@
+"""``pilot logs``: what a trainer's script wrote."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from pilot.cli.pool import ask, find_run_dir, run_dir_option
+from pilot.core.errors import UserError
+
+POLL_S = 0.5
+ENDED = ("finished", "failed", "cancelled")
+
+
+@click.command("logs")
+@click.argument("trainer")
+@click.option("-f", "--follow", is_flag=True, help="Go on printing until the trainer has ended.")
+@run_dir_option
+def command(trainer: str, follow: bool, run_dir: Path | None) -> None:
+    """Print what the script of TRAINER wrote, on each node that it ran on.
+
+    \b
+    Example:
+      pilot logs vit -f
+    """
+    root = find_run_dir(run_dir)
+    folder = log_folder(root, trainer)
+    shown: dict[Path, int] = {}
+    while True:
+        ended = not follow or phase(root, trainer) in ENDED
+        for path in sorted(folder.glob("*.log")):
+            shown[path] = echo(path, shown.get(path, 0))
+        if ended:
+            break
+        time.sleep(POLL_S)
+    if not shown:
+        raise UserError(f"trainer {trainer} has written no log yet; it has had no node (pilot explain {trainer})")
+
+
+def log_folder(root: Path, trainer: str) -> Path:
+    """Where the trainer's logs are; a trainer of a pool that is down is found in the run directory."""
+    folder = root / "trainers" / trainer / "logs"
+    if (root / "connection.json").exists():
+        folder = Path(_row(root, trainer)["directory"]) / "logs"
+    if not folder.is_dir():
+        raise UserError(f"no logs of a trainer named {trainer!r} in {root}; see pilot ls")
+    return folder
+
+
+def phase(root: Path, trainer: str) -> str:
+    """Where the trainer stands."""
+    return str(_row(root, trainer)["phase"])
+
+
+def _row(root: Path, trainer: str) -> dict[str, str]:
+    rows = [row for row in ask(root, "list") if row["trainer"] == trainer]
+    if not rows:
+        raise UserError(f"no trainer named {trainer!r}; see pilot ls")
+    row: dict[str, str] = rows[0]
+    return row
+
+
+def echo(path: Path, begin: int) -> int:
+    """Print ``path`` from byte ``begin`` on, each line with the node's name; where it ends now."""
+    with path.open("rb") as file:
+        file.seek(begin)
+        text = file.read()
+    whole = text[: text.rfind(b"\n") + 1] if text else text
+    for line in whole.decode(errors="replace").splitlines():
+        click.echo(f"{path.stem}: {line}")
+    return begin + len(whole)

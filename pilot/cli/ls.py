@@ -1,0 +1,31 @@
+"""``pilot ls``: one line per trainer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from pilot.cli.pool import ask, find_run_dir, json_option, run_dir_option
+
+
+@click.command("ls")
+@run_dir_option
+@json_option
+def command(run_dir: Path | None, as_json: bool) -> None:
+    """List the trainers in the order of submission.
+
+    \b
+    Example:
+      pilot ls --json
+    """
+    trainers = ask(find_run_dir(run_dir), "list")
+    if as_json:
+        click.echo(json.dumps(trainers))
+        return
+    from rich.console import Console
+
+    from pilot.cli.show import trainer_table
+
+    Console().print(trainer_table(trainers))

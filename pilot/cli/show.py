@@ -1,0 +1,85 @@
+"""What people see: tables of trainers, of the pool and of decisions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+Plain = dict[str, Any]
+
+PHASE_STYLE = {"running": "green", "failed": "bold red", "finished": "cyan", "paused": "yellow", "starting": "yellow"}
+
+
+def trainer_table(trainers: list[Plain]) -> Table:
+    """One row per trainer: where it stands."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("trainer", "phase", "nodes", "generation", "epoch", "step", "samples/s", "loss"):
+        table.add_column(column, justify="left" if column in ("trainer", "phase") else "right")
+    for t in trainers:
+        table.add_row(
+            t["trainer"],
+            Text(t["phase"], style=PHASE_STYLE.get(t["phase"], "")),
+            _nodes(t),
+            str(t["generation"]),
+            str(t["epoch"]),
+            str(t["step"]),
+            number(t["samples_per_s"], ".0f"),
+            number(t["metrics"].get("loss"), ".4f"),
+        )
+    return table
+
+
+def _nodes(trainer: Plain) -> str:
+    """Nodes that train, and ``+2`` for those that warm up."""
+    warming = f" +{len(trainer['warming'])}" if trainer["warming"] else ""
+    return f"{len(trainer['nodes'])}{warming}"
+
+
+def number(value: float | None, form: str) -> str:
+    """``value`` in ``form``, a dash where there is none."""
+    return "-" if value is None else format(value, form)
+
+
+def status_view(status: Plain) -> Group:
+    """All of ``pilot status``."""
+    parts: list[Any] = [Text(_headline(status)), Text(), trainer_table(status["trainers"])]
+    parts += [Text(line, style="red") for t in status["trainers"] if t["phase"] == "failed" for line in _failure(t)]
+    parts += [Text(f"{t['trainer']}: {line}", style="yellow") for t in status["trainers"] for line in t["remarks"]]
+    parts += [Text(line, style="yellow") for line in status["remarks"]]
+    parts += [Text(), pool_table(status["pool"]), Text(), Text(decisions_line(status))]
+    return Group(*parts)
+
+
+def _headline(status: Plain) -> str:
+    drains = ", draining" if status["draining"] else ""
+    return f"pool {status['coordinator']} on {status['site']}, up for {status['now_s']:.0f} s{drains}"
+
+
+def _failure(trainer: Plain) -> list[str]:
+    return [f"{trainer['trainer']} failed:", *(f"  {line}" for line in trainer["reason"].splitlines())]
+
+
+def pool_table(nodes: list[Plain]) -> Table:
+    """One row per node."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("node", "trainer", "since"):
+        table.add_column(column)
+    for n in nodes:
+        leaving = " (leaving)" if n["leaving"] else ""
+        table.add_row(f"{n['node']}{leaving}", n["trainer"] or "-", f"{n['since_s']:.0f} s")
+    return table
+
+
+def decisions_line(status: Plain) -> str:
+    """How plans are made and what the pool was worth."""
+    solves, use = status["solves"], status["utilisation"]
+    took = solves["answer_s"]
+    time = f", {took['median'] * 1000:.0f} ms (median; worst {took['max'] * 1000:.0f} ms)" if took else ""
+    u = f"{use['u']:.1%}" if use["u"] is not None else "-"
+    return (
+        f"{solves['count']} plans by {solves['planner'] or '-'}, the last one {solves['last_status'] or '-'}{time}; "
+        f"{status['node_seconds']:.0f} node-seconds, U {u} on {use['eq_nodes']:.2f} eq-nodes"
+    )

@@ -1,0 +1,31 @@
+"""``pilot status``: the pool, the trainers, the decisions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from pilot.cli.pool import ask, find_run_dir, json_option, run_dir_option
+
+
+@click.command("status")
+@run_dir_option
+@json_option
+def command(run_dir: Path | None, as_json: bool) -> None:
+    """Show the pool, the trainers (a failed one with the last lines of its traceback) and the last decisions.
+
+    \b
+    Example:
+      pilot status
+    """
+    status = ask(find_run_dir(run_dir), "status")
+    if as_json:
+        click.echo(json.dumps(status))
+        return
+    from rich.console import Console
+
+    from pilot.cli.show import status_view
+
+    Console(highlight=False).print(status_view(status))

@@ -1,0 +1,92 @@
+"""``pilot submit``: hand in a training script."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pilot.cli.pool import ask, find_run_dir, json_option, run_dir_option
+from pilot.core.errors import UserError
+
+
+@click.command("submit", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--name", help="What to call the trainer (default: t1, t2, …).")
+@click.option("--min-nodes", type=int, help="It does not run on fewer nodes.  [default: 1]")
+@click.option("--max-nodes", type=int, help="It does not run on more nodes.  [default: 64]")
+@click.option("--curve", type=click.Path(path_type=Path), help="Scaling curve: lines of nodes and samples/s.")
+@click.option("--fixed-curve", is_flag=True, help="Plan with the given curve, whatever is measured.")
+@click.option("--rescale-up-s", type=float, help="What adding nodes costs, until measured.  [default: 20]")
+@click.option("--rescale-down-s", type=float, help="What giving back nodes costs, until measured.  [default: 10]")
+@click.option("--priority", type=float, help="Weight for the objective 'priority'.  [default: 1]")
+@click.option("--python", default=sys.executable, help="Interpreter for the script (default: this one).")
+@click.option("--env", "names", multiple=True, metavar="NAME", help="Hand on this variable's value. Repeatable.")
+@click.argument("script", type=click.Path(path_type=Path))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@run_dir_option
+@json_option
+def command(
+    run_dir: Path | None,
+    as_json: bool,
+    script: Path,
+    arguments: tuple[str, ...],
+    curve: Path | None,
+    python: str,
+    names: tuple[str, ...],
+    **planning: Any,
+) -> None:
+    """Submit SCRIPT, which uses pilot.train, as an elastic trainer; ARGS are its own.
+
+    Only the script is required: what is not given has a default or is measured. Directory, interpreter and the named
+    variables are recorded with it.
+
+    \b
+    Example:
+      pilot submit --name cnn --max-nodes 8 --env DATA_DIR examples/digits_cnn.py --epochs 20
+    """
+    submission = {
+        **{name: value for name, value in planning.items() if value is not None},
+        **launch(script, list(arguments), python, names),
+    }
+    if curve is not None:
+        submission["curve"] = _points(curve)
+    check_sizes(planning.get("min_nodes"), planning.get("max_nodes"))
+    told = ask(find_run_dir(run_dir), "submit", **submission)
+    click.echo(json.dumps(told) if as_json else f"submitted {told['trainer']}; its files: {told['directory']}")
+
+
+def launch(script: Path, arguments: list[str], python: str, names: tuple[str, ...]) -> dict[str, Any]:
+    """How the script is started: what a node needs to know to start the very same thing."""
+    try:
+        content = script.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read the script {script}: {error.strerror}") from None
+    missing = [name for name in names if name not in os.environ]
+    if missing:
+        raise UserError(f"--env {missing[0]}: there is no such variable in your environment")
+    return {
+        "script": str(script.absolute()),
+        "script_sha256": hashlib.sha256(content).hexdigest(),
+        "arguments": arguments,
+        "cwd": str(Path.cwd()),
+        "python": python,
+        "environment": {name: os.environ[name] for name in names},
+    }
+
+
+def check_sizes(least: int | None, most: int | None) -> None:
+    """Said here too, before anything is sent: the coordinator would say the same."""
+    if least is not None and most is not None and least > most:
+        raise UserError(f"--min-nodes {least} is greater than --max-nodes {most}")
+
+
+def _points(path: Path) -> list[tuple[float, float]]:
+    from pilot.io.curve_file import read_curve
+
+    curve = read_curve(path)
+    return list(zip(curve.nodes, curve.per_s, strict=True))

@@ -1,0 +1,111 @@
+"""``pilot up``: start the coordinator as a daemon."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pilot.cli.pool import ask, json_option, run_dir_option
+from pilot.core.errors import PilotError, UserError
+
+START_LIMIT_S = 60.0
+"""A coordinator that does not answer by then does not start: a journal of weeks is read in seconds."""
+
+
+@click.command("up")
+@click.option("--site", default="local", show_default=True, envvar="PILOT_SITE", help="A site's name or file.")
+@click.option("--pilots", type=click.IntRange(min=0), help="Pilots to keep (default: what the trainers can use).")
+@click.option("--planner", default="milp", show_default=True, help="milp, milp-nodes, dp or equal-share.")
+@click.option("--solver", default="cbc", show_default=True, help="cbc, glpk or highs.")
+@click.option("--solve-limit-s", type=click.FloatRange(min=0, min_open=True), default=10.0, show_default=True)
+@click.option("--objective", default="scaling-efficiency", show_default=True, help="Or throughput, priority, module:f.")
+@click.option("--t-fwd-s", type=click.FloatRange(min=0, min_open=True), default=120.0, show_default=True)
+@click.option("--max-parallel-trainers", type=click.IntRange(min=1), default=10, show_default=True)
+@click.option("--foreground", is_flag=True, help="Do not go into the background; Ctrl-C drains.")
+@run_dir_option
+@json_option
+def command(run_dir: Path | None, site: str, foreground: bool, as_json: bool, **settings: Any) -> None:
+    """Start the coordinator and keep pilots submitted.
+
+    It runs as a daemon on this host and keeps its files in the run directory. Where it was killed, the same command
+    goes on where its journal ends.
+
+    \b
+    Examples:
+      pilot up --site polaris --pilots 8
+      pilot up --site ./my_site.py --planner dp --objective throughput
+    """
+    from pilot.io.rundir import default_path
+    from pilot.io.site_files import load_site_file
+
+    name = load_site_file(site).site.name
+    root = (run_dir or default_path(name)).absolute()
+    arguments = coordinator_command(root, site, settings)
+    if foreground:
+        sys.exit(subprocess.call(arguments))
+    told = start(root, arguments)
+    if as_json:
+        click.echo(json.dumps(told))
+    else:
+        click.echo(f"pool {told['coordinator']} on site {told['site']} is up at {told['endpoint']}; files: {root}")
+
+
+def coordinator_command(root: Path, site: str, settings: dict[str, Any]) -> list[str]:
+    """The coordinator's command line. It holds paths and plain settings, no secrets."""
+    command = [sys.executable, "-m", "pilot.live.main", "--run-dir", str(root), "--site", site]
+    for name, value in settings.items():
+        if value is not None:
+            command += [f"--{name.replace('_', '-')}", str(value)]
+    return command
+
+
+def start(root: Path, arguments: list[str]) -> dict[str, Any]:
+    """Run the coordinator in a session of its own and wait until it answers; its status.
+
+    Raises
+    ------
+    UserError, PilotError
+        It ended instead: its one line says why.
+    """
+    process = subprocess.Popen(
+        arguments,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+    )
+    deadline = time.monotonic() + START_LIMIT_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise _ended(process)
+        if (told := _answer(root, process.pid)) is not None:
+            return told
+        time.sleep(0.05)
+    process.terminate()
+    raise PilotError(f"the coordinator did not answer within {START_LIMIT_S:g} s; its log is {root}/coordinator.log")
+
+
+def _answer(root: Path, pid: int) -> dict[str, Any] | None:
+    """The status of the coordinator with this process id; None while it does not own the run directory yet."""
+    from pilot.io.rundir import RunDir, owner
+
+    if owner(RunDir(root)) != pid or not (root / "connection.json").exists():
+        return None
+    try:
+        told: dict[str, Any] = ask(root, "status", timeout_s=1.0)
+    except PilotError:
+        return None
+    return told
+
+
+def _ended(process: subprocess.Popen[str]) -> PilotError:
+    said = process.stderr.read().strip() if process.stderr is not None else ""
+    line = said.splitlines()[-1].removeprefix("pilot: ") if said else f"it ended with status {process.returncode}"
+    return UserError(line) if process.returncode == UserError.exit_status else PilotError(line)
