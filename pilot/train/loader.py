@@ -91,13 +91,16 @@ class Loader:
         return sum(len(share.batches) for share in self.batching.shares(0, self.length, rank, size))
 
     def __iter__(self) -> Iterator[Any]:
-        """The rest of the current epoch. After a void step its samples come again, divided over the group as it is
-        then.
+        """The rest of the current epoch.
+
+        After a void step its samples come again, divided over the group as it is then. A worker that was parked while
+        the others went on to another epoch goes on in that one: what a script does after an epoch, it does once per epoch.
         """
-        epoch, cursor, _, size, _ = self.course.where()
-        while self.course.where()[0] == epoch and not self.batching.over(cursor, self.length, size):
-            yield from self._as_planned()
+        while True:
             _, cursor, _, size, _ = self.course.where()
+            if self.batching.over(cursor, self.length, size):
+                return
+            yield from self._as_planned()
 
     def _as_planned(self) -> Iterator[Any]:
         """Batches until the epoch's end, or until the session is not where the plan says."""

@@ -126,12 +126,9 @@ class Session:
     def epochs(self, count: int) -> Iterator[int]:
         """The epochs still to do of ``count``, from the current one on. At their end the trainer has finished."""
         self._group.enter()
-        position = self._training.position
-        while (epoch := position.epoch) < count:
+        while (epoch := self._training.position.epoch) < count:
             yield epoch
-            position = self._training.position
-            if position.epoch == epoch:
-                self._training.next_epoch()
+            self._training.next_epoch()
         self._group.finish(self._current_metrics)
 
     def step(self, loss: torch.Tensor | float | None = None) -> bool:
@@ -244,6 +241,7 @@ def session(
     optimizer: torch.optim.Optimizer,
     scheduler: Scheduler | None = None,
     *,
+    schedule: str = "step",
     lr_rule: str = "linear",
     warmup_steps: int = 0,
     seed: int = 0,
@@ -255,11 +253,11 @@ def session(
 
     Parameters
     ----------
-    model, optimizer, scheduler : as in a plain script; ``session.step`` steps the last two (the scheduler once per
-        step)
+    model, optimizer, scheduler : as in a plain script; ``session.step`` steps the last two
+    schedule : whether the scheduler counts every ``step`` or every ``epoch``
     lr_rule : how the learning rate follows the group's size with a fixed batch per node: ``linear``, ``sqrt`` or
         ``none``
     warmup_steps : over which it follows
     seed : of the order of samples, their augmentation and the ranks' generators
     """
-    return Session(Training(model, optimizer, scheduler, LearningRate(lr_rule, warmup_steps)), seed)
+    return Session(Training(model, optimizer, scheduler, schedule, LearningRate(lr_rule, warmup_steps)), seed)

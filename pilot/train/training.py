@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from pilot.core.errors import UserError
 from pilot.train import rng
 from pilot.train.ledger import Ledger
 from pilot.train.lr import LearningRate
@@ -47,11 +48,19 @@ class Training:
     """Model, optimizer, scheduler, position, ledger, learning-rate factor, and the script's own ``user`` dict."""
 
     def __init__(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Scheduler | None, rate: LearningRate
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        scheduler: Scheduler | None,
+        schedule: str,
+        rate: LearningRate,
     ) -> None:
+        if schedule not in ("step", "epoch"):
+            raise UserError(f"schedule must be 'step' or 'epoch', got {schedule!r}")
         self.model = model
         self.optimizer = optimizer
         self.scheduler = scheduler
+        self._schedule = schedule
         self.rate = rate
         self.position = Position()
         self.ledger = Ledger()
@@ -74,6 +83,8 @@ class Training:
         position.step += 1
         position.cursor = share.cursor_end
         position.samples += share.total
+        if self.scheduler is not None and self._schedule == "step":
+            self.scheduler.step()
 
     def _step_optimizer(self, factor: float) -> None:
         groups = self.optimizer.param_groups
@@ -92,6 +103,8 @@ class Training:
         """The epoch is over."""
         self.position.epoch += 1
         self.position.cursor = 0
+        if self.scheduler is not None and self._schedule == "epoch":
+            self.scheduler.step()
 
     def capture(self) -> dict[str, Any]:
         """The state; its tensors are the living ones (see :func:`~pilot.train.state.copied`)."""

@@ -1,13 +1,15 @@
 """Plays the agents of a few pilots for tests of the data plane: real workers, real hydra, real MPI, real SIGKILL.
 
-A :class:`Plane` is one trainer. Each :class:`Node` is what a pilot has of it: a worker with its control socket, and a proxy per
-generation. Everything is driven from the test's thread; waiting is for an event, with a deadline.
+A :class:`Plane` is one trainer. Each :class:`Node` is what a pilot has of it: a worker with its control socket, and a
+proxy per generation. Everything is driven from the test's thread; waiting is for an event, with a deadline.
 """
 
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
+import runpy
 import select
 import shlex
 import signal
@@ -17,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,6 +31,8 @@ from pilot.io import wire
 DEADLINE_S = 60.0
 _Message = TypeVar("_Message")
 _LENGTH_BYTES = 4
+_warm = multiprocessing.get_context("forkserver")
+_warm.set_forkserver_preload(["torch", "torch.utils.data", "pilot.train"])
 
 
 @dataclass
@@ -35,7 +40,7 @@ class Node:
     """One pilot's share of the trainer."""
 
     name: str
-    process: subprocess.Popen[bytes]
+    process: BaseProcess
     control: socket.socket
     socket_path: Path
     log: Path
@@ -69,7 +74,7 @@ class Plane:
 
     def __init__(self, folder: Path, script: Path, *arguments: str, interval_s: float = 1e9) -> None:
         self.folder = folder
-        self.command = [sys.executable, str(script), *arguments]
+        self.command = [str(script), *arguments]
         self.interval_s = interval_s
         self.nodes: list[Node] = []
         self.generation = 0
@@ -91,19 +96,15 @@ class Plane:
         ours, theirs = socket.socketpair()
         path = self.folder / f"{name}.sock"
         log = self.folder / f"{name}.log"
-        environment = os.environ | {
-            "PILOT_CONTROL_FD": str(theirs.fileno()),
+        environment = {
             "PILOT_WORKER_SOCKET": str(path),
             "PILOT_TRAINER": "t1",
             "PILOT_TRAINER_DIR": str(self.folder),
             "PILOT_CHECKPOINT_INTERVAL_S": str(self.interval_s),
             "PILOT_CHECKPOINTS_KEPT": "3",
-            "OMP_NUM_THREADS": "1",
         }
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                self.command, env=environment, pass_fds=[theirs.fileno()], stdout=output, stderr=subprocess.STDOUT
-            )
+        process = _warm.Process(target=_work, args=(self.command, environment, theirs, log), daemon=False)
+        process.start()
         theirs.close()
         return Node(name, process, ours, path, log)
 
@@ -156,7 +157,9 @@ class Plane:
     def kill(self, node: Node) -> None:
         """SIGKILL everything on a node."""
         node.alive = False
-        _kill_tree(node.process)
+        if node.process.pid is not None:
+            _kill_family(node.process.pid)
+        node.process.join(DEADLINE_S)
         for proxy in node.proxies.values():
             _kill_tree(proxy)
         node.control.close()
@@ -214,8 +217,7 @@ class Plane:
                 piece = b""
             if not piece:
                 node.alive = False
-                status = node.process.wait()
-                assert status == 0, f"{node.name} ended with status {status}\n{self.logs()}"
+                self._assert_ended_well(node)
             node.received += piece
             node.said += _messages(node.received)
 
@@ -231,7 +233,11 @@ class Plane:
                 node.tell(wire.StopProcess("t1", "over"))
         for node in self.nodes:
             if node.alive:
-                assert node.process.wait(DEADLINE_S) == 0, self.logs()
+                self._assert_ended_well(node)
+
+    def _assert_ended_well(self, node: Node) -> None:
+        node.process.join(DEADLINE_S)
+        assert node.process.exitcode == 0, f"{node.name} ended with status {node.process.exitcode}\n{self.logs()}"
 
     def clean(self) -> None:
         """Kill whatever is left."""
@@ -265,9 +271,22 @@ def _messages(received: bytearray) -> Iterator[wire.FromAgent]:
 def _kill_tree(process: subprocess.Popen[bytes] | None) -> None:
     if process is None:
         return
+    _kill_family(process.pid)
+    process.wait()
+
+
+def _kill_family(pid: int) -> None:
     with contextlib.suppress(psutil.NoSuchProcess):
-        family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-        for member in family:
+        for member in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 member.send_signal(signal.SIGKILL)
-    process.wait()
+
+
+def _work(command: list[str], environment: dict[str, str], control: socket.socket, log: Path) -> None:
+    """In a process that was forked warm: become the worker."""
+    with log.open("ab") as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+    os.environ |= environment | {"PILOT_CONTROL_FD": str(control.detach())}
+    sys.argv = command
+    runpy.run_path(command[0], run_name="__main__")

@@ -1,0 +1,63 @@
+"""What the workers of the data plane's tests run: a small regression in float64, paced until the file ``GATE``
+exists.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import pilot.train
+
+SAMPLES = 500
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--global-batch-size", type=int)
+    parser.add_argument("--batch-size", type=int)
+    parser.add_argument("--micro-batch-size", type=int)
+    parser.add_argument("--loaders", type=int, default=0)
+    parser.add_argument("--step-s", type=float, default=0.0)
+    parser.add_argument("--gate", type=Path, default=Path("/"))
+    parser.add_argument("--save", type=Path, required=True)
+    arguments = parser.parse_args()
+
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)
+    x = torch.randn(SAMPLES, 20)
+    data = TensorDataset(x, torch.sin(x @ torch.randn(20, 1)))
+    model = nn.Sequential(nn.Linear(20, 16), nn.Tanh(), nn.Linear(16, 1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9999)
+    session = pilot.train.session(model, optimizer, scheduler, seed=1, warmup_steps=5)
+    loader = session.loader(
+        data,
+        arguments.batch_size,
+        global_batch_size=arguments.global_batch_size,
+        micro_batch_size=arguments.micro_batch_size,
+        num_workers=arguments.loaders,
+    )
+    for _ in session.epochs(arguments.epochs):
+        for inputs, target in loader:
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(inputs), target)
+            loss.backward()
+            if not arguments.gate.exists():
+                time.sleep(arguments.step_s)
+            session.clip_grad_norm(0.5)
+            session.step(loss)
+        session.state["passes"] = session.state.get("passes", 0) + 1
+    if session.rank == 0:
+        torch.save({"model": model.state_dict(), "state": session.state, "rank_of": session.size}, arguments.save)
+
+
+if __name__ == "__main__":
+    main()
