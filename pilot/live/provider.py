@@ -9,12 +9,9 @@ import logging
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from parsl.errors import ParslError
-from parsl.jobs.states import JobState, JobStatus
 from parsl.launchers.base import Launcher
 from parsl.providers import LocalProvider, LSFProvider, PBSProProvider, SlurmProvider
 
@@ -60,14 +57,6 @@ def make_provider(site: Site, walltime: str | None = None) -> Any:
             return LSFProvider(**batch, queue=site.queue, project=site.account, bsub_redirection=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Submitted:
-    """A job that the scheduler took. ``output`` is the file of its standard error, where the provider says so."""
-
-    job: str
-    output: Path | None
-
-
 class PilotProvider:
     """Submits and cancels pilots of one site. Its calls block: run them in a thread.
 
@@ -82,9 +71,10 @@ class PilotProvider:
         self._hook = site_file.provider
         self._script_dir = script_dir
         self._by_walltime: dict[str, Any] = {}
+        self._outputs: dict[str, Path | None] = {}
 
-    def submit(self, command: str, job_name: str, walltime_s: float | None = None) -> Submitted:
-        """Submit one pilot job that runs ``command`` on each of its nodes.
+    def submit(self, command: str, job_name: str, walltime_s: float | None = None) -> str:
+        """Submit one pilot job that runs ``command`` on each of its nodes; the job's id.
 
         Raises
         ------
@@ -95,25 +85,37 @@ class PilotProvider:
         with _parsl_errors() as said:
             try:
                 job = provider.submit(command, 1, job_name)
-            except (ParslError, OSError, TimeoutError) as error:
+            except Exception as error:  # Parsl hands on whatever happens in its commands
                 raise SubmitError(_submit_message(error), transient=True) from None
-            except Exception as error:
-                raise SubmitError(f"submission failed: {type(error).__name__}: {error}", transient=True) from None
         if job is None:
             raise SubmitError(
                 f"submission failed: {said[-1] if said else 'the scheduler gave no job id'}", transient=True
             )
-        return Submitted(str(job), _output(provider.resources.get(job, {})))
+        self._outputs[job] = _output(provider.resources.get(job, {}))
+        return str(job)
 
-    def cancel(self, jobs: Sequence[str]) -> None:
-        """Cancel ``jobs``, also those that an earlier coordinator submitted. Those that are over are left alone."""
+    def output_of(self, job: str) -> Path | None:
+        """The file of the job's standard error; None where it is not known."""
+        return self._outputs.get(job)
+
+    def cancel(self, jobs: Sequence[str]) -> list[str]:
+        """Cancel ``jobs``, also those that an earlier coordinator submitted; those that the scheduler agreed to.
+
+        Raises
+        ------
+        SubmitError
+            It did not answer.
+        """
         provider = self._provider(None)
-        for job in jobs:
-            provider.resources.setdefault(
-                job, {"job_id": job, "remote_pid": job, "status": JobStatus(JobState.UNKNOWN)}
-            )
-            # One by one: for a list, Slurm's and PBS's commands fail as a whole where one job is already over.
-            provider.cancel([job])
+        # One by one: for a list, the schedulers' commands fail as a whole where one job is already over.
+        return [job for job in jobs if self._cancel(provider, job)]
+
+    def _cancel(self, provider: Any, job: str) -> bool:
+        provider.resources.setdefault(job, {"job_id": job, "remote_pid": job})
+        try:
+            return bool(provider.cancel([job])[0])
+        except Exception as error:
+            raise SubmitError(f"cancelling {job} failed: {error}", transient=True) from None
 
     def script(self, command: str, job_name: str, walltime_s: float | None = None) -> str:
         """The script that :meth:`submit` would hand to the scheduler, exactly, without submitting."""

@@ -1,0 +1,181 @@
+"""What a batch scheduler says of our jobs, and what became of a job: the same words for all schedulers.
+
+One :class:`Queue` per scheduler (``scheduler_slurm`` …) turns one poll into a :class:`Snapshot`. Queries block: run
+them in a thread. A scheduler that does not answer raises; that says nothing of the jobs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from pilot.core.errors import SubmitError
+
+
+class Phase(StrEnum):
+    """Where a job is in its life."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    OVER = "over"
+
+
+class Ending(StrEnum):
+    """What became of a job."""
+
+    COMPLETED = "completed"
+    PREEMPTED = "preempted"
+    WALLTIME = "wall time"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+    NODE_FAILED = "node failed"
+    GONE = "gone"
+    """Over, and nobody knows why."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """A job as the scheduler shows it now. Times are Unix times, None where not known.
+
+    ``preempt_s`` is set once the scheduler has decided to preempt it, ``end_s`` when it will be killed at the latest;
+    ``ending`` is None unless it is over; ``restart`` counts requeues; ``detail`` is the scheduler's own word.
+    """
+
+    job: str
+    phase: Phase
+    ending: Ending | None = None
+    name: str = ""
+    restart: int = 0
+    start_s: float | None = None
+    end_s: float | None = None
+    preempt_s: float | None = None
+    walltime_s: float | None = None
+    nodes: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The answer to one poll.
+
+    Parameters
+    ----------
+    jobs : ours, by id: those that were asked for, and any whose name is ours
+    others : jobs of others that count against the site's cap
+    idle_nodes : nodes that nobody has or waits for; None where the scheduler does not tell
+    planned_nodes : nodes that idle until another job starts on them
+    window_s : how long the planned nodes stay idle at least; None where there are none
+    trouble : what could not be read, for people
+    """
+
+    jobs: Mapping[str, JobView] = field(default_factory=dict)
+    others: int = 0
+    idle_nodes: int | None = None
+    planned_nodes: int = 0
+    window_s: float | None = None
+    trouble: str = ""
+
+
+class Queue(Protocol):
+    """One scheduler."""
+
+    def poll(self, jobs: Sequence[str], now_s: float) -> Snapshot:
+        """The scheduler's view of ``jobs`` (ids) and of any job of this pool.
+
+        Raises
+        ------
+        SubmitError
+            It did not answer, or not in a way that can be read.
+        """
+
+    def kill(self, jobs: Sequence[str]) -> None:
+        """End by force what outlived its cancellation; raises ``SubmitError`` where the scheduler refuses."""
+
+
+Run = Callable[[Sequence[str], float], str]
+"""Runs a scheduler's command within a limit in seconds and returns its output; :func:`run_command`, or recorded."""
+
+
+def run_command(command: Sequence[str], limit_s: float) -> str:
+    """Output of ``command``; killed with all that it started after ``limit_s``.
+
+    Raises
+    ------
+    SubmitError
+        It is not there, failed, or took too long.
+    """
+    name = command[0]
+    if shutil.which(name) is None:
+        raise SubmitError(f"{name} is not on this machine's PATH; run this where the scheduler's commands are")
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        try:
+            output, said = process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise SubmitError(f"{name} did not answer within {limit_s:g} s", transient=True) from None
+    if process.returncode:
+        raise SubmitError(f"{name} failed: {_last_line(said) or f'exit {process.returncode}'}", transient=True)
+    return output
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else ""
+
+
+WALLTIME_WORD = "wall time"
+"""What an agent's notice says where it leaves before its wall time ends; anything else announces a preemption."""
+
+
+def what_became(view: JobView | None, word: str, *, cancelled: bool, lead_s: float = 0.0) -> Ending:
+    """What became of a job that is over.
+
+    Parameters
+    ----------
+    view : the scheduler's last word, None where it no longer knows the job
+    word : the cause of the agent's notice, "" where it gave none
+    cancelled : whether we cancelled it ourselves
+    lead_s : how long before its wall time's end the scheduler signals a job
+
+    Notes
+    -----
+    The scheduler knows best why it took a node. But a job whose agent left in its grace ends as *completed*: there the
+    agent's word counts, and so it does for a job that the scheduler no longer knows.
+    """
+    seen = view.ending if view else None
+    if seen in (Ending.PREEMPTED, Ending.WALLTIME, Ending.NODE_FAILED):
+        return seen
+    if view and view.preempt_s is not None:
+        return Ending.PREEMPTED
+    if cancelled or seen is Ending.CANCELLED:
+        return Ending.CANCELLED
+    if word:
+        # The same signal announces both; only near the end of its wall time it means that.
+        return Ending.WALLTIME if WALLTIME_WORD in word or _was_used_up(view, lead_s) else Ending.PREEMPTED
+    return seen or Ending.GONE
+
+
+def _was_used_up(view: JobView | None, lead_s: float) -> bool:
+    if view is None or view.start_s is None or view.end_s is None or view.walltime_s is None:
+        return False
+    return view.end_s - view.start_s >= view.walltime_s - lead_s - CLOSE_S
+
+
+CLOSE_S = 60.0
+"""Schedulers look at wall times about once a minute."""
