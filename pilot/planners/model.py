@@ -1,26 +1,29 @@
 """The per-piece formulation of FreeTrain's problem (§3) in Pyomo, one function per family of constraints.
 
 Nodes are interchangeable and any counts that fit the pool can be reached without migration (eqs 6-10: a trainer that
-grows keeps its nodes, one that shrinks gives some back), so the model has counts instead of nodes. Each trainer j has one
-binary per linear piece p of its gain (:mod:`pilot.planners.pieces`): ``use[p] = 1`` says that N_j lies in piece p, and
-``more[p]`` how many nodes it has beyond the piece's first count::
+grows keeps its nodes, one that shrinks gives some back), so the model has counts instead of nodes.
 
-    maximize  sum over p of  gain_p * use[p] + slope_p * more[p]                                  (16)
-    subject to  more[p] <= (last_p - first_p) * use[p]               for each piece               (3, 11)
-                sum over j's pieces of use[p] <= 1                   for each trainer             (3, 12)
-                sum over p of  first_p * use[p] + more[p] <= |N|                                  (5)
+The gain of a trainer consists of linear pieces (:mod:`pilot.planners.pieces`); a trainer without a piece has no nodes. One
+binary per trainer and piece would do, but trainers that differ in nothing can be exchanged, and a solver would visit each
+exchange (hyper-parameter trials: minutes instead of a tenth of a second). So trainers of one kind share their pieces:
+``use[p]`` is how many of them lie in piece p, a binary where the kind has one trainer, and ``more[p]`` how many nodes these
+have together beyond the piece's first count. As a piece is linear, it does not matter who of them has them::
 
-A trainer without a piece has no nodes; gains are counted from that, so a constant is missing from the objective.
+    maximize    sum over p of  gain_p * use[p] + slope_p * more[p]                            (16)
+    subject to  more[p] <= (last_p - first_p) * use[p]         for each piece                 (3, 11)
+                sum over a kind's pieces of use[p] <= trainers of that kind                   (3, 12)
+                sum over p of  first_p * use[p] + more[p] <= |N|                              (5)
+
+Gains are counted from what is gained without nodes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
 from typing import Any
 
 from pyomo.core.expr.numeric_expr import LinearExpression
-from pyomo.environ import Binary, ConcreteModel, Constraint, NonNegativeIntegers, Objective, Var, maximize
+from pyomo.environ import ConcreteModel, Constraint, NonNegativeIntegers, Objective, Var, maximize
 
 from pilot.core.problem import Candidate, Problem
 from pilot.planners.pieces import Piece, pieces
@@ -33,12 +36,11 @@ TIE = 1e-10
 
 
 def build(problem: Problem) -> ConcreteModel:
-    """The model, with ``pieces`` (one list for all trainers) and ``ends`` (where in it the j-th trainer's end)."""
+    """The model, with ``kinds`` (indices of the candidates that are alike) and ``pieces`` of (kind, piece)."""
     m = ConcreteModel()
-    m.pieces, m.ends = [], [0]
-    for candidate in problem.candidates:
-        m.pieces += pieces(candidate, problem.t_fwd_s, problem.nodes)
-        m.ends.append(len(m.pieces))
+    m.candidates, m.kinds = problem.candidates, _kinds(problem.candidates)
+    firsts = [problem.candidates[kind[0]] for kind in m.kinds]
+    m.pieces = [(k, p) for k, c in enumerate(firsts) for p in pieces(c, problem.t_fwd_s, problem.nodes)]
     add_sizes(m)
     add_one_piece(m)
     add_capacity(m, problem)
@@ -48,30 +50,32 @@ def build(problem: Problem) -> ConcreteModel:
 
 def add_sizes(m: ConcreteModel) -> None:
     """``more[p] <= (last_p - first_p) * use[p]``: N_j is 0 or one of the piece's counts (FreeTrain eqs 3, 11)."""
-    wide = [p for p, piece in enumerate(m.pieces) if piece.last > piece.first]
-    m.use = Var(range(len(m.pieces)), domain=Binary)
+    wide = [i for i, (_, piece) in enumerate(m.pieces) if piece.last > piece.first]
+    m.use = Var(range(len(m.pieces)), domain=NonNegativeIntegers, bounds=lambda m, i: (0, len(m.kinds[m.pieces[i][0]])))
     m.more = Var(wide, domain=NonNegativeIntegers)
 
-    def size(m: ConcreteModel, p: int) -> tuple[None, LinearExpression, int]:
-        return None, _linear([1, m.pieces[p].first - m.pieces[p].last], [m.more[p], m.use[p]]), 0
+    def size(m: ConcreteModel, i: int) -> tuple[None, LinearExpression, int]:
+        _, piece = m.pieces[i]
+        return None, _linear([1, piece.first - piece.last], [m.more[i], m.use[i]]), 0
 
     m.size = Constraint(wide, rule=size)
 
 
 def add_one_piece(m: ConcreteModel) -> None:
     """Each trainer has at most one piece: the two neighbours of eq. 11's special ordered set (FreeTrain eqs 3, 12)."""
-    some = [j for j, (first, end) in enumerate(pairwise(m.ends)) if end > first]
+    of_kind: dict[int, list[Any]] = {}
+    for i, (k, _) in enumerate(m.pieces):
+        of_kind.setdefault(k, []).append(m.use[i])
 
-    def one_piece(m: ConcreteModel, j: int) -> tuple[None, LinearExpression, int]:
-        use = [m.use[p] for p in range(m.ends[j], m.ends[j + 1])]
-        return None, _linear([1] * len(use), use), 1
+    def one_piece(m: ConcreteModel, k: int) -> tuple[None, LinearExpression, int]:
+        return None, _linear([1] * len(of_kind[k]), of_kind[k]), len(m.kinds[k])
 
-    m.one_piece = Constraint(some, rule=one_piece)
+    m.one_piece = Constraint(list(of_kind), rule=one_piece)
 
 
 def add_capacity(m: ConcreteModel, problem: Problem) -> None:
     """Each node serves at most one trainer (FreeTrain eq. 5, summed over the nodes)."""
-    firsts = [piece.first for piece in m.pieces]
+    firsts = [piece.first for _, piece in m.pieces]
     nodes = _linear([*firsts, *[1] * len(m.more)], [*m.use.values(), *m.more.values()])
     m.capacity = Constraint(expr=nodes <= problem.nodes)
 
@@ -79,30 +83,42 @@ def add_capacity(m: ConcreteModel, problem: Problem) -> None:
 def add_objective(m: ConcreteModel, problem: Problem) -> None:
     """What all trainers gain in ``t_fwd_s``, less what rescaling costs (FreeTrain eq. 16); fewest changes in a tie.
 
-    ``constant`` is what is gained (not positive) where nobody has nodes; ``scale`` times what is beyond it is maximized.
+    The objective is ``scale`` times what is beyond ``constant``, the gain of nobody having nodes.
     """
-    idle = [c.gain(0, problem.t_fwd_s) for c in problem.candidates]
-    more = [piece.gain - idle[j] for j, piece in _by_trainer(m)]
-    peak = max(abs(gain) + piece.slope * (piece.last - piece.first) for gain, piece in zip(more, m.pieces, strict=True))
-    m.constant, m.scale = sum(idle), LARGEST_GAIN / peak if peak > 0 else 1.0
-    stay = [_stay(problem.candidates[j], piece) for j, piece in _by_trainer(m)]
-    use = [m.scale * gain + LARGEST_GAIN * TIE * s for gain, s in zip(more, stay, strict=True)]
-    slopes = [m.scale * m.pieces[p].slope for p in m.more]
-    m.value = Objective(expr=_linear([*use, *slopes], [*m.use.values(), *m.more.values()]), sense=maximize)
+    idle = [problem.candidates[kind[0]].gain(0, problem.t_fwd_s) for kind in m.kinds]
+    gains = [piece.gain - idle[k] for k, piece in m.pieces]
+    peak = max(abs(g) + abs(p.slope) * (p.last - p.first) for g, (_, p) in zip(gains, m.pieces, strict=True))
+    m.constant = sum(gain * len(kind) for gain, kind in zip(idle, m.kinds, strict=True))
+    m.scale = LARGEST_GAIN / peak if peak > 0 else 1.0
+    ties = [LARGEST_GAIN * TIE * _stay(problem.candidates[m.kinds[k][0]], piece) for k, piece in m.pieces]
+    use = [m.scale * gain + tie for gain, tie in zip(gains, ties, strict=True)]
+    more = [m.scale * m.pieces[i][1].slope for i in m.more]
+    m.value = Objective(expr=_linear([*use, *more], [*m.use.values(), *m.more.values()]), sense=maximize)
 
 
 def counts(m: ConcreteModel) -> list[int]:
-    """N_j of each trainer (FreeTrain eq. 2), from the values that were read from the solver."""
-    nodes = [m.pieces[p].first * round(m.use[p].value) for p in m.use]
-    for p in m.more:
-        nodes[p] += round(m.more[p].value)
-    return [sum(nodes[first:end]) for first, end in pairwise(m.ends)]
+    """N_j of each trainer (FreeTrain eq. 2), from the values that were read; of a kind, earlier ones have more."""
+    of_kind: list[list[int]] = [[] for _ in m.kinds]
+    for i, (k, piece) in reversed(list(enumerate(m.pieces))):
+        more = round(m.more[i].value) if i in m.more else 0
+        for _ in range(round(m.use[i].value)):
+            beyond = min(more, piece.last - piece.first)
+            of_kind[k].append(piece.first + beyond)
+            more -= beyond
+    found = [0] * len(m.candidates)
+    for kind, nodes in zip(m.kinds, of_kind, strict=True):
+        for j, n in zip(kind, nodes, strict=False):
+            found[j] = n
+    return found
 
 
-def _by_trainer(m: ConcreteModel) -> Iterator[tuple[int, Piece]]:
-    for j, (first, end) in enumerate(pairwise(m.ends)):
-        for piece in m.pieces[first:end]:
-            yield j, piece
+def _kinds(candidates: Sequence[Candidate]) -> list[list[int]]:
+    """The candidates' indices, those together that differ in nothing but whose they are."""
+    kinds: dict[tuple[object, ...], list[int]] = {}
+    for j, c in enumerate(candidates):
+        alike = (c.current_nodes, c.min_nodes, c.max_nodes, c.value, c.rescale_up_s, c.rescale_down_s)
+        kinds.setdefault(alike, []).append(j)
+    return list(kinds.values())
 
 
 def _stay(candidate: Candidate, piece: Piece) -> int:
