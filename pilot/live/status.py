@@ -45,6 +45,7 @@ def pilots(roster: Roster, now_s: float) -> list[Plain]:
             "host": pilot.hello.host if pilot.hello else "",
             "pilot": pilot.hello.pilot if pilot.hello else "",
             "job": pilot.hello.job if pilot.hello else "",
+            "pid": pilot.hello.pid if pilot.hello else None,
             "connected": pilot.here,
             "leaving": pilot.leaving,
             "heard_s_ago": now_s - pilot.heard_s,
