@@ -7,6 +7,7 @@ Files are never locked: a published file does not change, and locks fail on seve
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -56,7 +57,7 @@ class OpenFile:
         """What the file says that it holds; :class:`Damaged` where that itself is not whole."""
         try:
             text = self._bytes(described.TEXT)
-            if rawio.digest(text) != self._bytes(described.DIGEST).tobytes().decode():
+            if rawio.digest(text).encode() != self._bytes(described.DIGEST).tobytes():
                 raise ValueError("its checksum is wrong")
             structure = Structure.from_json(text.tobytes())
             beside = self._number(described.GENERATION), self._number(described.STEP)
@@ -201,6 +202,8 @@ def _spread(datasets: Mapping[str, Share]) -> bool:
 
 def _open_problem(fd: int, error: BaseException) -> str:
     """HDF5's own words, made short."""
+    if isinstance(error, OSError) and error.errno:
+        return os.strerror(error.errno)
     head = os.pread(fd, 8, 0)
     if head != b"\x89HDF\r\n\x1a\n":
         return "not an HDF5 file" if head else "the file is empty"
@@ -208,4 +211,7 @@ def _open_problem(fd: int, error: BaseException) -> str:
 
 
 def _words(error: BaseException) -> str:
-    return (str(error.args[0]) if error.args else type(error).__name__).partition("\n")[0]
+    """What the error says, without HDF5's "Unable to synchronously open object (...)" around it."""
+    line = (str(error.args[0]) if error.args else type(error).__name__).partition("\n")[0]
+    inner = re.fullmatch(r"(?:Unable|Can't|Couldn't)[^(]*\((.*)\)", line)
+    return inner[1] if inner else line

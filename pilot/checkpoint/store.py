@@ -83,22 +83,28 @@ def load_newest(
 
     ``on_skip`` hears of each file that is not taken as it is met; ``Loaded.skipped`` lists them again.
     """
-    skipped: list[tuple[Path, str]] = []
+    skipped: dict[Path, str] = {}
 
     def skip(path: Path, reason: str) -> None:
-        skipped.append((path, reason))
-        on_skip(path, reason)
+        if path not in skipped:
+            skipped[path] = reason
+            on_skip(path, reason)
 
     for temporary in names.temporaries(directory):
         skip(temporary.path, "a temporary file: it was not finished")
-    for entry in names.checkpoints(directory):
-        if entry.age.generation > granted:
-            skip(entry.path, f"generation {entry.age.generation} was not granted (only up to {granted})")
-            continue
-        try:
-            return _loaded(entry.path, skipped)
-        except CheckpointError as error:
-            skip(entry.path, str(error))
+    entries = names.checkpoints(directory)
+    while entries:
+        for entry in entries:
+            if entry.age.generation > granted:
+                skip(entry.path, f"generation {entry.age.generation} was not granted (only up to {granted})")
+                continue
+            try:
+                return _loaded(entry.path, list(skipped.items()))
+            except CheckpointError as error:
+                skip(entry.path, str(error).removeprefix(f"{entry.path.name}: "))
+        before, entries = entries, names.checkpoints(directory)
+        if entries == before:  # else a writer published and removed meanwhile: look again
+            break
     return None
 
 

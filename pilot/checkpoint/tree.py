@@ -132,8 +132,7 @@ class _Encoder:
             raise CheckpointError(f"state at '{path}': only dense tensors with data can be stored, not {value.layout}")
         if first := self._known(identity(value), path):
             return first
-        flat = value.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1).view(torch.uint8)
-        return self._add(Leaf(path, dtypes.torch_name(value.dtype), tuple(value.shape), flat.numpy()))
+        return self._add(Leaf(path, dtypes.torch_name(value.dtype), tuple(value.shape), _tensor_bytes(value)))
 
     def _array(self, value: Any, path: str) -> str:
         if value.dtype.hasobject or value.dtype.fields:
@@ -158,6 +157,12 @@ class _Encoder:
     def _add(self, leaf: Leaf) -> str:
         self.leaves[leaf.path] = leaf
         return leaf.path
+
+
+def _tensor_bytes(tensor: torch.Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    line = plain.as_strided((plain.numel(),), (1,))  # reshape(-1) would keep the odd stride of a single element
+    return line.view(torch.uint8).numpy()
 
 
 def _join(path: str, name: str) -> str:

@@ -1,0 +1,123 @@
+"""States to store, exact comparison of states, and hypothesis strategies for them."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, OrderedDict
+from typing import Any
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+
+DTYPES = [
+    torch.float64,
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.float8_e4m3fn,
+    torch.complex64,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.uint16,
+    torch.bool,
+]
+
+
+def trained(width: int = 8) -> dict[str, Any]:
+    """What a training script holds after a step: model, Adam, schedule, random number states."""
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.BatchNorm1d(width), torch.nn.Linear(width, 3))
+    optimizer = torch.optim.Adam(model.parameters())
+    scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [30, 30, 60])
+    model(torch.randn(4, width)).sum().backward()
+    optimizer.step()
+    scheduler.step()
+    return {
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "scheduler": scheduler.state_dict(),
+        "random": {"torch": torch.get_rng_state(), "numpy": np.random.default_rng(1).bit_generator.state},
+        "cursor": 120,
+    }
+
+
+def difference(a: Any, b: Any, path: str = "") -> str | None:
+    """Where two states differ, in type or in any bit; None where they are equal."""
+    if type(a) is not type(b):
+        return f"{path}: {type(a)} and {type(b)}"
+    if isinstance(a, dict):
+        if list(a) != list(b) or [type(key) for key in a] != [type(key) for key in b]:
+            return f"{path}: keys {list(a)} and {list(b)}"
+        return next((found for key in a if (found := difference(a[key], b[key], f"{path}/{key}"))), None)
+    if isinstance(a, list | tuple):
+        if len(a) != len(b):
+            return f"{path}: lengths {len(a)} and {len(b)}"
+        pairs = zip(a, b, strict=True)
+        return next((found for i, (x, y) in enumerate(pairs) if (found := difference(x, y, f"{path}/{i}"))), None)
+    return None if _same_leaf(a, b) else f"{path}: {a!r} and {b!r}"
+
+
+def _same_leaf(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor):
+        same_kind = a.dtype == b.dtype and a.shape == b.shape
+        return same_kind and (not a.numel() or torch.equal(_bits(a), _bits(b)))
+    if isinstance(a, np.ndarray | np.generic):
+        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    if isinstance(a, float):
+        return (math.isnan(a) and math.isnan(b)) or (a == b and math.copysign(1, a) == math.copysign(1, b))
+    return bool(a == b)
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    plain = torch.empty(tensor.shape, dtype=tensor.dtype)
+    return plain.copy_(tensor).reshape(-1).view(torch.uint8)
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> torch.Tensor:
+    """Any element type; scalars, empty, transposed, sliced and expanded ones."""
+    dtype = draw(st.sampled_from(DTYPES))
+    shape = draw(st.lists(st.integers(0, 3), max_size=3))
+    count = math.prod(shape)
+    if dtype is torch.bool:
+        tensor = torch.tensor(draw(st.lists(st.booleans(), min_size=count, max_size=count)), dtype=dtype)
+    else:
+        raw = draw(st.binary(min_size=count * dtype.itemsize, max_size=count * dtype.itemsize))
+        tensor = torch.frombuffer(bytearray(raw), dtype=dtype) if raw else torch.empty(0, dtype=dtype)
+    tensor = tensor.reshape(shape)
+    match draw(st.sampled_from(["as is", "transposed", "sliced", "expanded"])):
+        case "transposed" if tensor.dim() == 2:
+            return tensor.t()
+        case "sliced" if tensor.dim():
+            return tensor[::2]
+        case "expanded":
+            return tensor.expand(2, *tensor.shape)
+    return tensor
+
+
+_ARRAYS = st.sampled_from(["<f8", ">f4", "<i2", ">u8", "|b1", "<c16", "<M8[s]", "<U3", "<f16"])
+arrays = st.builds(lambda kind, size: np.arange(size).astype(kind), _ARRAYS, st.integers(0, 4))
+scalars = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.integers(2**62, 2**70), st.floats(), st.text(), st.binary(max_size=20)
+)
+leaves = st.one_of(tensors(), arrays, scalars, st.just(np.float64(1.5)), st.just(bytearray(b"ab")))
+keys = st.one_of(st.text(max_size=5), st.integers(-3, 3), st.sampled_from(["a/b", ".", "", "..", "checkpoint", "0", "\0"]))
+
+
+def _containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    mapping = st.dictionaries(keys, inner, max_size=4)
+    return st.one_of(
+        mapping,
+        mapping.map(OrderedDict),
+        st.lists(inner, max_size=4),
+        st.lists(inner, max_size=4).map(tuple),
+        st.dictionaries(keys, st.integers(0, 3), max_size=3).map(Counter),
+        st.sets(st.integers(), max_size=3),
+    )
+
+
+states = st.dictionaries(keys, st.recursive(leaves, _containers, max_leaves=12), max_size=5)

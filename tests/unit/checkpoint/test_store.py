@@ -1,0 +1,141 @@
+"""Which checkpoint is loaded, which stay, which are removed."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+from pilot.checkpoint import names, store
+from pilot.core.errors import UserError
+
+
+def _write(directory: Path, generation: int, step: int, kept: int = 10) -> Path:
+    return store.write(directory, generation, step, {"w": torch.full((50,), float(step))}, kept).path
+
+
+def _names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def test_the_newest_is_of_the_highest_generation_then_of_the_highest_step(tmp_path: Path) -> None:
+    for generation, step in [(2, 50), (1, 900), (2, 60), (1, 1000)]:
+        _write(tmp_path, generation, step)
+    loaded = store.load_newest(tmp_path, granted=2)
+    assert loaded is not None
+    assert (loaded.generation, loaded.step, loaded.skipped) == (2, 60, [])
+    assert loaded.state["w"][0] == 60
+
+
+def test_names_that_have_outgrown_their_zeros_keep_their_order(tmp_path: Path) -> None:
+    _write(tmp_path, 999_999, 5)
+    _write(tmp_path, 1_000_000, 100_000_000)
+    _write(tmp_path, 1_000_000, 99_999_999)
+    loaded = store.load_newest(tmp_path, granted=1_000_000)
+    assert loaded is not None
+    assert (loaded.generation, loaded.step) == (1_000_000, 100_000_000)
+
+
+def test_a_generation_that_was_not_granted_is_skipped_and_said(tmp_path: Path) -> None:
+    _write(tmp_path, 3, 10)
+    rogue = _write(tmp_path, 4, 20)
+    heard: list[tuple[Path, str]] = []
+    loaded = store.load_newest(tmp_path, 3, lambda path, reason: heard.append((path, reason)))
+    assert loaded is not None
+    assert (loaded.generation, loaded.step) == (3, 10)
+    assert loaded.skipped == heard == [(rogue, "generation 4 was not granted (only up to 3)")]
+
+
+def test_none_where_nothing_can_be_loaded_and_the_reasons_are_heard(tmp_path: Path) -> None:
+    assert store.load_newest(tmp_path / "not there", 9) is None
+    (tmp_path / "g000001-s00000001.h5").write_bytes(b"")
+    (tmp_path / "g000001-s00000002.h5").write_bytes(b"no HDF5 at all")
+    (tmp_path / "g000001-s00000003.h5").mkdir()
+    heard: dict[str, str] = {}
+    assert store.load_newest(tmp_path, 9, lambda path, reason: heard.update({path.name: reason})) is None
+    assert heard == {
+        "g000001-s00000001.h5": "the file is empty",
+        "g000001-s00000002.h5": "not an HDF5 file",
+        "g000001-s00000003.h5": "Is a directory",
+    }
+
+
+def test_another_name_inside_than_outside_is_damage_but_a_copy_may_have_any_name(tmp_path: Path) -> None:
+    path = _write(tmp_path, 1, 5)
+    renamed = path.rename(tmp_path / names.checkpoint_name(2, 5))
+    assert store.verify(renamed) == ["g000002-s00000005.h5: it holds generation 1, step 5"]
+    assert store.load_newest(tmp_path, 2) is None
+    copy = renamed.rename(tmp_path / "best.h5")
+    assert store.verify(copy) == []
+    assert store.load(copy).step == 5
+
+
+def test_the_last_ones_are_kept(tmp_path: Path) -> None:
+    for step in range(1, 6):
+        _write(tmp_path, 1, step, kept=2)
+        assert len(_names(tmp_path)) == min(step, 2)
+    assert _names(tmp_path) == ["g000001-s00000004.h5", "g000001-s00000005.h5"]
+
+
+def test_what_is_newer_than_the_one_just_written_stays(tmp_path: Path) -> None:
+    _write(tmp_path, 5, 50)
+    _write(tmp_path, 1, 1)
+    _write(tmp_path, 2, 2, kept=1)
+    assert _names(tmp_path) == ["g000002-s00000002.h5", "g000005-s00000050.h5"]
+
+
+def test_at_least_one_is_kept(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="at least 1"):
+        _write(tmp_path, 1, 1, kept=0)
+    assert _names(tmp_path) == []
+
+
+def test_other_files_in_the_directory_stay(tmp_path: Path) -> None:
+    (tmp_path / "best.h5").write_text("mine")
+    (tmp_path / ".g000001-s00000001.h5.swp").write_text("an editor's")
+    _write(tmp_path, 1, 1, kept=1)
+    _write(tmp_path, 1, 2, kept=1)
+    assert _names(tmp_path) == [".g000001-s00000001.h5.swp", "best.h5", "g000001-s00000002.h5"]
+
+
+def test_the_same_step_twice_replaces_the_file(tmp_path: Path) -> None:
+    store.write(tmp_path, 1, 1, {"w": torch.zeros(3)}, kept=1)
+    store.write(tmp_path, 1, 1, {"w": torch.ones(3)}, kept=1)
+    loaded = store.load_newest(tmp_path, 1)
+    assert loaded is not None
+    assert loaded.state["w"].tolist() == [1, 1, 1]
+
+
+def _temporary(directory: Path, pid: int, started: int, host: str, age_s: float = 0) -> Path:
+    path = directory / f".g000001-s00000001.h5.{pid}-{started}@{host}.tmp"
+    path.write_bytes(b"unfinished")
+    now_s = path.stat().st_mtime
+    os.utime(path, (now_s - age_s, now_s - age_s))
+    return path
+
+
+def test_files_of_dead_writers_go_and_those_of_living_ones_stay(tmp_path: Path) -> None:
+    me, host = os.getpid(), socket.gethostname()
+    started = names.started_ticks(me)
+    assert started is not None
+    living = _temporary(tmp_path, me, started, host, age_s=10_000)
+    reused_pid = _temporary(tmp_path, me, started - 1, host)
+    no_such_process = _temporary(tmp_path, 2**30, 1, host)
+    elsewhere_writing = _temporary(tmp_path, 2**30, 1, "elsewhere")
+    elsewhere_idle = _temporary(tmp_path, 2**30, 2, "elsewhere", age_s=10_000)
+    _write(tmp_path, 1, 2)
+    assert living.exists()
+    assert elsewhere_writing.exists()
+    assert not any(path.exists() for path in (reused_pid, no_such_process, elsewhere_idle))
+
+
+def test_a_temporary_file_is_never_loaded_and_is_said(tmp_path: Path) -> None:
+    _write(tmp_path, 1, 1)
+    whole = _write(tmp_path, 1, 2)
+    temporary = whole.rename(tmp_path / names.temporary_name(whole.name))
+    loaded = store.load_newest(tmp_path, 1)
+    assert loaded is not None
+    assert loaded.step == 1
+    assert loaded.skipped == [(temporary, "a temporary file: it was not finished")]
