@@ -30,7 +30,8 @@ def mpiexec_command(size: int, generation: int, *, interface: str, python: str =
     beside = Path(python).parent / "mpiexec"
     mpiexec = str(beside) if beside.exists() else "mpiexec"
     program = [python, "-m", "pilot.comm.rank", str(generation)]
-    return [mpiexec, "-launcher", "manual", "-iface", interface, "-hosts", hosts, *program]
+    # Without -genvnone the leader's environment would replace what each agent gave its own proxy.
+    return [mpiexec, "-launcher", "manual", "-genvnone", "-iface", interface, "-hosts", hosts, *program]
 
 
 def environment(*, provider: str = "tcp", one_machine: bool = False) -> dict[str, str]:
@@ -38,8 +39,9 @@ def environment(*, provider: str = "tcp", one_machine: bool = False) -> dict[str
 
     ``provider`` is libfabric's. Where all pilots are on ``one_machine``, ranks would talk through shared memory (and
     leave segments in /dev/shm when killed); then they are told to use the network as they would between nodes.
+    An empty ``HWLOC_XMLFILE`` keeps a proxy from writing the topology to a file in /tmp, which stays when it is killed.
     """
-    variables = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": provider}
+    variables = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": provider, "HWLOC_XMLFILE": ""}
     return variables | {"MPIR_CVAR_NOLOCAL": "1"} if one_machine else variables
 
 
