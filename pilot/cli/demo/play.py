@@ -1,0 +1,176 @@
+"""The demo's course: start everything, let things befall it, watch, and drain."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from pilot.cli.demo.leftovers import Leftovers
+from pilot.cli.demo.victims import Victim, kill_without_notice, preempt
+from pilot.cli.down import wait_until_gone
+from pilot.cli.pool import ask
+from pilot.cli.show import pool_table, trainer_table
+from pilot.cli.submit import launch
+from pilot.cli.up import coordinator_command, start
+from pilot.core.errors import PilotError, UserError
+from pilot.io.site_files import load_site_file
+
+PILOTS = 4
+LOOK_S = 0.4
+LIMIT_S = 240.0
+"""The demo gives up after so long; it takes about a minute on two cores."""
+
+TRAINERS = {
+    "cnn": ("digits_cnn.py", [(1, 100.0), (2, 190.0), (3, 255.0), (4, 310.0)]),
+    "mlp": ("digits_mlp.py", [(1, 400.0), (2, 740.0), (3, 860.0), (4, 920.0)]),
+}
+"""Name → example and scaling curve. With four nodes two each are best, with three the CNN has more use for two."""
+
+SETTINGS = {"pilots": PILOTS, "t_fwd_s": 60.0}
+Plain = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Run:
+    """What the demo leaves for its report. ``befell`` tells what happened when, ``status`` is the last one."""
+
+    folder: Path
+    root: Path
+    epochs: int
+    grace_s: float
+    started_s: float
+    befell: list[str] = field(default_factory=list)
+    status: Plain = field(default_factory=dict)
+    leftovers: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+def play(console: Console, folder: Path, site: str, epochs: int) -> Run:
+    """Run the demo in ``folder``; whatever happens, nothing is left running."""
+    examples = find_examples()
+    folder.mkdir(parents=True, exist_ok=True)
+    run = Run(folder, folder / "run", epochs, load_site_file(site).site.grace_s, time.monotonic())
+    before = Leftovers.look()
+    console.print(f"Starting a coordinator and {PILOTS} pilots; files in {folder}")
+    start(run.root, coordinator_command(run.root, site, SETTINGS))
+    try:
+        with _screen(console, run) as look:
+            _submit(run, examples)
+            _course(run, look)
+    finally:
+        run.seconds = time.monotonic() - run.started_s
+        _drain(run)
+        run.leftovers = before.new()
+    return run
+
+
+def find_examples() -> Path:
+    """The folder of the example scripts, which are part of a checkout."""
+    folder = Path(__file__).parents[3] / "examples"
+    if not (folder / "digits_cnn.py").exists():
+        raise UserError(f"the demo needs the example scripts of a checkout; there is no {folder}")
+    return folder
+
+
+def _submit(run: Run, examples: Path) -> None:
+    for name, (script, curve) in TRAINERS.items():
+        submission = {
+            "name": name,
+            "max_nodes": PILOTS,
+            "curve": curve,
+            "fixed_curve": True,
+            "rescale_up_s": 1.0,
+            "rescale_down_s": 0.5,
+            **launch(examples / script, ["--epochs", str(run.epochs)], sys.executable, ()),
+        }
+        ask(run.root, "submit", **submission)
+
+
+def _course(run: Run, look: Callable[[], Plain]) -> None:
+    """What befalls the pool. Each thing waits for what must come before it, with the demo's limit as deadline."""
+    _until(run, look, "two trainers on two nodes each", lambda s: _sizes(s) == [2, 2] and _moved(s, 20))
+    victim = _victim(run, look(), "cnn")
+    _say(run, f"preempting {victim.node} of cnn: SIGTERM, then SIGKILL after the site's grace")
+    preempt(victim)
+    _until(run, look, "the pool is whole again", lambda s: not _has(s, victim) and _sizes(s) == [2, 2])
+    victim = _victim(run, look(), "mlp")
+    _say(run, f"killing {victim.node} of mlp without notice: SIGKILL to its whole process tree")
+    kill_without_notice(victim)
+    _until(run, look, "the loss is seen", lambda s: not _has(s, victim))
+    known = {n["node"] for n in look()["pool"]}
+    _until(run, look, "a new pilot came", lambda s: any(n["node"] not in known for n in s["pool"]))
+    _say(run, "a new pilot came")
+    _until(run, look, "both trainers have finished", lambda s: all(t["phase"] == "finished" for t in s["trainers"]))
+
+
+def _until(run: Run, look: Callable[[], Plain], what: str, reached: Callable[[Plain], bool]) -> None:
+    while True:
+        status = look()
+        ended = [t for t in status["trainers"] if t["phase"] in ("failed", "cancelled")]
+        if ended:
+            raise PilotError(f"{ended[0]['trainer']} {ended[0]['phase']}: {ended[0]['reason']}")
+        if reached(status):
+            return
+        if all(t["phase"] == "finished" for t in status["trainers"]):
+            raise PilotError(f"the trainers finished before this was seen: {what}; give more --epochs")
+        if time.monotonic() - run.started_s > LIMIT_S:
+            raise PilotError(f"not seen within {LIMIT_S:g} s: {what}; see {run.root / 'coordinator.log'}")
+        time.sleep(LOOK_S)
+
+
+def _sizes(status: Plain) -> list[int]:
+    return [len(t["nodes"]) for t in status["trainers"]]
+
+
+def _moved(status: Plain, steps: int) -> bool:
+    return all(t["step"] >= steps for t in status["trainers"])
+
+
+def _has(status: Plain, victim: Victim) -> bool:
+    return any(n["node"] == victim.node for n in status["pool"])
+
+
+def _victim(run: Run, status: Plain, trainer: str) -> Victim:
+    """The last node of ``trainer``, which trains on at least one more."""
+    node = next(t["nodes"][-1] for t in status["trainers"] if t["trainer"] == trainer)
+    pid = next(p["pid"] for p in ask(run.root, "pilots") if p["node"] == node)
+    return Victim(node, pid, run.grace_s)
+
+
+def _say(run: Run, text: str) -> None:
+    run.befell.append(f"{time.monotonic() - run.started_s:5.1f} s  {text}")
+
+
+def _drain(run: Run) -> None:
+    ask(run.root, "down")
+    wait_until_gone(run.root, LIMIT_S)
+
+
+@contextmanager
+def _screen(console: Console, run: Run) -> Iterator[Callable[[], Plain]]:
+    """A live view; yields what looks at the pool and shows it."""
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+
+        def look() -> Plain:
+            run.status = ask(run.root, "status")
+            clock = Text(f"{time.monotonic() - run.started_s:.0f} s", style="bold")
+            parts: list[Any] = [
+                clock,
+                trainer_table(run.status["trainers"]),
+                Text(),
+                pool_table(run.status["pool"]),
+                Text(),
+            ]
+            live.update(Group(*parts, *(Text(line) for line in run.befell)), refresh=True)
+            return run.status
+
+        yield look

@@ -1,0 +1,156 @@
+"""What the demo proves and shows at its end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from pilot.cli.demo.play import TRAINERS, Run
+from pilot.cli.show import number
+from pilot.core.coordinator import Coordinator
+from pilot.core.ids import TrainerId
+from pilot.core.ledger import Verdict
+from pilot.io.journal import Contents, Decision, read, replay
+from pilot.live.monitor import Monitor
+from pilot.live.picture import draw
+from pilot.live.settings import settings_of
+from pilot.live.timeline import timeline
+
+Plain = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """``faults`` is empty where everything holds that the demo promises."""
+
+    run: Run
+    proofs: dict[str, Verdict]
+    replay_difference: str
+    faults: list[str]
+
+    @property
+    def passed(self) -> bool:
+        """Whether the demo's exit status is 0."""
+        return not self.faults
+
+    def plain(self) -> Plain:
+        """For scripts."""
+        return {
+            "passed": self.passed,
+            "faults": self.faults,
+            "seconds": self.run.seconds,
+            "befell": self.run.befell,
+            "ledger": {name: {"proved": v.proved, "text": v.text} for name, v in self.proofs.items()},
+            "replay": self.replay_difference or "identical",
+            "left_behind": self.run.leftovers,
+            "status": self.run.status,
+        }
+
+
+def judge(run: Run) -> Report:
+    """Check the ledger, the lost steps, the replay and what was left behind."""
+    contents = read(run.root / "journal.jsonl")
+    monitor = _watched(contents)
+    proofs = {name: _proof(monitor, name, run.epochs) for name in TRAINERS}
+    difference = replay(contents, _fresh(contents).handle)
+    faults = [f"ledger of {name}: {verdict.text}" for name, verdict in proofs.items() if not verdict.proved]
+    faults += [f"{t['trainer']} lost {t['lost_steps']} steps" for t in run.status["trainers"] if t["lost_steps"]]
+    faults += [f"the journal does not replay: {difference}"] if difference else []
+    faults += [f"left behind: {name}" for name in run.leftovers]
+    return Report(run, proofs, difference, faults)
+
+
+def _fresh(contents: Contents) -> Coordinator:
+    return Coordinator(settings_of(contents.header.settings).config())
+
+
+def _watched(contents: Contents) -> Monitor:
+    monitor = Monitor()
+    for entry in contents.entries:
+        if isinstance(entry, Decision):
+            monitor.note(entry.now_s, entry.event, entry.commands)
+    return monitor
+
+
+def _proof(monitor: Monitor, name: str, epochs: int) -> Verdict:
+    """Against the size of the training set, which the trainer's session tells with its progress."""
+    record = monitor.trainers[TrainerId(name)]
+    size = int(record.metrics.get("epoch_samples", 0))
+    return record.ledger.exactly_once(dict.fromkeys(range(epochs), size))
+
+
+def write(folder: Path, run: Run, report: Report) -> Path:
+    """``report.json`` and the picture; where the picture is."""
+    contents = read(run.root / "journal.jsonl")
+    picture = folder / "nodes.png"
+    draw(timeline(contents.decisions, _fresh(contents)), picture)
+    (folder / "report.json").write_text(json.dumps(report.plain(), indent=2) + "\n")
+    return picture
+
+
+def show(console: Console, report: Report, picture: Path) -> None:
+    """The tables at the end."""
+    status = report.run.status
+    for line in report.run.befell:
+        console.print(line)
+    console.print()
+    console.print(_trainers(status["trainers"]))
+    console.print(_rates(status["trainers"]))
+    console.print(_pool(status))
+    console.print()
+    for name, verdict in report.proofs.items():
+        console.print(f"ledger of {name}: {verdict.text}")
+    console.print(f"journal: {report.replay_difference or 'replays to identical commands'}")
+    console.print(f"left behind: {', '.join(report.run.leftovers) or 'nothing'}")
+    console.print(f"picture: {picture}", soft_wrap=True)
+    for fault in report.faults:
+        console.print(f"FAILED: {fault}", style="bold red")
+    if report.passed:
+        console.print(f"passed in {report.run.seconds:.0f} s", style="bold green")
+
+
+def _trainers(trainers: list[Plain]) -> Table:
+    columns: dict[str, Callable[[Plain], str]] = {
+        "trainer": lambda t: t["trainer"],
+        "samples": lambda t: str(t["samples"]),
+        "final accuracy": lambda t: number(t["metrics"].get("accuracy"), ".1%"),
+        "rescales up": lambda t: str(t["rescales_up"]),
+        "down": lambda t: str(t["rescales_down"]),
+        "preemptions survived": lambda t: str(t["preemptions"]),
+        "losses survived": lambda t: str(t["losses"]),
+        "lost steps": lambda t: str(t["lost_steps"]),
+        "redone": lambda t: str(t["redone_steps"]),
+        "longest stall": lambda t: f"{t['longest_stall_s']:.2f} s",
+    }
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in columns:
+        table.add_column(name, justify="left" if name == "trainer" else "right")
+    for trainer in trainers:
+        table.add_row(*(cell(trainer) for cell in columns.values()))
+    return table
+
+
+def _rates(trainers: list[Plain]) -> str:
+    lines = ["", "samples/s by nodes, given curve and measured (the pilots share this machine, so rates do not rise):"]
+    for t in trainers:
+        given = ", ".join(f"{n}: {rate:g}" for n, rate in TRAINERS[t["trainer"]][1])
+        measured = ", ".join(f"{n}: {rate:.0f}" for n, rate in t["measured_rates"].items()) or "-"
+        lines.append(f"  {t['trainer']}  given {given}; measured {measured}")
+    return "\n".join(lines)
+
+
+def _pool(status: Plain) -> str:
+    use, solves = status["utilisation"], status["solves"]
+    times = {name: solves[f"{name}_s"] for name in ("build", "solve", "answer")}
+    took = "; ".join(f"{n} {t['median'] * 1e3:.0f} ms (worst {t['max'] * 1e3:.0f})" for n, t in times.items() if t)
+    return (
+        f"\n{status['node_seconds']:.0f} node-seconds; U = {number(use['u'], '.1%')} against the given curves on "
+        f"{use['eq_nodes']:.2f} eq-nodes (FreeTrain eqs 17-18)\n"
+        f"{solves['count']} MILP solves: {took} (median)"
+    )

@@ -1,0 +1,50 @@
+"""Whom the demo preempts and kills, as a batch system and a failing node would."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+
+import psutil
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """A pilot: its node, its agent's process on this host, and the grace that its site gives."""
+
+    node: str
+    pid: int
+    grace_s: float
+
+
+def preempt(victim: Victim) -> threading.Thread:
+    """SIGTERM to every process of the pilot, and after the grace SIGKILL to what is left: the batch system's way."""
+    tree = _tree(victim.pid)
+    for process in tree:
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
+    killer = threading.Thread(target=_kill_after, args=(tree, victim.grace_s), daemon=True)
+    killer.start()
+    return killer
+
+
+def kill_without_notice(victim: Victim) -> None:
+    """SIGKILL to the pilot's whole process tree: a node that fails."""
+    for process in _tree(victim.pid):
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def _tree(pid: int) -> list[psutil.Process]:
+    with suppress(psutil.NoSuchProcess):
+        agent = psutil.Process(pid)
+        return [agent, *agent.children(recursive=True)]
+    return []
+
+
+def _kill_after(tree: list[psutil.Process], grace_s: float) -> None:
+    _, left = psutil.wait_procs(tree, timeout=grace_s)
+    for process in left:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
