@@ -23,6 +23,7 @@ from pathlib import Path
 
 import psutil
 
+DAEMONS = {"munged", "slurmctld", "slurmd", "slurmstepd"}
 COMMANDS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol")
 
 
@@ -47,6 +48,7 @@ class LabConfig:
     def render(self, folder: Path, port: int) -> str:
         """``slurm.conf`` of a lab in ``folder`` whose daemons listen on ``port`` and the ones after it."""
         host = socket.gethostname().split(".")[0]
+        names = f"{node_prefix(port)}[1-{self.nodes}]"
         return f"""\
 ClusterName=lab
 SlurmctldHost={host}(127.0.0.1)
@@ -80,8 +82,8 @@ MinJobAge=120
 SlurmdTimeout=15
 ReturnToService=2
 JobRequeue=1
-NodeName=DEFAULT NodeHostname={host} NodeAddr=127.0.0.1 CPUs=4 State=UNKNOWN
-NodeName=n[1-{self.nodes}] Port=[{port + 1}-{port + self.nodes}]
+NodeName=DEFAULT CPUs=4 State=UNKNOWN
+NodeName={names} NodeHostname={host} NodeAddr=127.0.0.1 Port=[{port + 1}-{port + self.nodes}]
 PartitionName=DEFAULT Nodes=ALL MaxTime=INFINITE OverSubscribe=EXCLUSIVE State=UP
 PartitionName=preempt PriorityTier=1 PreemptMode=CANCEL GraceTime={self.grace_s} Default=YES
 PartitionName=requeue PriorityTier=1 PreemptMode=REQUEUE GraceTime={self.grace_s}
@@ -99,6 +101,7 @@ class Lab:
         self.folder = folder
         self.config = config
         self.conf = folder / "slurm.conf"
+        self.nodes: list[str] = []
 
     @property
     def environment(self) -> dict[str, str]:
@@ -109,12 +112,14 @@ class Lab:
         """Start all daemons and wait until every node is idle."""
         for name in ("state", "spool"):
             (self.folder / name).mkdir(parents=True)
-        self.conf.write_text(self.config.render(self.folder, _free_ports(self.config.nodes + 1)))
+        port = _free_ports(self.config.nodes + 1)
+        self.nodes = [f"{node_prefix(port)}{number}" for number in range(1, self.config.nodes + 1)]
+        self.conf.write_text(self.config.render(self.folder, port))
         (self.folder / "cgroup.conf").write_text(CGROUP_CONF)
         self._start_munge()
         self._daemon("slurmctld", "-f", str(self.conf))
-        for number in range(1, self.config.nodes + 1):
-            self.start_node(f"n{number}")
+        for node in self.nodes:
+            self.start_node(node)
         wait_for(lambda: self.nodes_in("idle") == self.config.nodes, "all nodes idle", limit_s=60)
 
     def start_node(self, node: str) -> None:
@@ -125,7 +130,7 @@ class Lab:
     def kill_node(self, node: str) -> None:
         """The node dies: its slurmd, its step daemons and everything that ran in its jobs are SIGKILLed."""
         slurmd = _read_pid(self.folder / f"slurmd-{node}.pid")
-        kill_all([p for p in self.processes() if p.pid == slurmd or _variable(p, "SLURMD_NODENAME") == node])
+        kill_all([p for p in self.processes() if p.pid == slurmd or self._node_of(p) == node])
 
     def run(self, *command: str, check: bool = True) -> str:
         """Output of one of Slurm's commands."""
@@ -152,9 +157,7 @@ class Lab:
 
     def processes(self) -> list[psutil.Process]:
         """Every living process of this lab: its daemons, and whatever carries its SLURM_CONF (jobs, steps)."""
-        pids = {_read_pid(path) for path in self.folder.glob("*.pid")}
-        mine = [p for p in psutil.process_iter() if p.pid in pids or _variable(p, "SLURM_CONF") == str(self.conf)]
-        return [p for p in mine if p.pid != os.getpid() and p.status() != psutil.STATUS_ZOMBIE]
+        return [p for p in psutil.process_iter() if p.pid != os.getpid() and self._is_mine(p)]
 
     def job_processes(self) -> list[psutil.Process]:
         """Living processes of jobs: they have a SLURM_JOB_ID of this lab in their environment."""
@@ -162,13 +165,42 @@ class Lab:
 
     def stop(self) -> None:
         """Cancel every job, stop every daemon, kill what remains, leave no cgroup and no file."""
+        self.run("scancel", "--user=root", "--signal=KILL", "--full", check=False)
         self.run("scancel", "--user=root", check=False)
+        wait_for(lambda: not self.run("squeue", "-h", check=False), "jobs gone", limit_s=10, fatal=False)
         daemons = [pid for path in self.folder.glob("*.pid") if (pid := _read_pid(path))]
         for pid in daemons:
             _signal(pid, signal.SIGTERM)
         wait_for(lambda: not any(psutil.pid_exists(pid) for pid in daemons), "daemons gone", limit_s=20, fatal=False)
         kill_all(self.processes())
+        wait_for(lambda: not self.processes(), "processes gone", limit_s=5, fatal=False)
+        self._remove_cgroups()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _is_mine(self, process: psutil.Process) -> bool:
+        """A daemon, a step's daemon (it empties its environment, but stays in its slurmd's folder), or part of a job."""
+        try:
+            if process.status() == psutil.STATUS_ZOMBIE:
+                return False
+            if process.name() in DAEMONS:
+                return process.cwd().startswith(str(self.folder)) or str(self.folder) in " ".join(process.cmdline())
+            return process.environ().get("SLURM_CONF") == str(self.conf)
+        except psutil.Error:
+            return False
+
+    def _node_of(self, process: psutil.Process) -> str:
+        """The node of a job's process, by its environment, or of a step's daemon, by its log."""
+        if process.name() == "slurmstepd":
+            logs = [Path(file.path).stem for file in process.open_files() if file.path.endswith(".log")]
+            return logs[0].removeprefix("slurmd-") if logs else ""
+        return _variable(process, "SLURMD_NODENAME")
+
+    def _remove_cgroups(self) -> None:
+        for node in self.nodes:
+            for top in Path("/sys/fs/cgroup").glob(f"*/slurm_{node}"):
+                for folder, _, _ in os.walk(top, topdown=False):
+                    with suppress(OSError):
+                        os.rmdir(folder)
 
     def _start_munge(self) -> None:
         key = self.folder / "munge.key"
@@ -209,6 +241,11 @@ def kill_all(processes: Sequence[psutil.Process]) -> None:
     """SIGKILL them all."""
     for process in processes:
         _signal(process.pid, signal.SIGKILL)
+
+
+def node_prefix(port: int) -> str:
+    """Node names carry the lab's port, as they name control groups, which labs at the same time must not share."""
+    return f"n{port}x"
 
 
 def _path() -> str:
