@@ -50,7 +50,7 @@ def write_part(directory: Path, generation: int, step: int, part: int, parts: in
         data = leaf.data[start * share.row_bytes : stop * share.row_bytes]
         arrays.append(Array(Slot(leaf.path, leaf.dtype, rows), data))
         table[leaf.path] = replace(share, pieces=(Piece("", start, stop, rawio.digest(data)),))
-    about = Structure(generation, step, part, parts, encoded.tree, table, encoded.aliases)
+    about = Structure(generation, step, part, parts, encoded.layout(), encoded.tree, table, encoded.aliases)
     path = directory / names.part_name(generation, step, part, parts)
     size = publish(path, about, arrays, linked=False)
     return Part(path, size, time.monotonic() - started_s)
@@ -65,9 +65,10 @@ def publish_index(directory: Path, generation: int, step: int, parts: int) -> in
     """
     paths = [directory / names.part_name(generation, step, part, parts) for part in range(parts)]
     abouts = [_read(path) for path in paths]
-    table = _merge((path.name, about) for path, about in zip(paths, abouts, strict=True))
-    about = replace(abouts[0], datasets=table)
-    _check_complete(about)
+    for path, about in zip(paths, abouts, strict=True):
+        if about.layout != abouts[0].layout:
+            raise CheckpointError(f"{path.name}: its state differs from that of part 0 in names, types or shapes")
+    about = replace(abouts[0], datasets=_merge((path.name, about) for path, about in zip(paths, abouts, strict=True)))
     path = directory / names.checkpoint_name(generation, step)
     size = publish(path, about, ())
     return size + sum(path.stat().st_size for path in paths)
@@ -111,17 +112,5 @@ def _merge(parts: Iterable[tuple[str, Structure]]) -> dict[str, Share]:
     for name, about in parts:
         for path, share in about.datasets.items():
             known = table.get(path, replace(share, pieces=()))
-            if (known.dtype, known.shape) != (share.dtype, share.shape):
-                raise CheckpointError(f"{name}: dataset '{path}' differs from other parts in shape or type")
             table[path] = replace(known, pieces=known.pieces + tuple(replace(p, file=name) for p in share.pieces))
     return table
-
-
-def _check_complete(about: Structure) -> None:
-    needed: list[str] = []
-    tree.decode(about.tree, lambda _, path: needed.append(path))
-    for path in needed:
-        share = about.datasets.get(path)
-        covered = [bound for piece in share.pieces for bound in (piece.start, piece.stop)] if share else []
-        if not share or covered[0] != 0 or covered[-1] != share.rows or covered[1:-1:2] != covered[2:-1:2]:
-            raise CheckpointError(f"the parts do not hold all of dataset '{path}': the ranks' states differ")

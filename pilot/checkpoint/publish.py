@@ -56,7 +56,7 @@ def single(directory: Path, generation: int, step: int, state: Mapping[str, Any]
         leaf.path: Share(leaf.dtype, leaf.shape, (Piece("", 0, rows_of(leaf.shape), rawio.digest(leaf.data)),))
         for leaf in encoded.leaves
     }
-    about = Structure(generation, step, 0, 0, encoded.tree, table, encoded.aliases)
+    about = Structure(generation, step, 0, 0, "", encoded.tree, table, encoded.aliases)
     arrays = [Array(Slot(leaf.path, leaf.dtype, leaf.shape), leaf.data) for leaf in encoded.leaves]
     return publish(directory / names.checkpoint_name(generation, step), about, arrays)
 

@@ -58,12 +58,16 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """Everything about a checkpoint, or about one part of it (``part`` of ``parts``; 0 of 0: a single file)."""
+    """Everything about a checkpoint, or about one part of it (``part`` of ``parts``; 0 of 0: a single file).
+
+    ``layout`` is the checksum of all names, types and shapes of the state, which parts of one state share ("": a single file).
+    """
 
     generation: int
     step: int
     part: int
     parts: int
+    layout: str
     tree: Any
     datasets: Mapping[str, Share]
     aliases: Mapping[str, str]
@@ -74,7 +78,9 @@ class Structure:
             path: [share.dtype, share.shape, [[p.file, p.start, p.stop, p.digest] for p in share.pieces]]
             for path, share in self.datasets.items()
         }
-        fields = {name: getattr(self, name) for name in ("generation", "step", "part", "parts", "tree", "aliases")}
+        fields = {
+            name: getattr(self, name) for name in ("generation", "step", "part", "parts", "layout", "tree", "aliases")
+        }
         return json.dumps({"format": FORMAT, **fields, "datasets": rows}, separators=(",", ":")).encode("ascii")
 
     @classmethod

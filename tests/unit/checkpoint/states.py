@@ -105,7 +105,9 @@ scalars = st.one_of(
     st.none(), st.booleans(), st.integers(), st.integers(2**62, 2**70), st.floats(), st.text(), st.binary(max_size=20)
 )
 leaves = st.one_of(tensors(), arrays, scalars, st.just(np.float64(1.5)), st.just(bytearray(b"ab")))
-keys = st.one_of(st.text(max_size=5), st.integers(-3, 3), st.sampled_from(["a/b", ".", "", "..", "checkpoint", "0", "\0"]))
+keys = st.one_of(
+    st.text(max_size=5), st.integers(-3, 3), st.sampled_from(["a/b", ".", "", "..", "checkpoint", "0", "\0"])
+)
 
 
 def _containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
+
 from pilot.checkpoint import store
 from pilot.checkpoint.snapshot import snapshot
 from pilot.core.errors import CheckpointError
-
 from tests.unit.checkpoint.states import difference, states, trained
 
 SLOW_DISK = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

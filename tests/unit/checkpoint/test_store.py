@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from pilot.checkpoint import names, store
 from pilot.core.errors import UserError
 
