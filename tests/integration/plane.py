@@ -54,6 +54,11 @@ class Node:
         with contextlib.suppress(OSError):
             self.control.sendall(len(frame).to_bytes(_LENGTH_BYTES, "big") + frame)
 
+    def signal(self, number: int) -> None:
+        """Send a signal to the worker."""
+        assert self.process.pid is not None
+        os.kill(self.process.pid, number)
+
     def rank_process(self, generation: int) -> psutil.Process:
         """The rank process that this node runs in ``generation``."""
         (rank,) = psutil.Process(self.proxies[generation].pid).children(recursive=True)
@@ -282,11 +287,23 @@ def _kill_family(pid: int) -> None:
                 member.send_signal(signal.SIGKILL)
 
 
-def _work(command: list[str], environment: dict[str, str], control: socket.socket, log: Path) -> None:
+def run_alone(folder: Path, script: Path, *arguments: str) -> None:
+    """Run a script to its end without any of this, as plain ``python`` would."""
+    log = folder / "alone.log"
+    process = _warm.Process(target=_work, args=([str(script), *arguments], {}, None, log))
+    process.start()
+    process.join(DEADLINE_S)
+    assert process.exitcode == 0, log.read_text()
+
+
+def _work(command: list[str], environment: dict[str, str], control: socket.socket | None, log: Path) -> None:
     """In a process that was forked warm: become the worker."""
     with log.open("ab") as output:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
-    os.environ |= environment | {"PILOT_CONTROL_FD": str(control.detach())}
+    os.environ |= environment
+    if control is not None:
+        os.environ["PILOT_CONTROL_FD"] = str(control.detach())
+    multiprocessing.set_start_method("fork", force=True)  # what a script under plain python has
     sys.argv = command
     runpy.run_path(command[0], run_name="__main__")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ import torch
 from pilot.core.events import LedgerRange
 from pilot.core.ledger import Ledger
 from pilot.io import wire
-from tests.integration.plane import Plane, plane
+from tests.integration.plane import Plane, plane, run_alone
 from tests.integration.script import SAMPLES
 
 SCRIPT = Path(__file__).with_name("script.py")
@@ -27,8 +25,7 @@ STEPS_PER_EPOCH = -(-SAMPLES // 32)
 def reference(folder: Path, *arguments: str) -> dict[str, Any]:
     """What the same script gives alone, undisturbed, in one plain process."""
     path = folder / "alone.pt"
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PILOT_")}
-    subprocess.run([sys.executable, str(SCRIPT), *arguments, "--save", str(path)], check=True, env=environment)
+    run_alone(folder, SCRIPT, *arguments, "--save", str(path))
     result: dict[str, Any] = torch.load(path)
     return result
 
@@ -47,8 +44,8 @@ def assert_exactly_once(reports: Sequence[wire.Report], epochs: int) -> Ledger:
     return ledger
 
 
-def steps_of(cluster: Plane) -> list[int]:
-    return [report.step for report in cluster.reports()]
+def steps_of(cluster: Plane, *, before: int) -> list[int]:
+    return [report.step for report in cluster.reports() if report.generation < before]
 
 
 def finish(cluster: Plane, gate: Path) -> wire.WorkerFinished:
@@ -102,3 +99,149 @@ def test_rescales_a_pause_and_two_kills_leave_the_parameters_as_they_would_have_
     elastic = torch.load(saved)
     assert elastic["state"] == {"passes": epochs}
     assert_same(elastic, reference(tmp_path, *arguments))
+
+
+def test_a_node_killed_in_mid_step_costs_no_step(tmp_path: Path) -> None:
+    epochs, gate, saved = 20, tmp_path / "gate", tmp_path / "elastic.pt"
+    arguments = ("--epochs", str(epochs), *BATCH)
+    with plane(tmp_path, SCRIPT, *arguments, "--save", str(saved), "--step-s", "0.01", "--gate", str(gate)) as cluster:
+        a, b, c = cluster.start(3)
+        cluster.wait_up(cluster.form([a, b, c]))
+        cluster.wait_step(3)
+        b.signal(signal.SIGSTOP)  # from now on the others wait for its gradients
+        cluster.kill(b)
+        cluster.dissolve()
+        up = cluster.wait_up(cluster.form([a, c]))
+        assert up.resumed is None
+        assert up.step >= max(steps_of(cluster, before=up.generation))
+        finish(cluster, gate)
+    ledger = assert_exactly_once(cluster.reports(), epochs)
+    assert ledger.voided_steps() <= 1
+    assert_same(torch.load(saved), reference(tmp_path, *arguments))
+
+
+def test_a_rank_that_lags_a_step_behind_takes_the_state_of_the_others(tmp_path: Path) -> None:
+    epochs, gate, saved = 20, tmp_path / "gate", tmp_path / "elastic.pt"
+    arguments = ("--epochs", str(epochs), *BATCH)
+    with plane(tmp_path, SCRIPT, *arguments, "--save", str(saved), "--step-s", "0.01", "--gate", str(gate)) as cluster:
+        a, b = cluster.start(2)
+        cluster.form([a, b])
+        cluster.wait_step(3)
+        a.signal(signal.SIGSTOP)
+        cluster.dissolve()
+        a.signal(signal.SIGCONT)
+        cluster.form([a, b])
+        finish(cluster, gate)
+    assert_exactly_once(cluster.reports(), epochs)
+    assert_same(torch.load(saved), reference(tmp_path, *arguments))
+
+
+def test_a_lone_survivor_parks_with_its_state_until_a_node_comes(tmp_path: Path) -> None:
+    epochs, gate, saved = 20, tmp_path / "gate", tmp_path / "elastic.pt"
+    arguments = ("--epochs", str(epochs), *BATCH)
+    with plane(tmp_path, SCRIPT, *arguments, "--save", str(saved), "--step-s", "0.01", "--gate", str(gate)) as cluster:
+        a, b = cluster.start(2)
+        cluster.form([a, b])
+        cluster.wait_step(3)
+        a.rank_process(cluster.generation).kill()  # the leader's own rank process, not its worker
+        cluster.kill(b)
+        cluster.dissolve()
+        (c,) = cluster.start()
+        up = cluster.wait_up(cluster.form([c, a]))  # the newcomer leads
+        assert up.resumed is None
+        assert up.step >= max(steps_of(cluster, before=up.generation))
+        finish(cluster, gate)
+    assert_exactly_once(cluster.reports(), epochs)
+    assert_same(torch.load(saved), reference(tmp_path, *arguments))
+
+
+def test_when_all_are_killed_the_newest_checkpoint_that_verifies_is_taken(tmp_path: Path) -> None:
+    epochs, gate, saved = 20, tmp_path / "gate", tmp_path / "elastic.pt"
+    arguments = ("--epochs", str(epochs), *BATCH)
+    pace = ("--save", str(saved), "--step-s", "0.01", "--gate", str(gate))
+    with plane(tmp_path, SCRIPT, *arguments, *pace, interval_s=0.3) as cluster:
+        a, b = cluster.start(2)
+        cluster.form([a, b])
+        cluster.wait(lambda: len(a.heard(wire.CheckpointDone)) >= 3, "three checkpoints")
+        cluster.kill(a)
+        cluster.kill(b)
+        *_, older, newest = sorted((tmp_path / "checkpoints").glob("*.h5"), key=checkpoint_step)
+        os.truncate(newest, newest.stat().st_size // 2)
+        c, d = cluster.start(2)
+        up = cluster.wait_up(cluster.form([c, d]))
+        assert up.resumed == up.step == checkpoint_step(older)
+        (remark,) = c.heard(wire.Remark)
+        assert newest.name in remark.text
+        finish(cluster, gate)
+    assert_exactly_once(cluster.reports(), epochs)
+    assert_same(torch.load(saved), reference(tmp_path, *arguments))
+
+
+def checkpoint_step(path: Path) -> int:
+    return int(path.stem.partition("-s")[2])
+
+
+def test_with_notice_nothing_is_lost_even_when_all_nodes_go(tmp_path: Path) -> None:
+    epochs, gate, saved = 20, tmp_path / "gate", tmp_path / "elastic.pt"
+    arguments = ("--epochs", str(epochs), *BATCH)
+    with plane(tmp_path, SCRIPT, *arguments, "--save", str(saved), "--step-s", "0.01", "--gate", str(gate)) as cluster:
+        a, b = cluster.start(2)
+        cluster.form([a, b])
+        cluster.wait_step(3)
+        step = cluster.pause()
+        b.tell(wire.WriteState("t1", "all nodes go"))
+        cluster.wait(lambda: bool(b.heard(wire.CheckpointDone)), "the checkpoint")
+        (done,) = b.heard(wire.CheckpointDone)
+        assert (done.step, done.asked, done.error) == (step, True, "")
+        cluster.kill(a)
+        cluster.kill(b)
+        (c,) = cluster.start()
+        up = cluster.wait_up(cluster.form([c]))
+        assert up.resumed == step
+        finish(cluster, gate)
+    ledger = assert_exactly_once(cluster.reports(), epochs)
+    assert ledger.voided_steps() == 0
+    assert_same(torch.load(saved), reference(tmp_path, *arguments))
+
+
+def test_micro_batches_from_loader_processes_add_up_to_the_same_step(tmp_path: Path) -> None:
+    epochs, gate, saved = 6, tmp_path / "gate", tmp_path / "elastic.pt"
+    arguments = ("--epochs", str(epochs), "--global-batch-size", "50")
+    pace = ("--save", str(saved), "--step-s", "0.01", "--gate", str(gate), "--micro-batch-size", "9", "--loaders", "1")
+    with plane(tmp_path, SCRIPT, *arguments, *pace) as cluster:
+        a, b, c = cluster.start(3)
+        cluster.form([a, b, c])
+        cluster.wait_step(2)
+        cluster.form([a, b], switch=True)
+        finish(cluster, gate)
+    assert_exactly_once(cluster.reports(), epochs)
+    assert_same(torch.load(saved), reference(tmp_path, *arguments))
+
+
+def test_a_fixed_batch_per_node_grows_with_the_group_and_the_learning_rate_with_it(tmp_path: Path) -> None:
+    epochs, gate, saved = 12, tmp_path / "gate", tmp_path / "elastic.pt"
+    arguments = ("--epochs", str(epochs), "--batch-size", "16")
+    with plane(tmp_path, SCRIPT, *arguments, "--save", str(saved), "--step-s", "0.01", "--gate", str(gate)) as cluster:
+        a, b, c = cluster.start(3)
+        cluster.form([a, b])
+        cluster.wait_step(8)
+        cluster.form([a, b, c], switch=True)
+        finished = finish(cluster, gate)
+    assert_exactly_once(cluster.reports(), epochs)
+    assert finished.metrics["learning_rate"] == pytest.approx(3e-3 * 0.9999 ** (finished.step), rel=1e-9)
+
+
+def test_when_the_leader_dies_at_the_end_another_one_finishes(tmp_path: Path) -> None:
+    saved = tmp_path / "elastic.pt"
+    with plane(tmp_path, SCRIPT, "--epochs", "2", *BATCH, "--save", str(saved)) as cluster:
+        a, b = cluster.start(2)
+        cluster.form([a, b])
+        first = cluster.wait_finished()
+        cluster.kill(a)
+        cluster.dissolve()
+        cluster.form([b])
+        second = cluster.wait_finished()
+        assert (second.step, second.samples) == (first.step, first.samples)
+        cluster.stop()
+    assert saved.exists()
+    assert_exactly_once(b.heard(wire.Report), 2)
