@@ -78,8 +78,13 @@ def erase(path: Path) -> list[int]:
 
 def sweep(base: Path | None = None) -> list[str]:
     """Erase the homes of this user's agents that died together with their guardians; the names of those erased."""
+    return [path.name for path in left_over(base) if erase(path) == []]
+
+
+def left_over(base: Path | None = None) -> list[Path]:
+    """The homes of this user's agents that died together with their guardians."""
     parent = base if base is not None else _base()
-    return [path.name for path in sorted(parent.glob(f"{_prefix()}*")) if _is_left_over(path) and erase(path) == []]
+    return [path for path in sorted(parent.glob(f"{_prefix()}*")) if _is_left_over(path)]
 
 
 def _base() -> Path:

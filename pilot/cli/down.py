@@ -21,10 +21,13 @@ def command(run_dir: Path | None, limit_s: float) -> None:
     Example:
       pilot down
     """
+    from pilot.agent import home
+
     root = find_run_dir(run_dir)
     nodes = ask(root, "down")["nodes"]
     click.echo(f"draining {nodes} nodes of {root}")
     wait_until_gone(root, limit_s)
+    home.sweep()
     click.echo("down: trainers are saved, nothing is left")
 
 

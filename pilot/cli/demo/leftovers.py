@@ -1,59 +1,52 @@
-"""What a pool may have left on this host: processes, shared-memory segments, temporary directories."""
+"""What a pool has left on this host: processes, shared-memory segments, directories of agents that are gone."""
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+
+from pilot.agent import home
 
 SETTLE_S = 10.0
 """The last guardian ends some moments after its agent; what is still there after this stays."""
 
 
-@dataclass(frozen=True, slots=True)
-class Leftovers:
-    """What was there at one time, by name."""
-
-    names: frozenset[str]
-
-    @classmethod
-    def look(cls) -> Leftovers:
-        """Everything on this host that is ours or could be."""
-        return cls(frozenset([*_processes(), *_segments(), *_folders()]))
-
-    def new(self) -> list[str]:
-        """What is there now and was not then, after a while for the last ones to go."""
-        deadline = time.monotonic() + SETTLE_S
-        while True:
-            left = sorted(Leftovers.look().names - self.names)
-            if not left or time.monotonic() > deadline:
-                return left
-            time.sleep(0.1)
+def segments() -> set[str]:
+    """This user's shared-memory segments that no living process has mapped."""
+    mapped = {path for process in psutil.process_iter() for path in _mapped(process)}
+    return {str(p) for p in Path("/dev/shm").glob("*") if _mine(p) and str(p) not in mapped}
 
 
-def _processes() -> list[str]:
-    """Processes of this user that carry an agent's mark or run a coordinator."""
-    found = []
+def left_behind(root: Path, segments_before: set[str]) -> list[str]:
+    """What the pool in ``root`` has left, after a while for the last processes to go; empty where all is well."""
+    deadline = time.monotonic() + SETTLE_S
+    while True:
+        left = [*_processes(root), *sorted(segments() - segments_before), *map(str, home.left_over())]
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.1)
+
+
+def _processes(root: Path) -> Iterator[str]:
+    """Processes of this user that know the pool's run directory, from their command line or environment."""
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            if process.uids().real != os.getuid() or process.status() == psutil.STATUS_ZOMBIE:
+            if process.pid == os.getpid() or process.uids().real != os.getuid():
                 continue
-            ours = "PILOT_AGENT_MARK" in process.environ() or "pilot.live.main" in process.cmdline()
-            if ours:
-                found.append(f"process {process.pid}: {' '.join(process.cmdline())[:80]}")
-    return found
+            knows = str(root) in " ".join([*process.cmdline(), *process.environ().values()])
+            if knows and process.status() != psutil.STATUS_ZOMBIE:
+                yield f"process {process.pid}: {' '.join(process.cmdline())[:80]}"
 
 
-def _segments() -> list[str]:
-    return [str(path) for path in Path("/dev/shm").glob("*") if _mine(path)]
-
-
-def _folders() -> list[str]:
-    return [str(path) for path in Path(os.environ.get("TMPDIR", "/tmp")).glob("pilot-*") if _mine(path)]
+def _mapped(process: psutil.Process) -> list[str]:
+    with suppress(psutil.Error):
+        return [m.path for m in process.memory_maps() if m.path.startswith("/dev/shm/")]
+    return []
 
 
 def _mine(path: Path) -> bool:

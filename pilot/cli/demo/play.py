@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +15,8 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from pilot.cli.demo.leftovers import Leftovers
+from pilot.agent import home
+from pilot.cli.demo.leftovers import left_behind, segments
 from pilot.cli.demo.victims import Victim, kill_without_notice, preempt
 from pilot.cli.down import wait_until_gone
 from pilot.cli.pool import ask
@@ -59,8 +61,10 @@ def play(console: Console, folder: Path, site: str, epochs: int) -> Run:
     examples = find_examples()
     folder.mkdir(parents=True, exist_ok=True)
     run = Run(folder, folder / "run", epochs, load_site_file(site).site.grace_s, time.monotonic())
-    before = Leftovers.look()
+    before = segments()
     console.print(f"Starting a coordinator and {PILOTS} pilots; files in {folder}")
+    # Whatever the pool starts inherits this, so that what it left behind can be told from other pools' processes.
+    os.environ["PILOT_RUN_DIR"] = str(run.root)
     start(run.root, coordinator_command(run.root, site, SETTINGS))
     try:
         with _screen(console, run) as look:
@@ -69,7 +73,7 @@ def play(console: Console, folder: Path, site: str, epochs: int) -> Run:
     finally:
         run.seconds = time.monotonic() - run.started_s
         _drain(run)
-        run.leftovers = before.new()
+        run.leftovers = left_behind(run.root, before)
     return run
 
 
@@ -153,6 +157,7 @@ def _say(run: Run, text: str) -> None:
 def _drain(run: Run) -> None:
     ask(run.root, "down")
     wait_until_gone(run.root, LIMIT_S)
+    home.sweep()
 
 
 @contextmanager

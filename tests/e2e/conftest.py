@@ -1,0 +1,147 @@
+"""Real pools on this machine: a daemon, agents that are local processes, real kills; each test leaves nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from pilot.agent import home
+from pilot.cli.demo.leftovers import left_behind, segments
+from pilot.io.rundir import RunDir, owner
+
+ROOT = Path(__file__).parents[2]
+REGRESSION = ROOT / "examples" / "regression.py"
+LIMIT_S = 90.0
+"""Everything here takes seconds; so long a deadline is for a machine that does other things, too."""
+
+SITE = """
+from pilot.io.site import Site
+
+site = Site(
+    name="e2e", scheduler="local", bind_address="127.0.0.1", interface="lo", notice_signal="TERM", grace_s=5,
+    poll_s=0.5, heartbeat_s=0.5, silent_s=4, orphan_s={orphan_s}, form_timeout_s=30, checkpoint_interval_s=0.5,
+    checkpoints_kept=3,
+)
+"""
+
+Plain = dict[str, Any]
+
+
+@dataclass
+class Pool:
+    """A pool of a test: commands as a user types them, and agents as someone's batch script runs them."""
+
+    folder: Path
+    orphan_s: float = 20.0
+    agents: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @property
+    def run_dir(self) -> Path:
+        return self.folder / "run"
+
+    def pilot(self, *arguments: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """``pilot ARGUMENTS``; its status is checked unless ``check`` is off."""
+        done = subprocess.run(
+            [sys.executable, "-m", "pilot", *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            cwd=self.folder,
+            env=self.environment(),
+            check=False,
+            timeout=2 * LIMIT_S,
+        )
+        assert not check or done.returncode == 0, f"pilot {arguments}: {done.stderr}"
+        return done
+
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "XDG_STATE_HOME": str(self.folder / "state"), "PILOT_RUN_DIR": str(self.run_dir)}
+
+    def up(self, *options: str) -> None:
+        """Start the coordinator; no pilots are submitted unless ``options`` say so."""
+        site = self.folder / "e2e.py"
+        site.write_text(SITE.format(orphan_s=self.orphan_s))
+        self.pilot("up", "--site", site, *(options or ("--pilots", "0")))
+
+    def agent(self) -> subprocess.Popen[bytes]:
+        """One more pilot, started by hand."""
+        log = (self.folder / f"agent{len(self.agents)}.log").open("wb")
+        command = [sys.executable, "-m", "pilot", "agent", "--connection", str(self.run_dir / "connection.json")]
+        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, env=self.environment())
+        self.agents.append(process)
+        return process
+
+    def submit(self, script: Path, *arguments: str, options: tuple[str, ...] = ()) -> str:
+        told = self.pilot("submit", "--json", *options, script, *arguments)
+        name: str = json.loads(told.stdout)["trainer"]
+        return name
+
+    def status(self) -> Plain:
+        status: Plain = json.loads(self.pilot("status", "--json").stdout)
+        return status
+
+    def trainer(self, name: str) -> Plain:
+        return next(t for t in self.status()["trainers"] if t["trainer"] == name)
+
+    def until(self, what: str, reached: Callable[[Plain], bool]) -> Plain:
+        """Wait until the status is so."""
+        deadline = time.monotonic() + LIMIT_S
+        while True:
+            status = self.status()
+            if reached(status):
+                return status
+            log = (self.run_dir / "coordinator.log").read_text()
+            assert time.monotonic() < deadline, f"not within {LIMIT_S} s: {what}\n{json.dumps(status, indent=1)}\n{log}"
+            time.sleep(0.1)
+
+    def until_step(self, name: str, step: int, nodes: int) -> Plain:
+        """Wait until the trainer trains on ``nodes`` nodes and has done ``step`` steps."""
+
+        def reached(status: Plain) -> bool:
+            trainer = next(t for t in status["trainers"] if t["trainer"] == name)
+            assert trainer["phase"] != "failed", trainer["reason"]
+            return len(trainer["nodes"]) == nodes and trainer["step"] >= step
+
+        return self.until(f"{name} on {nodes} nodes at step {step}", reached)
+
+    def kill_tree(self, agent: subprocess.Popen[bytes]) -> None:
+        """SIGKILL to an agent and everything below it: a node that fails."""
+        process = psutil.Process(agent.pid)
+        for one in [process, *process.children(recursive=True)]:
+            try:
+                one.kill()
+            except psutil.NoSuchProcess:
+                continue
+        agent.wait()
+
+    def coordinator(self) -> int | None:
+        return owner(RunDir(self.run_dir))
+
+    def end(self) -> None:
+        """Down, or what does for it where a test has broken the pool."""
+        if self.coordinator() is not None:
+            self.pilot("down")
+        for agent in self.agents:
+            agent.terminate()
+            agent.wait(LIMIT_S)
+        home.sweep()
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[Pool]:
+    before = segments()
+    pool = Pool(tmp_path)
+    try:
+        yield pool
+    finally:
+        pool.end()
+    assert left_behind(pool.run_dir, before) == []

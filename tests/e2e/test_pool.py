@@ -1,0 +1,156 @@
+"""A pool from up to down, with what befalls it."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pilot.core.coordinator import Coordinator
+from pilot.core.ids import TrainerId
+from pilot.io.journal import read, replay
+from pilot.live.monitor import Monitor
+from pilot.live.settings import settings_of
+from tests.e2e.conftest import REGRESSION, Pool
+
+EPOCH_SAMPLES = 1797
+
+
+def proved(pool: Pool, trainer: str, epochs: int) -> None:
+    """The journal replays, and its ledger has every sample once per epoch."""
+    contents = read(pool.run_dir / "journal.jsonl")
+    core = Coordinator(settings_of(contents.header.settings).config())
+    assert replay(contents, core.handle) == ""
+    monitor = Monitor()
+    for decision in contents.decisions:
+        monitor.note(decision.now_s, decision.event, decision.commands)
+    verdict = monitor.trainers[TrainerId(trainer)].ledger.exactly_once(dict.fromkeys(range(epochs), EPOCH_SAMPLES))
+    assert verdict.proved, verdict.text
+
+
+def test_one_of_three_is_killed_and_the_survivors_go_on(pool: Pool) -> None:
+    pool.up()
+    agents = [pool.agent() for _ in range(3)]
+    name = pool.submit(REGRESSION, "--epochs", "12", "--step-s", "0.03")
+    pool.until_step(name, 20, nodes=3)
+    pool.kill_tree(agents[1])
+    pool.until_step(name, 40, nodes=2)
+    assert pool.pilot("wait", name).stdout == f"{name} finished\n"
+    trainer = pool.trainer(name)
+    assert (trainer["losses"], trainer["lost_steps"]) == (1, 0)
+    proved(pool, name, 12)
+
+
+def test_all_are_killed_and_it_resumes_from_the_newest_checkpoint(pool: Pool) -> None:
+    pool.up()
+    agents = [pool.agent() for _ in range(2)]
+    name = pool.submit(REGRESSION, "--epochs", "12", "--step-s", "0.03")
+    pool.until_step(name, 40, nodes=2)
+    for agent in agents:
+        pool.kill_tree(agent)
+    pool.until("the pool is empty", lambda s: not s["pool"])
+    pool.agent()
+    pool.until_step(name, 1, nodes=1)
+    pool.pilot("wait", name)
+    assert pool.trainer(name)["generation"] >= 2
+    assert not any("fresh" in remark for remark in pool.trainer(name)["remarks"])
+    proved(pool, name, 12)
+
+
+def test_all_are_preempted_with_notice_and_nothing_is_lost(pool: Pool) -> None:
+    pool.up()
+    agents = [pool.agent() for _ in range(2)]
+    name = pool.submit(REGRESSION, "--epochs", "12", "--step-s", "0.03")
+    pool.until_step(name, 30, nodes=2)
+    for agent in agents:
+        agent.send_signal(signal.SIGTERM)
+    assert [agent.wait(30) for agent in agents] == [0, 0]
+    pool.until("the pool is empty", lambda s: not s["pool"])
+    pool.agent()
+    pool.pilot("wait", name)
+    trainer = pool.trainer(name)
+    assert trainer["lost_steps"] == 0
+    assert trainer["redone_steps"] == 0
+    proved(pool, name, 12)
+
+
+def test_too_few_survivors_park_and_go_on_when_a_pilot_comes(pool: Pool) -> None:
+    pool.up()
+    agents = [pool.agent() for _ in range(2)]
+    name = pool.submit(REGRESSION, "--epochs", "10", "--step-s", "0.03", options=("--min-nodes", "2"))
+    pool.until_step(name, 20, nodes=2)
+    pool.kill_tree(agents[0])
+    pool.until("it is paused", lambda s: s["trainers"][0]["phase"] == "paused")
+    pool.agent()
+    pool.pilot("wait", name)
+    assert pool.trainer(name)["lost_steps"] == 0
+    proved(pool, name, 10)
+
+
+def test_a_script_that_raises_has_failed_and_the_others_go_on(pool: Pool, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.py"
+    bad.write_text("import pilot.train\n\ndef read(): raise ValueError('no such data set')\n\nread()\n")
+    pool.up()
+    pool.agent()
+    pool.agent()
+    good = pool.submit(REGRESSION, "--epochs", "6", "--step-s", "0.02")
+    pool.until_step(good, 5, nodes=2)
+    broken = pool.submit(bad)
+    status = pool.until("it has failed", lambda s: s["trainers"][1]["phase"] == "failed")
+    assert "ValueError: no such data set" in status["trainers"][1]["reason"]
+    assert "ValueError: no such data set" in pool.pilot("status").stdout
+    assert "ValueError: no such data set" in pool.pilot("logs", broken).stdout
+    assert pool.pilot("wait", good).stdout == f"{good} finished\n"
+    assert pool.pilot("wait", check=False).returncode == 1
+
+
+def test_a_process_that_dies_three_times_without_a_step_has_failed(pool: Pool, tmp_path: Path) -> None:
+    deadly = tmp_path / "deadly.py"
+    deadly.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
+    pool.up()
+    pool.agent()
+    name = pool.submit(deadly)
+    status = pool.until("it has failed", lambda s: s["trainers"][0]["phase"] == "failed")
+    reason = status["trainers"][0]["reason"]
+    assert "died 3 times" in reason
+    assert "SIGSEGV" in reason
+    assert f"{name}" in reason or "log:" in reason
+
+
+def test_an_edited_script_is_refused_for_newcomers(pool: Pool, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(REGRESSION.read_text())
+    pool.up()
+    pool.agent()
+    name = pool.submit(script, "--epochs", "8", "--step-s", "0.03")
+    pool.until_step(name, 5, nodes=1)
+    script.write_text(script.read_text() + "\n# edited\n")
+    pool.agent()
+    pool.pilot("wait", name)
+    trainer = pool.trainer(name)
+    assert trainer["phase"] == "finished"
+    assert trainer["rescales_up"] == 0
+
+
+def test_a_killed_coordinator_is_noticed_and_the_agents_leave_nothing(pool: Pool) -> None:
+    pool.orphan_s = 5.0
+    pool.up()
+    agents = [pool.agent() for _ in range(2)]
+    name = pool.submit(REGRESSION, "--epochs", "500", "--step-s", "0.03")
+    pool.until_step(name, 20, nodes=2)
+    coordinator = pool.coordinator()
+    assert coordinator is not None
+    psutil.Process(coordinator).kill()
+    for agent in agents:
+        agent.wait(60)
+    folder = pool.run_dir / "trainers" / name / "checkpoints"
+    assert list(folder.glob("*.h5"))
+
+
+@pytest.mark.slow
+def test_the_demo_passes(pool: Pool) -> None:
+    done = pool.pilot("demo", "--json", "--out", pool.folder / "demo", check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (pool.folder / "demo" / "nodes.png").read_bytes().startswith(b"\x89PNG")
