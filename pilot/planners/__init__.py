@@ -32,7 +32,8 @@ def make(name: str = NAMES[0], solver: str = SOLVERS[0], limit_s: float = 10.0) 
         case "milp" | "milp-nodes":
             import_module("pilot.planners.solvers").find(solver)
             milp = import_module("pilot.planners.milp")
-            return partial(milp.plan if name == "milp" else milp.plan_nodes, limit_s=limit_s, solver=solver)
+            formulation = milp.PIECES if name == "milp" else milp.NODES
+            return partial(milp.plan, limit_s=limit_s, solver=solver, formulation=formulation)
         case "dp":
             return partial(import_module("pilot.planners.dp").plan, limit_s=limit_s)
         case "equal-share":

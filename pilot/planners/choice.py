@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 
-from pilot.core.problem import Candidate, Plan, PlanStatus, Problem
+from pilot.core.problem import Plan, PlanStatus, Problem
 from pilot.planners import equal_share
 
 
@@ -40,20 +39,3 @@ def best_known(problem: Problem, incumbents: Sequence[Sequence[int]], bound: flo
     best = max(plans, key=lambda plan: plan.objective)
     gap = None if bound is None else max(0.0, bound - best.objective) / max(1.0, abs(best.objective))
     return plan_of(problem, [n for _, n in best.counts], best.status, gap, planner)
-
-
-def in_submission_order(problem: Problem, counts: Sequence[int]) -> list[int]:
-    """The counts with those of trainers that differ in nothing exchanged, so that earlier ones have more."""
-    alike: dict[tuple[object, ...], list[int]] = defaultdict(list)
-    for i, candidate in enumerate(problem.candidates):
-        alike[_kind(candidate)].append(i)
-    ordered = list(counts)
-    for places in alike.values():
-        for i, count in zip(places, sorted((counts[i] for i in places), reverse=True), strict=True):
-            ordered[i] = count
-    return ordered
-
-
-def _kind(candidate: Candidate) -> tuple[object, ...]:
-    c = candidate
-    return c.current_nodes, c.min_nodes, c.max_nodes, c.value, c.rescale_up_s, c.rescale_down_s

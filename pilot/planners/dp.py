@@ -8,9 +8,9 @@ FreeTrain's objective (eq. 16) depends only on how many nodes each trainer gets,
 The candidates are taken from the last to the first, so that the way back, from the first, can settle ties in submission
 order. Floating-point sums of equal value differ in their last bits; therefore gains are turned into integers first:
 
-- the unit is a decimal one, 10^-12 of the largest gain's power of ten; what differs by less is a tie. Numbers that people
-  write are exact in it. Of a curve the *differences* between neighbouring counts are rounded and summed up, so that equal
-  slopes stay exactly equal whatever they are;
+- the unit is a decimal one, 10^-12 of the largest gain's power of ten; what differs by less is a tie. Numbers that
+  people write are exact in it. Of a curve the *differences* between neighbouring counts are rounded and summed up, so
+  that equal slopes stay exactly equal whatever they are;
 - a key is ``units * (candidates + 1) - (1 where the count changes)``: more value first, fewer changes second. Among
   equal keys the way back takes the most nodes for the earlier candidate.
 """
@@ -80,7 +80,7 @@ def _gain(candidate: Candidate, problem: Problem) -> Gain:
     return c.value, c.current_nodes, c.min_nodes, largest, c.rescale_up_s, c.rescale_down_s, problem.t_fwd_s
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _values(curve: Curve, largest: int) -> NDArray[np.float64]:
     """:meth:`Curve.at` for 0, 1, …, ``largest`` (eq. 12)."""
     counts, last = np.arange(largest + 1), curve.nodes[-1]
@@ -95,16 +95,16 @@ def _costs(gain: Gain) -> tuple[float, float]:
     return held * up_s, held * down_s
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _peak(gain: Gain) -> float:
     """The largest magnitude of what adds up to a gain."""
     curve, largest, t_fwd_s = gain[0], gain[3], gain[6]
     return max(t_fwd_s * float(_values(curve, largest).max()), *_costs(gain))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _key(gain: Gain, unit: float, factor: int) -> NDArray[np.int64]:
-    """The integers that are compared, for counts 0, smallest, …, largest: gains in units, less the share of a change."""
+    """What is compared, for counts 0, smallest, …, largest: gains in units times ``factor``, less 1 for a change."""
     curve, current, smallest, largest, _, _, t_fwd_s = gain
     up, down = (round(cost / unit) * factor + 1 for cost in _costs(gain))
     steps = np.rint(np.diff(t_fwd_s * _values(curve, largest), prepend=0.0) / unit).astype(np.int64)
@@ -115,15 +115,16 @@ def _key(gain: Gain, unit: float, factor: int) -> NDArray[np.int64]:
 
 
 def _extend(best: NDArray[np.int64], key: NDArray[np.int64], smallest: int, nodes: int) -> NDArray[np.int64]:
-    """``best[j]`` from ``best[j + 1]``; both are level beyond their end, where every candidate has its largest count."""
+    """``best[j]`` from ``best[j + 1]``. Beyond their ends, where all have their largest counts, both are level."""
     if len(key) == 1:
-        return best + key[0]
+        alone: NDArray[np.int64] = best + key[0]
+        return alone
     largest = smallest + len(key) - 2
     width = min(nodes + 1, len(best) + largest)
     padded = np.concatenate((np.full(largest, _NEVER), best, np.full(width - len(best), best[-1])))
     step = padded.itemsize
     rest = as_strided(padded[largest - smallest :], (len(key) - 1, width), (-step, step), writeable=False)
-    extended = padded[largest:] + key[0]
+    extended: NDArray[np.int64] = padded[largest:] + key[0]
     for start in range(0, width, _BLOCK):
         block = slice(start, start + _BLOCK)
         extended[block] = np.maximum(extended[block], (rest[:, block] + key[1:, None]).max(axis=0))

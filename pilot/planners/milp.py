@@ -9,25 +9,41 @@ from __future__ import annotations
 import logging
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from pyomo.environ import ConcreteModel, Var
 from pyomo.repn.plugins.lp_writer import LPWriter
 
-from pilot.core.errors import SolverError
+from pilot.core.errors import PilotError, SolverError
 from pilot.core.problem import Plan, PlanStatus, Problem
 from pilot.planners import dp, model, model_nodes
-from pilot.planners.choice import best_known, in_submission_order, plan_of
+from pilot.planners.choice import best_known, plan_of
 from pilot.planners.solvers import NOTHING, find
 
 log = logging.getLogger(__name__)
 
 TOLERANCE = 1e-9
-"""Relative to the objective: what a solver's optimum may lack."""
+"""Relative to the objective: plans that differ by less are worth the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Formulation:
+    """A model in Pyomo. It has ``scale`` and ``constant``: eq. 16's value is the objective / scale + constant.
+
+    ``build`` makes it, ``counts`` reads it, ``start`` (where there is one) sets its variables to a plan that is known.
+    """
+
+    planner: str
+    build: Callable[[Problem], ConcreteModel]
+    counts: Callable[[ConcreteModel], list[int]]
+    start: Callable[[ConcreteModel, Sequence[int]], None] | None = None
+
+
+PIECES = Formulation("milp", model.build, model.counts, model.start)
+NODES = Formulation("milp-nodes", model_nodes.build, model_nodes.counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,66 +57,104 @@ class Outcome:
     solve_s: float = 0.0
 
 
-def plan(problem: Problem, limit_s: float, solver: str = "cbc") -> Plan:
-    """The per-piece formulation (:mod:`pilot.planners.model`)."""
-    return _plan(problem, limit_s, solver, model, "milp")
+def plan(problem: Problem, limit_s: float, solver: str = "cbc", formulation: Formulation = PIECES) -> Plan:
+    """The optimal plan; the best one known where ``limit_s`` does not suffice.
+
+    A solver that fails is logged, and does without: its absence is :func:`pilot.planners.make`'s to find out.
+    """
+    deadline_s = time.monotonic() + limit_s
+    incumbent = dp.best_counts(problem, deadline_s)
+    outcome = Outcome()
+    if not any(c.min_nodes <= problem.nodes for c in problem.candidates):
+        outcome = Outcome(proved=True, counts=[0] * len(problem.candidates))
+    elif time.monotonic() < deadline_s:
+        outcome = _try(problem, deadline_s, solver, formulation, incumbent)
+    made = _choose(problem, outcome, incumbent, formulation.planner)
+    return replace(made, build_s=outcome.build_s, solve_s=outcome.solve_s)
 
 
-def plan_nodes(problem: Problem, limit_s: float, solver: str = "cbc") -> Plan:
-    """FreeTrain's formulation over nodes (:mod:`pilot.planners.model_nodes`); for small instances."""
-    return _plan(problem, limit_s, solver, model_nodes, "milp-nodes")
-
-
-def solve(problem: Problem, deadline_s: float, solver: str, formulation: ModuleType = model) -> Outcome:
-    """What ``solver`` makes of the formulation until the monotonic clock shows ``deadline_s``.
+def solve(
+    problem: Problem,
+    deadline_s: float,
+    solver: str = "cbc",
+    formulation: Formulation = PIECES,
+    start: Sequence[int] | None = None,
+) -> Outcome:
+    """What ``solver`` makes of the formulation, from ``start`` on, until the monotonic clock shows ``deadline_s``.
 
     Raises
     ------
     SolverError
         Where the solver cannot be run, or gives no readable answer.
     """
-    run, started_s = find(solver), time.monotonic()
+    started_s = time.monotonic()
     m = formulation.build(problem)
     with tempfile.TemporaryDirectory(prefix="pilot-plan-") as directory:
         lp = Path(directory, "plan.lp")
-        with lp.open("w") as file:
-            columns = LPWriter().write(m, file).symbol_map.bySymbol
+        columns = _write(m, lp)
+        known = _start(m, columns, formulation, start)
         built_s = time.monotonic()
-        answer = run(lp, deadline_s - built_s) if built_s < deadline_s else NOTHING
-    times = {"build_s": built_s - started_s, "solve_s": time.monotonic() - built_s}
+        answer = find(solver)(lp, deadline_s - built_s, known) if built_s < deadline_s else NOTHING
+    counts = None if answer.values is None else _read(problem, m, columns, answer.values, formulation, solver)
     bound = None if answer.bound is None else answer.bound / m.scale + m.constant
-    if answer.values is None:
-        return Outcome(bound=bound, **times)
-    _load(m, columns, answer.values, solver)
-    counts = _checked(problem, formulation.counts(m), solver)
-    return Outcome(answer.proved, counts, bound, **times)
+    return Outcome(answer.proved, counts, bound, built_s - started_s, time.monotonic() - built_s)
 
 
-def _plan(problem: Problem, limit_s: float, solver: str, formulation: ModuleType, planner: str) -> Plan:
-    deadline_s = time.monotonic() + limit_s
-    incumbent = dp.best_counts(problem, deadline_s)
-    if not any(c.min_nodes <= problem.nodes for c in problem.candidates):
-        return plan_of(problem, [0] * len(problem.candidates), PlanStatus.OPTIMAL, 0.0, planner)
+def _try(
+    problem: Problem, deadline_s: float, solver: str, formulation: Formulation, incumbent: list[int] | None
+) -> Outcome:
     try:
-        outcome = solve(problem, deadline_s, solver, formulation) if time.monotonic() < deadline_s else Outcome()
-    except SolverError as error:
-        log.warning("%s; the plan is what is known without it", error)
-        outcome = Outcome()
-    made = _choose(problem, outcome, incumbent, planner)
-    return replace(made, build_s=outcome.build_s, solve_s=outcome.solve_s)
+        return solve(problem, deadline_s, solver, formulation, incumbent)
+    except PilotError as error:
+        log.warning("%s; the plan is the best that is known without it", error)
+        return Outcome()
 
 
 def _choose(problem: Problem, outcome: Outcome, incumbent: list[int] | None, planner: str) -> Plan:
-    """The solver's proved optimum; without one, the best that is known if better than now, else as now."""
-    known = [counts for counts in (outcome.counts, incumbent) if counts is not None]
+    """The optimum that the solver proved, else the best that is known if better than now, else as now.
+
+    Of plans that are worth the same, the incumbent is taken: its ties are settled.
+    """
+    known = [counts for counts in (incumbent, outcome.counts) if counts is not None]
     if not outcome.proved:
         return best_known(problem, known, outcome.bound, planner)
-    optimum, *others = (plan_of(problem, counts, PlanStatus.OPTIMAL, 0.0, planner) for counts in known)
-    for other in others:
-        if other.objective > optimum.objective + TOLERANCE * max(1.0, abs(optimum.objective)):
-            log.warning("%s: proved %r, but %r is known", planner, optimum.objective, other.objective)
-            return other
-    return optimum
+    first, *others = (plan_of(problem, counts, PlanStatus.OPTIMAL, 0.0, planner) for counts in known)
+    for proved in others:
+        if proved.objective > first.objective + TOLERANCE * max(1.0, abs(first.objective)):
+            return proved
+    return first
+
+
+def _write(m: ConcreteModel, lp: Path) -> dict[str, Any]:
+    """Write the model; its columns by the names that they have in the file."""
+    with lp.open("w") as file:
+        names = LPWriter().write(m, file).symbol_map.bySymbol
+    return {name: component for name, component in names.items() if component.ctype is Var}
+
+
+def _start(
+    m: ConcreteModel, columns: Mapping[str, Any], formulation: Formulation, counts: Sequence[int] | None
+) -> dict[str, float]:
+    if counts is None or formulation.start is None:
+        return {}
+    formulation.start(m, counts)
+    return {name: column.value for name, column in columns.items()}
+
+
+def _read(
+    problem: Problem,
+    m: ConcreteModel,
+    columns: Mapping[str, Any],
+    values: Mapping[str, float],
+    formulation: Formulation,
+    solver: str,
+) -> list[int]:
+    """The counts in the solver's answer; :class:`SolverError` where no plan may look so."""
+    _load(m, columns, values, solver)
+    counts = formulation.counts(m)
+    if not problem.feasible({c.trainer: n for c, n in zip(problem.candidates, counts, strict=True)}):
+        raise SolverError(f"{solver}: its solution {counts} does not fit the problem")
+    return counts
 
 
 def _load(m: ConcreteModel, columns: Mapping[str, Any], values: Mapping[str, float], solver: str) -> None:
@@ -111,11 +165,3 @@ def _load(m: ConcreteModel, columns: Mapping[str, Any], values: Mapping[str, flo
         if name not in columns:
             raise SolverError(f"{solver}: its solution has a column {name!r} that the model does not have")
         columns[name].set_value(value, skip_validation=True)
-
-
-def _checked(problem: Problem, counts: list[int], solver: str) -> list[int]:
-    """The counts, ties between alike trainers settled; :class:`SolverError` where no plan may look so."""
-    named = {c.trainer: n for c, n in zip(problem.candidates, counts, strict=True)}
-    if not problem.feasible(named):
-        raise SolverError(f"{solver}: its solution {counts} does not fit the problem")
-    return in_submission_order(problem, counts)

@@ -3,11 +3,12 @@
 Nodes are interchangeable and any counts that fit the pool can be reached without migration (eqs 6-10: a trainer that
 grows keeps its nodes, one that shrinks gives some back), so the model has counts instead of nodes.
 
-The gain of a trainer consists of linear pieces (:mod:`pilot.planners.pieces`); a trainer without a piece has no nodes. One
-binary per trainer and piece would do, but trainers that differ in nothing can be exchanged, and a solver would visit each
-exchange (hyper-parameter trials: minutes instead of a tenth of a second). So trainers of one kind share their pieces:
-``use[p]`` is how many of them lie in piece p, a binary where the kind has one trainer, and ``more[p]`` how many nodes these
-have together beyond the piece's first count. As a piece is linear, it does not matter who of them has them::
+The gain of a trainer consists of linear pieces (:mod:`pilot.planners.pieces`); a trainer without a piece has no nodes.
+One binary per trainer and piece would do, but trainers that differ in nothing can be exchanged, and a solver would
+visit each exchange (hyper-parameter trials: minutes instead of a tenth of a second). So trainers of one kind share
+their pieces: ``use[p]`` is how many of them lie in piece p, a binary where the kind has one trainer, and ``more[p]``
+how many nodes these have together beyond the piece's first count. As a piece is linear, it does not matter who has
+them::
 
     maximize    sum over p of  gain_p * use[p] + slope_p * more[p]                            (16)
     subject to  more[p] <= (last_p - first_p) * use[p]         for each piece                 (3, 11)
@@ -26,13 +27,10 @@ from pyomo.core.expr.numeric_expr import LinearExpression
 from pyomo.environ import ConcreteModel, Constraint, NonNegativeIntegers, Objective, Var, maximize
 
 from pilot.core.problem import Candidate, Problem
-from pilot.planners.pieces import Piece, pieces
+from pilot.planners.pieces import pieces
 
 LARGEST_GAIN = 1e6
 """The objective is scaled so that its largest coefficient is this: solvers' tolerances are absolute."""
-
-TIE = 1e-10
-"""What an unchanged count is worth, as a part of the largest gain: it decides between plans that are worth the same."""
 
 
 def build(problem: Problem) -> ConcreteModel:
@@ -81,7 +79,7 @@ def add_capacity(m: ConcreteModel, problem: Problem) -> None:
 
 
 def add_objective(m: ConcreteModel, problem: Problem) -> None:
-    """What all trainers gain in ``t_fwd_s``, less what rescaling costs (FreeTrain eq. 16); fewest changes in a tie.
+    """What all trainers gain in ``t_fwd_s``, less what rescaling costs (FreeTrain eq. 16).
 
     The objective is ``scale`` times what is beyond ``constant``, the gain of nobody having nodes.
     """
@@ -90,10 +88,20 @@ def add_objective(m: ConcreteModel, problem: Problem) -> None:
     peak = max(abs(g) + abs(p.slope) * (p.last - p.first) for g, (_, p) in zip(gains, m.pieces, strict=True))
     m.constant = sum(gain * len(kind) for gain, kind in zip(idle, m.kinds, strict=True))
     m.scale = LARGEST_GAIN / peak if peak > 0 else 1.0
-    ties = [LARGEST_GAIN * TIE * _stay(problem.candidates[m.kinds[k][0]], piece) for k, piece in m.pieces]
-    use = [m.scale * gain + tie for gain, tie in zip(gains, ties, strict=True)]
+    use = [m.scale * gain for gain in gains]
     more = [m.scale * m.pieces[i][1].slope for i in m.more]
     m.value = Objective(expr=_linear([*use, *more], [*m.use.values(), *m.more.values()]), sense=maximize)
+
+
+def start(m: ConcreteModel, counts: Sequence[int]) -> None:
+    """Set the variables so that the j-th candidate has ``counts[j]`` nodes."""
+    for variable in (*m.use.values(), *m.more.values()):
+        variable.set_value(0, skip_validation=True)
+    for i, (k, piece) in enumerate(m.pieces):
+        inside = [counts[j] for j in m.kinds[k] if piece.first <= counts[j] <= piece.last]
+        m.use[i].set_value(len(inside), skip_validation=True)
+        if i in m.more:
+            m.more[i].set_value(sum(inside) - piece.first * len(inside), skip_validation=True)
 
 
 def counts(m: ConcreteModel) -> list[int]:
@@ -119,13 +127,6 @@ def _kinds(candidates: Sequence[Candidate]) -> list[list[int]]:
         alike = (c.current_nodes, c.min_nodes, c.max_nodes, c.value, c.rescale_up_s, c.rescale_down_s)
         kinds.setdefault(alike, []).append(j)
     return list(kinds.values())
-
-
-def _stay(candidate: Candidate, piece: Piece) -> int:
-    """What choosing the piece does to the number of unchanged trainers."""
-    if candidate.current_nodes == 0:
-        return -1
-    return 1 if piece.first == piece.last == candidate.current_nodes else 0
 
 
 def _linear(coefficients: Sequence[float], variables: Sequence[Any]) -> LinearExpression:

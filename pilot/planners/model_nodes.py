@@ -4,17 +4,17 @@ One binary per trainer and node. The candidates hold the first nodes, in their o
 printed equations hold with these corrections:
 
 - eq. 4 prints ``M(i - y)`` for ``M(1 - y)``. Its ``y^u`` is redundant: ``N_j <= N_j^max`` also allows 0;
-- M: "greater than ``|N|``" does not do. In eq. 10 both sides differ by up to ``2 |N|``, and with less the equation forbids large
-  changes; in eq. 4 M must not be less than any ``N_j^min``;
-- eq. 11 needs a point (0, 0), else ``N_j = 0`` has no weights; it writes ``n_x`` for ``N_j``. Its special ordered set of type 2 is
-  written with one binary per section, because neither GLPK nor HiGHS knows such sets;
+- M "greater than ``|N|``" does not do: both sides of eq. 10 differ by up to ``2 |N|``, so that less forbids changes by
+  more than about half the pool; and in eq. 4 M must not be less than any ``N_j^min``;
+- eq. 11 needs a point (0, 0), else ``N_j = 0`` has no weights, and writes ``n_x`` for ``N_j``. Its special ordered set
+  of type 2 is written with one binary per section, because neither GLPK nor HiGHS knows such sets;
 - eq. 14 sums over j, but defines ``R_j`` of one j;
 - eq. 16 charges the value at C_j, so a start from 0 nodes is free. Fewer than ``N_j^min`` (parked) nodes have no value.
 """
 
 from __future__ import annotations
 
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 from pyomo.environ import (
     Binary,
@@ -29,7 +29,7 @@ from pyomo.environ import (
 )
 
 from pilot.core.problem import Candidate, Problem
-from pilot.planners.model import LARGEST_GAIN, TIE
+from pilot.planners.model import LARGEST_GAIN
 
 
 def build(problem: Problem) -> ConcreteModel:
@@ -123,13 +123,12 @@ def add_rescaling_cost(m: ConcreteModel) -> None:
 
 
 def add_objective(m: ConcreteModel) -> None:
-    """Value in ``t_fwd_s`` less what rescaling costs at the old rate (FreeTrain eq. 16); fewest changes in a tie."""
+    """Value in ``t_fwd_s`` less what rescaling costs at the old rate (FreeTrain eq. 16)."""
     held = [c.value_at(c.current_nodes) for c in m.candidates]
     peak = max(m.t_fwd_s * max(o for _, o in _points(c)) for c in m.candidates)
     m.constant, m.scale = 0.0, LARGEST_GAIN / peak if peak > 0 else 1.0
     value = quicksum(m.t_fwd_s * m.O[j] - held[j] * m.R[j] for j in m.trainers)
-    changes = quicksum(m.up[j] + m.down[j] for j in m.trainers)
-    m.value = Objective(expr=m.scale * value - LARGEST_GAIN * TIE * changes, sense=maximize)
+    m.value = Objective(expr=m.scale * value, sense=maximize)
 
 
 def counts(m: ConcreteModel) -> list[int]:

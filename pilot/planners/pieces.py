@@ -22,13 +22,13 @@ class Piece:
 def pieces(candidate: Candidate, t_fwd_s: float, nodes: int) -> list[Piece]:
     """The pieces that cover each count from ``min_nodes`` to ``max_nodes`` (at most ``nodes``) once, in order.
 
-    They end where the scaling curve bends and on both sides of C_j, where the cost of a rescale begins. A curve may bend
-    between two counts: a piece then ends at the count before, or holds just these two.
+    They end where the scaling curve bends and on both sides of C_j, where the cost of a rescale begins. A curve may
+    bend between two counts: a piece then ends at the count before, or holds just these two.
     """
     found: list[Piece] = []
     first, largest = candidate.min_nodes, min(candidate.max_nodes, nodes)
     while first <= largest:
-        last = min(_last(candidate, first), largest)
+        last = min(_linear_until(candidate, first, largest), largest)
         gain = candidate.gain(first, t_fwd_s)
         slope = (candidate.gain(last, t_fwd_s) - gain) / max(1, last - first)
         found.append(Piece(first, last, gain, slope))
@@ -36,12 +36,11 @@ def pieces(candidate: Candidate, t_fwd_s: float, nodes: int) -> list[Piece]:
     return found
 
 
-def _last(candidate: Candidate, first: int) -> float:
+def _linear_until(candidate: Candidate, first: int, largest: int) -> int:
     """Up to which count the gain is linear from ``first`` on."""
     if first == candidate.current_nodes:
         return first
     bends = candidate.value.nodes
     after = bisect_right(bends, first)
-    bend = bends[after] if after < len(bends) else math.inf
-    last = max(first + 1, math.floor(bend)) if bend < math.inf else math.inf
+    last = max(first + 1, math.floor(bends[after])) if after < len(bends) else largest
     return min(last, candidate.current_nodes - 1) if first < candidate.current_nodes else last

@@ -1,8 +1,9 @@
 """Solvers: an LP file in, an :class:`Answer` out. Each is found where its package put it, never by luck.
 
-CBC and GLPK run as programs, in a directory that is removed afterwards, and are killed when their time is up. HiGHS runs in this
-process and minds its time limit itself. What a solver left behind is read only if its status says that there is something
-to read: CBC, stopped before it had a solution, writes the relaxation's values to the same file, under a status line that says so.
+CBC and GLPK run as programs on the files of a directory that the caller removes, and are killed when their time is up.
+HiGHS runs in this process and minds its time limit itself. What a solver left behind is read only if its status says
+that there is something to read: CBC, stopped before it had a solution, writes the relaxation's values to the same file,
+under a status line that says so.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,10 +36,16 @@ class Answer:
     bound: float | None = None
 
 
-Solver = Callable[[Path, float], Answer]
-"""Maximizes an LP file within a time (seconds); raises :class:`SolverError` where it gives no readable answer."""
+Solver = Callable[[Path, float, Mapping[str, float]], Answer]
+"""Maximizes an LP file within a time (seconds), from a solution that is known (column name → value; may be empty).
+
+Raises :class:`SolverError` where it gives no readable answer.
+"""
 
 NOTHING = Answer(proved=False, values=None)
+
+_OWN_SHARE = 0.8
+"""How much of the limit a program is told, so that it can still write what it has before it is killed."""
 
 
 def find(name: str) -> Solver:
@@ -51,12 +58,27 @@ def find(name: str) -> Solver:
     return solver
 
 
-def cbc(lp: Path, limit_s: float) -> Answer:
-    """COIN-OR CBC from the ``cbcbox`` wheel."""
+def cbc(lp: Path, limit_s: float, start: Mapping[str, float]) -> Answer:
+    """COIN-OR CBC from the ``cbcbox`` wheel, without its feasibility pump, which takes time and finds nothing better."""
     solution = lp.with_suffix(".cbc")
-    limit = ["-sec", f"{limit_s:.3f}", "-timeMode", "elapsed"]
+    limit = ["-sec", f"{_OWN_SHARE * limit_s:.3f}", "-timeMode", "elapsed"]
     gaps = ["-ratioGap", "0", "-allowableGap", "0", "-increment", "0"]
-    log = _run([_cbc_program(), str(lp), *limit, *gaps, "-solve", "-solution", str(solution)], limit_s)
+    known = ["-mipstart", str(_write_start(lp, start))] if start else []
+    log = _run(
+        [
+            _cbc_program(),
+            str(lp),
+            *limit,
+            *gaps,
+            *known,
+            "-feasibilityPump",
+            "off",
+            "-solve",
+            "-solution",
+            str(solution),
+        ],
+        limit_s,
+    )
     return NOTHING if log is None else read_cbc(_read(solution, "cbc", log), log)
 
 
@@ -72,10 +94,10 @@ def read_cbc(solution: str, log: str) -> Answer:
     return Answer(proved, _columns(r"^[\s*]*\d+\s+(\S+)\s+(\S+)\s+\S+$", rows, "cbc"), bound)
 
 
-def glpk(lp: Path, limit_s: float) -> Answer:
-    """GLPK's ``glpsol`` from the path. It counts whole seconds; the rest of the limit is kept by killing it."""
+def glpk(lp: Path, limit_s: float, start: Mapping[str, float]) -> Answer:  # noqa: ARG001 - it takes no start
+    """GLPK's ``glpsol`` from the path. It counts whole seconds: a shorter limit is kept by killing it."""
     solution = lp.with_suffix(".glpk")
-    limit = ["--tmlim", str(max(1, int(limit_s)))]
+    limit = ["--tmlim", str(max(1, int(_OWN_SHARE * limit_s)))]
     log = _run(["glpsol", "--lp", str(lp), *limit, "--mipgap", "0", "--output", str(solution)], limit_s)
     return NOTHING if log is None else read_glpk(_read(solution, "glpk", log), log)
 
@@ -92,24 +114,37 @@ def read_glpk(solution: str, log: str) -> Answer:
     return Answer(found[1] == "OPTIMAL", columns, bound)
 
 
-def highs(lp: Path, limit_s: float) -> Answer:
+def highs(lp: Path, limit_s: float, start: Mapping[str, float]) -> Answer:
     """HiGHS from the ``highspy`` wheel."""
-    from highspy import Highs, HighsModelStatus, HighsStatus, SolutionStatus
+    from highspy import Highs, HighsModelStatus, HighsSolution, HighsStatus, SolutionStatus
 
-    solver = Highs()
+    solver, solution = Highs(), HighsSolution()
     options = {"output_flag": False, "time_limit": limit_s, "mip_rel_gap": 0.0, "mip_abs_gap": 0.0, "threads": 1}
     for option, value in options.items():
         solver.setOptionValue(option, value)
-    if HighsStatus.kError in (solver.readModel(str(lp)), solver.run()):
-        raise SolverError(f"highs: no solution, it says {solver.getModelStatus().name!r}")
+    if solver.readModel(str(lp)) == HighsStatus.kError:
+        raise SolverError("highs: it cannot read the model")
+    names = solver.getLp().col_names_
+    if start:
+        solution.col_value = [start.get(name, 0.0) for name in names]
+        solver.setSolution(solution)
+    solver.run()
     status, info = solver.getModelStatus(), solver.getInfo()
     if status not in (HighsModelStatus.kOptimal, HighsModelStatus.kTimeLimit):
         raise SolverError(f"highs: no solution, it says {status.name!r}")
     bound = float(info.mip_dual_bound)
     if info.primal_solution_status != SolutionStatus.kSolutionStatusFeasible:
         return Answer(proved=False, values=None, bound=bound)
-    values = dict(zip(solver.getLp().col_names_, solver.getSolution().col_value, strict=True))
+    values = dict(zip(names, solver.getSolution().col_value, strict=True))
     return Answer(bool(status == HighsModelStatus.kOptimal), values, bound)
+
+
+def _write_start(lp: Path, start: Mapping[str, float]) -> Path:
+    """A solution in the form in which CBC writes and reads one."""
+    rows = (f"{i} {name} {value!r} 0" for i, (name, value) in enumerate(start.items()))
+    path = lp.with_suffix(".start")
+    path.write_text("\n".join(["known - objective value 0", *rows, ""]))
+    return path
 
 
 def _run(command: list[str], limit_s: float) -> str | None:
