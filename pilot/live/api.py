@@ -69,13 +69,13 @@ class Api:
     """Answers requests; each in a task of its own, since some wait."""
 
     def __init__(
-        self, server: Server, driver: Driver, roster: Roster, launches: Launches, pool: dict[str, Any]
+        self, server: Server, driver: Driver, roster: Roster, launches: Launches, about: Callable[[], Plain]
     ) -> None:
         self._server = server
         self._driver = driver
         self._roster = roster
         self._launches = launches
-        self._pool = pool
+        self._about = about
         self._tasks: set[asyncio.Task[None]] = set()
         self._verbs: dict[str, Verb] = {
             "submit": self.submit,
@@ -136,7 +136,7 @@ class Api:
         """Pool, trainers, solves, node-seconds, U."""
         _no(arguments)
         self._driver.monitor.advance(self._driver.clock())
-        return {**self._pool, **status.summary(self._driver.core, self._driver.monitor)}
+        return {**self._about(), **status.summary(self._driver.core, self._driver.monitor)}
 
     async def pilots(self, arguments: dict[str, Any]) -> list[Plain]:
         """The pilots that registered."""

@@ -37,12 +37,12 @@ from pilot.io.wire import (
     WorkerFinished,
     WorkerUp,
 )
-from pilot.live import rejoin
 from pilot.live.driver import Driver
 from pilot.live.effects import Effects, Solver
 from pilot.live.facts import Facts
 from pilot.live.gather import Gather
 from pilot.live.launch import Launches
+from pilot.live.rejoin import Rejoined
 from pilot.live.roster import Pilot, Roster
 from pilot.live.server import Link, Server
 
@@ -51,14 +51,20 @@ log = logging.getLogger(__name__)
 TICK_S = 0.5
 """Time-outs of commands are noticed so late at most."""
 
+SETTLE_S = 2.0
+"""So long after it came back an agent has said what happened meanwhile."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 Answer = Callable[[Link, Request], None]
 
 
 class Hub:
-    """Connects the server, the driver and the effects. ``answer`` gets the CLI's requests, once their token is
-    checked."""
+    """Connects the server, the driver and the effects.
+
+    ``answer`` gets the CLI's requests, once their token is checked; ``job_joined`` and ``job_noticed`` hear what agents
+    say of their batch jobs.
+    """
 
     def __init__(
         self, site: Site, pool: str, token: str, server: Server, driver: Driver, launches: Launches, solver: Solver
@@ -73,6 +79,8 @@ class Hub:
         self._facts = Facts(driver.core, driver.pending, self._broke)
         self.effects = Effects(site, driver.pending, launches, solver, self.send, self.lose)
         self._stir = asyncio.Event()
+        self.job_joined: Callable[[str, int], None] = lambda _job, _restart: None
+        self.job_noticed: Callable[[str, str], None] = lambda _job, _cause: None
         self.answer: Answer = lambda link, _: server.refuse(link, "the coordinator is still starting")
 
     async def run(self) -> None:
@@ -88,6 +96,8 @@ class Hub:
         if pilot is None or not pilot.here:
             return
         assert pilot.link is not None
+        if isinstance(message, Leave) and not pilot.leaving:
+            pilot.leaving = message.reason
         if not self._server.send(pilot.link, message):
             self.closed(pilot.link)
 
@@ -95,10 +105,22 @@ class Hub:
         """``node`` is lost: the core is told with what else happens now, and a pilot that still lives has to leave."""
         if node not in self.roster.pilots:
             return
-        log.warning("node %s is lost: %s", node, why)
+        log.log(logging.INFO if self.roster.pilots[node].leaving else logging.WARNING, "%s is gone: %s", node, why)
         self.send(node, Leave(f"it counts as lost: {why}"))
         self.roster.remove(node, why)
         self._gather.lost(self.driver.clock(), node, why)
+        self._stir.set()
+
+    def notice(self, pilot: Pilot, cause: str, grace_s: float) -> None:
+        """``pilot`` was given notice, by a signal to its agent or by the scheduler's word; the first one counts."""
+        if pilot.leaving:
+            return
+        now_s = self.driver.clock()
+        pilot.leaving = cause
+        log.info("%s was given notice: %s, %g s", pilot.node, cause, grace_s)
+        self._gather.leaving(now_s, pilot.node, now_s + grace_s, cause)
+        if pilot.hello is not None:
+            self.job_noticed(pilot.hello.job, cause)
         self._stir.set()
 
     # --- time -----------------------------------------------------------------------------------------------------
@@ -210,15 +232,23 @@ class Hub:
         welcome = Welcome(node, self._pool, site.heartbeat_s, site.silent_s, site.orphan_s, site.grace_s)
         self._server.send(link, welcome)
         log.info("%s %s (%s, job %s)", node, "joined" if new else "came back", hello.address, hello.job or "none")
-        there = rejoin.says(hello.workers)
-        for message in rejoin.strays(self.driver.core, node, there):
-            self.send(node, message)
+        self.job_joined(hello.job, hello.restart)
         if new:
             self._gather.joined(now_s, node)
             self._stir.set()
+        if hello.workers or not new:
+            rejoined = Rejoined(self.driver.core, self.driver.pending, node, hello, now_s)
+            asyncio.get_running_loop().call_later(SETTLE_S, self._settle, link, rejoined)
+
+    def _settle(self, link: Link, rejoined: Rejoined) -> None:
+        """What an agent had to say of its absence has arrived by now: what is still open was lost with a connection."""
+        pilot = self.roster.at(link)
+        if pilot is None or not pilot.here:
             return
-        self._post(rejoin.missed(self.driver.core, self.driver.pending, node, there))
-        for command in self.driver.pending.on(node):
+        for message in rejoined.strays():
+            self.send(pilot.node, message)
+        self._post(rejoined.missed())
+        for command in rejoined.unanswered():
             self.effects.perform(command)
 
     def _said(self, pilot: Pilot, message: FromAgent) -> None:
@@ -227,7 +257,7 @@ class Hub:
             case Heartbeat():
                 pass
             case Leaving():
-                self._leaving(pilot, message)
+                self.notice(pilot, message.cause, message.grace_s)
             case WorkerUp():
                 self._post(self._facts.worker_up(node, message))
             case WorkerDown():
@@ -251,14 +281,6 @@ class Hub:
                 self._remark(message.trainer, message.text)
             case _:
                 log.warning("%s sent a %s, which an agent does not send", node, type(message).__name__)
-
-    def _leaving(self, pilot: Pilot, message: Leaving) -> None:
-        if not pilot.leaving:
-            now_s = self.driver.clock()
-            pilot.leaving = message.cause
-            log.info("%s was given notice: %s, %g s", pilot.node, message.cause, message.grace_s)
-            self._gather.leaving(now_s, pilot.node, now_s + message.grace_s, message.cause)
-            self._stir.set()
 
     def _checkpoint_done(self, node: NodeId, message: CheckpointDone) -> None:
         if message.error:

@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from pilot.core.coordinator import Coordinator
@@ -18,9 +19,11 @@ from pilot.io.rundir import Lock, RunDir, default_path
 from pilot.io.site_files import SiteFile, load_site_file
 from pilot.live import start
 from pilot.live.api import Api
+from pilot.live.crew import Crew
 from pilot.live.driver import Clock, Driver
 from pilot.live.hub import Hub
 from pilot.live.launch import Launches
+from pilot.live.pilots import make_keeper
 from pilot.live.server import Server, bind_address
 from pilot.live.settings import Settings
 from pilot.live.solver_process import SolverProcess
@@ -28,12 +31,15 @@ from pilot.live.start import Pool
 
 log = logging.getLogger("pilot.live")
 
+DISMISS_S = 60.0
+"""What cancelling our jobs may take beyond the site's grace."""
+
 
 class Live:
     """One running coordinator. Making one binds its port and restores its state; :meth:`run` serves."""
 
-    def __init__(self, rundir: RunDir, site_file: SiteFile, pool: Pool) -> None:
-        site = site_file.site
+    def __init__(self, rundir: RunDir, site_file: SiteFile, pool: Pool, pilots: int | None) -> None:
+        site = self._site = site_file.site
         self._rundir = rundir
         self._pool = pool
         self._server = Server(pool.keys, bind_address(site), pool.port)
@@ -46,8 +52,10 @@ class Live:
         if pool.contents is not None:
             self._restore(pool.contents)
         where = start.announce(rundir, pool, site, site_file.path, self._server)
-        about = {"coordinator": pool.name, "site": site.name, "endpoint": where.endpoint, "run_dir": str(rundir.root)}
-        self._api = Api(self._server, self._driver, self._hub.roster, self._launches, about)
+        self._where = {"endpoint": where.endpoint, "run_dir": str(rundir.root)}
+        self._crew = Crew(site, self._hub, self._driver, pilots)
+        self._keeper = make_keeper(site_file, rundir.pilots, rundir.connection, self._crew.report)
+        self._api = Api(self._server, self._driver, self._hub.roster, self._launches, self._about)
         self._hub.answer = self._api.answer
         log.info("coordinator %s listens at %s", pool.name, where.endpoint)
 
@@ -58,8 +66,11 @@ class Live:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._asked_to_end, number, stopped)
         async with asyncio.TaskGroup() as tasks:
+            keeping = tasks.create_task(self._crew.run(self._keeper))
             serving = [tasks.create_task(self._hub.run()), tasks.create_task(self._solver.run())]
             await _either(stopped.wait(), self._drained())
+            keeping.cancel()
+            await self._dismiss()
             for task in serving:
                 task.cancel()
 
@@ -96,6 +107,15 @@ class Live:
         else:
             self._api.drain(signal.Signals(number).name)
 
+    async def _dismiss(self) -> None:
+        """Cancel what is left of our jobs; who still registers meanwhile is refused."""
+        if left := await self._keeper.down(DISMISS_S + self._site.grace_s):
+            log.error("these jobs are still there; cancel them by hand: %s", ", ".join(left))
+
+    def _about(self) -> dict[str, object]:
+        keeper = asdict(self._keeper.status())
+        return {"coordinator": self._pool.name, "site": self._site.name, **self._where, "keeper": keeper}
+
     async def _drained(self) -> None:
         while not (self._driver.core.draining and not len(self._driver.core.pool)):
             await self._driver.wait_for_change()
@@ -123,7 +143,7 @@ def main(arguments: list[str] | None = None) -> int:
         return _fail(error)
     _log_to(rundir.log)
     try:
-        asyncio.run(_serve(rundir, site_file, settings))
+        asyncio.run(_serve(rundir, site_file, settings, options.pilots))
     except BaseExceptionGroup as group:
         return _fail(_first(group), rundir.log)
     except Exception as error:
@@ -133,8 +153,8 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-async def _serve(rundir: RunDir, site_file: SiteFile, settings: Settings) -> None:
-    live = Live(rundir, site_file, start.open_pool(rundir, site_file.site, settings))
+async def _serve(rundir: RunDir, site_file: SiteFile, settings: Settings, pilots: int | None) -> None:
+    live = Live(rundir, site_file, start.open_pool(rundir, site_file.site, settings), pilots)
     try:
         await live.run()
     finally:
@@ -149,6 +169,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m pilot.live.main", description=__doc__)
     parser.add_argument("--run-dir", type=Path, help="default: $PILOT_RUN_DIR, or pilot/<site> in the state directory")
     parser.add_argument("--site", required=True, help="a site's name, or the path of a site file")
+    parser.add_argument("--pilots", type=int, help="pilots to keep; default: as many as the trainers can use")
     defaults = Settings()
     for name in Settings.__struct_fields__:
         value = getattr(defaults, name)

@@ -11,7 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pilot.core.commands import CloseTrainer, Command, DissolveGroup, FormGroup, Solve
+from pilot.core.commands import CloseTrainer, Command, DissolveGroup, FormGroup, Solve, StartWorker
 from pilot.core.events import (
     Event,
     GroupBroken,
@@ -23,12 +23,14 @@ from pilot.core.events import (
     Progress,
     TrainerFinished,
     TrainerSubmitted,
+    WorkerReady,
 )
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
 from pilot.core.ledger import Ledger
 from pilot.core.problem import Plan, Problem
 
 REMARKS_KEPT = 20
+WARM_UPS_KEPT = 20
 
 
 @dataclass(slots=True)
@@ -73,12 +75,14 @@ class Monitor:
         self.joined_s: dict[NodeId, float] = {}
         self.solves: list[SolveTimes] = []
         self.failed_solves = 0
+        self.warm_ups_s: deque[float] = deque(maxlen=WARM_UPS_KEPT)
         self.last: tuple[Problem, Plan] | None = None
         self.node_seconds = 0.0
         self.open_for_s: defaultdict[tuple[TrainerId, ...], float] = defaultdict(float)
         """How long which trainers (in the order of submission) were there and not at their end."""
         self.open_node_seconds = 0.0
         self._forming: dict[tuple[TrainerId, Generation], FormGroup] = {}
+        self._starting_s: dict[tuple[TrainerId, NodeId], float] = {}
         self._asked: dict[PlanId, tuple[Problem, float]] = {}
         self._remarks: dict[str, deque[str]] = {}
 
@@ -131,6 +135,9 @@ class Monitor:
                 self._planned(event)
             case PlanFailed():
                 self.failed_solves += self._asked.pop(event.plan_id, None) is not None
+            case WorkerReady():
+                if (since_s := self._starting_s.pop((event.trainer, event.node), None)) is not None:
+                    self.warm_ups_s.append(self.now_s - since_s)
             case GroupFormed():
                 self._formed(event)
             case GroupBroken() | GroupPaused():
@@ -148,6 +155,8 @@ class Monitor:
         match command:
             case Solve():
                 self._asked[command.plan_id] = (command.problem, self.now_s)
+            case StartWorker():
+                self._starting_s[command.trainer, command.node] = self.now_s
             case FormGroup():
                 self._forming[command.trainer, command.generation] = command
             case DissolveGroup():

@@ -67,11 +67,12 @@ class Pending:
             for key, (command, _) in waiting.items():
                 waiting[key] = (command, now_s)  # type: ignore[index, assignment]
 
-    def on(self, node: NodeId) -> list[Command]:
-        """What waits for ``node``, and can be asked of it once more."""
+    def on(self, node: NodeId, since_s: float) -> list[Command]:
+        """What has waited for ``node`` since ``since_s``, and can be asked of it once more."""
         waiting = [*self.workers.items(), *self.writing.items()]
-        out: list[Command] = [command for (_, where), (command, _) in waiting if where == node]
-        out += [replace(pause, members=(node,)) for pause, _ in self.pausing.values() if node in pause.members]
+        out: list[Command] = [c for (_, where), (c, given_s) in waiting if where == node and given_s <= since_s]
+        pauses = [pause for pause, given_s in self.pausing.values() if given_s <= since_s]
+        out += [replace(pause, members=(node,)) for pause in pauses if node in pause.members]
         return out + [release for where, release in self.released.items() if where == node]
 
     def _given(self, now_s: float, command: Command) -> None:

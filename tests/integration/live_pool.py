@@ -51,7 +51,9 @@ class Pool:
 
     def up(self, *options: str) -> None:
         """Start it and wait until it answers."""
-        self.process = subprocess.Popen([*self.command, "--planner", "dp", *options], stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            [*self.command, "--planner", "dp", "--pilots", "0", *options], stderr=subprocess.PIPE, text=True
+        )
         until(lambda: self._answers())
 
     def _answers(self) -> bool:
