@@ -130,7 +130,8 @@ class Api:
         """One row per trainer."""
         _no(arguments)
         self._driver.monitor.advance(self._driver.clock())
-        return status.trainers(self._driver.core, self._driver.monitor)
+        rows = status.trainers(self._driver.core, self._driver.monitor)
+        return [{**row, "directory": str(self._launches.directory(row["trainer"]))} for row in rows]
 
     async def status(self, arguments: dict[str, Any]) -> Plain:
         """Pool, trainers, solves, node-seconds, U."""
