@@ -8,13 +8,17 @@ than the script.
 from __future__ import annotations
 
 import shlex
+import sys
 
 from pilot.io.site import Site
 
 
-def agent_command(python: str, connection: str) -> str:
-    """The shell command that runs the agent; ``connection`` is the path of the connection file."""
-    return shlex.join([python, "-m", "pilot.cli.main", "agent", "--connection", connection])
+def agent_command(site: Site, connection: str, python: str = sys.executable) -> str:
+    """The shell command that runs the agent; ``connection`` is the path of the connection file.
+
+    ``python`` is the interpreter unless the site names its own.
+    """
+    return shlex.join([site.python or python, "-m", "pilot.cli.main", "agent", "--connection", connection])
 
 
 def step(site: Site, command: str) -> str:

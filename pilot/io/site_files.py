@@ -93,6 +93,24 @@ def load_site_file(reference: str) -> SiteFile:
         It does not exist, is not Python, raises, or does not define a valid ``site``: one line with file and line.
     """
     path = find_site(reference)
+    try:
+        return _load(path)
+    except ValidationError as error:
+        raise SiteError(f"{_where(path, error)}: {'; '.join(explain(error))}") from None
+
+
+def site_mistakes(reference: str) -> list[str]:
+    """Everything that is wrong with a site file, a line each; empty where it is valid."""
+    try:
+        _load(find_site(reference))
+    except ValidationError as error:
+        return explain(error)
+    except SiteError as error:
+        return [str(error)]
+    return []
+
+
+def _load(path: Path) -> SiteFile:
     module = _execute(path)
     site = getattr(module, "site", None)
     if not isinstance(site, Site):
@@ -111,8 +129,8 @@ def _execute(path: Path) -> ModuleType:
     quiet, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         spec.loader.exec_module(module)
-    except ValidationError as error:
-        raise SiteError(f"{_where(path, error)}: {'; '.join(explain(error))}") from None
+    except ValidationError:
+        raise
     except SyntaxError as error:
         raise SiteError(f"{path}:{error.lineno}: {error.msg}") from None
     except (Exception, SystemExit) as error:

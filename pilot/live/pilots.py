@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,7 +35,7 @@ def make_keeper(
         raise SiteError(f"site {site.name} is kept for replays only: {site.retired}")
     provider = PilotProvider(site_file, script_dir)
     name = pool_name(connection.parent)
-    agent = command or agent_command(site.python or sys.executable, str(connection))
+    agent = command or agent_command(site, str(connection))
     return Keeper(site, provider, make_queue(site, name, provider), command=agent, name=name, report=report)
 
 

@@ -1,0 +1,75 @@
+"""Renders a batch script of one's own that runs a pilot and joins a pool without Parsl, from a site and a template."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from string import Template
+
+from launchers.steps import agent_command, directives, preamble, step
+from pilot.core.errors import UserError
+from pilot.io.site import Site
+
+_FOLDER = Path(__file__).parent / "templates"
+
+
+class _Template(Template):
+    """``@name``: a shell script is full of dollars."""
+
+    delimiter = "@"
+
+
+def batch_script(site: Site, connection: str, *, python: str = "python") -> str:
+    """The script, to be handed to the site's ``sbatch``, ``qsub`` or ``bsub``.
+
+    Parameters
+    ----------
+    site : where it is to run
+    connection : path of the pool's connection file, as the nodes see it
+    python : the interpreter on the nodes that has this package, unless the site names one
+
+    Raises
+    ------
+    UserError
+        The site has no batch system.
+    """
+    if site.scheduler == "local":
+        raise UserError(f"site {site.name} has no batch system; run: pilot agent --connection {connection}")
+    command = agent_command(site, connection, python)
+    return _Template((_FOLDER / f"{site.scheduler}.sh").read_text()).substitute(
+        site=site.name,
+        notice=_notice(site),
+        nodes=site.nodes_per_pilot,
+        walltime=site.walltime.rsplit(":", 1)[0] if site.scheduler == "lsf" else site.walltime,
+        select=_select(site),
+        directives="\n".join([*_place(site), *directives(site)]),
+        preamble=preamble(site, site.walltime_s),
+        step=step(site, command),
+    )
+
+
+def _place(site: Site) -> list[str]:
+    """Where the job goes: what Parsl puts into its scripts, or on its command line, by itself."""
+    match site.scheduler:
+        case "slurm":
+            options = {"--partition=": site.partition, "--qos=": site.qos, "--account=": site.account}
+            options["--cpus-per-task="] = str(site.cores_per_node) if site.cores_per_node else None
+            exclusive = ["#SBATCH --exclusive"] if site.exclusive else []
+            return [f"#SBATCH {option}{value}" for option, value in options.items() if value] + exclusive
+        case "pbspro":
+            return [f"#PBS {option} {value}" for option, value in (("-q", site.queue), ("-A", site.account)) if value]
+        case "lsf":
+            return [f"#BSUB {option} {value}" for option, value in (("-q", site.queue), ("-P", site.account)) if value]
+        case "local":
+            return []
+
+
+def _select(site: Site) -> str:
+    options = f":{site.select_options}" if site.select_options else ""
+    return f"{site.nodes_per_pilot}:ncpus={site.cores_per_node or 1}{options}"
+
+
+def _notice(site: Site) -> str:
+    """What happens when the node is taken, in one line."""
+    if site.grace_s <= 0:
+        return "A preemption comes without notice: training goes on from the others, or from a checkpoint."
+    return f"At a preemption the agent leaves within the {site.grace_s:g} s of grace."

@@ -1,0 +1,13 @@
+#!/bin/bash
+# One pilot on @site: joins the pool whose connection file is named below. Submit it with: bsub < pilot.sh
+# @notice
+#BSUB -J pilot
+#BSUB -nnodes @nodes
+#BSUB -W @walltime
+@directives
+
+# What the agent must know of the job, and what a shell on the node needs.
+@preamble
+
+# "exec": the script becomes the step's launcher, so a signal to the script reaches the agent too.
+@step

@@ -1,0 +1,122 @@
+"""``pilot sites``: list the sites, show what would be submitted, check a site file."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from launchers.batch import batch_script
+from launchers.steps import agent_command
+from pilot.core.errors import PilotError, SiteError
+from pilot.io.rundir import RunDir, default_path
+from pilot.io.site import Site
+from pilot.io.site_files import list_sites, load_site, load_site_file, site_mistakes
+
+_FILE_WIDTH = 140
+
+
+@click.group(invoke_without_command=True)
+@click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
+@click.pass_context
+def command(context: click.Context, as_json: bool) -> None:
+    """List the sites, show what would be submitted to one, check a site file.
+
+    \b
+    Example:
+      pilot sites
+      pilot sites show delta
+      pilot sites show delta --own-script > pilot.sh
+      pilot sites check ~/.config/pilot/sites/mine.py
+    """
+    if context.invoked_subcommand is None:
+        rows = [_row(name, path) for name, path in list_sites().items()]
+        click.echo(json.dumps(rows, indent=2)) if as_json else _print_table(rows)
+
+
+@command.command()
+@click.argument("site")
+@click.option("--own-script", is_flag=True, help="A batch script of your own that joins a pool, instead of Parsl's.")
+@click.option("--json", "as_json", is_flag=True, help="Print the fields and the script as JSON.")
+def show(site: str, own_script: bool, as_json: bool) -> None:
+    """Print the exact script that would be submitted to SITE (a name or a path), without submitting.
+
+    \b
+    Example:
+      pilot sites show polaris
+    """
+    loaded = load_site_file(site)
+    rundir = RunDir(default_path(loaded.site.name))
+    if own_script:
+        script = batch_script(loaded.site, str(rundir.connection))
+    else:
+        from pilot.live.provider import PilotProvider  # Parsl: half a second, only where it is needed
+
+        agent = agent_command(loaded.site, str(rundir.connection))
+        script = PilotProvider(loaded, rundir.pilots).script(agent, "pilot")
+    if as_json:
+        click.echo(json.dumps({"path": str(loaded.path), "site": loaded.site.model_dump(), "script": script}, indent=2))
+    else:
+        click.echo(script.rstrip())
+        for remark in _remarks(loaded.site):
+            click.echo(f"note: {remark}", err=True)
+
+
+@command.command()
+@click.argument("file")
+@click.option("--json", "as_json", is_flag=True, help="Print the mistakes as JSON.")
+def check(file: str, as_json: bool) -> int:
+    """Validate a site FILE (or the file of a site by name): every wrong field, what is wrong with it, an example.
+
+    \b
+    Example:
+      pilot sites check mine.py
+    """
+    mistakes = site_mistakes(file)
+    if as_json:
+        click.echo(json.dumps({"file": file, "mistakes": mistakes}, indent=2))
+    elif mistakes:
+        for mistake in mistakes:
+            click.echo(mistake if file in mistake else f"{file}: {mistake}", err=True)
+    else:
+        site = load_site(file)
+        click.echo(f"{file}: site {site.name} is valid")
+        for remark in _remarks(site):
+            click.echo(f"note: {remark}")
+    return SiteError.exit_status if mistakes else 0
+
+
+def _row(name: str, path: Path) -> dict[str, Any]:
+    """One line of the list; a file that does not load is listed with what is wrong."""
+    try:
+        site = load_site(str(path))
+    except PilotError as error:
+        return {"name": name, "path": str(path), "error": str(error)}
+    place = "/".join(part for part in (site.partition or site.queue, site.qos) if part)
+    cap = f"{site.max_jobs} per {site.max_jobs_scope}" if site.max_jobs else ""
+    about = {"scheduler": site.scheduler, "queue": place, "walltime": site.walltime, "max_jobs": cap}
+    return {"name": name, **about, "description": site.description, "retired": site.retired, "path": str(path)}
+
+
+def _print_table(rows: list[dict[str, Any]]) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("site", "scheduler", "queue", "walltime", "cap", "description"):
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        about = row.get("error") or row["description"]
+        table.add_row(row["name"], *(row.get(key, "") for key in ("scheduler", "queue", "walltime", "max_jobs")), about)
+    Console(highlight=False, width=None if sys.stdout.isatty() else _FILE_WIDTH).print(table)
+
+
+def _remarks(site: Site) -> list[str]:
+    """What an admin should know beside the script."""
+    remarks = [f"from {site.source}"] if site.source else ["it names no source for its facts"]
+    remarks += [f"not verified: {fact}" for fact in site.second_hand]
+    if site.scheduler != "local" and site.account is None:
+        remarks.append("no account is set; where the site needs one, set it (see docs/sites.md)")
+    return [*remarks, f"retired: {site.retired}"] if site.retired else remarks

@@ -1,0 +1,32 @@
+"""ALCF Polaris: the ``preemptable`` queue, preempted by ``demand`` (1-56 nodes, up to an hour). Set ``account``.
+
+20 jobs running, accruing or queued count *per project*: raise ``nodes_per_pilot`` (with launcher "pals") where that is
+too few. Login nodes allow 128 tasks per user.
+"""
+
+from pilot.io.site import Site
+
+site = Site(
+    name="polaris",
+    description="ALCF Polaris, preemptable",
+    scheduler="pbspro",
+    queue="preemptable",
+    walltime="72:00:00",
+    max_jobs=20,
+    max_jobs_scope="project",
+    requeue=False,  # the queue honours "-r y" too
+    scheduler_options="#PBS -l filesystems=home:eagle",
+    select_options="system=polaris",
+    grace_s=0,  # killed without warning
+    cores_per_node=64,
+    ranks_per_node=4,
+    prologue="export TMPDIR=/tmp",  # the default is too long a path for a Unix socket
+    bind_interface="bond0",
+    advertise_interface="bond0",
+    interface="bond0",
+    source="ALCF user guides, running jobs; interface and launcher options from Parsl's configuration for Polaris",
+    second_hand=(
+        "collected from public documentation, not tried on the machine",
+        "cores_per_node, ranks_per_node: one 32-core CPU with two threads a core and four A100s per node",
+    ),
+)
