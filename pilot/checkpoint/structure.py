@@ -60,7 +60,8 @@ class Share:
 class Structure:
     """Everything about a checkpoint, or about one part of it (``part`` of ``parts``; 0 of 0: a single file).
 
-    ``layout`` is the checksum of all names, types and shapes of the state, which parts of one state share ("": a single file).
+    ``layout`` is the checksum of all names, types and shapes of the state; the parts of one state share it ("" where
+    there are none).
     """
 
     generation: int
