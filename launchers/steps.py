@@ -18,7 +18,9 @@ def agent_command(site: Site, connection: str, python: str = sys.executable) -> 
 
     ``python`` is the interpreter unless the site names its own.
     """
-    return shlex.join([site.python or python, "-m", "pilot.cli.main", "agent", "--connection", connection])
+    options = ["--interface", site.interface] if site.interface else []
+    options += ["--fabric", site.fabric] if site.fabric != "tcp" else []
+    return shlex.join([site.python or python, "-m", "pilot.cli.main", "agent", "--connection", connection, *options])
 
 
 def step(site: Site, command: str) -> str:
@@ -43,8 +45,8 @@ def step(site: Site, command: str) -> str:
 
 
 def preamble(site: Site, walltime_s: int) -> str:
-    """Shell lines before the step: what the agent must know of its job (see ``pilot.io.job``), then the prologue."""
-    lines = [f"export PILOT_JOB_END_S=$(( $(date +%s) + {walltime_s} ))"]
+    """Shell lines before the step: what the agent must know of its job (``pilot.agent.facts`` reads it), then the prologue."""
+    lines = [f"export PILOT_WALLTIME_END=$(( $(date +%s) + {walltime_s} ))"]
     if site.scheduler == "local":
         # Parsl's job id of a local process is that of the shell that runs the script.
         lines.append("export PILOT_JOB=$PPID")
