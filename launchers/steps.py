@@ -45,7 +45,7 @@ def step(site: Site, command: str) -> str:
 
 
 def preamble(site: Site, walltime_s: int) -> str:
-    """Shell lines before the step: what the agent must know of its job (``pilot.agent.facts`` reads it), then the prologue."""
+    """Shell lines before the step: what the agent must know of its job, then the site's prologue."""
     lines = [f"export PILOT_WALLTIME_END=$(( $(date +%s) + {walltime_s} ))"]
     if site.scheduler == "local":
         # Parsl's job id of a local process is that of the shell that runs the script.

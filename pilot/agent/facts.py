@@ -27,7 +27,7 @@ class JobFacts:
 
 
 def job_facts(environment: Mapping[str, str], walltime_end_s: float | None = None) -> JobFacts:
-    """What Slurm, PBS, LSF and the scripts of ``launchers/`` tell in the environment; ``walltime_end_s`` overrides them."""
+    """What the batch system and ``launchers/`` tell in the environment; ``walltime_end_s`` overrides them."""
     job = next((environment[name] for name in _JOB_VARIABLES if environment.get(name)), "")
     host = environment.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
     end_s = walltime_end_s if walltime_end_s is not None else _first_time(environment)
