@@ -8,9 +8,12 @@ from typing import Any
 from pilot import planners
 from pilot.core.coordinator import Coordinator
 from pilot.core.trainer import Trainer
+from pilot.live.launch import Launches
 from pilot.live.monitor import Monitor, Record
 from pilot.live.roster import Roster
-from pilot.live.utilisation import utilisation
+from pilot.live.utilisation import Account, utilisation
+
+SETS_MAX = 100
 
 QUIET_S = 120.0
 """A trainer that has trained for so long without reporting progress gets a remark."""
@@ -18,9 +21,12 @@ QUIET_S = 120.0
 Plain = dict[str, Any]
 
 
-def trainers(core: Coordinator, monitor: Monitor) -> list[Plain]:
+def trainers(core: Coordinator, monitor: Monitor, launches: Launches) -> list[Plain]:
     """One row per trainer, in the order of submission."""
-    return [_trainer(t, monitor.trainers[t.id], monitor.now_s) for t in core.trainers.values()]
+    return [
+        {"directory": str(launches.directory(t.id)), **_trainer(t, monitor.trainers[t.id], monitor.now_s)}
+        for t in core.trainers.values()
+    ]
 
 
 def pool(core: Coordinator, monitor: Monitor) -> list[Plain]:
@@ -46,6 +52,7 @@ def pilots(roster: Roster, now_s: float) -> list[Plain]:
             "pilot": pilot.hello.pilot if pilot.hello else "",
             "job": pilot.hello.job if pilot.hello else "",
             "pid": pilot.hello.pid if pilot.hello else None,
+            "pid": pilot.hello.pid if pilot.hello else None,
             "connected": pilot.here,
             "leaving": pilot.leaving,
             "heard_s_ago": now_s - pilot.heard_s,
@@ -56,17 +63,34 @@ def pilots(roster: Roster, now_s: float) -> list[Plain]:
 
 
 def summary(core: Coordinator, monitor: Monitor) -> Plain:
-    """Everything that ``pilot status`` shows of the pool and the trainers."""
+    """What ``pilot status`` shows of the pool as a whole."""
     return {
         "now_s": monitor.now_s,
         "draining": core.draining,
         "pool": pool(core, monitor),
-        "trainers": trainers(core, monitor),
         "solves": _solves(monitor),
         "node_seconds": monitor.node_seconds,
-        "utilisation": _utilisation(core, monitor),
         "remarks": monitor.pool_remarks,
     }
+
+
+def account(core: Coordinator, monitor: Monitor) -> Account:
+    """What U is reckoned from: a copy, so that it can be reckoned in a thread."""
+    return Account(
+        specs=tuple(t.spec for t in core.trainers.values()),
+        curves={t.id: t.measured.curve for t in core.trainers.values()},
+        seconds_on={name: dict(record.seconds_on) for name, record in monitor.trainers.items()},
+        open_for_s=dict(monitor.open_for_s),
+        open_node_seconds=monitor.open_node_seconds,
+        max_parallel=core.config.max_parallel_trainers,
+    )
+
+
+def use(account: Account) -> Plain:
+    """U, in plain data; without U where there were too many different sets of trainers to reckon it while one waits."""
+    best = planners.make("dp") if len(account.open_for_s) <= SETS_MAX else None
+    found = utilisation(account, best)
+    return {"u": found.u, "eq_nodes": found.eq_nodes, "work": found.work, "static_work": found.static_work}
 
 
 def _trainer(trainer: Trainer, record: Record, now_s: float) -> Plain:
@@ -131,13 +155,3 @@ def _solves(monitor: Monitor) -> Plain:
         },
     }
 
-
-def _utilisation(core: Coordinator, monitor: Monitor) -> Plain:
-    given = utilisation(
-        monitor,
-        {t.id: t.spec for t in core.trainers.values()},
-        {t.id: t.measured.curve for t in core.trainers.values()},
-        core.config.max_parallel_trainers,
-        planners.make("dp"),
-    )
-    return {"u": given.u, "eq_nodes": given.eq_nodes, "work": given.work, "static_work": given.static_work}
