@@ -130,14 +130,16 @@ class Api:
         """One row per trainer."""
         _no(arguments)
         self._driver.monitor.advance(self._driver.clock())
-        rows = status.trainers(self._driver.core, self._driver.monitor)
-        return [{**row, "directory": str(self._launches.directory(row["trainer"]))} for row in rows]
+        return status.trainers(self._driver.core, self._driver.monitor, self._launches)
 
     async def status(self, arguments: dict[str, Any]) -> Plain:
         """Pool, trainers, solves, node-seconds, U."""
         _no(arguments)
         self._driver.monitor.advance(self._driver.clock())
-        return {**self._about(), **status.summary(self._driver.core, self._driver.monitor)}
+        core, monitor = self._driver.core, self._driver.monitor
+        shown = {**self._about(), **status.summary(core, monitor)}
+        shown["trainers"] = status.trainers(core, monitor, self._launches)
+        return {**shown, "utilisation": await asyncio.to_thread(status.use, status.account(core, monitor))}
 
     async def pilots(self, arguments: dict[str, Any]) -> list[Plain]:
         """The pilots that registered."""

@@ -154,4 +154,3 @@ def _solves(monitor: Monitor) -> Plain:
             )
         },
     }
-
