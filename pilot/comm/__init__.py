@@ -18,7 +18,6 @@ short-lived *rank process* per rank, which knows MPI and nothing else, and which
   under way. It ends when told to (``Quit``, in good order: MPI_Finalize and status 0), or at once when its worker's
   end of the socket closes.
 
-``arena`` shared memory; ``channel`` the socket; ``messages`` what is said on it; ``layout`` which gradient lies
-where; ``serve`` the loop of the rank process; ``mpi`` MPI behind the small interface of ``fabric``; ``twin`` the same
-interface between threads of one process, for tests; ``rank`` the program.
+``arena`` shared memory; ``channel`` the socket; ``messages`` what is said on it; ``layout`` which gradient lies where;
+``serve`` the loop of the rank process; ``mpi`` MPI behind the small interface of ``fabric``; ``rank`` the program.
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -121,13 +121,21 @@ class Session:
             raise UserError("a session has one training loader; use torch's DataLoader for other data")
         batching = Batching(batch_size, global_batch_size, micro_batch_size, drop_last)
         self._loader = Loader(self, dataset, batching, shuffle=shuffle, options=options)
+        # Whoever checks the ledger needs to know how many samples an epoch has.
+        self._metrics["epoch_samples"] = float(len(dataset))  # type: ignore[arg-type]
         return self._loader
 
-    def epochs(self, count: int) -> Iterator[int]:
-        """The epochs still to do of ``count``, from the current one on. At their end the trainer has finished."""
+    def epochs(self, count: int, **measures: Callable[[], float]) -> Iterator[int]:
+        """The epochs still to do of ``count``, from the current one on. At their end the trainer has finished.
+
+        Parameters
+        ----------
+        measures : called after each epoch, on each worker; reported under their names (``accuracy=...``)
+        """
         self._group.enter()
         while (epoch := self._training.position.epoch) < count:
             yield epoch
+            self.report(**{name: measure() for name, measure in measures.items()})
             self._training.next_epoch()
         self._group.finish(self._current_metrics)
 

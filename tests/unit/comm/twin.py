@@ -1,0 +1,100 @@
+"""The interface of ``pilot.comm.fabric`` between threads of one process, in place of MPI."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pilot.comm.fabric import Fabric, Pending
+
+Deposits = dict[int, NDArray[Any]]
+
+
+@dataclass
+class Meeting:
+    """One collective operation: over when all have brought something."""
+
+    deposits: Deposits = field(default_factory=dict)
+    combined: threading.Event = field(default_factory=threading.Event)
+
+
+class World:
+    """What the ranks of a twin share."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._lock = threading.Lock()
+        self._meetings: dict[tuple[Any, ...], Meeting] = {}
+
+    def ranks(self) -> list[TwinFabric]:
+        return [TwinFabric(self, tuple(range(self.size)), rank) for rank in range(self.size)]
+
+    def meet(
+        self, key: tuple[Any, ...], rank: int, size: int, brought: NDArray[Any], combine: Callable[[Deposits], None]
+    ) -> Pending:
+        with self._lock:
+            meeting = self._meetings.setdefault(key, Meeting())
+            meeting.deposits[rank] = brought
+            if len(meeting.deposits) == size:
+                combine(meeting.deposits)
+                meeting.combined.set()
+        return _Pending(meeting.combined)
+
+
+class _Pending:
+    def __init__(self, over: threading.Event) -> None:
+        self._over = over
+
+    def done(self) -> bool:
+        return self._over.is_set()
+
+
+class TwinFabric:
+    """See :class:`~pilot.comm.fabric.Fabric`. An operation is over when the last rank starts it."""
+
+    def __init__(self, world: World, members: tuple[int, ...], rank: int) -> None:
+        self._world = world
+        self._members = members
+        self._operations = 0
+        self.rank = rank
+        self.size = len(members)
+
+    def sum(self, numbers: NDArray[Any]) -> Pending:
+        def combine(deposits: Deposits) -> None:
+            total = np.sum([deposits[rank] for rank in sorted(deposits)], axis=0)
+            for deposit in deposits.values():
+                deposit[:] = total
+
+        return self._meet(numbers, combine)
+
+    def gather(self, row: NDArray[np.int64], rows: NDArray[np.int64]) -> Pending:
+        rows[self.rank] = row
+
+        def combine(deposits: Deposits) -> None:
+            for mine in deposits.values():
+                for rank, theirs in deposits.items():
+                    mine[rank] = theirs[rank]
+
+        return self._meet(rows, combine)
+
+    def among(self, ranks: Sequence[int]) -> Fabric:
+        return TwinFabric(self._world, tuple(ranks), list(ranks).index(self.rank))
+
+    def broadcast(self, block: NDArray[np.uint8], root: int) -> Pending:
+        def combine(deposits: Deposits) -> None:
+            for deposit in deposits.values():
+                deposit[:] = deposits[root]
+
+        return self._meet(block, combine)
+
+    def barrier(self) -> Pending:
+        return self._meet(np.empty(0), lambda _: None)
+
+    def _meet(self, brought: NDArray[Any], combine: Callable[[Deposits], None]) -> Pending:
+        self._operations += 1
+        return self._world.meet((self._members, self._operations), self.rank, self.size, brought, combine)
