@@ -1,0 +1,156 @@
+"""Gradients in and out of the buckets, with nobody at the other end."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from pilot.core.errors import UserError
+from pilot.train.control import Words
+from pilot.train.exchange import Exchange
+
+WORDS = Words.of(3, True, 0.5)
+
+
+def backward(model: nn.Module, x: torch.Tensor) -> None:
+    model.zero_grad()
+    model(x).square().mean().backward()
+
+
+class Rings:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self) -> None:
+        self.count += 1
+
+
+def test_buckets_leave_while_backward_runs_and_gradients_come_back_weighted() -> None:
+    model, x, rings = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1)), torch.randn(4, 8), Rings()
+    backward(model, x)
+    expected = [0.25 * p.grad for p in model.parameters() if p.grad is not None]
+    exchange = Exchange(list(model.parameters()), bucket_bytes=64)
+    exchange.begin(rings)
+    exchange.begin_batch(0.25, last=True)
+    backward(model, x)
+    assert rings.count == len(exchange.layout.parts) - 1 > 1
+    exchange.finish(WORDS)
+    assert rings.count == len(exchange.layout.parts)
+    assert exchange.take() == WORDS
+    torch.testing.assert_close([p.grad for p in model.parameters()], expected)
+
+
+def test_micro_batches_add_up_with_their_weights_and_only_the_last_one_leaves() -> None:
+    model, x, rings = nn.Linear(8, 1), torch.randn(10, 8), Rings()
+    backward(model, x)
+    expected = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    exchange = Exchange(list(model.parameters()))
+    exchange.begin(rings)
+    for start, stop in ((0, 4), (4, 8), (8, 10)):
+        assert rings.count == 0
+        exchange.begin_batch((stop - start) / 10, last=stop == 10)
+        backward(model, x[start:stop])
+    exchange.finish(WORDS)
+    exchange.take()
+    torch.testing.assert_close([p.grad for p in model.parameters()], expected)
+
+
+def test_a_rank_without_samples_gives_exact_zeros_whatever_it_computed() -> None:
+    model = nn.Linear(8, 1)
+    exchange = Exchange(list(model.parameters()))
+    exchange.begin(Rings())
+    exchange.begin_batch(0.0, last=True)
+    backward(model, torch.full((2, 8), float("nan")))
+    exchange.finish(WORDS)
+    buckets = torch.frombuffer(exchange.arena.memory, dtype=torch.float32, count=exchange.layout.parts[0].count)
+    assert buckets.tolist() == [0.0] * len(buckets)
+
+
+def test_a_parameter_without_gradient_anywhere_has_none_afterwards() -> None:
+    model = nn.ModuleDict({"used": nn.Linear(2, 1), "unused": nn.Linear(2, 1)})
+    exchange = Exchange(list(model.parameters()), bucket_bytes=8)
+    for _ in range(2):
+        exchange.begin(Rings())
+        exchange.begin_batch(1.0, last=True)
+        model.zero_grad()
+        model["used"](torch.ones(1, 2)).sum().backward()
+        exchange.finish(WORDS)
+        exchange.take()
+    assert all(p.grad is not None for p in model["used"].parameters())
+    assert all(p.grad is None for p in model["unused"].parameters())
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+def test_both_ways_of_zeroing_gradients_work(to_none: bool) -> None:
+    model, x = nn.Linear(3, 1), torch.ones(1, 3)
+    exchange = Exchange(list(model.parameters()))
+    for _ in range(3):
+        exchange.begin(Rings())
+        exchange.begin_batch(0.5, last=True)
+        model.zero_grad(set_to_none=to_none)
+        model(x).sum().backward()
+        exchange.finish(WORDS)
+        exchange.take()
+        assert model.weight.grad is not None
+        assert model.weight.grad.tolist() == [[0.5, 0.5, 0.5]]
+
+
+def test_bf16_is_summed_in_float32_and_given_back_as_bf16() -> None:
+    model = nn.Linear(4, 1, dtype=torch.bfloat16)
+    exchange = Exchange(list(model.parameters()))
+    assert {slot.dtype for slot in exchange.layout.slots} == {"float32"}
+    exchange.begin(Rings())
+    exchange.begin_batch(0.5, last=True)
+    model(torch.ones(1, 4, dtype=torch.bfloat16)).sum().backward()
+    exchange.finish(WORDS)
+    exchange.take()
+    assert model.weight.grad is not None
+    assert model.weight.grad.dtype is torch.bfloat16
+    assert model.weight.grad.tolist() == [[0.5] * 4]
+
+
+def test_tied_and_frozen_parameters() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3))
+    model[2].weight = model[0].weight
+    model[1].requires_grad_(False)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    exchange = Exchange(trained)
+    x = torch.randn(2, 3)
+    exchange.begin(Rings())
+    exchange.begin_batch(1.0, last=True)
+    backward(model, x)
+    exchange.finish(WORDS)
+    exchange.take()
+    mine = [p.grad for p in trained]
+    exchange.idle()
+    backward(model, x)
+    torch.testing.assert_close(mine, [p.grad for p in trained])
+    assert model[1].weight.grad is None
+
+
+def test_a_second_backward_in_one_batch_is_refused() -> None:
+    model = nn.Linear(3, 1)
+    exchange = Exchange(list(model.parameters()))
+    exchange.begin(Rings())
+    exchange.begin_batch(1.0, last=True)
+    backward(model, torch.ones(1, 3))
+    with pytest.raises(UserError, match="backward ran twice"):
+        model(torch.ones(1, 3)).sum().backward()
+
+
+def test_a_void_step_leaves_no_gradient() -> None:
+    model = nn.Linear(3, 1)
+    exchange = Exchange(list(model.parameters()))
+    exchange.begin(Rings())
+    exchange.begin_batch(1.0, last=True)
+    backward(model, torch.ones(1, 3))
+    exchange.drop()
+    assert all(p.grad is None for p in model.parameters())
+    backward(model, torch.ones(1, 3))
+    assert all(p.grad is not None for p in model.parameters())
+
+
+def test_complex_parameters_are_refused() -> None:
+    with pytest.raises(UserError, match="complex64"):
+        Exchange([nn.Parameter(torch.zeros(2, dtype=torch.complex64))])

@@ -1,0 +1,88 @@
+"""Who takes which samples."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pilot.core.errors import UserError
+from pilot.train.sampler import Batching, mix, permutation
+
+sizes = st.integers(1, 9)
+batchings = st.one_of(
+    st.builds(Batching, per_node=st.integers(1, 40), micro=st.none() | st.integers(1, 10)),
+    st.builds(Batching, whole=st.integers(1, 200), micro=st.none() | st.integers(1, 10)),
+)
+
+
+@given(batchings, st.integers(0, 300), st.lists(sizes, min_size=1, max_size=20))
+def test_each_sample_is_taken_once_however_the_group_changes(
+    batching: Batching, length: int, group_sizes: list[int]
+) -> None:
+    taken: list[int] = []
+    cursor = step = 0
+    while not batching.over(cursor, length, size := group_sizes[step % len(group_sizes)]):
+        shares = [batching.share(cursor, length, rank, size) for rank in range(size)]
+        taken += [sample for share in shares for sample in range(share.start, share.stop)]
+        assert {(share.cursor, share.cursor_end) for share in shares} == {(cursor, shares[0].cursor_end)}
+        cursor, step = shares[0].cursor_end, step + 1
+    assert taken == list(range(length))
+
+
+@given(batchings, st.integers(1, 300), st.data(), sizes)
+def test_the_weights_of_a_step_add_up_to_one(batching: Batching, length: int, data: st.DataObject, size: int) -> None:
+    cursor = data.draw(st.integers(0, length - 1))
+    shares = [batching.share(cursor, length, rank, size) for rank in range(size)]
+    weights = [share.weight(batch) for share in shares for batch in range(len(share.batches))]
+    assert sum(weights) == pytest.approx(1.0)
+
+
+@given(batchings, st.integers(1, 300), st.data(), sizes)
+def test_micro_batches_cover_a_share_and_a_rank_without_samples_gets_a_batch_that_does_not_count(
+    batching: Batching, length: int, data: st.DataObject, size: int
+) -> None:
+    cursor = data.draw(st.integers(0, length - 1))
+    for rank in range(size):
+        share = batching.share(cursor, length, rank, size)
+        covered = [sample for start, stop in share.batches for sample in range(start, stop)]
+        assert covered
+        assert all(stop - start <= (batching.micro or length) for start, stop in share.batches)
+        if share.samples:
+            assert covered == list(range(share.start, share.stop))
+        else:
+            assert [share.weight(batch) for batch in range(len(share.batches))] == [0.0]
+
+
+def test_a_global_batch_is_divided_evenly_and_a_short_last_step_fills_the_lower_ranks() -> None:
+    batching = Batching(whole=10)
+    assert [batching.share(0, 100, rank, 4).samples for rank in range(4)] == [3, 3, 2, 2]
+    assert [batching.share(96, 100, rank, 4).samples for rank in range(4)] == [3, 1, 0, 0]
+
+
+def test_drop_last_leaves_out_a_step_that_is_not_full() -> None:
+    batching = Batching(per_node=10, drop_last=True)
+    assert [share.cursor for share in batching.shares(0, 59, 0, 2)] == [0, 20]
+    assert [share.cursor for share in batching.shares(0, 60, 0, 2)] == [0, 20, 40]
+
+
+def test_an_epoch_s_order_depends_on_seed_and_epoch_alone() -> None:
+    one = permutation(3, 5, 100, shuffle=True)
+    np.testing.assert_array_equal(one, permutation(3, 5, 100, shuffle=True))
+    assert sorted(one.tolist()) == list(range(100))
+    assert one.tolist() != permutation(3, 6, 100, shuffle=True).tolist()
+    assert one.tolist() != permutation(4, 5, 100, shuffle=True).tolist()
+    assert permutation(3, 5, 4, shuffle=False).tolist() == [0, 1, 2, 3]
+
+
+def test_mixed_seeds_differ_with_each_number_and_their_order() -> None:
+    seeds = {mix(a, b, c) for a in range(10) for b in range(10) for c in range(10)}
+    assert len(seeds) == 1000
+    assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+@pytest.mark.parametrize("wrong", [{}, {"per_node": 1, "whole": 1}, {"per_node": 0}, {"whole": 4, "micro": 0}])
+def test_batch_sizes_that_make_no_sense_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(UserError):
+        Batching(**wrong)
