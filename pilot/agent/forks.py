@@ -16,7 +16,7 @@ from pilot.agent import warm
 from pilot.agent.home import MARK, Home
 
 Report = Callable[[str, list[object]], None]
-"""Called with the kind of a report (``ready``, ``failed``, ``forked``, ``exited``, ``gone``) and its fields."""
+"""Called with the kind of a report and its fields: those of :mod:`pilot.agent.warm`, then ``gone`` and a status."""
 
 
 class ForkServer:
@@ -47,11 +47,14 @@ class ForkServer:
         socket.send_fds(self._channel, [packet], descriptors)
 
     def close(self) -> None:
-        """End it; the workers that it forked live on."""
-        asyncio.get_running_loop().remove_reader(self._channel)
-        self._channel.close()
+        """Kill it; the workers that it forked live on."""
+        self._hang_up()
         self._process.kill()
         self._process.wait()
+
+    def _hang_up(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._channel)
+        self._channel.close()
 
     def _readable(self) -> None:
         while True:
@@ -62,8 +65,8 @@ class ForkServer:
             except ConnectionResetError:
                 packet = b""
             if not packet:
-                self.close()
-                self._report("gone", [])
+                self._hang_up()
+                self._report("gone", [self._process.wait()])
                 return
             kind, *fields = json.loads(packet)
             self._report(kind, fields)
@@ -73,7 +76,8 @@ def _environment(home: Home, python: str) -> dict[str, str]:
     """One thread while it imports. Another interpreter than the agent's finds this package, and no other, by a link."""
     name, _, value = home.mark.partition("=")
     assert name == MARK
-    environment = dict(os.environ) | dict.fromkeys(warm.THREAD_VARIABLES, "1") | {name: value}
+    ours = {name: value, "TMPDIR": str(home.temporary)}
+    environment = dict(os.environ) | dict.fromkeys(warm.THREAD_VARIABLES, "1") | ours
     if python != sys.executable:
         paths = [str(_package_link(home)), *filter(None, [environment.get("PYTHONPATH")])]
         environment["PYTHONPATH"] = os.pathsep.join(paths)

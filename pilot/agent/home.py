@@ -19,8 +19,8 @@ from pilot.io import proc
 
 MARK = "PILOT_AGENT_MARK"
 
-_LONGEST_BASE = 60
-"""AF_UNIX paths end at 107 bytes; below this there is room for the directory's name and a socket's."""
+_LONGEST_BASE = 40
+"""AF_UNIX paths end at 107 bytes; below this there is room for this directory and a socket of multiprocessing in it."""
 
 
 @dataclass(slots=True)
@@ -40,6 +40,11 @@ class Home:
         """Where the worker of that life listens for its rank processes."""
         return self.path / f"w{life}"
 
+    @property
+    def temporary(self) -> Path:
+        """``TMPDIR`` of the workers: what they leave there goes with the agent."""
+        return self.path / "t"
+
     def record_segments(self, names: Iterable[str]) -> None:
         """Note names under /dev/shm that this agent's rank processes have mapped, before they are needed."""
         new = sorted(set(names) - self._recorded)
@@ -48,10 +53,6 @@ class Home:
                 file.writelines(f"{name}\n" for name in new)
             self._recorded.update(new)
 
-    def remove_segments(self, names: Iterable[str]) -> None:
-        """Remove segments of rank processes that are dead."""
-        proc.unlink_segments(names)
-
 
 def create(base: Path | None = None) -> Home:
     """Make the directory, 0700, under ``base`` (default: the system's temporary directory)."""
@@ -59,8 +60,9 @@ def create(base: Path | None = None) -> Home:
     unfinished = Path(tempfile.mkdtemp(prefix=".pilot-", dir=parent))
     lock = os.open(unfinished / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    path = unfinished.rename(parent / f"{_prefix()}{secrets.token_hex(6)}")
-    return Home(path, lock)
+    home = Home(unfinished.rename(parent / f"{_prefix()}{secrets.token_hex(6)}"), lock)
+    home.temporary.mkdir()
+    return home
 
 
 def erase(path: Path) -> list[int]:

@@ -5,9 +5,8 @@ and one proxy. It does what the coordinator orders and tells what became of it; 
 one, also where what it is about is gone. What a worker says is passed on.
 
     process                     ends                        what follows
-    worker, session opened      status 0                    ``WorkerDown`` when it is next asked for, or after a while:
-                                                            its leader may still be writing the trainer's last words
-    worker                      otherwise                   its generations are killed, ``WorkerDown``
+    worker                      status 0                    ``WorkerDown``; its rank processes end by themselves
+    worker                      otherwise                   ``WorkerDown``; its generations are killed
     proxy, mpiexec              status 0                    nothing: its generation has ended, or mpiexec will tell
     proxy, mpiexec              otherwise                   the generation is *over*: killed here, ``GroupDown``
     any                         killed by us                nothing
@@ -18,6 +17,7 @@ A generation that is over stays over: later orders and messages about it are dro
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -75,8 +75,11 @@ from pilot.io.wire import (
 WALLTIME_MARGIN_S = 5.0
 """How much earlier than its grace before the wall time's end a pilot says that it leaves."""
 
-FINISH_LIMIT_S = 120.0
-"""How long a worker whose script ended may be without the trainer having finished."""
+STOP_LIMIT_S = 30.0
+"""A worker that is told to stop may do so long what its script does after training (save a file, say)."""
+
+FINALIZE_LIMIT_S = 10.0
+"""Rank processes may outlive their worker so long, to take leave of each other."""
 
 _NOBODY = "no worker of {} runs on this node"
 _PAUSE_SHARE = 1 / 3
@@ -86,16 +89,15 @@ _MARGIN_SHARE = 0.1
 
 @dataclass(slots=True)
 class Worker:
-    """One worker. ``held``: it was in a group and may hold a state. ``ended``: it is gone, which is not told yet."""
+    """One worker. ``held``: it was in a group and may hold a state. ``stop_by_s``: until when it may end by itself."""
 
     trainer: str
     up: bool = False
     held: bool = False
     step: int = 0
     stop_reason: str | None = None
+    stop_by_s: float = math.inf
     stuck_reason: str | None = None
-    ended: WorkerEnded | None = None
-    ended_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -114,6 +116,7 @@ class AgentState:
     workers: dict[str, Worker] = field(default_factory=dict)
     groups: dict[tuple[str, int], set[Role]] = field(default_factory=dict)
     farewell: Farewell | None = None
+    _leftover_since_s: dict[tuple[str, int], float] = field(default_factory=dict)
     _over: set[tuple[str, int]] = field(default_factory=set)
     _notice: Noticed | None = None
     _deadline_s: float | None = None
@@ -127,7 +130,7 @@ class AgentState:
             case Said():
                 return self._said(event)
             case WorkerEnded():
-                return self._worker_ended(now_s, event)
+                return self._worker_ended(event)
             case GroupProcessEnded():
                 return self._group_process_ended(event)
             case ProxiesNamed(trainer, generation, commands):
@@ -147,7 +150,7 @@ class AgentState:
 
     def inventory(self) -> list[tuple[str, int, int, bool]]:
         """What ``Hello.workers`` says."""
-        return [(w.trainer, self._training(w.trainer), w.step, w.up) for w in self.workers.values() if w.ended is None]
+        return [(w.trainer, self._training(w.trainer), w.step, w.up) for w in self.workers.values()]
 
     # --- orders -----------------------------------------------------------------------------------------------------
 
@@ -161,8 +164,8 @@ class AgentState:
                 return [Exit(0, reason)]
             case LaunchWorker():
                 return self._launch(message)
-            case StopProcess(trainer, reason):
-                return self._stop(trainer, reason)
+            case StopProcess():
+                return self._stop(now_s, message)
             case LeadGroup():
                 return self._lead(message)
             case JoinGroup():
@@ -172,12 +175,9 @@ class AgentState:
             case PartFromGroup() | PauseMembers():
                 return self._pass_on(message)
             case WriteState(trainer):
-                if self._lives(trainer):
+                if trainer in self.workers:
                     return [Tell(trainer, message)]
-                return [
-                    *self._report_ended(trainer),
-                    Send(CheckpointDone(trainer, 0, 0, asked=True, error=_NOBODY.format(trainer))),
-                ]
+                return [Send(CheckpointDone(trainer, 0, 0, asked=True, error=_NOBODY.format(trainer)))]
             case _:
                 assert_never(message)
 
@@ -196,14 +196,14 @@ class AgentState:
             return [Note(f"{message.trainer}: starting {message.script}"), Launch(message)]
         return [Send(WorkerUp(message.trainer, 0.0))] if worker.up else []
 
-    def _stop(self, trainer: str, reason: str) -> list[Effect]:
-        worker = self.workers.get(trainer)
+    def _stop(self, now_s: float, message: StopProcess) -> list[Effect]:
+        trainer, worker = message.trainer, self.workers.get(message.trainer)
         if worker is None:
             return [Send(WorkerDown(trainer, "stopped", "it was not running"))]
-        worker.stop_reason = reason
-        if worker.ended is not None:
-            return self._report_ended(trainer)
-        return [Note(f"{trainer}: stopping: {reason}"), *self._end_groups(trainer), KillWorker(trainer)]
+        worker.stop_reason = message.reason
+        worker.stop_by_s = now_s + (STOP_LIMIT_S if worker.up else 0.0)
+        note = Note(f"{trainer}: stopping: {message.reason}")
+        return [note, Tell(trainer, message) if worker.up else KillWorker(trainer)]
 
     def _lead(self, message: LeadGroup) -> list[Effect]:
         key = (message.trainer, message.generation)
@@ -216,8 +216,8 @@ class AgentState:
         key = (message.trainer, message.generation)
         if key in self._over:
             return []
-        if not self._lives(message.trainer):
-            return [*self._report_ended(message.trainer), *self._give_up(key, _NOBODY.format(message.trainer))]
+        if message.trainer not in self.workers:
+            return self._give_up(key, _NOBODY.format(message.trainer))
         self.workers[message.trainer].held = True
         self.groups.setdefault(key, set()).add(Role.PROXY)
         note = f"{message.trainer}: rank {message.rank} of {message.size} in generation {message.generation}"
@@ -227,15 +227,14 @@ class AgentState:
         key = (message.trainer, message.generation)
         self._over.add(key)
         self.groups.pop(key, None)
-        tell = [Tell(message.trainer, message)] if self._lives(message.trainer) else []
+        tell = [Tell(message.trainer, message)] if message.trainer in self.workers else []
         return [KillGeneration(*key), *tell]
 
     def _pass_on(self, message: PartFromGroup | PauseMembers) -> list[Effect]:
         trainer = message.trainer
-        if self._lives(trainer):
+        if trainer in self.workers:
             return [Tell(trainer, message)]
-        key = (trainer, message.generation)
-        return [*self._report_ended(trainer), *self._give_up(key, _NOBODY.format(trainer))]
+        return self._give_up((trainer, message.generation), _NOBODY.format(trainer))
 
     # --- what workers say -------------------------------------------------------------------------------------------
 
@@ -265,24 +264,12 @@ class AgentState:
 
     # --- ends of processes ------------------------------------------------------------------------------------------
 
-    def _worker_ended(self, now_s: float, event: WorkerEnded) -> list[Effect]:
-        worker = self.workers[event.trainer]
-        worker.ended, worker.ended_s = event, now_s
-        if event.status == 0 and worker.up and worker.stop_reason is None and self.farewell is None:
-            return [Note(f"{event.trainer}: the script ended")]
-        return self._report_ended(event.trainer)
-
-    def _report_ended(self, trainer: str) -> list[Effect]:
-        """Say what became of a worker that is gone, if that was not said yet."""
-        worker = self.workers.get(trainer)
-        if worker is None or worker.ended is None:
-            return []
-        event = worker.ended
-        del self.workers[trainer]
+    def _worker_ended(self, event: WorkerEnded) -> list[Effect]:
+        worker = self.workers.pop(event.trainer)
         cause, detail = verdict.on_exit(event, worker.up, worker.stop_reason, worker.stuck_reason)
         return [
             Note(f"{event.trainer}: worker {cause.value}: {detail.splitlines()[-1] if detail else ''}"),
-            *self._end_groups(event.trainer),
+            *([] if event.status == 0 else self._end_groups(event.trainer)),
             Send(WorkerDown(event.trainer, cause.value, detail, event.log)),
             *(self.farewell.done(event.trainer) if self.farewell else []),
         ]
@@ -301,7 +288,7 @@ class AgentState:
 
     def _stopped(self, event: Stopped) -> list[Effect]:
         worker = self.workers.get(event.trainer)
-        if worker is None or worker.ended is not None:
+        if worker is None:
             return []
         reason = f"stopped (SIGSTOP) for {event.stopped_s:.0f} s"
         if event.generation:
@@ -316,7 +303,7 @@ class AgentState:
         self._over.add(key)
         self.groups.pop(key, None)
         trainer, generation = key
-        tell = [Tell(trainer, KillGroup(trainer, generation, reason))] if self._lives(trainer) else []
+        tell = [Tell(trainer, KillGroup(trainer, generation, reason))] if trainer in self.workers else []
         note = Note(f"{trainer}: generation {generation} is over: {reason}")
         return [note, KillGeneration(trainer, generation), *tell, Send(GroupDown(trainer, generation, reason))]
 
@@ -349,9 +336,20 @@ class AgentState:
             margin_s = min(1.0, _MARGIN_SHARE * self._notice.grace_s)
             if now_s >= self._deadline_s - margin_s:
                 return [Exit(0, f"{self._notice.cause}: the time given is over")]
-        overdue = [w.trainer for w in self.workers.values() if w.ended and now_s - w.ended_s > FINISH_LIMIT_S]
-        reports = [effect for trainer in overdue for effect in self._report_ended(trainer)]
-        return reports or self._noticed_walltime(now_s) or self._orphaned(now_s)
+        return [*self._overdue(now_s), *(self._noticed_walltime(now_s) or self._orphaned(now_s))]
+
+    def _overdue(self, now_s: float) -> list[Effect]:
+        """Kill what should have ended by itself by now."""
+        late = [worker for worker in self.workers.values() if now_s >= worker.stop_by_s]
+        for worker in late:
+            worker.stop_by_s = math.inf
+        leftover = [key for key in self.groups if key[0] not in self.workers]
+        self._leftover_since_s = {key: self._leftover_since_s.get(key, now_s) for key in leftover}
+        overdue = [key for key in leftover if now_s - self._leftover_since_s[key] >= FINALIZE_LIMIT_S]
+        for key in overdue:
+            self._over.add(key)
+            del self.groups[key]
+        return [*(KillWorker(worker.trainer) for worker in late), *(KillGeneration(*key) for key in overdue)]
 
     def _noticed_walltime(self, now_s: float) -> list[Effect]:
         if self.walltime_end_s is None or self._notice is not None:
@@ -369,7 +367,7 @@ class AgentState:
         patience_s = self.welcome.orphan_s if self._deadline_s is None else min(self.welcome.orphan_s, left_s / 4)
         if now_s - self._away_since_s < patience_s:
             return []
-        holders = {w.trainer: self._training(w.trainer) for w in self.workers.values() if w.held and not w.ended}
+        holders = {w.trainer: self._training(w.trainer) for w in self.workers.values() if w.held}
         reason = f"no coordinator for {now_s - self._away_since_s:.0f} s"
         self.farewell = Farewell(reason, holders, now_s + left_s * _PAUSE_SHARE, now_s + left_s * (1 - _MARGIN_SHARE))
         return self.farewell.begin()
@@ -380,10 +378,6 @@ class AgentState:
         if self.grace_s is not None:
             return self.grace_s
         return self.welcome.grace_s if self.welcome is not None else 0.0
-
-    def _lives(self, trainer: str) -> bool:
-        worker = self.workers.get(trainer)
-        return worker is not None and worker.ended is None
 
     def _training(self, trainer: str) -> int:
         """The generation in which the worker trains: the oldest one that lives (a younger one waits for its switch)."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -152,9 +151,11 @@ class Workers:
                 for life in [life for life in self._lives.values() if life.number == number]:
                     self._ended(life, status)
             case "failed", [str(why)]:
-                self._give_up(python, None, f"{python} cannot import what a trainer needs: {why}")
-            case "gone", _:
-                self._give_up(python, -signal.SIGKILL, "its fork server died")
+                self._give_up(python, None, f"{python} cannot run pilot.train: {why}")
+            case "gone", [int(status)] if status < 0:
+                self._give_up(python, status, "its fork server was killed")
+            case "gone", [int(status)]:
+                self._give_up(python, None, f"{python} cannot run pilot.train: it ended with status {status}")
 
     def _forked(self, number: int, pid: int) -> None:
         for life in [life for life in self._lives.values() if life.number == number]:

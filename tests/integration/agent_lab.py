@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -67,11 +69,9 @@ class Coordinator:
         endpoint = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.port = int(endpoint.rpartition(":")[2])
         self.file = folder / "connection.json"
-        self.welcome = dict(coordinator="lab", heartbeat_s=0.2, silent_s=5.0, orphan_s=30.0, grace_s=10.0)
+        self.welcome = {"coordinator": "lab", "heartbeat_s": 0.2, "silent_s": 5.0, "orphan_s": 30.0, "grace_s": 10.0}
         self.peers: dict[bytes, Peer] = {}
-        connection.write(
-            self.file, connection.Connection(endpoint, self.keys[0].decode(), TOKEN, "lab", __version__)
-        )
+        connection.write(self.file, connection.Connection(endpoint, self.keys[0].decode(), TOKEN, "lab", __version__))
 
     def close(self) -> None:
         self.context.destroy(linger=0)
@@ -137,8 +137,7 @@ class Agents:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.temporary = folder / "t"
-        self.temporary.mkdir()
+        self.temporary = Path(tempfile.mkdtemp(prefix="pa-", dir="/tmp"))  # short: sockets lie in it
         self.running: list[subprocess.Popen[bytes]] = []
 
     def start(self, file: Path, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
@@ -163,9 +162,10 @@ class Agents:
                 agent.wait()
         marks = [f"{MARK}={home.name}" for home in self.homes()]
         until(lambda: not any(proc.marked(mark) for mark in marks), "the end of all processes")
+        shutil.rmtree(self.temporary, ignore_errors=True)
 
 
-def launch(folder: Path, script: str, trainer: str = "t1", python: str = sys.executable) -> LaunchWorker:
+def launch(folder: Path, script: str, *arguments: str, trainer: str = "t1") -> LaunchWorker:
     """An order to run ``script`` (its text)."""
     path = folder / f"{trainer}.py"
     path.write_text(script)
@@ -173,9 +173,9 @@ def launch(folder: Path, script: str, trainer: str = "t1", python: str = sys.exe
         trainer=trainer,
         script=path.name,
         script_sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
-        arguments=["--lr", "0.1"],
+        arguments=list(arguments),
         cwd=str(folder),
-        python=python,
+        python=sys.executable,
         environment={"FROM_USER": "yes"},
         directory=str(folder / "trainers" / trainer),
         checkpoint_interval_s=60.0,

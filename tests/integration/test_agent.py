@@ -8,13 +8,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 import zmq
 
 from pilot.io import connection, proc
-from pilot.io.wire import Leave, Leaving, StopProcess, WorkerDown
-from tests.integration.agent_lab import Agents, Coordinator, lab, launch, until
+from pilot.io.wire import CheckpointDone, GroupDown, JoinGroup, Leave, Leaving, StopProcess, WorkerDown, WriteState
+from tests.integration.agent_lab import LIMIT_S, Agents, Coordinator, lab, launch, until
 
 WAITS = """
 import json, os, sys, threading, time
@@ -45,7 +46,7 @@ def test_a_worker_runs_as_under_plain_python_and_its_death_is_told(
     coordinator, agents = stage
     agent = agents.start(coordinator.file)
     peer = coordinator.peer(agent)
-    coordinator.send(peer, launch(tmp_path, WAITS))
+    coordinator.send(peer, launch(tmp_path, WAITS, "--lr", "0.1"))
     worker = running(tmp_path)
     log = next((tmp_path / "trainers/t1/logs").iterdir())
     text = log.read_text()
@@ -55,3 +56,258 @@ def test_a_worker_runs_as_under_plain_python_and_its_death_is_told(
     down = coordinator.expect(peer, WorkerDown)
     assert (down.trainer, down.cause, down.log) == ("t1", "died", str(log))
     assert "SIGKILL" in down.detail
+
+
+def test_a_script_that_raises_fails_with_its_last_words(stage: tuple[Coordinator, Agents], tmp_path: Path) -> None:
+    coordinator, agents = stage
+    peer = coordinator.peer(agents.start(coordinator.file))
+    coordinator.send(peer, launch(tmp_path, "def f():\n    raise ValueError('no such layer')\n\nf()\n"))
+    down = coordinator.expect(peer, WorkerDown)
+    assert down.cause == "raised"
+    lines = down.detail.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[1] == f'  File "{tmp_path}/t1.py", line 4, in <module>'
+    assert lines[-1] == "ValueError: no such layer"
+
+
+@pytest.mark.parametrize(
+    ("script", "detail"),
+    [
+        ("import sys\nsys.exit(3)\n", "the script ended with exit status 3"),
+        ("print('hello')\n", "the script ended without opening a pilot.train session"),
+        ("x = (1,\n", "SyntaxError: '(' was never closed"),
+    ],
+)
+def test_a_script_that_ends_without_training(
+    stage: tuple[Coordinator, Agents], tmp_path: Path, script: str, detail: str
+) -> None:
+    coordinator, agents = stage
+    peer = coordinator.peer(agents.start(coordinator.file))
+    coordinator.send(peer, launch(tmp_path, script))
+    down = coordinator.expect(peer, WorkerDown)
+    assert down.cause == "raised"
+    assert detail in down.detail
+
+
+def test_orders_that_cannot_be_carried_out_are_answered(stage: tuple[Coordinator, Agents], tmp_path: Path) -> None:
+    coordinator, agents = stage
+    peer = coordinator.peer(agents.start(coordinator.file))
+    order = launch(tmp_path, WAITS)
+    cases = [
+        (msgspec.structs.replace(order, script_sha256="0" * 64), "was edited since it was submitted"),
+        (msgspec.structs.replace(order, script="gone.py"), "cannot read script"),
+        (msgspec.structs.replace(order, cwd="/no/such/place"), "no directory /no/such/place"),
+        (msgspec.structs.replace(order, python="/no/python"), "no interpreter /no/python"),
+        (msgspec.structs.replace(order, python="/bin/false"), "cannot run pilot.train"),
+        (msgspec.structs.replace(order, arguments=["x" * 200_000]), "arguments and environment take"),
+    ]
+    for refused, detail in cases:
+        coordinator.send(peer, refused)
+        down = coordinator.expect(peer, WorkerDown)
+        assert down.cause == "raised"
+        assert detail in down.detail
+        assert "\n" not in down.detail
+    coordinator.send(peer, StopProcess("t1", "to see"))
+    assert coordinator.expect(peer, WorkerDown).cause == "stopped"
+    coordinator.send(peer, WriteState("t1", "to see"))
+    assert "no worker of t1" in coordinator.expect(peer, CheckpointDone).error
+    coordinator.send(peer, JoinGroup("t1", 1, 0, 1, 0, 0, "true"))
+    assert "no worker of t1" in coordinator.expect(peer, GroupDown).reason
+
+
+def test_stop_ends_the_worker_with_all_that_it_started(stage: tuple[Coordinator, Agents], tmp_path: Path) -> None:
+    coordinator, agents = stage
+    agent = agents.start(coordinator.file)
+    peer = coordinator.peer(agent)
+    child = "import os, subprocess, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(600)\n"
+    script = child + "subprocess.Popen(['sleep', '600'])\n" + WAITS
+    coordinator.send(peer, launch(tmp_path, script))
+    worker = running(tmp_path)
+    until(lambda: len(proc.tree(worker)) == 3, "the script's children")
+    started = proc.tree(worker)
+    coordinator.send(peer, StopProcess("t1", "the plan takes it back"))
+    down = coordinator.expect(peer, WorkerDown)
+    assert (down.cause, down.detail) == ("stopped", "the plan takes it back")
+    until(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in started), "their end")
+
+
+DATALOADER = """
+import sys
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Squares(Dataset):
+    def __len__(self): return 8
+    def __getitem__(self, i): return i * i
+
+if __name__ == "__main__":
+    for how in ("fork", "spawn"):
+        loader = DataLoader(Squares(), batch_size=4, num_workers=2, multiprocessing_context=how)
+        print(how, [batch.tolist() for batch in loader], flush=True)
+    print("all read", flush=True)
+"""
+
+
+def test_dataloader_workers_work_under_fork_and_spawn(stage: tuple[Coordinator, Agents], tmp_path: Path) -> None:
+    coordinator, agents = stage
+    peer = coordinator.peer(agents.start(coordinator.file))
+    coordinator.send(peer, launch(tmp_path, DATALOADER))
+    down = coordinator.expect(peer, WorkerDown)
+    text = Path(down.log).read_text()
+    assert "fork [[0, 1, 4, 9], [16, 25, 36, 49]]\nspawn [[0, 1, 4, 9], [16, 25, 36, 49]]\nall read" in text
+
+
+# --- leaving --------------------------------------------------------------------------------------------------------
+
+
+def assert_nothing_left(agents: Agents, mark: str) -> None:
+    until(lambda: proc.marked(mark) == [] and agents.homes() == [], "a clean node", limit_s=15)
+
+
+@pytest.mark.parametrize("notice", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_a_notice_is_told_and_the_agent_leaves_when_it_may(
+    stage: tuple[Coordinator, Agents], tmp_path: Path, notice: signal.Signals
+) -> None:
+    coordinator, agents = stage
+    agent = agents.start(coordinator.file)
+    peer = coordinator.peer(agent)
+    coordinator.send(peer, launch(tmp_path, WAITS))
+    worker = running(tmp_path)
+    agent.send_signal(notice)
+    leaving = coordinator.expect(peer, Leaving)
+    assert (leaving.cause, leaving.grace_s) == (f"signal {notice.name}", 10.0)
+    assert psutil.pid_exists(worker), "it trains on until it is told"
+    coordinator.send(peer, Leave("released"))
+    assert agent.wait(LIMIT_S) == 0
+    assert proc.marked(peer.mark) == []
+    assert agents.homes() == []
+    assert "left: released" in agents.said(agent)
+
+
+def test_without_a_word_it_leaves_within_the_grace(stage: tuple[Coordinator, Agents], tmp_path: Path) -> None:
+    coordinator, agents = stage
+    agent = agents.start(coordinator.file, "--grace-s", "1.5")
+    peer = coordinator.peer(agent)
+    coordinator.send(peer, launch(tmp_path, WAITS))
+    running(tmp_path)
+    agent.send_signal(signal.SIGTERM)
+    assert coordinator.expect(peer, Leaving).grace_s == 1.5
+    assert agent.wait(LIMIT_S) == 0
+    assert proc.marked(peer.mark) == []
+    assert agents.homes() == []
+
+
+def test_it_leaves_before_its_wall_time_ends(stage: tuple[Coordinator, Agents]) -> None:
+    coordinator, agents = stage
+    end_s = time.time() + 7.0
+    agent = agents.start(coordinator.file, "--grace-s", "1", SLURM_JOB_END_TIME=str(end_s), SLURM_JOB_ID="77")
+    peer = coordinator.peer(agent)
+    assert (peer.hello.job, peer.hello.walltime_end_s) == ("77", end_s)
+    leaving = coordinator.expect(peer, Leaving)
+    assert leaving.cause == "wall time"
+    assert 0 < leaving.grace_s <= 1
+    assert agent.wait(LIMIT_S) == 0
+    assert time.time() < end_s
+
+
+# --- being killed ---------------------------------------------------------------------------------------------------
+
+
+def test_a_killed_agent_is_cleaned_up_by_its_guardian(stage: tuple[Coordinator, Agents], tmp_path: Path) -> None:
+    coordinator, agents = stage
+    agent = agents.start(coordinator.file)
+    peer = coordinator.peer(agent)
+    script = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(600)\n" + WAITS
+    coordinator.send(peer, launch(tmp_path, script))
+    running(tmp_path)
+    agent.kill()
+    assert_nothing_left(agents, peer.mark)
+
+
+def test_a_killed_tree_is_cleaned_up(stage: tuple[Coordinator, Agents], tmp_path: Path) -> None:
+    coordinator, agents = stage
+    agent = agents.start(coordinator.file)
+    peer = coordinator.peer(agent)
+    coordinator.send(peer, launch(tmp_path, WAITS))
+    running(tmp_path)
+    proc.kill(proc.tree(agent.pid))
+    assert_nothing_left(agents, peer.mark)
+
+
+def test_what_an_agent_and_its_guardian_left_is_swept_by_the_next_one(
+    stage: tuple[Coordinator, Agents], tmp_path: Path
+) -> None:
+    coordinator, agents = stage
+    agent = agents.start(coordinator.file)
+    peer = coordinator.peer(agent)
+    coordinator.send(peer, launch(tmp_path, WAITS))
+    worker = running(tmp_path)
+    segment = proc.SHARED_MEMORY / f"agent_test_{agent.pid}"
+    segment.write_bytes(b"left")
+    (home,) = agents.homes()
+    (home / "segments").write_text(f"{segment.name}\n")
+    guardians = [p for p in psutil.process_iter(["cmdline"]) if str(home) in (p.info["cmdline"] or [])]
+    assert len(guardians) == 1
+    proc.kill([*guardians, psutil.Process(agent.pid)])
+    agent.wait()
+    assert psutil.pid_exists(worker)
+    second = agents.start(coordinator.file)
+    coordinator.peer(second)
+    assert worker not in [process.pid for process in proc.marked(peer.mark)]
+    assert not segment.exists()
+    assert not home.exists()
+    assert len(agents.homes()) == 1, "its own, which is locked, stays"
+
+
+# --- the coordinator ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"token": "guessed"}, "refused by the coordinator: the token is wrong"),
+        ({"server_key": zmq.curve_keypair()[0].decode()}, "does not take the key in the connection file"),
+    ],
+)
+def test_a_wrong_key_or_token_ends_with_2(stage: tuple[Coordinator, Agents], wrong: dict[str, str], words: str) -> None:
+    coordinator, agents = stage
+    connection.write(coordinator.file, msgspec.structs.replace(connection.load(coordinator.file), **wrong))
+    agent = agents.start(coordinator.file)
+    until(lambda: coordinator.pump(0.1) or agent.poll() is not None, "its end")
+    assert agent.returncode == 2
+    said = agents.said(agent)
+    assert words in said.splitlines()[-1]
+    assert "Traceback" not in said
+    assert agents.homes() == []
+
+
+def test_it_registers_again_with_its_workers_when_the_coordinator_comes_back(
+    stage: tuple[Coordinator, Agents], tmp_path: Path
+) -> None:
+    coordinator, agents = stage
+    agent = agents.start(coordinator.file)
+    peer = coordinator.peer(agent)
+    coordinator.send(peer, launch(tmp_path, WAITS))
+    worker = running(tmp_path)
+    coordinator.close()
+    os.kill(worker, signal.SIGKILL)
+    until(lambda: "t1: worker died" in agents.said(agent), "its word of the worker's end")
+    again = Coordinator(tmp_path, coordinator.port, coordinator.keys)
+    peer = again.peer(agent)
+    assert peer.hello.workers == []
+    assert again.expect(peer, WorkerDown).cause == "died", "what was said meanwhile is not lost"
+    again.close()
+
+
+def test_an_orphan_leaves_after_orphan_s(stage: tuple[Coordinator, Agents], tmp_path: Path) -> None:
+    coordinator, agents = stage
+    coordinator.welcome["orphan_s"] = 1.0
+    agent = agents.start(coordinator.file)
+    peer = coordinator.peer(agent)
+    coordinator.send(peer, launch(tmp_path, WAITS))
+    running(tmp_path)
+    coordinator.close()
+    assert agent.wait(LIMIT_S) == 0
+    assert "no coordinator for 1 s" in agents.said(agent)
+    assert proc.marked(peer.mark) == []
+    assert agents.homes() == []

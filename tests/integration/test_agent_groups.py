@@ -1,0 +1,204 @@
+"""Real agents whose workers form real MPI groups and train."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pilot.agent.groups import MARK
+from pilot.io import proc
+from pilot.io.wire import (
+    CheckpointDone,
+    GroupDown,
+    GroupUp,
+    JoinGroup,
+    KillGroup,
+    LeadGroup,
+    Leave,
+    Paused,
+    PauseMembers,
+    ProxyCommands,
+    Report,
+    StopProcess,
+    WorkerDown,
+    WorkerFinished,
+    WorkerUp,
+    WriteState,
+)
+from tests.integration.agent_lab import LIMIT_S, Agents, Coordinator, Peer, lab, launch, until
+
+SCRIPT = Path(__file__).with_name("script.py").read_text()
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[tuple[Coordinator, Agents]]:
+    yield from lab(tmp_path)
+
+
+class Pilots:
+    """Some pilots with a warm worker of one trainer each."""
+
+    def __init__(self, stage: tuple[Coordinator, Agents], folder: Path, count: int, epochs: int = 100_000) -> None:
+        self.coordinator, self.agents = stage
+        self.processes = [self.agents.start(self.coordinator.file) for _ in range(count)]
+        self.peers = [self.coordinator.peer(process) for process in self.processes]
+        arguments = f"--epochs {epochs} --global-batch-size 64 --step-s 0.005 --save {folder}/out.pt".split()
+        for peer in self.peers:
+            self.coordinator.send(peer, launch(folder, SCRIPT, *arguments))
+        for peer in self.peers:
+            self.coordinator.expect(peer, WorkerUp)
+
+    def form(self, generation: int, members: list[Peer]) -> GroupUp:
+        """Form a group that starts at once, and wait for its first step."""
+        leader, size = members[0], len(members)
+        self.coordinator.send(leader, LeadGroup("t1", generation, size))
+        commands = self.coordinator.expect(leader, ProxyCommands).commands
+        for rank, (peer, command) in enumerate(zip(members, commands, strict=True)):
+            self.coordinator.send(peer, JoinGroup("t1", generation, rank, size, 0, generation, command))
+        up = self.coordinator.expect(leader, GroupUp)
+        self.coordinator.expect(leader, Report)
+        return up
+
+    def ranks(self, peer: Peer, generation: int) -> list[psutil.Process]:
+        """The rank processes of ``peer``."""
+        found = proc.marked(peer.mark, f"{MARK}=t1/{generation}")
+        return [process for process in found if "pilot.comm.rank" in process.cmdline() and not leads(process)]
+
+    def segments(self, peer: Peer) -> list[Path]:
+        """What the agent noted as mapped by its rank processes, once there is something."""
+        file = self.agents.temporary / peer.hello.pilot / "segments"
+        until(file.exists, "a note of MPICH's segments")
+        return [proc.SHARED_MEMORY / name for name in file.read_text().split()]
+
+    def leave(self) -> None:
+        """All leave in good order, and nothing of them is left."""
+        for process, peer in zip(self.processes, self.peers, strict=True):
+            if process.poll() is None:
+                self.coordinator.send(peer, Leave("the test is over"))
+                assert process.wait(LIMIT_S) == 0
+        until(lambda: all(proc.marked(peer.mark) == [] for peer in self.peers), "the end of all processes")
+        until(lambda: self.agents.homes() == [], f"an empty {self.agents.temporary}", limit_s=15)
+
+
+def leads(process: psutil.Process) -> bool:
+    return "mpiexec" in process.cmdline()[0]
+
+
+def alive(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+def test_survivors_go_on_when_a_pilot_is_killed(stage: tuple[Coordinator, Agents], tmp_path: Path) -> None:
+    pilots = Pilots(stage, tmp_path, 2)
+    first, second = pilots.peers
+    assert pilots.form(1, [first, second]).resumed == 0
+    segments = [*pilots.segments(first), *pilots.segments(second)]
+    assert len(segments) == 2
+    assert all(segment.exists() for segment in segments)
+
+    proc.kill(proc.tree(pilots.processes[1].pid))
+    pilots.coordinator.expect(first, GroupDown)
+    pilots.coordinator.send(first, KillGroup("t1", 1, "a member is lost"))
+    up = pilots.form(2, [first])
+    assert up.resumed is None
+    assert up.step > 0
+    until(lambda: not any(segment.exists() for segment in segments), "the end of MPICH's segments")
+
+    pilots.coordinator.send(first, PauseMembers("t1", 2))
+    paused = pilots.coordinator.expect(first, Paused)
+    pilots.coordinator.send(first, WriteState("t1", "to see"))
+    done = pilots.coordinator.expect(first, CheckpointDone)
+    assert (done.error, done.step, Path(done.path).exists()) == ("", paused.step, True)
+    pilots.leave()
+
+
+@pytest.mark.parametrize("victim", ["rank", "proxy", "mpiexec"])
+def test_a_killed_process_of_a_group_is_told_and_the_worker_lives(
+    stage: tuple[Coordinator, Agents], tmp_path: Path, victim: str
+) -> None:
+    pilots = Pilots(stage, tmp_path, 1)
+    (peer,) = pilots.peers
+    step = pilots.form(1, [peer]).step
+    segments = pilots.segments(peer)
+    (rank,) = pilots.ranks(peer, 1)
+    proxy = rank.parent()
+    assert proxy is not None
+    (mpiexec,) = [process for process in proc.marked(peer.mark, f"{MARK}=t1/1") if leads(process)]
+    {"rank": rank, "proxy": proxy, "mpiexec": mpiexec}[victim].kill()
+    pilots.coordinator.expect(peer, GroupDown)
+    until(lambda: not any(map(alive, (rank, proxy, mpiexec))), "the end of the generation", limit_s=10)
+    until(lambda: not any(segment.exists() for segment in segments), "the end of its segments")
+    up = pilots.form(2, [peer])
+    assert up.resumed is None
+    assert up.step >= step
+    pilots.leave()
+
+
+def test_a_generation_is_killed_and_no_other(stage: tuple[Coordinator, Agents], tmp_path: Path) -> None:
+    pilots = Pilots(stage, tmp_path, 1)
+    (peer,) = pilots.peers
+    pilots.form(1, [peer])
+    (first,) = pilots.ranks(peer, 1)
+    pilots.coordinator.send(peer, LeadGroup("t1", 2, 2))
+    commands = pilots.coordinator.expect(peer, ProxyCommands).commands
+    pilots.coordinator.send(peer, JoinGroup("t1", 2, 0, 2, 1, 1, commands[0]))
+    until(lambda: pilots.ranks(peer, 2) != [], "a rank process that waits for its peer")
+    pilots.coordinator.send(peer, KillGroup("t1", 2, "superseded"))
+    until(lambda: proc.marked(peer.mark, f"{MARK}=t1/2") == [], "the end of generation 2")
+    pilots.coordinator.expect(peer, Report)
+    assert alive(first)
+    pilots.leave()
+
+
+@pytest.mark.parametrize("victim", ["rank", "worker"])
+def test_a_stopped_process_is_killed_after_silent_s(
+    stage: tuple[Coordinator, Agents], tmp_path: Path, victim: str
+) -> None:
+    stage[0].welcome["silent_s"] = 1.0
+    pilots = Pilots(stage, tmp_path, 1)
+    (peer,) = pilots.peers
+    pilots.form(1, [peer])
+    if victim == "rank":
+        pilots.segments(peer)
+        pilots.ranks(peer, 1)[0].suspend()
+        assert "stopped (SIGSTOP)" in pilots.coordinator.expect(peer, GroupDown).reason
+        pilots.form(2, [peer])
+    else:
+        (worker,) = [p for p in peer.processes() if "pilot.agent.warm" in p.cmdline() and p.ppid() != peer.hello.pid]
+        worker.suspend()
+        down = pilots.coordinator.expect(peer, WorkerDown)
+        assert down.cause == "died"
+        assert "stopped (SIGSTOP)" in down.detail
+    pilots.leave()
+
+
+def test_orphans_pause_write_their_state_and_leave(stage: tuple[Coordinator, Agents], tmp_path: Path) -> None:
+    stage[0].welcome["orphan_s"] = 1.0
+    pilots = Pilots(stage, tmp_path, 2)
+    pilots.form(1, pilots.peers)
+    stage[0].close()
+    for process in pilots.processes:
+        assert process.wait(LIMIT_S) == 0
+    files = list((tmp_path / "trainers/t1/checkpoints").glob("*.h5"))
+    assert len(files) == 1, "both hold the same state, so they publish the same file"
+    for process in pilots.processes:
+        assert "given up" not in pilots.agents.said(process)
+    pilots.leave()
+
+
+def test_a_finished_trainer_does_what_its_script_does_last(stage: tuple[Coordinator, Agents], tmp_path: Path) -> None:
+    pilots = Pilots(stage, tmp_path, 2, epochs=30)
+    pilots.form(1, pilots.peers)
+    pilots.coordinator.expect(pilots.peers[0], WorkerFinished)
+    for peer in pilots.peers:
+        pilots.coordinator.send(peer, StopProcess("t1", "finished"))
+    for peer in pilots.peers:
+        down = pilots.coordinator.expect(peer, WorkerDown)
+        assert (down.cause, down.detail) == ("stopped", "finished")
+        assert not [m for m in peer.inbox if isinstance(m, GroupDown)]
+    assert (tmp_path / "out.pt").stat().st_size > 0, "what rank 0 saves after its loop"
+    until(lambda: all(proc.marked(p.mark, f"{MARK}=t1/1") == [] for p in pilots.peers), "the end of the group")
+    pilots.leave()
