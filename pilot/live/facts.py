@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 FromWorkers = (
     WorkerUp | WorkerDown | ProxyCommands | GroupUp | GroupDown | Paused | CheckpointDone | Report | WorkerFinished
 )
+DETAIL_MAX = 8000
+
 Broken = Callable[[GroupBroken], None]
 
 
@@ -69,7 +71,9 @@ class Facts:
         trainer = self._core.trainers.get(TrainerId(message.trainer))
         if trainer is None or node not in trainer.workers:
             return []
-        detail = f"{message.detail} (log: {message.log})" if message.log else message.detail
+        detail = message.detail[-DETAIL_MAX:]
+        if message.log:
+            detail = f"{detail}\n(log: {message.log})"
         return [WorkerExited(trainer.id, node, _cause(message.cause), detail)]
 
     def may_lead(self, node: NodeId, message: ProxyCommands) -> bool:

@@ -79,6 +79,7 @@ class Hub:
         self._facts = Facts(driver.core, driver.pending, self._broke)
         self.effects = Effects(site, driver.pending, launches, solver, self.send, self.lose)
         self._stir = asyncio.Event()
+        self._strangers: set[bytes] = set()
         self.job_joined: Callable[[str, int], None] = lambda _job, _restart: None
         self.job_noticed: Callable[[str, str], None] = lambda _job, _cause: None
         self.answer: Answer = lambda link, _: server.refuse(link, "the coordinator is still starting")
@@ -167,6 +168,7 @@ class Hub:
 
     def closed(self, link: Link) -> None:
         """A connection closed: its pilot is lost, unless it comes back at once."""
+        self._strangers.discard(link.identity)
         pilot = self.roster.closed(self.driver.clock(), link)
         if pilot is not None:
             log.info("the connection of %s closed", pilot.node)
@@ -182,10 +184,16 @@ class Hub:
             case _:
                 pilot = self.roster.at(link)
                 if pilot is None:
-                    log.warning("dropped a %s from %s, which is not registered", type(message).__name__, link.address)
+                    self._stranger(link, message)
                     return
                 self.roster.heard(self.driver.clock(), pilot)
                 self._said(pilot, message)
+
+    def _stranger(self, link: Link, message: FromAgent) -> None:
+        """Who did not register, or counts as lost by now; said once per connection."""
+        if link.identity not in self._strangers:
+            self._strangers.add(link.identity)
+            log.warning("dropped a %s from %s, which is not registered", type(message).__name__, link.address)
 
     def _asked(self, link: Link, request: Request) -> None:
         if request.protocol != PROTOCOL:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from pilot.core.errors import JournalError
+from pilot.core.errors import JournalError, PilotError
 from pilot.core.ids import TrainerId
 from pilot.io.files import publish
 from pilot.io.rundir import RunDir
@@ -42,13 +42,19 @@ class Launches:
         return self._root / trainer
 
     def add(self, trainer: TrainerId, launch: Launch) -> None:
-        """Record a submission, before the journal tells of it."""
+        """Record a submission, before the journal tells of it; :class:`PilotError` where the disk does not take it."""
+        try:
+            self._write(trainer, launch)
+        except OSError as error:
+            raise PilotError(f"cannot record the submission of {trainer}: {error.strerror}", transient=True) from None
+        self._launches[trainer] = launch
+
+    def _write(self, trainer: TrainerId, launch: Launch) -> None:
         for folder in (self._rundir.trainer(trainer), self.directory(trainer)):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for name in ("checkpoints", "logs"):
             (self.directory(trainer) / name).mkdir(mode=0o700, exist_ok=True)
         publish(self._spec(trainer), msgspec.json.format(msgspec.json.encode(launch)) + b"\n")
-        self._launches[trainer] = launch
 
     def load(self, trainer: TrainerId) -> None:
         """Read it back after a restart."""

@@ -8,11 +8,12 @@ import logging
 import os
 import signal
 import sys
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
 from pilot.core.coordinator import Coordinator
-from pilot.core.errors import PilotError
+from pilot.core.errors import PilotError, UserError
 from pilot.core.events import PoolChanged
 from pilot.io.journal import Contents
 from pilot.io.rundir import Lock, RunDir, default_path
@@ -42,7 +43,10 @@ class Live:
         site = self._site = site_file.site
         self._rundir = rundir
         self._pool = pool
+        self._keeper = make_keeper(site_file, rundir.pilots, rundir.connection, lambda news: self._crew.report(news))
         self._server = Server(pool.keys, bind_address(site), pool.port)
+        where = start.announce(rundir, pool, site, site_file.path, self._server)
+        self._where = {"endpoint": where.endpoint, "run_dir": str(rundir.root)}
         self._journal = start.open_journal(rundir, pool, site)
         clock = Clock(pool.start_s)
         self._driver = Driver(Coordinator(pool.settings.config()), self._journal, clock)
@@ -51,10 +55,7 @@ class Live:
         self._hub = Hub(site, pool.name, pool.token, self._server, self._driver, self._launches, self._solver)
         if pool.contents is not None:
             self._restore(pool.contents)
-        where = start.announce(rundir, pool, site, site_file.path, self._server)
-        self._where = {"endpoint": where.endpoint, "run_dir": str(rundir.root)}
         self._crew = Crew(site, self._hub, self._driver, pilots)
-        self._keeper = make_keeper(site_file, rundir.pilots, rundir.connection, self._crew.report)
         self._api = Api(self._server, self._driver, self._hub.roster, self._launches, self._about)
         self._hub.answer = self._api.answer
         log.info("coordinator %s listens at %s", pool.name, where.endpoint)
@@ -131,6 +132,7 @@ async def _either(*waits: object) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Run a coordinator in the foreground; its exit status."""
     os.umask(0o077)
+    screen = os.dup(2)
     options = _parser().parse_args(arguments)
     try:
         site_file = load_site_file(options.site)
@@ -138,18 +140,18 @@ def main(arguments: list[str] | None = None) -> int:
         settings = _settings(options)
         settings.config()
         rundir.create()
-        lock = Lock(rundir)
+        lock = Lock(rundir)  # held until the process has ended
+        _log_to(rundir.log)
     except PilotError as error:
-        return _fail(error)
-    _log_to(rundir.log)
+        return _fail(error, screen)
     try:
         asyncio.run(_serve(rundir, site_file, settings, options.pilots))
     except BaseExceptionGroup as group:
-        return _fail(_first(group), rundir.log)
+        return _fail(_first(group), screen, rundir.log)
     except Exception as error:
-        return _fail(error, rundir.log)
+        return _fail(error, screen, rundir.log)
     finally:
-        lock.release()
+        del lock
     return 0
 
 
@@ -178,18 +180,26 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _log_to(path: Path) -> None:
-    logging.basicConfig(filename=path, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    """Also what solvers and libraries say on stderr goes to the log: whoever read it may be gone by then."""
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise UserError(f"cannot write the log {path}: {error.strerror}") from None
+    os.dup2(file, 2)
+    os.close(file)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
 
-def _fail(error: BaseException, log_file: Path | None = None) -> int:
-    """One line on the screen; the traceback of a bug in the log."""
+def _fail(error: BaseException, screen: int, log_file: Path | None = None) -> int:
+    """One line on the screen, if somebody still looks; the traceback of a bug in the log."""
+    line, status = f"pilot: the coordinator failed ({type(error).__name__}: {error}); see {log_file}", 1
     if isinstance(error, PilotError):
-        log.error("%s", error)
-        print(f"pilot: {error}", file=sys.stderr)
-        return error.exit_status
-    log.critical("a bug of ours", exc_info=error)
-    print(f"pilot: the coordinator failed ({type(error).__name__}: {error}); see {log_file}", file=sys.stderr)
-    return 1
+        line, status = f"pilot: {error}", error.exit_status
+    if log_file is not None:
+        log.critical("%s", error, exc_info=None if isinstance(error, PilotError) else error)
+    with suppress(OSError):
+        os.write(screen, f"{line}\n".encode())
+    return status
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -13,6 +13,7 @@ from typing import BinaryIO
 import msgspec
 
 from pilot import planners
+from pilot.core.errors import UserError
 from pilot.core.problem import Problem
 from pilot.live.solver_process import Answer
 
@@ -23,7 +24,11 @@ def main(lifeline: int, planner: str, solver: str, limit_s: float) -> None:
     """Answer problems until stdin closes."""
     end_with_parent(lifeline)
     requests, answers = sys.stdin.buffer, _private_stdout()
-    plan = planners.make(planner, solver, limit_s)
+    try:
+        plan = planners.make(planner, solver, limit_s)
+    except UserError as error:
+        _write(answers, Answer(error=str(error)))
+        return
     _write(answers, Answer())
     while len(head := requests.read(_LENGTH.size)) == _LENGTH.size:
         problem = msgspec.msgpack.decode(requests.read(*_LENGTH.unpack(head)), type=Problem)

@@ -22,10 +22,10 @@ import msgspec
 
 from pilot import planners
 from pilot.core.commands import Solve
-from pilot.core.errors import PilotError, SolverError
+from pilot.core.errors import PilotError, SolverError, UserError
 from pilot.core.events import PlanFailed, PlanReady
 from pilot.core.ids import PlanId
-from pilot.core.problem import Plan, Problem
+from pilot.core.problem import Plan, PlanStatus, Problem
 from pilot.live.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -75,11 +75,17 @@ class SolverProcess:
         self._waiting = command
         self._asked.set()
 
+    @property
+    def pid(self) -> int | None:
+        """Of the child that is warm."""
+        return self._child.pid if self._child is not None else None
+
     async def run(self) -> None:
         """Make plans until cancelled; then the child is gone, and its files."""
         try:
-            self._child = await self._start()
             while True:
+                if self._child is None:
+                    self._child = await self._start()
                 await self._asked.wait()
                 self._asked.clear()
                 await self._answer_newest()
@@ -95,17 +101,15 @@ class SolverProcess:
             return
         self._running = command.plan_id
         self._superseded.clear()
-        plan = await self._plan(command.problem)
+        plan = await self._plan(self._child, command.problem) if self._child is not None else None
         if self._running == command.plan_id:
             self._running = None
             self._post(PlanReady(command.plan_id, plan) if plan else PlanFailed(command.plan_id, "no planner answered"))
 
-    async def _plan(self, problem: Problem) -> Plan | None:
+    async def _plan(self, child: _Child, problem: Problem) -> Plan | None:
         """The planner's plan; where it fails or is killed, the dynamic programme's, which needs milliseconds."""
         try:
-            if self._child is None:
-                self._child = await self._start()
-            return await self._ask(self._child, problem)
+            return await self._ask(child, problem)
         except (SolverError, OSError, EOFError) as error:
             if self._superseded.is_set():
                 log.info("%s", error)
@@ -120,13 +124,18 @@ class SolverProcess:
         answer = asyncio.ensure_future(child.ask(problem))
         given_up = asyncio.ensure_future(self._superseded_long())
         limit_s = self._settings.solve_limit_s + SPARE_S
-        done, rest = await asyncio.wait({answer, given_up}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
-        for task in rest:
-            task.cancel()
+        try:
+            done, _ = await asyncio.wait({answer, given_up}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            answer.cancel()
+            given_up.cancel()
         if answer not in done:
             reason = "superseded" if done else f"no answer within {limit_s:g} s"
             raise SolverError(f"the solver process was killed: {reason}", transient=True)
-        return await answer
+        plan = await answer
+        if plan.status is not PlanStatus.KEPT and not problem.feasible(plan.as_dict()):
+            raise SolverError(f"its plan is not feasible: {plan.as_dict()}")
+        return plan
 
     async def _superseded_long(self) -> None:
         await self._superseded.wait()
@@ -144,10 +153,16 @@ class SolverProcess:
         child = await _Child.start(self._settings, self._scratch)
         try:
             async with asyncio.timeout(WARM_S):
-                await child.read()
-        except (TimeoutError, EOFError, SolverError) as error:
+                answer = await child.read()
+        except (TimeoutError, EOFError) as error:
             await child.kill()
-            raise SolverError(f"the solver process did not start: {error}", transient=True) from None
+            raise SolverError(f"the solver process did not start: {error!r}; see the coordinator's log") from None
+        except BaseException:
+            await child.kill()
+            raise
+        if answer.error:
+            await child.kill()
+            raise UserError(answer.error)
         return child
 
     async def _kill(self) -> None:
@@ -163,6 +178,11 @@ class _Child:
     def __init__(self, process: asyncio.subprocess.Process, lifeline: int) -> None:
         self._process = process
         self._lifeline = lifeline
+
+    @property
+    def pid(self) -> int:
+        """Of the process, which leads its group."""
+        return self._process.pid
 
     @classmethod
     async def start(cls, settings: Settings, scratch: Path) -> _Child:
@@ -205,6 +225,6 @@ class _Child:
     async def kill(self) -> None:
         """End it and what it started."""
         with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+            os.killpg(self.pid, signal.SIGKILL)
         await self._process.wait()
         os.close(self._lifeline)

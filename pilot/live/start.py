@@ -59,7 +59,8 @@ def open_pool(rundir: RunDir, site: Site, settings: Settings) -> Pool:
         contents = read(rundir.journal)
         if contents.warning:
             log.warning("%s", contents.warning)
-        if not any(isinstance(decision.event, DrainRequested) for decision in contents.decisions):
+        decisions = list(contents.decisions)
+        if decisions and not any(isinstance(decision.event, DrainRequested) for decision in decisions):
             return _earlier_pool(rundir, contents)
         log.info("the earlier pool was shut down; its journal and trainers are in %s", rundir.set_aside())
     name = f"{site.name}-{secrets.token_hex(3)}"

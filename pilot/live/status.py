@@ -52,7 +52,6 @@ def pilots(roster: Roster, now_s: float) -> list[Plain]:
             "pilot": pilot.hello.pilot if pilot.hello else "",
             "job": pilot.hello.job if pilot.hello else "",
             "pid": pilot.hello.pid if pilot.hello else None,
-            "pid": pilot.hello.pid if pilot.hello else None,
             "connected": pilot.here,
             "leaving": pilot.leaving,
             "heard_s_ago": now_s - pilot.heard_s,

@@ -1,0 +1,205 @@
+"""Whoever may not join is refused and logged, and nothing that arrives can bring the coordinator down."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+
+from pilot.core.errors import UserError
+from pilot.io import wire
+from pilot.io.client import request
+from pilot.io.connection import Connection, load, write
+from tests.integration.live_pool import DEADLINE_S, Peer, Pool, pool, until
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    with pool(tmp_path_factory.mktemp("server")) as made:
+        yield made
+
+
+def joins(live: Pool, name: str) -> None:
+    """The coordinator still takes pilots."""
+    Peer(live.file, name).welcomed().die()
+
+
+def test_a_wrong_token_is_refused_and_logged(live: Pool) -> None:
+    assert "wrong token" in Peer(live.file, "p", token="wrong").hears(wire.Refused).reason
+    assert "refused a peer at 127.0.0.1: wrong token" in live.log()
+    joins(live, "after-token")
+
+
+@pytest.mark.parametrize("changes", [{"version": "0.0.0"}, {"protocol": 99}])
+def test_another_version_is_refused_and_logged(live: Pool, changes: dict[str, object]) -> None:
+    reason = Peer(live.file, "p", **changes).hears(wire.Refused).reason
+    assert reason.startswith("a pilot of version")
+    assert reason in live.log()
+
+
+@pytest.mark.parametrize("name", ["", "../../etc", "a b", "x" * 200, "n\n"])
+def test_a_name_that_is_no_name_is_refused(live: Pool, name: str) -> None:
+    assert "not a name for a node" in Peer(live.file, name).hears(wire.Refused).reason
+
+
+def test_a_wrong_key_does_not_connect_and_is_logged(live: Pool) -> None:
+    stranger = Peer(live.file, "p", server_key=zmq.curve_keypair()[0].decode())
+    until(lambda: "a peer whose key is wrong" in live.log())
+    assert not stranger.socket.poll(0)
+    stranger.die()
+    joins(live, "after-key")
+
+
+def test_a_request_with_a_wrong_token_is_refused(live: Pool, tmp_path: Path) -> None:
+    where = load(live.file)
+    write(
+        tmp_path / "c.json", Connection(where.endpoint, where.server_key, "guessed", where.coordinator, where.version)
+    )
+    with pytest.raises(UserError, match="wrong token"):
+        request(tmp_path / "c.json", "list", {}, DEADLINE_S)
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [b""],
+        [b"\x93"],
+        [b"not msgpack at all"],
+        [b"\xc1" * 100],
+        [wire.encode(wire.Heartbeat(0.0))[:-1]],
+        [wire.encode(wire.Welcome("n", "c", 1, 1, 1, 1))],
+        [wire.encode(wire.Heartbeat(0.0)), b"one more"],
+        [b"\x91" * 5000],
+    ],
+)
+def test_what_is_no_message_is_refused(live: Pool, frames: list[bytes]) -> None:
+    peer = Peer(live.file, "malformed").welcomed()
+    peer.socket.send_multipart(frames)
+    assert peer.hears(wire.Refused).reason
+    peer.die()
+    joins(live, "after-malformed")
+
+
+def test_an_oversized_frame_closes_the_connection_of_its_sender_only(live: Pool) -> None:
+    other = Peer(live.file, "other").welcomed()
+    peer = Peer(live.file, "large").welcomed()
+    until(lambda: peer.node in [n["node"] for n in live.ask("status")["pool"]])
+    peer.socket.send(b"x" * (wire.MAX_FRAME_BYTES + 1))
+    until(lambda: peer.node not in [n["node"] for n in live.ask("status")["pool"]])
+    assert other.node in [n["node"] for n in live.ask("status")["pool"]]
+    other.die()
+
+
+def test_what_a_stranger_says_is_dropped_and_logged_once(live: Pool) -> None:
+    peer = Peer(live.file, "p", token="wrong")
+    peer.hears(wire.Refused)
+    for _ in range(3):
+        peer.say(wire.Report("t", 1, 1, 0, 1))
+    until(lambda: "dropped a Report" in live.log())
+    joins(live, "after-stranger")
+    assert live.log().count("dropped a Report") == 1
+
+
+def test_garbage_on_the_port_does_no_harm(live: Pool) -> None:
+    host, port = load(live.file).endpoint.removeprefix("tcp://").split(":")
+    with socket.create_connection((host, int(port)), timeout=5) as raw:
+        raw.sendall(os.urandom(4096))
+    joins(live, "after-garbage")
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments", "says"),
+    [
+        ("fly", {}, "unknown verb 'fly'"),
+        ("submit", {}, "missing required field"),
+        ("submit", {"script": 3}, "Expected `str`, got `int`"),
+        ("cancel", {"trainer": "nobody"}, "no trainer named 'nobody'"),
+        ("explain", {"trainer": 1}, "Expected `str`"),
+        ("wait", {"trainers": ["nobody"]}, "no trainer named 'nobody'"),
+        ("status", {"x": 1}, "unknown argument x"),
+    ],
+)
+def test_a_wrong_request_is_one_clear_line_and_status_2(
+    live: Pool, verb: str, arguments: dict[str, object], says: str
+) -> None:
+    reply = request(live.file, verb, arguments, DEADLINE_S)
+    assert says in reply.error
+    assert "\n" not in reply.error
+    assert reply.exit_status == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"min_nodes": 3, "max_nodes": 2}, "min_nodes 3 exceeds max_nodes 2"),
+        ({"curve": [(2, 1.0), (1, 2.0)]}, "strictly increasing"),
+        ({"curve": [(1, -1.0)]}, "negative rate"),
+        ({"curve": [(1, float("nan"))]}, "not a finite number"),
+        ({"fixed_curve": True}, "needs a --curve"),
+        ({"name": "../x"}, "not a name for a trainer"),
+        ({"priority": float("nan")}, "priority"),
+    ],
+)
+def test_a_wrong_submission_changes_nothing(live: Pool, arguments: dict[str, object], says: str) -> None:
+    launch = {"script": "/s.py", "script_sha256": "", "arguments": [], "cwd": "/", "python": "p", "environment": {}}
+    before = len(live.ask("list"))
+    reply = request(live.file, "submit", {**launch, **arguments}, DEADLINE_S)
+    assert (says in reply.error, reply.exit_status) == (True, 2)
+    assert len(live.ask("list")) == before
+
+
+def test_a_name_that_is_taken_is_refused(live: Pool) -> None:
+    live.submit(name="taken")
+    launch = {"script": "/s.py", "script_sha256": "", "arguments": [], "cwd": "/", "python": "p", "environment": {}}
+    reply = request(live.file, "submit", {**launch, "name": "taken"}, DEADLINE_S)
+    assert (reply.exit_status, "already" in reply.error) == (2, True)
+
+
+def fails(command: list[str]) -> str:
+    """The one line that the command ends with, with exit status 2."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert done.returncode == 2, done
+    assert done.stderr.count("\n") == 1, done.stderr
+    return done.stderr
+
+
+def test_a_second_coordinator_is_refused_by_the_first_ones_run_directory(live: Pool) -> None:
+    assert live.process is not None
+    assert f"process {live.process.pid} on " in fails(live.command)
+
+
+def test_a_port_in_use_is_one_clear_line_and_leaves_no_pool_behind(live: Pool, tmp_path: Path) -> None:
+    second = Pool(tmp_path)
+    port = load(live.file).endpoint.rpartition(":")[2]
+    site = tmp_path / "test.py"
+    site.write_text(site.read_text().replace('name="test"', f'name="test", port={port}'))
+    assert f"127.0.0.1:{port}: the port is in use" in fails(second.command)
+    assert not second.file.exists()
+    assert not (second.run_dir / "journal.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--planner", "oracle"], "unknown planner 'oracle'"),
+        (["--solver", "abacus"], "unknown solver 'abacus'"),
+        (["--t-fwd-s", "0"], "t_fwd_s must be greater than 0"),
+        (["--objective", "nowhere:f"], "cannot load the objective"),
+        (["--objective", "fun"], "no objective named 'fun'"),
+    ],
+)
+def test_wrong_settings_are_one_clear_line(tmp_path: Path, options: list[str], says: str) -> None:
+    made = Pool(tmp_path)
+    assert says in fails([*made.command, *options])
+    assert not made.run_dir.exists()
+
+
+def test_an_unknown_site_is_one_clear_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pilot.live.main", "--run-dir", str(tmp_path / "r"), "--site", "atlantis"]
+    assert "unknown site 'atlantis'" in fails(command)
