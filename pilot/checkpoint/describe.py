@@ -37,8 +37,8 @@ class Description:
 
 def describe(path: Path) -> Description:
     """Describe the checkpoint at ``path``; :class:`CheckpointError` where its structure is damaged."""
-    structure = reader.read_structure(path)
-    shares = structure.datasets.items()
+    with reader.opened(path) as (_, structure):
+        shares = structure.datasets.items()
     names = sorted({piece.file for _, share in shares for piece in share.pieces if piece.file})
     files = tuple(path.parent / name for name in names) or (path,)
     size = sum(file.stat().st_size for file in {path, *files} if file.exists())

@@ -10,8 +10,8 @@ from typing import Any
 
 from pilot.checkpoint import names, rawio, tree
 from pilot.checkpoint.layout import Slot
+from pilot.checkpoint.openfile import OpenFile
 from pilot.checkpoint.publish import Array, publish
-from pilot.checkpoint.reader import OpenFile
 from pilot.checkpoint.structure import Piece, Share, Structure, rows_of
 from pilot.checkpoint.tree import Leaf
 from pilot.core.errors import CheckpointError, UserError
