@@ -95,7 +95,11 @@ def solve(
         known = _start(m, columns, formulation, start)
         built_s = time.monotonic()
         answer = find(solver)(lp, deadline_s - built_s, known) if built_s < deadline_s else NOTHING
-    counts = None if answer.values is None else _read(problem, m, columns, answer.values, formulation, solver)
+    counts = None
+    if answer.values is not None:
+        _load(m, columns, answer.values)
+        counts = formulation.counts(m)
+        _check(problem, counts)
     bound = None if answer.bound is None else answer.bound / m.scale + m.constant
     return Outcome(answer.proved, counts, bound, built_s - started_s, time.monotonic() - built_s)
 
@@ -106,7 +110,7 @@ def _try(
     try:
         return solve(problem, deadline_s, solver, formulation, incumbent)
     except PilotError as error:
-        log.warning("%s; the plan is the best that is known without it", error)
+        log.warning("solver %s: %s; the plan is the best that is known without it", solver, error)
         return Outcome()
 
 
@@ -138,30 +142,19 @@ def _start(
     if counts is None or formulation.start is None:
         return {}
     formulation.start(m, counts)
-    return {name: column.value for name, column in columns.items()}
+    return {name: float(column.value or 0) for name, column in columns.items()}
 
 
-def _read(
-    problem: Problem,
-    m: ConcreteModel,
-    columns: Mapping[str, Any],
-    values: Mapping[str, float],
-    formulation: Formulation,
-    solver: str,
-) -> list[int]:
-    """The counts in the solver's answer; :class:`SolverError` where no plan may look so."""
-    _load(m, columns, values, solver)
-    counts = formulation.counts(m)
-    if not problem.feasible({c.trainer: n for c, n in zip(problem.candidates, counts, strict=True)}):
-        raise SolverError(f"{solver}: its solution {counts} does not fit the problem")
-    return counts
-
-
-def _load(m: ConcreteModel, columns: Mapping[str, Any], values: Mapping[str, float], solver: str) -> None:
+def _load(m: ConcreteModel, columns: Mapping[str, Any], values: Mapping[str, float]) -> None:
     """Set each variable of the model to what the solver said, 0 where it said nothing."""
     for variable in m.component_data_objects(Var):
         variable.set_value(0.0, skip_validation=True)
     for name, value in values.items():
         if name not in columns:
-            raise SolverError(f"{solver}: its solution has a column {name!r} that the model does not have")
+            raise SolverError(f"its solution has a column {name!r} that the model does not have")
         columns[name].set_value(value, skip_validation=True)
+
+
+def _check(problem: Problem, counts: Sequence[int]) -> None:
+    if not problem.feasible({c.trainer: n for c, n in zip(problem.candidates, counts, strict=True)}):
+        raise SolverError(f"its solution {counts} does not fit the problem")

@@ -21,11 +21,13 @@ Gains are counted from what is gained without nodes.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 from pyomo.core.expr.numeric_expr import LinearExpression
-from pyomo.environ import ConcreteModel, Constraint, NonNegativeIntegers, Objective, Var, maximize
+from pyomo.environ import ConcreteModel, Constraint, NonNegativeIntegers, Objective, Var, maximize, value
 
+from pilot.core.errors import SolverError
 from pilot.core.problem import Candidate, Problem
 from pilot.planners.pieces import pieces
 
@@ -105,18 +107,22 @@ def start(m: ConcreteModel, counts: Sequence[int]) -> None:
 
 
 def counts(m: ConcreteModel) -> list[int]:
-    """N_j of each trainer (FreeTrain eq. 2), from the values that were read; of a kind, earlier ones have more."""
-    of_kind: list[list[int]] = [[] for _ in m.kinds]
-    for i, (k, piece) in reversed(list(enumerate(m.pieces))):
-        more = round(m.more[i].value) if i in m.more else 0
-        for _ in range(round(m.use[i].value)):
-            beyond = min(more, piece.last - piece.first)
-            of_kind[k].append(piece.first + beyond)
-            more -= beyond
+    """N_j of each trainer (FreeTrain eq. 2), from the values that were read; of a kind, earlier ones have more.
+
+    Raises
+    ------
+    SolverError
+        Where the values are no solution of the model.
+    """
     found = [0] * len(m.candidates)
-    for kind, nodes in zip(m.kinds, of_kind, strict=True):
-        for j, n in zip(kind, nodes, strict=False):
-            found[j] = n
+    waiting = [iter(kind) for kind in m.kinds]
+    for i, (k, piece) in reversed(list(enumerate(m.pieces))):
+        beyond = round(m.more[i].value) if i in m.more else 0
+        for j in islice(waiting[k], round(m.use[i].value)):
+            found[j] = piece.first + min(beyond, piece.last - piece.first)
+            beyond -= found[j] - piece.first
+    if sum(found) != round(value(m.capacity.body)):
+        raise SolverError("its values are no solution of the model")
     return found
 
 

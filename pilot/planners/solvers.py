@@ -59,7 +59,7 @@ def find(name: str) -> Solver:
 
 
 def cbc(lp: Path, limit_s: float, start: Mapping[str, float]) -> Answer:
-    """COIN-OR CBC from the ``cbcbox`` wheel, without its feasibility pump, which takes time and finds nothing better."""
+    """COIN-OR CBC from the ``cbcbox`` wheel, without its feasibility pump, which only takes time."""
     solution = lp.with_suffix(".cbc")
     limit = ["-sec", f"{_OWN_SHARE * limit_s:.3f}", "-timeMode", "elapsed"]
     gaps = ["-ratioGap", "0", "-allowableGap", "0", "-increment", "0"]
@@ -79,19 +79,19 @@ def cbc(lp: Path, limit_s: float, start: Mapping[str, float]) -> Answer:
         ],
         limit_s,
     )
-    return NOTHING if log is None else read_cbc(_read(solution, "cbc", log), log)
+    return NOTHING if log is None else read_cbc(_read(solution, log), log)
 
 
 def read_cbc(solution: str, log: str) -> Answer:
     """CBC's solution file: a line with the status, then ``index name value reduced-cost``."""
     status, _, rows = solution.partition("\n")
     if not re.match(r"Optimal\b|Stopped on \w+", status):
-        raise SolverError(f"cbc: no solution, it says {status[:100]!r}")
+        raise SolverError(f"no solution, it says {status[:100]!r}")
     proved = status.startswith("Optimal")
     bound = _last_number(r"^Upper bound:\s+(\S+)", log)
     if "no integer solution" in status:
         return Answer(proved=False, values=None, bound=bound)
-    return Answer(proved, _columns(r"^[\s*]*\d+\s+(\S+)\s+(\S+)\s+\S+$", rows, "cbc"), bound)
+    return Answer(proved, _columns(r"^[\s*]*\d+\s+(\S+)\s+(\S+)\s+\S+$", rows), bound)
 
 
 def glpk(lp: Path, limit_s: float, start: Mapping[str, float]) -> Answer:  # noqa: ARG001 - it takes no start
@@ -99,18 +99,18 @@ def glpk(lp: Path, limit_s: float, start: Mapping[str, float]) -> Answer:  # noq
     solution = lp.with_suffix(".glpk")
     limit = ["--tmlim", str(max(1, int(_OWN_SHARE * limit_s)))]
     log = _run(["glpsol", "--lp", str(lp), *limit, "--mipgap", "0", "--output", str(solution)], limit_s)
-    return NOTHING if log is None else read_glpk(_read(solution, "glpk", log), log)
+    return NOTHING if log is None else read_glpk(_read(solution, log), log)
 
 
 def read_glpk(solution: str, log: str) -> Answer:
     """GLPK's report: ``Status:``, and per column ``number name * value lower upper`` (the star: an integer one)."""
     found = re.search(r"^Status:\s+INTEGER (OPTIMAL|NON-OPTIMAL|UNDEFINED)$", solution, re.MULTILINE)
     if found is None:
-        raise SolverError(f"glpk: no solution, it says {_last_line(log)!r}")
+        raise SolverError(f"no solution, it says {_last_line(log)!r}")
     bound = _last_number(r"<=\s+(\S+)", log)
     if found[1] == "UNDEFINED":
         return Answer(proved=False, values=None, bound=bound)
-    columns = _columns(r"^\s*\d+ (\S+)\s+\*\s+(\S+)", solution, "glpk")
+    columns = _columns(r"^\s*\d+ (\S+)\s+\*\s+(\S+)", solution)
     return Answer(found[1] == "OPTIMAL", columns, bound)
 
 
@@ -123,7 +123,7 @@ def highs(lp: Path, limit_s: float, start: Mapping[str, float]) -> Answer:
     for option, value in options.items():
         solver.setOptionValue(option, value)
     if solver.readModel(str(lp)) == HighsStatus.kError:
-        raise SolverError("highs: it cannot read the model")
+        raise SolverError("it cannot read the model")
     names = solver.getLp().col_names_
     if start:
         solution.col_value = [start.get(name, 0.0) for name in names]
@@ -131,7 +131,7 @@ def highs(lp: Path, limit_s: float, start: Mapping[str, float]) -> Answer:
     solver.run()
     status, info = solver.getModelStatus(), solver.getInfo()
     if status not in (HighsModelStatus.kOptimal, HighsModelStatus.kTimeLimit):
-        raise SolverError(f"highs: no solution, it says {status.name!r}")
+        raise SolverError(f"no solution, it says {status.name!r}")
     bound = float(info.mip_dual_bound)
     if info.primal_solution_status != SolutionStatus.kSolutionStatusFeasible:
         return Answer(proved=False, values=None, bound=bound)
@@ -164,26 +164,25 @@ def _run(command: list[str], limit_s: float) -> str | None:
     except subprocess.TimeoutExpired:
         return None
     except OSError as error:
-        raise SolverError(f"{command[0]}: cannot be run: {error.strerror}") from None
+        raise SolverError(f"{command[0]} cannot be run: {error.strerror}") from None
     if done.returncode != 0:
-        raise SolverError(
-            f"{command[0]}: ended with status {done.returncode}: {_last_line(done.stderr or done.stdout)}"
-        )
+        said = _last_line(done.stderr or done.stdout)
+        raise SolverError(f"{Path(command[0]).name} ended with status {done.returncode}, it says {said!r}")
     return done.stdout
 
 
-def _read(solution: Path, solver: str, log: str) -> str:
+def _read(solution: Path, log: str) -> str:
     try:
         return solution.read_text(errors="replace")
     except FileNotFoundError:
-        raise SolverError(f"{solver}: wrote no solution, it says {_last_line(log)!r}") from None
+        raise SolverError(f"it wrote no solution, it says {_last_line(log)!r}") from None
 
 
-def _columns(row: str, text: str, solver: str) -> dict[str, float]:
+def _columns(row: str, text: str) -> dict[str, float]:
     try:
         return {name: float(value) for name, value in re.findall(row, text, re.MULTILINE)}
     except ValueError as error:
-        raise SolverError(f"{solver}: a value in its solution is not a number: {error}") from None
+        raise SolverError(f"a value in its solution is not a number: {error}") from None
 
 
 def _last_number(pattern: str, log: str) -> float | None:

@@ -1,0 +1,114 @@
+"""Every exact planner finds the optimum, whatever the curves, sizes, costs and current counts are."""
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pilot import planners
+from pilot.core.curve import Curve
+from pilot.core.errors import UserError
+from pilot.core.problem import Candidate, PlanStatus, Problem
+from pilot.planners import dp, equal_share, milp
+from tests.unit.planners.problems import NAMES, best_plan, best_value, value
+
+rates = st.one_of(st.integers(0, 40).map(lambda tenths: tenths / 10), st.floats(0, 1000, allow_subnormal=False))
+widths = st.one_of(st.integers(1, 6).map(float), st.floats(0.125, 6))
+
+
+@st.composite
+def curves(draw: st.DrawFn) -> Curve:
+    """Rising, flat and falling, bent at whole counts and between them."""
+    points, nodes = [], 0.0
+    for width, rate in draw(st.lists(st.tuples(widths, rates), min_size=1, max_size=5)):
+        nodes += width
+        points.append((nodes, rate))
+    return Curve.of(points)
+
+
+@st.composite
+def problems(draw: st.DrawFn, most_trainers: int = 4, most_nodes: int = 12, rescaling: bool = True) -> Problem:
+    """Some trainers alike, some parked (held nodes fewer than ``min_nodes``), some pools smaller than what is held."""
+    shapes = draw(st.lists(curves(), min_size=1, max_size=2))
+    costs = st.sampled_from((0.0, 1.0, 12.0, 60.0) if rescaling else (0.0,))
+    candidates = []
+    for name in NAMES[: draw(st.integers(1, most_trainers))]:
+        low = draw(st.integers(1, 4))
+        high, held = draw(st.integers(low, 9)), draw(st.integers(0, 9))
+        curve = draw(st.sampled_from(shapes))
+        candidates.append(Candidate(name, min(held, high), low, high, curve, draw(costs), draw(costs)))
+    return Problem(draw(st.integers(0, most_nodes)), draw(st.sampled_from((1.0, 30.0, 120.0))), tuple(candidates))
+
+
+def close(problem: Problem, objective: float) -> bool:
+    """The same as the best of all plans, to 1e-9 of the largest number that went into it."""
+    scale = max(problem.t_fwd_s * c.value_at(n) for c in problem.candidates for n in range(c.max_nodes + 1))
+    return abs(objective - best_value(problem)) <= 1e-9 * max(1.0, scale)
+
+
+def deadline_s() -> float:
+    return time.monotonic() + 60.0
+
+
+@settings(max_examples=400, deadline=None)
+@given(problems())
+def test_dp_finds_the_optimum_and_settles_its_ties(problem: Problem) -> None:
+    made = dp.plan(problem)
+    assert made.status is PlanStatus.OPTIMAL
+    assert problem.feasible(made.as_dict())
+    assert close(problem, made.objective)
+    assert [name for name, _ in made.counts] == [c.trainer for c in problem.candidates]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(1, 4), st.integers(0, 4)), min_size=1, max_size=4), st.data())
+def test_ties_go_to_the_fewest_changes_then_to_submission_order(
+    sizes: list[tuple[int, int, int]], data: st.DataObject
+) -> None:
+    line = Curve.of([(2, 0.2), (6, data.draw(st.sampled_from((0.6, 0.4, 0.2))))])
+    costs = data.draw(st.sampled_from((0.0, 30.0)))
+    candidates = (
+        Candidate(name, held, low, low + more, line, costs, costs)
+        for name, (held, low, more) in zip(NAMES, sizes, strict=False)
+    )
+    problem = Problem(data.draw(st.integers(0, 12)), 60.0, tuple(candidates))
+    assert tuple(n for _, n in dp.plan(problem).counts) == best_plan(problem)
+
+
+@pytest.mark.parametrize("solver", planners.SOLVERS)
+@settings(max_examples=200, deadline=None)
+@given(problem=problems())
+def test_milp_agrees_on_every_solver(solver: str, problem: Problem) -> None:
+    check(problem, solver, milp.PIECES)
+
+
+@pytest.mark.parametrize("solver", planners.SOLVERS)
+@settings(max_examples=30, deadline=None)
+@given(problem=problems(most_trainers=3, most_nodes=6))
+def test_the_formulation_over_nodes_agrees_on_every_solver(solver: str, problem: Problem) -> None:
+    check(problem, solver, milp.NODES)
+
+
+def check(problem: Problem, solver: str, formulation: milp.Formulation) -> None:
+    """The solver by itself, without the incumbent, and the plan."""
+    try:
+        plan = planners.make(formulation.planner, solver)
+    except UserError as error:
+        pytest.skip(str(error))
+    made = plan(problem)
+    assert made.status is PlanStatus.OPTIMAL
+    assert made.counts == dp.plan(problem).counts
+    if any(c.min_nodes <= problem.nodes for c in problem.candidates):
+        outcome = milp.solve(problem, deadline_s(), solver, formulation)
+        assert outcome.proved
+        assert outcome.counts is not None
+        assert close(problem, value(problem, outcome.counts))
+
+
+@settings(max_examples=200, deadline=None)
+@given(problems(rescaling=False))
+def test_equal_share_is_never_better_where_rescaling_is_free(problem: Problem) -> None:
+    shared, best = equal_share.plan(problem), dp.plan(problem)
+    assert problem.feasible(shared.as_dict())
+    assert shared.objective <= best.objective + 1e-9 * max(1.0, abs(best.objective))

@@ -1,0 +1,34 @@
+import pytest
+
+from pilot.core.problem import Candidate, PlanStatus
+from pilot.planners import equal_share
+from tests.unit.planners.problems import candidate, problem
+
+
+@pytest.mark.parametrize(
+    ("nodes", "candidates", "expected"),
+    [
+        (9, [candidate(), candidate(), candidate()], [3, 3, 3]),
+        (8, [candidate(), candidate(), candidate()], [3, 3, 2]),
+        (2, [candidate(), candidate(), candidate()], [1, 1, 0]),
+        (12, [candidate(high=2), candidate(), candidate()], [2, 5, 5]),
+        (99, [candidate(high=2), candidate(high=3), candidate(high=4)], [2, 3, 4]),
+        (11, [candidate(), candidate(high=1), candidate()], [5, 1, 5]),
+        (9, [candidate(low=4), candidate(low=4), candidate(low=4)], [5, 4, 0]),
+        (9, [candidate(low=8), candidate(), candidate()], [0, 5, 4]),
+        (3, [candidate(low=4)], [0]),
+        (0, [candidate(), candidate()], [0, 0]),
+        (4, [], []),
+    ],
+)
+def test_shares(nodes: int, candidates: list[Candidate], expected: list[int]) -> None:
+    given = problem(nodes, *candidates)
+    made = equal_share.plan(given)
+    assert [n for _, n in made.counts] == expected
+    assert given.feasible(made.as_dict())
+    assert made.objective == given.objective(made.as_dict())
+
+
+def test_nothing_is_claimed_of_its_quality() -> None:
+    made = equal_share.plan(problem(4, candidate()))
+    assert (made.status, made.gap) == (PlanStatus.INCUMBENT, None)

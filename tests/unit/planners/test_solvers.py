@@ -1,0 +1,127 @@
+import stat
+from pathlib import Path
+
+import pytest
+
+from pilot.core.errors import SolverError, UserError
+from pilot.planners import solvers
+from pilot.planners.solvers import Answer, read_cbc, read_glpk
+
+MODEL = """max
+value:
++3 x1
++2 x2
+s.t.
+capacity:
++1 x1
++1 x2
+<= 4
+bounds
+0 <= x1 <= 3
+0 <= x2 <= 3
+general
+x1
+x2
+end
+"""
+
+STOPPED = """Result - Stopped on time limit
+Objective value:                63489259.3257
+Upper bound:                    6.34936e+07
+"""
+
+
+def installed(name: str) -> solvers.Solver:
+    try:
+        return solvers.find(name)
+    except UserError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def lp(tmp_path: Path) -> Path:
+    path = tmp_path / "model.lp"
+    path.write_text(MODEL)
+    return path
+
+
+@pytest.mark.parametrize("name", ["cbc", "glpk", "highs"])
+@pytest.mark.parametrize("start", [{}, {"x1": 0.0, "x2": 3.0}])
+def test_each_solver_proves_the_optimum_whatever_it_starts_from(name: str, start: dict[str, float], lp: Path) -> None:
+    answer = installed(name)(lp, 10.0, start)
+    assert answer.proved
+    assert answer.values is not None
+    assert (answer.values["x1"], answer.values["x2"]) == (3, 1)
+
+
+@pytest.mark.parametrize("name", ["cbc", "glpk", "highs"])
+def test_a_model_that_cannot_be_read_is_an_error_and_not_an_answer(name: str, lp: Path) -> None:
+    lp.write_text("this is no model")
+    with pytest.raises(SolverError, match=r"it says|it cannot read the model"):
+        installed(name)(lp, 10.0, {})
+
+
+@pytest.mark.parametrize("name", ["cbc", "glpk", "highs"])
+def test_a_model_without_solution_is_an_error_and_not_an_answer(name: str, lp: Path) -> None:
+    lp.write_text(MODEL.replace("<= 4", ">= 7"))
+    with pytest.raises(SolverError, match=r"^no solution, it says"):
+        installed(name)(lp, 10.0, {})
+
+
+def test_cbc_stopped_before_it_had_a_solution_leaves_values_that_are_none() -> None:
+    relaxed = "Stopped on time (no integer solution - continuous used) - objective value 63493573.1\n 6 x8 1 -0\n"
+    assert read_cbc(relaxed, STOPPED) == Answer(proved=False, values=None, bound=6.34936e7)
+
+
+def test_cbc_stopped_with_a_solution_has_not_proved_it() -> None:
+    answer = read_cbc("Stopped on time - objective value 63489259.3\n 6 x8 1 -0\n** 9 x11 2 0\n", STOPPED)
+    assert answer == Answer(proved=False, values={"x8": 1.0, "x11": 2.0}, bound=6.34936e7)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "\x00\x17garbage", "Status unknown - objective value 0.0\n 0 x2 0 0\n", "Infeasible - objective 3\n"]
+)
+def test_what_cbc_did_not_solve_is_never_read(text: str) -> None:
+    with pytest.raises(SolverError, match="no solution, it says"):
+        read_cbc(text, "")
+
+
+def test_glpk_stopped_before_it_had_a_solution() -> None:
+    assert read_glpk("Status:     INTEGER UNDEFINED\n 1 x1 * 3 0 3\n", "") == Answer(proved=False, values=None)
+
+
+def test_a_value_that_is_not_a_number_is_an_error() -> None:
+    with pytest.raises(SolverError, match="a value in its solution is not a number"):
+        read_glpk("Status:     INTEGER OPTIMAL\n     1 x1           *          three             0\n", "")
+
+
+def test_a_program_that_fails_is_quoted(tmp_path: Path, lp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(tmp_path, monkeypatch, "echo 'no licence for today' >&2; exit 3")
+    with pytest.raises(SolverError, match="glpsol ended with status 3, it says 'no licence for today'"):
+        solvers.glpk(lp, 10.0, {})
+
+
+def test_a_program_that_writes_nothing_is_quoted(tmp_path: Path, lp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(tmp_path, monkeypatch, "echo 'nothing to do'")
+    with pytest.raises(SolverError, match="it wrote no solution, it says 'nothing to do'"):
+        solvers.glpk(lp, 10.0, {})
+
+
+def test_a_program_that_is_not_there_is_an_error(tmp_path: Path, lp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SolverError, match="glpsol cannot be run: No such file or directory"):
+        solvers.glpk(lp, 10.0, {})
+
+
+def test_a_program_that_does_not_end_is_killed(tmp_path: Path, lp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(tmp_path, monkeypatch, f"echo $$ > {tmp_path}/pid; exec sleep 1000")
+    assert solvers.glpk(lp, 0.5, {}) == solvers.NOTHING
+    assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()
+
+
+def program(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Put a ``glpsol`` on the path that is this shell script."""
+    path = folder / "glpsol"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
