@@ -102,7 +102,7 @@ def summarize(
     end_s = float(columns["time_s"][-1]) if records.moments else 0.0
     changed = (columns["joined"] + columns["left"]) > 0
     per_event = scale / max(1, int(changed.sum()))
-    work, static = meter.work(columns["gained"], charged), meter.static_work(0.0, end_s)
+    work, static = meter.work(columns["gained"], charged, 0.0, end_s), meter.static_work(0.0, end_s)
     return Summary(
         reached_h=end_s / 3600,
         complete=complete,
@@ -148,9 +148,13 @@ class Meter:
         held_s: Floats = np.minimum(until, end_s) - np.maximum(self._time_s, start_s)
         return held_s.clip(min=0.0)
 
-    def work(self, gained: Floats, charged: Floats) -> float:
-        """A_e."""
-        return float(gained.sum() - charged.sum())
+    def work(self, gained: Floats, charged: Floats, start_s: float, end_s: float) -> float:
+        """A_e over [start_s, end_s): what was gained up to each moment, less what was charged at it."""
+        since = np.append(self._time_s[:1], self._time_s[:-1])
+        inside_s = np.minimum(self._time_s, end_s) - np.maximum(since, start_s)
+        share = inside_s.clip(min=0.0) / np.maximum(self._time_s - since, 1e-12)
+        paid = charged[(self._time_s >= start_s) & (self._time_s < end_s)]
+        return float(gained @ share - paid.sum())
 
     def node_seconds(self, start_s: float, end_s: float) -> float:
         """FreeTrain eq. 17, in seconds."""
@@ -195,11 +199,10 @@ def returns_on_rescale(columns: Mapping[str, Floats]) -> Floats:
 
 
 def _bins(meter: Meter, columns: Mapping[str, Floats], charged: Floats, end_s: float) -> Iterable[Bin]:
-    """U by six hours; work counts in the bin in which its event is."""
-    for start_s in np.arange(0.0, end_s, BIN_S):
+    """U by six hours."""
+    for start_s in np.arange(0.0, end_s, BIN_S).tolist():
         stop_s = min(end_s, start_s + BIN_S)
-        inside = (columns["time_s"] > start_s) & (columns["time_s"] <= stop_s)
-        work = meter.work(columns["gained"][inside], charged[inside])
+        work = meter.work(columns["gained"], charged, start_s, stop_s)
         static = meter.static_work(start_s, stop_s)
         yield Bin(start_s / 3600, meter.eq_nodes(start_s, stop_s), work / static if static else None)
 

@@ -1,0 +1,275 @@
+"""``pilot replay`` as a user runs it, on a synthesised trace, and on the real week where it is there."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pilot.cli.main import run
+from pilot.core.spec import TrainerSpec
+from pilot.traces.events import write_changes
+from pilot.traces.synthesis import PUBLISHED, draw
+
+HOURS = 8
+CURVES = [
+    {"nodes": [0, 1, 2, 4, 8], "samples_per_s": [0, 10, 19, 36, 64], "objective_per_s": [0, 1, 1.9, 3.6, 6.4]},
+    {"nodes": [0, 1, 2, 4, 8], "samples_per_s": [0, 5, 9, 15, 22]},
+]
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with events.csv.gz, trainers.csv and curves.json."""
+    folder = tmp_path_factory.mktemp("replay")
+    write_changes(folder / "events.csv.gz", draw(PUBLISHED["summit"].on(128), HOURS * 3600.0, seed=3))
+    rows = [f"t{k},{60.0 * k},1,8,18.0,12.0,50000.0,{k % 2}" for k in range(60)]
+    header = "trainer,submit_s,min_nodes,max_nodes,rescale_up_s,rescale_down_s,samples,curve"
+    (folder / "trainers.csv").write_text("\n".join([header, *rows]) + "\n")
+    (folder / "curves.json").write_text(json.dumps(CURVES))
+    return folder
+
+
+def arguments(folder: Path, *options: str, events: str = "events.csv.gz") -> list[str]:
+    files = ["--trainers", str(folder / "trainers.csv"), "--curves", str(folder / "curves.json")]
+    return ["replay", str(folder / events), *files, *options]
+
+
+def replays(capsys: pytest.CaptureFixture[str], folder: Path, *options: str) -> list[dict[str, Any]]:
+    assert run(arguments(folder, "--json", *options)) == 0
+    answer: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+    return answer
+
+
+def test_dp_and_milp_replay_to_the_same_u_and_equal_share_to_less(
+    inputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dp, milp, equal = replays(capsys, inputs, "--planner", "dp,milp,equal-share", "--hours", "2")
+    assert (dp["case"]["planner"], milp["case"]["planner"]) == ("dp", "milp")
+    assert milp["efficiency"] == pytest.approx(dp["efficiency"], abs=0.002)
+    assert 0 < equal["efficiency"] < dp["efficiency"] <= 1
+    assert dp["complete"] and dp["completed"] > 0
+
+
+def test_the_same_command_prints_the_same_bytes(inputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    printed = []
+    for _ in range(2):
+        assert run(arguments(inputs, "--json", "--planner", "dp", "--t-fwd", "30,120", "--hours", "3")) == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1]
+
+
+def test_a_sweep_has_all_combinations_in_order(inputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--planner", "dp", "--t-fwd", "30,120", "--rescale-scale", "1,5", "--hours", "2")
+    cases = [(r["case"]["t_fwd_s"], r["case"]["rescale_scale"]) for r in replays(capsys, inputs, *options)]
+    assert cases == [(30, 1), (30, 5), (120, 1), (120, 5)]
+
+
+def test_dearer_rescales_and_later_plans_lower_u(inputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cheap, dear = replays(capsys, inputs, "--planner", "dp", "--rescale-scale", "0,10")
+    assert cheap["efficiency"] > dear["efficiency"]
+    assert cheap["rescale_per_event"] == 0
+    prompt, late = replays(capsys, inputs, "--planner", "dp", "--solver-latency", "0,60")
+    assert prompt["efficiency"] > late["efficiency"]
+
+
+def test_physical_accounting_charges_starts_too(inputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paper, physical = replays(capsys, inputs, "--planner", "dp", "--accounting", "paper,physical")
+    assert physical["efficiency"] < paper["efficiency"]
+
+
+def trainer_number(trainer: TrainerSpec, nodes: int) -> float:
+    """A user's objective: only trainer t0 is worth anything."""
+    return float(nodes) if trainer.trainer == "t0" else 0.0
+
+
+def test_a_users_objective_decides(
+    inputs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    (replay,) = replays(capsys, inputs, "--planner", "dp", "--objective", "test_replay:trainer_number", "--hours", "2")
+    assert replay["completed"] == 1
+
+
+def test_the_table_says_what_it_compares_with(inputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments(inputs, "--planner", "dp", "--max-parallel", "2,10")) == 0
+    printed = capsys.readouterr().out
+    assert "A_s is the work of the same trainers on eq_nodes nodes that stay" in printed
+    assert "max_parallel" in printed
+    assert "Mean run time in hours" in printed
+
+
+def test_the_report_is_one_page_that_needs_nothing_beside_it(inputs: Path, tmp_path: Path) -> None:
+    assert run(arguments(inputs, "--planner", "dp,equal-share", "--report", str(tmp_path / "report"))) == 0
+    assert [path.name for path in (tmp_path / "report").iterdir()] == ["index.html"]
+    page = (tmp_path / "report" / "index.html").read_text()
+    for caption in (
+        "U of each replay",
+        "Pool size",
+        "six hours",
+        "cost per event",
+        "Return",
+        "run times",
+        "Solve times",
+    ):
+        assert caption in page
+    assert page.count("<svg") == 1 + 2 * 6
+    assert "src=" not in page and 'href="http' not in page
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "message"),
+    [
+        ("unsorted", "5,a,join\n4,b,join\n", "unsorted.csv:3: times must not go back"),
+        ("absent", "0,a,leave\n", "absent.csv:2: node a leaves, but it is not in the pool"),
+        ("present", "0,a,join\n1,a,join\n", "present.csv:3: node a joins, but it is in the pool already"),
+        ("nan", "nan,a,join\n", "nan.csv:2: time_s is not a finite number"),
+        ("empty", "", "empty.csv: the trace is empty"),
+    ],
+)
+def test_a_bad_trace_is_one_line_and_exit_2(
+    inputs: Path, capsys: pytest.CaptureFixture[str], name: str, rows: str, message: str
+) -> None:
+    (inputs / f"{name}.csv").write_text("time_s,node,event\n" + rows)
+    assert run(arguments(inputs, "--planner", "dp", events=f"{name}.csv")) == 2
+    said = capsys.readouterr().err.strip()
+    assert message in said and "\n" not in said
+
+
+def test_a_truncated_gzip_is_one_line_and_exit_2(inputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = (inputs / "events.csv.gz").read_bytes()
+    (inputs / "cut.csv.gz").write_bytes(data[: len(data) // 2])
+    assert run(arguments(inputs, "--planner", "dp", events="cut.csv.gz")) == 2
+    assert "the gzip file is truncated" in capsys.readouterr().err
+
+
+def test_an_unknown_curve_index_is_one_line_and_exit_2(
+    inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = (inputs / "trainers.csv").read_text().splitlines()
+    (tmp_path / "trainers.csv").write_text("\n".join([*rows[:3], rows[3][:-1] + "9"]) + "\n")
+    (tmp_path / "curves.json").write_text(json.dumps(CURVES))
+    (tmp_path / "events.csv.gz").write_bytes((inputs / "events.csv.gz").read_bytes())
+    assert run(arguments(tmp_path, "--planner", "dp")) == 2
+    assert "trainers.csv:4: curve 9 is unknown; the curves file has 0 to 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--planner", "best"),
+        ("--solver", "magic"),
+        ("--objective", "profit"),
+        ("--objective", "nowhere:function"),
+        ("--node-order", "random"),
+        ("--accounting", "free"),
+        ("--t-fwd", "soon"),
+        ("--t-fwd", "0"),
+        ("--t-fwd", "nan"),
+        ("--max-parallel", "0"),
+        ("--on-curve", "5"),
+    ],
+)
+def test_a_bad_option_is_one_line_and_exit_2(
+    inputs: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, str]
+) -> None:
+    assert run(arguments(inputs, *options)) == 2
+    said = capsys.readouterr().err.strip()
+    assert said.startswith("pilot: ") and "\n" not in said
+
+
+def test_ctrl_c_says_how_far_it_came_and_prints_what_it_has(inputs: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "pilot.cli.main",
+        *arguments(inputs, "--planner", "milp", "--solver-latency", "0,1"),
+    ]
+    process = subprocess.Popen(
+        [*command, "--processes", "1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    _wait_until_a_child_has_begun(process.pid)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert "interrupted: 0 of 2 replays are complete; cut off at" in err
+    assert "milp" in out or "solver_latency" in out
+
+
+def _wait_until_a_child_has_begun(pid: int) -> None:
+    """Until a replay has solved something, which its solver's process shows."""
+    deadline_s = time.monotonic() + 120
+    while time.monotonic() < deadline_s:
+        listed = subprocess.run(["ps", "-o", "comm=", "-g", str(pid)], capture_output=True, text=True, check=False)
+        if "cbc" in listed.stdout:
+            return
+        time.sleep(0.01)
+    pytest.fail("the replay never began to solve")
+
+
+# --- the real week ----------------------------------------------------------------------------------------------------
+
+
+def real_week() -> Path | None:
+    """FreeTrain's week: in the folder that PILOT_TRACES names, else in shared/data beside the checkout."""
+    beside = Path(__file__).parents[2].parent / "shared" / "data"
+    week = Path(os.environ.get("PILOT_TRACES") or beside) / "summit-week1"
+    return week if (week / "events.csv.gz").is_file() else None
+
+
+WEEK = real_week()
+needs_week = pytest.mark.skipif(WEEK is None, reason="no summit-week1: set PILOT_TRACES to the folder that holds it")
+
+
+@needs_week
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("planner", "order", "completions", "low", "high"),
+    [
+        ("dp", "join", "at-once", 88.8, 89.4),
+        ("dp", "hostname", "at-once", 89.4, 90.0),
+        ("dp", "join", "at-node-events", 82.8, 83.6),
+        ("equal-share", "join", "at-once", 79.3, 79.9),
+        ("equal-share", "join", "at-node-events", 75.45, 76.05),
+    ],
+)
+def test_the_summit_week(
+    capsys: pytest.CaptureFixture[str], planner: str, order: str, completions: str, low: float, high: float
+) -> None:
+    assert WEEK is not None
+    files = [
+        "--trainers",
+        str(WEEK / "trainers-hpo-shufflenet.csv.gz"),
+        "--curves",
+        str(WEEK / "curves-hpo-shufflenet.json"),
+    ]
+    options = ["--planner", planner, "--node-order", order, "--completions", completions, "--hours", "168", "--json"]
+    assert run(["replay", str(WEEK / "events.csv.gz"), *files, *options]) == 0
+    (replay,) = json.loads(capsys.readouterr().out)
+    assert low <= 100 * replay["efficiency"] <= high
+    assert replay["static_work"] == pytest.approx(1.3038e11, rel=1e-3)
+
+
+@needs_week
+def test_the_weeks_trace_is_what_is_known_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert WEEK is not None
+    assert run(["trace", "stats", str(WEEK / "events.csv.gz"), "--nodes", "1024", "--json"]) == 0
+    statistics = json.loads(capsys.readouterr().out)["events.csv.gz"]
+    assert statistics["short_fragments"] == pytest.approx(0.585, abs=0.001)
+    assert statistics["node_hours"] == pytest.approx(14296, rel=0.001)
+    assert dict(statistics["pool_nodes"])[0.5] == 25
+    with gzip.open(WEEK / "events.csv.gz", "rt") as stream:
+        assert sum(1 for _ in stream) == 95895

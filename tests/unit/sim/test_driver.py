@@ -1,0 +1,155 @@
+"""The core on a virtual clock, on traces small enough to follow by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+
+from pilot.core.coordinator import Coordinator, CoordinatorConfig
+from pilot.core.curve import Curve
+from pilot.core.ids import NodeId, TrainerId
+from pilot.core.invariants import violations
+from pilot.core.problem import Plan, Problem
+from pilot.core.spec import TrainerSpec
+from pilot.planners import dp
+from pilot.sim.accounting import Accounting
+from pilot.sim.driver import Completions, SimConfig, Simulation
+from pilot.traces.events import Change
+from pilot.traces.synthesis import PUBLISHED, draw
+from pilot.traces.workload import Submission
+
+A, B, C = (NodeId(name) for name in "abc")
+
+
+def submission(name: str, samples: float, submit_s: float = 0.0, **spec: object) -> Submission:
+    """A trainer of 1 sample a second and node."""
+    values = {"max_nodes": 8, "rescale_up_s": 10.0, "rescale_down_s": 5.0, **spec}
+    made = TrainerSpec(TrainerId(name), curve=Curve.of([(1, 1), (8, 8)]), fixed_curve=True, **values)  # type: ignore[arg-type]
+    return Submission(made, submit_s, samples, 0)
+
+
+def simulate(changes: Sequence[Change], submissions: Sequence[Submission], **config: object) -> Simulation:
+    values = {"until_s": 1000.0, **config}
+    parallel = values.pop("parallel", 10)
+    core = Coordinator(CoordinatorConfig(max_parallel_trainers=parallel))  # type: ignore[arg-type]
+    simulation = Simulation(core, dp.plan, changes, submissions, SimConfig(**values))  # type: ignore[arg-type]
+    assert simulation.run(lambda: False, lambda _: None)
+    return simulation
+
+
+def finished(simulation: Simulation) -> dict[str, float | None]:
+    return {str(name): account.finished_s for name, account in simulation.accounts.items()}
+
+
+def test_a_trainer_runs_from_its_first_node_until_its_samples_are_done() -> None:
+    simulation = simulate([Change(100.0, joined=(A, B))], [submission("t", 200.0)])
+    assert finished(simulation) == {"t": 200.0}
+    assert simulation.core.trainers[TrainerId("t")].outcome == "finished"
+
+
+def test_growing_costs_its_seconds_at_the_old_rate() -> None:
+    changes = [Change(0.0, joined=(A,)), Change(100.0, joined=(B,))]
+    simulation = simulate(changes, [submission("t", 290.0)])
+    assert finished(simulation) == {"t": 100.0 + (290 - 100 + 10) / 2}
+
+
+def test_a_loss_costs_and_the_survivors_go_on() -> None:
+    changes = [Change(0.0, joined=(A, B)), Change(100.0, left=(A,))]
+    simulation = simulate(changes, [submission("t", 240.0)])
+    assert finished(simulation) == {"t": 100.0 + (240 - 200 + 5 * 2)}
+
+
+def test_when_all_nodes_go_the_trainer_waits_and_resumes() -> None:
+    changes = [Change(0.0, joined=(A,)), Change(50.0, left=(A,)), Change(300.0, joined=(B,))]
+    simulation = simulate(changes, [submission("t", 95.0)])
+    assert finished(simulation) == {"t": 300.0 + 95 - 50 + 5}
+
+
+def test_survivors_below_min_nodes_process_nothing() -> None:
+    changes = [Change(0.0, joined=(A, B)), Change(50.0, left=(A,)), Change(300.0, joined=(C,))]
+    simulation = simulate(changes, [submission("t", 190.0, min_nodes=2)])
+    assert finished(simulation) == {"t": 300.0 + (190 - 100 + 5 * 2) / 2}
+
+
+def test_a_finished_trainer_hands_its_nodes_on_at_once() -> None:
+    simulation = simulate([Change(0.0, joined=(A,))], [submission("t1", 100.0), submission("t2", 50.0)], parallel=1)
+    assert finished(simulation) == {"t1": 100.0, "t2": 150.0}
+
+
+def test_at_node_events_completions_and_arrivals_wait_for_the_pool() -> None:
+    changes = [Change(0.0, joined=(A,)), Change(400.0, joined=(B,)), Change(600.0, left=(B,))]
+    submissions = [submission("t1", 100.0), submission("t2", 50.0, submit_s=10.0)]
+    simulation = simulate(changes, submissions, parallel=1, completions=Completions.AT_NODE_EVENTS)
+    assert finished(simulation) == {"t1": 400.0, "t2": 600.0}
+    assert simulation.accounts[TrainerId("t1")].done == 100.0
+
+
+def test_a_plan_that_is_late_leaves_nodes_idle_meanwhile() -> None:
+    simulation = simulate([Change(0.0, joined=(A,))], [submission("t", 100.0)], solver_latency_s=7.0)
+    assert finished(simulation) == {"t": 107.0}
+
+
+def test_a_late_plan_for_an_older_pool_is_dropped() -> None:
+    changes = [Change(0.0, joined=(A, B)), Change(5.0, left=(B,))]
+    simulation = simulate(changes, [submission("t", 100.0)], solver_latency_s=7.0)
+    assert finished(simulation) == {"t": 5.0 + 7.0 + 100.0}
+    assert len(simulation.records.solves) == 1
+
+
+def test_what_happens_at_one_time_is_solved_once() -> None:
+    changes = [Change(0.0, joined=(A, B, C)), Change(10.0, joined=(NodeId("d"),), left=(A, B))]
+    submissions = [submission("t1", 1e6), submission("t2", 1e6), submission("t3", 1e6, submit_s=10.0)]
+    assert [solve.nodes for solve in simulate(changes, submissions).records.solves] == [3, 2]
+
+
+def test_physical_starts_pause() -> None:
+    simulation = simulate([Change(0.0, joined=(A,))], [submission("t", 100.0)], accounting=Accounting.PHYSICAL)
+    assert finished(simulation) == {"t": 110.0}
+
+
+def test_a_replay_that_is_stopped_holds_what_it_has() -> None:
+    changes = [Change(float(t), joined=(NodeId(f"n{t}"),)) for t in range(10)]
+    simulation = Simulation(Coordinator(), dp.plan, changes, [submission("t", 1e6)], SimConfig(until_s=1000.0))
+    turns = iter([False] * 5 + [True])
+    assert not simulation.run(lambda: next(turns), lambda _: None)
+    assert [moment.pool for moment in simulation.records.moments] == [1, 2, 3, 4, 5]
+
+
+def test_the_cores_invariants_hold_after_every_time_of_a_long_replay() -> None:
+    changes = draw(PUBLISHED["summit"].on(64), 24 * 3600.0, seed=4)
+    submissions = [submission(f"t{k}", 2e4, submit_s=100.0 * k, min_nodes=1 + k % 3) for k in range(40)]
+    core = Coordinator(CoordinatorConfig(max_parallel_trainers=5))
+    simulation = Simulation(core, dp.plan, changes, submissions, SimConfig(until_s=24 * 3600.0))
+    broken: list[str] = []
+    assert simulation.run(lambda: False, lambda _: broken.extend(violations(core)))
+    assert broken == []
+    done = [account for account in simulation.accounts.values() if account.finished_s is not None]
+    assert len(done) > 10
+    assert all(account.done == account.submission.samples for account in done)
+
+
+@pytest.mark.parametrize("accounting", list(Accounting))
+def test_work_is_what_the_trainers_processed(accounting: Accounting) -> None:
+    changes = draw(PUBLISHED["summit"].on(64), 12 * 3600.0, seed=4)
+    submissions = [submission(f"t{k}", 2e4) for k in range(20)]
+    simulation = simulate(changes, submissions, until_s=12 * 3600.0, accounting=accounting)
+    columns = simulation.records.columns()
+    work = columns["gained"].sum()
+    if accounting is Accounting.PAPER:
+        work -= columns["preemption"].sum() + columns["rescale"].sum()
+    assert math.isclose(work, sum(account.done for account in simulation.accounts.values()))
+
+
+def test_the_planner_is_asked_with_the_cores_problem() -> None:
+    asked: list[Problem] = []
+
+    def planner(problem: Problem) -> Plan:
+        asked.append(problem)
+        return dp.plan(problem)
+
+    core = Coordinator(CoordinatorConfig(t_fwd_s=33.0))
+    simulation = Simulation(core, planner, [Change(0.0, joined=(A,))], [submission("t", 9.0)], SimConfig(until_s=5.0))
+    simulation.run(lambda: False, lambda _: None)
+    assert [(p.nodes, p.t_fwd_s, len(p.candidates)) for p in asked] == [(1, 33.0, 1)]
