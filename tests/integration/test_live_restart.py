@@ -1,0 +1,188 @@
+"""A coordinator that was killed goes on where its journal ends; its pilots come back to it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pilot import __version__
+from pilot.core.coordinator import Coordinator
+from pilot.io import wire
+from pilot.io.connection import load
+from pilot.io.journal import read, replay
+from pilot.live.settings import settings_of
+from tests.integration.live_pool import DEADLINE_S, Peer, Pool, form, pool, until, warm
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Iterator[Pool]:
+    with pool(tmp_path) as made:
+        yield made
+
+
+def joined(live: Pool, count: int) -> list[Peer]:
+    peers = [Peer(live.file, f"p{n}", f"n{n}").welcomed() for n in range(count)]
+    until(lambda: len(live.ask("status")["pool"]) == count)
+    return peers
+
+
+def running(live: Pool, count: int) -> tuple[str, list[Peer]]:
+    peers = joined(live, count)
+    trainer = live.submit(name="a", max_nodes=count)
+    for peer in peers:
+        warm(peer, trainer)
+    assert form(peers, trainer, resumed=0) == 1
+    until(lambda: live.trainer(trainer)["phase"] == "running")
+    return trainer, peers
+
+
+def restarted(live: Pool) -> None:
+    """Killed and started again."""
+    live.kill(signal.SIGKILL)
+    live.up()
+
+
+def back(live: Pool, peer: Peer, trainer: str, generation: int, step: int, ready: bool = True) -> Peer:
+    """The same pilot on a new connection, with a worker."""
+    host, _, pilot = peer.node.partition(".")
+    peer.die()
+    return Peer(live.file, pilot, host, workers=[(trainer, generation, step, ready)]).welcomed()
+
+
+def replays(live: Pool) -> None:
+    contents = read(live.run_dir / "journal.jsonl")
+    assert replay(contents, Coordinator(settings_of(contents.header.settings).config()).handle) == ""
+
+
+def test_training_goes_on_no_trainer_restarts_and_the_clock_rises(live: Pool) -> None:
+    trainer, peers = running(live, 2)
+    before, where = live.ask("status"), load(live.file)
+    restarted(live)
+    assert load(live.file) == where
+    peers = [back(live, peer, trainer, 1, 50) for peer in peers]
+    peers[0].say(wire.Report(trainer, 1, 60, 0, 600))
+    seen = until(lambda: (t := live.trainer(trainer))["step"] == 60 and t)
+    assert (seen["phase"], seen["generation"], seen["losses"]) == ("running", 1, 0)
+    after = live.ask("status")
+    assert after["now_s"] > before["now_s"]
+    assert any("started again" in text for text in after["remarks"])
+    peers[0].say(wire.WorkerFinished(trainer, 1, 61, 610))
+    for peer in peers:
+        assert peer.hears(wire.StopProcess).reason == "finished"
+    replays(live)
+
+
+def test_a_group_that_was_forming_is_formed_again(live: Pool) -> None:
+    peers = joined(live, 1)
+    trainer = live.submit(name="a", max_nodes=1)
+    warm(peers[0], trainer)
+    assert peers[0].hears(wire.LeadGroup).generation == 1
+    restarted(live)
+    peer = back(live, peers[0], trainer, 0, 0)
+    assert peer.hears(wire.KillGroup).generation == 1
+    assert form([peer], trainer, resumed=0) == 2
+    until(lambda: live.trainer(trainer)["phase"] == "running")
+
+
+def test_orders_that_were_not_answered_are_given_again(live: Pool) -> None:
+    peers = joined(live, 1)
+    trainer = live.submit(name="a", max_nodes=1)
+    assert peers[0].hears(wire.LaunchWorker).trainer == trainer
+    restarted(live)
+    host, _, pilot = peers[0].node.partition(".")
+    peers[0].die()
+    peer = Peer(live.file, pilot, host).welcomed()
+    warm(peer, trainer)
+    assert peer.hears(wire.LeadGroup).generation == 1
+
+
+def test_a_worker_that_became_warm_meanwhile_is_known_to_be(live: Pool) -> None:
+    peers = joined(live, 1)
+    trainer = live.submit(name="a", max_nodes=1)
+    peers[0].hears(wire.LaunchWorker)
+    restarted(live)
+    peer = back(live, peers[0], trainer, 0, 0)
+    assert peer.hears(wire.LeadGroup).generation == 1
+
+
+def test_a_group_that_broke_meanwhile_is_regrouped(live: Pool) -> None:
+    trainer, peers = running(live, 2)
+    restarted(live)
+    peers = [back(live, peer, trainer, 0, 50) for peer in peers]
+    for peer in peers:
+        assert peer.hears(wire.KillGroup).generation == 1
+    assert form(peers, trainer, step=50) == 2
+
+
+def test_a_pilot_that_died_meanwhile_is_lost_and_its_survivor_goes_on(tmp_path: Path) -> None:
+    with pool(tmp_path, silent_s=2) as live:
+        trainer, peers = running(live, 2)
+        peers[1].die()
+        restarted(live)
+        peer = back(live, peers[0], trainer, 1, 50)
+
+        def regroups() -> bool:
+            peer.say(wire.Heartbeat(0.0))
+            return bool(peer.socket.poll(100))
+
+        until(regroups)
+        assert peer.hears(wire.KillGroup).reason == "a member was lost"
+        assert form([peer], trainer, step=50) == 2
+
+
+def test_what_runs_on_a_pilot_and_nobody_needs_is_ended(live: Pool) -> None:
+    peer = Peer(live.file, "p", "n", workers=[("forgotten", 3, 9, True)]).welcomed()
+    assert peer.hears(wire.StopProcess).trainer == "forgotten"
+
+
+def test_a_journal_that_is_cut_off_is_taken_up_with_a_warning(live: Pool) -> None:
+    trainer, peers = running(live, 1)
+    live.kill(signal.SIGKILL)
+    journal = live.run_dir / "journal.jsonl"
+    journal.write_bytes(journal.read_bytes() + b'{"seq": 99, "now')
+    live.up()
+    assert "left out a last line that was cut off" in live.log()
+    peer = back(live, peers[0], trainer, 1, 5)
+    peer.say(wire.Report(trainer, 1, 6, 0, 60))
+    until(lambda: live.trainer(trainer)["step"] == 6)
+    replays(live)
+
+
+def test_a_damaged_journal_is_refused_with_its_line(live: Pool) -> None:
+    running(live, 1)
+    live.kill(signal.SIGKILL)
+    journal = live.run_dir / "journal.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join([*lines[:2], b"damage\n", *lines[3:]]))
+    done = subprocess.run(live.command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert done.returncode == 1
+    assert f"{journal}:3: not JSON" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert journal.read_bytes().splitlines()[2] == b"damage"
+
+
+def test_after_a_drain_the_same_directory_holds_a_new_pool(live: Pool) -> None:
+    peer = joined(live, 1)[0]
+    live.ask("down")
+    peer.hears(wire.Leave)
+    peer.die()
+    assert live.ended() == 0
+    live.up()
+    assert live.ask("list") == []
+    earlier = list((live.run_dir / "earlier").glob("*/journal.jsonl"))
+    assert len(earlier) == 1
+    assert read(earlier[0]).header.version == __version__
+
+
+def test_a_signal_drains_and_a_second_one_ends_at_once(live: Pool) -> None:
+    peer = joined(live, 1)[0]
+    assert live.process is not None
+    live.process.send_signal(signal.SIGTERM)
+    peer.hears(wire.Leave)
+    live.process.send_signal(signal.SIGINT)
+    assert live.ended() == 0
+    assert "second signal" in live.log()
