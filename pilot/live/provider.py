@@ -89,7 +89,7 @@ class PilotProvider:
                 raise SubmitError(_submit_message(error), transient=True) from None
         if job is None:
             raise SubmitError(
-                f"submission failed: {said[-1] if said else 'the scheduler gave no job id'}", transient=True
+                f"submission failed: {_last_line(said) or 'the scheduler gave no job id'}", transient=True
             )
         self._outputs[job] = _output(provider.resources.get(job, {}))
         return str(job)
@@ -157,8 +157,14 @@ class _Written(Exception):
 
 def _submit_message(error: Exception) -> str:
     """The scheduler's own words where Parsl kept them."""
-    said = str(getattr(error, "stderr", "") or "").strip()
-    return f"submission failed: {said.splitlines()[-1] if said else error}"
+    said = _last_line([str(getattr(error, "stderr", "") or "")])
+    return f"submission failed: {said or error}"
+
+
+def _last_line(said: Sequence[str]) -> str:
+    """The last line of the last thing said; Parsl puts ``STDERR:`` before a command's."""
+    lines = said[-1].rpartition("STDERR:")[2].strip().splitlines() if said else []
+    return lines[-1] if lines else ""
 
 
 def _output(resource: dict[str, Any]) -> Path | None:

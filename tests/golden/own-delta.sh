@@ -1,0 +1,20 @@
+#!/bin/bash
+# One pilot on delta: joins the pool whose connection file is named below. Submit it with: sbatch pilot.sh
+# At a preemption the agent leaves within the 300 s of grace.
+#SBATCH --job-name=pilot
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --time=48:00:00
+#SBATCH --partition=gpuA100x4-preempt
+#SBATCH --cpus-per-task=64
+#SBATCH --exclusive
+#SBATCH --no-requeue
+#SBATCH --open-mode=append
+#SBATCH --mem=0
+#SBATCH --gpus-per-node=4
+
+# What the agent must know of the job, and what a shell on the node needs.
+export PILOT_WALLTIME_END=$(( $(date +%s) + 172800 ))
+
+# "exec": the script becomes the step's launcher, so a signal to the script reaches the agent too.
+exec srun --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_ON_NODE" --cpu-bind=none --kill-on-bad-exit=0 --wait=0 python -m pilot.cli.main agent --connection /shared/run/connection.json

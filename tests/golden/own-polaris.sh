@@ -1,0 +1,17 @@
+#!/bin/bash
+# One pilot on polaris: joins the pool whose connection file is named below. Submit it with: qsub pilot.sh
+# A preemption comes without notice: training goes on from the others, or from a checkpoint.
+#PBS -N pilot
+#PBS -S /bin/bash
+#PBS -l walltime=72:00:00
+#PBS -l select=1:ncpus=64:system=polaris
+#PBS -q preemptable
+#PBS -r n
+#PBS -l filesystems=home:eagle
+
+# What the agent must know of the job, and what a shell on the node needs.
+export PILOT_WALLTIME_END=$(( $(date +%s) + 259200 ))
+export TMPDIR=/tmp
+
+# "exec": the script becomes the step's launcher, so a signal to the script reaches the agent too.
+exec python -m pilot.cli.main agent --connection /shared/run/connection.json --interface bond0

@@ -1,0 +1,18 @@
+#!/bin/bash
+
+#PBS -S /bin/bash
+#PBS -N pilot-0123456789.TIME
+#PBS -m n
+#PBS -l walltime=72:00:00
+#PBS -l select=1:ncpus=64:system=polaris
+#PBS -o /run/pilots/pilot-0123456789.TIME.stdout
+#PBS -e /run/pilots/pilot-0123456789.TIME.stderr
+#PBS -r n
+#PBS -l filesystems=home:eagle
+
+export PILOT_WALLTIME_END=$(( $(date +%s) + 259200 ))
+
+export JOBNAME="pilot-0123456789.TIME"
+
+exec /opt/venv/bin/python -m pilot.cli.main agent --connection /run/connection.json
+

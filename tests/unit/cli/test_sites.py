@@ -1,0 +1,77 @@
+"""``pilot sites``: the list, the script, the check."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pilot.cli.main import run
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("PILOT_RUN_DIR", str(tmp_path / "run"))
+
+
+def bad_file(folder: Path) -> Path:
+    path = folder / "bad.py"
+    path.write_text('from pilot.io.site import Site\nsite = Site(name="bad", scheduler="slurm", walltim="1:00")\n')
+    return path
+
+
+def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["sites"]) == 0
+    assert "gpuA100x4-preempt" in capsys.readouterr().out
+
+
+def test_the_list_as_json_also_of_a_file_that_does_not_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "config" / "pilot" / "sites"
+    folder.mkdir(parents=True)
+    bad_file(folder)
+    assert run(["sites", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["polaris"]["max_jobs"] == "20 per project"
+    assert "did you mean walltime?" in rows["bad"]["error"]
+
+
+def test_show_prints_the_script_and_submits_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["sites", "show", "polaris"]) == 0
+    shown = capsys.readouterr()
+    assert "#PBS -l select=1:ncpus=64:system=polaris" in shown.out
+    assert f"agent --connection {tmp_path}/run/connection.json" in shown.out
+    assert "not verified" in shown.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_show_prints_a_script_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["sites", "show", "delta", "--own-script"]) == 0
+    assert "Submit it with: sbatch pilot.sh" in capsys.readouterr().out
+
+
+def test_show_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["sites", "show", "summit", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["site"]["retired"] == "decommissioned 2024-11-15"
+    assert "#BSUB -q killable" in shown["script"]
+
+
+def test_check_says_that_a_file_is_valid(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["sites", "check", "delta"]) == 0
+    assert "delta: site delta is valid" in capsys.readouterr().out
+
+
+def test_check_names_every_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = bad_file(tmp_path)
+    assert run(["sites", "check", str(path)]) == 2
+    assert capsys.readouterr().err == f"{path}: walltim: no such field; did you mean walltime?\n"
+    assert run(["sites", "check", str(path), "--json"]) == 2
+    assert len(json.loads(capsys.readouterr().out)["mistakes"]) == 1
+
+
+@pytest.mark.parametrize("arguments", [["show", "nowhere"], ["show", "no/such.py"], ["check", "no/such.py"]])
+def test_bad_input_is_one_line_and_exit_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["sites", *arguments]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1

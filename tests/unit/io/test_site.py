@@ -1,0 +1,82 @@
+"""A site is validated, and says what is wrong in an admin's words."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from pilot.io.site import Site, explain, walltime_seconds, walltime_text
+
+
+def mistakes(**fields: object) -> list[str]:
+    with pytest.raises(ValidationError) as caught:
+        Site(**{"name": "x", "scheduler": "slurm", **fields})  # type: ignore[arg-type]
+    return explain(caught.value)
+
+
+def test_defaults_are_enough() -> None:
+    site = Site(name="x", scheduler="slurm")
+    assert (site.walltime_s, site.walltime_min_s, site.nodes_per_pilot) == (3600, 3600, 1)
+    assert (site.poll_s, site.requeue, site.fabric) == (30, False, "tcp")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"schedular": "x"}, "schedular: no such field; did you mean scheduler?"),
+        ({"zzz": 1}, "zzz: no such field; see site_configs/_template.py"),
+        ({"scheduler": "slrum"}, "scheduler: input should be 'local', 'slurm', 'pbspro' or 'lsf', got 'slrum'"),
+        ({"walltime": "two days"}, "walltime: 'two days' is not HH:MM:SS; for example walltime='48:00:00'"),
+        ({"walltime": "00:00:30"}, "walltime: '00:00:30' is less than a minute"),
+        ({"max_jobs": 0}, "max_jobs: input should be greater than or equal to 1, got 0; for example max_jobs=20"),
+        ({"poll_s": float("nan")}, "poll_s: input should be a finite number, got nan"),
+        ({"cores_per_node": "many"}, "cores_per_node: input should be a valid integer"),
+        ({"queue": "q"}, 'queue: Slurm has partitions; for example partition="preempt"'),
+        ({"scheduler": "lsf", "partition": "p"}, "partition: only Slurm has partitions"),
+        ({"scheduler": "lsf", "select_options": "ngpus=4"}, "select_options: only PBS has a select line"),
+        ({"nodes_per_pilot": 2}, "nodes_per_pilot: more than 1 needs a launcher that reaches all nodes"),
+        ({"walltime_min": "02:00:00"}, "walltime_min: 02:00:00 is more than walltime 01:00:00"),
+        ({"silent_s": 5}, "silent_s: 5 must be more than heartbeat_s, 5"),
+        ({"orphan_s": 10}, "orphan_s: 10 must not be less than silent_s, 30"),
+        ({"bind_address": "0.0.0.0", "bind_interface": "lo"}, "bind_address: give it or bind_interface, not both"),
+        ({"name": "a b"}, "name: string should match pattern"),
+    ],
+)
+def test_a_wrong_field_is_named_with_what_is_wrong(fields: dict[str, object], message: str) -> None:
+    assert [line for line in mistakes(**fields) if line.startswith(message)]
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    with pytest.raises(ValidationError) as caught:
+        Site(walltime="x", fabric="")  # type: ignore[call-arg]
+    lines = explain(caught.value)
+    assert [line.split(":")[0] for line in lines] == ["name", "scheduler", "walltime", "fabric"]
+    assert lines[1] == "scheduler: missing; for example scheduler='slurm'"
+
+
+def test_replace_validates_again_and_keeps_the_rest() -> None:
+    site = Site(name="x", scheduler="slurm", partition="preempt", walltime="02:00:00")
+    assert site.replace(account="abc").model_dump() == {**site.model_dump(), "account": "abc"}
+    with pytest.raises(ValidationError):
+        site.replace(walltime="soon")
+
+
+def test_every_field_but_free_text_has_an_example() -> None:
+    without = [name for name, field in Site.model_fields.items() if not field.examples]
+    assert without == ["description"]
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("00:01:00", 60), ("48:00:00", 172800), ("100:30:59", 361859)])
+def test_wall_times_in_seconds(text: str, seconds: int) -> None:
+    assert walltime_seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["1:2:3", "00:60:00", "24:00", "", "-1:00:00", "1e3:00:00"])
+def test_what_is_no_wall_time(text: str) -> None:
+    with pytest.raises(ValueError, match="is not HH:MM:SS"):
+        walltime_seconds(text)
+
+
+def test_wall_times_are_cut_to_whole_minutes() -> None:
+    assert walltime_text(3659.9) == "01:00:00"
+    assert walltime_text(100 * 3600 + 60) == "100:01:00"
