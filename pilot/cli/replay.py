@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pilot.sim.sweep import Case, Replay
 
 FILE = click.Path(dir_okay=False, path_type=Path)
+EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
 INTERRUPTED = 130
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -92,7 +93,7 @@ def _sweep(
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; the same replay prints the same bytes.")
 @click.option("--report", type=click.Path(file_okay=False, path_type=Path), help="Write an HTML page with plots here.")
 @click.option(
-    "--journal", type=FILE, help="Instead of a trace: replay this journal of a live run and compare commands."
+    "--journal", type=EXISTING, help="Instead of a trace: replay this journal of a live run and compare commands."
 )
 def command(
     events: Path | None,
