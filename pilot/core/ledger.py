@@ -28,9 +28,14 @@ class Verdict:
 
 @dataclass(slots=True)
 class Ledger:
-    """The records of one trainer. ``voided_steps`` counts recorded steps that a later generation did again."""
+    """The records of one trainer."""
 
     _records: dict[Generation, dict[int, LedgerRange]] = field(default_factory=dict)
+    _began: dict[Generation, int] = field(default_factory=dict)
+
+    def began(self, generation: Generation, step: int) -> None:
+        """``generation`` trains from ``step`` on: it voids what is beyond, even if its first record is missing."""
+        self._began[generation] = step
 
     def add(self, records: Iterable[LedgerRange]) -> None:
         """Take in what a leader reported. Of two records that begin at the same step the longer one holds."""
@@ -43,13 +48,19 @@ class Ledger:
     def lineage(self) -> list[LedgerRange]:
         """What is behind the current parameters, in the order of steps; cut records end where they were voided."""
         kept: list[LedgerRange] = []
-        cut: LedgerRange | None = None
-        for generation in sorted(self._records, reverse=True):
-            own = sorted(self._records[generation].values(), key=lambda r: r.step)
+        cut: _Cut | None = None
+        for generation in sorted(self._records.keys() | self._began.keys(), reverse=True):
+            own = sorted(self._records.get(generation, {}).values(), key=lambda r: r.step)
             kept = list(_before(own, cut)) + kept
-            if cut is None or own[0].step < cut.step:
-                cut = own[0]
+            begin = self._begin(generation, own)
+            if cut is None or begin.step < cut.step:
+                cut = begin
         return kept
+
+    def _begin(self, generation: Generation, own: list[LedgerRange]) -> _Cut:
+        first = own[0].step if own else None
+        step = min(s for s in (first, self._began.get(generation)) if s is not None)
+        return _Cut(step, own[0] if first == step else None)
 
     def voided_steps(self) -> int:
         """Recorded steps that a later generation did again."""
@@ -71,18 +82,31 @@ class Ledger:
         )
 
 
-def _before(own: list[LedgerRange], cut: LedgerRange | None) -> Iterator[LedgerRange]:
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """Where a later generation begins, and its first record where that is there."""
+
+    step: int
+    first: LedgerRange | None
+
+    def cursor(self, record: LedgerRange) -> int:
+        """Where ``record``, which goes on beyond the cut, ends: known where the later generation's first record is."""
+        if self.first is None or self.first.epoch != record.epoch:
+            return record.cursor_end
+        return self.first.cursor
+
+
+def _before(own: list[LedgerRange], cut: _Cut | None) -> Iterator[LedgerRange]:
     """The records of one generation up to ``cut``, without what repeats an earlier one of them."""
-    end = own[0].step
+    end = -1
     for record in own:
         if cut is not None and record.step >= cut.step:
             return
-        if record.step_end <= end and record.step < end:
+        if record.step_end <= end:
             continue
         end = record.step_end
         if cut is not None and end > cut.step:
-            cursor = cut.cursor if cut.epoch == record.epoch else record.cursor_end
-            yield replace(record, step_end=cut.step, cursor_end=cursor)
+            yield replace(record, step_end=cut.step, cursor_end=cut.cursor(record))
             return
         yield record
 

@@ -179,6 +179,7 @@ class Monitor:
         if group is None:
             return
         record = self.trainers[event.trainer]
+        record.ledger.began(event.generation, event.step)
         if event.resumed is None:
             record.redone_steps += max(0, record.known_step - event.step)
         record.known_step = max(record.known_step, event.step) if event.resumed is None else event.step
