@@ -1,22 +1,20 @@
 """The HDF5 side of a file: everything in it but the bytes of the arrays.
 
 h5py builds it in memory (a memfd): all datasets contiguous and allocated but not written, so the file is a sparse
-skeleton whose holes are the arrays. The skeleton is then copied into the real file and the arrays are written at their
-offsets. So HDF5 never writes to the real file system: a full disk, a quota or a broken lock cannot hit it half-way.
+skeleton whose holes are the arrays. The real file is then written in one go: skeleton, array, skeleton, array. So HDF5
+never writes to the real file system: a full disk, a quota or a broken lock cannot hit it half-way.
 A skeleton depends on names, types and shapes only, which stay the same while a trainer trains: it is made once.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
 import h5py
-import numpy as np
 from h5py import h5d, h5p, h5s, h5t
 
 from pilot.checkpoint import dtypes, rawio
@@ -52,22 +50,20 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Skeleton:
-    """An HDF5 file without its arrays: (start, bytes) of what is not a hole, and where each array goes."""
+    """An HDF5 file without its arrays: the arrays' order in the file, and what lies before, between and after them."""
 
     size: int
-    extents: tuple[tuple[int, Bytes], ...]
-    offsets: tuple[int | None, ...]
+    order: tuple[int, ...]
+    gaps: tuple[bytes, ...]
 
 
 def write(fd: int, layout: Layout, arrays: Sequence[Bytes]) -> int:
-    """Write the whole file to ``fd``, ``arrays`` in the order of the slots; its size in bytes."""
+    """Write the whole file to ``fd``, from its beginning to its end; ``arrays`` in the order of the slots; its size."""
     skeleton = _skeleton(layout)
-    os.ftruncate(fd, skeleton.size)
-    for start, block in skeleton.extents:
-        rawio.write_at(fd, block, start)
-    for offset, array in zip(skeleton.offsets, arrays, strict=True):
-        if offset is not None:
-            rawio.write_at(fd, array, offset)
+    buffers = [memoryview(skeleton.gaps[0])]
+    for slot, gap in zip(skeleton.order, skeleton.gaps[1:], strict=True):
+        buffers += arrays[slot].data, memoryview(gap)
+    rawio.write(fd, buffers)
     return skeleton.size
 
 
@@ -75,24 +71,36 @@ def write(fd: int, layout: Layout, arrays: Sequence[Bytes]) -> int:
 def _skeleton(layout: Layout) -> Skeleton:
     fd = os.memfd_create("checkpoint", os.MFD_CLOEXEC)
     with os.fdopen(fd, "r+b", buffering=0) as memory:
-        with h5py.File(
-            memory, "w", libver=_LIBVER, alignment_threshold=16 * _ALIGN_BYTES, alignment_interval=_ALIGN_BYTES
-        ) as file:
-            file.attrs.update({"format": FORMAT_NAME, "format_version": FORMAT})
-            offsets = tuple(_allocate(file, slot) for slot in layout.slots)
-            for path, share in layout.elsewhere:
-                _refer(file, path, share)
-            for path, target in layout.aliases:
-                file[path] = h5py.SoftLink(f"/{target}")
-        return Skeleton(os.fstat(fd).st_size, tuple(_extents(fd)), offsets)
+        places = _build(memory, layout)
+        size = os.fstat(fd).st_size
+        order = sorted((slot for slot, place in enumerate(places) if place), key=lambda slot: places[slot].start)
+        begins = [0, *(places[slot].stop for slot in order)]
+        ends = [*(places[slot].start for slot in order), size]
+        gaps = tuple(os.pread(fd, end - begin, begin) for begin, end in zip(begins, ends, strict=True))
+    return Skeleton(size, tuple(order), gaps)
 
 
-def _allocate(file: Any, slot: Slot) -> int | None:
-    """Create the dataset; its offset, None where it has no bytes."""
+def _build(memory: Any, layout: Layout) -> list[range]:
+    """Where the bytes of each slot's array go in the file."""
+    with h5py.File(
+        memory, "w", libver=_LIBVER, alignment_threshold=16 * _ALIGN_BYTES, alignment_interval=_ALIGN_BYTES
+    ) as file:
+        file.attrs.update({"format": FORMAT_NAME, "format_version": FORMAT})
+        places = [_allocate(file, slot) for slot in layout.slots]
+        for path, share in layout.elsewhere:
+            _refer(file, path, share)
+        for path, target in layout.aliases:
+            file[path] = h5py.SoftLink(f"/{target}")
+    return places
+
+
+def _allocate(file: Any, slot: Slot) -> range:
+    """Create the dataset; where its bytes go."""
     kind = _text(slot.shape[0]) if slot.dtype == TEXT else dtypes.hdf5_type(slot.dtype)
     space = _space(() if slot.dtype == TEXT else slot.shape)
     created = h5d.create(file.id, slot.path.encode(), kind, space, _contiguous(), _parents())
-    return created.get_offset() if created.get_storage_size() else None
+    start = created.get_offset() or 0
+    return range(start, start + created.get_storage_size()) if start else range(0)
 
 
 def _refer(file: Any, path: str, share: Share) -> None:
@@ -135,13 +143,3 @@ def _text(size: int) -> Any:
 
 def _space(shape: tuple[int, ...]) -> Any:
     return h5s.create_simple(shape) if shape else h5s.create(h5s.SCALAR)
-
-
-def _extents(fd: int) -> Iterator[tuple[int, Bytes]]:
-    """(start, bytes) of what is not a hole."""
-    stop = 0
-    with suppress(OSError):  # ENXIO: nothing but a hole follows
-        while True:
-            start = os.lseek(fd, stop, os.SEEK_DATA)
-            stop = os.lseek(fd, start, os.SEEK_HOLE)
-            yield start, np.frombuffer(os.pread(fd, stop - start, start), np.uint8)

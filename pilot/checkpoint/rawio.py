@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,7 @@ DIGEST_CHARACTERS = 32
 CHUNK_BYTES = 4 * 1024 * 1024
 """What is read at once: it is still in the cache when it is hashed."""
 
-_LIMIT_BYTES = 1 << 30
-"""What one system call is asked to write; Linux transfers at most 2 GiB."""
+_MOST_BUFFERS = os.sysconf("SC_IOV_MAX")
 
 
 def digest(data: Bytes) -> str:
@@ -35,11 +34,16 @@ def digest(data: Bytes) -> str:
     return xxhash.xxh3_128(data.data).hexdigest()
 
 
-def write_at(fd: int, data: Bytes, offset: int) -> None:
-    """Write all of ``data`` at ``offset``."""
-    done = 0
-    while done < len(data):
-        done += os.pwrite(fd, data.data[done : done + _LIMIT_BYTES], offset + done)
+def write(fd: int, buffers: Sequence[memoryview]) -> None:
+    """Write all ``buffers``, one after the other. Few system calls: each one may have to wait for the GIL."""
+    rest = [buffer for buffer in buffers if len(buffer)]
+    rest.reverse()
+    while rest:
+        written = os.writev(fd, rest[: -_MOST_BUFFERS - 1 : -1])
+        while rest and written >= len(rest[-1]):
+            written -= len(rest.pop())
+        if written:
+            rest[-1] = rest[-1][written:]
 
 
 def read_at(fd: int, into: Bytes, offset: int) -> str | None:
