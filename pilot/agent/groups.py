@@ -158,7 +158,7 @@ class Groups:
 
     def _environment(self, key: Key) -> dict[str, str]:
         mark, _, name = self._home.mark.partition("=")
-        ours = {mark: name, MARK: _group_name(key)} | dict.fromkeys(THREAD_VARIABLES, "1")
+        ours = {mark: name, MARK: _group_name(key), "PYTHONSAFEPATH": "1"} | dict.fromkeys(THREAD_VARIABLES, "1")
         return dict(os.environ) | self._fabric | ours
 
     def _clean(self, key: Key) -> None:

@@ -40,7 +40,7 @@ class Guardian:
 def start(home: homes.Home) -> Guardian:
     """Start the guardian of ``home``; it watches when this returns. Call it before becoming a subreaper."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "pilot.agent.guardian", str(home.path)],
+        [sys.executable, "-P", "-m", "pilot.agent.guardian", str(home.path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         pass_fds=[home.lock],

@@ -17,6 +17,7 @@ from pilot import __version__
 from pilot.agent import facts, guardian
 from pilot.agent import home as homes
 from pilot.agent.groups import Groups
+from pilot.agent.link import UNHEARD_S
 from pilot.agent.state import AgentState
 from pilot.agent.stops import Stops
 from pilot.agent.uplink import Uplink
@@ -103,7 +104,7 @@ class Agent:
         self._python = options.python
         self._home = home
         self._state = AgentState(options.grace_s, _on_our_clock(self._facts.walltime_end_s))
-        self._uplink = Uplink(connection, self._hello, self._ordered, lambda: self._take(CoordinatorLost()))
+        self._uplink = Uplink(connection, self._hello, self._ordered, lambda: self._take(CoordinatorLost(UNHEARD_S)))
         self._workers = Workers(home, self._take)
         self._groups = Groups(home, interface, options.provider, self._take)
         self._stops = Stops()

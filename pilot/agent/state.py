@@ -82,6 +82,9 @@ FINALIZE_LIMIT_S = 10.0
 """Rank processes may outlive their worker so long, to take leave of each other."""
 
 _NOBODY = "no worker of {} runs on this node"
+_IMPATIENT = "signal SIGINT"
+"""Somebody at a terminal: a second one ends the agent at once."""
+
 _PAUSE_SHARE = 1 / 3
 _FAREWELL_MIN_S = 60.0
 _MARGIN_SHARE = 0.1
@@ -140,9 +143,8 @@ class AgentState:
                 return self._stopped(event)
             case Noticed():
                 return self._noticed(now_s, event)
-            case CoordinatorLost():
-                self._away_since_s = now_s if self._away_since_s is None else self._away_since_s
-                return []
+            case CoordinatorLost(unheard_s):
+                return self._coordinator_lost(now_s, unheard_s)
             case Ticked():
                 return self._ticked(now_s)
             case _:
@@ -315,11 +317,18 @@ class AgentState:
             del self.groups[key]
         return [KillGeneration(*key) for key in keys]
 
+    def _coordinator_lost(self, now_s: float, unheard_s: float) -> list[Effect]:
+        """Our lease runs from when it last heard of us: after ``orphan_s`` it may start our trainers elsewhere."""
+        if self._away_since_s is None and self.welcome is not None:
+            self._away_since_s = now_s - min(unheard_s, self.welcome.orphan_s / 2)
+        return []
+
     # --- leaving ----------------------------------------------------------------------------------------------------
 
     def _noticed(self, now_s: float, event: Noticed) -> list[Effect]:
         if self._notice is not None:
-            return []
+            again = event.cause == self._notice.cause == _IMPATIENT
+            return [Exit(0, f"{event.cause}, twice")] if again else []
         self._notice = event
         self._deadline_s = now_s + event.grace_s
         if self.farewell is not None:

@@ -85,7 +85,9 @@ class Noticed:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorLost:
-    """The connection closed; another one is being tried."""
+    """The connection closed; another one is being tried. It may have been dead for ``unheard_s`` before that showed."""
+
+    unheard_s: float
 
 
 @dataclass(frozen=True, slots=True)

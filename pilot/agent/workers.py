@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -61,6 +62,8 @@ class Workers:
         """Start the worker; an order that cannot be carried out ends as a worker that could not be started."""
         try:
             self._launch(order)
+        except BrokenPipeError:
+            self.emit(WorkerEnded(order.trainer, -signal.SIGKILL, "its fork server was killed"))
         except (OSError, ValueError, UserError) as error:
             self.emit(WorkerEnded(order.trainer, None, str(error)))
 
@@ -151,8 +154,9 @@ class Workers:
                 for life in [life for life in self._lives.values() if life.number == number]:
                     self._ended(life, status)
             case "failed", [str(why)]:
-                self._give_up(python, None, f"{python} cannot run pilot.train: {why}")
+                self._give_up(python, None, f"{python} cannot run pilot.train: {why} (install this package there)")
             case "gone", [int(status)] if status < 0:
+                log.warning("the fork server of %s was killed; its workers live on", python)
                 self._give_up(python, status, "its fork server was killed")
             case "gone", [int(status)]:
                 self._give_up(python, None, f"{python} cannot run pilot.train: it ended with status {status}")

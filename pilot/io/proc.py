@@ -13,7 +13,8 @@ SHARED_MEMORY = Path("/dev/shm")
 
 _PROC = Path("/proc")
 _GONE_SUFFIX = " (deleted)"
-_SETTLE_S = 0.2
+_SETTLE_S = 0.01
+"""A process that was killed is gone after about so long."""
 
 
 def marked(*entries: str) -> list[psutil.Process]:
@@ -55,7 +56,7 @@ def kill_marked(*entries: str, limit_s: float = 5.0) -> list[int]:
     deadline_s = time.monotonic() + limit_s
     while found := marked(*entries):
         kill(found)
-        psutil.wait_procs(found, timeout=_SETTLE_S)
+        time.sleep(_SETTLE_S)
         if time.monotonic() > deadline_s:
             return [process.pid for process in found]
     return []

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import time
+import venv
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import psutil
 import pytest
+import torch
 import zmq
 
 from pilot.io import connection, proc
@@ -311,3 +313,51 @@ def test_an_orphan_leaves_after_orphan_s(stage: tuple[Coordinator, Agents], tmp_
     assert "no coordinator for 1 s" in agents.said(agent)
     assert proc.marked(peer.mark) == []
     assert agents.homes() == []
+
+
+# --- the fork server ------------------------------------------------------------------------------------------------
+
+
+def test_workers_outlive_their_fork_server(stage: tuple[Coordinator, Agents], tmp_path: Path) -> None:
+    coordinator, agents = stage
+    agent = agents.start(coordinator.file)
+    peer = coordinator.peer(agent)
+    coordinator.send(peer, launch(tmp_path, WAITS))
+    worker = running(tmp_path)
+    fork_server = psutil.Process(worker).parent()
+    assert fork_server is not None
+    fork_server.kill()
+    until(lambda: "its workers live on" in agents.said(agent), "its word of the fork server's end")
+    coordinator.send(peer, launch(tmp_path, "raise SystemExit(4)\n", trainer="t2"))
+    down = coordinator.expect(peer, WorkerDown)
+    assert (down.trainer, down.cause) == ("t2", "raised"), "by another fork server"
+    os.kill(worker, signal.SIGSEGV)
+    down = coordinator.expect(peer, WorkerDown)
+    assert (down.trainer, down.cause) == ("t1", "died")
+    assert "SIGSEGV" in down.detail
+
+
+def test_another_interpreter_without_what_training_needs_is_said_so(
+    stage: tuple[Coordinator, Agents], tmp_path: Path
+) -> None:
+    coordinator, agents = stage
+    venv.create(tmp_path / "bare", symlinks=True)
+    python = str(tmp_path / "bare/bin/python")
+    peer = coordinator.peer(agents.start(coordinator.file))
+    coordinator.send(peer, msgspec.structs.replace(launch(tmp_path, WAITS), python=python))
+    down = coordinator.expect(peer, WorkerDown)
+    assert down.cause == "raised"
+    assert f"{python} cannot run pilot.train: ModuleNotFoundError: No module named 'numpy'" in down.detail
+
+
+def test_another_interpreter_finds_this_package_and_runs(stage: tuple[Coordinator, Agents], tmp_path: Path) -> None:
+    coordinator, agents = stage
+    venv.create(tmp_path / "other", symlinks=True)
+    python = tmp_path / "other/bin/python"
+    (packages,) = (tmp_path / "other/lib").glob("python*/site-packages")
+    (packages / "more.pth").write_text(f"{Path(torch.__file__).parent.parent}\n")
+    peer = coordinator.peer(agents.start(coordinator.file))
+    script = WAITS.replace("facts = ", "print('by', sys.executable)\nfacts = ")
+    coordinator.send(peer, msgspec.structs.replace(launch(tmp_path, script), python=str(python)))
+    running(tmp_path)
+    assert f"by {python}" in next((tmp_path / "trainers/t1/logs").iterdir()).read_text()

@@ -1,0 +1,84 @@
+"""Looks into /proc at real processes."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+
+from pilot.agent.stops import Stops
+from pilot.io import proc
+
+
+def test_processes_are_found_by_all_entries_of_their_environment() -> None:
+    name = f"PILOT_TEST_{os.getpid()}"
+    one = subprocess.Popen(["sleep", "600"], env={name: "1", "MORE": "x"})
+    two = subprocess.Popen(["sleep", "600"], env={name: "1"})
+    assert {p.pid for p in proc.marked(f"{name}=1")} == {one.pid, two.pid}
+    assert [p.pid for p in proc.marked(f"{name}=1", "MORE=x")] == [one.pid]
+    assert proc.marked(f"{name}=") == []
+    assert proc.kill_marked(f"{name}=1") == []
+    assert (one.wait(), two.wait()) == (-9, -9)
+
+
+def test_a_tree_and_a_session_of_processes() -> None:
+    script = "import subprocess, time; subprocess.Popen(['sleep', '600']); print('up', flush=True); time.sleep(600)"
+    leader = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, start_new_session=True)
+    assert leader.stdout is not None
+    assert leader.stdout.readline() == b"up\n"
+    tree = proc.tree(leader.pid)
+    assert tree[0].pid == leader.pid
+    assert {p.pid for p in tree} == {p.pid for p in proc.session(leader.pid)}
+    assert len(tree) == 2
+    leader.kill()
+    leader.wait()
+    leader.stdout.close()
+    assert proc.tree(leader.pid) == []
+    (child,) = proc.session(leader.pid)
+    proc.kill([child, *tree])
+    psutil.wait_procs([child], timeout=10)
+
+
+def test_stopped_processes_are_seen() -> None:
+    process = subprocess.Popen(["sleep", "600"])
+    assert not proc.is_stopped(process.pid)
+    process.send_signal(signal.SIGSTOP)
+    end_s = time.monotonic() + 10
+    while not proc.is_stopped(process.pid):
+        assert time.monotonic() < end_s
+    process.kill()
+    process.wait()
+    assert not proc.is_stopped(process.pid)
+
+
+def test_segments_are_seen_while_they_are_mapped_and_there() -> None:
+    path = proc.SHARED_MEMORY / f"pilot test {os.getpid()}"
+    path.write_bytes(b"x" * 4096)
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 4096):
+        assert path.name in proc.segments(os.getpid())
+        proc.unlink_segments([path.name, "never-there"])
+        assert not path.exists()
+        assert path.name not in proc.segments(os.getpid())
+
+
+def test_only_orphans_are_reaped() -> None:
+    own = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, own.pid, os.WEXITED | os.WNOWAIT)
+    assert list(proc.reap_orphans([own.pid])) == []
+    orphan = subprocess.Popen(["sh", "-c", "exit 3"])
+    assert own.wait() == 0
+    os.waitid(os.P_PID, orphan.pid, os.WEXITED | os.WNOWAIT)
+    assert [(pid, os.waitstatus_to_exitcode(status)) for pid, status in proc.reap_orphans([])] == [(orphan.pid, 3)]
+    orphan.returncode = 3
+
+
+def test_the_time_since_a_process_was_first_seen_stopped() -> None:
+    stops = Stops()
+    assert stops.look(10.0, [1, 2]) == {1: 0.0, 2: 0.0}
+    assert stops.look(12.0, [2]) == {2: 2.0}
+    assert stops.look(13.0, [1, 2]) == {1: 0.0, 2: 3.0}
