@@ -6,9 +6,9 @@ Calling it once more changes nothing until another event comes.
 
 The order of thought, each line only where the ones above did not apply:
 
-=========================================================  ==========================================================
+============================================================  =======================================================
 the facts                                                  the commands
-=========================================================  ==========================================================
+============================================================  =======================================================
 the trainer ends (finished, failed, cancelled)             DissolveGroup, StopWorker everywhere, then CloseTrainer
 a target node without a worker, nobody's worker on it      StartWorker
 a pause or a checkpoint is under way                       wait
@@ -16,12 +16,13 @@ a group forms                                              wait (a loss or a not
 a group trains, none of its members stays                  PauseGroup
 a group trains, too few stay, and one has been given notice PauseGroup
 a group trains, members leave or all newcomers are ready   FormGroup, the old group trains on until the switch
-no group, state held only where it cannot stay, unsaved    WriteCheckpoint there
+no group, unsaved state held only where it cannot stay     WriteCheckpoint there
+no group, unsaved state held by too few (parked)           WriteCheckpoint there, then wait for a plan
 no group, enough holders of a state stay                   FormGroup at once
 no group, no state anywhere, all newcomers ready           FormGroup (from the newest checkpoint, or fresh)
 a worker that is not needed for any of this                StopWorker
 a node that leaves, and nobody's worker on it              ReleaseNode (the coordinator's part)
-=========================================================  ==========================================================
+============================================================  =======================================================
 """
 
 from __future__ import annotations
@@ -52,10 +53,11 @@ def reconcile(trainer: Trainer, pool: Pool) -> list[Command]:
     if trainer.closing is not None:
         return _close(trainer, trainer.closing)
     out = _start_workers(trainer, pool)
-    if trainer.pausing or trainer.writing or trainer.forming is not None:
+    if trainer.pausing or trainer.forming is not None:
         return out
-    out += _regroup(trainer, pool) if trainer.group is not None else _gather(trainer)
-    if not (trainer.pausing or trainer.writing):
+    if not trainer.writing:
+        out += _regroup(trainer, pool) if trainer.group is not None else _gather(trainer)
+    if not (trainer.pausing or _held_elsewhere_only(trainer)):
         out += _stop_surplus(trainer)
     return out
 
@@ -97,6 +99,11 @@ def _start_workers(trainer: Trainer, pool: Pool) -> list[Command]:
     return out
 
 
+def _held_elsewhere_only(trainer: Trainer) -> bool:
+    """Whether a checkpoint is awaited of a state that no worker holds that stays."""
+    return bool(trainer.writing) and not any(trainer.holds_state(node) for node in trainer.target)
+
+
 def _pending(trainer: Trainer) -> bool:
     """Whether a node of the target will be ready later."""
     return any(not trainer.ready_on(node) for node in trainer.target)
@@ -123,8 +130,9 @@ def _regroup(trainer: Trainer, pool: Pool) -> list[Command]:
 def _gather(trainer: Trainer) -> list[Command]:
     holders = trainer.holders()
     staying = [n for n in trainer.target if trainer.holds_state(n) and trainer.ready_on(n)]
-    if holders and not staying and not trainer.saved and trainer.failed_writes < WRITES_TRIED:
-        return _save(trainer, holders)
+    at_risk = not staying or trainer.parked
+    if holders and at_risk and not trainer.saved and trainer.failed_writes < WRITES_TRIED:
+        return _save(trainer, staying or holders)
     ready = [n for n in trainer.target if trainer.ready_on(n)]
     if len(ready) < trainer.spec.min_nodes or (_pending(trainer) and len(staying) < trainer.spec.min_nodes):
         return []
@@ -136,7 +144,8 @@ def _save(trainer: Trainer, holders: list[NodeId]) -> list[Command]:
     """Survivors of a broken group may differ by a step, so each writes: the newest file wins."""
     nodes = holders[:1] if trainer.synced else holders
     trainer.writing.update(nodes)
-    return [WriteCheckpoint(trainer.id, n, "its nodes are given back") for n in nodes]
+    reason = "it is parked" if trainer.parked else "its nodes are given back"
+    return [WriteCheckpoint(trainer.id, n, reason) for n in nodes]
 
 
 def _pause(trainer: Trainer, group: Group, reason: str) -> list[Command]:
@@ -151,7 +160,7 @@ def _form(trainer: Trainer, members: tuple[NodeId, ...], previous: Generation | 
 
 
 def _stop_surplus(trainer: Trainer) -> list[Command]:
-    needed = set(trainer.target)
+    needed = {*trainer.target, *trainer.writing}
     for group in (trainer.group, trainer.forming):
         if group is not None:
             needed.update(group.members)

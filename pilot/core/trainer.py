@@ -127,6 +127,11 @@ class Trainer:
             return Phase.PAUSED
         return Phase.STARTING if self.target else Phase.QUEUED
 
+    @property
+    def parked(self) -> bool:
+        """Whether it holds a state on fewer nodes than it can run on."""
+        return 0 < len(self.target) < self.spec.min_nodes and any(self.holds_state(n) for n in self.target)
+
     def holds_state(self, node: NodeId) -> bool:
         """Whether the worker on ``node`` holds a state that counts."""
         worker = self.workers.get(node)

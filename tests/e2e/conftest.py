@@ -20,7 +20,7 @@ from pilot.cli.demo.leftovers import left_behind, segments
 from pilot.io.rundir import RunDir, owner
 
 ROOT = Path(__file__).parents[2]
-REGRESSION = ROOT / "examples" / "regression.py"
+TRAIN = Path(__file__).parent / "train.py"
 LIMIT_S = 90.0
 """Everything here takes seconds; so long a deadline is for a machine that does other things, too."""
 

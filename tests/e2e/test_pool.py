@@ -13,7 +13,7 @@ from pilot.core.ids import TrainerId
 from pilot.io.journal import read, replay
 from pilot.live.monitor import Monitor
 from pilot.live.settings import settings_of
-from tests.e2e.conftest import REGRESSION, Pool
+from tests.e2e.conftest import TRAIN, Pool
 
 EPOCH_SAMPLES = 1797
 
@@ -33,7 +33,7 @@ def proved(pool: Pool, trainer: str, epochs: int) -> None:
 def test_one_of_three_is_killed_and_the_survivors_go_on(pool: Pool) -> None:
     pool.up()
     agents = [pool.agent() for _ in range(3)]
-    name = pool.submit(REGRESSION, "--epochs", "12", "--step-s", "0.03")
+    name = pool.submit(TRAIN, "--epochs", "12", "--step-s", "0.03")
     pool.until_step(name, 20, nodes=3)
     pool.kill_tree(agents[1])
     pool.until_step(name, 40, nodes=2)
@@ -46,7 +46,7 @@ def test_one_of_three_is_killed_and_the_survivors_go_on(pool: Pool) -> None:
 def test_all_are_killed_and_it_resumes_from_the_newest_checkpoint(pool: Pool) -> None:
     pool.up()
     agents = [pool.agent() for _ in range(2)]
-    name = pool.submit(REGRESSION, "--epochs", "12", "--step-s", "0.03")
+    name = pool.submit(TRAIN, "--epochs", "12", "--step-s", "0.03")
     pool.until_step(name, 40, nodes=2)
     for agent in agents:
         pool.kill_tree(agent)
@@ -62,7 +62,7 @@ def test_all_are_killed_and_it_resumes_from_the_newest_checkpoint(pool: Pool) ->
 def test_all_are_preempted_with_notice_and_nothing_is_lost(pool: Pool) -> None:
     pool.up()
     agents = [pool.agent() for _ in range(2)]
-    name = pool.submit(REGRESSION, "--epochs", "12", "--step-s", "0.03")
+    name = pool.submit(TRAIN, "--epochs", "12", "--step-s", "0.03")
     pool.until_step(name, 30, nodes=2)
     for agent in agents:
         agent.send_signal(signal.SIGTERM)
@@ -79,7 +79,7 @@ def test_all_are_preempted_with_notice_and_nothing_is_lost(pool: Pool) -> None:
 def test_too_few_survivors_park_and_go_on_when_a_pilot_comes(pool: Pool) -> None:
     pool.up()
     agents = [pool.agent() for _ in range(2)]
-    name = pool.submit(REGRESSION, "--epochs", "10", "--step-s", "0.03", options=("--min-nodes", "2"))
+    name = pool.submit(TRAIN, "--epochs", "10", "--step-s", "0.03", options=("--min-nodes", "2"))
     pool.until_step(name, 20, nodes=2)
     pool.kill_tree(agents[0])
     pool.until("it is paused", lambda s: s["trainers"][0]["phase"] == "paused")
@@ -95,7 +95,7 @@ def test_a_script_that_raises_has_failed_and_the_others_go_on(pool: Pool, tmp_pa
     pool.up()
     pool.agent()
     pool.agent()
-    good = pool.submit(REGRESSION, "--epochs", "6", "--step-s", "0.02")
+    good = pool.submit(TRAIN, "--epochs", "6", "--step-s", "0.02")
     pool.until_step(good, 5, nodes=2)
     broken = pool.submit(bad)
     status = pool.until("it has failed", lambda s: s["trainers"][1]["phase"] == "failed")
@@ -121,7 +121,7 @@ def test_a_process_that_dies_three_times_without_a_step_has_failed(pool: Pool, t
 
 def test_an_edited_script_is_refused_for_newcomers(pool: Pool, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
-    script.write_text(REGRESSION.read_text())
+    script.write_text(TRAIN.read_text())
     pool.up()
     pool.agent()
     name = pool.submit(script, "--epochs", "8", "--step-s", "0.03")
@@ -138,7 +138,7 @@ def test_a_killed_coordinator_is_noticed_and_the_agents_leave_nothing(pool: Pool
     pool.orphan_s = 5.0
     pool.up()
     agents = [pool.agent() for _ in range(2)]
-    name = pool.submit(REGRESSION, "--epochs", "500", "--step-s", "0.03")
+    name = pool.submit(TRAIN, "--epochs", "500", "--step-s", "0.03")
     pool.until_step(name, 20, nodes=2)
     coordinator = pool.coordinator()
     assert coordinator is not None
