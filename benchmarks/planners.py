@@ -3,8 +3,8 @@
     python -m benchmarks.planners --json planners.json
 
 The trainers have the scaling curves of FreeTrain's Table 2 (scaling efficiency as objective) and random node counts
-that meet all constraints (as in FreeTrain §3.6). ``total`` is the whole call, ``build`` the making and writing of the model,
-``solve`` the solver.
+that meet all constraints (as in FreeTrain §3.6). ``total`` is the whole call, ``build`` the making and writing
+of the model, ``solve`` the solver.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def _try(
 ) -> Outcome:
     try:
         return solve(problem, deadline_s, solver, formulation, incumbent)
-    except PilotError as error:
+    except (PilotError, OSError) as error:
         log.warning("solver %s: %s; the plan is the best that is known without it", solver, error)
         return Outcome()
 

@@ -8,12 +8,14 @@ under a status line that says so.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -132,7 +134,7 @@ def highs(lp: Path, limit_s: float, start: Mapping[str, float]) -> Answer:
     status, info = solver.getModelStatus(), solver.getInfo()
     if status not in (HighsModelStatus.kOptimal, HighsModelStatus.kTimeLimit):
         raise SolverError(f"no solution, it says {status.name!r}")
-    bound = float(info.mip_dual_bound)
+    bound = _finite(info.mip_dual_bound)
     if info.primal_solution_status != SolutionStatus.kSolutionStatusFeasible:
         return Answer(proved=False, values=None, bound=bound)
     values = dict(zip(names, solver.getSolution().col_value, strict=True))
@@ -188,9 +190,13 @@ def _columns(row: str, text: str) -> dict[str, float]:
 def _last_number(pattern: str, log: str) -> float | None:
     found = re.findall(pattern, log, re.MULTILINE)
     try:
-        return float(found[-1]) if found else None
+        return _finite(found[-1]) if found else None
     except ValueError:
         return None
+
+
+def _finite(number: str | float) -> float | None:
+    return float(number) if math.isfinite(float(number)) else None
 
 
 def _last_line(text: str) -> str:
@@ -198,6 +204,7 @@ def _last_line(text: str) -> str:
     return lines[-1].strip()[:200] if lines else "nothing"
 
 
+@cache
 def _cbc_program() -> str:
     from cbcbox import cbc_bin_path
 
