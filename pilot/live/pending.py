@@ -79,8 +79,11 @@ class Pending:
         match command:
             case Solve():
                 self.solve = command
-            case StartWorker() | StopWorker():
+            case StartWorker():
                 self.workers[command.trainer, command.node] = (command, now_s)
+            case StopWorker():
+                self.workers[command.trainer, command.node] = (command, now_s)
+                self.writing.pop((command.trainer, command.node), None)
             case FormGroup():
                 of = (command.trainer, command.generation)
                 self.forming[of] = (command, now_s)
