@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from pilot.core.curve import Curve
 from pilot.core.problem import Candidate, Plan, PlanStatus, Problem
 from pilot.planners.choice import best_known, plan_of
+from pilot.planners.pieces import NO_GAIN
 
 _DIGITS = 12
 """Decimal digits of the largest gain that count."""
@@ -71,7 +72,7 @@ def _keys(problem: Problem) -> list[tuple[NDArray[np.int64], int]]:
     peak = max((_peak(gain) for gain in gains), default=0.0)
     factor = len(gains) + 1
     digits = min(_DIGITS, math.floor(_KEY_DIGITS - 2 * math.log10(factor)))
-    unit = 10.0 ** (math.ceil(math.log10(peak)) - digits) if peak else 1.0
+    unit = 10.0 ** (math.ceil(math.log10(max(peak, NO_GAIN))) - digits)
     return [(_key(gain, unit, factor), gain[2]) for gain in gains]
 
 

@@ -29,7 +29,7 @@ from pyomo.environ import ConcreteModel, Constraint, NonNegativeIntegers, Object
 
 from pilot.core.errors import SolverError
 from pilot.core.problem import Candidate, Problem
-from pilot.planners.pieces import pieces
+from pilot.planners.pieces import NO_GAIN, pieces
 
 LARGEST_GAIN = 1e6
 """The objective is scaled so that its largest coefficient is this: solvers' tolerances are absolute."""
@@ -89,7 +89,7 @@ def add_objective(m: ConcreteModel, problem: Problem) -> None:
     gains = [piece.gain - idle[k] for k, piece in m.pieces]
     peak = max(abs(g) + abs(p.slope) * (p.last - p.first) for g, (_, p) in zip(gains, m.pieces, strict=True))
     m.constant = sum(gain * len(kind) for gain, kind in zip(idle, m.kinds, strict=True))
-    m.scale = LARGEST_GAIN / peak if peak > 0 else 1.0
+    m.scale = LARGEST_GAIN / max(peak, NO_GAIN)
     use = [m.scale * gain for gain in gains]
     more = [m.scale * m.pieces[i][1].slope for i in m.more]
     m.value = Objective(expr=_linear([*use, *more], [*m.use.values(), *m.more.values()]), sense=maximize)

@@ -30,6 +30,7 @@ from pyomo.environ import (
 
 from pilot.core.problem import Candidate, Problem
 from pilot.planners.model import LARGEST_GAIN
+from pilot.planners.pieces import NO_GAIN
 
 
 def build(problem: Problem) -> ConcreteModel:
@@ -126,7 +127,7 @@ def add_objective(m: ConcreteModel) -> None:
     """Value in ``t_fwd_s`` less what rescaling costs at the old rate (FreeTrain eq. 16)."""
     held = [c.value_at(c.current_nodes) for c in m.candidates]
     peak = max(m.t_fwd_s * max(o for _, o in _points(c)) for c in m.candidates)
-    m.constant, m.scale = 0.0, LARGEST_GAIN / peak if peak > 0 else 1.0
+    m.constant, m.scale = 0.0, LARGEST_GAIN / max(peak, NO_GAIN)
     value = quicksum(m.t_fwd_s * m.O[j] - held[j] * m.R[j] for j in m.trainers)
     m.value = Objective(expr=m.scale * value, sense=maximize)
 

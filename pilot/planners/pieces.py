@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from pilot.core.problem import Candidate
 
+NO_GAIN = 1e-200
+"""Where no gain is larger, none counts: so scales stay finite."""
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:

@@ -23,6 +23,7 @@ GIVEN = {
     "fewer nodes than are held": problem(5, candidate(3, 2, 6, BENT), candidate(4, 1, 8)),
     "parked": problem(5, candidate(1, 3, 6, BENT), candidate(2, 2, 8)),
     "worthless": problem(4, candidate(1, curve=Curve.of([(4, 0)])), candidate(0, curve=Curve.of([(1, 0)]))),
+    "next to worthless": problem(3, candidate(curve=Curve.of([(1, 1e-310)])), candidate(curve=Curve.of([(1, 0)]))),
 }
 
 
