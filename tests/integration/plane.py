@@ -31,6 +31,7 @@ from pilot.io import wire
 DEADLINE_S = 60.0
 _Message = TypeVar("_Message")
 _LENGTH_BYTES = 4
+_cold = multiprocessing.get_context("spawn")
 _warm = multiprocessing.get_context("forkserver")
 _warm.set_forkserver_preload(["torch", "torch.utils.data", "pilot.train"])
 
@@ -89,15 +90,18 @@ class Plane:
 
     # --- what a pilot does -------------------------------------------------------------------------------------------
 
-    def start(self, count: int = 1) -> list[Node]:
-        """Start ``count`` nodes with a worker each, and wait until all are warm."""
-        nodes = [self._start_one(f"n{len(self.nodes) + i}") for i in range(count)]
+    def start(self, count: int = 1, *, cold: bool = False) -> list[Node]:
+        """Start ``count`` nodes with a worker each, and wait until all are warm.
+
+        They are forked from a process that has torch imported, or started ``cold`` like any Python program.
+        """
+        nodes = [self._start_one(f"n{len(self.nodes) + i}", cold) for i in range(count)]
         self.nodes += nodes
         for node in nodes:
             self.wait(lambda node=node: bool(node.heard(wire.WorkerUp)), f"{node.name} is warm")
         return nodes
 
-    def _start_one(self, name: str) -> Node:
+    def _start_one(self, name: str, cold: bool) -> Node:
         ours, theirs = socket.socketpair()
         path = self.folder / f"{name}.sock"
         log = self.folder / f"{name}.log"
@@ -108,7 +112,8 @@ class Plane:
             "PILOT_CHECKPOINT_INTERVAL_S": str(self.interval_s),
             "PILOT_CHECKPOINTS_KEPT": "3",
         }
-        process = _warm.Process(target=_work, args=(self.command, environment, theirs, log), daemon=False)
+        make = _cold.Process if cold else _warm.Process
+        process = make(target=_work, args=(self.command, environment, theirs, log), daemon=False)
         process.start()
         theirs.close()
         return Node(name, process, ours, path, log)

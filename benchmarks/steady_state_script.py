@@ -1,0 +1,81 @@
+"""What a rank of the steady-state benchmark runs: rounds of an elastic session and of DDP in turn, in one process."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
+
+import pilot.train
+from benchmarks.subjects import BATCH, data, make, sgd
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--subject", required=True)
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--rounds", type=int, required=True)
+    parser.add_argument("--folder", type=Path, required=True)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    samples = data(arguments.subject, arguments.steps * BATCH * 2)
+
+    model = make(arguments.subject)
+    optimizer = sgd(model)
+    session = pilot.train.session(model, optimizer, lr_rule="none")
+    loader = session.loader(samples, batch_size=BATCH)
+    rounds = []
+    plain: Plain | None = None
+    for _ in session.epochs(arguments.rounds):
+        plain = plain or Plain(arguments.subject, samples, arguments.folder, session.rank)
+        times, waits = [], []
+        for x, y in loader:
+            started_s = time.perf_counter()
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            backward_s = time.perf_counter()
+            session.step(loss)
+            waits.append(time.perf_counter() - backward_s)
+            times.append(time.perf_counter() - started_s)
+        rounds.append({"pilot_s": times, "step_s": waits, "ddp_s": plain.epoch()})
+        (arguments.folder / f"rank{session.rank}.json").write_text(json.dumps(rounds))
+
+
+class Plain:
+    """The same loop with DDP over gloo."""
+
+    def __init__(self, subject: str, samples: torch.utils.data.TensorDataset, folder: Path, rank: int) -> None:
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
+        self._model = DistributedDataParallel(make(subject))
+        self._optimizer = sgd(self._model)
+        sampler: DistributedSampler[object] = DistributedSampler(samples)
+        self._loader: Iterable[tuple[torch.Tensor, torch.Tensor]] = DataLoader(samples, BATCH, sampler=sampler)
+
+    def epoch(self) -> list[float]:
+        """Seconds of each step."""
+        dist.barrier()
+        times = []
+        for x, y in self._loader:
+            started_s = time.perf_counter()
+            self._optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(self._model(x), y)
+            loss.backward()
+            self._optimizer.step()
+            times.append(time.perf_counter() - started_s)
+        dist.barrier()
+        return times
+
+
+if __name__ == "__main__":
+    main()

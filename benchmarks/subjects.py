@@ -1,0 +1,64 @@
+"""Models and data that the data plane's benchmarks train."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+BATCH = 32
+
+
+def mlp(layers: int, width: int) -> nn.Module:
+    """About layers · width² parameters."""
+    blocks = [module for _ in range(layers) for module in (nn.Linear(width, width), nn.ReLU())]
+    return nn.Sequential(*blocks, nn.Linear(width, 10))
+
+
+def cnn() -> nn.Module:
+    """A small CNN on 1 × 16 × 16 images."""
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 16, 16)),
+        nn.Conv2d(1, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64 * 64, 128),
+        nn.ReLU(),
+        nn.Linear(128, 10),
+    )
+
+
+def many() -> nn.Module:
+    """300 small tensors."""
+    return nn.Sequential(*(module for _ in range(149) for module in (nn.Linear(64, 64), nn.ReLU())), nn.Linear(64, 10))
+
+
+SUBJECTS = {
+    "1M": (lambda: mlp(4, 512), 512),
+    "25M": (lambda: mlp(6, 2048), 2048),
+    "100M": (lambda: mlp(6, 4096), 4096),
+    "small CNN": (cnn, 256),
+    "300 small tensors": (many, 64),
+}
+"""Name → (maker of the model, width of its input)."""
+
+
+def make(name: str) -> nn.Module:
+    """A subject's model, the same in each process."""
+    torch.manual_seed(0)
+    return SUBJECTS[name][0]()
+
+
+def data(name: str, samples: int) -> TensorDataset:
+    """Random inputs and labels for it."""
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(samples, SUBJECTS[name][1], generator=generator)
+    return TensorDataset(inputs, torch.randint(0, 10, (samples,), generator=generator))
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    """SGD with momentum: state as large as the model."""
+    return torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
