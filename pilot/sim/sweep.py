@@ -17,6 +17,7 @@ from pilot.core.coordinator import Coordinator, CoordinatorConfig
 from pilot.core.errors import UserError
 from pilot.core.objective import Objective
 from pilot.core.pool import NODE_ORDERS
+from pilot.io.prctl import die_with_parent
 from pilot.planners import make
 from pilot.sim.accounting import Accounting
 from pilot.sim.driver import Completions, SimConfig, Simulation
@@ -89,6 +90,8 @@ def run_case(
     """
     changes, submissions = read_changes(inputs.events), _workload(inputs, case)
     until_s = changes[-1].time_s if inputs.until_s is None else inputs.until_s
+    if until_s <= 0:
+        raise UserError(f"{inputs.events}: all of its events are at time 0; say how long to replay (--hours)")
     config = SimConfig(until_s, Accounting(case.accounting), Completions(case.completions), case.solver_latency_s)
     planner = make(case.planner, case.solver, solve_limit_s)
     core = Coordinator(_core_config(case, objective_of))
@@ -168,9 +171,10 @@ _process: list[tuple[Callable[[], bool], Callable[[int, float], None]]] = []
 
 
 def _begin_process(stop: multiprocessing.synchronize.Event, shares: list[float], parent: int) -> None:
-    # Ctrl-C reaches the whole process group; the parent alone decides what it means. A parent that is gone is one, too.
+    # Ctrl-C reaches the whole process group; the parent alone decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _process.append((lambda: stop.is_set() or os.getppid() != parent, shares.__setitem__))
+    die_with_parent(parent)
+    _process.append((stop.is_set, shares.__setitem__))
 
 
 def _run_in_process(inputs: Inputs, objective_of: ObjectiveOf, solve_limit_s: float, index: int, case: Case) -> Replay:
