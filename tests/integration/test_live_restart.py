@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 from pilot import __version__
 from pilot.core.coordinator import Coordinator
 from pilot.io import wire
+from pilot.io.client import request
 from pilot.io.connection import load
 from pilot.io.journal import read, replay
 from pilot.live.settings import settings_of
@@ -186,3 +188,22 @@ def test_a_signal_drains_and_a_second_one_ends_at_once(live: Pool) -> None:
     live.process.send_signal(signal.SIGINT)
     assert live.ended() == 0
     assert "second signal" in live.log()
+
+
+def test_a_disk_that_is_full_ends_it_in_one_line_and_nothing_wrong_is_kept(live: Pool) -> None:
+    trainer, peers = running(live, 1)
+    journal = live.run_dir / "journal.jsonl"
+    assert live.process is not None
+    resource.prlimit(live.process.pid, resource.RLIMIT_FSIZE, (journal.stat().st_size + 20, resource.RLIM_INFINITY))
+    launch = {"script": "/s.py", "script_sha256": "", "arguments": [], "cwd": "/", "python": "p", "environment": {}}
+    reply = request(live.file, "submit", {**launch, "name": "b"}, DEADLINE_S)
+    assert "cannot write the journal" in reply.error
+    assert live.ended() == 1
+    assert live.process.stderr is not None
+    assert live.process.stderr.read().count("\n") == 1
+    live.up()
+    assert [t["trainer"] for t in live.ask("list")] == [trainer]
+    back(live, peers[0], trainer, 1, 5).say(wire.Report(trainer, 1, 6, 0, 60))
+    until(lambda: live.trainer(trainer)["step"] == 6)
+    assert live.submit(name="b") == "b"
+    replays(live)
