@@ -46,8 +46,7 @@ def ls(paths: tuple[Path, ...], as_json: bool) -> None:
 @command.command("verify")
 @click.argument("paths", type=PATH, nargs=-1, required=True)
 @JSON
-@click.pass_context
-def verify(context: click.Context, paths: tuple[Path, ...], as_json: bool) -> None:
+def verify(paths: tuple[Path, ...], as_json: bool) -> int:
     """Read every byte of the checkpoints in PATHS and compare it with its checksum. Exit status 1 if one is damaged.
 
     \b
@@ -64,7 +63,7 @@ def verify(context: click.Context, paths: tuple[Path, ...], as_json: bool) -> No
             click.echo(f"{file}  {'damaged' if problems else 'ok'}")
             for problem in problems:
                 click.echo(f"  {problem}")
-    context.exit(1 if any(found.values()) else 0)
+    return 1 if any(found.values()) else 0
 
 
 @command.command("show")

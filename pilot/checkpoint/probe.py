@@ -1,0 +1,40 @@
+"""What a file system can do for checkpoints: for ``pilot doctor``."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from pilot.checkpoint import store
+from pilot.core.errors import CheckpointError
+
+PROBE_BYTES = 1_000_000
+
+
+def locking_problem(directory: Path) -> str | None:
+    """What HDF5 says when it locks a file in ``directory``; None where locking works."""
+    with tempfile.TemporaryDirectory(prefix=".pilot-", dir=directory) as folder:
+        try:
+            with h5py.File(Path(folder) / "locked.h5", "w", locking=True) as file:
+                file["probe"] = 1
+        except OSError as error:
+            return str(error).partition("\n")[0]
+    return None
+
+
+def write_seconds(directory: Path) -> float:
+    """Seconds for publishing a small checkpoint in ``directory``; it is read back, verified and removed.
+
+    Raises
+    ------
+    CheckpointError : it was not written, or what was read is not what was written
+    """
+    numbers = np.random.default_rng(0).integers(0, 256, PROBE_BYTES, np.uint8)
+    with tempfile.TemporaryDirectory(prefix=".pilot-", dir=directory) as folder:
+        written = store.write(Path(folder), 1, 1, {"numbers": numbers}, kept=1)
+        if not np.array_equal(store.load(written.path).state["numbers"], numbers):
+            raise CheckpointError(f"a checkpoint in {directory} reads otherwise than it was written")
+    return written.seconds

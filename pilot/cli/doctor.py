@@ -1,0 +1,52 @@
+"""``pilot doctor``: what would go wrong here, and how to mend it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pilot.cli.pool import json_option, run_dir_option
+
+if TYPE_CHECKING:
+    from pilot.live.finding import Finding
+
+_COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
+
+
+@click.command("doctor")
+@click.option("--site", default="local", show_default=True, envvar="PILOT_SITE", help="A site's name or file.")
+@run_dir_option
+@json_option
+def command(site: str, run_dir: Path | None, as_json: bool) -> int:
+    """Check on this host what goes wrong in practice. Exit status 1 if something must be mended.
+
+    MPI and its fabric, the solvers, limits on tasks and files, the run directory's file system (locks, checkpoints,
+    space, quota), clocks, interfaces and ports, the scheduler and its queue. Nothing is submitted, nothing is left.
+
+    \b
+    Example:
+      pilot doctor --site polaris
+    """
+    from pilot.io.rundir import default_path
+    from pilot.io.site_files import load_site
+    from pilot.live.doctor import examine
+
+    loaded = load_site(site)
+    findings = []
+    for finding in examine(loaded, (run_dir or default_path(loaded.name)).absolute()):
+        findings.append(finding)
+        if not as_json:
+            _print(finding)
+    if as_json:
+        rows = [{"check": f.check, "grade": f.grade, "seen": f.seen, "remedy": f.remedy} for f in findings]
+        click.echo(json.dumps(rows, indent=2))
+    return 1 if any(finding.grade == "fail" for finding in findings) else 0
+
+
+def _print(finding: Finding) -> None:
+    remedy = f"; {finding.remedy}" if finding.remedy else ""
+    grade = click.style(f"{finding.grade:4}", fg=_COLOURS[finding.grade])
+    click.echo(f"{grade}  {finding.check:14}  {finding.seen}{remedy}")

@@ -1,0 +1,41 @@
+"""What ``pilot doctor`` found out: a grade, what was seen, and how to mend it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Grade(StrEnum):
+    """How bad it is."""
+
+    OK = "ok"
+    WARN = "warn"
+    """It works now, and will hurt some day or in some use."""
+    FAIL = "fail"
+    """Pilots, training or recovery will not work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line for the user; ``remedy`` is empty where nothing needs mending."""
+
+    check: str
+    grade: Grade
+    seen: str
+    remedy: str = ""
+
+
+def ok(check: str, seen: str) -> Finding:
+    """Nothing to mend."""
+    return Finding(check, Grade.OK, seen)
+
+
+def warn(check: str, seen: str, remedy: str) -> Finding:
+    """To be mended some day."""
+    return Finding(check, Grade.WARN, seen, remedy)
+
+
+def fail(check: str, seen: str, remedy: str) -> Finding:
+    """To be mended now."""
+    return Finding(check, Grade.FAIL, seen, remedy)
