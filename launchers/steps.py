@@ -20,7 +20,7 @@ def agent_command(site: Site, connection: str, python: str = sys.executable) -> 
     """
     options = ["--interface", site.interface] if site.interface else []
     options += ["--fabric", site.fabric] if site.fabric != "tcp" else []
-    return shlex.join([site.python or python, "-m", "pilot.cli.main", "agent", "--connection", connection, *options])
+    return shlex.join([site.python or python, "-m", "pilot", "agent", "--connection", connection, *options])
 
 
 def step(site: Site, command: str) -> str:

@@ -178,7 +178,7 @@ class Lab:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _is_mine(self, process: psutil.Process) -> bool:
-        """A daemon, a step's daemon (it empties its environment, but stays in its slurmd's folder), or part of a job."""
+        """A daemon, a step's daemon (without environment, but it stays in its slurmd's folder), part of a job."""
         try:
             if process.status() == psutil.STATUS_ZOMBIE:
                 return False
@@ -200,7 +200,7 @@ class Lab:
             for top in Path("/sys/fs/cgroup").glob(f"*/slurm_{node}"):
                 for folder, _, _ in os.walk(top, topdown=False):
                     with suppress(OSError):
-                        os.rmdir(folder)
+                        Path(folder).rmdir()
 
     def _start_munge(self) -> None:
         key = self.folder / "munge.key"

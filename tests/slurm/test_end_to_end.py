@@ -1,0 +1,170 @@
+"""Real pilots in a real preemptable queue, real training, and whatever can befall them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.e2e.conftest import TRAIN
+from tests.e2e.test_pool import proved
+from tests.slurm.conftest import SlurmPool, high_priority, start_delay_s
+from tests.slurm.lab import Lab, LabConfig
+
+EPOCHS = 400
+AT_ONCE = LabConfig(grace_s=0, user_signal=False)
+NO_SIGNAL = LabConfig(user_signal=False)
+
+
+def submit(pool: SlurmPool, max_nodes: int, epochs: int = EPOCHS) -> str:
+    """A trainer that can use ``max_nodes`` nodes. All share this machine's cores, so its curve is given."""
+    curve = pool.folder / "curve.csv"
+    curve.write_text("1,100\n2,190\n3,270\n6,500\n")
+    options = ("--max-nodes", str(max_nodes), "--curve", str(curve), "--fixed-curve")
+    return pool.submit(TRAIN, "--epochs", str(epochs), "--step-s", "0.05", options=options)
+
+
+def trains(pool: SlurmPool, name: str, nodes: int) -> None:
+    """Wait until the trainer does ten steps more on so many nodes."""
+    pool.until_step(name, pool.trainer(name)["step"] + 10, nodes)
+
+
+def lost_nothing(pool: SlurmPool, *names: str) -> None:
+    """No step that a rank had done had to be done again."""
+    for name in names:
+        trainer = pool.trainer(name)
+        assert trainer["lost_steps"] == 0, trainer
+
+
+def test_a_preemption_costs_no_step_and_the_other_job_starts_within_the_grace(lab: Lab, pool: SlurmPool) -> None:
+    pool.up_on(6)
+    first, second = submit(pool, 3), submit(pool, 3)
+    trains(pool, first, 3)
+    trains(pool, second, 3)
+    _, note, submitted_s = high_priority(lab, "-N2", run_s=8)
+    assert start_delay_s(note, submitted_s) < lab.config.grace_s
+    pool.until_ended("preempted", 2)
+    pool.until_pilots(6)
+    trains(pool, first, 3)
+    trains(pool, second, 3)
+    lost_nothing(pool, first, second)
+    status = pool.status()
+    assert status["keeper"]["endings"] == {"preempted": 2}
+    assert sum(trainer["preemptions"] for trainer in status["trainers"]) >= 1
+    assert sum(trainer["losses"] for trainer in status["trainers"]) == 0
+
+
+@pytest.mark.parametrize("lab", [AT_ONCE, NO_SIGNAL], indirect=True, ids=["no grace", "no user signal"])
+def test_a_preemption_by_sigterm_only(lab: Lab, pool: SlurmPool) -> None:
+    pool.up_on(3, notice_signal=None)
+    name = submit(pool, 3)
+    trains(pool, name, 3)
+    _, note, submitted_s = high_priority(lab, "-N5")
+    assert start_delay_s(note, submitted_s) < lab.config.grace_s + lab.config.kill_wait_s
+    pool.until_ended("preempted", 2)
+    pool.until_pilots(3)
+    trains(pool, name, 3)
+    lost_nothing(pool, name)
+    assert pool.status()["keeper"]["endings"] == {"preempted": 2}
+
+
+@pytest.mark.parametrize("lab", [NO_SIGNAL], indirect=True)
+def test_a_preemption_that_only_the_poll_shows(lab: Lab, pool: SlurmPool) -> None:
+    """Without a step and without a signal, the job itself hears nothing before its grace is over."""
+    pool.up_on(3, notice_signal=None, launcher="simple")
+    name = submit(pool, 3)
+    trains(pool, name, 3)
+    _, note, submitted_s = high_priority(lab, "-N5")
+    assert start_delay_s(note, submitted_s) < lab.config.grace_s
+    log = (pool.run_dir / "coordinator.log").read_text()
+    assert "the scheduler preempts it" in log
+    pool.until_ended("preempted", 2)
+    pool.until_pilots(3)
+    trains(pool, name, 3)
+    lost_nothing(pool, name)
+
+
+def test_a_requeued_job_comes_back_as_a_new_life_of_it(lab: Lab, pool: SlurmPool) -> None:
+    pool.up_on(2, partition="requeue", requeue=True)
+    name = submit(pool, 2)
+    trains(pool, name, 2)
+    job = pool.job_on(lab.nodes[0])
+    lab.run("scontrol", "requeue", job)
+    pool.until("the requeued job is back", lambda s: any(restarted(lab, job, n["node"]) for n in s["pool"]))
+    trains(pool, name, 2)
+    lost_nothing(pool, name)
+
+
+def restarted(lab: Lab, job: str, node: str) -> bool:
+    """Whether the pilot on ``node`` is of a later life of ``job``."""
+    host = node.split(".")[0]
+    return f"JobId={job} " in (shown := lab.run("scontrol", "show", "job", job)) and (
+        "Restarts=1" in shown and f"NodeList={host}" in shown
+    )
+
+
+def test_a_job_that_somebody_cancels_is_replaced(lab: Lab, pool: SlurmPool) -> None:
+    pool.up_on(3)
+    name = submit(pool, 3)
+    trains(pool, name, 3)
+    lab.run("scancel", pool.job_on(lab.nodes[0]))
+    pool.until_ended("cancelled", 1)
+    pool.until_pilots(3)
+    trains(pool, name, 3)
+    lost_nothing(pool, name)
+
+
+def test_pilots_leave_in_good_order_before_their_wall_time_ends(lab: Lab, pool: SlurmPool) -> None:
+    pool.up_on(2, walltime="00:02:00", walltime_min=None, notice_signal=None)
+    name = submit(pool, 2, epochs=4000)
+    trains(pool, name, 2)
+    pool.until_ended("wall time", 2)
+    pool.until_pilots(2)
+    trains(pool, name, 2)
+    lost_nothing(pool, name)
+    assert "TIMEOUT" not in lab.run("squeue", "-h", "-t", "all", "-o", "%T")
+
+
+def test_a_node_that_dies_is_a_loss_and_its_pilot_is_replaced(lab: Lab, pool: SlurmPool) -> None:
+    pool.up_on(3)
+    name = submit(pool, 3)
+    trains(pool, name, 3)
+    dead = lab.nodes[0]
+    lab.kill_node(dead)
+    trains(pool, name, 2)
+    pool.until_ended("node failed", 1)
+    pool.until_pilots(3)
+    assert not any(node["host"] == dead for node in pool.status()["pool"])
+    trains(pool, name, 3)
+    lost_nothing(pool, name)
+    lab.start_node(dead)
+
+
+def test_all_pilots_preempted_at_once_lose_nothing(lab: Lab, pool: SlurmPool) -> None:
+    pool.up_on(6)
+    first, second = submit(pool, 3, epochs=40), submit(pool, 3, epochs=40)
+    trains(pool, first, 3)
+    trains(pool, second, 3)
+    _, note, submitted_s = high_priority(lab, "-N6")
+    assert start_delay_s(note, submitted_s) < lab.config.grace_s
+    pool.until_ended("preempted", 6)
+    pool.until_pilots(6)
+    for name in (first, second):
+        assert pool.pilot("wait", name).stdout == f"{name} finished\n"
+        lost_nothing(pool, name)
+        assert pool.trainer(name)["redone_steps"] == 0
+        proved(pool, name, 40)
+
+
+def test_a_batch_script_of_ones_own_joins_the_pool(lab: Lab, pool: SlurmPool) -> None:
+    pool.up_on(1)
+    script = pool.folder / "own.sh"
+    script.write_text(pool.pilot("sites", "show", pool.folder / "lab.py", "--own-script").stdout)
+    own = lab.sbatch(str(script))
+    status = pool.until_pilots(2)
+    assert own in [pilot["job"] for pilot in status["pilots"]]
+    assert status["keeper"]["running"] == 1
+    name = submit(pool, 2)
+    trains(pool, name, 2)
+    lab.run("scancel", own)
+    pool.until_pilots(1)
+    trains(pool, name, 1)
+    lost_nothing(pool, name)
