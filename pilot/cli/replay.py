@@ -66,7 +66,7 @@ def _sweep(
     default="given",
 )
 @_sweep("--t-fwd", "t_fwd_s", _number, "SECONDS", "Forward-looking time.", default="120")
-@_sweep("--max-parallel", "max_parallel", int, "N", "Trainers at once (Pj_max).", default="10")
+@_sweep("--max-parallel", "max_parallel", int, "COUNTS", "Trainers at once (Pj_max).", default="10")
 @_sweep("--rescale-scale", "rescale_scale", _number, "FACTORS", "Multiply rescale costs.", default="1")
 @_sweep("--solver-latency", "solver_latency_s", _number, "SECONDS", "A plan comes so late.", default="0")
 @_sweep("--node-order", "node_order", str, "NAMES", "hostname or join.", default="hostname")

@@ -39,7 +39,9 @@ def command() -> None:
 @click.option("--plot", type=FILE, help="Write fragment lengths, pool size and chance of preemption to this image.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def stats(events: Path, nodes: int | None, plot: Path | None, as_json: bool) -> None:
-    """What the trace EVENTS is like: FreeTrain's Table 1, Fig 1 and Fig 7a.
+    """Describe a trace.
+
+    The columns of FreeTrain's Table 1, fragment lengths (Fig 1), pool sizes, chance of a preemption (Fig 7a).
 
     \b
     Example:
@@ -74,7 +76,9 @@ def synth(
     seed: int,
     as_json: bool,
 ) -> None:
-    """Write a synthetic trace to OUTPUT and compare its distributions with its source's.
+    """Make a synthetic trace.
+
+    It is written to OUTPUT, and its distributions are compared with its source's.
 
     \b
     Examples:
@@ -136,7 +140,9 @@ def _print_comparison(
 @click.argument("output", type=FILE)
 @HANDOVER
 def from_swf(log: Path, output: Path, handover_s: float) -> None:
-    """Make a trace from LOG in the Standard Workload Format (its node placement is simulated: first fit).
+    """Make a trace from an SWF log.
+
+    LOG is in the Standard Workload Format, which has no node names: placement is simulated, first fit.
 
     \b
     Example:
@@ -153,7 +159,7 @@ def from_swf(log: Path, output: Path, handover_s: float) -> None:
 @NODES_FILE
 @HANDOVER
 def from_sacct(log: Path, output: Path, nodes_file: Path | None, handover_s: float) -> None:
-    """Make a trace from LOG, Slurm's accounting.
+    """Make a trace from Slurm's accounting.
 
     \b
     Example:
@@ -172,7 +178,9 @@ def from_sacct(log: Path, output: Path, nodes_file: Path | None, handover_s: flo
 @NODES_FILE
 @HANDOVER
 def from_pbs(logs: tuple[Path, ...], output: Path, nodes_file: Path | None, handover_s: float) -> None:
-    """Make a trace from LOGS, the PBS server's accounting files of consecutive days.
+    """Make a trace from PBS accounting.
+
+    LOGS are the server's accounting files of consecutive days.
 
     \b
     Example:
@@ -191,7 +199,9 @@ def from_pbs(logs: tuple[Path, ...], output: Path, nodes_file: Path | None, hand
     "--preemptable", multiple=True, metavar="PARTITION", help="Slurm: nodes that only its jobs hold count as idle."
 )
 def record(output: Path, scheduler: str, interval_s: float, preemptable: tuple[str, ...]) -> None:
-    """Record which nodes are idle, appending to OUTPUT, until Ctrl-C.
+    """Record a live scheduler.
+
+    Polls which nodes are idle and appends to OUTPUT, until Ctrl-C.
 
     \b
     Example:

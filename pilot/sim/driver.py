@@ -111,24 +111,29 @@ class Simulation:
 
     def _step(self, now_s: float) -> None:
         """Everything of one virtual time."""
-        due = [account for account in self._running.values() if account.finishes_s() <= now_s]
         gained = self._advance(now_s)
-        for account in due:
-            account.done = account.submission.samples
-        self.now_s = now_s
         change = self._changes.popleft() if self._changes and self._changes[0].time_s <= now_s else Change(now_s)
-        at_node_event = change.joined or change.left or self.config.completions is Completions.AT_ONCE
-        events: list[Event] = [*self._finished(), *self._submitted()] if at_node_event else []
-        if change.joined or change.left:
-            events.append(PoolChanged(joined=change.joined, lost=change.left, cause="trace"))
         lost = self._lost(change)
-        self._settle(events)
+        self._settle(self._events(change))
         self._account(change, lost, gained)
 
     def _advance(self, now_s: float) -> float:
         """Work done since the last time, of all trainers."""
-        weights = self.records.weight
-        return sum(account.advance(now_s) * weights(account.submission) for account in self._running.values())
+        due = [account for account in self._running.values() if account.finishes_s() <= now_s]
+        weight = self.records.weight
+        gained = sum(account.advance(now_s) * weight(account.submission) for account in self._running.values())
+        for account in due:
+            # Whatever rounding says: this is the time at which it was to be done.
+            account.done = account.submission.samples
+        self.now_s = now_s
+        return gained
+
+    def _events(self, change: Change) -> list[Event]:
+        """What the core hears of at this time."""
+        pool = [PoolChanged(change.joined, lost=change.left, cause="trace")] if change.joined or change.left else []
+        if not pool and self.config.completions is Completions.AT_NODE_EVENTS:
+            return []
+        return [*self._finished(), *self._submitted(), *pool]
 
     def _finished(self) -> list[Event]:
         done = [trainer for trainer, account in self._running.items() if account.is_done()]

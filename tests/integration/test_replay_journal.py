@@ -1,0 +1,71 @@
+"""``pilot replay --journal``: a run's journal gives the same commands again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pilot.cli.main import run
+from pilot.core.commands import Command
+from pilot.core.coordinator import Coordinator
+from pilot.core.curve import Curve
+from pilot.core.events import Event
+from pilot.core.ids import TrainerId
+from pilot.core.spec import TrainerSpec
+from pilot.io.journal import FORMAT, Decision, Header, header_line
+from pilot.planners import dp
+from pilot.sim.driver import SimConfig, Simulation
+from pilot.traces.synthesis import PUBLISHED, draw
+from pilot.traces.workload import Submission
+
+
+class Journaled(Coordinator):
+    """A core that keeps the journal's lines of what it decides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        header = Header(FORMAT, "0", "test", 0.0, {}, {})
+        self.lines = [header_line(header)]
+
+    def handle(self, now_s: float, event: Event) -> list[Command]:
+        commands = super().handle(now_s, event)
+        self.lines.append(Decision(len(self.lines), now_s, event, tuple(commands)).line())
+        return commands
+
+
+@pytest.fixture(scope="module")
+def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The journal of two simulated hours, plans and losses among them."""
+    changes = draw(PUBLISHED["summit"].on(64), 7200.0, seed=2)
+    curve = Curve.of([(1, 10.0), (8, 70.0)])
+    submissions = [
+        Submission(TrainerSpec(TrainerId(f"t{k}"), max_nodes=8, curve=curve, fixed_curve=True), 60.0 * k, 2e4, 0)
+        for k in range(20)
+    ]
+    core = Journaled()
+    Simulation(core, dp.plan, changes, submissions, SimConfig(7200.0)).run(lambda: False, lambda _: None)
+    path = tmp_path_factory.mktemp("run") / "journal.jsonl"
+    path.write_bytes(b"".join(core.lines))
+    return path
+
+
+def test_the_same_events_give_the_same_commands(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["replay", "--journal", str(journal)]) == 0
+    said = capsys.readouterr().out
+    assert "gave the same" in said
+    assert int(said.split()[0]) > 100
+
+
+def test_a_difference_is_named_and_fails(journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = journal.read_bytes().splitlines(keepends=True)
+    number = next(k for k, line in enumerate(lines) if b"StartWorker" in line and b'"node"' in line)
+    changed = lines[number].replace(b"the plan gives it this node", b"chance gives it this node", 1)
+    (tmp_path / "journal.jsonl").write_bytes(b"".join([*lines[:number], changed, *lines[number + 1 :]]))
+    assert run(["replay", "--journal", str(tmp_path / "journal.jsonl")]) == 1
+    assert f"the replay differs: entry {number} " in capsys.readouterr().err
+
+
+def test_a_journal_that_is_not_there_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["replay", "--journal", str(tmp_path / "nothing.jsonl")]) == 2
+    assert "does not exist" in capsys.readouterr().err
