@@ -16,8 +16,16 @@ from pilot.core.commands import Command
 from pilot.core.errors import JournalError, PilotError
 from pilot.core.events import Event
 
-_EVENTS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Event)}
-_COMMANDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Command)}
+_Kinds = dict[str, tuple[Any, frozenset[str]]]
+"""Class name → class and its fields' names."""
+
+
+def _kinds(union: Any) -> _Kinds:
+    return {kind.__name__: (kind, frozenset(field.name for field in fields(kind))) for kind in get_args(union)}
+
+
+_EVENTS = _kinds(Event)
+_COMMANDS = _kinds(Command)
 
 
 def plain(value: Event | Command) -> dict[str, Any]:
@@ -55,12 +63,12 @@ def same(a: Event | Command, b: Event | Command) -> bool:
     return a == b or (type(a) is type(b) and dumps(plain(a)) == dumps(plain(b)))
 
 
-def _convert(kinds: dict[str, Any], data: Any) -> Any:
+def _convert(kinds: _Kinds, data: Any) -> Any:
     if not isinstance(data, dict) or data.get("type") not in kinds:
         raise JournalError(f"not one of {', '.join(kinds)}: {str(data)[:80]}")
-    kind = kinds[data["type"]]
+    kind, names = kinds[data["type"]]
     given = {name: value for name, value in data.items() if name != "type"}
-    if unknown := given.keys() - {field.name for field in fields(kind)}:
+    if unknown := given.keys() - names:
         raise JournalError(f"{kind.__name__} has no field {min(unknown)}")
     try:
         return msgspec.convert(given, kind)

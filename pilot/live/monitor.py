@@ -23,6 +23,7 @@ from pilot.core.events import (
     Progress,
     TrainerFinished,
     TrainerSubmitted,
+    WorkerExited,
     WorkerReady,
 )
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
@@ -138,6 +139,8 @@ class Monitor:
             case WorkerReady():
                 if (since_s := self._starting_s.pop((event.trainer, event.node), None)) is not None:
                     self.warm_ups_s.append(self.now_s - since_s)
+            case WorkerExited():
+                self._starting_s.pop((event.trainer, event.node), None)
             case GroupFormed():
                 self._formed(event)
             case GroupBroken() | GroupPaused():
@@ -162,10 +165,15 @@ class Monitor:
             case DissolveGroup():
                 self._group_ended(command.trainer, command.generation)
             case CloseTrainer():
-                record = self.trainers[command.trainer]
-                record.ended_s, record.nodes = self.now_s, 0
+                self._ended(command.trainer)
             case _:
                 pass
+
+    def _ended(self, trainer: TrainerId) -> None:
+        record = self.trainers[trainer]
+        record.ended_s, record.nodes = self.now_s, 0
+        for of in [of for of in self._forming if of[0] == trainer]:
+            del self._forming[of]
 
     def _planned(self, event: PlanReady) -> None:
         asked = self._asked.pop(event.plan_id, None)

@@ -47,12 +47,13 @@ class Pool:
         site = folder / "test.py"
         site.write_text(SITE.format(silent_s=silent_s, orphan_s=orphan_s, form_timeout_s=form_timeout_s))
         self.command = [sys.executable, "-m", "pilot.live.main", "--run-dir", str(self.run_dir), "--site", str(site)]
+        self.options = ["--pilots", "0"]
         self.process: subprocess.Popen[str] | None = None
 
     def up(self, *options: str) -> None:
         """Start it and wait until it answers."""
         self.process = subprocess.Popen(
-            [*self.command, "--planner", "dp", "--pilots", "0", *options], stderr=subprocess.PIPE, text=True
+            [*self.command, "--planner", "dp", *(options or self.options)], stderr=subprocess.PIPE, text=True
         )
         until(lambda: self._answers())
 
