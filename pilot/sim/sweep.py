@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -144,7 +145,8 @@ def run_sweep(
     stop, shares = context.Event(), context.Array("d", len(cases), lock=False)
     with ProcessPoolExecutor(processes, context, _begin_process, (stop, shares, os.getpid())) as pool:
         run = functools.partial(_run_in_process, inputs, objective_of, solve_limit_s)
-        futures = [pool.submit(run, index, case) for index, case in enumerate(cases)]
+        with _deaf_to_ctrl_c():
+            futures = [pool.submit(run, index, case) for index, case in enumerate(cases)]
         try:
             for _ in _until_done(futures):
                 progress(math.fsum(shares) / len(cases))
@@ -154,6 +156,16 @@ def run_sweep(
             if not isinstance(error, KeyboardInterrupt):
                 raise
     return [future.result() for future in futures if not future.cancelled()]
+
+
+@contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """Ctrl-C reaches the whole process group; processes begun in this block inherit that they ignore it from birth."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _until_done(futures: Sequence[Future[Replay]]) -> Iterator[None]:
@@ -171,8 +183,6 @@ _process: list[tuple[Callable[[], bool], Callable[[int, float], None]]] = []
 
 
 def _begin_process(stop: multiprocessing.synchronize.Event, shares: list[float], parent: int) -> None:
-    # Ctrl-C reaches the whole process group; the parent alone decides what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent(parent)
     _process.append((stop.is_set, shares.__setitem__))
 
