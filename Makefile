@@ -25,6 +25,9 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+chaos: $(READY)
+	$(BIN)/python -m tests.chaos --seed $(or $(SEED),1) --minutes $(or $(MINUTES),10)
+
 bench: $(READY)
 	$(BIN)/python -m benchmarks
 

@@ -12,7 +12,7 @@ import pytest
 from pilot import __version__
 from pilot.cli.main import run
 from pilot.io import connection
-from tests.e2e.conftest import SITE, TRAIN, Pool
+from tests.pools import SITE, TRAIN, Pool
 
 Refused = Callable[..., str]
 

@@ -13,7 +13,7 @@ from pilot.core.ids import TrainerId
 from pilot.io.journal import read, replay
 from pilot.live.monitor import Monitor
 from pilot.live.settings import settings_of
-from tests.e2e.conftest import TRAIN, Pool
+from tests.pools import TRAIN, Pool
 
 EPOCH_SAMPLES = 1797
 

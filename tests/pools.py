@@ -7,20 +7,16 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
-import pytest
 
-from pilot.agent import home
-from pilot.cli.demo.leftovers import left_behind, segments
 from pilot.io.rundir import RunDir, owner
 
-ROOT = Path(__file__).parents[2]
-TRAIN = Path(__file__).parent / "train.py"
+TRAIN = Path(__file__).parent / "e2e" / "train.py"
 LIMIT_S = 90.0
 """Everything here takes seconds; so long a deadline is for a machine that does other things, too."""
 
@@ -133,15 +129,3 @@ class Pool:
         for agent in self.agents:
             agent.terminate()
             agent.wait(LIMIT_S)
-        home.sweep()
-
-
-@pytest.fixture
-def pool(tmp_path: Path) -> Iterator[Pool]:
-    before = segments()
-    pool = Pool(tmp_path)
-    try:
-        yield pool
-    finally:
-        pool.end()
-    assert left_behind(pool.run_dir, before) == []

@@ -1,0 +1,42 @@
+"""``make chaos [SEED=1] [MINUTES=10]``: several trainers on local pilots under a seeded random storm."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from pilot.agent import home
+from pilot.cli.demo.leftovers import left_behind, segments
+from tests.chaos.run import chaos
+from tests.pools import Pool
+
+EPOCHS_A_MINUTE = 50
+
+
+def main() -> int:
+    """Exit status 1 where something does not hold; the same seed draws the same storm."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    arguments = parser.parse_args()
+    print(f"seed {arguments.seed}, {arguments.minutes:g} minutes", flush=True)
+    before = segments()
+    with tempfile.TemporaryDirectory(prefix="pilot-chaos-") as folder:
+        pool = Pool(Path(folder))
+        try:
+            epochs = max(1, round(EPOCHS_A_MINUTE * arguments.minutes))
+            wrong = chaos(pool, arguments.seed, 60 * arguments.minutes, epochs, lambda line: print(line, flush=True))
+        finally:
+            pool.end()
+            home.sweep()
+        wrong += [f"left behind: {name}" for name in left_behind(pool.run_dir, before)]
+    for line in wrong:
+        print(f"FAILED: {line}")
+    print(f"seed {arguments.seed}: {'FAILED' if wrong else 'clean'}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

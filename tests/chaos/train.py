@@ -1,0 +1,36 @@
+"""What trains in the storm: float64, fixed global batch, digits; its steps take a known time."""
+
+import argparse
+import time
+
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import pilot.train
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, required=True)
+parser.add_argument("--step-s", type=float, required=True)
+parser.add_argument("--save", help="where to put the final parameters")
+arguments = parser.parse_args()
+
+torch.manual_seed(0)
+torch.set_default_dtype(torch.float64)
+digits = load_digits()
+pixels = torch.tensor(digits.data) / 16
+target = torch.tensor(digits.target, dtype=torch.float64).unsqueeze(1)
+model = nn.Sequential(nn.Linear(64, 48), nn.Tanh(), nn.Linear(48, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+session = pilot.train.session(model, optimizer, seed=1)
+loader = session.loader(TensorDataset(pixels, target), global_batch_size=96)
+for _ in session.epochs(arguments.epochs):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        time.sleep(arguments.step_s)
+        session.step(loss)
+if arguments.save and session.rank == 0:
+    torch.save(model.state_dict(), arguments.save)

@@ -1,0 +1,25 @@
+"""Fixtures that several folders share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pilot.agent import home
+from pilot.cli.demo.leftovers import left_behind, segments
+from tests.pools import Pool
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[Pool]:
+    """A pool that is not up yet; at the end nothing of it must be left."""
+    before = segments()
+    pool = Pool(tmp_path)
+    try:
+        yield pool
+    finally:
+        pool.end()
+        home.sweep()
+    assert left_behind(pool.run_dir, before) == []
