@@ -1,8 +1,8 @@
 """How long the survivors of a change do without a step, against restarting all processes from a checkpoint.
 
-The stall of a change is the longest gap between two steps of a survivor around it, less the median step time. The baseline is
-what a launcher without warm processes does: all processes end, as many as needed start (``import torch``, build the model, join,
-load the checkpoint); its stall is counted from the last step before to the first one after.
+The stall of a change is the longest gap between two steps of a survivor around it, less the median step time. The
+baseline is what a launcher without warm processes does: all processes end, as many as needed start (``import torch``,
+build the model, join, load the checkpoint); its stall is counted from the last step before to the first one after.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Training without any change on two ranks, against PyTorch DDP with gloo, both over TCP on the loopback interface.
 
-Both train in the same two processes, in turns, so that a ratio compares what ran in the same minute. A round's time is the
-median of its steps; the ratio is the median over the rounds.
+Both train in the same two processes, in turns, so that a ratio compares what ran in the same minute. A round's time
+is the median of its steps; the ratio is the median over the rounds.
 """
 
 from __future__ import annotations

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import mpi4py
 import numpy as np
@@ -56,7 +58,19 @@ class MpiFabric:
 def start() -> MpiFabric:
     """MPI_Init: returns when all ranks of the world have been started."""
     MPI.Init()
+    MPI.COMM_WORLD.Barrier()
+    _forget_segments()
     return MpiFabric(MPI.COMM_WORLD)
+
+
+def _forget_segments() -> None:
+    """Remove the names of MPICH's shared-memory segments, which every rank has mapped by now.
+
+    A rank process may be killed at any moment, and MPICH removes them only when it ends in good order.
+    """
+    maps = Path("/proc/self/maps").read_text()
+    for name in set(re.findall(r"(/dev/shm/mpich_shm_\S+)", maps)):
+        Path(name).unlink(missing_ok=True)
 
 
 def finish() -> None:

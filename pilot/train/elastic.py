@@ -76,7 +76,7 @@ class Elastic:
         self._held = NOTHING
         self._announced = False
         self._let_go: Membership | None = None
-        self._saved_s, self._saved_step = time.monotonic(), 0
+        self._saved_s = time.monotonic()
         self.revision = 0
 
     # --- what the session uses ---------------------------------------------------------------------------------------
@@ -128,8 +128,10 @@ class Elastic:
         self._save_if_due(group)
         if words.pause:
             self._pause(group)
+            self.enter()
         elif generation := agreed(words.ready, words.squares, group.size):
             self._switch(group, generation)
+            self.enter()
 
     def finish(self, metrics: Metrics) -> None:
         """The script's loop is over: the leader says so; wait to be stopped, and regroup where a leader died before."""
@@ -143,6 +145,8 @@ class Elastic:
                         self._write(asked=False)
                         self._reporter.finished(group, metrics)
                     self._attend(None)
+                    if self._regroup.pause_asked:  # there is no step more to agree on it: all are where they end
+                        self._pause(group)
         except Released:
             self._let_go = self._regroup.current
             if self._let_go is not None:
@@ -261,7 +265,6 @@ class Elastic:
         state = self._saver.load(granted, lambda text: self._link.tell(wire.Remark(self._trainer, text)))
         if state is not None:
             self._training.restore(state)
-        self._saved_step = self._training.position.step
 
     # --- the end of a generation -------------------------------------------------------------------------------------
 
@@ -273,7 +276,6 @@ class Elastic:
         else:
             self._regroup.leave()
             self.revision += 1
-        self.enter()
 
     def _pause(self, group: Membership) -> None:
         """All ranks stop here; hold the state until told what becomes of it."""
@@ -281,7 +283,6 @@ class Elastic:
         self._regroup.leave()
         self.revision += 1
         self._link.tell(wire.Paused(self._trainer, group.generation, self._training.position.step))
-        self.enter()
 
     def _quit(self, group: Membership) -> None:
         """The generation ends in good order: its rank processes are done with the arena."""
@@ -296,9 +297,9 @@ class Elastic:
         now_s = time.monotonic()
         if group.rank != 0 or now_s - self._saved_s < self._interval_s or self._saver.busy:
             return
-        self._saved_s, self._saved_step = now_s, self._training.position.step
-        self._saver.start(group.generation, self._saved_step, self._training.capture())
+        self._saved_s = now_s
+        self._saver.start(group.generation, self._training.position.step, self._training.capture())
 
     def _write(self, *, asked: bool) -> None:
-        self._saved_s, self._saved_step = time.monotonic(), self._training.position.step
-        self._saver.write(max(self._held, 0), self._saved_step, self._training.capture(), asked=asked)
+        self._saved_s = time.monotonic()
+        self._saver.write(max(self._held, 0), self._training.position.step, self._training.capture(), asked=asked)

@@ -94,7 +94,8 @@ class Loader:
         """The rest of the current epoch.
 
         After a void step its samples come again, divided over the group as it is then. A worker that was parked while
-        the others went on to another epoch goes on in that one: what a script does after an epoch, it does once per epoch.
+        the others went on to another epoch goes on in that one: what a script does after an epoch, it does once per
+        epoch.
         """
         while True:
             _, cursor, _, size, _ = self.course.where()

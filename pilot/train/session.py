@@ -62,6 +62,7 @@ class Session:
         self._group: Group = self._make_group()
         self._loader: Loader | None = None
         self._share: Share | None = None
+        self._member: Membership | None = None
         self._batch = 0
         self._stepped = True
         self._loss = 0.0
@@ -73,12 +74,12 @@ class Session:
     @property
     def rank(self) -> int:
         """This worker's index in its group, which changes with the group."""
-        return self._group.enter().rank
+        return self._membership().rank
 
     @property
     def size(self) -> int:
         """How many workers the group has now."""
-        return self._group.enter().size
+        return self._membership().size
 
     @property
     def steps(self) -> int:
@@ -159,6 +160,7 @@ class Session:
         words = self._sum()
         if words is None:
             self._exchange.drop()
+            self._member = None
             self._group.enter()
             return False
         self._apply(share, words)
@@ -183,7 +185,7 @@ class Session:
         """See :class:`~pilot.train.loader.Course`."""
         if not self._stepped:
             raise UserError("the script took a batch from session.loader without session.step for the one before")
-        group = self._group.enter()
+        self._member = group = self._group.enter()
         if batch == 0:
             self._loss, self._max_norm = 0.0, None
             rng.seed_all(mix(self.seed, self._training.position.step, group.rank))
@@ -207,22 +209,27 @@ class Session:
     def _sum(self) -> Words | None:
         """The sums over the group, None where it broke."""
         words = self._group.words(self._loss)
-        if not self._exchange.open:
-            return words
-        self._exchange.finish(words)
-        return self._exchange.take() if self._group.summed() else None
+        if self._exchange.open:
+            self._exchange.finish(words)
+        if not self._group.summed():
+            return None
+        return self._exchange.take() if self._exchange.open else words
 
     def _apply(self, share: Share, words: Words) -> None:
         if self._max_norm is not None:
             norm = nn.utils.clip_grad_norm_(self._training.parameters(), self._max_norm)
             self._metrics["grad_norm"] = float(norm)
-        group = self._group.enter()
-        self._training.apply(group.generation, share)
+        self._training.apply(self._membership().generation, share)
+        self._member = None
         self._metrics |= {"loss": words.loss, "learning_rate": self._training.effective_rate()}
         self._group.applied(words, share, self._current_metrics)
 
     def _current_metrics(self) -> dict[str, float]:
         return dict(self._metrics)
+
+    def _membership(self) -> Membership:
+        """That of the step under way, even where its group has gone by now; else the present one."""
+        return self._member or self._group.enter()
 
     # --- the group ---------------------------------------------------------------------------------------------------
 

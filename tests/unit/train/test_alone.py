@@ -156,7 +156,7 @@ def test_five_changed_lines_make_the_plain_example_elastic() -> None:
     assert len(changed) <= 5, changed
 
 
-@pytest.mark.parametrize("name", ["digits_cnn_plain", "digits_cnn", "digits_mlp", "regression"])
+@pytest.mark.parametrize("name", ["digits_cnn_plain", "digits_cnn", "digits_mlp", "regression", "tiny_gpt"])
 def test_the_examples_run_under_plain_python(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
