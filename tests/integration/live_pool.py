@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import zmq
 
 from pilot import __version__
+from pilot.core.errors import PilotError
 from pilot.io import connection, wire
 from pilot.io.client import request
 
@@ -60,7 +61,10 @@ class Pool:
     def _answers(self) -> bool:
         assert self.process is not None
         assert self.process.poll() is None, self.process.stderr.read() if self.process.stderr else ""
-        return self.file.exists() and request(self.file, "list", {}, 5.0).error == ""
+        try:
+            return self.file.exists() and request(self.file, "list", {}, 2.0).error == ""
+        except PilotError:
+            return False  # the file is that of its earlier life
 
     def ask(self, verb: str, **arguments: Any) -> Any:
         """A verb's result; fails where it is an error."""
