@@ -8,9 +8,11 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from pilot.core.coordinator import Coordinator
 from pilot.core.errors import PilotError, UserError
@@ -122,8 +124,8 @@ class Live:
             await self._driver.wait_for_change()
 
 
-async def _either(*waits: object) -> None:
-    tasks = [asyncio.ensure_future(wait) for wait in waits]  # type: ignore[call-overload]
+async def _either(*waits: Coroutine[Any, Any, object]) -> None:
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
     _, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in rest:
         task.cancel()
