@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from pilot.io.site import Site
 from pilot.live.keeping import Kept
-from pilot.live.scheduler import Ending, JobView, Phase, Snapshot, what_became
+from pilot.live.scheduler import WALLTIME_WORD, Ending, JobView, Phase, Snapshot, what_became
 
 STEADY_S = 60.0
 """A pilot that was in the pool for so long has worked; one that ends sooner by itself counts as a failure."""
@@ -56,6 +57,11 @@ class Record:
         """Whether it will be over soon."""
         return bool(self.word) or self.preempted or self.cancelled_s is not None
 
+    @property
+    def wall_time(self) -> bool:
+        """Whether it leaves because its wall time ends."""
+        return WALLTIME_WORD in self.word
+
     def live_again(self, restart: int) -> None:
         """It was requeued: nothing is known of its new life yet."""
         self.restart, self.since_s, self.word, self.preempted = restart, None, "", False
@@ -63,11 +69,12 @@ class Record:
 
 @dataclass(slots=True)
 class JobBook:
-    """Our jobs that are not over, by id, and how many ended in which way."""
+    """Our jobs that are not over, by id, how many ended in which way, and when the last one was preempted."""
 
     site: Site
     jobs: dict[str, Record] = field(default_factory=dict)
     endings: Counter[Ending] = field(default_factory=Counter)
+    preempted_s: float = -math.inf
 
     def submitted(self, now_s: float, job: str, walltime_s: float) -> None:
         """We submitted ``job``."""
@@ -112,6 +119,15 @@ class JobBook:
             Kept(r.job, r.phase, r.submitted_s, r.walltime_s, r.leaving, r.job in spare) for r in self.jobs.values()
         ]
 
+    def yielding(self, now_s: float) -> bool:
+        """Whether a job of others takes nodes from us, or did so in the last two polls.
+
+        Slurm tries to start a job as it is submitted, past those that wait for nodes to become free: a replacement
+        could take a node that the job which preempts us needs.
+        """
+        taking = any(r.cancelled_s is None and (r.preempted or r.word) and not r.wall_time for r in self.jobs.values())
+        return taking or now_s - self.preempted_s < 2 * self.site.poll_s
+
     def uncancelled(self) -> list[str]:
         """The jobs that are to be cancelled at the end, pending ones first."""
         records = [r for r in self.jobs.values() if r.cancelled_s is None]
@@ -133,6 +149,7 @@ class JobBook:
         record = self.jobs.setdefault(view.job, Record(view.job, now_s, walltime_s))
         waits_again = view.phase is Phase.PENDING and record.phase is Phase.RUNNING
         if view.restart > record.restart or waits_again:
+            self.preempted_s = now_s
             record.live_again(max(view.restart, record.restart))
         record.view, record.phase, record.absent = view, view.phase, 0
         if view.phase is Phase.OVER:
@@ -147,6 +164,8 @@ class JobBook:
         lead_s = self.site.notice_lead_s if self.site.notice_signal else 0.0
         ending = what_became(record.view, record.word, cancelled=record.cancelled_s is not None, lead_s=lead_s)
         self.endings[ending] += 1
+        if ending is Ending.PREEMPTED:
+            self.preempted_s = now_s
         detail = record.view.detail if record.view else "the scheduler no longer knows it"
         return JobEnded(record.job, ending, detail, _is_failure(now_s, record, ending))
 

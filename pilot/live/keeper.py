@@ -126,7 +126,7 @@ class Keeper:
         self.book.registered(self._clock(), job, restart)
 
     def noticed(self, job: str, word: str) -> None:
-        """The agent of ``job`` said that it leaves, because of ``word``: it is replaced at once."""
+        """The agent of ``job`` said that it leaves, because of ``word``: it is replaced."""
         self.book.noticed(job, word)
         self._poked.set()
 
@@ -222,6 +222,7 @@ class Keeper:
             window_s=shown.window_s,
             warm_up_s=self._warm_up_s,
             resume_s=self._backoff.resume_s,
+            yielding=self.book.yielding(self._clock()),
         )
 
     async def _submit(self, walltime_s: float) -> bool:

@@ -6,6 +6,7 @@ wanted          what the trainers can use, as the coordinator says, in nodes
 living          jobs that are pending or running and were given no notice; a leaving one is replaced
 room            the site's cap less all our jobs and, where it is shared, those of others
 back-off        after failures nothing is submitted for a while; a preemption is not a failure
+yielding        while a job of others takes nodes from us, a pilot that we submit could take them first
 planned nodes   idle, but another job will start there: worth a pilot only with a wall time that fits
 ==============  =======================================================================================
 """
@@ -54,6 +55,7 @@ class Situation:
     window_s: float | None = None
     warm_up_s: float = 0.0
     resume_s: float = 0.0
+    yielding: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,8 @@ def _for_planned_nodes(site: Site, now: Situation, living: Sequence[Kept], short
 
 def _allowed(site: Site, now: Situation, missing: int) -> tuple[int, str]:
     """How many of ``missing`` jobs may be submitted now, and what holds the others back."""
+    if now.yielding and missing:
+        return 0, "another job is taking nodes; it comes first"
     if now.now_s < now.resume_s:
         return 0, f"waiting {now.resume_s - now.now_s:.0f} s after failures"
     if site.max_jobs is None:

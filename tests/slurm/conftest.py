@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pilot.cli.demo.leftovers import left_behind, segments
-from tests.e2e.conftest import Plain, Pool
+from tests.pools import Plain, Pool
 from tests.slurm.lab import Lab, LabConfig, missing, running_lab, wait_for
 
 SITE = """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e.conftest import TRAIN
 from tests.e2e.test_pool import proved
+from tests.pools import TRAIN
 from tests.slurm.conftest import SlurmPool, high_priority, start_delay_s
 from tests.slurm.lab import Lab, LabConfig
 

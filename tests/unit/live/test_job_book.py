@@ -119,6 +119,21 @@ def test_an_agent_of_a_later_life_may_come_before_the_scheduler_shows_it() -> No
     assert not book.kept(())[0].leaving
 
 
+def test_while_another_job_takes_nodes_and_for_two_polls_after_we_yield() -> None:
+    book = book_with("1", "2", "3")
+    assert not book.yielding(9)
+    book.take(10, 10, shown(view("1", Phase.RUNNING, preempt_s=8), *(view(job, Phase.RUNNING) for job in "23")))
+    assert book.yielding(10)
+    ended(book, view("1", Phase.OVER, Ending.PREEMPTED), view("2", Phase.RUNNING), view("3", Phase.RUNNING), now_s=14)
+    assert book.yielding(17.9)
+    assert not book.yielding(18)
+    book.noticed("2", "signal USR1")
+    assert book.yielding(30)
+    book.cancelled(31, ["2"])
+    book.noticed("3", "wall time")
+    assert not book.yielding(32)
+
+
 def test_words_of_jobs_that_are_not_ours_are_ignored() -> None:
     book = book_with()
     book.registered(1, "99", 0)

@@ -124,7 +124,7 @@ def test_a_pilot_that_ignores_its_cancellation_is_killed_with_what_it_started(tm
 
 
 @pytest.mark.usefixtures("leftovers")
-def test_a_pilot_with_notice_is_replaced_before_it_is_gone(tmp_path: Path) -> None:
+def test_a_pilot_with_notice_is_replaced_when_the_other_job_has_its_node(tmp_path: Path) -> None:
     pool = Pool(tmp_path, "bash -c 'trap \"\" TERM; while :; do sleep 0.1; done'")
     keeper = pool.keeper
 
@@ -134,9 +134,10 @@ def test_a_pilot_with_notice_is_replaced_before_it_is_gone(tmp_path: Path) -> No
         (job,) = keeper.book.jobs
         keeper.registered(job)
         keeper.noticed(job, "signal TERM")
-        await until(lambda: len(keeper.book.jobs) == 2)
+        await until(lambda: keeper.status().held_back == "another job is taking nodes; it comes first")
+        assert list(keeper.book.jobs) == [job]
         os.kill(marked(f"PILOT_JOB={job}")[0].pid, signal.SIGKILL)
-        await until(lambda: job not in keeper.book.jobs)
+        await until(lambda: keeper.status().running == 1 and job not in keeper.book.jobs)
         assert [(end.ending, end.failed) for end in pool.ended()] == [(Ending.PREEMPTED, False)]
 
     assert play(keeper, script) == []

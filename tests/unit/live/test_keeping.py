@@ -25,7 +25,7 @@ def running(*jobs: str, spare: bool = False, leaving: bool = False) -> list[Kept
     return [Kept(job, Phase.RUNNING, 0, FULL_S, leaving, spare) for job in jobs]
 
 
-def decision(wanted: int, jobs: Sequence[Kept] = (), site: Site = SITE, **known: float) -> Decision:
+def decision(wanted: int, jobs: Sequence[Kept] = (), site: Site = SITE, **known: float | bool) -> Decision:
     return decide(site, Situation(0, wanted, jobs, **known))  # type: ignore[arg-type]
 
 
@@ -37,7 +37,7 @@ def test_what_is_pending_counts() -> None:
     assert decision(3, running("a") + pending("b", "c")) == Decision()
 
 
-def test_a_leaving_pilot_is_replaced_at_once() -> None:
+def test_a_leaving_pilot_is_replaced() -> None:
     assert decision(2, running("a") + running("b", leaving=True)) == Decision(submit=(FULL_S,))
 
 
@@ -76,6 +76,12 @@ def test_nothing_is_submitted_in_a_pause_after_failures() -> None:
     found = decision(2, resume_s=12.0)
     assert (found.submit, found.held_back) == ((), "waiting 12 s after failures")
     assert decision(0, running("a", spare=True), resume_s=12.0).cancel == ("a",)
+
+
+def test_nothing_is_submitted_while_another_job_takes_nodes_from_us() -> None:
+    found = decision(2, running("a", leaving=True), yielding=True)
+    assert (found.submit, found.held_back) == ((), "another job is taking nodes; it comes first")
+    assert decision(1, running("a"), yielding=True) == Decision()
 
 
 def test_planned_nodes_get_pilots_that_fit_before_the_other_job_starts() -> None:
