@@ -7,6 +7,7 @@ site = Site(
     description="this machine, pilots are local processes",
     scheduler="local",
     walltime="24:00:00",
+    max_jobs=8,
     notice_signal="TERM",
     grace_s=5,
     bind_address="127.0.0.1",
