@@ -29,6 +29,8 @@ MARK = "PILOT_GROUP"
 _TAIL_LINES = 20
 _EXEC_FAILED = 127
 _CLOSE_LIMIT_S = 2.0
+_YOUNG_LOOK_S = 0.02
+_YOUNG_LOOKS = 500
 
 Key = tuple[str, int]
 
@@ -89,7 +91,7 @@ class Groups:
         """Note the rank processes and what they have mapped, before one of them is killed by somebody."""
         for run in self._runs:
             if run.role is Role.PROXY and run.process is not None:
-                run.ranks = run.ranks or [child.pid for child in proc.tree(run.process.pid)[1:]]
+                run.ranks = run.ranks or proc.children(run.process.pid)
                 run.segments |= {name for pid in run.ranks for name in proc.segments(pid)}
                 self._home.record_segments(run.segments)
 
@@ -110,9 +112,18 @@ class Groups:
 
     def _start(self, run: _Run, command: Sequence[str], more: dict[str, str]) -> None:
         self._runs.append(run)
-        task = asyncio.get_running_loop().create_task(self._attend(run, command, more))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        for work in (self._attend(run, command, more), self._meet(run)):
+            task = asyncio.get_running_loop().create_task(work)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _meet(self, run: _Run) -> None:
+        """Look often at a young proxy, until its rank process is in MPI: it may be killed soon after."""
+        for _ in range(_YOUNG_LOOKS):
+            if run.role is not Role.PROXY or run.segments or run not in self._runs:
+                return
+            await asyncio.sleep(_YOUNG_LOOK_S)
+            self.observe()
 
     async def _attend(self, run: _Run, command: Sequence[str], more: dict[str, str]) -> None:
         """From start to end of one process."""

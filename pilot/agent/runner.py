@@ -233,8 +233,8 @@ class Agent:
         )
 
     async def _close(self) -> None:
-        self._workers.close()
         await self._groups.close()
+        self._workers.close()
         self._uplink.close()
         proc.kill(proc.tree(os.getpid())[1:])
 

@@ -37,6 +37,18 @@ def tree(pid: int) -> list[psutil.Process]:
         return []
 
 
+def children(pid: int) -> list[int]:
+    """The pids of a process's children; cheap enough to ask often where the kernel lists them."""
+    try:
+        return [int(child) for child in (_PROC / str(pid) / "task" / str(pid) / "children").read_text().split()]
+    except FileNotFoundError:  # gone, or a kernel without this file
+        process = _process(pid)
+    try:
+        return [child.pid for child in process.children()] if process is not None else []
+    except psutil.NoSuchProcess:
+        return []
+
+
 def session(leader: int) -> list[psutil.Process]:
     """This user's living processes in the session that ``leader`` began."""
     return [process for pid in _own_pids() if _session(pid) == leader and (process := _process(pid))]

@@ -67,11 +67,16 @@ class Pilots:
         found = proc.marked(peer.mark, f"{MARK}=t1/{generation}")
         return [process for process in found if "pilot.comm.rank" in process.cmdline() and not leads(process)]
 
-    def segments(self, peer: Peer) -> list[Path]:
-        """What the agent noted as mapped by its rank processes, once there is something."""
+    def half_form(self, generation: int, peer: Peer) -> list[Path]:
+        """Have ``peer`` join a group whose other rank never comes; the segments that MPICH keeps meanwhile."""
+        self.coordinator.send(peer, LeadGroup("t1", generation, 2))
+        command = self.coordinator.expect(peer, ProxyCommands).commands[0]
+        self.coordinator.send(peer, JoinGroup("t1", generation, 0, 2, generation - 1, 1, command))
         file = self.agents.temporary / peer.hello.pilot / "segments"
-        until(file.exists, "a note of MPICH's segments")
-        return [proc.SHARED_MEMORY / name for name in file.read_text().split()]
+        until(lambda: file.exists() and file.read_text() != "", "a note of MPICH's segments")
+        segments = [proc.SHARED_MEMORY / name for name in file.read_text().split()]
+        assert all(segment.exists() for segment in segments)
+        return segments
 
     def leave(self) -> None:
         """All leave in good order, and nothing of them is left."""
@@ -95,9 +100,6 @@ def test_survivors_go_on_when_a_pilot_is_killed(stage: tuple[Coordinator, Agents
     pilots = Pilots(stage, tmp_path, 2)
     first, second = pilots.peers
     assert pilots.form(1, [first, second]).resumed == 0
-    segments = [*pilots.segments(first), *pilots.segments(second)]
-    assert len(segments) == 2
-    assert all(segment.exists() for segment in segments)
 
     proc.kill(proc.tree(pilots.processes[1].pid))
     pilots.coordinator.expect(first, GroupDown)
@@ -105,7 +107,6 @@ def test_survivors_go_on_when_a_pilot_is_killed(stage: tuple[Coordinator, Agents
     up = pilots.form(2, [first])
     assert up.resumed is None
     assert up.step > 0
-    until(lambda: not any(segment.exists() for segment in segments), "the end of MPICH's segments")
 
     pilots.coordinator.send(first, PauseMembers("t1", 2))
     paused = pilots.coordinator.expect(first, Paused)
@@ -122,7 +123,6 @@ def test_a_killed_process_of_a_group_is_told_and_the_worker_lives(
     pilots = Pilots(stage, tmp_path, 1)
     (peer,) = pilots.peers
     step = pilots.form(1, [peer]).step
-    segments = pilots.segments(peer)
     (rank,) = pilots.ranks(peer, 1)
     proxy = rank.parent()
     assert proxy is not None
@@ -130,7 +130,6 @@ def test_a_killed_process_of_a_group_is_told_and_the_worker_lives(
     {"rank": rank, "proxy": proxy, "mpiexec": mpiexec}[victim].kill()
     pilots.coordinator.expect(peer, GroupDown)
     until(lambda: not any(map(alive, (rank, proxy, mpiexec))), "the end of the generation", limit_s=10)
-    until(lambda: not any(segment.exists() for segment in segments), "the end of its segments")
     up = pilots.form(2, [peer])
     assert up.resumed is None
     assert up.step >= step
@@ -142,14 +141,24 @@ def test_a_generation_is_killed_and_no_other(stage: tuple[Coordinator, Agents], 
     (peer,) = pilots.peers
     pilots.form(1, [peer])
     (first,) = pilots.ranks(peer, 1)
-    pilots.coordinator.send(peer, LeadGroup("t1", 2, 2))
-    commands = pilots.coordinator.expect(peer, ProxyCommands).commands
-    pilots.coordinator.send(peer, JoinGroup("t1", 2, 0, 2, 1, 1, commands[0]))
-    until(lambda: pilots.ranks(peer, 2) != [], "a rank process that waits for its peer")
+    segments = pilots.half_form(2, peer)
     pilots.coordinator.send(peer, KillGroup("t1", 2, "superseded"))
     until(lambda: proc.marked(peer.mark, f"{MARK}=t1/2") == [], "the end of generation 2")
+    until(lambda: not any(segment.exists() for segment in segments), "the end of its segments")
     pilots.coordinator.expect(peer, Report)
     assert alive(first)
+    pilots.leave()
+
+
+def test_an_agent_killed_while_a_group_forms_leaves_no_segment(
+    stage: tuple[Coordinator, Agents], tmp_path: Path
+) -> None:
+    pilots = Pilots(stage, tmp_path, 1)
+    (peer,) = pilots.peers
+    segments = pilots.half_form(1, peer)
+    proc.kill(proc.tree(pilots.processes[0].pid))
+    until(lambda: not any(segment.exists() for segment in segments), "the end of its segments", limit_s=15)
+    pilots.processes[0].wait()
     pilots.leave()
 
 
@@ -162,7 +171,6 @@ def test_a_stopped_process_is_killed_after_silent_s(
     (peer,) = pilots.peers
     pilots.form(1, [peer])
     if victim == "rank":
-        pilots.segments(peer)
         pilots.ranks(peer, 1)[0].suspend()
         assert "stopped (SIGSTOP)" in pilots.coordinator.expect(peer, GroupDown).reason
         pilots.form(2, [peer])
