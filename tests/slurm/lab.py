@@ -132,6 +132,14 @@ class Lab:
         slurmd = _read_pid(self.folder / f"slurmd-{node}.pid")
         kill_all([p for p in self.processes() if p.pid == slurmd or self._node_of(p) == node])
 
+    def pause_controller(self) -> None:
+        """The controller stops answering."""
+        _signal(_read_pid(self.folder / "slurmctld.pid"), signal.SIGSTOP)
+
+    def resume_controller(self) -> None:
+        """It answers again."""
+        _signal(_read_pid(self.folder / "slurmctld.pid"), signal.SIGCONT)
+
     def run(self, *command: str, check: bool = True) -> str:
         """Output of one of Slurm's commands."""
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60)
@@ -165,6 +173,7 @@ class Lab:
 
     def stop(self) -> None:
         """Cancel every job, stop every daemon, kill what remains, leave no cgroup and no file."""
+        self.resume_controller()
         self.run("scancel", "--user=root", "--signal=KILL", "--full", check=False)
         self.run("scancel", "--user=root", check=False)
         wait_for(lambda: not self.run("squeue", "-h", check=False), "jobs gone", limit_s=10, fatal=False)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 
 from tests.e2e.test_pool import proved
 from tests.pools import TRAIN
 from tests.slurm.conftest import SlurmPool, high_priority, start_delay_s
-from tests.slurm.lab import Lab, LabConfig
+from tests.slurm.lab import Lab, LabConfig, wait_for
 
 EPOCHS = 400
 AT_ONCE = LabConfig(grace_s=0, user_signal=False)
@@ -82,23 +85,20 @@ def test_a_preemption_that_only_the_poll_shows(lab: Lab, pool: SlurmPool) -> Non
     lost_nothing(pool, name)
 
 
+@pytest.mark.parametrize("lab", [LabConfig(nodes=2, grace_s=0, user_signal=False)], indirect=True)
 def test_a_requeued_job_comes_back_as_a_new_life_of_it(lab: Lab, pool: SlurmPool) -> None:
-    pool.up_on(2, partition="requeue", requeue=True)
+    pool.up_on(2, partition="requeue", requeue=True, notice_signal=None)
     name = submit(pool, 2)
     trains(pool, name, 2)
     job = pool.job_on(lab.nodes[0])
-    lab.run("scontrol", "requeue", job)
-    pool.until("the requeued job is back", lambda s: any(restarted(lab, job, n["node"]) for n in s["pool"]))
+    high_priority(lab, "-w", lab.nodes[0], run_s=100)
+    trains(pool, name, 1)
+    wait_for(lambda: "Restarts=1" in lab.run("scontrol", "show", "job", job), "it is requeued", limit_s=60)
+    wait_for(lambda: lab.state(job) == "RUNNING", "it runs again", limit_s=240)
+    pool.until("it is back", lambda s: job in [pilot["job"] for pilot in s["pilots"]])
     trains(pool, name, 2)
     lost_nothing(pool, name)
-
-
-def restarted(lab: Lab, job: str, node: str) -> bool:
-    """Whether the pilot on ``node`` is of a later life of ``job``."""
-    host = node.split(".")[0]
-    return f"JobId={job} " in (shown := lab.run("scontrol", "show", "job", job)) and (
-        "Restarts=1" in shown and f"NodeList={host}" in shown
-    )
+    assert set(pool.status()["keeper"]["endings"]) <= {"cancelled"}
 
 
 def test_a_job_that_somebody_cancels_is_replaced(lab: Lab, pool: SlurmPool) -> None:
@@ -168,3 +168,44 @@ def test_a_batch_script_of_ones_own_joins_the_pool(lab: Lab, pool: SlurmPool) ->
     pool.until_pilots(1)
     trains(pool, name, 1)
     lost_nothing(pool, name)
+
+
+@pytest.mark.parametrize("lab", [LabConfig(proctrack="pgid")], indirect=True)
+def test_nothing_is_left_of_a_script_that_starts_a_session_of_its_own(lab: Lab, pool: SlurmPool) -> None:
+    """With ``proctrack/pgid`` Slurm does not find such a process: the agent's guardian has to."""
+    escape = pool.folder / "escape.py"
+    started = "subprocess.Popen(['sleep', '987654'], start_new_session=True)"
+    escape.write_text(f"import subprocess\n{started}\n" + TRAIN.read_text())
+    pool.up_on(2)
+    name = pool.submit(escape, "--epochs", str(EPOCHS), "--step-s", "0.05", options=("--max-nodes", "2"))
+    pool.until_step(name, 5, 2)
+    assert len(sleepers(lab)) == 2
+    lab.run("scancel", pool.job_on(lab.nodes[0]))
+    wait_for(lambda: len(sleepers(lab)) == 1, "the cancelled job's sleeper is gone", limit_s=40)
+    pool.pilot("down")
+    wait_for(lambda: not sleepers(lab), "all are gone", limit_s=40)
+
+
+def sleepers(lab: Lab) -> list[int]:
+    """What :func:`escape` started."""
+    return [process.pid for process in lab.job_processes() if "987654" in process.cmdline()]
+
+
+def test_a_killed_coordinator_leaves_no_job_and_no_process(lab: Lab, pool: SlurmPool) -> None:
+    pool.up_on(3, orphan_s=12)
+    name = submit(pool, 3)
+    trains(pool, name, 3)
+    coordinator = pool.coordinator()
+    assert coordinator is not None
+    os.kill(coordinator, signal.SIGKILL)
+    wait_for(lambda: not lab.queued(), "no job is queued", limit_s=90)
+    wait_for(lambda: not lab.job_processes(), "no process of a job", limit_s=20)
+
+
+def test_an_interrupted_coordinator_takes_its_jobs_with_it(lab: Lab, pool: SlurmPool) -> None:
+    pool.up_on(3)
+    coordinator = pool.coordinator()
+    assert coordinator is not None
+    os.kill(coordinator, signal.SIGINT)
+    wait_for(lambda: pool.coordinator() is None, "the coordinator has ended", limit_s=60)
+    assert lab.queued() == []
