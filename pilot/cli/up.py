@@ -14,8 +14,8 @@ import click
 from pilot.cli.pool import ask, json_option, run_dir_option
 from pilot.core.errors import PilotError, UserError
 
-START_LIMIT_S = 60.0
-"""A coordinator that does not answer by then does not start: a journal of weeks is read in seconds."""
+START_LIMIT_S = 600.0
+"""A coordinator that does not answer by then does not start: the journal of a month is read in minutes."""
 
 
 @click.command("up")
