@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import signal
 import sys
@@ -16,6 +17,7 @@ from typing import Any, assert_never
 from pilot import __version__
 from pilot.agent import facts, guardian
 from pilot.agent import home as homes
+from pilot.agent.departure import Departure
 from pilot.agent.groups import Groups
 from pilot.agent.link import UNHEARD_S
 from pilot.agent.state import AgentState
@@ -103,7 +105,7 @@ class Agent:
         self._connection = connection
         self._python = options.python
         self._home = home
-        self._state = AgentState(options.grace_s, _on_our_clock(self._facts.walltime_end_s))
+        self._state = AgentState(Departure(options.grace_s, _on_our_clock(self._facts.walltime_end_s)))
         self._uplink = Uplink(connection, self._hello, self._ordered, lambda: self._take(CoordinatorLost(UNHEARD_S)))
         self._workers = Workers(home, self._take)
         self._groups = Groups(home, interface, options.provider, self._take)
@@ -151,7 +153,7 @@ class Agent:
         self._take(Ordered(message))
 
     def _signalled(self, notice: signal.Signals) -> None:
-        self._take(Noticed(f"signal {notice.name}", self._state.notice_s))
+        self._take(Noticed(f"signal {notice.name}"))
 
     async def _join_in_time(self) -> None:
         try:
@@ -177,8 +179,9 @@ class Agent:
         workers = {pid: (trainer, 0) for trainer, pid in self._workers.pids()}
         watched = workers | {pid: key for key, pid in self._groups.ranks()}
         stopped = self._stops.look(time.monotonic(), [pid for pid in watched if proc.is_stopped(pid)])
+        welcome = self._state.departure.welcome
         for pid, stopped_s in stopped.items():
-            if self._state.welcome is not None and stopped_s > self._state.welcome.silent_s:
+            if welcome is not None and stopped_s > welcome.silent_s:
                 self._take(Stopped(*watched[pid], stopped_s))
 
     def _failed(self, task: asyncio.Task[None]) -> None:
@@ -239,5 +242,5 @@ class Agent:
         proc.kill(proc.tree(os.getpid())[1:])
 
 
-def _on_our_clock(unix_s: float | None) -> float | None:
-    return None if unix_s is None else time.monotonic() + unix_s - time.time()
+def _on_our_clock(unix_s: float | None) -> float:
+    return math.inf if unix_s is None else time.monotonic() + unix_s - time.time()

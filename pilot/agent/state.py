@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from pilot.agent import verdict
+from pilot.agent.departure import Departure
 from pilot.agent.farewell import Farewell
 from pilot.agent.vocabulary import (
     CoordinatorLost,
@@ -55,7 +56,6 @@ from pilot.io.wire import (
     LaunchWorker,
     LeadGroup,
     Leave,
-    Leaving,
     PartFromGroup,
     Paused,
     PauseMembers,
@@ -72,9 +72,6 @@ from pilot.io.wire import (
     WriteState,
 )
 
-WALLTIME_MARGIN_S = 5.0
-"""How much earlier than its grace before the wall time's end a pilot says that it leaves."""
-
 STOP_LIMIT_S = 30.0
 """A worker that is told to stop may do so long what its script does after training (save a file, say)."""
 
@@ -82,12 +79,6 @@ FINALIZE_LIMIT_S = 10.0
 """Rank processes may outlive their worker so long, to take leave of each other."""
 
 _NOBODY = "no worker of {} runs on this node"
-_IMPATIENT = "signal SIGINT"
-"""Somebody at a terminal: a second one ends the agent at once."""
-
-_PAUSE_SHARE = 1 / 3
-_FAREWELL_MIN_S = 60.0
-_MARGIN_SHARE = 0.1
 
 
 @dataclass(slots=True)
@@ -105,25 +96,14 @@ class Worker:
 
 @dataclass(slots=True)
 class AgentState:
-    """Everything that an agent knows.
+    """Everything that an agent knows."""
 
-    Parameters
-    ----------
-    grace_s : the notice that this pilot gets, if its batch script knows better than the site's config
-    walltime_end_s : when the job ends, on the clock of ``handle``
-    """
-
-    grace_s: float | None = None
-    walltime_end_s: float | None = None
-    welcome: Welcome | None = None
+    departure: Departure = field(default_factory=Departure)
     workers: dict[str, Worker] = field(default_factory=dict)
     groups: dict[tuple[str, int], set[Role]] = field(default_factory=dict)
     farewell: Farewell | None = None
     _leftover_since_s: dict[tuple[str, int], float] = field(default_factory=dict)
     _over: set[tuple[str, int]] = field(default_factory=set)
-    _notice: Noticed | None = None
-    _deadline_s: float | None = None
-    _away_since_s: float | None = None
 
     def handle(self, now_s: float, event: Event) -> list[Effect]:
         """Take one event; what is to be done, in this order."""
@@ -141,10 +121,11 @@ class AgentState:
                 return [Send(ProxyCommands(trainer, generation, list(commands)))] if known else []
             case Stopped():
                 return self._stopped(event)
-            case Noticed():
-                return self._noticed(now_s, event)
+            case Noticed(cause):
+                return self.departure.noticed(now_s, cause)
             case CoordinatorLost(unheard_s):
-                return self._coordinator_lost(now_s, unheard_s)
+                self.departure.lost(now_s, unheard_s)
+                return []
             case Ticked():
                 return self._ticked(now_s)
             case _:
@@ -159,7 +140,7 @@ class AgentState:
     def _ordered(self, now_s: float, message: ToAgent) -> list[Effect]:
         match message:
             case Welcome():
-                return self._welcomed(now_s, message)
+                return self.departure.welcomed(now_s, message)
             case Refused(reason):
                 return [Exit(2, f"refused by the coordinator: {reason}")]
             case Leave(reason):
@@ -182,14 +163,6 @@ class AgentState:
                 return [Send(CheckpointDone(trainer, 0, 0, asked=True, error=_NOBODY.format(trainer)))]
             case _:
                 assert_never(message)
-
-    def _welcomed(self, now_s: float, message: Welcome) -> list[Effect]:
-        self.welcome = message
-        self._away_since_s = None
-        effects: list[Effect] = [Note(f"joined pool {message.coordinator} as {message.node}")]
-        if self._notice is not None and self._deadline_s is not None:
-            effects.append(Send(Leaving(self._notice.cause, max(0.0, self._deadline_s - now_s))))
-        return effects
 
     def _launch(self, message: LaunchWorker) -> list[Effect]:
         worker = self.workers.get(message.trainer)
@@ -317,35 +290,18 @@ class AgentState:
             del self.groups[key]
         return [KillGeneration(*key) for key in keys]
 
-    def _coordinator_lost(self, now_s: float, unheard_s: float) -> list[Effect]:
-        """Our lease runs from when it last heard of us: after ``orphan_s`` it may start our trainers elsewhere."""
-        if self._away_since_s is None and self.welcome is not None:
-            self._away_since_s = now_s - min(unheard_s, self.welcome.orphan_s / 2)
-        return []
-
-    # --- leaving ----------------------------------------------------------------------------------------------------
-
-    def _noticed(self, now_s: float, event: Noticed) -> list[Effect]:
-        if self._notice is not None:
-            again = event.cause == self._notice.cause == _IMPATIENT
-            return [Exit(0, f"{event.cause}, twice")] if again else []
-        self._notice = event
-        self._deadline_s = now_s + event.grace_s
-        if self.farewell is not None:
-            self.farewell.end_s = min(self.farewell.end_s, self._deadline_s)
-        if self.welcome is None:
-            return [Exit(0, f"{event.cause}, before it had joined")]
-        note = Note(f"notice: {event.cause}; {event.grace_s:.0f} s are left")
-        return [note] if self._away_since_s is not None else [note, Send(Leaving(event.cause, event.grace_s))]
+    # --- time -------------------------------------------------------------------------------------------------------
 
     def _ticked(self, now_s: float) -> list[Effect]:
+        if end := self.departure.ticked(now_s):
+            return end
         if self.farewell is not None:
             return self.farewell.tick(now_s)
-        if self._notice is not None and self._deadline_s is not None:
-            margin_s = min(1.0, _MARGIN_SHARE * self._notice.grace_s)
-            if now_s >= self._deadline_s - margin_s:
-                return [Exit(0, f"{self._notice.cause}: the time given is over")]
-        return [*self._overdue(now_s), *(self._noticed_walltime(now_s) or self._orphaned(now_s))]
+        if (orphaned := self.departure.orphaned(now_s)) is not None:
+            holders = {w.trainer: self._training(w.trainer) for w in self.workers.values() if w.held}
+            self.farewell = Farewell(orphaned.reason, holders, orphaned.pause_s, orphaned.end_s)
+            return self.farewell.begin()
+        return self._overdue(now_s)
 
     def _overdue(self, now_s: float) -> list[Effect]:
         """Kill what should have ended by itself by now."""
@@ -359,34 +315,6 @@ class AgentState:
             self._over.add(key)
             del self.groups[key]
         return [*(KillWorker(worker.trainer) for worker in late), *(KillGeneration(*key) for key in overdue)]
-
-    def _noticed_walltime(self, now_s: float) -> list[Effect]:
-        if self.walltime_end_s is None or self._notice is not None:
-            return []
-        left_s = self.walltime_end_s - now_s
-        if left_s > self.notice_s + WALLTIME_MARGIN_S:
-            return []
-        return self._noticed(now_s, Noticed("wall time", max(0.0, min(left_s, self.notice_s))))
-
-    def _orphaned(self, now_s: float) -> list[Effect]:
-        """Begin the farewell when the coordinator has been away for too long."""
-        if self._away_since_s is None or self.welcome is None:
-            return []
-        left_s = max(self.notice_s, _FAREWELL_MIN_S) if self._deadline_s is None else self._deadline_s - now_s
-        patience_s = self.welcome.orphan_s if self._deadline_s is None else min(self.welcome.orphan_s, left_s / 4)
-        if now_s - self._away_since_s < patience_s:
-            return []
-        holders = {w.trainer: self._training(w.trainer) for w in self.workers.values() if w.held}
-        reason = f"no coordinator for {now_s - self._away_since_s:.0f} s"
-        self.farewell = Farewell(reason, holders, now_s + left_s * _PAUSE_SHARE, now_s + left_s * (1 - _MARGIN_SHARE))
-        return self.farewell.begin()
-
-    @property
-    def notice_s(self) -> float:
-        """The notice that this pilot gets before it is killed."""
-        if self.grace_s is not None:
-            return self.grace_s
-        return self.welcome.grace_s if self.welcome is not None else 0.0
 
     def _training(self, trainer: str) -> int:
         """The generation in which the worker trains: the oldest one that lives (a younger one waits for its switch)."""

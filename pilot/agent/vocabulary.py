@@ -80,7 +80,6 @@ class Noticed:
     """The node will be taken: a signal or the wall time's end."""
 
     cause: str
-    grace_s: float
 
 
 @dataclass(frozen=True, slots=True)

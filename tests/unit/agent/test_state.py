@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pilot.agent.departure import Departure
 from pilot.agent.state import FINALIZE_LIMIT_S, STOP_LIMIT_S, AgentState
 from pilot.agent.vocabulary import (
     CoordinatorLost,
@@ -215,7 +216,7 @@ def test_orders_to_end(joined: Machine) -> None:
 
 
 def test_a_notice_is_told_once_and_the_grace_is_used(joined: Machine) -> None:
-    notice = Noticed("signal SIGTERM", joined.state.notice_s)
+    notice = Noticed("signal SIGTERM")
     assert joined.take(notice) == [Send(Leaving("signal SIGTERM", 30.0))]
     assert joined.take(notice) == []
     assert joined.after(28.9) == []
@@ -223,23 +224,23 @@ def test_a_notice_is_told_once_and_the_grace_is_used(joined: Machine) -> None:
 
 
 def test_a_second_interrupt_ends_it_at_once(joined: Machine) -> None:
-    joined.take(Noticed("signal SIGINT", 30))
-    assert joined.take(Noticed("signal SIGINT", 30)) == [Exit(0, "signal SIGINT, twice")]
+    joined.take(Noticed("signal SIGINT"))
+    assert joined.take(Noticed("signal SIGINT")) == [Exit(0, "signal SIGINT, twice")]
 
 
 def test_a_notice_before_it_has_joined_ends_it() -> None:
-    assert Machine().take(Noticed("signal SIGTERM", 0)) == [Exit(0, "signal SIGTERM, before it had joined")]
+    assert Machine().take(Noticed("signal SIGTERM")) == [Exit(0, "signal SIGTERM, before it had joined")]
 
 
 def test_a_coordinator_that_comes_back_learns_of_the_notice(joined: Machine) -> None:
     joined.take(CoordinatorLost(0))
-    assert joined.take(Noticed("signal SIGTERM", 30.0)) == []
+    assert joined.take(Noticed("signal SIGTERM")) == []
     joined.now_s += 5
     assert joined.order(WELCOME) == [Send(Leaving("signal SIGTERM", 25.0))]
 
 
 def test_the_wall_time_is_known_before_its_end() -> None:
-    machine = Machine(AgentState(grace_s=20, walltime_end_s=1100.0))
+    machine = Machine(AgentState(Departure(own_grace_s=20, walltime_end_s=1100.0)))
     machine.order(WELCOME)
     assert machine.after(74) == []
     assert machine.after(2) == [Send(Leaving("wall time", 20))]
@@ -301,7 +302,7 @@ def test_a_coordinator_that_comes_back_in_time_changes_nothing(training: Machine
 
 def test_a_notice_without_coordinator_begins_the_farewell_early(training: Machine) -> None:
     training.take(CoordinatorLost(0))
-    training.take(Noticed("signal SIGTERM", 30.0))
+    training.take(Noticed("signal SIGTERM"))
     assert training.after(7) == [Tell("t1", PauseMembers("t1", 1))]
     assert training.after(9)[0] == KillGeneration("t1", 1)
-    assert training.after(13) == [Exit(0, "no coordinator for 7 s; not all states were written in time")]
+    assert training.after(12) == [Exit(0, "no coordinator for 7 s; not all states were written in time")]

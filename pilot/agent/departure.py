@@ -1,0 +1,110 @@
+"""When an agent leaves: what it was told of its end, and how long its coordinator has been away. Pure.
+
+A notice (a signal, the wall time's end) is told to the coordinator, which says ``Leave`` when nothing is needed of this
+node any more; otherwise the agent leaves shortly before the grace is over. Without coordinator it goes by itself, after
+``orphan_s`` or early enough before the end that it knows.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from pilot.agent.vocabulary import Effect, Exit, Note, Noticed, Send
+from pilot.io.wire import Leaving, Welcome
+
+WALLTIME_MARGIN_S = 5.0
+"""How much earlier than its grace before the wall time's end a pilot says that it leaves."""
+
+_IMPATIENT = "signal SIGINT"
+"""Somebody at a terminal: a second one ends the agent at once."""
+
+_FAREWELL_MIN_S = 60.0
+_FAREWELL_SHARE = 0.9
+_PAUSE_SHARE = 1 / 3
+_PATIENCE_SHARE = 1 / 4
+_MARGIN_SHARE = 0.1
+_MARGIN_MAX_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Orphaned:
+    """The coordinator has been away for too long: why to leave, and until when to wait for pauses and checkpoints."""
+
+    reason: str
+    pause_s: float
+    end_s: float
+
+
+@dataclass(slots=True)
+class Departure:
+    """What an agent knows of its end.
+
+    Parameters
+    ----------
+    own_grace_s : the notice that this pilot gets, if its batch script knows better than the site's config
+    walltime_end_s : when the job ends, on the clock of the calls
+    """
+
+    own_grace_s: float | None = None
+    walltime_end_s: float = math.inf
+    welcome: Welcome | None = None
+    _notice: Noticed | None = None
+    _deadline_s: float = math.inf
+    _away_since_s: float | None = None
+
+    @property
+    def grace_s(self) -> float:
+        """How long this pilot lives after a notice."""
+        if self.own_grace_s is not None:
+            return self.own_grace_s
+        return self.welcome.grace_s if self.welcome is not None else 0.0
+
+    def welcomed(self, now_s: float, welcome: Welcome) -> list[Effect]:
+        """There is a coordinator (again); it learns of the notice."""
+        self.welcome = welcome
+        self._away_since_s = None
+        joined = Note(f"joined pool {welcome.coordinator} as {welcome.node}")
+        if self._notice is None:
+            return [joined]
+        return [joined, Send(Leaving(self._notice.cause, max(0.0, self._deadline_s - now_s)))]
+
+    def lost(self, now_s: float, unheard_s: float) -> None:
+        """Our lease runs from when the coordinator last heard of us: after ``orphan_s`` it may replace us."""
+        if self._away_since_s is None and self.welcome is not None:
+            self._away_since_s = now_s - min(unheard_s, self.welcome.orphan_s / 2)
+
+    def noticed(self, now_s: float, cause: str) -> list[Effect]:
+        """The node will be taken within the grace; told once."""
+        if self._notice is not None:
+            return [Exit(0, f"{cause}, twice")] if cause == self._notice.cause == _IMPATIENT else []
+        self._notice = Noticed(cause)
+        self._deadline_s = min(now_s + self.grace_s, self.walltime_end_s)
+        if self.welcome is None:
+            return [Exit(0, f"{cause}, before it had joined")]
+        left_s = max(0.0, self._deadline_s - now_s)
+        note = Note(f"notice: {cause}; {left_s:.0f} s are left")
+        return [note, Send(Leaving(cause, left_s))] if self._away_since_s is None else [note]
+
+    def ticked(self, now_s: float) -> list[Effect]:
+        """The wall time's end comes near, or the grace is over."""
+        if self._notice is None and now_s >= self.walltime_end_s - self.grace_s - WALLTIME_MARGIN_S:
+            return self.noticed(now_s, "wall time")
+        margin_s = min(_MARGIN_MAX_S, _MARGIN_SHARE * self.grace_s)
+        if self._notice is not None and now_s >= self._deadline_s - margin_s:
+            return [Exit(0, f"{self._notice.cause}: the time given is over")]
+        return []
+
+    def orphaned(self, now_s: float) -> Orphaned | None:
+        """Whether to leave by itself. With a notice there is less time to wait for a coordinator, and to write."""
+        if self._away_since_s is None or self.welcome is None:
+            return None
+        end_s = min(self._deadline_s, now_s + max(self.grace_s, _FAREWELL_MIN_S))
+        left_s, away_s = end_s - now_s, now_s - self._away_since_s
+        patience_s = self.welcome.orphan_s
+        if self._notice is not None:
+            patience_s = min(patience_s, _PATIENCE_SHARE * left_s)
+        if away_s < patience_s:
+            return None
+        reason = f"no coordinator for {away_s:.0f} s"
+        return Orphaned(reason, now_s + _PAUSE_SHARE * left_s, now_s + _FAREWELL_SHARE * left_s)
