@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pilot
@@ -43,8 +44,12 @@ class ForkServer:
         return self._process.pid
 
     def launch(self, packet: bytes, descriptors: Sequence[int]) -> None:
-        """Fork a worker for the job in ``packet``; the descriptors are the worker's control socket and its log."""
-        socket.send_fds(self._channel, [packet], descriptors)
+        """Fork a worker for the job in ``packet``; the descriptors are the worker's control socket and its log.
+
+        Where the fork server has just ended, ``gone`` tells.
+        """
+        with suppress(BrokenPipeError):
+            socket.send_fds(self._channel, [packet], descriptors)
 
     def close(self) -> None:
         """Kill it; the workers that it forked live on."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -62,8 +61,6 @@ class Workers:
         """Start the worker; an order that cannot be carried out ends as a worker that could not be started."""
         try:
             self._launch(order)
-        except BrokenPipeError:
-            self.emit(WorkerEnded(order.trainer, -signal.SIGKILL, "its fork server was killed"))
         except (OSError, ValueError, UserError) as error:
             self.emit(WorkerEnded(order.trainer, None, str(error)))
 
