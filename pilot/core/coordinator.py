@@ -8,8 +8,9 @@ Facts enter as events; :meth:`Coordinator.handle` notes them and answers with co
 for its solution (``Solve``); a newer question makes the older one stale. ``PlanReady`` sets each trainer's *target*
 nodes. In between, and where no plan comes, targets stay as they are: a slow or failing solver never strands a node.
 
-*The trainers.* Each trainer is led from where it stands to its target by :mod:`pilot.core.reconcile`, whose table says
-what follows from which facts. Losses do not wait for a plan: survivors regroup at once.
+*The trainers.* What happens to one is noted by :mod:`pilot.core.noting`. Then it is led from where it stands to its
+target by :mod:`pilot.core.reconcile`, whose table says what follows from which facts. Losses do not wait for a plan:
+survivors regroup at once.
 
 =====================  ================================================================  =============
 event                  what is noted                                                     new problem
@@ -51,7 +52,6 @@ from pilot.core.events import (
     CheckpointWritten,
     DrainRequested,
     Event,
-    ExitCause,
     GroupBroken,
     GroupFormed,
     GroupPaused,
@@ -67,18 +67,13 @@ from pilot.core.events import (
 )
 from pilot.core.ids import NodeId, PlanId, TrainerId
 from pilot.core.measured import Measured
+from pilot.core.noting import TrainerEvent, note
 from pilot.core.objective import Objective, scaling_efficiency
 from pilot.core.pool import NodeOrder, Pool, hostname_order
 from pilot.core.problem import Plan, PlanStatus, Problem
-from pilot.core.reconcile import dissolve, reconcile
+from pilot.core.reconcile import dissolve, dissolve_broken, reconcile
 from pilot.core.spec import TrainerSpec
-from pilot.core.trainer import Trainer, WorkerPhase
-
-DEATHS_ALLOWED = 3
-"""So many deaths of a trainer's processes on living pilots, without a step between them, and it has failed."""
-
-BREAKS_ALLOWED = 5
-"""So many groups of a trainer that broke on living pilots, without a step between them, and it has failed."""
+from pilot.core.trainer import Trainer
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,22 +147,12 @@ class Coordinator:
                 return self._plan_ready(event)
             case PlanFailed():
                 return []
-            case WorkerReady():
-                return self._worker_ready(event)
             case WorkerExited():
                 return self._worker_exited(event)
-            case GroupFormed():
-                return self._group_formed(event)
-            case GroupBroken():
-                return self._group_broken(event)
-            case GroupPaused():
-                return self._group_paused(event)
-            case CheckpointWritten():
-                return self._checkpoint_written(event)
-            case Progress():
-                return self._progress(event)
             case TrainerFinished():
                 return self._finished(event)
+            case WorkerReady() | GroupFormed() | GroupBroken() | GroupPaused() | CheckpointWritten() | Progress():
+                return self._about_trainer(event)
             case _:
                 assert_never(event)
 
@@ -179,7 +164,7 @@ class Coordinator:
         changed += [self._warn(n, event.deadline_s) for n in event.leaving]
         if any(changed):
             self._question = "the pool changed"
-        return [c for trainer_id in self._touched for c in self._regroup_without_lost(self.trainers[trainer_id])]
+        return [c for trainer_id in self._touched for c in dissolve_broken(self.trainers[trainer_id])]
 
     def _warn(self, node: NodeId, deadline_s: float | None) -> bool:
         """``node`` got a notice: its owner must do without it."""
@@ -211,13 +196,6 @@ class Coordinator:
             trainer.counts.losses += 0 if announced else 1
             self._touch(occupant)
         return not announced
-
-    def _regroup_without_lost(self, trainer: Trainer) -> list[Command]:
-        """Dissolve what lost a member; reconcile then forms the next group of the survivors at once."""
-        groups = (trainer.group, trainer.forming)
-        if not any(n not in trainer.workers for group in groups if group is not None for n in group.members):
-            return []
-        return dissolve(trainer, "a member was lost")
 
     def _release_left(self) -> list[Command]:
         out: list[Command] = []
@@ -302,124 +280,30 @@ class Coordinator:
 
     # --- workers and groups -----------------------------------------------------------------------------------------
 
-    def _worker_ready(self, event: WorkerReady) -> list[Command]:
+    def _about_trainer(self, event: TrainerEvent) -> list[Command]:
         trainer = self.trainers.get(event.trainer)
-        worker = trainer.workers.get(event.node) if trainer is not None else None
-        if worker is not None and worker.phase is WorkerPhase.STARTING:
-            worker.phase = WorkerPhase.READY
-            self._touch(event.trainer)
-        return []
+        noted = note(trainer, event) if trainer is not None else None
+        if trainer is None or noted is None:
+            return []
+        self._touch(trainer.id)
+        if noted.failure:
+            return noted.commands + self._end(trainer.id, Outcome.FAILED, noted.failure)
+        return noted.commands
 
     def _worker_exited(self, event: WorkerExited) -> list[Command]:
-        trainer = self.trainers.get(event.trainer)
-        worker = trainer.workers.pop(event.node, None) if trainer is not None else None
-        if trainer is None or worker is None:
+        if self.pool.occupant.get(event.node) != event.trainer:
             return []
-        trainer.writing.discard(event.node)
-        self.pool.occupant.pop(event.node, None)
-        self._touch(event.trainer)
+        del self.pool.occupant[event.node]
         waiting = self.pool.owner.get(event.node)
         if waiting is not None:
             self._touch(waiting)
-        if worker.phase is WorkerPhase.STOPPING or not trainer.open:
-            return []
-        return self._worker_failed(trainer, worker.attempt, event) + self._regroup_without_lost(trainer)
-
-    def _worker_failed(self, trainer: Trainer, attempt: int, event: WorkerExited) -> list[Command]:
-        if event.cause is ExitCause.RAISED:
-            return self._script_raised(trainer, event)
-        trainer.counts.worker_deaths += 1
-        if attempt == trainer.deaths_in_a_row:
-            trainer.deaths_in_a_row += 1
-        if trainer.deaths_in_a_row < DEATHS_ALLOWED:
-            return []
-        times = f"its process died {DEATHS_ALLOWED} times on living pilots without a step between"
-        return self._end(trainer.id, Outcome.FAILED, f"{times}; the last time: {event.detail}")
-
-    def _script_raised(self, trainer: Trainer, event: WorkerExited) -> list[Command]:
-        if trainer.group is None and not trainer.holders():
-            return self._end(trainer.id, Outcome.FAILED, event.detail)
-        if trainer.group is not None and event.node in trainer.group.members:
-            return self._end(trainer.id, Outcome.FAILED, event.detail)
-        # A newcomer that cannot start does no harm to those that train: they go on without further growth.
-        trainer.refusal = event.detail
-        if event.node in trainer.target:
+        out = self._about_trainer(event)
+        trainer = self.trainers[event.trainer]
+        if trainer.refusal and event.node in trainer.target:
             trainer.target.remove(event.node)
             del self.pool.owner[event.node]
-        self._question = f"a newcomer of {trainer.id} could not start"
-        return []
-
-    def _group_formed(self, event: GroupFormed) -> list[Command]:
-        trainer = self.trainers.get(event.trainer)
-        if trainer is None or trainer.forming is None or event.generation != trainer.forming.generation:
-            return []
-        before = len(trainer.group.members) if trainer.group is not None else 0
-        trainer.group, trainer.forming = trainer.forming, None
-        self._count_rescale(trainer, before, len(trainer.group.members))
-        if event.resumed is not None:
-            trainer.counts.lost_steps += max(0, trainer.step - event.resumed)
-        trainer.step = event.step
-        trainer.synced, trainer.saved, trainer.failed_writes = True, False, 0
-        for node in trainer.group.members:
-            trainer.workers[node].has_state = True
-        self._touch(trainer.id)
-        return []
-
-    def _count_rescale(self, trainer: Trainer, before: int, after: int) -> None:
-        trainer.grew = after >= before
-        if before and after != before:
-            if trainer.grew:
-                trainer.counts.rescales_up += 1
-            else:
-                trainer.counts.rescales_down += 1
-
-    def _group_broken(self, event: GroupBroken) -> list[Command]:
-        trainer = self._open.get(event.trainer)
-        if trainer is None:
-            return []
-        if event.generation not in [g.generation for g in (trainer.group, trainer.forming) if g is not None]:
-            return []
-        out = dissolve(trainer, event.reason)
-        self._touch(trainer.id)
-        trainer.broken_in_a_row += 1
-        if trainer.broken_in_a_row >= BREAKS_ALLOWED:
-            reason = f"{BREAKS_ALLOWED} of its groups broke without a step between; the last one: {event.reason}"
-            out += self._end(trainer.id, Outcome.FAILED, reason)
+            self._question = f"a newcomer of {trainer.id} could not start"
         return out
-
-    def _group_paused(self, event: GroupPaused) -> list[Command]:
-        trainer = self._open.get(event.trainer)
-        if trainer is None or trainer.group is None or event.generation != trainer.group.generation:
-            return []
-        out = dissolve(trainer, "it paused after an agreed step")
-        trainer.synced, trainer.step = True, event.step
-        self._touch(trainer.id)
-        return out
-
-    def _checkpoint_written(self, event: CheckpointWritten) -> list[Command]:
-        trainer = self.trainers.get(event.trainer)
-        if trainer is None or event.node not in trainer.writing:
-            return []
-        trainer.writing.discard(event.node)
-        if event.error:
-            trainer.failed_writes += 1
-        else:
-            trainer.saved = True
-        self._touch(trainer.id)
-        return []
-
-    def _progress(self, event: Progress) -> list[Command]:
-        trainer = self._open.get(event.trainer)
-        if trainer is None or trainer.group is None or event.generation != trainer.group.generation:
-            return []
-        if event.step > trainer.step:
-            trainer.deaths_in_a_row = trainer.broken_in_a_row = 0
-        trainer.step, trainer.epoch, trainer.samples = event.step, event.epoch, event.samples
-        if event.samples_per_s is not None:
-            trainer.measured.rate(len(trainer.group.members), event.samples_per_s)
-        if event.rescale_s is not None:
-            trainer.measured.cost(trainer.grew, event.rescale_s)
-        return []
 
     # --- common -----------------------------------------------------------------------------------------------------
 

@@ -70,6 +70,14 @@ def dissolve(trainer: Trainer, reason: str) -> list[Command]:
     return [_dissolve_command(trainer, g, reason) for g in groups]
 
 
+def dissolve_broken(trainer: Trainer) -> list[Command]:
+    """Dissolve if a member has lost its worker; reconcile then forms the next group of the survivors at once."""
+    groups = (trainer.group, trainer.forming)
+    if not any(n not in trainer.workers for group in groups if group is not None for n in group.members):
+        return []
+    return dissolve(trainer, "a member was lost")
+
+
 def _dissolve_command(trainer: Trainer, group: Group, reason: str) -> Command:
     living = tuple(n for n in group.members if n in trainer.workers)
     return DissolveGroup(trainer.id, group.generation, living, reason)
