@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pilot.cli.demo.leftovers import left_behind, segments
+from pilot.cli.pool import ask
 from tests.pools import Plain, Pool
 from tests.slurm.lab import Lab, LabConfig, missing, running_lab, wait_for
 
@@ -40,7 +41,7 @@ def lab(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
         with running_lab(folder, getattr(request, "param", LabConfig())) as running:
             monkeypatch.setenv("SLURM_CONF", str(running.conf))
             yield running
-            assert running.queued() == []
+            wait_for(lambda: not running.queued(), "no job in the queue", limit_s=20)
             wait_for(lambda: not running.job_processes(), "no process of a job", limit_s=20)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -66,6 +67,10 @@ class SlurmPool(Pool):
     def until_ended(self, ending: str, count: int) -> Plain:
         """Wait until so many jobs have ended in this way."""
         return self.until(f"{count} jobs {ending}", lambda s: s["keeper"]["endings"].get(ending, 0) >= count)
+
+    def jobs(self) -> list[str]:
+        """The jobs of the pilots that are in the pool and connected."""
+        return [pilot["job"] for pilot in ask(self.run_dir, "pilots") if pilot["connected"]]
 
     def job_on(self, node: str) -> str:
         """The job that runs on a node of the lab."""

@@ -95,7 +95,7 @@ def test_a_requeued_job_comes_back_as_a_new_life_of_it(lab: Lab, pool: SlurmPool
     trains(pool, name, 1)
     wait_for(lambda: "Restarts=1" in lab.run("scontrol", "show", "job", job), "it is requeued", limit_s=60)
     wait_for(lambda: lab.state(job) == "RUNNING", "it runs again", limit_s=240)
-    pool.until("it is back", lambda s: job in [pilot["job"] for pilot in s["pilots"]])
+    wait_for(lambda: job in pool.jobs(), "it is back in the pool", limit_s=60)
     trains(pool, name, 2)
     lost_nothing(pool, name)
     assert set(pool.status()["keeper"]["endings"]) <= {"cancelled"}
@@ -160,7 +160,7 @@ def test_a_batch_script_of_ones_own_joins_the_pool(lab: Lab, pool: SlurmPool) ->
     script.write_text(pool.pilot("sites", "show", pool.folder / "lab.py", "--own-script").stdout)
     own = lab.sbatch(str(script))
     status = pool.until_pilots(2)
-    assert own in [pilot["job"] for pilot in status["pilots"]]
+    assert own in pool.jobs()
     assert status["keeper"]["running"] == 1
     name = submit(pool, 2)
     trains(pool, name, 2)

@@ -1,0 +1,249 @@
+"""Provider, keeper and queries against a real Slurm, with a trivial agent: jobs and queues, no training."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from pilot.io.site import Site
+from pilot.io.site_files import SiteFile, load_site
+from pilot.live.job_book import JobEnded, JobNoticed
+from pilot.live.keeper import Keeper, KeeperEvent, Troubled, pool_name
+from pilot.live.pilots import make_keeper
+from pilot.live.scheduler import Ending
+from pilot.live.scheduler_slurm import SlurmQueue
+from tests.slurm.lab import Lab, LabConfig
+
+POLITE = "bash -c 'trap \"exit 0\" USR1 TERM; while :; do sleep 0.1; done'"
+STUBBORN = "bash -c 'trap : USR1 TERM; while :; do sleep 0.1; done'"
+LIMIT_S = 90.0
+SITE = load_site("slurm_lab")
+TWO_NODES = LabConfig(nodes=2)
+
+
+class Crew:
+    """A keeper on the lab; its agents are a shell command."""
+
+    def __init__(self, folder: Path, command: str, site: Site) -> None:
+        scripts = folder / "pilots"
+        scripts.mkdir()
+        self.events: list[KeeperEvent] = []
+        self.name = pool_name(folder)
+        self.keeper = make_keeper(
+            SiteFile(site, Path("x.py"), None), scripts, folder / "connection.json", self.events.append, command=command
+        )
+
+    def endings(self) -> list[Ending]:
+        return [event.ending for event in self.events if isinstance(event, JobEnded)]
+
+    def noticed(self) -> list[str]:
+        return [event.job for event in self.events if isinstance(event, JobNoticed)]
+
+    async def until(self, true: Callable[[], object], what: str) -> None:
+        end_s = time.monotonic() + LIMIT_S
+        while not true():
+            assert time.monotonic() < end_s, f"not within {LIMIT_S} s: {what}; {self.keeper.status()}, {self.events}"
+            await asyncio.sleep(0.05)
+
+    async def until_running(self, count: int) -> None:
+        await self.until(lambda: self.keeper.status().running == count, f"{count} run")
+        for job in self.keeper.book.jobs:
+            self.keeper.registered(job)
+
+
+def play(crew: Crew, script: Callable[[Keeper], Awaitable[None]]) -> None:
+    """Run the keeper while ``script`` does; nothing must be left in the queue at the end."""
+
+    async def both() -> list[str]:
+        loop = asyncio.create_task(crew.keeper.run())
+        try:
+            await script(crew.keeper)
+        finally:
+            loop.cancel()
+            left = await crew.keeper.down(LIMIT_S)
+        return left
+
+    assert asyncio.run(both()) == []
+
+
+def test_a_preempted_job_that_leaves_in_its_grace_is_preempted_and_replaced(lab: Lab, tmp_path: Path) -> None:
+    crew = Crew(tmp_path, POLITE, SITE)
+
+    async def script(keeper: Keeper) -> None:
+        keeper.want(6)
+        await crew.until_running(6)
+        high = lab.sbatch("-p", "high", "-N2", "--wrap", "sleep 5")
+        await crew.until(lambda: crew.endings() == [Ending.PREEMPTED] * 2, "two preempted")
+        await crew.until(lambda: lab.state(high) in ("RUNNING", "COMPLETED"), "the other job has its nodes")
+        await crew.until_running(6)
+
+    play(crew, script)
+    assert not any(event.failed for event in crew.events if isinstance(event, JobEnded))
+
+
+@pytest.mark.parametrize("lab", [LabConfig(grace_s=20, kill_wait_s=5)], indirect=True)
+def test_a_preemption_is_noticed_early_by_the_poll(lab: Lab, tmp_path: Path) -> None:
+    crew = Crew(tmp_path, STUBBORN, SITE)
+
+    async def script(keeper: Keeper) -> None:
+        keeper.want(6)
+        await crew.until_running(6)
+        lab.sbatch("-p", "high", "-N1", "--wrap", "sleep 1")
+        await crew.until(crew.noticed, "a notice")
+        assert lab.state(crew.noticed()[0]) == "RUNNING"
+        await crew.until(lambda: crew.endings() == [Ending.PREEMPTED], "it is preempted")
+
+    play(crew, script)
+
+
+@pytest.mark.usefixtures("lab")
+def test_a_job_that_fails_is_not_replaced_at_once(tmp_path: Path) -> None:
+    crew = Crew(tmp_path, "bash -c 'sleep 3; exit 3'", SITE)
+
+    async def script(keeper: Keeper) -> None:
+        keeper.want(1)
+        await crew.until(lambda: crew.endings() == [Ending.FAILED], "it failed")
+        await crew.until(lambda: keeper.status().held_back.startswith("waiting"), "a pause after the failure")
+
+    play(crew, script)
+
+
+def test_a_dead_node_is_told(lab: Lab, tmp_path: Path) -> None:
+    crew = Crew(tmp_path, POLITE, SITE)
+
+    async def script(keeper: Keeper) -> None:
+        keeper.want(2)
+        await crew.until_running(2)
+        lab.kill_node(lab.nodes[0])
+        await crew.until(lambda: crew.endings() == [Ending.NODE_FAILED], "the node failed")
+        await crew.until_running(2)
+
+    play(crew, script)
+    lab.start_node(lab.nodes[0])
+
+
+@pytest.mark.usefixtures("lab")
+def test_pending_jobs_go_before_running_ones(tmp_path: Path) -> None:
+    crew = Crew(tmp_path, POLITE, SITE)
+
+    async def script(keeper: Keeper) -> None:
+        keeper.want(8)
+        await crew.until(lambda: keeper.status().running == 6 and keeper.status().pending == 2, "six run, two wait")
+        keeper.want(6, spare=list(keeper.book.jobs))
+        await crew.until(lambda: crew.endings() == [Ending.CANCELLED] * 2, "two are cancelled")
+        assert keeper.status().running == 6
+
+    play(crew, script)
+
+
+@pytest.mark.parametrize("lab", [TWO_NODES], indirect=True)
+def test_a_pilot_that_fits_before_a_planned_job_starts_at_once_and_a_long_one_does_not(
+    lab: Lab, tmp_path: Path
+) -> None:
+    lab.sbatch("-p", "high", "-w", lab.nodes[0], "-t", "20", "--wrap", "sleep 600")
+    lab.sbatch("-p", "high", "-N2", "-t", "30", "--wrap", "sleep 600")
+    crew = Crew(tmp_path, POLITE, SITE.replace(walltime_min=None))
+    short_folder = tmp_path / "short"
+    short_folder.mkdir()
+    short = Crew(short_folder, POLITE, SITE.replace(walltime_min="00:10:00"))
+
+    async def long_one(keeper: Keeper) -> None:
+        await crew.until(lambda: lab.nodes_in("planned") == 1, "a node is planned for the waiting job")
+        keeper.want(1)
+        await crew.until(lambda: keeper.status().planned_nodes == 1 and keeper.status().pending == 1, "it waits")
+        (job,) = keeper.book.jobs
+        await crew.until(lambda: "Reason=None" not in lab.run("scontrol", "show", "job", job), "Slurm says why")
+        await asyncio.sleep(8)  # a backfill cycle or more: it must not start
+        assert keeper.status().pending == 1
+
+    async def short_one(keeper: Keeper) -> None:
+        keeper.want(1)
+        await short.until_running(1)
+        (record,) = keeper.book.jobs.values()
+        assert 10 * 60 <= record.walltime_s <= 19 * 60
+
+    play(crew, long_one)
+    play(short, short_one)
+    lab.run("scancel", "--user=root", "--partition=high")
+
+
+def test_a_window_shorter_than_the_warm_up_gets_no_short_pilot(lab: Lab, tmp_path: Path) -> None:
+    lab.sbatch("-p", "high", "-w", lab.nodes[0], "-t", "6", "--wrap", "sleep 600")
+    lab.sbatch("-p", "high", "-N6", "-t", "30", "--wrap", "sleep 600")
+    crew = Crew(tmp_path, POLITE, SITE)
+
+    async def script(keeper: Keeper) -> None:
+        await crew.until(lambda: lab.nodes_in("planned") == 5, "five nodes are planned for the waiting job")
+        keeper.want(2, warm_up_s=600)
+        await crew.until(lambda: keeper.status().planned_nodes == 5 and keeper.status().pending == 2, "they wait")
+        assert {record.walltime_s for record in keeper.book.jobs.values()} == {SITE.walltime_s}
+        keeper.want(2, warm_up_s=10)
+        await crew.until_running(2)
+        assert {record.walltime_s for record in keeper.book.jobs.values()} <= {180, 240}
+
+    play(crew, script)
+    lab.run("scancel", "--user=root", "--partition=high")
+
+
+def test_a_controller_that_does_not_answer_changes_nothing_and_is_reported(lab: Lab, tmp_path: Path) -> None:
+    crew = Crew(tmp_path, POLITE, SITE.replace(command_timeout_s=3))
+
+    async def script(keeper: Keeper) -> None:
+        keeper.want(2)
+        await crew.until_running(2)
+        lab.pause_controller()
+        await crew.until(lambda: keeper.status().trouble, "the trouble is told")
+        keeper.want(4)
+        await crew.until(lambda: Troubled("squeue did not answer within 3 s") in crew.events, "it is reported")
+        assert (keeper.status().running, keeper.status().pending, crew.endings()) == (2, 0, [])
+        lab.resume_controller()
+        await crew.until_running(4)
+
+    play(crew, script)
+    assert crew.endings() == [Ending.CANCELLED] * 4
+
+
+def test_jobs_of_an_earlier_coordinator_are_found_by_their_name(lab: Lab, tmp_path: Path) -> None:
+    lab.sbatch("-J", f"{pool_name(tmp_path)}.1", "--wrap", "sleep 600")
+    lab.sbatch("-J", "somebody-else", "--wrap", "sleep 600")
+    crew = Crew(tmp_path, POLITE, SITE)
+
+    async def script(keeper: Keeper) -> None:
+        keeper.want(1)
+        await crew.until_running(1)
+        assert list(keeper.book.jobs) == ["1"]
+        assert keeper.status().others == 1
+
+    play(crew, script)
+    assert lab.queued() == ["2"]
+    lab.run("scancel", "2")
+
+
+@pytest.mark.usefixtures("lab")
+def test_a_site_that_slurm_refuses_is_told_in_its_words(tmp_path: Path) -> None:
+    crew = Crew(tmp_path, POLITE, SITE.replace(partition="no-such-partition"))
+
+    async def script(keeper: Keeper) -> None:
+        keeper.want(1)
+        await crew.until(lambda: "Invalid partition name specified" in keeper.status().trouble, "the refusal is told")
+
+    play(crew, script)
+
+
+def test_one_squeue_and_one_sinfo_per_poll(lab: Lab) -> None:
+    asked: list[str] = []
+
+    def run(command: Sequence[str], limit_s: float) -> str:
+        assert limit_s == SITE.command_timeout_s
+        asked.append(command[0])
+        return lab.run(*command)
+
+    jobs = [lab.sbatch("-J", "pilot-x.1", "--wrap", "sleep 600") for _ in range(4)]
+    shown = SlurmQueue(SITE, "pilot-x", run).poll(jobs, time.time())
+    assert set(shown.jobs) == set(jobs)
+    assert asked == ["squeue", "sinfo"]
+    lab.run("scancel", *jobs)
