@@ -14,9 +14,9 @@ from pilot.cli.pool import json_option
 @click.command("demo")
 @click.option("--site", default="local", show_default=True, help="A site's name or file.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Where results go (default: out/demo-…).")
-@click.option("--epochs", type=click.IntRange(min=1), default=60, show_default=True, help="Epochs of each trainer.")
+@click.option("--epochs", type=click.IntRange(min=1), help="Epochs of each trainer (default: for about a minute).")
 @json_option
-def command(site: str, out: Path | None, epochs: int, as_json: bool) -> int:
+def command(site: str, out: Path | None, epochs: int | None, as_json: bool) -> int:
     """Run the main job: four pilots, two trainers on real data, a preemption with notice, a kill without, a new pilot.
 
     Prints what happened, draws nodes over time, and proves from the ledger that every sample was used exactly once per

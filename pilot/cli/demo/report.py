@@ -57,7 +57,7 @@ def judge(run: Run) -> Report:
     """Check the ledger, the lost steps, the replay and what was left behind."""
     contents = read(run.root / "journal.jsonl")
     monitor = _watched(contents)
-    proofs = {name: _proof(monitor, name, run.epochs) for name in TRAINERS}
+    proofs = {name: _proof(monitor, name, run.epochs[name]) for name in TRAINERS}
     difference = replay(contents, _fresh(contents).handle)
     faults = [f"ledger of {name}: {verdict.text}" for name, verdict in proofs.items() if not verdict.proved]
     faults += [f"{t['trainer']} lost {t['lost_steps']} steps" for t in run.status["trainers"] if t["lost_steps"]]
@@ -119,16 +119,17 @@ def _trainers(trainers: list[Plain]) -> Table:
     columns: dict[str, Callable[[Plain], str]] = {
         "trainer": lambda t: t["trainer"],
         "samples": lambda t: str(t["samples"]),
-        "final accuracy": lambda t: number(t["metrics"].get("accuracy"), ".1%"),
-        "rescales up": lambda t: str(t["rescales_up"]),
-        "down": lambda t: str(t["rescales_down"]),
-        "preemptions survived": lambda t: str(t["preemptions"]),
-        "losses survived": lambda t: str(t["losses"]),
+        "accuracy": lambda t: number(t["metrics"].get("accuracy"), ".1%"),
+        "grew": lambda t: str(t["rescales_up"]),
+        "shrank": lambda t: str(t["rescales_down"]),
+        "preempted": lambda t: str(t["preemptions"]),
+        "killed": lambda t: str(t["losses"]),
         "lost steps": lambda t: str(t["lost_steps"]),
         "redone": lambda t: str(t["redone_steps"]),
-        "longest stall": lambda t: f"{t['longest_stall_s']:.2f} s",
+        "stall": lambda t: f"{t['longest_stall_s']:.2f} s",
     }
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    caption = "grew, shrank: rescales by plan; preempted, killed: nodes lost and survived; stall: the longest"
+    table = Table(box=None, pad_edge=False, header_style="bold", caption=caption, caption_justify="left")
     for name in columns:
         table.add_column(name, justify="left" if name == "trainer" else "right")
     for trainer in trainers:

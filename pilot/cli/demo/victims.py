@@ -11,8 +11,9 @@ import psutil
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A pilot: its node, its agent's process on this host, and the grace that its site gives."""
+    """A pilot: whose node it is, its agent's process on this host, and the grace that its site gives."""
 
+    trainer: str
     node: str
     pid: int
     grace_s: float
