@@ -124,11 +124,11 @@ def _trainers(trainers: list[Plain]) -> Table:
         "shrank": lambda t: str(t["rescales_down"]),
         "preempted": lambda t: str(t["preemptions"]),
         "killed": lambda t: str(t["losses"]),
-        "lost steps": lambda t: str(t["lost_steps"]),
+        "lost": lambda t: str(t["lost_steps"]),
         "redone": lambda t: str(t["redone_steps"]),
         "stall": lambda t: f"{t['longest_stall_s']:.2f} s",
     }
-    caption = "grew, shrank: rescales by plan; preempted, killed: nodes lost and survived; stall: the longest"
+    caption = "grew, shrank: rescales by plan; preempted, killed: nodes; lost, redone: steps; stall: the longest"
     table = Table(box=None, pad_edge=False, header_style="bold", caption=caption, caption_justify="left")
     for name in columns:
         table.add_column(name, justify="left" if name == "trainer" else "right")
