@@ -17,9 +17,8 @@ from pilot.io.journal import Contents, read
 from pilot.live.monitor import Monitor
 from pilot.live.settings import settings_of
 from tests.chaos.storm import MOST_PILOTS, Storm
-from tests.pools import Pool
+from tests.pools import TRAIN, Pool
 
-SCRIPT = Path(__file__).parent / "train.py"
 EPOCH_SAMPLES = 1797
 STEP_S = 0.03
 CALM_LIMIT_S = 300.0
@@ -33,7 +32,7 @@ def chaos(pool: Pool, seed: int, seconds: float, epochs: int, say: Say) -> list[
     reference = _reference(pool, epochs)
     pool.up()
     names = [
-        pool.submit(SCRIPT, "--epochs", str(epochs), "--step-s", str(STEP_S), "--save", str(pool.folder / f"{name}.pt"),
+        pool.submit(TRAIN, "--epochs", str(epochs), "--step-s", str(STEP_S), "--save", str(pool.folder / f"{name}.pt"),
                     options=("--name", name, *options))
         for name, options in TRAINERS.items()
     ]  # fmt: skip
@@ -48,7 +47,7 @@ def chaos(pool: Pool, seed: int, seconds: float, epochs: int, say: Say) -> list[
 def _reference(pool: Pool, epochs: int) -> Path:
     """The same script, alone and undisturbed."""
     path = pool.folder / "reference.pt"
-    command = [sys.executable, SCRIPT, "--epochs", str(epochs), "--step-s", "0", "--save", path]
+    command = [sys.executable, TRAIN, "--epochs", str(epochs), "--step-s", "0", "--save", path]
     subprocess.run(command, check=True, cwd=pool.folder)
     return path
 
