@@ -53,7 +53,7 @@ def show(site: str, own_script: bool, as_json: bool) -> None:
     loaded = load_site_file(site)
     rundir = RunDir(default_path(loaded.site.name))
     if own_script:
-        script = batch_script(loaded.site, str(rundir.connection))
+        script = batch_script(loaded.site, str(rundir.connection), python=sys.executable)
     else:
         from pilot.live.provider import PilotProvider  # Parsl: half a second, only where it is needed
 
