@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import mpi4py
 import numpy as np
 from numpy.typing import NDArray
 
-from pilot.comm.fabric import Fabric, Pending
+from pilot.comm.fabric import LONGEST_NAP_S, Fabric, Pending
 
 mpi4py.rc.initialize = False
 mpi4py.rc.finalize = False
@@ -58,7 +59,9 @@ class MpiFabric:
 def start() -> MpiFabric:
     """MPI_Init: returns when all ranks of the world have been started."""
     MPI.Init()
-    MPI.COMM_WORLD.Barrier()
+    over = MPI.COMM_WORLD.Ibarrier()
+    while not over.Test():
+        time.sleep(LONGEST_NAP_S)
     _forget_segments()
     return MpiFabric(MPI.COMM_WORLD)
 
