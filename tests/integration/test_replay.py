@@ -55,7 +55,7 @@ def replays(capsys: pytest.CaptureFixture[str], folder: Path, *options: str) -> 
 def test_dp_and_milp_replay_to_the_same_u_and_equal_share_to_less(
     inputs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    dp, milp, equal = replays(capsys, inputs, "--planner", "dp,milp,equal-share", "--hours", "2")
+    dp, milp, equal = replays(capsys, inputs, "--planner", "dp,milp,equal-share", "--hours", "1")
     assert (dp["case"]["planner"], milp["case"]["planner"]) == ("dp", "milp")
     assert milp["efficiency"] == pytest.approx(dp["efficiency"], abs=0.002)
     assert 0 < equal["efficiency"] < dp["efficiency"] <= 1
