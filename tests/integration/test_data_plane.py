@@ -59,7 +59,7 @@ def finish(cluster: Plane, gate: Path) -> wire.WorkerFinished:
 def test_rescales_a_pause_and_two_kills_leave_the_parameters_as_they_would_have_been(tmp_path: Path) -> None:
     epochs, gate, saved = 60, tmp_path / "gate", tmp_path / "elastic.pt"
     arguments = ("--epochs", str(epochs), *BATCH)
-    with plane(tmp_path, SCRIPT, *arguments, "--save", str(saved), "--step-s", "0.01", "--gate", str(gate)) as cluster:
+    with plane(tmp_path, SCRIPT, *arguments, "--save", str(saved), "--step-s", "0.05", "--gate", str(gate)) as cluster:
         a, b, c, d = cluster.start(4)
         steps = [cluster.wait_up(cluster.form([a])).step]
 
@@ -104,7 +104,7 @@ def test_rescales_a_pause_and_two_kills_leave_the_parameters_as_they_would_have_
 def test_a_node_killed_in_mid_step_costs_no_step(tmp_path: Path) -> None:
     epochs, gate, saved = 20, tmp_path / "gate", tmp_path / "elastic.pt"
     arguments = ("--epochs", str(epochs), *BATCH)
-    with plane(tmp_path, SCRIPT, *arguments, "--save", str(saved), "--step-s", "0.01", "--gate", str(gate)) as cluster:
+    with plane(tmp_path, SCRIPT, *arguments, "--save", str(saved), "--step-s", "0.05", "--gate", str(gate)) as cluster:
         a, b, c = cluster.start(3)
         cluster.wait_up(cluster.form([a, b, c]))
         cluster.wait_step(3)
@@ -123,7 +123,7 @@ def test_a_node_killed_in_mid_step_costs_no_step(tmp_path: Path) -> None:
 def test_a_rank_that_lags_a_step_behind_takes_the_state_of_the_others(tmp_path: Path) -> None:
     epochs, gate, saved = 20, tmp_path / "gate", tmp_path / "elastic.pt"
     arguments = ("--epochs", str(epochs), *BATCH)
-    with plane(tmp_path, SCRIPT, *arguments, "--save", str(saved), "--step-s", "0.01", "--gate", str(gate)) as cluster:
+    with plane(tmp_path, SCRIPT, *arguments, "--save", str(saved), "--step-s", "0.05", "--gate", str(gate)) as cluster:
         a, b = cluster.start(2)
         cluster.form([a, b])
         cluster.wait_step(3)
@@ -139,7 +139,7 @@ def test_a_rank_that_lags_a_step_behind_takes_the_state_of_the_others(tmp_path: 
 def test_a_lone_survivor_parks_with_its_state_until_a_node_comes(tmp_path: Path) -> None:
     epochs, gate, saved = 20, tmp_path / "gate", tmp_path / "elastic.pt"
     arguments = ("--epochs", str(epochs), *BATCH)
-    with plane(tmp_path, SCRIPT, *arguments, "--save", str(saved), "--step-s", "0.01", "--gate", str(gate)) as cluster:
+    with plane(tmp_path, SCRIPT, *arguments, "--save", str(saved), "--step-s", "0.05", "--gate", str(gate)) as cluster:
         a, b = cluster.start(2)
         cluster.form([a, b])
         cluster.wait_step(3)
@@ -158,7 +158,7 @@ def test_a_lone_survivor_parks_with_its_state_until_a_node_comes(tmp_path: Path)
 def test_when_all_are_killed_the_newest_checkpoint_that_verifies_is_taken(tmp_path: Path) -> None:
     epochs, gate, saved = 20, tmp_path / "gate", tmp_path / "elastic.pt"
     arguments = ("--epochs", str(epochs), *BATCH)
-    pace = ("--save", str(saved), "--step-s", "0.01", "--gate", str(gate))
+    pace = ("--save", str(saved), "--step-s", "0.05", "--gate", str(gate))
     with plane(tmp_path, SCRIPT, *arguments, *pace, interval_s=0.3) as cluster:
         a, b = cluster.start(2)
         cluster.form([a, b])
@@ -184,7 +184,7 @@ def checkpoint_step(path: Path) -> int:
 def test_with_notice_nothing_is_lost_even_when_all_nodes_go(tmp_path: Path) -> None:
     epochs, gate, saved = 20, tmp_path / "gate", tmp_path / "elastic.pt"
     arguments = ("--epochs", str(epochs), *BATCH)
-    with plane(tmp_path, SCRIPT, *arguments, "--save", str(saved), "--step-s", "0.01", "--gate", str(gate)) as cluster:
+    with plane(tmp_path, SCRIPT, *arguments, "--save", str(saved), "--step-s", "0.05", "--gate", str(gate)) as cluster:
         a, b = cluster.start(2)
         cluster.form([a, b])
         cluster.wait_step(3)
@@ -207,7 +207,7 @@ def test_with_notice_nothing_is_lost_even_when_all_nodes_go(tmp_path: Path) -> N
 def test_micro_batches_from_loader_processes_add_up_to_the_same_step(tmp_path: Path) -> None:
     epochs, gate, saved = 6, tmp_path / "gate", tmp_path / "elastic.pt"
     arguments = ("--epochs", str(epochs), "--global-batch-size", "50")
-    pace = ("--save", str(saved), "--step-s", "0.01", "--gate", str(gate), "--micro-batch-size", "9", "--loaders", "1")
+    pace = ("--save", str(saved), "--step-s", "0.05", "--gate", str(gate), "--micro-batch-size", "9", "--loaders", "1")
     with plane(tmp_path, SCRIPT, *arguments, *pace) as cluster:
         a, b, c = cluster.start(3)
         cluster.form([a, b, c])
@@ -221,7 +221,7 @@ def test_micro_batches_from_loader_processes_add_up_to_the_same_step(tmp_path: P
 def test_a_fixed_batch_per_node_grows_with_the_group_and_the_learning_rate_with_it(tmp_path: Path) -> None:
     epochs, gate, saved = 12, tmp_path / "gate", tmp_path / "elastic.pt"
     arguments = ("--epochs", str(epochs), "--batch-size", "16")
-    with plane(tmp_path, SCRIPT, *arguments, "--save", str(saved), "--step-s", "0.01", "--gate", str(gate)) as cluster:
+    with plane(tmp_path, SCRIPT, *arguments, "--save", str(saved), "--step-s", "0.05", "--gate", str(gate)) as cluster:
         a, b, c = cluster.start(3)
         cluster.form([a, b])
         cluster.wait_step(8)
