@@ -9,25 +9,12 @@ import pytest
 
 from tests.e2e.test_pool import proved
 from tests.pools import TRAIN
-from tests.slurm.conftest import SlurmPool, high_priority, start_delay_s
 from tests.slurm.lab import Lab, LabConfig, wait_for
+from tests.slurm.pools import SlurmPool, high_priority, start_delay_s
 
 EPOCHS = 400
 AT_ONCE = LabConfig(grace_s=0, user_signal=False)
 NO_SIGNAL = LabConfig(user_signal=False)
-
-
-def submit(pool: SlurmPool, max_nodes: int, epochs: int = EPOCHS) -> str:
-    """A trainer that can use ``max_nodes`` nodes. All share this machine's cores, so its curve is given."""
-    curve = pool.folder / "curve.csv"
-    curve.write_text("1,100\n2,190\n3,270\n6,500\n")
-    options = ("--max-nodes", str(max_nodes), "--curve", str(curve), "--fixed-curve")
-    return pool.submit(TRAIN, "--epochs", str(epochs), "--step-s", "0.05", options=options)
-
-
-def trains(pool: SlurmPool, name: str, nodes: int) -> None:
-    """Wait until the trainer does ten steps more on so many nodes."""
-    pool.until_step(name, pool.trainer(name)["step"] + 10, nodes)
 
 
 def lost_nothing(pool: SlurmPool, *names: str) -> None:
@@ -39,15 +26,15 @@ def lost_nothing(pool: SlurmPool, *names: str) -> None:
 
 def test_a_preemption_costs_no_step_and_the_other_job_starts_within_the_grace(lab: Lab, pool: SlurmPool) -> None:
     pool.up_on(6)
-    first, second = submit(pool, 3), submit(pool, 3)
-    trains(pool, first, 3)
-    trains(pool, second, 3)
+    first, second = pool.submit_elastic(3, EPOCHS), pool.submit_elastic(3, EPOCHS)
+    pool.trains(first, 3)
+    pool.trains(second, 3)
     _, note, submitted_s = high_priority(lab, "-N2", run_s=8)
     assert start_delay_s(note, submitted_s) < lab.config.grace_s
     pool.until_ended("preempted", 2)
     pool.until_pilots(6)
-    trains(pool, first, 3)
-    trains(pool, second, 3)
+    pool.trains(first, 3)
+    pool.trains(second, 3)
     lost_nothing(pool, first, second)
     status = pool.status()
     assert status["keeper"]["endings"] == {"preempted": 2}
@@ -58,13 +45,13 @@ def test_a_preemption_costs_no_step_and_the_other_job_starts_within_the_grace(la
 @pytest.mark.parametrize("lab", [AT_ONCE, NO_SIGNAL], indirect=True, ids=["no grace", "no user signal"])
 def test_a_preemption_by_sigterm_only(lab: Lab, pool: SlurmPool) -> None:
     pool.up_on(3, notice_signal=None)
-    name = submit(pool, 3)
-    trains(pool, name, 3)
+    name = pool.submit_elastic(3, EPOCHS)
+    pool.trains(name, 3)
     _, note, submitted_s = high_priority(lab, "-N5")
     assert start_delay_s(note, submitted_s) < lab.config.grace_s + lab.config.kill_wait_s
     pool.until_ended("preempted", 2)
     pool.until_pilots(3)
-    trains(pool, name, 3)
+    pool.trains(name, 3)
     lost_nothing(pool, name)
     assert pool.status()["keeper"]["endings"] == {"preempted": 2}
 
@@ -73,76 +60,76 @@ def test_a_preemption_by_sigterm_only(lab: Lab, pool: SlurmPool) -> None:
 def test_a_preemption_that_only_the_poll_shows(lab: Lab, pool: SlurmPool) -> None:
     """Without a step and without a signal, the job itself hears nothing before its grace is over."""
     pool.up_on(3, notice_signal=None, launcher="simple")
-    name = submit(pool, 3)
-    trains(pool, name, 3)
+    name = pool.submit_elastic(3, EPOCHS)
+    pool.trains(name, 3)
     _, note, submitted_s = high_priority(lab, "-N5")
     assert start_delay_s(note, submitted_s) < lab.config.grace_s
     log = (pool.run_dir / "coordinator.log").read_text()
     assert "the scheduler preempts it" in log
     pool.until_ended("preempted", 2)
     pool.until_pilots(3)
-    trains(pool, name, 3)
+    pool.trains(name, 3)
     lost_nothing(pool, name)
 
 
 @pytest.mark.parametrize("lab", [LabConfig(nodes=2, grace_s=0, user_signal=False)], indirect=True)
 def test_a_requeued_job_comes_back_as_a_new_life_of_it(lab: Lab, pool: SlurmPool) -> None:
     pool.up_on(2, partition="requeue", requeue=True, notice_signal=None)
-    name = submit(pool, 2)
-    trains(pool, name, 2)
+    name = pool.submit_elastic(2, EPOCHS)
+    pool.trains(name, 2)
     job = pool.job_on(lab.nodes[0])
     high_priority(lab, "-w", lab.nodes[0], run_s=100)
-    trains(pool, name, 1)
+    pool.trains(name, 1)
     wait_for(lambda: "Restarts=1" in lab.run("scontrol", "show", "job", job), "it is requeued", limit_s=60)
     wait_for(lambda: lab.state(job) == "RUNNING", "it runs again", limit_s=240)
     wait_for(lambda: job in pool.jobs(), "it is back in the pool", limit_s=60)
-    trains(pool, name, 2)
+    pool.trains(name, 2)
     lost_nothing(pool, name)
     assert set(pool.status()["keeper"]["endings"]) <= {"cancelled"}
 
 
 def test_a_job_that_somebody_cancels_is_replaced(lab: Lab, pool: SlurmPool) -> None:
     pool.up_on(3)
-    name = submit(pool, 3)
-    trains(pool, name, 3)
+    name = pool.submit_elastic(3, EPOCHS)
+    pool.trains(name, 3)
     lab.run("scancel", pool.job_on(lab.nodes[0]))
     pool.until_ended("cancelled", 1)
     pool.until_pilots(3)
-    trains(pool, name, 3)
+    pool.trains(name, 3)
     lost_nothing(pool, name)
 
 
 def test_pilots_leave_in_good_order_before_their_wall_time_ends(lab: Lab, pool: SlurmPool) -> None:
     pool.up_on(2, walltime="00:02:00", walltime_min=None, notice_signal=None)
-    name = submit(pool, 2, epochs=4000)
-    trains(pool, name, 2)
+    name = pool.submit_elastic(2, 4000)
+    pool.trains(name, 2)
     pool.until_ended("wall time", 2)
     pool.until_pilots(2)
-    trains(pool, name, 2)
+    pool.trains(name, 2)
     lost_nothing(pool, name)
     assert "TIMEOUT" not in lab.run("squeue", "-h", "-t", "all", "-o", "%T")
 
 
 def test_a_node_that_dies_is_a_loss_and_its_pilot_is_replaced(lab: Lab, pool: SlurmPool) -> None:
     pool.up_on(3)
-    name = submit(pool, 3)
-    trains(pool, name, 3)
+    name = pool.submit_elastic(3, EPOCHS)
+    pool.trains(name, 3)
     dead = lab.nodes[0]
     lab.kill_node(dead)
-    trains(pool, name, 2)
+    pool.trains(name, 2)
     pool.until_ended("node failed", 1)
     pool.until_pilots(3)
     assert not any(node["host"] == dead for node in pool.status()["pool"])
-    trains(pool, name, 3)
+    pool.trains(name, 3)
     lost_nothing(pool, name)
     lab.start_node(dead)
 
 
 def test_all_pilots_preempted_at_once_lose_nothing(lab: Lab, pool: SlurmPool) -> None:
     pool.up_on(6)
-    first, second = submit(pool, 3, epochs=40), submit(pool, 3, epochs=40)
-    trains(pool, first, 3)
-    trains(pool, second, 3)
+    first, second = pool.submit_elastic(3, 40), pool.submit_elastic(3, 40)
+    pool.trains(first, 3)
+    pool.trains(second, 3)
     _, note, submitted_s = high_priority(lab, "-N6")
     assert start_delay_s(note, submitted_s) < lab.config.grace_s
     pool.until_ended("preempted", 6)
@@ -162,11 +149,11 @@ def test_a_batch_script_of_ones_own_joins_the_pool(lab: Lab, pool: SlurmPool) ->
     status = pool.until_pilots(2)
     assert own in pool.jobs()
     assert status["keeper"]["running"] == 1
-    name = submit(pool, 2)
-    trains(pool, name, 2)
+    name = pool.submit_elastic(2, EPOCHS)
+    pool.trains(name, 2)
     lab.run("scancel", own)
     pool.until_pilots(1)
-    trains(pool, name, 1)
+    pool.trains(name, 1)
     lost_nothing(pool, name)
 
 
@@ -193,8 +180,8 @@ def sleepers(lab: Lab) -> list[int]:
 
 def test_a_killed_coordinator_leaves_no_job_and_no_process(lab: Lab, pool: SlurmPool) -> None:
     pool.up_on(3, orphan_s=12)
-    name = submit(pool, 3)
-    trains(pool, name, 3)
+    name = pool.submit_elastic(3, EPOCHS)
+    pool.trains(name, 3)
     coordinator = pool.coordinator()
     assert coordinator is not None
     os.kill(coordinator, signal.SIGKILL)

@@ -1,0 +1,78 @@
+"""A pool whose pilots are jobs of a lab, and jobs that preempt them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from pilot.cli.pool import ask
+from tests.pools import TRAIN, Plain, Pool
+from tests.slurm.lab import Lab, wait_for
+
+SITE = """
+from site_configs.slurm_lab import site as lab
+
+site = lab.replace(name="lab", {changes})
+"""
+
+
+@dataclass
+class SlurmPool(Pool):
+    """A pool whose pilots are jobs of the lab."""
+
+    lab: Lab | None = None
+
+    def environment(self) -> dict[str, str]:
+        """The pool's, and where the lab is."""
+        assert self.lab is not None
+        return {**super().environment(), "SLURM_CONF": str(self.lab.conf)}
+
+    def up_on(self, pilots: int, **changes: object) -> None:
+        """Start the coordinator on the lab's site with some fields changed, and wait for all pilots."""
+        site = self.folder / "lab.py"
+        site.write_text(SITE.format(changes=", ".join(f"{name}={value!r}" for name, value in changes.items())))
+        self.pilot("up", "--site", site, "--pilots", str(pilots))
+        self.until_pilots(pilots)
+
+    def until_pilots(self, count: int) -> Plain:
+        """Wait until so many pilots are in the pool and stay."""
+        return self.until(f"{count} pilots", lambda s: sum(not n["leaving"] for n in s["pool"]) == count)
+
+    def until_ended(self, ending: str, count: int) -> Plain:
+        """Wait until so many jobs have ended in this way."""
+        return self.until(f"{count} jobs {ending}", lambda s: s["keeper"]["endings"].get(ending, 0) >= count)
+
+    def submit_elastic(self, max_nodes: int, epochs: int) -> str:
+        """A trainer that can use ``max_nodes`` nodes. All share this machine's cores, so its curve is given."""
+        curve = self.folder / "curve.csv"
+        curve.write_text("1,100\n2,190\n3,270\n6,500\n")
+        options = ("--max-nodes", str(max_nodes), "--curve", str(curve), "--fixed-curve")
+        return self.submit(TRAIN, "--epochs", str(epochs), "--step-s", "0.05", options=options)
+
+    def trains(self, name: str, nodes: int) -> None:
+        """Wait until the trainer does ten steps more on so many nodes."""
+        self.until_step(name, self.trainer(name)["step"] + 10, nodes)
+
+    def jobs(self) -> list[str]:
+        """The jobs of the pilots that are in the pool and connected."""
+        return [pilot["job"] for pilot in ask(self.run_dir, "pilots") if pilot["connected"]]
+
+    def job_on(self, node: str) -> str:
+        """The job that runs on a node of the lab."""
+        assert self.lab is not None
+        return self.lab.run("squeue", "-h", "-w", node, "-o", "%A").strip()
+
+
+def high_priority(lab: Lab, *options: str, run_s: float = 5) -> tuple[str, Path, float]:
+    """Submit a job that preempts: its id, the file in which it notes its start, and when it was submitted."""
+    note = lab.folder / f"high-{time.monotonic_ns()}"
+    submitted_s = time.time()
+    job = lab.sbatch("-p", "high", *options, "--wrap", f"date +%s.%N > {note}.new; mv {note}.new {note}; sleep {run_s}")
+    return job, note, submitted_s
+
+
+def start_delay_s(note: Path, submitted_s: float, limit_s: float = 90) -> float:
+    """How long the job that writes ``note`` waited for its nodes."""
+    wait_for(note.exists, "the high-priority job runs", limit_s=limit_s)
+    return float(note.read_text()) - submitted_s
