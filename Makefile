@@ -1,4 +1,5 @@
 # make run: set up what is missing, then the demo. make test: the same set-up, then the tests.
+# make test-slurm: the tests on a real Slurm, which they start on this machine (as root, from Debian's packages).
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -14,7 +15,7 @@ run: $(READY)
 	$(BIN)/pilot demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q --ignore=tests/slurm
 
 test-slurm: $(READY)
 	$(BIN)/python -m pytest -q tests/slurm
