@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,25 +19,36 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 @click.command("doctor")
 @click.option("--site", default="local", show_default=True, envvar="PILOT_SITE", help="A site's name or file.")
+@click.option("--pilots", type=click.IntRange(min=1), help="Submit so many real pilots and train across them.")
+@click.option(
+    "--limit-s", type=click.FloatRange(min=0), default=600.0, show_default=True, help="Wait so long for them."
+)
 @run_dir_option
 @json_option
-def command(site: str, run_dir: Path | None, as_json: bool) -> int:
+def command(site: str, run_dir: Path | None, pilots: int | None, limit_s: float, as_json: bool) -> int:
     """Check on this host what goes wrong in practice. Exit status 1 if something must be mended.
 
     MPI and its fabric, the solvers, limits on tasks and files, the run directory's file system (locks, checkpoints,
-    space, quota), clocks, interfaces and ports, the scheduler and its queue. Nothing is submitted, nothing is left.
+    space, quota), clocks, interfaces and ports, the scheduler and its queue. Nothing is submitted unless --pilots says
+    so: then it measures connections both ways, cold and warm start, and an allreduce over as many nodes. Nothing is
+    left.
 
     \b
-    Example:
+    Examples:
       pilot doctor --site polaris
+      pilot doctor --site polaris --pilots 2
     """
+    from pilot.cli.doctor_pilots import try_pilots
     from pilot.io.rundir import default_path
     from pilot.io.site_files import load_site
     from pilot.live.doctor import examine
 
     loaded = load_site(site)
     findings = []
-    for finding in examine(loaded, (run_dir or default_path(loaded.name)).absolute()):
+    seen = examine(loaded, (run_dir or default_path(loaded.name)).absolute())
+    if pilots is not None:
+        seen = chain(seen, try_pilots(site, pilots, limit_s))
+    for finding in seen:
         findings.append(finding)
         if not as_json:
             _print(finding)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from pathlib import Path
 
@@ -147,6 +148,12 @@ def test_a_killed_coordinator_is_noticed_and_the_agents_leave_nothing(pool: Pool
         agent.wait(60)
     folder = pool.run_dir / "trainers" / name / "checkpoints"
     assert list(folder.glob("*.h5"))
+
+
+def test_the_doctor_tries_real_pilots(pool: Pool) -> None:
+    told = json.loads(pool.pilot("doctor", "--pilots", "2", "--json").stdout)
+    seen = {finding["check"]: finding["grade"] for finding in told}
+    assert [seen[check] for check in ("pilots", "cold", "warm", "allreduce")] == ["ok"] * 4
 
 
 @pytest.mark.slow

@@ -1,0 +1,92 @@
+"""``pilot doctor --pilots N``: a real pool on the site, until it is seen whether its pilots can work together."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pilot.cli.down import wait_until_gone
+from pilot.cli.pool import ask
+from pilot.cli.submit import launch
+from pilot.cli.up import coordinator_command, start
+from pilot.core.errors import PilotError
+from pilot.live.finding import Finding, fail, ok
+
+LOOK_S = 0.5
+DRAIN_LIMIT_S = 300.0
+
+Plain = dict[str, Any]
+
+
+def try_pilots(site: str, pilots: int, limit_s: float) -> Iterator[Finding]:
+    """Submit ``pilots`` pilots, train across them twice, drain; what was seen, or what did not come in ``limit_s``.
+
+    The run directory is made beside the user's others, so that the nodes see it as they would see a real one.
+    """
+    from pilot.io.rundir import default_path
+
+    parent = default_path("doctor").parent
+    parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="doctor-", dir=parent) as folder:
+        root = Path(folder)
+        try:
+            start(root, coordinator_command(root, site, {"pilots": pilots}))
+        except PilotError as error:
+            yield fail("coordinator", str(error), "mend this first")
+            return
+        try:
+            yield from _look(root, pilots, time.monotonic() + limit_s)
+        finally:
+            ask(root, "down")
+            wait_until_gone(root, DRAIN_LIMIT_S)
+
+
+def _look(root: Path, pilots: int, deadline_s: float) -> Iterator[Finding]:
+    status = _until(root, deadline_s, lambda s: len(s["pool"]) >= pilots)
+    if status is None:
+        seen = ask(root, "status")
+        held = f"{len(seen['pool'])} of {pilots} pilots came; {'; '.join(seen['remarks']) or 'no word from the queue'}"
+        yield fail("pilots", held, f"see {root / 'pilots'} and the queue: do the nodes reach {seen['endpoint']}?")
+        return
+    took_s = max(node["since_s"] for node in status["pool"])
+    yield ok("pilots", f"{pilots} came within {took_s:.1f} s, and each answers (connected both ways)")
+    for name, what in (("cold", "cold start (torch is imported)"), ("warm", "warm start (from the fork server)")):
+        yield from _train(root, name, what, pilots, deadline_s)
+
+
+def _train(root: Path, name: str, what: str, pilots: int, deadline_s: float) -> Iterator[Finding]:
+    script = importlib.util.find_spec("pilot.train.selftest")
+    assert script is not None and script.origin is not None
+    submission = launch(Path(script.origin), [], sys.executable, ())
+    ask(root, "submit", name=name, min_nodes=pilots, max_nodes=pilots, **submission)
+    status = _until(root, deadline_s, lambda s: _row(s, name)["phase"] in ("finished", "failed"))
+    row = _row(status or ask(root, "status"), name)
+    if row["phase"] != "finished":
+        seen = f"the test trainer is {row['phase']}: {row['reason'] or '; '.join(row['remarks']) or 'no group formed'}"
+        yield fail(
+            name, seen, "see docs/sites.md on interface and fabric; bind MPI to an interface that all nodes share"
+        )
+        return
+    yield ok(name, f"{what}: {row['started_s'] - row['submitted_s']:.1f} s until {pilots} nodes trained together")
+    if name == "warm":
+        yield ok("allreduce", f"8 MB over {pilots} nodes: {1e3 * row['metrics']['step_s']:.1f} ms a step")
+
+
+def _until(root: Path, deadline_s: float, reached: Callable[[Plain], bool]) -> Plain | None:
+    """The first status that is so; None where none was before the deadline."""
+    while time.monotonic() < deadline_s:
+        status: Plain = ask(root, "status")
+        if reached(status):
+            return status
+        time.sleep(LOOK_S)
+    return None
+
+
+def _row(status: Plain, name: str) -> Plain:
+    row: Plain = next(t for t in status["trainers"] if t["trainer"] == name)
+    return row
