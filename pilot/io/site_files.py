@@ -132,7 +132,7 @@ def _execute(path: Path) -> ModuleType:
     except ValidationError:
         raise
     except SyntaxError as error:
-        raise SiteError(f"{path}:{error.lineno}: {error.msg}") from None
+        raise SiteError(f"{path}:{error.lineno or 1}: {error.msg}") from None
     except (Exception, SystemExit) as error:
         raise SiteError(f"{_where(path, error)}: {type(error).__name__}: {error}") from None
     finally:

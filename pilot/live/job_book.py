@@ -154,10 +154,11 @@ class JobBook:
         record.view, record.phase, record.absent = view, view.phase, 0
         if view.phase is Phase.OVER:
             return [self._end(now_s, record)]
-        if view.preempt_s is None or record.preempted:
+        taken = view.phase is Phase.RUNNING and view.preempt_s is not None and view.preempt_s >= (view.start_s or 0.0)
+        if not taken or record.preempted:
             return []
         record.preempted = True
-        return [JobNoticed(view.job, view.end_s or view.preempt_s + self.site.grace_s)]
+        return [JobNoticed(view.job, view.end_s or now_s + self.site.grace_s)]
 
     def _end(self, now_s: float, record: Record) -> JobEnded:
         del self.jobs[record.job]

@@ -50,6 +50,7 @@ class _Job(msgspec.Struct):
 
 class _Reply(msgspec.Struct):
     jobs: list[_Job]
+    errors: list[Any] = []
 
 
 _decoder = msgspec.json.Decoder(_Reply)
@@ -92,9 +93,13 @@ class SlurmQueue:
     def _squeue(self) -> list[_Job]:
         output = self._run(["squeue", "--json"], self._site.command_timeout_s)
         try:
-            return _decoder.decode(output).jobs
+            reply = _decoder.decode(output)
         except msgspec.MsgspecError as error:
             raise SubmitError(f"squeue --json gave what cannot be read: {error}", transient=True) from None
+        if reply.errors:
+            # Its list of jobs is then empty or cut short; taken for the truth, all our jobs would seem to be over.
+            raise SubmitError(f"squeue --json reported an error: {reply.errors[0]}", transient=True)
+        return reply.jobs
 
     def _is_ours(self, row: _Job, asked: set[str]) -> bool:
         return str(_number(row.job_id)) in asked or (

@@ -117,7 +117,7 @@ class Lab:
         self.conf.write_text(self.config.render(self.folder, port))
         (self.folder / "cgroup.conf").write_text(CGROUP_CONF)
         self._start_munge()
-        self._daemon("slurmctld", "-f", str(self.conf))
+        self.start_controller()
         for node in self.nodes:
             self.start_node(node)
         wait_for(lambda: self.nodes_in("idle") == self.config.nodes, "all nodes idle", limit_s=60)
@@ -139,6 +139,16 @@ class Lab:
     def resume_controller(self) -> None:
         """It answers again."""
         _signal(_read_pid(self.folder / "slurmctld.pid"), signal.SIGCONT)
+
+    def stop_controller(self) -> None:
+        """The controller saves its state and is gone."""
+        pid = _read_pid(self.folder / "slurmctld.pid")
+        _signal(pid, signal.SIGTERM)
+        wait_for(lambda: not psutil.pid_exists(pid), "the controller has ended", limit_s=20)
+
+    def start_controller(self) -> None:
+        """Start the controller; it goes on from its saved state."""
+        self._daemon("slurmctld", "-f", str(self.conf))
 
     def run(self, *command: str, check: bool = True) -> str:
         """Output of one of Slurm's commands."""

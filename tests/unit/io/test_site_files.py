@@ -68,6 +68,7 @@ def test_no_such_file(tmp_path: Path) -> None:
         ("import os\n\nos.environ['NOT_THERE_AT_ALL']\n", r"mine\.py:3: KeyError: 'NOT_THERE_AT_ALL'"),
         ("import not_installed_at_all\n", r"mine\.py:1: ModuleNotFoundError"),
         ("raise SystemExit(3)\n", r"mine\.py:1: SystemExit: 3"),
+        ("x = '\0'\n", r"mine\.py:1: source code string cannot contain null bytes"),
         ("x = 1\n", r"mine\.py: it must assign site = Site"),
         (GOOD + "provider = 3\n", r"mine\.py: provider must be a function"),
         (GOOD.replace("local", "lokal"), r"mine\.py:2: scheduler: input should be .*, got 'lokal'"),

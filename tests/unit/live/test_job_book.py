@@ -43,7 +43,14 @@ def test_a_preemption_is_noticed_once_and_is_no_failure() -> None:
 
 
 def test_the_deadline_of_a_notice_without_an_end_is_the_sites_grace() -> None:
-    assert book_with("1").take(10, 10, shown(view("1", Phase.RUNNING, preempt_s=8))) == [JobNoticed("1", 28)]
+    assert book_with("1").take(10, 10, shown(view("1", Phase.RUNNING, preempt_s=8))) == [JobNoticed("1", 30)]
+
+
+@pytest.mark.parametrize(("phase", "start_s"), [(Phase.PENDING, 0.0), (Phase.RUNNING, 9.0)])
+def test_a_preemption_of_an_earlier_life_is_none_of_this_one(phase: Phase, start_s: float) -> None:
+    book = book_with("1")
+    assert book.take(10, 10, shown(view("1", phase, preempt_s=8, start_s=start_s))) == []
+    assert not book.kept(())[0].leaving
 
 
 def test_an_agents_word_marks_its_job_as_leaving() -> None:

@@ -99,7 +99,7 @@ def test_pilots_are_kept_replaced_and_taken_down(tmp_path: Path) -> None:
             keeper.registered(job)
         for process in marked(f"PILOT_JOB={first}"):
             process.kill()
-        await until(lambda: first not in keeper.book.jobs and len(pool.processes()) == 3)
+        await until(lambda: first not in keeper.book.jobs and keeper.status().running == 3)
         assert set(others) < set(keeper.book.jobs)
         assert [(end.job, end.ending, end.failed) for end in pool.ended()] == [(first, Ending.GONE, False)]
         keeper.want(1, spare=others[:1])
@@ -173,6 +173,7 @@ def test_a_restarted_coordinator_takes_over_the_jobs_of_the_earlier_one(tmp_path
     )
 
     async def script() -> None:
+        await until(lambda: marked(f"PILOT_JOB={job}"))
         keeper.want(1)
         await until(lambda: list(keeper.book.jobs) == [job] and keeper.status().running == 1)
 

@@ -109,6 +109,12 @@ def test_an_answer_that_cannot_be_read_is_an_error(answer: str) -> None:
         queue(recorded(squeue=answer)).poll([], NOW_S)
 
 
+def test_an_answer_with_errors_is_no_answer() -> None:
+    run = recorded(squeue='{"jobs": [], "errors": [{"error": "Unable to contact slurm controller"}]}')
+    with pytest.raises(SubmitError, match="Unable to contact"):
+        queue(run).poll(["11"], NOW_S)
+
+
 def test_an_sinfo_that_does_not_answer_is_told_and_harmless() -> None:
     shown = queue(recorded(sinfo=SubmitError("sinfo failed: no"))).poll([], NOW_S)
     assert (shown.trouble, shown.idle_nodes, len(shown.jobs)) == ("sinfo failed: no", None, 9)
