@@ -78,8 +78,8 @@ def on_pilots(repeats: int) -> tuple[list[float], list[float]]:
     delays, freed = [], []
     with _lab() as lab, tempfile.TemporaryDirectory() as folder:
         pool = SlurmPool(Path(folder), lab=lab)
-        pool.up_on(len(lab.nodes))
         try:
+            pool.up_on(len(lab.nodes))
             trainers = [pool.submit_elastic(3, 10_000) for _ in range(2)]
             for _ in range(repeats):
                 for name in trainers:

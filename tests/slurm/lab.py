@@ -101,7 +101,7 @@ class Lab:
         self.folder = folder
         self.config = config
         self.conf = folder / "slurm.conf"
-        self.nodes: list[str] = []
+        self.nodes = sorted(path.stem.removeprefix("slurmd-") for path in folder.glob("slurmd-*.pid"))
 
     @property
     def environment(self) -> dict[str, str]:
