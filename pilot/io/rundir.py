@@ -13,6 +13,13 @@ from pilot.core.errors import UserError
 from pilot.core.ids import TrainerId
 
 
+GLANCE_S = 0.5
+"""Whoever asks for the owner holds the lock for a moment: an owner is who holds it longer than that."""
+
+LINE_BYTES = 100
+"""The owner's line has one length, so that it replaces an earlier one in one write: a reader never finds half of it."""
+
+
 def default_path(site: str) -> Path:
     """``$PILOT_RUN_DIR``, or ``pilot/<site>`` in the user's state directory."""
     if given := os.environ.get("PILOT_RUN_DIR"):
@@ -71,17 +78,18 @@ class Lock:
 
     def __init__(self, rundir: RunDir) -> None:
         self._file = os.open(rundir.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = os.pread(self._file, 100, 0).decode(errors="replace").strip() or "unknown"
-            os.close(self._file)
-            raise UserError(
-                f"run directory {rundir.root} is owned by another coordinator (process {owner}); "
-                "run pilot down first or choose another --run-dir"
-            ) from None
-        os.ftruncate(self._file, 0)
-        os.pwrite(self._file, f"{os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        deadline = time.monotonic() + GLANCE_S
+        while not _try_lock(self._file):
+            if time.monotonic() > deadline:
+                owner = os.pread(self._file, LINE_BYTES, 0).decode(errors="replace").strip() or "unknown"
+                os.close(self._file)
+                raise UserError(
+                    f"run directory {rundir.root} is owned by another coordinator (process {owner}); "
+                    "run pilot down first or choose another --run-dir"
+                )
+            time.sleep(0.01)
+        line = f"{os.getpid()} on {socket.gethostname()}"
+        os.pwrite(self._file, f"{line:<{LINE_BYTES - 1}.{LINE_BYTES - 1}}\n".encode(), 0)
 
     def release(self) -> None:
         """Give the run directory free."""
@@ -89,16 +97,23 @@ class Lock:
 
 
 def owner(rundir: RunDir) -> int | None:
-    """The process id of the coordinator that owns ``rundir`` on this host; None where none does."""
+    """The process id of the coordinator that owns ``rundir`` on this host; None where none does, or none has said so."""
     try:
         descriptor = os.open(rundir.lock, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return int(os.pread(descriptor, 100, 0).split()[0])
-    else:
-        return None
+        if _try_lock(descriptor):
+            return None
+        words = os.pread(descriptor, LINE_BYTES, 0).split()
+        return int(words[0]) if words else None
     finally:
         os.close(descriptor)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,36 @@ def test_a_second_coordinator_is_refused_and_told_the_first_ones_pid(tmp_path: P
     lock.release()
     assert owner(rundir) is None
     Lock(rundir).release()
+
+
+def test_an_owner_that_has_not_said_who_it_is_yet_is_none(tmp_path: Path) -> None:
+    rundir = RunDir(tmp_path / "run")
+    rundir.create()
+    lock = Lock(rundir)
+    rundir.lock.write_bytes(b"")
+    assert owner(rundir) is None
+    lock.release()
+
+
+def test_who_asks_for_the_owner_is_not_in_the_way_of_one(tmp_path: Path) -> None:
+    rundir = RunDir(tmp_path / "run")
+    rundir.create()
+    asking, done = threading.Event(), threading.Event()
+
+    def ask() -> None:
+        while not done.is_set():
+            owner(rundir)
+            asking.set()
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        asking.wait(10)
+        for _ in range(200):
+            Lock(rundir).release()
+    finally:
+        done.set()
+        thread.join()
 
 
 def test_a_killed_owner_frees_it(tmp_path: Path) -> None:
