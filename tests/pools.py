@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
-
+from pilot.io import proc
 from pilot.io.rundir import RunDir, owner
 
 TRAIN = Path(__file__).parent / "e2e" / "train.py"
@@ -111,12 +110,7 @@ class Pool:
 
     def kill_tree(self, agent: subprocess.Popen[bytes]) -> None:
         """SIGKILL to an agent and everything below it: a node that fails."""
-        process = psutil.Process(agent.pid)
-        for one in [process, *process.children(recursive=True)]:
-            try:
-                one.kill()
-            except psutil.NoSuchProcess:
-                continue
+        proc.kill(proc.tree(agent.pid))
         agent.wait()
 
     def coordinator(self) -> int | None:

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import click
 
-from pilot.cli.pool import ask, find_run_dir, run_dir_option
+from pilot.cli.pool import ENDED, ask, find_run_dir, run_dir_option
 from pilot.core.errors import UserError
 
 POLL_S = 0.5
-ENDED = ("finished", "failed", "cancelled")
 
 
 @click.command("logs")

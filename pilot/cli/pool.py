@@ -9,9 +9,13 @@ from typing import Any, TypeVar
 
 import click
 
+from pilot.core.commands import Outcome
 from pilot.core.errors import PilotError, UserError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+ENDED = frozenset(Outcome)
+"""The phases of a trainer that has ended."""
 
 REPLY_TIMEOUT_S = 30.0
 """A coordinator that has not answered by then is stopped or cut off."""

@@ -122,14 +122,14 @@ def command(
         return _replay_journal(journal)
     if events is None or trainers is None or curves is None:
         raise click.UsageError("give EVENTS, --trainers and --curves, or --journal")
-    from pilot.live.settings import objective_of
+    from pilot.io.objectives import load_objective
     from pilot.sim.sweep import Inputs, run_sweep
 
     inputs = Inputs(events, trainers, curves, None if hours is None else hours * 3600)
     cases = _cases(swept)
     with _progress(len(cases)) as progress:
         at_once = min(len(cases), processes or os.cpu_count() or 1)
-        replays = run_sweep(inputs, cases, objective_of, solve_limit_s, at_once, progress)
+        replays = run_sweep(inputs, cases, load_objective, solve_limit_s, at_once, progress)
     names = _swept_names(swept)
     if as_json:
         click.echo(json.dumps([_as_dict(replay) for replay in replays], indent=1))
@@ -275,12 +275,11 @@ def _report_interruption(replays: Sequence[Replay], cases: int) -> int:
 
 def _replay_journal(path: Path) -> int:
     """Feed a live run's events to a fresh core and compare its commands with those of the run."""
-    from pilot.core.coordinator import Coordinator
     from pilot.io.journal import read, replay
-    from pilot.live.settings import settings_of
+    from pilot.live.settings import fresh_core
 
     contents = read(path)
-    difference = replay(contents, Coordinator(settings_of(contents.header.settings).config()).handle)
+    difference = replay(contents, fresh_core(contents).handle)
     decisions = list(contents.decisions)
     if contents.warning:
         click.echo(contents.warning, err=True)

@@ -8,10 +8,8 @@ from pathlib import Path
 
 import click
 
-from pilot.cli.pool import REPLY_TIMEOUT_S, ask, find_run_dir, json_option, run_dir_option
+from pilot.cli.pool import ENDED, REPLY_TIMEOUT_S, ask, find_run_dir, json_option, run_dir_option
 from pilot.core.errors import PilotError
-
-ENDED = ("finished", "failed", "cancelled")
 
 
 @click.command("wait")

@@ -12,7 +12,6 @@ from pathlib import Path
 from pilot.core.errors import UserError
 from pilot.core.ids import TrainerId
 
-
 GLANCE_S = 0.5
 """Whoever asks for the owner holds the lock for a moment: an owner is who holds it longer than that."""
 
@@ -97,7 +96,7 @@ class Lock:
 
 
 def owner(rundir: RunDir) -> int | None:
-    """The process id of the coordinator that owns ``rundir`` on this host; None where none does, or none has said so."""
+    """The process id of the coordinator that owns ``rundir`` on this host; None where none has said that it does."""
     try:
         descriptor = os.open(rundir.lock, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:

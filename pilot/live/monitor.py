@@ -8,7 +8,7 @@ solve times, node-seconds and U. Pure; decides nothing.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pilot.core.commands import CloseTrainer, Command, DissolveGroup, FormGroup, Solve, StartWorker
@@ -29,6 +29,7 @@ from pilot.core.events import (
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
 from pilot.core.ledger import Ledger
 from pilot.core.problem import Plan, Problem
+from pilot.io.journal import Decision
 
 REMARKS_KEPT = 20
 WARM_UPS_KEPT = 20
@@ -86,6 +87,14 @@ class Monitor:
         self._starting_s: dict[tuple[TrainerId, NodeId], float] = {}
         self._asked: dict[PlanId, tuple[Problem, float]] = {}
         self._remarks: dict[str, deque[str]] = {}
+
+    @classmethod
+    def of(cls, decisions: Iterable[Decision]) -> Monitor:
+        """What a journal's ``decisions`` tell."""
+        monitor = cls()
+        for decision in decisions:
+            monitor.note(decision.now_s, decision.event, decision.commands)
+        return monitor
 
     @property
     def pool_remarks(self) -> list[str]:

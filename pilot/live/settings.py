@@ -3,16 +3,17 @@ it."""
 
 from __future__ import annotations
 
-import importlib
+import math
 from typing import Any
 
 import msgspec
 
 from pilot import planners
-from pilot.core.coordinator import CoordinatorConfig
+from pilot.core.coordinator import Coordinator, CoordinatorConfig
 from pilot.core.errors import UserError
-from pilot.core.objective import Objective, named_objective, per_node_value
 from pilot.core.pool import NODE_ORDERS
+from pilot.io.journal import Contents
+from pilot.io.objectives import load_objective
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -22,7 +23,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ----------
     planner, solver : see :func:`pilot.planners.make`
     solve_limit_s : what a plan may take; then the best one known counts
-    objective : a name of ``pilot.core.objective``, or ``module:function`` of (trainer, nodes) → value per second
+    objective : see :func:`pilot.io.objectives.load_objective`
     t_fwd_s, max_parallel_trainers : see ``CoordinatorConfig``
     node_order : a name of ``pilot.core.pool.NODE_ORDERS``
     """
@@ -41,14 +42,15 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise UserError(f"unknown planner {self.planner!r}; there are: {', '.join(planners.NAMES)}")
         if self.solver not in planners.SOLVERS:
             raise UserError(f"unknown solver {self.solver!r}; there are: {', '.join(planners.SOLVERS)}")
-        if not self.solve_limit_s > 0:
-            raise UserError(f"the time limit of a solve must be greater than 0, got {self.solve_limit_s}")
+        for what, seconds in (("the time limit of a solve", self.solve_limit_s), ("t_fwd_s", self.t_fwd_s)):
+            if not 0 < seconds < math.inf:
+                raise UserError(f"{what} must be greater than 0 and finite, got {seconds:g}")
         if self.node_order not in NODE_ORDERS:
             raise UserError(f"unknown node order {self.node_order!r}; there are: {', '.join(NODE_ORDERS)}")
         return CoordinatorConfig(
             t_fwd_s=self.t_fwd_s,
             max_parallel_trainers=self.max_parallel_trainers,
-            objective=objective_of(self.objective),
+            objective=load_objective(self.objective),
             node_order=NODE_ORDERS[self.node_order],
         )
 
@@ -58,12 +60,6 @@ def settings_of(plain: dict[str, Any]) -> Settings:
     return msgspec.convert(plain, Settings)
 
 
-def objective_of(name: str) -> Objective:
-    """A shipped objective by name, or a user's function by ``module:function``."""
-    if ":" not in name:
-        return named_objective(name)
-    module, _, function = name.partition(":")
-    try:
-        return per_node_value(getattr(importlib.import_module(module), function))
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"cannot load the objective {name!r}: {error}") from None
+def fresh_core(contents: Contents) -> Coordinator:
+    """A core as it was when the journal began: its decisions replay through it."""
+    return Coordinator(settings_of(contents.header.settings).config())

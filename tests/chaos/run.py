@@ -10,12 +10,11 @@ from pathlib import Path
 
 import torch
 
-from pilot.core.coordinator import Coordinator
 from pilot.core.ids import TrainerId
 from pilot.core.invariants import violations
 from pilot.io.journal import Contents, read
 from pilot.live.monitor import Monitor
-from pilot.live.settings import settings_of
+from pilot.live.settings import fresh_core
 from tests.chaos.storm import MOST_PILOTS, Storm
 from tests.pools import TRAIN, Pool
 
@@ -71,9 +70,7 @@ def _calm(pool: Pool) -> list[str]:
 def _journal(pool: Pool, names: list[str], epochs: int) -> list[str]:
     """The journal replays with all invariants after each event, and each ledger has every sample once per epoch."""
     contents = read(pool.run_dir / "journal.jsonl")
-    monitor, wrong = Monitor(), _replayed(contents)
-    for decision in contents.decisions:
-        monitor.note(decision.now_s, decision.event, decision.commands)
+    monitor, wrong = Monitor.of(contents.decisions), _replayed(contents)
     sizes = dict.fromkeys(range(epochs), EPOCH_SAMPLES)
     for name in names:
         verdict = monitor.trainers[TrainerId(name)].ledger.exactly_once(sizes)
@@ -82,7 +79,7 @@ def _journal(pool: Pool, names: list[str], epochs: int) -> list[str]:
 
 
 def _replayed(contents: Contents) -> list[str]:
-    core = Coordinator(settings_of(contents.header.settings).config())
+    core = fresh_core(contents)
     for decision in contents.decisions:
         if tuple(core.handle(decision.now_s, decision.event)) != decision.commands:
             return [f"entry {decision.seq} of the journal does not replay"]

@@ -9,11 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pilot.core.coordinator import Coordinator
 from pilot.core.ids import TrainerId
 from pilot.io.journal import read, replay
 from pilot.live.monitor import Monitor
-from pilot.live.settings import settings_of
+from pilot.live.settings import fresh_core
 from tests.pools import TRAIN, Pool
 
 EPOCH_SAMPLES = 1797
@@ -22,12 +21,9 @@ EPOCH_SAMPLES = 1797
 def proved(pool: Pool, trainer: str, epochs: int) -> None:
     """The journal replays, and its ledger has every sample once per epoch."""
     contents = read(pool.run_dir / "journal.jsonl")
-    core = Coordinator(settings_of(contents.header.settings).config())
-    assert replay(contents, core.handle) == ""
-    monitor = Monitor()
-    for decision in contents.decisions:
-        monitor.note(decision.now_s, decision.event, decision.commands)
-    verdict = monitor.trainers[TrainerId(trainer)].ledger.exactly_once(dict.fromkeys(range(epochs), EPOCH_SAMPLES))
+    assert replay(contents, fresh_core(contents).handle) == ""
+    ledger = Monitor.of(contents.decisions).trainers[TrainerId(trainer)].ledger
+    verdict = ledger.exactly_once(dict.fromkeys(range(epochs), EPOCH_SAMPLES))
     assert verdict.proved, verdict.text
 
 

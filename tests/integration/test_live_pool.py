@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from pilot.core.commands import FormGroup
-from pilot.core.coordinator import Coordinator
 from pilot.core.events import PoolChanged
 from pilot.io import wire
 from pilot.io.journal import read, replay
-from pilot.live.settings import settings_of
+from pilot.live.settings import fresh_core
 from tests.integration.live_pool import Peer, Pool, form, pool, until, warm
 
 
@@ -52,7 +51,7 @@ def test_a_trainer_runs_from_submission_to_its_end_and_the_journal_replays(live:
     assert live.trainer(trainer)["metrics"] == {"loss": 0.5, "accuracy": 0.9}
     leave(live, peers)
     contents = read(live.run_dir / "journal.jsonl")
-    assert replay(contents, Coordinator(settings_of(contents.header.settings).config()).handle) == ""
+    assert replay(contents, fresh_core(contents).handle) == ""
 
 
 def leave(live: Pool, peers: list[Peer]) -> None:

@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 
 from pilot import __version__
-from pilot.core.coordinator import Coordinator
 from pilot.io import wire
 from pilot.io.client import request
 from pilot.io.connection import load
 from pilot.io.journal import read, replay
-from pilot.live.settings import settings_of
+from pilot.live.settings import fresh_core
 from tests.integration.live_pool import DEADLINE_S, Peer, Pool, form, pool, until, warm
 
 
@@ -57,7 +56,7 @@ def back(live: Pool, peer: Peer, trainer: str, generation: int, step: int, ready
 
 def replays(live: Pool) -> None:
     contents = read(live.run_dir / "journal.jsonl")
-    assert replay(contents, Coordinator(settings_of(contents.header.settings).config()).handle) == ""
+    assert replay(contents, fresh_core(contents).handle) == ""
 
 
 def test_training_goes_on_no_trainer_restarts_and_the_clock_rises(live: Pool) -> None:

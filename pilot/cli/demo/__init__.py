@@ -33,9 +33,8 @@ def command(site: str, out: Path | None, epochs: int | None, as_json: bool) -> i
 
     folder = (out or Path("out") / time.strftime("demo-%Y%m%d-%H%M%S")).absolute()
     console = Console(stderr=as_json, highlight=False)
-    run = play(console, folder, site, epochs)
-    report = judge(run)
-    picture = write(folder, run, report)
+    report = judge(play(console, folder, site, epochs))
+    picture = write(report)
     if as_json:
         click.echo(json.dumps(report.plain(), indent=2))
     else:

@@ -13,14 +13,13 @@ from rich.table import Table
 
 from pilot.cli.demo.play import TRAINERS, Run
 from pilot.cli.show import number
-from pilot.core.coordinator import Coordinator
 from pilot.core.ids import TrainerId
 from pilot.core.ledger import Verdict
-from pilot.io.journal import Contents, Decision, read, replay
+from pilot.io.journal import read, replay
 from pilot.live.monitor import Monitor
 from pilot.live.picture import draw
-from pilot.live.settings import settings_of
-from pilot.live.timeline import timeline
+from pilot.live.settings import fresh_core
+from pilot.live.timeline import Timeline, timeline
 
 Plain = dict[str, Any]
 
@@ -33,6 +32,7 @@ class Report:
     proofs: dict[str, Verdict]
     replay_difference: str
     faults: list[str]
+    timeline: Timeline
 
     @property
     def passed(self) -> bool:
@@ -56,26 +56,14 @@ class Report:
 def judge(run: Run) -> Report:
     """Check the ledger, the lost steps, the replay and what was left behind."""
     contents = read(run.root / "journal.jsonl")
-    monitor = _watched(contents)
+    monitor = Monitor.of(contents.decisions)
     proofs = {name: _proof(monitor, name, run.epochs[name]) for name in TRAINERS}
-    difference = replay(contents, _fresh(contents).handle)
+    difference = replay(contents, fresh_core(contents).handle)
     faults = [f"ledger of {name}: {verdict.text}" for name, verdict in proofs.items() if not verdict.proved]
     faults += [f"{t['trainer']} lost {t['lost_steps']} steps" for t in run.status["trainers"] if t["lost_steps"]]
     faults += [f"the journal does not replay: {difference}"] if difference else []
     faults += [f"left behind: {name}" for name in run.leftovers]
-    return Report(run, proofs, difference, faults)
-
-
-def _fresh(contents: Contents) -> Coordinator:
-    return Coordinator(settings_of(contents.header.settings).config())
-
-
-def _watched(contents: Contents) -> Monitor:
-    monitor = Monitor()
-    for entry in contents.entries:
-        if isinstance(entry, Decision):
-            monitor.note(entry.now_s, entry.event, entry.commands)
-    return monitor
+    return Report(run, proofs, difference, faults, timeline(contents.decisions, fresh_core(contents)))
 
 
 def _proof(monitor: Monitor, name: str, epochs: int) -> Verdict:
@@ -85,12 +73,11 @@ def _proof(monitor: Monitor, name: str, epochs: int) -> Verdict:
     return record.ledger.exactly_once(dict.fromkeys(range(epochs), size))
 
 
-def write(folder: Path, run: Run, report: Report) -> Path:
+def write(report: Report) -> Path:
     """``report.json`` and the picture; where the picture is."""
-    contents = read(run.root / "journal.jsonl")
-    picture = folder / "nodes.png"
-    draw(timeline(contents.decisions, _fresh(contents)), picture)
-    (folder / "report.json").write_text(json.dumps(report.plain(), indent=2) + "\n")
+    picture = report.run.folder / "nodes.png"
+    draw(report.timeline, picture)
+    (report.run.folder / "report.json").write_text(json.dumps(report.plain(), indent=2) + "\n")
     return picture
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import psutil
 
+from pilot.io import proc
+
 
 @dataclass(frozen=True, slots=True)
 class Victim:
@@ -21,7 +23,7 @@ class Victim:
 
 def preempt(victim: Victim) -> threading.Thread:
     """SIGTERM to every process of the pilot, and after the grace SIGKILL to what is left: the batch system's way."""
-    tree = _tree(victim.pid)
+    tree = proc.tree(victim.pid)
     for process in tree:
         with suppress(psutil.NoSuchProcess):
             process.terminate()
@@ -32,20 +34,9 @@ def preempt(victim: Victim) -> threading.Thread:
 
 def kill_without_notice(victim: Victim) -> None:
     """SIGKILL to the pilot's whole process tree: a node that fails."""
-    for process in _tree(victim.pid):
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
-
-
-def _tree(pid: int) -> list[psutil.Process]:
-    with suppress(psutil.NoSuchProcess):
-        agent = psutil.Process(pid)
-        return [agent, *agent.children(recursive=True)]
-    return []
+    proc.kill(proc.tree(victim.pid))
 
 
 def _kill_after(tree: list[psutil.Process], grace_s: float) -> None:
     _, left = psutil.wait_procs(tree, timeout=grace_s)
-    for process in left:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
+    proc.kill(left)

@@ -32,6 +32,8 @@ def test_settings_come_back_and_make_the_cores_configuration() -> None:
         ({"solve_limit_s": 0.0}, "greater than 0"),
         ({"objective": "x"}, "no objective named"),
         ({"objective": "pilot:nothing"}, "cannot load the objective"),
+        ({"t_fwd_s": float("inf")}, "finite"),
+        ({"solve_limit_s": float("nan")}, "finite"),
     ],
 )
 def test_what_makes_no_sense_is_the_users_error(changes: dict[str, object], says: str) -> None:
