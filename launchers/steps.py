@@ -45,11 +45,13 @@ def step(site: Site, command: str) -> str:
 
 
 def preamble(site: Site, walltime_s: int) -> str:
-    """Shell lines before the step: what the agent must know of its job, then the site's prologue."""
+    """Shell lines before the step: what the agent must know of its job, where temporary files go, the prologue."""
     lines = [f"export PILOT_WALLTIME_END=$(( $(date +%s) + {walltime_s} ))"]
     if site.scheduler == "local":
         # Parsl's job id of a local process is that of the shell that runs the script.
         lines.append("export PILOT_JOB=$PPID")
+    if site.scratch_dir is not None:
+        lines.append(f"export TMPDIR={shlex.quote(site.scratch_dir)}")
     return "\n".join([*lines, site.prologue] if site.prologue else lines)
 
 

@@ -30,10 +30,10 @@ site = Site(
     account="abcd-gpu",  # the project that is charged (LSF: -P)
     walltime="24:00:00",  # HH:MM:SS that a pilot asks for: long, as a pilot leaves when it is not needed
     walltime_min="00:30:00",  # a shorter one is asked for where it fits before another job's start; None: never
-    guaranteed_s=600,  # a job is not preempted before it has run so long; 0 where nothing is promised
+    guaranteed_s=600,  # a job is not preempted before it has run so long; 0: no promise (pilot sites show tells users)
     max_jobs=20,  # cap on jobs, running or waiting; None where there is none
     max_jobs_scope="user",  # whose jobs the cap counts: user | project (then colleagues' jobs count too)
-    charge_factor=0.5,  # what an hour is charged, against the ordinary queue
+    charge_factor=0.5,  # what an hour is charged, against the ordinary queue (pilot sites show tells users)
     requeue=False,  # whether the scheduler may restart a preempted job; the coordinator replaces it in any case
     exclusive=True,  # whole nodes (Slurm; the queues of PBS and LSF decide by themselves)
     # Further directives, one a line. Memory and GPUs are asked for here.
@@ -51,7 +51,7 @@ site = Site(
     launcher_options="",  # further options of the launcher
     prologue="module load conda\nconda activate base",  # shell lines before the agent: modules, environments
     python="/projects/abcd/venv/bin/python",  # the nodes' interpreter; None: the one that runs the coordinator
-    scratch_dir="/tmp",  # on the node: sockets and temporary files; a short path
+    scratch_dir="/tmp",  # on the node, for sockets and temporary files: short; None: TMPDIR as the job has it
     checkpoint_dir="/projects/abcd/checkpoints",  # on the shared file system; None: in the run directory
     # --- the network -----------------------------------------------------------------------------------------------
     bind_address=None,  # where the coordinator listens; or give its interface

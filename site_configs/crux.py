@@ -13,11 +13,11 @@ site = Site(
     scheduler_options="#PBS -l filesystems=home:eagle",
     grace_s=0,  # killed without warning
     cores_per_node=128,
-    prologue="export TMPDIR=/tmp",
+    scratch_dir="/tmp",
     source="ALCF user guides: limits and preemption as on Polaris",
     second_hand=(
         "collected from public documentation, not tried on the machine",
-        "max_jobs, scheduler_options, prologue: carried over from Polaris",
+        "max_jobs, scheduler_options, scratch_dir: carried over from Polaris",
         "cores_per_node; no interface is set: none was found",
     ),
 )

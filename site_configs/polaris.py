@@ -20,7 +20,7 @@ site = Site(
     grace_s=0,  # killed without warning
     cores_per_node=64,
     ranks_per_node=4,
-    prologue="export TMPDIR=/tmp",  # the default is too long a path for a Unix socket
+    scratch_dir="/tmp",  # the default is too long a path for a Unix socket
     bind_interface="bond0",
     advertise_interface="bond0",
     interface="bond0",

@@ -18,7 +18,11 @@ _WALLTIME_VARIABLES = ("PILOT_WALLTIME_END", "SLURM_JOB_END_TIME")
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """The batch job of this pilot; "" and 0 where it is in none. ``walltime_end_s`` is Unix time."""
+    """The batch job of this pilot; "" and 0 where it is in none. ``walltime_end_s`` is Unix time.
+
+    ``restart`` tells this life of a requeued job from earlier ones: Slurm counts them; LSF says only that there were
+    some (``LSB_RESTART=Y``, LSF 10.1 reference); PBS tells a job nothing.
+    """
 
     job: str
     restart: int
@@ -31,7 +35,7 @@ def job_facts(environment: Mapping[str, str], walltime_end_s: float | None = Non
     job = next((environment[name] for name in _JOB_VARIABLES if environment.get(name)), "")
     host = environment.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
     end_s = walltime_end_s if walltime_end_s is not None else _first_time(environment)
-    return JobFacts(job, int(environment.get("SLURM_RESTART_COUNT") or 0), host, end_s)
+    return JobFacts(job, _restart(environment), host, end_s)
 
 
 def interface_to(endpoint: str) -> str:
@@ -62,6 +66,11 @@ def threads() -> int:
     """How many threads a worker may use: what the job's environment says, else the cores that this pilot may use."""
     told = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
     return int(told) if told.isdecimal() and int(told) > 0 else len(os.sched_getaffinity(0))
+
+
+def _restart(environment: Mapping[str, str]) -> int:
+    count = environment.get("SLURM_RESTART_COUNT", "")
+    return int(count) if count.isdecimal() else int(environment.get("LSB_RESTART") == "Y")
 
 
 def _first_time(environment: Mapping[str, str]) -> float | None:

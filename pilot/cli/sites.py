@@ -82,7 +82,7 @@ def check(file: str, as_json: bool) -> int:
         click.echo(json.dumps({"file": file, "mistakes": mistakes}, indent=2))
     elif mistakes:
         for mistake in mistakes:
-            click.echo(mistake if file in mistake else f"{file}: {mistake}", err=True)
+            click.echo(mistake if Path(file).name in mistake else f"{file}: {mistake}", err=True)
     else:
         site = load_site(file)
         click.echo(f"{file}: site {site.name} is valid")
@@ -114,8 +114,11 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
 
 
 def _remarks(site: Site) -> list[str]:
-    """What an admin should know beside the script."""
-    remarks = [f"from {site.source}"] if site.source else ["it names no source for its facts"]
+    """What one should know beside the script."""
+    remarks = [f"a pilot is not preempted in its first {site.guaranteed_s:g} s"] if site.guaranteed_s else []
+    if site.charge_factor != 1:
+        remarks.append(f"an hour is charged as {site.charge_factor:g} hours of the ordinary queue")
+    remarks.append(f"from {site.source}" if site.source else "it names no source for its facts")
     remarks += [f"not verified: {fact}" for fact in site.second_hand]
     if site.scheduler != "local" and site.account is None:
         remarks.append("no account is set; where the site needs one, set it (see docs/sites.md)")

@@ -86,7 +86,7 @@ class Site(BaseModel):
     launcher_options: str = Field(default="", examples=["--cpu-bind=none"])
     prologue: str = Field(default="", examples=["module load conda; conda activate base"])
     python: str | None = Field(default=None, examples=["/home/me/venv/bin/python"])
-    scratch_dir: str = Field(default="/tmp", examples=["/local/scratch"])
+    scratch_dir: str | None = Field(default=None, examples=["/local/scratch"])
     checkpoint_dir: str | None = Field(default=None, examples=["/lus/eagle/projects/abcd/checkpoints"])
 
     # --- the network

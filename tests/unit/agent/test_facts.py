@@ -11,6 +11,7 @@ from pilot.core.errors import UserError
 
 
 def test_slurm_pbs_and_lsf_name_their_jobs() -> None:
+    none = facts.job_facts({})
     slurm = {
         "SLURM_JOB_ID": "7",
         "SLURM_RESTART_COUNT": "2",
@@ -19,8 +20,8 @@ def test_slurm_pbs_and_lsf_name_their_jobs() -> None:
     }
     assert facts.job_facts(slurm) == facts.JobFacts("7", 2, "n5", 1700000000.0)
     assert facts.job_facts({"PBS_JOBID": "12.server"}).job == "12.server"
-    assert facts.job_facts({"LSB_JOBID": "9"}).job == "9"
-    none = facts.job_facts({})
+    assert facts.job_facts({"LSB_JOBID": "9"}) == facts.JobFacts("9", 0, none.host, None)
+    assert facts.job_facts({"LSB_JOBID": "9", "LSB_RESTART": "Y"}).restart == 1
     assert (none.job, none.restart, none.walltime_end_s) == ("", 0, None)
     assert none.host == socket.gethostname().split(".")[0]
 
