@@ -46,7 +46,8 @@ class Exchange:
         control = self.layout.control
         vector = np.frombuffer(self.arena.memory, np.float64, control.count, control.offset)
         self._fields, self._used = vector[:FIELDS], vector[FIELDS:]  # one per parameter: has it a gradient?
-        self._sizes = np.bincount([s.bucket for s in self.layout.slots]).tolist()
+        self._buckets = [slot.bucket for slot in self.layout.slots]
+        self._sizes = np.bincount(self._buckets).tolist()
         self.idle()
         for index, parameter in enumerate(self._parameters):
             parameter.register_post_accumulate_grad_hook(partial(self._landed, index))  # type: ignore[no-untyped-call]
@@ -75,7 +76,7 @@ class Exchange:
         self._seen = [False] * len(self._parameters)
 
     def _landed(self, index: int, parameter: torch.Tensor) -> None:
-        """Autograd finished the gradient of a parameter."""
+        """Autograd finished the gradient of a parameter. It runs once per parameter and step, so each look counts."""
         if not self.open:
             return
         if self._seen[index]:
@@ -84,31 +85,32 @@ class Exchange:
                 " (to accumulate gradients give session.loader a micro_batch_size)"
             )
         self._seen[index] = True
-        gradient, view = parameter.grad, self._views[index]
-        if self._weight and gradient is not None:
+        if self._weight:
             if self._holds[index]:
-                view.add_(gradient, alpha=self._weight)
+                self._views[index].add_(parameter.grad, alpha=self._weight)  # type: ignore[arg-type]
             else:
-                torch.mul(gradient, self._weight, out=view)
-            self._holds[index] = True
+                torch.mul(parameter.grad, self._weight, out=self._views[index])  # type: ignore[arg-type]
+                self._holds[index] = True
         parameter.grad = None
         if self._last:
-            self._fill(index)
+            self._settle(index)
 
-    def _fill(self, index: int) -> None:
+    def _settle(self, index: int) -> None:
+        """Nothing more comes for a parameter in this step; whole buckets leave, in their order."""
         if not self._holds[index]:
             self._views[index].zero_()
-        bucket = self.layout.slots[index].bucket
+        bucket = self._buckets[index]
         self._missing[bucket] -= 1
-        while self._next < len(self._missing) and not self._missing[self._next]:
-            self._ring()
-            self._next += 1
+        if not self._missing[bucket]:
+            while self._next < len(self._missing) and not self._missing[self._next]:
+                self._ring()
+                self._next += 1
 
     def finish(self, words: Words) -> None:
         """Backward is over: zeros for the parameters that it did not reach, and the control vector leaves."""
         for index, seen in enumerate(self._seen):
             if not seen:
-                self._fill(index)
+                self._settle(index)
         words.write(self._fields)
         self._used[:] = self._holds
         self._ring()
