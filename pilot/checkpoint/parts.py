@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from pilot.checkpoint import names, rawio, tree
 from pilot.checkpoint.layout import Slot
@@ -29,11 +32,25 @@ class Part:
     seconds: float
 
 
-def write_part(directory: Path, generation: int, step: int, part: int, parts: int, state: Mapping[str, Any]) -> Part:
-    """Publish share ``part`` of ``parts`` of ``state``, which is the same on all ranks.
+def everything(_path: str) -> bool:
+    """The ranks share all of the state."""
+    return True
 
-    The shares are equal in bytes, up to one row of a tensor. What the ranks' states do not share (their scalars) is
-    taken from part 0.
+
+def write_part(
+    directory: Path,
+    generation: int,
+    step: int,
+    part: int,
+    parts: int,
+    state: Mapping[str, Any],
+    shared: Callable[[str], bool] = everything,
+) -> Part:
+    """Publish share ``part`` of ``parts`` of ``state``.
+
+    The arrays at whose path ``shared`` says so are the same on all ranks: the parts tell each other apart by a checksum
+    of all of them, and their shares are equal in bytes, up to one row. What is a rank's own (buffers, random states,
+    scalars) is taken from part 0.
 
     Raises
     ------
@@ -43,17 +60,33 @@ def write_part(directory: Path, generation: int, step: int, part: int, parts: in
         raise UserError(f"part {part} of {parts} does not exist; parts are numbered from 0")
     started_s = time.monotonic()
     encoded = tree.encode(state)
-    arrays, table = [], {}
-    for leaf, start, stop in split(encoded.leaves, part, parts):
-        share = Share(leaf.dtype, leaf.shape, ())
-        rows = share.piece_shape(Piece("", start, stop, ""))
-        data = leaf.data[start * share.row_bytes : stop * share.row_bytes]
-        arrays.append(Array(Slot(leaf.path, leaf.dtype, rows), data))
-        table[leaf.path] = replace(share, pieces=(Piece("", start, stop, rawio.digest(data)),))
-    about = Structure(generation, step, part, parts, encoded.layout(), encoded.tree, table, encoded.aliases)
+    common = [leaf for leaf in encoded.leaves if shared(leaf.path)]
+    digests = {leaf.path: rawio.digest(leaf.data) for leaf in common}
+    share = list(split(common, part, parts))
+    if part == 0:
+        share += [(leaf, 0, rows_of(leaf.shape)) for leaf in encoded.leaves if leaf.path not in digests]
+    pieces = [_piece(leaf, start, stop, digests.get(leaf.path, "")) for leaf, start, stop in share]
+    table = {array.slot.path: described for array, described in pieces}
+    layout = _checksum(common, digests)
+    about = Structure(generation, step, part, parts, layout, encoded.tree, table, encoded.aliases)
     path = directory / names.part_name(generation, step, part, parts)
-    size = publish(path, about, arrays, linked=False)
+    size = publish(path, about, [array for array, _ in pieces], linked=False)
     return Part(path, size, time.monotonic() - started_s)
+
+
+def _piece(leaf: Leaf, start: int, stop: int, whole: str) -> tuple[Array, Share]:
+    """Rows [start, stop) of ``leaf``, and their description; ``whole`` is the leaf's checksum where it is known."""
+    share = Share(leaf.dtype, leaf.shape, ())
+    rows = share.piece_shape(Piece("", start, stop, ""))
+    data = leaf.data[start * share.row_bytes : stop * share.row_bytes]
+    digest = whole if whole and len(data) == len(leaf.data) else rawio.digest(data)
+    return Array(Slot(leaf.path, leaf.dtype, rows), data), replace(share, pieces=(Piece("", start, stop, digest),))
+
+
+def _checksum(leaves: Sequence[Leaf], digests: Mapping[str, str]) -> str:
+    """Of all names, types, shapes and bytes."""
+    rows = [[leaf.path, leaf.dtype, leaf.shape, digests[leaf.path]] for leaf in leaves]
+    return rawio.digest(np.frombuffer(json.dumps(rows).encode(), np.uint8))
 
 
 def publish_index(directory: Path, generation: int, step: int, parts: int) -> int:
@@ -67,7 +100,10 @@ def publish_index(directory: Path, generation: int, step: int, parts: int) -> in
     abouts = [_read(path) for path in paths]
     for path, about in zip(paths, abouts, strict=True):
         if about.layout != abouts[0].layout:
-            raise CheckpointError(f"{path.name}: its state differs from that of part 0 in names, types or shapes")
+            raise CheckpointError(
+                f"{path.name}: it differs from part 0 in what the ranks share (parameters, optimizer): there is no "
+                f"checkpoint of step {step}"
+            )
     about = replace(abouts[0], datasets=_merge((path.name, about) for path, about in zip(paths, abouts, strict=True)))
     path = directory / names.checkpoint_name(generation, step)
     size = publish(path, about, ())

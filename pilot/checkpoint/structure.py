@@ -60,8 +60,8 @@ class Share:
 class Structure:
     """Everything about a checkpoint, or about one part of it (``part`` of ``parts``; 0 of 0: a single file).
 
-    ``layout`` is the checksum of all names, types and shapes of the state; the parts of one state share it ("" where
-    there are none).
+    ``layout`` is the checksum of what the ranks share, names, types, shapes and bytes; the parts of one state have the
+    same ("" where there are none).
     """
 
     generation: int

@@ -8,7 +8,6 @@ JSON values stand for themselves; whatever else is an object with one key that n
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pilot.checkpoint import dtypes, rawio
+from pilot.checkpoint import dtypes
 from pilot.core.errors import CheckpointError
 
 OWN_GROUP = "checkpoint"
@@ -47,11 +46,6 @@ class Encoded:
     tree: Any
     leaves: list[Leaf]
     aliases: dict[str, str]
-
-    def layout(self) -> str:
-        """Checksum of all names, types and shapes."""
-        rows = [[leaf.path, leaf.dtype, leaf.shape] for leaf in self.leaves]
-        return rawio.digest(np.frombuffer(json.dumps([rows, self.aliases]).encode(), np.uint8))
 
 
 def encode(state: Mapping[str, Any]) -> Encoded:

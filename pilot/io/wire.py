@@ -110,7 +110,10 @@ class Paused(Message, frozen=True):
 
 
 class CheckpointDone(Message, frozen=True):
-    """A checkpoint was published (``path``) or failed (``error``); ``asked`` where ``WriteState`` asked for it."""
+    """A checkpoint was published (``path``) or failed (``error``); ``asked`` where ``WriteState`` asked for it.
+
+    ``seconds`` is what writing took, ``alone_s`` what it takes one rank to write all ``bytes`` by itself.
+    """
 
     trainer: str
     generation: int
@@ -120,6 +123,7 @@ class CheckpointDone(Message, frozen=True):
     error: str = ""
     seconds: float = 0.0
     bytes: int = 0
+    alone_s: float = 0.0
 
 
 class Report(Message, frozen=True):

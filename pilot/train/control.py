@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-FIELDS = 4
+FIELDS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,18 +16,21 @@ class Words:
 
     ``ready`` is the generation that a rank is ready for, ``squares`` its square (see
     :func:`~pilot.train.regroup.agreed`), ``pause`` 1 where it was asked to pause, ``loss`` its part of the mean loss
-    over the step.
+    over the step, ``save`` 1 where a checkpoint could begin after this step, ``saved`` 1 where its part of the one
+    under way is written (see :mod:`pilot.train.periodic`).
     """
 
     ready: float
     squares: float
     pause: float
     loss: float
+    save: float
+    saved: float
 
     @classmethod
-    def of(cls, ready: int, pause: bool, loss: float) -> Words:
+    def of(cls, ready: int, pause: bool, loss: float, *, save: bool = False, saved: bool = False) -> Words:
         """The words of one rank."""
-        return cls(ready, ready * ready, pause, loss)
+        return cls(ready, ready * ready, pause, loss, save, saved)
 
     @classmethod
     def read(cls, fields: NDArray[np.float64]) -> Words:
@@ -36,4 +39,4 @@ class Words:
 
     def write(self, fields: NDArray[np.float64]) -> None:
         """Into the vector, shape (FIELDS,)."""
-        fields[:] = (self.ready, self.squares, self.pause, self.loss)
+        fields[:] = astuple(self)

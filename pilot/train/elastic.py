@@ -30,6 +30,7 @@ from pilot.io import wire
 from pilot.train.control import Words
 from pilot.train.exchange import Exchange
 from pilot.train.link import Happening, Link, RankCame, RankGone, RankSaid
+from pilot.train.periodic import Periodic
 from pilot.train.regroup import Membership, Regroup, agreed
 from pilot.train.release import Released, released
 from pilot.train.reporter import Metrics, Reporter
@@ -67,7 +68,7 @@ class Elastic:
         self._training = training
         self._exchange = exchange
         self._saver = saver
-        self._interval_s = interval_s
+        self._periodic = Periodic(saver, training, interval_s)
         self._resized = resized
         self._regroup = Regroup()
         self._reporter = Reporter(trainer, training, link.tell)
@@ -76,7 +77,6 @@ class Elastic:
         self._held = NOTHING
         self._announced = False
         self._let_go: Membership | None = None
-        self._saved_s = time.monotonic()
         self.revision = 0
 
     # --- what the session uses ---------------------------------------------------------------------------------------
@@ -107,7 +107,9 @@ class Elastic:
     def words(self, loss: float) -> Words:
         """What this rank has to say with this step, as of now."""
         self._attend(0.0)
-        return Words.of(self._regroup.ready_for, self._regroup.pause_asked, loss)
+        group, periodic = self._regroup.current, self._periodic
+        save, saved = periodic.may_save(group), periodic.has_saved(group)
+        return Words.of(self._regroup.ready_for, self._regroup.pause_asked, loss, save=save, saved=saved)
 
     def summed(self) -> bool:
         """Wait for the step's sums. False: this generation has gone, the step is void."""
@@ -121,21 +123,23 @@ class Elastic:
         return True
 
     def applied(self, words: Words, share: Share, metrics: Metrics) -> None:
-        """The safe point after an applied step: report, save, pause or switch if that was agreed."""
+        """The safe point after an applied step: report, pause or switch if that was agreed, save if it is due."""
         group, position = self._regroup.current, self._training.position
         assert group is not None
         self._reporter.stepped(group, position.epoch, share, metrics)
-        self._save_if_due(group)
         if words.pause:
             self._pause(group)
             self.enter()
         elif generation := agreed(words.ready, words.squares, group.size):
             self._switch(group, generation)
             self.enter()
+        else:
+            self._periodic.stepped(group, words)
 
     def finish(self, metrics: Metrics) -> None:
         """The script's loop is over: the leader says so; wait to be stopped, and regroup where a leader died before."""
         told = NOTHING
+        self._periodic.abandon()
         try:
             with released():
                 while True:
@@ -293,13 +297,6 @@ class Elastic:
 
     # --- checkpoints -------------------------------------------------------------------------------------------------
 
-    def _save_if_due(self, group: Membership) -> None:
-        now_s = time.monotonic()
-        if group.rank != 0 or now_s - self._saved_s < self._interval_s or self._saver.busy:
-            return
-        self._saved_s = now_s
-        self._saver.start(group.generation, self._training.position.step, self._training.capture())
-
     def _write(self, *, asked: bool) -> None:
-        self._saved_s = time.monotonic()
+        self._periodic.begun()
         self._saver.write(max(self._held, 0), self._training.position.step, self._training.capture(), asked=asked)

@@ -5,15 +5,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pilot.checkpoint.snapshot import Snapshots
 from pilot.core.errors import CheckpointError
 from pilot.io.wire import CheckpointDone
+from pilot.train.regroup import Membership
+
+if TYPE_CHECKING:
+    from pilot.checkpoint.store import Part
 
 
 class Saver:
-    """Writes one checkpoint at a time.
+    """Writes one checkpoint, or one part of one, at a time.
+
+    ``failed_in`` is the newest generation in which the parts of its ranks made no checkpoint.
 
     Parameters
     ----------
@@ -30,6 +36,8 @@ class Saver:
         self._tell = tell
         self._thread: threading.Thread | None = None
         self._snapshots = Snapshots()
+        self._part: Part | None = None
+        self.failed_in = 0
 
     @property
     def busy(self) -> bool:
@@ -39,14 +47,45 @@ class Saver:
     def start(self, generation: int, step: int, state: Mapping[str, Any]) -> None:
         """Write a copy of ``state`` in the background; not while ``busy``."""
         copy = self._snapshots.take(state)
-        self._thread = threading.Thread(target=self._write, args=(generation, step, copy, False), daemon=True)
-        self._thread.start()
+        self._start(lambda: self._write(generation, step, copy, False))
+
+    def start_part(self, group: Membership, step: int, state: Mapping[str, Any], shared: Callable[[str], bool]) -> None:
+        """Write this rank's part of a copy of ``state`` in the background; not while ``busy``.
+
+        ``shared`` says of which arrays all ranks hold the same.
+        """
+        copy = self._snapshots.take(state)
+        self._part = None
+        self._start(lambda: self._write_part(group, step, copy, shared))
+
+    def start_index(self, group: Membership, step: int) -> None:
+        """Make one checkpoint of the parts in the background, after all ranks wrote theirs; not while ``busy``."""
+        part, self._part = self._part, None
+        if part is None:  # ours could not be written; that was told
+            self.failed_in = group.generation
+        else:
+            self._start(lambda: self._write_index(group, step, part))
+
+    def wait(self) -> None:
+        """Until it is not ``busy``."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def drop_part(self) -> None:
+        """Remove the part that was written or is being written: nobody will make a checkpoint of it."""
+        self.wait()
+        if self._part is not None:
+            self._part.path.unlink(missing_ok=True)
+            self._part = None
 
     def write(self, generation: int, step: int, state: Mapping[str, Any], *, asked: bool) -> None:
         """Write ``state`` now, after the write in the background."""
-        if self._thread is not None:
-            self._thread.join()
+        self.wait()
         self._write(generation, step, state, asked)
+
+    def _start(self, work: Callable[[], None]) -> None:
+        self._thread = threading.Thread(target=work, daemon=True)
+        self._thread.start()
 
     def _write(self, generation: int, step: int, state: Mapping[str, Any], asked: bool) -> None:
         from pilot.checkpoint import store
@@ -56,8 +95,33 @@ class Saver:
         except (CheckpointError, OSError) as error:
             self._tell(CheckpointDone(self._trainer, generation, step, asked, error=str(error)))
             return
-        told = CheckpointDone(self._trainer, generation, step, asked, str(done.path), "", done.seconds, done.bytes)
-        self._tell(told)
+        sizes = (done.seconds, done.bytes, done.seconds)
+        self._tell(CheckpointDone(self._trainer, generation, step, asked, str(done.path), "", *sizes))
+
+    def _write_part(
+        self, group: Membership, step: int, state: Mapping[str, Any], shared: Callable[[str], bool]
+    ) -> None:
+        from pilot.checkpoint import store
+
+        try:
+            self._part = store.write_part(
+                self._directory, group.generation, step, group.rank, group.size, state, shared
+            )
+        except (CheckpointError, OSError) as error:
+            self._tell(CheckpointDone(self._trainer, group.generation, step, False, error=str(error)))
+
+    def _write_index(self, group: Membership, step: int, part: Part) -> None:
+        from pilot.checkpoint import store
+
+        generation = group.generation
+        try:
+            done = store.write_index(self._directory, generation, step, group.size, self._kept)
+        except (CheckpointError, OSError) as error:
+            self.failed_in = generation
+            self._tell(CheckpointDone(self._trainer, generation, step, False, error=str(error)))
+            return
+        sizes = (part.seconds + done.seconds, done.bytes, part.seconds * done.bytes / part.bytes + done.seconds)
+        self._tell(CheckpointDone(self._trainer, generation, step, False, str(done.path), "", *sizes))
 
     def load(self, granted: int, remark: Callable[[str], None]) -> Mapping[str, Any] | None:
         """The newest checkpoint that verifies, of a generation up to ``granted``; None: there is none.

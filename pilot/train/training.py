@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -35,13 +35,15 @@ class Scheduler(Protocol):
 @dataclass(slots=True)
 class Position:
     """``step``: steps applied so far; ``cursor``: samples of ``epoch`` behind the parameters; ``samples``: of all
-    epochs.
+    epochs; ``epoch_samples``: that one epoch has (0: not known yet); ``stopped``: no more epochs.
     """
 
     step: int = 0
     epoch: int = 0
     cursor: int = 0
     samples: int = 0
+    epoch_samples: int = 0
+    stopped: bool = False
 
 
 class Training:
@@ -74,6 +76,11 @@ class Training:
     def parameters(self) -> list[nn.Parameter]:
         """Those that are trained."""
         return [p for p in self.model.parameters() if p.requires_grad]
+
+    def shared(self) -> Callable[[str], bool]:
+        """Of which arrays in the state all ranks hold the same, by their paths: parameters and the optimizer's."""
+        names = {f"model/{name}" for name, _ in self.model.named_parameters(remove_duplicate=False)}
+        return lambda path: path in names or path.startswith("optimizer/")
 
     def apply(self, generation: int, share: Share) -> None:
         """Step the optimizer at the learning rate of this size, and account for the step's samples."""

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from pilot.checkpoint import names, store
 from pilot.core.events import LedgerRange
 from pilot.core.ledger import Ledger
 from pilot.io import wire
@@ -165,20 +166,17 @@ def test_when_all_are_killed_the_newest_checkpoint_that_verifies_is_taken(tmp_pa
         cluster.wait(lambda: len(a.heard(wire.CheckpointDone)) >= 3, "three checkpoints")
         cluster.kill(a)
         cluster.kill(b)
-        *_, older, newest = sorted((tmp_path / "checkpoints").glob("*.h5"), key=checkpoint_step)
-        os.truncate(newest, newest.stat().st_size // 2)
+        newest, older, *_ = store.listing(tmp_path / "checkpoints")
+        part = newest.path.with_name(names.part_name(newest.age.generation, newest.age.step, 1, 2))
+        os.truncate(part, part.stat().st_size // 2)
         c, d = cluster.start(2)
         up = cluster.wait_up(cluster.form([c, d]))
-        assert up.resumed == up.step == checkpoint_step(older)
-        (remark,) = c.heard(wire.Remark)
-        assert newest.name in remark.text
+        assert up.resumed == up.step == older.age.step
+        (remark,) = [r for r in c.heard(wire.Remark) if part.name in r.text]
+        assert newest.path.name in remark.text
         finish(cluster, gate)
     assert_exactly_once(cluster.reports(), epochs)
     assert_same(torch.load(saved), reference(tmp_path, *arguments))
-
-
-def checkpoint_step(path: Path) -> int:
-    return int(path.stem.partition("-s")[2])
 
 
 def test_with_notice_nothing_is_lost_even_when_all_nodes_go(tmp_path: Path) -> None:

@@ -1,0 +1,90 @@
+"""Periodic checkpoints: when one is due, and how the ranks of a group write it together.
+
+They agree without a message of their own, by two words that are summed with each step (:mod:`pilot.train.control`):
+
+1. ``save``: this rank could begin a checkpoint after this step; the leader says so only when one is due. Where all say
+   so, each copies its state after that same step, and its saver's thread writes its part from the copy.
+2. ``saved``: this rank's part is on disk (or could not be written). Where all say so, the leader's saver publishes the
+   index, which makes one checkpoint of the parts; it finds out where one is missing or holds another state.
+
+A regroup meanwhile gives the checkpoint up: the next one is due at once, and takes the parts away when it is published.
+A group of one, and the leader of a group whose parts made no checkpoint, write the whole.
+"""
+
+from __future__ import annotations
+
+import time
+
+from pilot.train.control import Words
+from pilot.train.regroup import Membership
+from pilot.train.saver import Saver
+from pilot.train.training import Training
+
+
+class Periodic:
+    """Each rank has one; it is used at its safe points only.
+
+    Parameters
+    ----------
+    saver, training : of the session
+    interval_s : between two checkpoints; may be set at any time
+    """
+
+    def __init__(self, saver: Saver, training: Training, interval_s: float) -> None:
+        self._saver = saver
+        self._training = training
+        self.interval_s = interval_s
+        self._begun_s = time.monotonic()
+        self._under_way: tuple[Membership, int] | None = None
+
+    def begun(self) -> None:
+        """A checkpoint begins: the next one is due an interval later."""
+        self._begun_s = time.monotonic()
+
+    def may_save(self, group: Membership | None) -> bool:
+        """Whether a checkpoint in parts could begin after this step."""
+        if group is None or self._whole(group) or self._in_parts(group) is not None or self._saver.busy:
+            return False
+        return group.rank != 0 or self._due()
+
+    def has_saved(self, group: Membership | None) -> bool:
+        """Whether this rank is done with its part of the checkpoint under way."""
+        return group is not None and self._in_parts(group) is not None and not self._saver.busy
+
+    def stepped(self, group: Membership, words: Words) -> None:
+        """A step was applied; ``words`` are its sums."""
+        step = self._in_parts(group)
+        if step is None:
+            self._begin(group, words)
+        elif words.saved == group.size:
+            self._under_way = None
+            if group.rank == 0:
+                self._saver.start_index(group, step)
+
+    def abandon(self) -> None:
+        """There will be no step more."""
+        if self._under_way is not None:
+            self._under_way = None
+            self._saver.drop_part()
+
+    def _begin(self, group: Membership, words: Words) -> None:
+        step = self._training.position.step
+        if words.save == group.size:
+            self.begun()
+            self._under_way = group, step
+            self._saver.start_part(group, step, self._training.capture(), self._training.shared())
+        elif group.rank == 0 and self._whole(group) and self._due() and not self._saver.busy:
+            self.begun()
+            self._under_way = None
+            self._saver.start(group.generation, step, self._training.capture())
+
+    def _in_parts(self, group: Membership) -> int | None:
+        """The step of the checkpoint that ``group`` writes together now, if it does. (Another group's was given up.)"""
+        return self._under_way[1] if self._under_way is not None and self._under_way[0] == group else None
+
+    def _whole(self, group: Membership) -> bool:
+        return group.size == 1 or self._saver.failed_in == group.generation
+
+    def _due(self) -> bool:
+        given_up = self._under_way is not None
+        return given_up or time.monotonic() - self._begun_s >= self.interval_s
