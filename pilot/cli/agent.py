@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import sys
 from pathlib import Path
 
 import click
+
+from pilot.core.errors import UserError
 
 _EPILOG = """\b
 Example, in a batch script of the preemptable queue:
@@ -63,6 +66,8 @@ def command(
     the coordinator and leaves when it may, within the grace. Ends with 0 when it left in good order, with 2 when it
     was refused or the input is wrong.
     """
+    if shutil.which(python) is None:
+        raise UserError(f"--python: there is no interpreter {python} on this node")
     from pilot.agent.runner import Options, run
     from pilot.io.connection import load
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
 
-from pilot.cli.pool import ask, find_run_dir, run_dir_option
+from pilot.cli.pool import ask, find_run_dir, json_option, run_dir_option
 
 
 @click.command("cancel")
 @click.argument("trainer")
 @run_dir_option
-def command(trainer: str, run_dir: Path | None) -> None:
+@json_option
+def command(trainer: str, run_dir: Path | None, as_json: bool) -> None:
     """End TRAINER now. Its checkpoints and logs stay.
 
     \b
@@ -20,4 +22,4 @@ def command(trainer: str, run_dir: Path | None) -> None:
       pilot cancel vit
     """
     told = ask(find_run_dir(run_dir), "cancel", trainer=trainer)
-    click.echo(f"{told['trainer']} is {told['phase']}")
+    click.echo(json.dumps(told) if as_json else f"{told['trainer']} is {told['phase']}")

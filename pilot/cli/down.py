@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
 import click
 
-from pilot.cli.pool import ask, find_run_dir, run_dir_option
+from pilot.cli.pool import ask, find_run_dir, json_option, run_dir_option
 from pilot.core.errors import PilotError
 
 
 @click.command("down")
 @click.option("--limit-s", type=click.FloatRange(min=0), default=300.0, show_default=True, help="Wait so long.")
 @run_dir_option
-def command(run_dir: Path | None, limit_s: float) -> None:
+@json_option
+def command(run_dir: Path | None, limit_s: float, as_json: bool) -> None:
     """Drain: trainers pause and checkpoint, then pilots and jobs go, and the coordinator ends.
 
     \b
@@ -25,10 +27,12 @@ def command(run_dir: Path | None, limit_s: float) -> None:
 
     root = find_run_dir(run_dir)
     nodes = ask(root, "down")["nodes"]
-    click.echo(f"draining {nodes} nodes of {root}")
+    if not as_json:
+        click.echo(f"draining {nodes} nodes of {root}")
     wait_until_gone(root, limit_s)
     home.sweep()
-    click.echo("down: trainers are saved, nothing is left")
+    told = {"run_dir": str(root), "nodes": nodes}
+    click.echo(json.dumps(told) if as_json else "down: trainers are saved, nothing is left")
 
 
 def wait_until_gone(root: Path, limit_s: float) -> None:

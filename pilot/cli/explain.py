@@ -26,14 +26,13 @@ def command(trainer: str, run_dir: Path | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(told))
         return
-    from rich.console import Console
+    from pilot.cli.show import console
 
-    console = Console(highlight=False)
     for sentence in told["sentences"]:
-        console.print(sentence)
+        click.echo(sentence)
     if "terms" in told:
-        console.print()
-        console.print(_table(told))
+        click.echo()
+        console().print(_table(told))
 
 
 def _table(told: dict[str, Any]) -> Any:

@@ -40,8 +40,10 @@ def command(trainer: str, follow: bool, run_dir: Path | None) -> None:
 
 def log_folder(root: Path, trainer: str) -> Path:
     """Where the trainer's logs are; a trainer of a pool that is down is found in the run directory."""
-    folder = root / "trainers" / trainer / "logs"
-    if (root / "connection.json").exists():
+    from pilot.io.rundir import RunDir, is_abandoned
+
+    folder, rundir = root / "trainers" / trainer / "logs", RunDir(root)
+    if rundir.connection.exists() and not is_abandoned(rundir):
         folder = Path(_row(root, trainer)["directory"]) / "logs"
     if not folder.is_dir():
         raise UserError(f"no logs of a trainer named {trainer!r} in {root}; see pilot ls")

@@ -24,8 +24,6 @@ def command(run_dir: Path | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(trainers))
         return
-    from rich.console import Console
+    from pilot.cli.show import console, trainer_table
 
-    from pilot.cli.show import trainer_table
-
-    Console().print(trainer_table(trainers))
+    console().print(trainer_table(trainers))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 import time
 import traceback
@@ -77,6 +78,9 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command and end the process with its exit status."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores one of them
+            signal.signal(number, signal.default_int_handler)  # as Ctrl-C: what a command has begun is ended
     sys.exit(run(arguments))
 
 

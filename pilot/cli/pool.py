@@ -42,6 +42,8 @@ def find_run_dir(given: Path | None) -> Path:
         return given.absolute()
     up = running_pools()
     if not up:
+        for folder in _default_folders():
+            _refuse_abandoned(folder)
         raise UserError("no pool is up here; start one with pilot up, or name its directory with --run-dir")
     if len(up) > 1:
         names = ", ".join(map(str, up))
@@ -51,17 +53,34 @@ def find_run_dir(given: Path | None) -> Path:
 
 def running_pools() -> list[Path]:
     """The default run directories whose coordinator lives."""
-    from pilot.io.rundir import RunDir, default_path, owner
+    from pilot.io.rundir import RunDir, owner
 
-    parent = default_path("any").parent
-    folders = sorted(p for p in parent.glob("*") if p.is_dir()) if "PILOT_RUN_DIR" not in os.environ else []
-    return [p for p in folders if owner(RunDir(p)) is not None]
+    return [folder for folder in _default_folders() if owner(RunDir(folder)) is not None]
+
+
+def _default_folders() -> list[Path]:
+    from pilot.io.rundir import default_path
+
+    if "PILOT_RUN_DIR" in os.environ:
+        return []
+    return sorted(path for path in default_path("any").parent.glob("*") if path.is_dir())
+
+
+def _refuse_abandoned(run_dir: Path) -> None:
+    """Nobody would answer, and waiting for it would say less."""
+    from pilot.io.rundir import RunDir, is_abandoned
+
+    rundir = RunDir(run_dir)
+    if is_abandoned(rundir):
+        gone = f"the coordinator in {run_dir} was killed or has failed (its log is {rundir.log})"
+        raise PilotError(f"{gone}; pilot up for this directory goes on with its pool")
 
 
 def ask(run_dir: Path, verb: str, timeout_s: float = REPLY_TIMEOUT_S, **arguments: Any) -> Any:
     """Call ``verb`` of the coordinator of ``run_dir``; its error becomes ours, with its exit status."""
     from pilot.io.client import request
 
+    _refuse_abandoned(run_dir)
     reply = request(run_dir / "connection.json", verb, arguments, timeout_s)
     if reply.error:
         error = UserError if reply.exit_status == UserError.exit_status else PilotError

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
-from rich.console import Group
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
 Plain = dict[str, Any]
 
 PHASE_STYLE = {"running": "green", "failed": "bold red", "finished": "cyan", "paused": "yellow", "starting": "yellow"}
+
+
+PIPED_WIDTH = 160
+"""Nobody's screen ends there: what goes to a file or a pipe is not folded at 80 columns."""
+
+
+def console() -> Console:
+    """Where tables are printed."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
 
 
 def trainer_table(trainers: list[Plain]) -> Table:
@@ -45,12 +55,18 @@ def number(value: float | None, form: str) -> str:
 
 def status_view(status: Plain) -> Group:
     """All of ``pilot status``."""
-    parts: list[Any] = [Text(_headline(status)), Text(), trainer_table(status["trainers"])]
-    parts += [Text(line, style="red") for t in status["trainers"] if t["phase"] == "failed" for line in _failure(t)]
-    parts += [Text(f"{t['trainer']}: {line}", style="yellow") for t in status["trainers"] for line in t["remarks"]]
-    parts += [Text(line, style="yellow") for line in status["remarks"]]
-    parts += [Text(), pool_table(status["pool"]), Text(), Text(decisions_line(status))]
+    parts: list[Any] = [_line(_headline(status)), _line(_jobs(status["keeper"])), Text()]
+    parts += [trainer_table(status["trainers"])]
+    parts += [_line(line, "red") for t in status["trainers"] if t["phase"] == "failed" for line in _failure(t)]
+    parts += [_line(f"{t['trainer']}: {line}", "yellow") for t in status["trainers"] for line in t["remarks"]]
+    parts += [_line(line, "yellow") for line in status["remarks"]]
+    parts += [Text(), pool_table(status["pool"], status["now_s"]), Text(), _line(decisions_line(status))]
     return Group(*parts)
+
+
+def _line(text: str, style: str = "") -> Text:
+    """Not folded: a path that one copies stays whole, and the terminal folds it by itself."""
+    return Text(text, style=style, no_wrap=True, overflow="ignore")
 
 
 def _headline(status: Plain) -> str:
@@ -58,18 +74,26 @@ def _headline(status: Plain) -> str:
     return f"pool {status['coordinator']} on {status['site']}, up for {status['now_s']:.0f} s{drains}"
 
 
+def _jobs(keeper: Plain) -> str:
+    """Our jobs in the queue, and what keeps us from more."""
+    counts = f"{keeper['running']} run, {keeper['pending']} wait, {keeper['leaving']} leave"
+    ended = ", ".join(f"{count} {ending}" for ending, count in keeper["endings"].items())
+    parts = [f"pilot jobs: {counts}", ended and f"ended: {ended}", keeper["held_back"], keeper["trouble"]]
+    return "; ".join(part for part in parts if part)
+
+
 def _failure(trainer: Plain) -> list[str]:
     return [f"{trainer['trainer']} failed:", *(f"  {line}" for line in trainer["reason"].splitlines())]
 
 
-def pool_table(nodes: list[Plain]) -> Table:
+def pool_table(nodes: list[Plain], now_s: float) -> Table:
     """One row per node."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("node", "trainer", "since"):
+    for column in ("node", "trainer", "here for"):
         table.add_column(column)
     for n in nodes:
         leaving = " (leaving)" if n["leaving"] else ""
-        table.add_row(f"{n['node']}{leaving}", n["trainer"] or "-", f"{n['since_s']:.0f} s")
+        table.add_row(f"{n['node']}{leaving}", n["trainer"] or "-", f"{now_s - n['since_s']:.0f} s")
     return table
 
 

@@ -8,17 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from launchers.batch import batch_script
 from launchers.steps import agent_command
+from pilot.cli.show import console
 from pilot.core.errors import PilotError, SiteError
 from pilot.io.rundir import RunDir, default_path
 from pilot.io.site import Site
 from pilot.io.site_files import list_sites, load_site, load_site_file, site_mistakes
-
-_FILE_WIDTH = 140
 
 
 @click.group(invoke_without_command=True)
@@ -110,7 +108,7 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         about = row.get("error") or row["description"]
         table.add_row(row["name"], *(row.get(key, "") for key in ("scheduler", "queue", "walltime", "max_jobs")), about)
-    Console(highlight=False, width=None if sys.stdout.isatty() else _FILE_WIDTH).print(table)
+    console().print(table)
 
 
 def _remarks(site: Site) -> list[str]:

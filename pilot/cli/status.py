@@ -24,8 +24,6 @@ def command(run_dir: Path | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(status))
         return
-    from rich.console import Console
+    from pilot.cli.show import console, status_view
 
-    from pilot.cli.show import status_view
-
-    Console(highlight=False).print(status_view(status))
+    console().print(status_view(status), crop=False)

@@ -15,7 +15,7 @@ from pilot.cli.pool import ask, find_run_dir, json_option, run_dir_option
 from pilot.core.errors import UserError
 
 
-@click.command("submit", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command("submit", context_settings={"allow_interspersed_args": False})
 @click.option("--name", help="What to call the trainer (default: t1, t2, …).")
 @click.option("--min-nodes", type=int, help="It does not run on fewer nodes.  [default: 1]")
 @click.option("--max-nodes", type=int, help="It does not run on more nodes.  [default: 64]")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -48,7 +49,9 @@ def command(run_dir: Path | None, site: str, foreground: bool, as_json: bool, **
     root = (run_dir or default_path(name)).absolute()
     arguments = coordinator_command(root, site, settings)
     if foreground:
-        sys.exit(subprocess.call(arguments))
+        click.echo(f"the coordinator runs here until Ctrl-C, which drains the pool; its log is {root}/coordinator.log")
+        sys.stdout.flush()
+        os.execv(arguments[0], arguments)
     told = start(root, arguments)
     if as_json:
         click.echo(json.dumps(told))
@@ -81,6 +84,14 @@ def start(root: Path, arguments: list[str]) -> dict[str, Any]:
         start_new_session=True,
         text=True,
     )
+    try:
+        return _await(process, root)
+    except KeyboardInterrupt:
+        process.terminate()  # it drains what it has begun
+        raise
+
+
+def _await(process: subprocess.Popen[str], root: Path) -> dict[str, Any]:
     deadline = time.monotonic() + START_LIMIT_S
     while time.monotonic() < deadline:
         if process.poll() is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from typing import Any
 from pilot.core.commands import Command
 from pilot.core.errors import JournalError
 from pilot.core.events import Event, Progress
-from pilot.io.files import sync_directory
+from pilot.io.files import publish
 from pilot.io.journal import Contents, Decision, Header, Note, header_line
 
 _Item = tuple[bytes, bool, "Future[None]"]
@@ -42,11 +43,10 @@ class JournalWriter:
         line = header_line(header)
 
         def start() -> int:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            os.write(descriptor, line)
-            os.fsync(descriptor)
-            sync_directory(path.parent)
-            return descriptor
+            if path.exists():
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+            publish(path, line)  # never a part of a header, from which nothing could be restored
+            return os.open(path, os.O_WRONLY | os.O_CLOEXEC)
 
         return cls(path, _open(path, start), len(line), 0)
 

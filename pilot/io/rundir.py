@@ -97,15 +97,25 @@ class Lock:
 
 def owner(rundir: RunDir) -> int | None:
     """The process id of the coordinator that owns ``rundir`` on this host; None where none has said that it does."""
+    held, words = _look(rundir)
+    return int(words[0]) if held and words else None
+
+
+def is_abandoned(rundir: RunDir) -> bool:
+    """Whether a coordinator of this host was killed here, or failed: its connection file leads nowhere."""
+    held, words = _look(rundir)
+    return not held and words[-1:] == [socket.gethostname()] and rundir.connection.exists()
+
+
+def _look(rundir: RunDir) -> tuple[bool, list[str]]:
+    """Whether somebody holds the lock, and the words of who did so last: ``PID on HOST``."""
     try:
         descriptor = os.open(rundir.lock, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
+    except (FileNotFoundError, NotADirectoryError):
+        return False, []
     try:
-        if _try_lock(descriptor):
-            return None
-        words = os.pread(descriptor, LINE_BYTES, 0).split()
-        return int(words[0]) if words else None
+        held = not _try_lock(descriptor)
+        return held, os.pread(descriptor, LINE_BYTES, 0).decode(errors="replace").split()
     finally:
         os.close(descriptor)
 

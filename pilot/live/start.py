@@ -27,6 +27,8 @@ from pilot.live.settings import Settings, settings_of
 
 log = logging.getLogger(__name__)
 
+_ANEW = "to begin anew, move the journal away"
+
 
 @dataclass(frozen=True, slots=True)
 class Pool:
@@ -56,7 +58,10 @@ def open_pool(rundir: RunDir, site: Site, settings: Settings) -> Pool:
         The journal is damaged: going on from it could be wrong.
     """
     if rundir.journal.exists():
-        contents = read(rundir.journal)
+        try:
+            contents = read(rundir.journal)
+        except JournalError as error:
+            raise JournalError(f"{error}; {_ANEW}") from None
         if contents.warning:
             log.warning("%s", contents.warning)
         decisions = list(contents.decisions)
@@ -73,9 +78,7 @@ def _earlier_pool(rundir: RunDir, contents: Contents) -> Pool:
         known = connection.load(rundir.connection)
         keys = msgspec.json.decode(rundir.server_key.read_bytes(), type=Keys)
     except (UserError, OSError, msgspec.DecodeError) as error:
-        raise JournalError(
-            f"cannot go on with the pool in {rundir.root}: {error}; to begin anew, move {rundir.journal.name} away"
-        ) from None
+        raise JournalError(f"cannot go on with the pool in {rundir.root}: {error}; {_ANEW}") from None
     port = int(known.endpoint.rpartition(":")[2])
     settings = settings_of(contents.header.settings)
     return Pool(known.coordinator, known.token, keys, port, settings, contents)

@@ -37,6 +37,15 @@ def test_no_such_script(refused: Refused, tmp_path: Path) -> None:
     assert "cannot read the script" in refused("submit", tmp_path / "none.py")
 
 
+def test_an_option_that_is_not_there(refused: Refused) -> None:
+    assert "No such option '--max-node'" in refused("submit", "--max-node", "4", TRAIN).replace("--max-nodes", "")
+
+
+def test_an_agent_without_its_interpreter(refused: Refused, tmp_path: Path) -> None:
+    said = refused("agent", "--connection", tmp_path / "connection.json", "--python", tmp_path / "python")
+    assert f"no interpreter {tmp_path}/python" in said
+
+
 def test_min_greater_than_max(refused: Refused) -> None:
     assert "--min-nodes 4 is greater than --max-nodes 2" in refused("submit", "--min-nodes", 4, "--max-nodes", 2, TRAIN)
 

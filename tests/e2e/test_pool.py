@@ -139,7 +139,13 @@ def test_a_killed_coordinator_is_noticed_and_the_agents_leave_nothing(pool: Pool
     pool.until_step(name, 20, nodes=2)
     coordinator = pool.coordinator()
     assert coordinator is not None
-    psutil.Process(coordinator).kill()
+    killed = psutil.Process(coordinator)
+    killed.kill()
+    killed.wait(10)
+    said = pool.pilot("ls", check=False)
+    assert (said.returncode, said.stderr.count("\n")) == (1, 1)
+    assert "pilot up for this directory goes on with its pool" in said.stderr
+    assert pool.pilot("logs", name).returncode == 0
     for agent in agents:
         agent.wait(60)
     folder = pool.run_dir / "trainers" / name / "checkpoints"

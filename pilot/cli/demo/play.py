@@ -187,7 +187,7 @@ def _screen(console: Console, run: Run) -> Iterator[Callable[[], Plain]]:
                 clock,
                 trainer_table(run.status["trainers"]),
                 Text(),
-                pool_table(run.status["pool"]),
+                pool_table(run.status["pool"], run.status["now_s"]),
                 Text(),
             ]
             live.update(Group(*parts, *(Text(line) for line in run.befell)), refresh=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from pilot.cli.show import number
 from pilot.core.ids import TrainerId
 from pilot.core.ledger import Verdict
 from pilot.io.journal import read, replay
-from pilot.live.monitor import Monitor
+from pilot.live.monitor import Monitor, SolveTimes
 from pilot.live.picture import draw
 from pilot.live.settings import fresh_core
 from pilot.live.timeline import Timeline, timeline
@@ -32,6 +32,7 @@ class Report:
     proofs: dict[str, Verdict]
     replay_difference: str
     faults: list[str]
+    solves: list[SolveTimes]
     timeline: Timeline
 
     @property
@@ -49,6 +50,7 @@ class Report:
             "ledger": {name: {"proved": v.proved, "text": v.text} for name, v in self.proofs.items()},
             "replay": self.replay_difference or "identical",
             "left_behind": self.run.leftovers,
+            "solves": [asdict(times) for times in self.solves],
             "status": self.run.status,
         }
 
@@ -63,7 +65,8 @@ def judge(run: Run) -> Report:
     faults += [f"{t['trainer']} lost {t['lost_steps']} steps" for t in run.status["trainers"] if t["lost_steps"]]
     faults += [f"the journal does not replay: {difference}"] if difference else []
     faults += [f"left behind: {name}" for name in run.leftovers]
-    return Report(run, proofs, difference, faults, timeline(contents.decisions, fresh_core(contents)))
+    course = timeline(contents.decisions, fresh_core(contents))
+    return Report(run, proofs, difference, faults, monitor.solves, course)
 
 
 def _proof(monitor: Monitor, name: str, epochs: int) -> Verdict:
@@ -90,6 +93,7 @@ def show(console: Console, report: Report, picture: Path) -> None:
     console.print(_trainers(status["trainers"]))
     console.print(_rates(status["trainers"]))
     console.print(_pool(status))
+    console.print(_solves(report.solves))
     console.print()
     for name, verdict in report.proofs.items():
         console.print(f"ledger of {name}: {verdict.text}")
@@ -134,11 +138,13 @@ def _rates(trainers: list[Plain]) -> str:
 
 
 def _pool(status: Plain) -> str:
-    use, solves = status["utilisation"], status["solves"]
-    times = {name: solves[f"{name}_s"] for name in ("build", "solve", "answer")}
-    took = "; ".join(f"{n} {t['median'] * 1e3:.0f} ms (worst {t['max'] * 1e3:.0f})" for n, t in times.items() if t)
+    use = status["utilisation"]
     return (
         f"\n{status['node_seconds']:.0f} node-seconds; U = {number(use['u'], '.1%')} against the given curves on "
-        f"{use['eq_nodes']:.2f} eq-nodes (FreeTrain eqs 17-18)\n"
-        f"{solves['count']} MILP solves: {took} (median)"
+        f"{use['eq_nodes']:.2f} eq-nodes (FreeTrain eqs 17-18)"
     )
+
+
+def _solves(solves: list[SolveTimes]) -> str:
+    each = ", ".join(f"{t.build_s * 1e3:.0f}+{t.solve_s * 1e3:.0f} ({t.answer_s * 1e3:.0f})" for t in solves)
+    return f"{len(solves)} MILP solves, ms to build + solve (question to answer): {each}"

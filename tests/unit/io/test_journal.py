@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import resource
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -94,19 +96,36 @@ def test_an_empty_journal_is_refused(tmp_path: Path) -> None:
         read(path)
 
 
+@contextmanager
+def full_disk(size: int) -> Iterator[None]:
+    """No file may grow beyond ``size`` bytes."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_a_journal_whose_header_does_not_fit_on_the_disk_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    with full_disk(10), pytest.raises(JournalError, match="cannot write the journal"):
+        write(path)
+    assert list(tmp_path.iterdir()) == []
+    write(path)
+    with pytest.raises(JournalError, match="File exists"):
+        write(path)
+
+
 def test_a_full_disk_leaves_whole_lines_and_every_later_append_fails(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     write(path)
     size = path.stat().st_size
     writer = JournalWriter.resume(path, read(path))
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, limits[1]))
+    with full_disk(size + 10):
         error = writer.note(9.0, {"text": "does not fit"}).exception(10)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, handler)
     assert isinstance(error, JournalError)
     assert writer.note(9.0, {}).exception(10) is error
     writer.close()

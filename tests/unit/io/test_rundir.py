@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pilot.core.errors import UserError
-from pilot.io.rundir import Lock, RunDir, default_path, owner
+from pilot.io.rundir import Lock, RunDir, default_path, is_abandoned, owner
 
 HOLD = """
 import sys
@@ -88,8 +88,13 @@ def test_a_killed_owner_frees_it(tmp_path: Path) -> None:
         assert process.stdout is not None
         process.stdout.readline()
         assert owner(rundir) == process.pid
+        rundir.connection.touch()
+        assert not is_abandoned(rundir)
         process.kill()
         process.wait(10)
+    assert is_abandoned(rundir)
+    rundir.connection.unlink()
+    assert not is_abandoned(rundir)
     Lock(rundir).release()
 
 
