@@ -13,6 +13,7 @@ from pilot.comm.arena import Arena
 from pilot.comm.layout import Layout, lay_out
 from pilot.core.errors import UserError
 from pilot.train.control import FIELDS, Words
+from pilot.train.staging import staging
 
 BUCKET_BYTES = 4 * 1024 * 1024
 _NARROW = {torch.bfloat16, torch.float16}
@@ -37,12 +38,13 @@ class Exchange:
         kinds = [(p.numel(), _wire_dtype(p)) for p in self._parameters]
         self.layout: Layout = lay_out(kinds, bucket_bytes, FIELDS + len(kinds))
         self.arena = Arena.of_size(self.layout.size)
-        self._views = [
+        places = [
             torch.frombuffer(self.arena.memory, dtype=getattr(torch, s.dtype), count=s.count, offset=s.offset).view(
                 p.shape
             )
             for s, p in zip(self.layout.slots, self._parameters, strict=True)
         ]
+        self._staging = staging(self._parameters, places, self.arena)
         control = self.layout.control
         vector = np.frombuffer(self.arena.memory, np.float64, control.count, control.offset)
         self._fields, self._used = vector[:FIELDS], vector[FIELDS:]  # one per parameter: has it a gradient?
@@ -58,6 +60,7 @@ class Exchange:
         self._weight = 0.0
         self._last = False
         self._ring: Callable[[], None] = _nobody
+        self._staging.forget()
 
     def begin(self, ring: Callable[[], None]) -> None:
         """A step begins. ``ring`` is called for each part that is full: buckets in their order, then the control
@@ -86,42 +89,40 @@ class Exchange:
             )
         self._seen[index] = True
         if self._weight:
-            if self._holds[index]:
-                self._views[index].add_(parameter.grad, alpha=self._weight)  # type: ignore[arg-type]
-            else:
-                torch.mul(parameter.grad, self._weight, out=self._views[index])  # type: ignore[arg-type]
-                self._holds[index] = True
+            assert parameter.grad is not None
+            self._staging.add(index, parameter.grad, self._weight, first=not self._holds[index])
+            self._holds[index] = True
         parameter.grad = None
         if self._last:
             self._settle(index)
 
     def _settle(self, index: int) -> None:
         """Nothing more comes for a parameter in this step; whole buckets leave, in their order."""
-        if not self._holds[index]:
-            self._views[index].zero_()
+        self._staging.send(index, empty=not self._holds[index])
         bucket = self._buckets[index]
         self._missing[bucket] -= 1
         if not self._missing[bucket]:
             while self._next < len(self._missing) and not self._missing[self._next]:
-                self._ring()
+                self._staging.then(self._ring)
                 self._next += 1
 
-    def finish(self, words: Words) -> None:
-        """Backward is over: zeros for the parameters that it did not reach, and the control vector leaves."""
+    def flush(self) -> None:
+        """Backward is over: zeros for the parameters that it did not reach; returns when all buckets have left."""
         for index, seen in enumerate(self._seen):
             if not seen:
                 self._settle(index)
+        self._staging.flush()
+
+    def finish(self, words: Words) -> None:
+        """All buckets have left; the control vector follows."""
         words.write(self._fields)
         self._used[:] = self._holds
         self._ring()
 
     def take(self) -> Words:
         """The sums are there: give each parameter its gradient (none where no rank had one)."""
-        for parameter, view, used in zip(self._parameters, self._views, self._used.tolist(), strict=True):
-            if used:
-                parameter.grad = view if view.dtype is parameter.dtype else view.to(parameter.dtype)
-            else:
-                parameter.grad = None
+        for index, (parameter, used) in enumerate(zip(self._parameters, self._used.tolist(), strict=True)):
+            parameter.grad = self._staging.back(index) if used else None
         self.idle()
         return Words.read(self._fields)
 
@@ -133,8 +134,6 @@ class Exchange:
 
 
 def _wire_dtype(parameter: nn.Parameter) -> str:
-    if parameter.device.type != "cpu":
-        raise UserError(f"a parameter is on {parameter.device}: pilot.train trains on the CPU")
     if parameter.dtype in _NARROW:
         return "float32"
     if parameter.dtype in (torch.float32, torch.float64):

@@ -35,6 +35,7 @@ def test_buckets_leave_while_backward_runs_and_gradients_come_back_weighted() ->
     exchange.begin_batch(0.25, last=True)
     backward(model, x)
     assert rings.count == len(exchange.layout.parts) - 1 > 1
+    exchange.flush()
     exchange.finish(WORDS)
     assert rings.count == len(exchange.layout.parts)
     assert exchange.take() == WORDS
@@ -51,6 +52,7 @@ def test_micro_batches_add_up_with_their_weights_and_only_the_last_one_leaves() 
         assert rings.count == 0
         exchange.begin_batch((stop - start) / 10, last=stop == 10)
         backward(model, x[start:stop])
+    exchange.flush()
     exchange.finish(WORDS)
     exchange.take()
     torch.testing.assert_close([p.grad for p in model.parameters()], expected)
@@ -62,6 +64,7 @@ def test_a_rank_without_samples_gives_exact_zeros_whatever_it_computed() -> None
     exchange.begin(Rings())
     exchange.begin_batch(0.0, last=True)
     backward(model, torch.full((2, 8), float("nan")))
+    exchange.flush()
     exchange.finish(WORDS)
     buckets = torch.frombuffer(exchange.arena.memory, dtype=torch.float32, count=exchange.layout.parts[0].count)
     assert buckets.tolist() == [0.0] * len(buckets)
@@ -75,6 +78,7 @@ def test_a_parameter_without_gradient_anywhere_has_none_afterwards() -> None:
         exchange.begin_batch(1.0, last=True)
         model.zero_grad()
         model["used"](torch.ones(1, 2)).sum().backward()
+        exchange.flush()
         exchange.finish(WORDS)
         exchange.take()
     assert all(p.grad is not None for p in model["used"].parameters())
@@ -90,6 +94,7 @@ def test_both_ways_of_zeroing_gradients_work(to_none: bool) -> None:
         exchange.begin_batch(0.5, last=True)
         model.zero_grad(set_to_none=to_none)
         model(x).sum().backward()
+        exchange.flush()
         exchange.finish(WORDS)
         exchange.take()
         assert model.weight.grad is not None
@@ -103,6 +108,7 @@ def test_bf16_is_summed_in_float32_and_given_back_as_bf16() -> None:
     exchange.begin(Rings())
     exchange.begin_batch(0.5, last=True)
     model(torch.ones(1, 4, dtype=torch.bfloat16)).sum().backward()
+    exchange.flush()
     exchange.finish(WORDS)
     exchange.take()
     assert model.weight.grad is not None
@@ -120,6 +126,7 @@ def test_tied_and_frozen_parameters() -> None:
     exchange.begin(Rings())
     exchange.begin_batch(1.0, last=True)
     backward(model, x)
+    exchange.flush()
     exchange.finish(WORDS)
     exchange.take()
     mine = [p.grad for p in trained]

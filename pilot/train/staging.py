@@ -1,0 +1,157 @@
+"""Between where gradients are made and the arena: nothing where that is host memory, pinned copies where it is a GPU.
+
+The exchange decides what leaves when; a staging area only moves it. The rank process reads and writes the arena in
+host memory in both cases (between separate batch jobs the network is TCP anyway).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch import nn
+
+from pilot.comm.arena import Arena
+from pilot.core.errors import UserError
+
+log = logging.getLogger(__name__)
+
+Ring = Callable[[], None]
+
+
+class Staging(Protocol):
+    """The way of the gradients, which are known by their index, to their places in the arena and back."""
+
+    def add(self, index: int, gradient: torch.Tensor, weight: float, *, first: bool) -> None:
+        """Add ``weight`` times ``gradient`` to what is collected in this step; ``first``: nothing is yet."""
+
+    def send(self, index: int, *, empty: bool) -> None:
+        """All is collected: have it in the arena; ``empty``: zeros, nothing was collected."""
+
+    def then(self, ring: Ring) -> None:
+        """Call ``ring`` as soon as all that was sent before is in the arena."""
+
+    def flush(self) -> None:
+        """Returns when all of those have been called."""
+
+    def back(self, index: int) -> torch.Tensor:
+        """What is in the arena now, as a gradient of the parameter."""
+
+    def forget(self) -> None:
+        """The step is over or void: what was collected and not sent, and who was to be called, no longer counts."""
+
+
+class HostStaging:
+    """Gradients are collected in the arena itself.
+
+    Parameters
+    ----------
+    parameters : whose gradients
+    places : their places in the arena, of the parameters' shapes, in the dtype in which they are summed
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], places: Sequence[torch.Tensor]) -> None:
+        self._dtypes = [parameter.dtype for parameter in parameters]
+        self._places = places
+
+    def add(self, index: int, gradient: torch.Tensor, weight: float, *, first: bool) -> None:
+        """See :class:`Staging`. One pass: the scaling that a weighted mean needs writes the arena."""
+        if first:
+            torch.mul(gradient, weight, out=self._places[index])
+        else:
+            self._places[index].add_(gradient, alpha=weight)
+
+    def send(self, index: int, *, empty: bool) -> None:
+        """See :class:`Staging`."""
+        if empty:
+            self._places[index].zero_()
+
+    def then(self, ring: Ring) -> None:
+        """See :class:`Staging`."""
+        ring()
+
+    def flush(self) -> None:
+        """See :class:`Staging`."""
+
+    def back(self, index: int) -> torch.Tensor:
+        """See :class:`Staging`. The gradient *is* the arena's memory where the dtypes agree."""
+        return self._places[index].to(self._dtypes[index])
+
+    def forget(self) -> None:
+        """See :class:`Staging`."""
+
+
+class GpuStaging:
+    """Gradients are collected on their GPU, and copied on a stream of their own while backward goes on.
+
+    The autograd engine runs ahead of the GPU, so few copies are over when backward returns to the script; ``flush``
+    then waits for one after the other, and rings for each as it arrives.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], places: Sequence[torch.Tensor], arena: Arena) -> None:
+        self._parameters = parameters
+        self._places = places
+        self._device = parameters[0].device
+        self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        self._collected: dict[int, torch.Tensor] = {}
+        self._waiting: deque[tuple[torch.cuda.Event, Ring]] = deque()
+        _pin(arena)
+
+    def add(self, index: int, gradient: torch.Tensor, weight: float, *, first: bool) -> None:
+        """See :class:`Staging`."""
+        if first:
+            self._collected[index] = gradient.mul_(weight)
+        else:
+            self._collected[index].add_(gradient, alpha=weight)
+
+    def send(self, index: int, *, empty: bool) -> None:
+        """See :class:`Staging`. Zeros take the same way, or they could overtake the last step's copy back."""
+        place = self._places[index]
+        source = torch.zeros_like(place, device=self._device) if empty else self._collected.pop(index)
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._stream):
+            place.copy_(source, non_blocking=True)
+        source.record_stream(self._stream)
+
+    def then(self, ring: Ring) -> None:
+        """See :class:`Staging`."""
+        self._waiting.append((self._stream.record_event(), ring))
+        while self._waiting and self._waiting[0][0].query():  # type: ignore[no-untyped-call]
+            self._waiting.popleft()[1]()
+
+    def flush(self) -> None:
+        """See :class:`Staging`."""
+        while self._waiting:
+            event, ring = self._waiting.popleft()
+            event.synchronize()
+            ring()
+
+    def back(self, index: int) -> torch.Tensor:
+        """See :class:`Staging`. The optimizer's work is queued behind the copy."""
+        return self._places[index].to(self._device, self._parameters[index].dtype, non_blocking=True)
+
+    def forget(self) -> None:
+        """See :class:`Staging`."""
+        self._collected.clear()
+        self._waiting.clear()
+
+
+def staging(parameters: Sequence[nn.Parameter], places: Sequence[torch.Tensor], arena: Arena) -> Staging:
+    """What suits the device of the parameters; :class:`UserError` where they are on several, or on another kind."""
+    devices = sorted({str(parameter.device) for parameter in parameters})
+    if devices in ([], ["cpu"]):
+        return HostStaging(parameters, places)
+    if len(devices) == 1 and parameters[0].is_cuda:
+        return GpuStaging(parameters, places, arena)
+    raise UserError(f"the parameters are on {', '.join(devices)}: a rank trains on the CPU or on one CUDA device")
+
+
+def _pin(arena: Arena) -> None:
+    """Tell CUDA of the arena, which stays for the life of the process: copies from and to it need not wait then."""
+    address = torch.frombuffer(arena.memory, dtype=torch.uint8).data_ptr()
+    status = torch.cuda.cudart().cudaHostRegister(address, arena.size, 0)  # type: ignore[no-untyped-call]
+    if int(status) != 0:
+        log.warning("CUDA cannot pin %d bytes (error %d): gradients are copied slowly", arena.size, int(status))
