@@ -76,7 +76,13 @@ class Lock:
     """Who owns a run directory: held as long as the process lives, whatever ends it."""
 
     def __init__(self, rundir: RunDir) -> None:
-        self._file = os.open(rundir.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            self._file = os.open(rundir.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._acquire(rundir)
+        except OSError as error:
+            raise UserError(f"cannot own the run directory {rundir.root}: {error.strerror}") from None
+
+    def _acquire(self, rundir: RunDir) -> None:
         deadline = time.monotonic() + GLANCE_S
         while not _try_lock(self._file):
             if time.monotonic() > deadline:

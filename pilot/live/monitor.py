@@ -83,8 +83,9 @@ class Monitor:
         self.open_for_s: defaultdict[tuple[TrainerId, ...], float] = defaultdict(float)
         """How long which trainers (in the order of submission) were there and not at their end."""
         self.open_node_seconds = 0.0
+        self.starting_s: dict[tuple[TrainerId, NodeId], float] = {}
+        """When workers that are not known to be warm were started."""
         self._forming: dict[tuple[TrainerId, Generation], FormGroup] = {}
-        self._starting_s: dict[tuple[TrainerId, NodeId], float] = {}
         self._asked: dict[PlanId, tuple[Problem, float]] = {}
         self._remarks: dict[str, deque[str]] = {}
 
@@ -146,10 +147,10 @@ class Monitor:
             case PlanFailed():
                 self.failed_solves += self._asked.pop(event.plan_id, None) is not None
             case WorkerReady():
-                if (since_s := self._starting_s.pop((event.trainer, event.node), None)) is not None:
+                if (since_s := self.starting_s.pop((event.trainer, event.node), None)) is not None:
                     self.warm_ups_s.append(self.now_s - since_s)
             case WorkerExited():
-                self._starting_s.pop((event.trainer, event.node), None)
+                self.starting_s.pop((event.trainer, event.node), None)
             case GroupFormed():
                 self._formed(event)
             case GroupBroken() | GroupPaused():
@@ -168,7 +169,7 @@ class Monitor:
             case Solve():
                 self._asked[command.plan_id] = (command.problem, self.now_s)
             case StartWorker():
-                self._starting_s[command.trainer, command.node] = self.now_s
+                self.starting_s[command.trainer, command.node] = self.now_s
             case FormGroup():
                 self._forming[command.trainer, command.generation] = command
             case DissolveGroup():

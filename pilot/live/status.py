@@ -16,17 +16,15 @@ from pilot.live.utilisation import Account, utilisation
 SETS_MAX = 100
 
 QUIET_S = 120.0
-"""A trainer that has trained for so long without reporting progress gets a remark."""
+"""A trainer that has trained for so long without reporting progress gets a remark, and so does a script that has run
+for so long without coming to its training."""
 
 Plain = dict[str, Any]
 
 
 def trainers(core: Coordinator, monitor: Monitor, launches: Launches) -> list[Plain]:
     """One row per trainer, in the order of submission."""
-    return [
-        {"directory": str(launches.directory(t.id)), **_trainer(t, monitor.trainers[t.id], monitor.now_s)}
-        for t in core.trainers.values()
-    ]
+    return [{"directory": str(launches.directory(t.id)), **_trainer(t, monitor)} for t in core.trainers.values()]
 
 
 def pool(core: Coordinator, monitor: Monitor) -> list[Plain]:
@@ -92,7 +90,8 @@ def use(account: Account) -> Plain:
     return {"u": found.u, "eq_nodes": found.eq_nodes, "work": found.work, "static_work": found.static_work}
 
 
-def _trainer(trainer: Trainer, record: Record, now_s: float) -> Plain:
+def _trainer(trainer: Trainer, monitor: Monitor) -> Plain:
+    record = monitor.trainers[trainer.id]
     training = trainer.group.members if trainer.group is not None else ()
     return {
         "trainer": trainer.id,
@@ -124,7 +123,7 @@ def _trainer(trainer: Trainer, record: Record, now_s: float) -> Plain:
         "submitted_s": record.submitted_s,
         "started_s": record.started_s,
         "ended_s": record.ended_s,
-        "remarks": [*record.remarks, *_quiet(trainer, record, now_s)],
+        "remarks": [*record.remarks, *_quiet(trainer, record, monitor.now_s), *_slow_to_start(trainer, monitor)],
     }
 
 
@@ -135,6 +134,19 @@ def _quiet(trainer: Trainer, record: Record, now_s: float) -> list[str]:
     if quiet_s < QUIET_S:
         return []
     return [f"it trains on {record.nodes} nodes but has reported no progress for {quiet_s:.0f} s"]
+
+
+def _slow_to_start(trainer: Trainer, monitor: Monitor) -> list[str]:
+    waited_s = {
+        node: monitor.now_s - monitor.starting_s.get((trainer.id, node), monitor.now_s)
+        for node in trainer.workers
+        if not trainer.ready_on(node)
+    }
+    return [
+        f"its script has run for {seconds:.0f} s on {node} and has not come to session.epochs"
+        for node, seconds in waited_s.items()
+        if seconds >= QUIET_S
+    ]
 
 
 def _solves(monitor: Monitor) -> Plain:

@@ -1,0 +1,27 @@
+"""What the documents name is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").glob("*.md"))]
+IN_TEXT = re.compile(r"`((?:pilot|launchers|site_configs|tests|examples|docs|benchmarks)/[\w./*-]*)`")
+LINK = re.compile(r"\]\(([^)#:]+)\)")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_the_files_that_a_document_names_exist(document: Path) -> None:
+    text = document.read_text()
+    named = {ROOT / name.rstrip("/") for name in IN_TEXT.findall(text)}
+    linked = {document.parent / name for name in LINK.findall(text)}
+    assert [str(path) for path in named | linked if not path.exists()] == []
+
+
+def test_architecture_describes_every_package() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    packages = [path.parent.relative_to(ROOT) for path in ROOT.glob("pilot/*/__init__.py")]
+    assert [str(package) for package in packages if f"`{package}/`" not in text] == []
