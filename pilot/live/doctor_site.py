@@ -65,14 +65,15 @@ def _port(site: Site, run_dir: Path) -> Finding:
 
 
 def _advertised(site: Site) -> Finding:
-    """Whether nodes can make something of the address that they are told."""
+    """Whether nodes can make something of the address that they are told. Groups on ``lo`` are on this machine."""
     name = advertise_address(site)
     try:
         addresses = sorted({str(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)})
     except OSError:
         return fail("network", f"the name {name} has no address", "set advertise_interface in the site file")
     seen = f"pilots are told {name} ({', '.join(addresses)})"
-    if site.scheduler != "local" and all(ip_address(address.partition("%")[0]).is_loopback for address in addresses):
+    here = site.scheduler == "local" or site.interface == "lo"
+    if not here and all(ip_address(address.partition("%")[0]).is_loopback for address in addresses):
         return fail("network", f"{seen}: on a node that is the node itself", "set advertise_interface in the site file")
     return ok("network", seen)
 

@@ -137,6 +137,7 @@ def test_pilots_on_nodes_must_not_be_told_a_loopback_address(tmp_path: Path) -> 
     site = SLURM.replace(bind_address="127.0.0.1")
     (seen,) = _graded(doctor_site.network(site, tmp_path), Grade.FAIL)
     assert seen == "pilots are told 127.0.0.1 (127.0.0.1): on a node that is the node itself"
+    assert not _graded(doctor_site.network(site.replace(interface="lo"), tmp_path), Grade.FAIL)
 
 
 def _answering(answer: str) -> Any:
