@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from pilot.io import proc
 from pilot.io.rundir import RunDir, owner
 
@@ -113,6 +115,10 @@ class Pool:
         proc.kill(proc.tree(agent.pid))
         agent.wait()
 
+    def workers(self, agent: subprocess.Popen[bytes]) -> list[psutil.Process]:
+        """The training processes of an agent."""
+        return [p for p in psutil.Process(agent.pid).children(recursive=True) if is_worker(p)]
+
     def coordinator(self) -> int | None:
         return owner(RunDir(self.run_dir))
 
@@ -123,3 +129,12 @@ class Pool:
         for agent in self.agents:
             agent.terminate()
             agent.wait(LIMIT_S)
+
+
+def is_worker(process: psutil.Process) -> bool:
+    """Whether it is a training process: forked by a fork server, whose command line it therefore has."""
+    try:
+        parent = process.parent()
+        return parent is not None and all("pilot.agent.warm" in p.cmdline() for p in (process, parent))
+    except psutil.Error:
+        return False

@@ -51,6 +51,10 @@ class ForkServer:
         with suppress(BrokenPipeError):
             socket.send_fds(self._channel, [packet], descriptors)
 
+    def kill(self) -> None:
+        """Kill it; ``gone`` follows."""
+        self._process.kill()
+
     def close(self) -> None:
         """Kill it; the workers that it forked live on."""
         self._hang_up()

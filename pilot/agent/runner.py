@@ -20,6 +20,7 @@ from pilot.agent import home as homes
 from pilot.agent.departure import Departure
 from pilot.agent.groups import Groups
 from pilot.agent.link import UNHEARD_S
+from pilot.agent.look import Lookout
 from pilot.agent.state import AgentState
 from pilot.agent.stops import Stops
 from pilot.agent.uplink import Uplink
@@ -40,6 +41,7 @@ from pilot.agent.vocabulary import (
     Stopped,
     Tell,
     Ticked,
+    Watch,
 )
 from pilot.agent.workers import Workers
 from pilot.core.errors import PilotError
@@ -110,6 +112,7 @@ class Agent:
         self._workers = Workers(home, self._take)
         self._groups = Groups(home, interface, options.provider, self._take)
         self._stops = Stops()
+        self._lookout = Lookout()
         self._events: deque[Event] = deque()
         self._taking = False
         self._exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
@@ -149,7 +152,7 @@ class Agent:
 
     def _ordered(self, message: ToAgent) -> None:
         if isinstance(message, Welcome):
-            self._workers.node = message.node
+            self._workers.node, self._workers.silent_s = message.node, message.silent_s
         self._take(Ordered(message))
 
     def _signalled(self, notice: signal.Signals) -> None:
@@ -170,6 +173,8 @@ class Agent:
             ticks += 1
             self._take(Ticked())
             self._groups.observe()
+            for watched in self._lookout.tick(dict(self._workers.pids())):
+                self._take(watched)
             if ticks % LOOK_EVERY_TICKS == 0:
                 self._look_for_stopped()
             for pid, status in proc.reap_orphans([*self._groups.pids(), *self._workers.server_pids()]):
@@ -178,11 +183,12 @@ class Agent:
     def _look_for_stopped(self) -> None:
         workers = {pid: (trainer, 0) for trainer, pid in self._workers.pids()}
         watched = workers | {pid: key for key, pid in self._groups.ranks()}
-        stopped = self._stops.look(time.monotonic(), [pid for pid in watched if proc.is_stopped(pid)])
+        pids = [*watched, *self._workers.server_pids()]
+        stopped = self._stops.look(time.monotonic(), [pid for pid in pids if proc.is_stopped(pid)])
         welcome = self._state.departure.welcome
         for pid, stopped_s in stopped.items():
             if welcome is not None and stopped_s > welcome.silent_s:
-                self._take(Stopped(*watched[pid], stopped_s))
+                self._take(Stopped(*watched[pid], stopped_s)) if pid in watched else self._workers.end_server(pid)
 
     def _failed(self, task: asyncio.Task[None]) -> None:
         """Only a failure ends one of our tasks before we leave."""
@@ -201,6 +207,8 @@ class Agent:
                 self._workers.launch(message)
             case KillWorker(trainer):
                 self._workers.kill(trainer)
+            case Watch(trainer):
+                self._lookout.begin(trainer)
             case RunMpiexec(message):
                 self._groups.lead(message)
             case RunProxy(message):

@@ -45,8 +45,11 @@ from pilot.agent.vocabulary import (
     Stopped,
     Tell,
     Ticked,
+    Watch,
+    Watched,
     WorkerEnded,
 )
+from pilot.core.events import Seen
 from pilot.io.wire import (
     CheckpointDone,
     GroupDown,
@@ -56,6 +59,8 @@ from pilot.io.wire import (
     LaunchWorker,
     LeadGroup,
     Leave,
+    Look,
+    Looked,
     PartFromGroup,
     Paused,
     PauseMembers,
@@ -65,6 +70,7 @@ from pilot.io.wire import (
     Report,
     StopProcess,
     ToAgent,
+    Waiting,
     Welcome,
     WorkerDown,
     WorkerFinished,
@@ -83,7 +89,10 @@ _NOBODY = "no worker of {} runs on this node"
 
 @dataclass(slots=True)
 class Worker:
-    """One worker. ``held``: it was in a group and may hold a state. ``stop_by_s``: until when it may end by itself."""
+    """One worker. ``held``: it was in a group and may hold a state. ``stop_by_s``: until when it may end by itself.
+
+    ``look``: the order to look at it, while that goes on; ``waiting``: what it said meanwhile.
+    """
 
     trainer: str
     up: bool = False
@@ -92,6 +101,8 @@ class Worker:
     stop_reason: str | None = None
     stop_by_s: float = math.inf
     stuck_reason: str | None = None
+    look: Look | None = None
+    waiting: Waiting | None = None
 
 
 @dataclass(slots=True)
@@ -121,6 +132,8 @@ class AgentState:
                 return [Send(ProxyCommands(trainer, generation, list(commands)))] if known else []
             case Stopped():
                 return self._stopped(event)
+            case Watched():
+                return self._watched(event)
             case Noticed(cause):
                 return self.departure.noticed(now_s, cause)
             case CoordinatorLost(unheard_s):
@@ -157,6 +170,8 @@ class AgentState:
                 return self._kill_group(message)
             case PartFromGroup() | PauseMembers():
                 return self._pass_on(message)
+            case Look():
+                return self._look(message)
             case WriteState(trainer):
                 if trainer in self.workers:
                     return [Tell(trainer, message)]
@@ -232,6 +247,9 @@ class AgentState:
                 return [Send(message), *ended]
             case GroupDown(_, generation, reason):
                 return self._give_up((event.trainer, generation), reason)
+            case Waiting():
+                worker.waiting = message
+                return [Send(message)]
             case Remark():
                 return [Send(message)]
             case _:
@@ -270,6 +288,29 @@ class AgentState:
             return self._give_up((event.trainer, event.generation), f"a rank process was {reason}")
         worker.stuck_reason = f"{reason}, then killed"
         return [KillWorker(event.trainer)]
+
+    # --- looks ------------------------------------------------------------------------------------------------------
+
+    def _look(self, message: Look) -> list[Effect]:
+        """Ask the worker itself, and watch it: one that is stuck cannot answer."""
+        worker = self.workers.get(message.trainer)
+        if worker is None:
+            return [Send(Looked(message.trainer, message.generation, Seen.UNKNOWN, _NOBODY.format(message.trainer)))]
+        worker.look, worker.waiting = message, None
+        return [Tell(message.trainer, message), Watch(message.trainer)]
+
+    def _watched(self, event: Watched) -> list[Effect]:
+        worker = self.workers.get(event.trainer)
+        if worker is None or worker.look is None:
+            return []
+        look, worker.look = worker.look, None
+        silent_s = self.departure.welcome.silent_s if self.departure.welcome is not None else math.inf
+        seen, detail = verdict.on_look(look, worker.waiting, event, silent_s)
+        looked = Send(Looked(look.trainer, look.generation, seen, detail))
+        if seen is not Seen.LOST:
+            return [looked]
+        worker.stuck_reason = f"the others waited for it and {detail}: killed"
+        return [looked, KillWorker(look.trainer)]
 
     def _give_up(self, key: tuple[str, int], reason: str) -> list[Effect]:
         """The generation cannot go on: end it here, and say so once."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import signal
 
-from pilot.agent.vocabulary import GroupProcessEnded, WorkerEnded
-from pilot.core.events import ExitCause
+from pilot.agent.vocabulary import GroupProcessEnded, Watched, WorkerEnded
+from pilot.core.events import ExitCause, Seen
+from pilot.io.wire import Look, Waiting
 
 _TAIL_LINES = 12
 _NO_SESSION = "the script ended without opening a pilot.train session, so there was nothing to train"
@@ -40,6 +41,15 @@ def on_group(event: GroupProcessEnded) -> str:
     how = f"ended with status {event.status}" if event.status > 0 else f"was {_by_signal(-event.status)}"
     lines = event.tail.strip().splitlines()
     return f"{event.role.value} {how}" + (f": {lines[-1]}" if lines else "")
+
+
+def on_look(look: Look, said: Waiting | None, watched: Watched, silent_s: float) -> tuple[Seen, str]:
+    """What a look has seen, and in words. A worker that answers is not stuck, whatever it waits for."""
+    if said is None:
+        return (Seen.SLOW if watched.progress else Seen.LOST), watched.text
+    if said.summing and said.generation == look.generation and said.waited_s >= silent_s / 2:
+        return Seen.WAITS, f"it waits for the sums of step {said.step}, too"
+    return Seen.HERE, "it answers"
 
 
 def last_words(tail: str) -> str:

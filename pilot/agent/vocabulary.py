@@ -76,6 +76,15 @@ class Stopped:
 
 
 @dataclass(frozen=True, slots=True)
+class Watched:
+    """Answers ``Watch``: whether the worker of ``trainer`` made progress meanwhile, and what was seen, in words."""
+
+    trainer: str
+    progress: bool
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Noticed:
     """The node will be taken: a signal or the wall time's end."""
 
@@ -94,7 +103,18 @@ class Ticked:
     """Time has passed."""
 
 
-Event = Ordered | Said | WorkerEnded | GroupProcessEnded | ProxiesNamed | Stopped | Noticed | CoordinatorLost | Ticked
+Event = (
+    Ordered
+    | Said
+    | WorkerEnded
+    | GroupProcessEnded
+    | ProxiesNamed
+    | Stopped
+    | Watched
+    | Noticed
+    | CoordinatorLost
+    | Ticked
+)
 
 
 # --- effects --------------------------------------------------------------------------------------------------------
@@ -125,6 +145,13 @@ class Launch:
 @dataclass(frozen=True, slots=True)
 class KillWorker:
     """Kill the worker and all that it started. ``WorkerEnded`` follows."""
+
+    trainer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Watch the worker of ``trainer`` for a moment. ``Watched`` follows, unless it ends."""
 
     trainer: str
 
@@ -166,4 +193,4 @@ class Exit:
     reason: str
 
 
-Effect = Send | Tell | Launch | KillWorker | RunMpiexec | RunProxy | KillGeneration | Note | Exit
+Effect = Send | Tell | Launch | KillWorker | Watch | RunMpiexec | RunProxy | KillGeneration | Note | Exit

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import os
 import socket
 import sys
@@ -47,6 +48,7 @@ class Workers:
     home: Home
     emit: Callable[[Said | WorkerEnded], None]
     node: str = "node"
+    silent_s: float = math.inf
     _lives: dict[str, _Life] = field(default_factory=dict)
     _servers: dict[str, ForkServer] = field(default_factory=dict)
     _count: int = 0
@@ -90,6 +92,12 @@ class Workers:
         """The fork servers."""
         return [server.pid for server in self._servers.values()]
 
+    def end_server(self, pid: int) -> None:
+        """A fork server that does not answer is killed: the next worker gets a new one."""
+        for server in [server for server in self._servers.values() if server.pid == pid]:
+            log.warning("the fork server of %s was stopped for too long: killed", server.python)
+            server.kill()
+
     def reaped(self, pid: int, status: int) -> None:
         """An orphan ended: a worker whose fork server is gone has become the agent's own child."""
         for life in [life for life in self._lives.values() if life.pid == pid]:
@@ -126,6 +134,7 @@ class Workers:
             "PILOT_TRAINER_DIR": order.directory,
             "PILOT_CHECKPOINT_INTERVAL_S": str(order.checkpoint_interval_s),
             "PILOT_CHECKPOINTS_KEPT": str(order.checkpoints_kept),
+            "PILOT_SILENT_S": str(self.silent_s),
         }
         environment = order.environment | ours
         return warm.Job(self._count, order.script, order.arguments, order.cwd, environment, facts.threads())

@@ -67,6 +67,19 @@ class PauseGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class LookAtGroup:
+    """Look at each member's worker; one that is stopped or makes no progress is killed, a slow one is left alone.
+
+    Completes with ``GroupLookedAt``, unless dissolved before.
+    """
+
+    trainer: TrainerId
+    generation: Generation
+    members: tuple[NodeId, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class DissolveGroup:
     """Kill the rank processes of ``generation``; the workers live, abort the step, hold their state. Idempotent."""
 
@@ -116,6 +129,7 @@ Command = (
     | StopWorker
     | FormGroup
     | PauseGroup
+    | LookAtGroup
     | DissolveGroup
     | WriteCheckpoint
     | ReleaseNode

@@ -27,6 +27,8 @@ WorkerExited           the worker is gone; its group is dissolved; three deaths 
 GroupFormed            the forming group trains; its members hold the state              no
 GroupBroken            the group is dissolved; five in a row without a step: failed      if it failed
 GroupPaused            no group; all members hold the same state                         no
+GroupStalled           its members are looked at, unless they are already                no
+GroupLookedAt          the group is dissolved if all its ranks wait for one another      if it failed
 CheckpointWritten      the state is saved (or not, and is tried again)                   no
 Progress               the step, the measured rate and rescale cost                      no
 TrainerFinished        it closes                                                         yes
@@ -54,7 +56,9 @@ from pilot.core.events import (
     Event,
     GroupBroken,
     GroupFormed,
+    GroupLookedAt,
     GroupPaused,
+    GroupStalled,
     PlanFailed,
     PlanReady,
     PoolChanged,
@@ -152,6 +156,8 @@ class Coordinator:
             case TrainerFinished():
                 return self._finished(event)
             case WorkerReady() | GroupFormed() | GroupBroken() | GroupPaused() | CheckpointWritten() | Progress():
+                return self._about_trainer(event)
+            case GroupStalled() | GroupLookedAt():
                 return self._about_trainer(event)
             case _:
                 assert_never(event)

@@ -125,6 +125,39 @@ class GroupPaused:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupStalled:
+    """A member has waited for the others for longer than the site's time-out; said again if nothing comes of it."""
+
+    trainer: TrainerId
+    generation: Generation
+    reason: str
+
+
+class Seen(StrEnum):
+    """What a look at one member's worker found."""
+
+    WAITS = "waits"
+    """It waits for the sums of a step itself, for long."""
+    HERE = "here"
+    """It answers: it has come meanwhile, or waits for something else."""
+    SLOW = "slow"
+    """It does not answer, but it makes progress: it is left alone."""
+    LOST = "lost"
+    """It was stopped or made no progress, and was killed: ``WorkerExited`` tells."""
+    UNKNOWN = "unknown"
+    """Its agent did not say in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLookedAt:
+    """Completes ``LookAtGroup``: what was seen on each member's node."""
+
+    trainer: TrainerId
+    generation: Generation
+    seen: tuple[tuple[NodeId, Seen], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointWritten:
     """Completes ``WriteCheckpoint``. ``error`` is empty where the file was verified and published."""
 
@@ -191,6 +224,8 @@ Event = (
     | GroupFormed
     | GroupBroken
     | GroupPaused
+    | GroupStalled
+    | GroupLookedAt
     | CheckpointWritten
     | Progress
     | TrainerFinished

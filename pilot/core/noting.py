@@ -8,19 +8,22 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from pilot.core.commands import Command
+from pilot.core.commands import Command, LookAtGroup
 from pilot.core.events import (
     CheckpointWritten,
     ExitCause,
     GroupBroken,
     GroupFormed,
+    GroupLookedAt,
     GroupPaused,
+    GroupStalled,
     Progress,
+    Seen,
     WorkerExited,
     WorkerReady,
 )
 from pilot.core.reconcile import dissolve, dissolve_broken
-from pilot.core.trainer import Trainer, WorkerPhase
+from pilot.core.trainer import NO_GENERATION, Trainer, WorkerPhase
 
 DEATHS_ALLOWED = 3
 """So many deaths of a trainer's processes on living pilots, without a step between them, and it has failed."""
@@ -28,7 +31,17 @@ DEATHS_ALLOWED = 3
 BREAKS_ALLOWED = 5
 """So many groups of a trainer that broke on living pilots, without a step between them, and it has failed."""
 
-TrainerEvent = WorkerReady | WorkerExited | GroupFormed | GroupBroken | GroupPaused | CheckpointWritten | Progress
+TrainerEvent = (
+    WorkerReady
+    | WorkerExited
+    | GroupFormed
+    | GroupBroken
+    | GroupPaused
+    | GroupStalled
+    | GroupLookedAt
+    | CheckpointWritten
+    | Progress
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +65,10 @@ def note(trainer: Trainer, event: TrainerEvent) -> Noted | None:
             return _group_broken(trainer, event)
         case GroupPaused():
             return _group_paused(trainer, event)
+        case GroupStalled():
+            return _group_stalled(trainer, event)
+        case GroupLookedAt():
+            return _group_looked_at(trainer, event)
         case CheckpointWritten():
             return _checkpoint_written(trainer, event)
         case Progress():
@@ -126,11 +143,15 @@ def _group_broken(trainer: Trainer, event: GroupBroken) -> Noted | None:
     groups = [g.generation for g in (trainer.group, trainer.forming) if g is not None]
     if not trainer.open or event.generation not in groups:
         return None
+    return _broke(trainer, event.reason)
+
+
+def _broke(trainer: Trainer, reason: str) -> Noted:
     trainer.broken_in_a_row += 1
     failure = ""
     if trainer.broken_in_a_row >= BREAKS_ALLOWED:
-        failure = f"{BREAKS_ALLOWED} of its groups broke without a step between; the last one: {event.reason}"
-    return Noted(dissolve(trainer, event.reason), failure)
+        failure = f"{BREAKS_ALLOWED} of its groups broke without a step between; the last one: {reason}"
+    return Noted(dissolve(trainer, reason), failure)
 
 
 def _group_paused(trainer: Trainer, event: GroupPaused) -> Noted | None:
@@ -139,6 +160,25 @@ def _group_paused(trainer: Trainer, event: GroupPaused) -> Noted | None:
     commands = dissolve(trainer, "it paused after an agreed step")
     trainer.synced, trainer.step = True, event.step
     return Noted(commands)
+
+
+def _group_stalled(trainer: Trainer, event: GroupStalled) -> Noted | None:
+    group = trainer.group or trainer.forming
+    if group is None or event.generation != group.generation or trainer.looking == group.generation:
+        return None
+    trainer.looking = group.generation
+    return Noted([LookAtGroup(trainer.id, group.generation, group.members, event.reason)])
+
+
+def _group_looked_at(trainer: Trainer, event: GroupLookedAt) -> Noted | None:
+    """Who is lost is killed by its agent, and who is slow is waited for. Where all wait, they wait for one another."""
+    if event.generation != trainer.looking:
+        return None
+    trainer.looking = NO_GENERATION
+    trains = trainer.group is not None and trainer.group.generation == event.generation
+    if trains and event.seen and all(seen is Seen.WAITS for _, seen in event.seen):
+        return _broke(trainer, "its ranks all waited for one another")
+    return Noted()
 
 
 def _checkpoint_written(trainer: Trainer, event: CheckpointWritten) -> Noted | None:

@@ -74,10 +74,11 @@ class Counts:
 class Trainer:
     """One trainer in the core.
 
-    ``target`` are the nodes that the last plan gave it (its allocation), ``workers`` its processes by node, ``group``
-    what trains, ``forming`` what will. ``pausing``: the group is to stop after an agreed step. ``writing``: the nodes
-    whose checkpoint is awaited. ``synced``: all state holders hold the same state; ``saved``: a checkpoint holds
-    it, too. ``refusal``: why no further worker can start (the script was edited); the trainer then never grows.
+    ``target`` are the nodes that the last plan gave it (its allocation), ``workers`` its processes by node,
+    ``group`` what trains, ``forming`` what will. ``pausing``: the group is to stop after an agreed step.
+    ``looking``: the generation whose members are being looked at. ``writing``: the nodes whose checkpoint is
+    awaited. ``synced``: all state holders hold the same state; ``saved``: a checkpoint holds it, too. ``refusal``:
+    why no further worker can start (the script was edited); the trainer then never grows.
     """
 
     spec: TrainerSpec
@@ -88,6 +89,7 @@ class Trainer:
     forming: Group | None = None
     pausing: bool = False
     writing: set[NodeId] = field(default_factory=set)
+    looking: Generation = NO_GENERATION
     synced: bool = False
     saved: bool = False
     failed_writes: int = 0

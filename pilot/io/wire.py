@@ -109,6 +109,27 @@ class Paused(Message, frozen=True):
     step: int
 
 
+class Waiting(Message, frozen=True):
+    """From a rank: it has waited ``waited_s`` for the others; at the site's time-out, each time that this has doubled,
+    and in answer to ``Look``. ``summing``: for the sums of ``step``, not for the group's start.
+    """
+
+    trainer: str
+    generation: int
+    step: int
+    waited_s: float
+    summing: bool
+
+
+class Looked(Message, frozen=True):
+    """Answers ``Look``. ``seen`` is a ``core.events.Seen``; ``detail`` is for people."""
+
+    trainer: str
+    generation: int
+    seen: str
+    detail: str = ""
+
+
 class CheckpointDone(Message, frozen=True):
     """A checkpoint was published (``path``) or failed (``error``); ``asked`` where ``WriteState`` asked for it.
 
@@ -244,6 +265,16 @@ class PauseMembers(Message, frozen=True):
     generation: int
 
 
+class Look(Message, frozen=True):
+    """To each member: look at your worker of ``trainer``, which others wait for. See ``core.commands.LookAtGroup``.
+
+    The agent hands it on: a worker at a safe point, or in the wait for the others, answers ``Waiting``.
+    """
+
+    trainer: str
+    generation: int
+
+
 class KillGroup(Message, frozen=True):
     """Kill the rank processes of ``generation``. See ``core.commands.DissolveGroup``."""
 
@@ -295,6 +326,8 @@ FromAgent = (
     | GroupUp
     | GroupDown
     | Paused
+    | Waiting
+    | Looked
     | CheckpointDone
     | Report
     | WorkerFinished
@@ -309,6 +342,7 @@ ToAgent = (
     | JoinGroup
     | PartFromGroup
     | PauseMembers
+    | Look
     | KillGroup
     | WriteState
     | Leave

@@ -13,6 +13,7 @@ from pilot.core.commands import (
     Command,
     DissolveGroup,
     FormGroup,
+    LookAtGroup,
     PauseGroup,
     ReleaseNode,
     Solve,
@@ -29,6 +30,7 @@ from pilot.io.wire import (
     LaunchWorker,
     LeadGroup,
     Leave,
+    Look,
     Message,
     PartFromGroup,
     PauseMembers,
@@ -95,6 +97,8 @@ class Effects:
                 self._send(command.members[0], LeadGroup(command.trainer, command.generation, size))
             case PauseGroup():
                 self._to_all(command.members, PauseMembers(command.trainer, command.generation))
+            case LookAtGroup():
+                self._to_all(command.members, Look(command.trainer, command.generation))
             case DissolveGroup():
                 self._to_all(command.members, KillGroup(command.trainer, command.generation, command.reason))
             case WriteCheckpoint():

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable
 
 from pilot import __version__
-from pilot.core.events import Event, GroupBroken
+from pilot.core.events import Event, GroupBroken, Seen
 from pilot.core.ids import NodeId, TrainerId
 from pilot.io.site import Site
 from pilot.io.wire import (
@@ -26,12 +26,14 @@ from pilot.io.wire import (
     Hello,
     Leave,
     Leaving,
+    Looked,
     Message,
     Paused,
     ProxyCommands,
     Remark,
     Report,
     Request,
+    Waiting,
     Welcome,
     WorkerDown,
     WorkerFinished,
@@ -42,6 +44,7 @@ from pilot.live.effects import Effects, Solver
 from pilot.live.facts import Facts
 from pilot.live.gather import Gather
 from pilot.live.launch import Launches
+from pilot.live.looks import Looks
 from pilot.live.rejoin import Rejoined
 from pilot.live.roster import Pilot, Roster
 from pilot.live.server import Link, Server
@@ -77,6 +80,7 @@ class Hub:
         self.roster = Roster(site)
         self._gather = Gather()
         self._facts = Facts(driver.core, driver.pending, self._broke)
+        self._looks = Looks(driver.core, driver.pending)
         self.effects = Effects(site, driver.pending, launches, solver, self.send, self.lose)
         self._stir = asyncio.Event()
         self._strangers: set[bytes] = set()
@@ -141,7 +145,7 @@ class Hub:
     def _pass_time(self, now_s: float) -> None:
         for node, why in self.roster.lost(now_s, self._holders):
             self.lose(node, why)
-        for event in self.effects.overdue(now_s):
+        for event in [*self.effects.overdue(now_s), *self._looks.overdue(now_s)]:
             self._post([event])
         if self._gather.due_s is not None and self.driver.clock() >= self._gather.due_s:
             self._post(self._gather.take(now_s, self._undecided))
@@ -279,6 +283,10 @@ class Hub:
                 self._facts.group_down(node, message)
             case Paused():
                 self._post(self._facts.paused(node, message))
+            case Waiting():
+                self._post(self._looks.waiting(node, message))
+            case Looked():
+                self._looked(node, message)
             case CheckpointDone():
                 self._checkpoint_done(node, message)
             case Report():
@@ -289,6 +297,11 @@ class Hub:
                 self._remark(message.trainer, message.text)
             case _:
                 log.warning("%s sent a %s, which an agent does not send", node, type(message).__name__)
+
+    def _looked(self, node: NodeId, message: Looked) -> None:
+        if verb := {Seen.SLOW.value: "is slow", Seen.LOST.value: "was stuck and is started again"}.get(message.seen):
+            self._remark(message.trainer, f"{node} {verb}, the others wait for it: {message.detail}")
+        self._post(self._looks.looked(node, message))
 
     def _checkpoint_done(self, node: NodeId, message: CheckpointDone) -> None:
         if message.error:

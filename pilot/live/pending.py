@@ -14,6 +14,7 @@ from pilot.core.commands import (
     Command,
     DissolveGroup,
     FormGroup,
+    LookAtGroup,
     PauseGroup,
     ReleaseNode,
     Solve,
@@ -26,6 +27,7 @@ from pilot.core.events import (
     Event,
     GroupBroken,
     GroupFormed,
+    GroupLookedAt,
     GroupPaused,
     PlanFailed,
     PlanReady,
@@ -50,6 +52,7 @@ class Pending:
     workers: dict[On, tuple[StartWorker | StopWorker, float]] = field(default_factory=dict)
     forming: dict[Of, tuple[FormGroup, float]] = field(default_factory=dict)
     pausing: dict[Of, tuple[PauseGroup, float]] = field(default_factory=dict)
+    looking: dict[Of, tuple[LookAtGroup, float]] = field(default_factory=dict)
     writing: dict[On, tuple[WriteCheckpoint, float]] = field(default_factory=dict)
     solve: Solve | None = None
     groups: dict[Of, FormGroup] = field(default_factory=dict)
@@ -63,7 +66,7 @@ class Pending:
 
     def restart(self, now_s: float) -> None:
         """The time that nobody was there to wait does not count."""
-        for waiting in (self.workers, self.forming, self.pausing, self.writing):
+        for waiting in (self.workers, self.forming, self.pausing, self.looking, self.writing):
             for key, (command, _) in waiting.items():
                 waiting[key] = (command, now_s)  # type: ignore[index, assignment]
 
@@ -90,6 +93,8 @@ class Pending:
                 self.groups[of] = command
             case PauseGroup():
                 self.pausing[command.trainer, command.generation] = (command, now_s)
+            case LookAtGroup():
+                self.looking[command.trainer, command.generation] = (command, now_s)
             case DissolveGroup():
                 self._group_ended((command.trainer, command.generation))
             case WriteCheckpoint():
@@ -113,6 +118,8 @@ class Pending:
                 self.forming.pop((event.trainer, event.generation), None)
             case GroupBroken() | GroupPaused():
                 self._group_ended((event.trainer, event.generation))
+            case GroupLookedAt():
+                self.looking.pop((event.trainer, event.generation), None)
             case CheckpointWritten():
                 self.writing.pop((event.trainer, event.node), None)
             case PoolChanged():
@@ -121,8 +128,8 @@ class Pending:
                 pass
 
     def _group_ended(self, of: Of) -> None:
-        self.forming.pop(of, None)
-        self.pausing.pop(of, None)
+        for waiting in (self.forming, self.pausing, self.looking):
+            waiting.pop(of, None)
 
     def _nodes_lost(self, nodes: Iterable[NodeId]) -> None:
         for node in nodes:
@@ -132,6 +139,6 @@ class Pending:
                     del waiting[key]
 
     def _trainer_ended(self, trainer: TrainerId) -> None:
-        for waiting in (self.workers, self.writing, self.forming, self.pausing, self.groups):
+        for waiting in (self.workers, self.writing, self.forming, self.pausing, self.looking, self.groups):
             for key in [key for key in waiting if key[0] == trainer]:
                 del waiting[key]  # type: ignore[arg-type]

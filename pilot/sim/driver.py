@@ -19,6 +19,7 @@ from pilot.core.commands import (
     Command,
     DissolveGroup,
     FormGroup,
+    LookAtGroup,
     PauseGroup,
     ReleaseNode,
     Solve,
@@ -32,6 +33,7 @@ from pilot.core.events import (
     Event,
     ExitCause,
     GroupFormed,
+    GroupLookedAt,
     GroupPaused,
     PlanReady,
     PoolChanged,
@@ -191,6 +193,8 @@ class Simulation:
                 return GroupFormed(trainer, generation, 0)
             case PauseGroup(trainer, generation):
                 return GroupPaused(trainer, generation, 0)
+            case LookAtGroup(trainer, generation):
+                return GroupLookedAt(trainer, generation, ())
             case WriteCheckpoint(trainer, node):
                 return CheckpointWritten(trainer, node, 0)
             case Solve():

@@ -30,6 +30,7 @@ from pilot.io import wire
 from pilot.train.control import Words
 from pilot.train.exchange import Exchange
 from pilot.train.link import Happening, Link, RankCame, RankGone, RankSaid
+from pilot.train.patience import Patience
 from pilot.train.periodic import Periodic
 from pilot.train.regroup import Membership, Regroup, agreed
 from pilot.train.release import Released, released
@@ -50,6 +51,7 @@ class Elastic:
     training, exchange : of the session
     saver : of the trainer's checkpoints
     interval_s : between two periodic checkpoints
+    patience : with other ranks
     resized : called with the number of ranks when a generation starts, when its state is there
     """
 
@@ -61,6 +63,7 @@ class Elastic:
         exchange: Exchange,
         saver: Saver,
         interval_s: float,
+        patience: Patience,
         resized: Callable[[int], None],
     ) -> None:
         self._trainer = trainer
@@ -69,6 +72,7 @@ class Elastic:
         self._exchange = exchange
         self._saver = saver
         self._periodic = Periodic(saver, training, interval_s)
+        self._patience = patience
         self._resized = resized
         self._regroup = Regroup()
         self._reporter = Reporter(trainer, training, link.tell)
@@ -117,7 +121,7 @@ class Elastic:
         if group is None or group.size == 1:
             return group is not None
         try:
-            self._answer(group.generation)
+            self._answer(group.generation, summing=True)
         except Gone:
             return False
         return True
@@ -176,6 +180,8 @@ class Elastic:
                 self._regroup.told_to_part(generation)
             case wire.PauseMembers(_, generation):
                 self._told_to_pause(generation)
+            case wire.Look():
+                self._tell_what_for()
             case wire.KillGroup(_, generation):
                 self._lose(generation)
                 self._regroup.killed(generation)
@@ -203,17 +209,28 @@ class Elastic:
         if self._regroup.current is None:
             self._link.tell(wire.Paused(self._trainer, generation, self._training.position.step))
 
-    def _answer(self, generation: int) -> AnyNote | int | None:
+    def _answer(self, generation: int, *, summing: bool = False) -> AnyNote | int | None:
         """What the rank process of ``generation``, which must be in force, says next: a note, a descriptor, or its
         doorbell.
         """
+        self._patience.begin(summing)
         while self._regroup.current is not None and self._regroup.current.generation == generation:
             while self._heard:
                 said = self._heard.pop(0)
                 if said.generation == generation:
+                    self._patience.end()
                     return said.note if said.fd is None else said.fd
-            self._attend(None)
+            self._attend(self._patience.left_s())
+            if self._patience.is_over():
+                self._tell_what_for()
+        self._patience.end()
         raise Gone
+
+    def _tell_what_for(self) -> None:
+        """What this rank waits for, and for how long by now."""
+        group, step = self._regroup.current, self._training.position.step
+        waited_s, summing = self._patience.waited_s(), self._patience.summing
+        self._link.tell(wire.Waiting(self._trainer, group.generation if group else 0, step, waited_s, summing))
 
     # --- the start of a generation -----------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from pilot.train.exchange import Exchange
 from pilot.train.link import Link
 from pilot.train.loader import Loader
 from pilot.train.lr import LearningRate
+from pilot.train.patience import Patience
 from pilot.train.regroup import Membership
 from pilot.train.reporter import Metrics
 from pilot.train.sampler import Batching, Share, mix
@@ -248,7 +249,8 @@ class Session:
         directory = Path(environment["PILOT_TRAINER_DIR"], "checkpoints")
         saver = Saver(trainer, directory, int(environment["PILOT_CHECKPOINTS_KEPT"]), link.tell)
         interval_s = float(environment["PILOT_CHECKPOINT_INTERVAL_S"])
-        return Elastic(trainer, link, self._training, self._exchange, saver, interval_s, self._resized)
+        patience = Patience(float(environment["PILOT_SILENT_S"]))
+        return Elastic(trainer, link, self._training, self._exchange, saver, interval_s, patience, self._resized)
 
 
 def session(

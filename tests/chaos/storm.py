@@ -14,14 +14,12 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from tests.pools import Plain, Pool
+from tests.pools import Plain, Pool, is_worker
 
 MOST_PILOTS = 6
 FEWEST_PILOTS = 2
 STOPPED_S = (0.2, 2.5)
 """A process is stopped for so long: below the site's time-out it is slow, which must not cost anything."""
-
-WORKER_MARK = "PILOT_TRAINER"
 
 
 @dataclass
@@ -94,7 +92,7 @@ class Storm:
                 agent.terminate()
 
     def _kill_worker(self) -> None:
-        self._kill_child("worker", lambda p: WORKER_MARK in p.environ() and "pilot.comm.rank" not in p.cmdline())
+        self._kill_child("worker", is_worker)
 
     def _kill_rank(self) -> None:
         self._kill_child("rank process", lambda p: "pilot.comm.rank" in p.cmdline())

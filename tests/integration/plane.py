@@ -111,6 +111,7 @@ class Plane:
             "PILOT_TRAINER_DIR": str(self.folder),
             "PILOT_CHECKPOINT_INTERVAL_S": str(self.interval_s),
             "PILOT_CHECKPOINTS_KEPT": "3",
+            "PILOT_SILENT_S": "60",
         }
         make = _cold.Process if cold else _warm.Process
         process = make(target=_work, args=(self.command, environment, theirs, log), daemon=False)

@@ -14,6 +14,7 @@ from pilot.core.spec import TrainerSpec
 from tests.property.world import World, random_plan
 
 ACTIONS = ["join", "notice", "lose", "submit", "cancel", "finish", "answer", "answer", "answer", "fail", "die", "step"]
+ACTIONS += ["stall"]
 scripts = st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 1 << 16)), max_size=80)
 
 
@@ -45,6 +46,8 @@ def act(world: World, action: str, number: int) -> None:
             world.send(world.worker_dies(*rng.choice(list(world.workers))))
         case "step" if trainers:
             world.step(rng.choice(trainers))
+        case "stall" if trainers:
+            world.stall(rng.choice(trainers))
 
 
 def play(script: list[tuple[str, int]]) -> World:

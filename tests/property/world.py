@@ -14,6 +14,7 @@ from pilot.core.commands import (
     Command,
     DissolveGroup,
     FormGroup,
+    LookAtGroup,
     PauseGroup,
     ReleaseNode,
     Solve,
@@ -28,10 +29,13 @@ from pilot.core.events import (
     ExitCause,
     GroupBroken,
     GroupFormed,
+    GroupLookedAt,
     GroupPaused,
+    GroupStalled,
     PlanReady,
     PoolChanged,
     Progress,
+    Seen,
     WorkerExited,
     WorkerReady,
 )
@@ -39,7 +43,7 @@ from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.core.invariants import violations
 from pilot.core.problem import Plan, PlanStatus, Problem
 
-Asynchronous = Solve | StartWorker | StopWorker | FormGroup | PauseGroup | WriteCheckpoint
+Asynchronous = Solve | StartWorker | StopWorker | FormGroup | PauseGroup | LookAtGroup | WriteCheckpoint
 
 
 def random_plan(problem: Problem, rng: random.Random) -> Plan:
@@ -113,6 +117,9 @@ class World:
                 self._drop(lambda p: _of_group(p, command.trainer, command.generation))
             case PauseGroup() | WriteCheckpoint():
                 self.pending.append(command)
+            case LookAtGroup():
+                assert not [p for p in self.pending if p == command], "a group is looked at twice at once"
+                self.pending.append(command)
             case ReleaseNode():
                 assert command.node in self.nodes
                 assert not [n for _, n in self.workers if n == command.node], "a node with a worker is released"
@@ -146,6 +153,9 @@ class World:
                 if ok:
                     return GroupPaused(command.trainer, command.generation, self.steps.get(command.trainer, 0))
                 return GroupBroken(command.trainer, command.generation, "pausing took too long")
+            case LookAtGroup():
+                seen = Seen.HERE if ok else Seen.WAITS
+                return GroupLookedAt(command.trainer, command.generation, tuple((n, seen) for n in command.members))
             case WriteCheckpoint():
                 error = "" if ok else "no space left on device"
                 return CheckpointWritten(command.trainer, command.node, self.steps.get(command.trainer, 0), error)
@@ -186,6 +196,12 @@ class World:
                 )
             )
 
+    def stall(self, trainer: TrainerId) -> None:
+        """A member of the group waits for the others for long."""
+        group = self.core.trainers[trainer].group or self.core.trainers[trainer].forming
+        if group is not None:
+            self.send(GroupStalled(trainer, group.generation, f"{group.members[0]} has waited 5 s"))
+
     def settle(self, plan: Callable[[Problem], Plan] = generous_plan) -> None:
         """Answer everything well until nothing is pending; that must come to an end."""
         for _ in range(10_000):
@@ -201,5 +217,5 @@ def _concerns(pending: Asynchronous, trainer: TrainerId, node: NodeId) -> bool:
 
 
 def _of_group(pending: Asynchronous, trainer: TrainerId, generation: Generation) -> bool:
-    same = isinstance(pending, FormGroup | PauseGroup) and pending.generation == generation
+    same = isinstance(pending, FormGroup | PauseGroup | LookAtGroup) and pending.generation == generation
     return same and pending.trainer == trainer

@@ -15,6 +15,7 @@ from pilot.core.commands import (
     Command,
     DissolveGroup,
     FormGroup,
+    LookAtGroup,
     PauseGroup,
     ReleaseNode,
     Solve,
@@ -30,11 +31,14 @@ from pilot.core.events import (
     ExitCause,
     GroupBroken,
     GroupFormed,
+    GroupLookedAt,
     GroupPaused,
+    GroupStalled,
     PlanFailed,
     PlanReady,
     PoolChanged,
     Progress,
+    Seen,
     TrainerCancelled,
     TrainerFinished,
     TrainerSubmitted,
@@ -80,6 +84,11 @@ def parse(line: str, core: Coordinator) -> Event:
             return GroupBroken(TrainerId(name), Generation(int(generation[1:])), "mpiexec died")
         case "paused", [name, generation, "at", step]:
             return GroupPaused(TrainerId(name), Generation(int(generation[1:])), int(step))
+        case "stalled", [name, generation, *reason]:
+            return GroupStalled(TrainerId(name), Generation(int(generation[1:])), " ".join(reason))
+        case "looked", [name, generation, *found]:
+            seen = tuple((NodeId(n), Seen(s)) for n, s in (f.split("=") for f in found))
+            return GroupLookedAt(TrainerId(name), Generation(int(generation[1:])), seen)
         case "saved", [name, node]:
             return CheckpointWritten(TrainerId(name), NodeId(node), core.trainers[TrainerId(name)].step)
         case "unsaved", [name, node]:
@@ -103,8 +112,8 @@ def show(command: Command) -> str:
         case FormGroup():
             after = f" after g{command.previous}" if command.previous is not None else ""
             return f"form {command.trainer} g{command.generation} {' '.join(command.members)}{after} ({command.reason})"
-        case PauseGroup() | DissolveGroup():
-            verb = "pause" if isinstance(command, PauseGroup) else "dissolve"
+        case PauseGroup() | LookAtGroup() | DissolveGroup():
+            verb = {PauseGroup: "pause", LookAtGroup: "look at", DissolveGroup: "dissolve"}[type(command)]
             return f"{verb} {command.trainer} g{command.generation} {' '.join(command.members)} ({command.reason})"
         case ReleaseNode():
             return f"release {command.node} ({command.reason})"

@@ -1,0 +1,92 @@
+"""A look at a worker that others wait for: is it stopped, does it make progress, or is it stuck?
+
+Progress is processor time of the worker or of anything that it started, or a wait for a disk; whoever has none of it
+over a whole look is stuck. That is a rule for scripts that train: one that sleeps for longer than the site's time-out
+while others wait for it is ended and starts again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import psutil
+
+from pilot.agent.vocabulary import Watched
+from pilot.io import proc
+
+GLANCES = 8
+"""One a tick; a look takes about two seconds."""
+
+LEAST_CPU_S = 0.015
+"""The kernel counts in hundredths of a second: one of them may be a rounding."""
+
+_STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+_AT_WORK = (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
+
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """A worker (first) and what it started, at one time: their states and their processor time by pid."""
+
+    states: tuple[str, ...]
+    cpu_s: dict[int, float]
+
+
+def glance(pid: int) -> Glance:
+    """Look once; nothing where the worker is gone."""
+    seen = list(_each(proc.tree(pid)))
+    return Glance(tuple(state for _, state, _ in seen), {pid: cpu_s for pid, _, cpu_s in seen})
+
+
+def _each(processes: Iterable[psutil.Process]) -> Iterator[tuple[int, str, float]]:
+    for process in processes:
+        try:
+            with process.oneshot():
+                times = process.cpu_times()
+                yield process.pid, process.status(), times.user + times.system
+        except psutil.Error:
+            continue
+
+
+def progress(glances: Sequence[Glance]) -> tuple[bool, str]:
+    """Whether the worker makes progress, and what was seen, in words."""
+    if all(g.states[:1] and g.states[0] in _STOPPED for g in glances):
+        return False, "it is stopped (SIGSTOP)"
+    cpu_s = _cpu_s(glances)
+    if cpu_s >= LEAST_CPU_S:
+        return True, f"it computes ({cpu_s:.2f} s of processor time in one look)"
+    if any(state in _AT_WORK for g in glances for state in g.states):
+        return True, "it waits for a disk or for a processor"
+    return False, "it makes no progress (no processor time, no wait for a disk)"
+
+
+def _cpu_s(glances: Sequence[Glance]) -> float:
+    """Processor time that all processes together took; those that began meanwhile count from their beginning."""
+    first, highest = glances[0].cpu_s, dict[int, float]()
+    for g in glances:
+        highest |= g.cpu_s
+    return sum(max(0.0, cpu_s - first.get(pid, 0.0)) for pid, cpu_s in highest.items())
+
+
+@dataclass(slots=True)
+class Lookout:
+    """The looks that are under way, by trainer: fed with a glance at each tick."""
+
+    _glances: dict[str, list[Glance]] = field(default_factory=dict)
+
+    def begin(self, trainer: str) -> None:
+        """Begin (again) to watch the worker of ``trainer``."""
+        self._glances[trainer] = []
+
+    def tick(self, pids: dict[str, int]) -> list[Watched]:
+        """One glance at each; what was seen where that was the last. ``pids`` are those of the workers that live."""
+        out: list[Watched] = []
+        for trainer, glances in list(self._glances.items()):
+            if trainer not in pids:
+                del self._glances[trainer]
+                continue
+            glances.append(glance(pids[trainer]))
+            if len(glances) == GLANCES:
+                out.append(Watched(trainer, *progress(self._glances.pop(trainer))))
+        return out

@@ -1,0 +1,43 @@
+"""How long a rank has waited for the others, and when to say so."""
+
+from __future__ import annotations
+
+import time
+
+
+class Patience:
+    """One wait at a time. It is over at the site's time-out, and again each time that the wait has doubled.
+
+    Parameters
+    ----------
+    silent_s : the site's time-out
+    """
+
+    def __init__(self, silent_s: float) -> None:
+        self._silent_s = silent_s
+        self._since_s: float | None = None
+        self._due_s = silent_s
+        self.summing = False
+
+    def begin(self, summing: bool) -> None:
+        """The wait begins; ``summing``: for the sums of a step."""
+        self._since_s, self._due_s, self.summing = time.monotonic(), self._silent_s, summing
+
+    def end(self) -> None:
+        """What was waited for is here."""
+        self._since_s, self.summing = None, False
+
+    def waited_s(self) -> float:
+        """How long the wait has lasted; 0 where there is none."""
+        return 0.0 if self._since_s is None else time.monotonic() - self._since_s
+
+    def left_s(self) -> float:
+        """How long to wait before :meth:`is_over` is worth asking."""
+        return max(0.0, self._due_s - self.waited_s())
+
+    def is_over(self) -> bool:
+        """Whether to say so now; asked once, it is so again when the wait has doubled."""
+        if self.waited_s() < self._due_s:
+            return False
+        self._due_s *= 2
+        return True
