@@ -63,7 +63,9 @@ class Crew:
         return sum(trainer.spec.max_nodes for trainer in core.admitted())
 
     def spare_jobs(self) -> list[str]:
-        """Jobs on none of whose nodes anything runs or is about to."""
+        """Jobs on none of whose nodes anything runs or is about to. At a drain all leave by themselves."""
+        if self._driver.core.draining:
+            return []
         pool = self._driver.core.pool
         used: dict[str, bool] = {}
         for pilot in self._hub.roster.pilots.values():

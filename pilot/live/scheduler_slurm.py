@@ -150,8 +150,13 @@ def _view(job: str, row: _Job) -> JobView:
         preempt_s=_number(row.preempt_time) or None,
         walltime_s=_number(row.time_limit) * 60 or None,
         nodes=row.nodes or "",
-        detail=f"{' '.join(_states(row))}, {row.state_reason}",
+        detail=", ".join([" ".join(_states(row)), *_reason(row)]),
     )
+
+
+def _reason(row: _Job) -> list[str]:
+    """Why it waits or ended; Slurm says ``None`` where there is nothing to say."""
+    return [row.state_reason] if row.state_reason not in (None, "", "None") else []
 
 
 def _phase(row: _Job) -> Phase:

@@ -72,6 +72,17 @@ def test_a_bug_leaves_a_log_and_no_traceback(
     assert "ZeroDivisionError: oops" in log.read_text()
 
 
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
+def test_a_signal_ends_a_command_as_ctrl_c_does(name: str) -> None:
+    code = (
+        "import click, os, signal; from pilot.cli import main; "
+        f"hit = lambda: (os.kill(os.getpid(), signal.{name}), signal.pause()); "
+        "main.cli = click.Command('x', callback=hit); main.main([])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr.strip()) == (130, "pilot: interrupted")
+
+
 def test_an_unknown_command_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli_main.run(["sumbit"]) == 2
     assert capsys.readouterr().err == "pilot: No such command 'sumbit'.\n"
