@@ -68,6 +68,7 @@ from pilot.io.wire import (
     Refused,
     Remark,
     Report,
+    SetInterval,
     StopProcess,
     ToAgent,
     Waiting,
@@ -172,6 +173,8 @@ class AgentState:
                 return self._pass_on(message)
             case Look():
                 return self._look(message)
+            case SetInterval(trainer):
+                return [Tell(trainer, message)] if trainer in self.workers else []
             case WriteState(trainer):
                 if trainer in self.workers:
                     return [Tell(trainer, message)]

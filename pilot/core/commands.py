@@ -99,6 +99,16 @@ class WriteCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class PaceCheckpoints:
+    """Have the leader on ``node`` begin a checkpoint every ``interval_s`` from now on."""
+
+    trainer: TrainerId
+    node: NodeId
+    interval_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class ReleaseNode:
     """Give the node back: its agent leaves. ``PoolChanged(lost)`` follows when it is gone."""
 
@@ -132,6 +142,7 @@ Command = (
     | LookAtGroup
     | DissolveGroup
     | WriteCheckpoint
+    | PaceCheckpoints
     | ReleaseNode
     | CloseTrainer
 )

@@ -30,6 +30,7 @@ GroupPaused            no group; all members hold the same state                
 GroupStalled           its members are looked at, unless they are already                no
 GroupLookedAt          the group is dissolved if all its ranks wait for one another      if it failed
 CheckpointWritten      the state is saved (or not, and is tried again)                   no
+CheckpointPublished    how long writing takes                                            no
 Progress               the step, the measured rate and rescale cost                      no
 TrainerFinished        it closes                                                         yes
 =====================  ================================================================  =============
@@ -51,6 +52,7 @@ from pilot.core.assign import assign
 from pilot.core.commands import Command, Outcome, ReleaseNode, Solve
 from pilot.core.errors import InvariantError, UserError
 from pilot.core.events import (
+    CheckpointPublished,
     CheckpointWritten,
     DrainRequested,
     Event,
@@ -73,6 +75,7 @@ from pilot.core.ids import NodeId, PlanId, TrainerId
 from pilot.core.measured import Measured
 from pilot.core.noting import TrainerEvent, note
 from pilot.core.objective import Objective, scaling_efficiency
+from pilot.core.pacing import Pace, pace
 from pilot.core.pool import NodeOrder, Pool, hostname_order
 from pilot.core.problem import Plan, PlanStatus, Problem
 from pilot.core.reconcile import dissolve, dissolve_broken, reconcile
@@ -90,12 +93,15 @@ class CoordinatorConfig:
     max_parallel_trainers : Pj_max, how many trainers share the pool at once, first come first served
     objective : what a plan maximises
     node_order : in which order nodes are handed out and taken back
+    grace_s, checkpoint_interval_s : of the site (see :mod:`pilot.core.pacing`)
     """
 
     t_fwd_s: float = 120.0
     max_parallel_trainers: int = 10
     objective: Objective = scaling_efficiency
     node_order: NodeOrder = hostname_order
+    grace_s: float = 30.0
+    checkpoint_interval_s: float = 300.0
 
     def __post_init__(self) -> None:
         if not self.t_fwd_s > 0:
@@ -155,7 +161,9 @@ class Coordinator:
                 return self._worker_exited(event)
             case TrainerFinished():
                 return self._finished(event)
-            case WorkerReady() | GroupFormed() | GroupBroken() | GroupPaused() | CheckpointWritten() | Progress():
+            case WorkerReady() | GroupFormed() | GroupBroken() | GroupPaused() | Progress():
+                return self._about_trainer(event)
+            case CheckpointWritten() | CheckpointPublished():
                 return self._about_trainer(event)
             case GroupStalled() | GroupLookedAt():
                 return self._about_trainer(event)
@@ -165,11 +173,14 @@ class Coordinator:
     # --- the pool -------------------------------------------------------------------------------------------------
 
     def _pool_changed(self, event: PoolChanged) -> list[Command]:
-        changed = [self._lose(n) for n in event.lost]
-        changed += [self.pool.join(n) for n in event.joined]
-        changed += [self._warn(n, event.deadline_s) for n in event.leaving]
-        if any(changed):
+        went = [n for n in event.lost if self._lose(n)]
+        came = [n for n in event.joined if self.pool.join(n)]
+        went += [n for n in event.leaving if self._warn(n, event.deadline_s)]
+        if came or went:
             self._question = "the pool changed"
+        for trainer_id in self._touched:
+            trainer = self.trainers[trainer_id]
+            trainer.measured.wipeouts += trainer.lost_all(self.pool, went)
         return [c for trainer_id in self._touched for c in dissolve_broken(self.trainers[trainer_id])]
 
     def _warn(self, node: NodeId, deadline_s: float | None) -> bool:
@@ -311,6 +322,14 @@ class Coordinator:
             self._question = f"a newcomer of {trainer.id} could not start"
         return out
 
+    # --- checkpoints ------------------------------------------------------------------------------------------------
+
+    def pace_of(self, trainer: Trainer) -> Pace:
+        """How often it is to write a checkpoint, and why."""
+        config, measured = self.config, trainer.measured
+        trained_s = measured.trained_s(self.now_s)
+        return Pace(config.checkpoint_interval_s, config.grace_s, measured.write_s, trained_s, measured.wipeouts)
+
     # --- common -----------------------------------------------------------------------------------------------------
 
     def _touch(self, trainer_id: TrainerId) -> None:
@@ -323,4 +342,6 @@ class Coordinator:
             if trainer.forming is not None and any(n in self.pool.leaving for n in trainer.forming.members):
                 out += dissolve(trainer, "a member of the group that forms was given notice")
             out += reconcile(trainer, self.pool)
+            trainer.measured.trains(self.now_s, now=trainer.group is not None)
+            out += pace(trainer, self.pace_of(trainer))
         return out

@@ -168,6 +168,15 @@ class CheckpointWritten:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointPublished:
+    """A checkpoint was published, asked for or not. One rank alone needs ``alone_s`` to write all of it."""
+
+    trainer: TrainerId
+    step: int
+    alone_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerRange:
     """Samples [cursor, cursor_end) of ``epoch`` went into steps [step, step_end) of ``generation``.
 
@@ -227,6 +236,7 @@ Event = (
     | GroupStalled
     | GroupLookedAt
     | CheckpointWritten
+    | CheckpointPublished
     | Progress
     | TrainerFinished
 )

@@ -1,4 +1,5 @@
-"""What is measured of a trainer: its scaling curve and its rescale costs (MalleTrain's Job Monitor)."""
+"""What is measured of a trainer: its scaling curve, its rescale costs (MalleTrain's Job Monitor), its checkpoints, and
+how often it loses all of its nodes."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from pilot.core.curve import Curve
 from pilot.core.spec import TrainerSpec
 
 KEPT_COSTS = 5
-"""A rescale cost is the median of so many: one slow file system does not make a trainer immovable."""
+"""A rescale cost is the median of so many, the time of a checkpoint the longest of so many."""
 
 
 class Measured:
@@ -19,7 +20,11 @@ class Measured:
         self._rates: dict[int, float] = {}
         self._up_s: list[float] = []
         self._down_s: list[float] = []
+        self._writes_s: list[float] = []
+        self._trained_s = 0.0
+        self._trains_since_s: float | None = None
         self._curve = spec.curve or Curve.proportional()
+        self.wipeouts = 0
 
     @property
     def rates(self) -> dict[int, float]:
@@ -40,6 +45,26 @@ class Measured:
     def rescale_down_s(self) -> float:
         """R_j^dw (FreeTrain eq. 13)."""
         return median(self._down_s) if self._down_s else self._spec.rescale_down_s
+
+    @property
+    def write_s(self) -> float | None:
+        """What one rank needs for a checkpoint: the longest of the last ones, for a grace must do; None: none yet."""
+        return max(self._writes_s, default=None)
+
+    def trained_s(self, now_s: float) -> float:
+        """How long it has trained until now."""
+        return self._trained_s + (now_s - self._trains_since_s if self._trains_since_s is not None else 0.0)
+
+    def trains(self, now_s: float, *, now: bool) -> None:
+        """Take in whether it trains from ``now_s`` on."""
+        if now == (self._trains_since_s is not None):
+            return
+        self._trained_s, self._trains_since_s = self.trained_s(now_s), now_s if now else None
+
+    def wrote(self, alone_s: float) -> None:
+        """Take in what writing a checkpoint took."""
+        self._writes_s.append(alone_s)
+        del self._writes_s[:-KEPT_COSTS]
 
     def rate(self, nodes: int, samples_per_s: float) -> None:
         """Take in a rate measured on ``nodes`` nodes; a falling curve is valid, a rate of 0 is no measure."""

@@ -10,6 +10,7 @@ from typing import assert_never
 
 from pilot.core.commands import Command, LookAtGroup
 from pilot.core.events import (
+    CheckpointPublished,
     CheckpointWritten,
     ExitCause,
     GroupBroken,
@@ -40,6 +41,7 @@ TrainerEvent = (
     | GroupStalled
     | GroupLookedAt
     | CheckpointWritten
+    | CheckpointPublished
     | Progress
 )
 
@@ -71,6 +73,9 @@ def note(trainer: Trainer, event: TrainerEvent) -> Noted | None:
             return _group_looked_at(trainer, event)
         case CheckpointWritten():
             return _checkpoint_written(trainer, event)
+        case CheckpointPublished():
+            trainer.measured.wrote(event.alone_s)
+            return Noted()
         case Progress():
             return _progress(trainer, event)
         case _:

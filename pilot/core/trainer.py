@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -9,6 +10,7 @@ from pilot.core.commands import Outcome
 from pilot.core.curve import Curve
 from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.core.measured import Measured
+from pilot.core.pool import Pool
 from pilot.core.problem import Candidate
 from pilot.core.spec import TrainerSpec
 
@@ -29,11 +31,13 @@ class Worker:
     """A trainer's process on one node. ``has_state``: it was in a group, so it holds parameters that count.
 
     ``attempt`` is how many deaths in a row the trainer had when it was started: processes that die together count once.
+    ``interval_s`` is what it was told of its checkpoints (None: nothing, it goes by the site's interval).
     """
 
     attempt: int
     phase: WorkerPhase = WorkerPhase.STARTING
     has_state: bool = False
+    interval_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +151,12 @@ class Trainer:
     def holders(self) -> list[NodeId]:
         """The nodes whose workers are ready and hold a state, in the order in which they started."""
         return [n for n, w in self.workers.items() if w.has_state and w.phase is WorkerPhase.READY]
+
+    def lost_all(self, pool: Pool, went: Collection[NodeId]) -> bool:
+        """Whether nobody of the group that trains stays, now that the nodes ``went`` are gone or on notice."""
+        members = self.group.members if self.group is not None else ()
+        stays = any(n in pool and n not in pool.leaving for n in members)
+        return not stays and any(n in went for n in members)
 
     def candidate(self, value: Curve) -> Candidate:
         """What a planner sees of it; ``value`` is the objective's curve."""

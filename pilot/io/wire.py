@@ -290,6 +290,13 @@ class WriteState(Message, frozen=True):
     reason: str
 
 
+class SetInterval(Message, frozen=True):
+    """To the leader: begin a checkpoint every ``checkpoint_interval_s`` from now on."""
+
+    trainer: str
+    checkpoint_interval_s: float
+
+
 class Leave(Message, frozen=True):
     """End in good order, now: stop what runs, leave nothing, exit 0."""
 
@@ -345,6 +352,7 @@ ToAgent = (
     | Look
     | KillGroup
     | WriteState
+    | SetInterval
     | Leave
 )
 

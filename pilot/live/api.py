@@ -171,9 +171,10 @@ class Api:
         trainer = self._trainer(_only(arguments, "trainer"))
         last = self._driver.monitor.last
         found = explain(*last, trainer.id) if last is not None else None
-        if found is None:
-            return {"trainer": trainer.id, "sentences": [f"{trainer.id} was not part of the last plan."]}
-        return {**asdict(found), "sentences": found.sentences()}
+        sentences = found.sentences() if found is not None else [f"{trainer.id} was not part of the last plan."]
+        if trainer.outcome is None:
+            sentences.append(self._driver.core.pace_of(trainer).sentence())
+        return {**(asdict(found) if found is not None else {"trainer": trainer.id}), "sentences": sentences}
 
     async def down(self, arguments: dict[str, Any]) -> dict[str, int]:
         """Drain. Answered at once; the coordinator ends when everything is gone."""

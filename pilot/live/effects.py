@@ -14,6 +14,7 @@ from pilot.core.commands import (
     DissolveGroup,
     FormGroup,
     LookAtGroup,
+    PaceCheckpoints,
     PauseGroup,
     ReleaseNode,
     Solve,
@@ -35,6 +36,7 @@ from pilot.io.wire import (
     PartFromGroup,
     PauseMembers,
     ProxyCommands,
+    SetInterval,
     StopProcess,
     WriteState,
 )
@@ -103,6 +105,8 @@ class Effects:
                 self._to_all(command.members, KillGroup(command.trainer, command.generation, command.reason))
             case WriteCheckpoint():
                 self._send(command.node, WriteState(command.trainer, command.reason))
+            case PaceCheckpoints():
+                self._send(command.node, SetInterval(command.trainer, command.interval_s))
             case ReleaseNode():
                 self._send(command.node, Leave(command.reason))
             case CloseTrainer():

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pilot.core.commands import StartWorker
 from pilot.core.coordinator import Coordinator
 from pilot.core.events import (
+    CheckpointPublished,
     CheckpointWritten,
     Event,
     ExitCause,
@@ -120,11 +121,15 @@ class Facts:
         return [GroupPaused(*of, message.step)]
 
     def checkpoint_done(self, node: NodeId, message: CheckpointDone) -> list[Event]:
-        """Completes ``WriteCheckpoint`` where it was asked for."""
-        trainer = TrainerId(message.trainer)
-        if not message.asked or (trainer, node) not in self._pending.writing:
+        """Tells what writing took; completes ``WriteCheckpoint`` where it was asked for."""
+        trainer = self._core.trainers.get(TrainerId(message.trainer))
+        if trainer is None or node not in trainer.workers:
             return []
-        return [CheckpointWritten(trainer, node, message.step, message.error)]
+        alone_s = _measured(message.alone_s) if message.path else None
+        out: list[Event] = [] if alone_s is None else [CheckpointPublished(trainer.id, message.step, alone_s)]
+        if message.asked and (trainer.id, node) in self._pending.writing:
+            out.append(CheckpointWritten(trainer.id, node, message.step, message.error))
+        return out
 
     def report(self, node: NodeId, message: Report) -> list[Event]:
         """Progress from the leader of a group; also late, since its ledger counts all the same."""

@@ -14,7 +14,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pilot.core.coordinator import Coordinator
 from pilot.core.errors import PilotError, UserError
 from pilot.core.events import PoolChanged
 from pilot.io.journal import Contents
@@ -51,7 +50,7 @@ class Live:
         self._where = {"endpoint": where.endpoint, "run_dir": str(rundir.root)}
         self._journal = start.open_journal(rundir, pool, site)
         clock = Clock(pool.start_s)
-        self._driver = Driver(Coordinator(pool.settings.config()), self._journal, clock)
+        self._driver = Driver(pool.core(site_file.site), self._journal, clock)
         self._launches = Launches(rundir, pool.name, site.checkpoint_dir)
         self._solver = SolverProcess(pool.settings, rundir.solver, self._driver.post)
         self._hub = Hub(site, pool.name, pool.token, self._server, self._driver, self._launches, self._solver)

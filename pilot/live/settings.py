@@ -4,6 +4,8 @@ it."""
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -60,6 +62,12 @@ def settings_of(plain: dict[str, Any]) -> Settings:
     return msgspec.convert(plain, Settings)
 
 
+def make_core(settings: Settings, site: Mapping[str, Any]) -> Coordinator:
+    """A core for the pool of a site, given by its fields."""
+    times = {name: site[name] for name in ("grace_s", "checkpoint_interval_s") if name in site}
+    return Coordinator(replace(settings.config(), **times))
+
+
 def fresh_core(contents: Contents) -> Coordinator:
     """A core as it was when the journal began: its decisions replay through it."""
-    return Coordinator(settings_of(contents.header.settings).config())
+    return make_core(settings_of(contents.header.settings), contents.header.site)

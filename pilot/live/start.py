@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from pilot import __version__
+from pilot.core.coordinator import Coordinator
 from pilot.core.errors import JournalError, UserError
 from pilot.core.events import DrainRequested
 from pilot.io import connection
@@ -23,7 +24,7 @@ from pilot.io.journal_writer import JournalWriter
 from pilot.io.rundir import RunDir
 from pilot.io.site import Site
 from pilot.live.server import Keys, Server, bind_address, interface_address
-from pilot.live.settings import Settings, settings_of
+from pilot.live.settings import Settings, fresh_core, make_core, settings_of
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,10 @@ class Pool:
         if self.contents is None:
             return 0.0
         return max(self.contents.last_s, time.time() - self.contents.header.started_unix_s)
+
+    def core(self, site: Site) -> Coordinator:
+        """A core as it was when the pool began, which was on ``site`` if it is new."""
+        return fresh_core(self.contents) if self.contents else make_core(self.settings, site.model_dump())
 
 
 def open_pool(rundir: RunDir, site: Site, settings: Settings) -> Pool:

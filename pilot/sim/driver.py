@@ -20,6 +20,7 @@ from pilot.core.commands import (
     DissolveGroup,
     FormGroup,
     LookAtGroup,
+    PaceCheckpoints,
     PauseGroup,
     ReleaseNode,
     Solve,
@@ -200,7 +201,7 @@ class Simulation:
             case Solve():
                 self._solve, self._plan_due_s = command, self.now_s + self.config.solver_latency_s
                 return None
-            case DissolveGroup() | ReleaseNode() | CloseTrainer():
+            case DissolveGroup() | PaceCheckpoints() | ReleaseNode() | CloseTrainer():
                 return None
             case _:
                 assert_never(command)

@@ -50,7 +50,7 @@ class Elastic:
     link : to the agent and to the rank processes
     training, exchange : of the session
     saver : of the trainer's checkpoints
-    interval_s : between two periodic checkpoints
+    interval_s : between two periodic checkpoints, until told otherwise
     patience : with other ranks
     resized : called with the number of ranks when a generation starts, when its state is there
     """
@@ -187,6 +187,8 @@ class Elastic:
                 self._regroup.killed(generation)
             case wire.WriteState():
                 self._write(asked=True)
+            case wire.SetInterval(_, interval_s):
+                self._periodic.interval_s = interval_s
             case wire.StopProcess():
                 raise Released
             case RankCame(generation):

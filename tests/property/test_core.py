@@ -14,7 +14,7 @@ from pilot.core.spec import TrainerSpec
 from tests.property.world import World, random_plan
 
 ACTIONS = ["join", "notice", "lose", "submit", "cancel", "finish", "answer", "answer", "answer", "fail", "die", "step"]
-ACTIONS += ["stall"]
+ACTIONS += ["stall", "publish"]
 scripts = st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 1 << 16)), max_size=80)
 
 
@@ -48,6 +48,8 @@ def act(world: World, action: str, number: int) -> None:
             world.step(rng.choice(trainers))
         case "stall" if trainers:
             world.stall(rng.choice(trainers))
+        case "publish" if trainers:
+            world.publish(rng.choice(trainers), number / 4096)
 
 
 def play(script: list[tuple[str, int]]) -> World:

@@ -15,6 +15,7 @@ from pilot.core.commands import (
     DissolveGroup,
     FormGroup,
     LookAtGroup,
+    PaceCheckpoints,
     PauseGroup,
     ReleaseNode,
     Solve,
@@ -24,6 +25,7 @@ from pilot.core.commands import (
 )
 from pilot.core.coordinator import Coordinator, CoordinatorConfig
 from pilot.core.events import (
+    CheckpointPublished,
     CheckpointWritten,
     Event,
     ExitCause,
@@ -71,7 +73,7 @@ class World:
     """The core, what is pending, and the truth about nodes and workers."""
 
     def __init__(self, config: CoordinatorConfig | None = None) -> None:
-        self.config = config or CoordinatorConfig(max_parallel_trainers=3)
+        self.config = config or CoordinatorConfig(max_parallel_trainers=3, grace_s=0.0)
         self.core = Coordinator(self.config)
         self.now_s = 0.0
         self.nodes: list[NodeId] = []
@@ -120,6 +122,9 @@ class World:
             case LookAtGroup():
                 assert not [p for p in self.pending if p == command], "a group is looked at twice at once"
                 self.pending.append(command)
+            case PaceCheckpoints():
+                assert self.workers[command.trainer, command.node] == "ready", "nobody there writes checkpoints"
+                assert 0 < command.interval_s <= self.config.checkpoint_interval_s
             case ReleaseNode():
                 assert command.node in self.nodes
                 assert not [n for _, n in self.workers if n == command.node], "a node with a worker is released"
@@ -201,6 +206,10 @@ class World:
         group = self.core.trainers[trainer].group or self.core.trainers[trainer].forming
         if group is not None:
             self.send(GroupStalled(trainer, group.generation, f"{group.members[0]} has waited 5 s"))
+
+    def publish(self, trainer: TrainerId, alone_s: float) -> None:
+        """One of its periodic checkpoints was written."""
+        self.send(CheckpointPublished(trainer, self.steps.get(trainer, 0), alone_s))
 
     def settle(self, plan: Callable[[Problem], Plan] = generous_plan) -> None:
         """Answer everything well until nothing is pending; that must come to an end."""

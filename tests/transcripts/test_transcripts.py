@@ -1,5 +1,7 @@
 """Dialogues with the core that a person can read: ``> event`` lines and the ``< command`` lines that answer them.
 
+A line ``@ 3600`` sets the clock (else a second passes with each line), ``site grace_s=0`` begins on another site.
+
 ``PILOT_REWRITE=1 pytest tests/transcripts`` writes the answers anew; then read the diff.
 """
 
@@ -16,6 +18,7 @@ from pilot.core.commands import (
     DissolveGroup,
     FormGroup,
     LookAtGroup,
+    PaceCheckpoints,
     PauseGroup,
     ReleaseNode,
     Solve,
@@ -23,8 +26,9 @@ from pilot.core.commands import (
     StopWorker,
     WriteCheckpoint,
 )
-from pilot.core.coordinator import Coordinator
+from pilot.core.coordinator import Coordinator, CoordinatorConfig
 from pilot.core.events import (
+    CheckpointPublished,
     CheckpointWritten,
     DrainRequested,
     Event,
@@ -93,6 +97,8 @@ def parse(line: str, core: Coordinator) -> Event:
             return CheckpointWritten(TrainerId(name), NodeId(node), core.trainers[TrainerId(name)].step)
         case "unsaved", [name, node]:
             return CheckpointWritten(TrainerId(name), NodeId(node), 0, "no space left on device")
+        case "published", [name, seconds]:
+            return CheckpointPublished(TrainerId(name), core.trainers[TrainerId(name)].step, float(seconds))
         case "step", [name, generation, step]:
             return Progress(TrainerId(name), Generation(int(generation[1:])), int(step), 0, 32 * int(step))
         case "finished", [name, generation, step]:
@@ -115,6 +121,8 @@ def show(command: Command) -> str:
         case PauseGroup() | LookAtGroup() | DissolveGroup():
             verb = {PauseGroup: "pause", LookAtGroup: "look at", DissolveGroup: "dissolve"}[type(command)]
             return f"{verb} {command.trainer} g{command.generation} {' '.join(command.members)} ({command.reason})"
+        case PaceCheckpoints():
+            return f"pace {command.trainer} {command.node} {command.interval_s:.3g} s ({command.reason})"
         case ReleaseNode():
             return f"release {command.node} ({command.reason})"
         case CloseTrainer():
@@ -123,13 +131,18 @@ def show(command: Command) -> str:
 
 def play(text: str) -> str:
     """The dialogue with the core's own answers."""
-    core, out = Coordinator(), []
-    for now_s, line in enumerate(text.splitlines()):
+    core, now_s, out = Coordinator(), 0.0, []
+    for line in text.splitlines():
+        now_s += 1
         if line.startswith("<"):
             continue
         out.append(line)
-        if line.startswith(">"):
-            out += [f"< {show(c)}" for c in core.handle(float(now_s), parse(line[1:].strip(), core))]
+        if line.startswith("site "):
+            core = Coordinator(CoordinatorConfig(**{k: float(v) for k, v in (f.split("=") for f in line.split()[1:])}))
+        elif line.startswith("@"):
+            now_s = float(line[1:])
+        elif line.startswith(">"):
+            out += [f"< {show(c)}" for c in core.handle(now_s, parse(line[1:].strip(), core))]
             assert violations(core) == []
     return "\n".join(out) + "\n"
 

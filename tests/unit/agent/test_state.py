@@ -44,6 +44,7 @@ from pilot.io.wire import (
     Refused,
     Remark,
     Report,
+    SetInterval,
     StopProcess,
     ToAgent,
     Welcome,
@@ -159,6 +160,7 @@ def test_a_worker_of_one_trainer_cannot_speak_for_another(up: Machine) -> None:
 def test_orders_about_what_is_not_there_are_answered(joined: Machine) -> None:
     nobody = "no worker of t1 runs on this node"
     assert joined.order(StopProcess("t1", "x")) == [Send(WorkerDown("t1", "stopped", "it was not running"))]
+    assert joined.order(SetInterval("t1", 7.5)) == []
     assert joined.order(WriteState("t1", "x")) == [Send(CheckpointDone("t1", 0, 0, asked=True, error=nobody))]
     assert joined.order(join(1)) == [KillGeneration("t1", 1), Send(GroupDown("t1", 1, nobody))]
     assert joined.order(PauseMembers("t1", 2)) == [KillGeneration("t1", 2), Send(GroupDown("t1", 2, nobody))]

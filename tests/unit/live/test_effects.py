@@ -12,6 +12,7 @@ from pilot.core.commands import (
     DissolveGroup,
     FormGroup,
     Outcome,
+    PaceCheckpoints,
     PauseGroup,
     ReleaseNode,
     Solve,
@@ -81,6 +82,7 @@ ONE_MESSAGE = [
     (PauseGroup(T, Generation(1), (A, B), "r"), [(n, wire.PauseMembers(T, 1)) for n in (A, B)]),
     (DissolveGroup(T, Generation(1), (A, B), "r"), [(n, wire.KillGroup(T, 1, "r")) for n in (A, B)]),
     (WriteCheckpoint(T, A, "r"), [(A, wire.WriteState(T, "r"))]),
+    (PaceCheckpoints(T, A, 7.5, "r"), [(A, wire.SetInterval(T, 7.5))]),
     (ReleaseNode(A, "r"), [(A, wire.Leave("r"))]),
     (CloseTrainer(T, Outcome.FINISHED, "r"), []),
 ]

@@ -8,6 +8,7 @@ import pytest
 
 from pilot.core.commands import FormGroup, PauseGroup, StartWorker, WriteCheckpoint
 from pilot.core.events import (
+    CheckpointPublished,
     CheckpointWritten,
     DrainRequested,
     Event,
@@ -172,7 +173,9 @@ def test_a_checkpoint_counts_where_it_was_asked_for(forming: Desk) -> None:
     done = wire.CheckpointDone(T, 1, 9, asked=True, error="no space left")
     other = next(n for n in members(desk) if n != write.node)
     assert desk.facts.checkpoint_done(other, done) == []
-    assert desk.facts.checkpoint_done(write.node, wire.CheckpointDone(T, 1, 9, asked=False)) == []
+    periodic = wire.CheckpointDone(T, 1, 9, asked=False, path="/x.h5", alone_s=1.5)
+    assert desk.facts.checkpoint_done(write.node, periodic) == [CheckpointPublished(T, 9, 1.5)]
+    assert desk.facts.checkpoint_done(NodeId("elsewhere"), periodic) == []
     assert desk.facts.checkpoint_done(write.node, done) == [CheckpointWritten(T, write.node, 9, "no space left")]
 
 

@@ -1,0 +1,101 @@
+"""How often a trainer writes a checkpoint by itself.
+
+Where a whole checkpoint fits into the grace between a notice and the end of a node, the state is written then, and the
+site's interval is only a precaution against crashes. Where it does not fit, what was done since the last checkpoint is
+lost whenever all nodes of the trainer go at once; as long as one stays, nothing is. The interval then follows from how
+often that happens (Young, CACM 17(9), 1974, eq. 10; Daly, FGCS 22(3), 2006, eq. 5 without its small terms):
+
+    interval = sqrt(2 · time of a checkpoint · mean time between such losses)
+
+Checkpoints are written while training goes on, so they cost less than the formula takes them to: it errs to the safe
+side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+
+from pilot.core.commands import Command, PaceCheckpoints
+from pilot.core.trainer import Trainer
+
+MARGIN_S = 2.0
+"""Of the grace, this long passes before the write begins: the notice travels, the ranks agree on a step."""
+
+LEAST_S = 5.0
+"""The shortest interval."""
+
+MOST_WRITING = 0.1
+"""A trainer writes for no more than this part of the time."""
+
+TELL_RATIO = 1.25
+"""A worker is told of a new interval that differs from its own by more than this factor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """A trainer's interval, and why.
+
+    Parameters
+    ----------
+    site_interval_s, grace_s : of the site
+    write_s : what one rank needs to write the whole state, as measured; None: not known yet
+    trained_s : how long the trainer has trained
+    wipeouts : how often all of its nodes went at once meanwhile
+    """
+
+    site_interval_s: float
+    grace_s: float
+    write_s: float | None
+    trained_s: float
+    wipeouts: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether the state can be written after a notice. As long as nothing is known, it is hoped so."""
+        return self.write_s is None or self.write_s + MARGIN_S <= self.grace_s
+
+    @property
+    def mean_time_between_s(self) -> float:
+        """Between losses of all nodes. One more is counted than was seen: the next one may be about to come."""
+        return self.trained_s / (self.wipeouts + 1)
+
+    @property
+    def interval_s(self) -> float:
+        """Between two checkpoints: at most the site's."""
+        if self.write_s is None or self.fits:
+            return self.site_interval_s
+        young_s = sqrt(2 * self.write_s * self.mean_time_between_s)
+        return min(max(young_s, LEAST_S, self.write_s / MOST_WRITING), self.site_interval_s)
+
+    def reason(self) -> str:
+        """Why this interval."""
+        if self.write_s is None:
+            return "the site says so, and how long writing takes is not known yet"
+        writing = f"writing takes {self.write_s:.2g} s"
+        if self.fits:
+            return f"{writing}, which fits into the grace of {self.grace_s:g} s; the site's interval holds"
+        times = "once" if self.wipeouts == 1 else f"{self.wipeouts} times"
+        lost = f"in {_span(self.trained_s)} of training it lost all its nodes {times}"
+        return f"{writing}, too long for the grace of {self.grace_s:g} s, and {lost} (Young/Daly)"
+
+    def sentence(self) -> str:
+        """For ``pilot explain``."""
+        return f"It writes a checkpoint every {self.interval_s:.3g} s: {self.reason()}."
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.0f} min"
+
+
+def pace(trainer: Trainer, wanted: Pace) -> list[Command]:
+    """Tell the leader of the group that trains, where it goes by another interval than it should."""
+    if trainer.group is None or trainer.group.members[0] not in trainer.workers:
+        return []
+    leader = trainer.group.members[0]
+    worker, interval_s = trainer.workers[leader], wanted.interval_s
+    told_s = worker.interval_s or wanted.site_interval_s
+    if max(told_s, interval_s) <= TELL_RATIO * min(told_s, interval_s):
+        return []
+    worker.interval_s = interval_s
+    return [PaceCheckpoints(trainer.id, leader, interval_s, wanted.reason())]
