@@ -27,6 +27,8 @@ from pilot.agent.vocabulary import (
     Stopped,
     Tell,
     Ticked,
+    Watch,
+    Watched,
     WorkerEnded,
 )
 from pilot.io.wire import (
@@ -38,6 +40,8 @@ from pilot.io.wire import (
     LeadGroup,
     Leave,
     Leaving,
+    Look,
+    Looked,
     Paused,
     PauseMembers,
     ProxyCommands,
@@ -47,6 +51,7 @@ from pilot.io.wire import (
     SetInterval,
     StopProcess,
     ToAgent,
+    Waiting,
     Welcome,
     WorkerDown,
     WorkerUp,
@@ -210,6 +215,57 @@ def test_a_stopped_rank_process_breaks_its_group_and_a_stopped_worker_dies(train
 
 
 # --- leaving --------------------------------------------------------------------------------------------------------
+
+
+LOOK = Look("t1", 1)
+
+
+@pytest.fixture
+def looked_at(training: Machine) -> Machine:
+    """t1 is being looked at."""
+    assert training.order(LOOK) == [Tell("t1", LOOK), Watch("t1")]
+    return training
+
+
+def test_a_worker_without_progress_is_lost_and_one_with_progress_is_slow(looked_at: Machine) -> None:
+    assert looked_at.take(Watched("t1", True, "it computes")) == [Send(Looked("t1", 1, "slow", "it computes"))]
+    looked_at.order(LOOK)
+    lost = looked_at.take(Watched("t1", False, "it is stopped"))
+    assert lost == [Send(Looked("t1", 1, "lost", "it is stopped")), KillWorker("t1")]
+    down = WorkerDown("t1", "died", "the others waited for it and it is stopped: killed")
+    assert looked_at.take(WorkerEnded("t1", -9, ""))[-1] == Send(down)
+
+
+@pytest.mark.parametrize(
+    ("answer", "seen"),
+    [
+        (Waiting("t1", 1, 9, 5.0, summing=True), "waits"),
+        (Waiting("t1", 1, 9, 0.5, summing=True), "here"),
+        (Waiting("t1", 1, 9, 5.0, summing=False), "here"),
+        (Waiting("t1", 2, 9, 5.0, summing=True), "here"),
+        (Waiting("t1", 0, 9, 0.0, summing=False), "here"),
+    ],
+)
+def test_a_worker_that_answers_is_not_lost(looked_at: Machine, answer: Waiting, seen: str) -> None:
+    assert looked_at.take(Said("t1", answer)) == [Send(answer)]
+    (told,) = looked_at.take(Watched("t1", False, "it makes no progress"))
+    assert isinstance(told, Send)
+    assert isinstance(told.message, Looked)
+    assert told.message.seen == seen
+
+
+def test_what_it_said_before_the_look_does_not_count(training: Machine) -> None:
+    training.take(Said("t1", Waiting("t1", 1, 9, 5.0, summing=True)))
+    training.order(LOOK)
+    assert KillWorker("t1") in training.take(Watched("t1", False, "it makes no progress"))
+
+
+def test_a_look_at_no_worker_is_answered_and_one_at_a_worker_that_ended_is_over(training: Machine) -> None:
+    (told,) = training.order(Look("t9", 1))
+    assert told == Send(Looked("t9", 1, "unknown", "no worker of t9 runs on this node"))
+    training.order(LOOK)
+    training.take(WorkerEnded("t1", -9, ""))
+    assert training.take(Watched("t1", False, "it makes no progress")) == []
 
 
 def test_orders_to_end(joined: Machine) -> None:
