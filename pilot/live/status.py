@@ -123,8 +123,14 @@ def _trainer(trainer: Trainer, monitor: Monitor) -> Plain:
         "submitted_s": record.submitted_s,
         "started_s": record.started_s,
         "ended_s": record.ended_s,
-        "remarks": [*record.remarks, *_quiet(trainer, record, monitor.now_s), *_slow_to_start(trainer, monitor)],
+        "remarks": _remarks(trainer, monitor),
     }
+
+
+def _remarks(trainer: Trainer, monitor: Monitor) -> list[str]:
+    record, refusal = monitor.trainers[trainer.id], trainer.refusal
+    refused = [f"it takes no more nodes: {refusal}"] if refusal and refusal not in trainer.reason else []
+    return [*record.remarks, *refused, *_quiet(trainer, record, monitor.now_s), *_slow_to_start(trainer, monitor)]
 
 
 def _quiet(trainer: Trainer, record: Record, now_s: float) -> list[str]:
