@@ -35,7 +35,7 @@ def mpiexec_command(size: int, generation: int, *, interface: str, python: str =
 
 
 def environment(*, provider: str = "tcp", one_machine: bool = False) -> dict[str, str]:
-    """What mpiexec and the proxies need in their environment, beside ``PILOT_WORKER_SOCKET`` for a proxy.
+    """What mpiexec and the proxies need in their environment, beside ``PILOT_WORKER_SOCKETS`` for a proxy.
 
     ``provider`` is libfabric's. Where all pilots are on ``one_machine``, ranks would talk through shared memory (and
     leave segments in /dev/shm when killed); then they are told to use the network as they would between nodes.
