@@ -62,10 +62,12 @@ def address_of(interface: str) -> str:
     raise UserError(f"no IPv4 address on network interface {interface!r}; this host has {', '.join(sorted(known))}")
 
 
-def threads() -> int:
-    """How many threads a worker may use: what the job's environment says, else the cores that this pilot may use."""
+def threads(ranks: int) -> int:
+    """How many threads each of a worker's ``ranks`` processes may use: what the job's environment says, else its share
+    of the cores that this pilot may use.
+    """
     told = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
-    return int(told) if told.isdecimal() and int(told) > 0 else len(os.sched_getaffinity(0))
+    return int(told) if told.isdecimal() and int(told) > 0 else max(1, len(os.sched_getaffinity(0)) // ranks)
 
 
 def _restart(environment: Mapping[str, str]) -> int:

@@ -73,10 +73,10 @@ class Groups:
         run = _Run((order.trainer, order.generation), Role.MPIEXEC)
         self._start(run, command, {})
 
-    def join(self, order: JoinGroup, worker_socket: Path) -> None:
-        """Run the proxy, which starts the rank process that connects to ``worker_socket``."""
+    def join(self, order: JoinGroup, sockets: Sequence[Path]) -> None:
+        """Run the proxy, which starts the rank process that connects to the ``sockets`` of the worker's processes."""
         run = _Run((order.trainer, order.generation), Role.PROXY)
-        self._start(run, shlex.split(order.command), {"PILOT_WORKER_SOCKET": str(worker_socket)})
+        self._start(run, shlex.split(order.command), {"PILOT_WORKER_SOCKETS": os.pathsep.join(map(str, sockets))})
 
     def kill(self, trainer: str, generation: int) -> None:
         """Kill what runs of the generation here, and remove its segments."""

@@ -224,9 +224,9 @@ class Agent:
                 assert_never(effect)
 
     def _run_proxy(self, effect: RunProxy) -> None:
-        socket = self._workers.socket_of(effect.message.trainer)
-        if socket is not None:
-            self._groups.join(effect.message, socket)
+        sockets = self._workers.sockets_of(effect.message.trainer)
+        if sockets:
+            self._groups.join(effect.message, sockets)
 
     def _hello(self) -> Hello:
         return Hello(

@@ -17,10 +17,11 @@ from pilot.agent import facts, warm
 from pilot.agent.control import Control
 from pilot.agent.forks import ForkServer
 from pilot.agent.home import Home
+from pilot.agent.unison import Unison
 from pilot.agent.vocabulary import Said, WorkerEnded
 from pilot.core.errors import UserError
 from pilot.io import proc
-from pilot.io.wire import FromAgent, LaunchWorker, Message
+from pilot.io.wire import FromAgent, LaunchWorker, Message, StopProcess
 
 log = logging.getLogger(__name__)
 
@@ -29,11 +30,10 @@ _TAIL_BYTES = 8192
 
 @dataclass(slots=True)
 class _Life:
-    """One worker process, from the order to its end. ``begin`` is where its part of the log starts."""
+    """One training process, from the order to its end. ``begin`` is where its part of the log starts."""
 
     number: int
-    trainer: str
-    python: str
+    rank: int
     control: Control
     log: Path
     begin: int
@@ -42,14 +42,29 @@ class _Life:
 
 
 @dataclass(slots=True)
+class _Worker:
+    """The training processes of one trainer here, by their rank on the node. ``end``: how the first of them ended."""
+
+    order: LaunchWorker
+    unison: Unison
+    lives: list[_Life] = field(default_factory=list)
+    stopping: bool = False
+    end: WorkerEnded | None = None
+
+
+@dataclass(slots=True)
 class Workers:
-    """At most one worker per trainer. ``emit`` is told what they say and when they end."""
+    """At most one worker per trainer. ``emit`` is told what they say and when they end.
+
+    The training processes of a worker speak in unison, and end together: unless they were told to stop, the first
+    one's end is that of all.
+    """
 
     home: Home
     emit: Callable[[Said | WorkerEnded], None]
     node: str = "node"
     silent_s: float = math.inf
-    _lives: dict[str, _Life] = field(default_factory=dict)
+    _workers: dict[str, _Worker] = field(default_factory=dict)
     _servers: dict[str, ForkServer] = field(default_factory=dict)
     _count: int = 0
 
@@ -61,32 +76,35 @@ class Workers:
 
     def launch(self, order: LaunchWorker) -> None:
         """Start the worker; an order that cannot be carried out ends as a worker that could not be started."""
+        worker = self._workers[order.trainer] = _Worker(order, Unison(order.ranks))
         try:
-            self._launch(order)
+            self._launch(worker)
         except (OSError, ValueError, UserError) as error:
-            self.emit(WorkerEnded(order.trainer, None, str(error)))
+            self._end(worker, WorkerEnded(order.trainer, None, str(error)))
 
     def tell(self, trainer: str, message: Message) -> None:
-        """Send to the worker; one that takes nothing any more is killed."""
-        life = self._lives.get(trainer)
-        if life is not None and not life.control.send(message):
-            self.kill(trainer)
+        """Send to the worker; a process that takes nothing any more is killed."""
+        worker = self._workers.get(trainer)
+        if worker is None:
+            return
+        worker.stopping |= isinstance(message, StopProcess)
+        addressed = worker.unison.told(message)
+        for life in worker.lives:
+            if life.rank in addressed and not life.control.send(message):
+                _kill(life)
 
     def kill(self, trainer: str) -> None:
         """Kill the worker with all that it started."""
-        life = self._lives.get(trainer)
-        if life is not None:
-            life.doomed = True
-            _kill_session(life.pid)
+        for life in self._lives(trainer):
+            _kill(life)
 
-    def socket_of(self, trainer: str) -> Path | None:
-        """Where the worker listens for its rank processes."""
-        life = self._lives.get(trainer)
-        return self.home.socket(life.number) if life is not None else None
+    def sockets_of(self, trainer: str) -> list[Path]:
+        """Where the worker's processes listen for their rank processes, by rank; none where there is no worker."""
+        return [self.home.socket(life.number) for life in self._lives(trainer)]
 
     def pids(self) -> Iterator[tuple[str, int]]:
-        """(trainer, pid) of the workers that have been forked."""
-        return ((life.trainer, life.pid) for life in self._lives.values() if life.pid)
+        """(trainer, pid) of the training processes that have been forked."""
+        return ((trainer, life.pid) for trainer in self._workers for life in self._lives(trainer) if life.pid)
 
     def server_pids(self) -> list[int]:
         """The fork servers."""
@@ -99,13 +117,12 @@ class Workers:
             server.kill()
 
     def reaped(self, pid: int, status: int) -> None:
-        """An orphan ended: a worker whose fork server is gone has become the agent's own child."""
-        for life in [life for life in self._lives.values() if life.pid == pid]:
-            self._ended(life, os.waitstatus_to_exitcode(status))
+        """An orphan ended: a process whose fork server is gone has become the agent's own child."""
+        self._ended(lambda life: life.pid == pid, status)
 
     def close(self) -> None:
         """Kill everything, and say nothing of it."""
-        for life in self._lives.values():
+        for life in self._all():
             life.control.close()
             _kill_session(life.pid)
         for server in self._servers.values():
@@ -113,34 +130,44 @@ class Workers:
 
     # --- starting ---------------------------------------------------------------------------------------------------
 
-    def _launch(self, order: LaunchWorker) -> None:
+    def _launch(self, worker: _Worker) -> None:
+        order = worker.order
         _check(order)
-        path = Path(order.directory, "logs", f"{self.node}.log")
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        server = self.warm_up(order.python)
+        Path(order.directory, "logs").mkdir(mode=0o700, parents=True, exist_ok=True)
+        for rank in range(order.ranks):
+            worker.lives.append(self._begin(order, rank))
+
+    def _begin(self, order: LaunchWorker, rank: int) -> _Life:
+        """Order one training process."""
         self._count += 1
-        packet = warm.encode(self._job(order))
+        path = Path(order.directory, "logs", f"{self.node}.{rank}.log" if order.ranks > 1 else f"{self.node}.log")
+        packet = warm.encode(self._job(order, rank))
         ours, theirs = socket.socketpair()
         with theirs, path.open("ab") as file:
-            server.launch(packet, [theirs.fileno(), file.fileno()])
+            self.warm_up(order.python).launch(packet, [theirs.fileno(), file.fileno()])
             begin = file.tell()
-        control = Control(ours, partial(self._said, order.trainer), partial(self._nonsense, order.trainer))
-        self._lives[order.trainer] = _Life(self._count, order.trainer, order.python, control, path, begin)
+        said, broken = partial(self._said, order.trainer, rank), partial(self._nonsense, order.trainer)
+        return _Life(self._count, rank, Control(ours, said, broken), path, begin)
 
-    def _job(self, order: LaunchWorker) -> warm.Job:
+    def _job(self, order: LaunchWorker, rank: int) -> warm.Job:
         ours = {
             "PILOT_WORKER_SOCKET": str(self.home.socket(self._count)),
             "PILOT_TRAINER": order.trainer,
             "PILOT_TRAINER_DIR": order.directory,
+            "PILOT_LOCAL_RANK": str(rank),
+            "PILOT_LOCAL_SIZE": str(order.ranks),
             "PILOT_CHECKPOINT_INTERVAL_S": str(order.checkpoint_interval_s),
             "PILOT_CHECKPOINTS_KEPT": str(order.checkpoints_kept),
             "PILOT_SILENT_S": str(self.silent_s),
         }
-        environment = order.environment | ours
-        return warm.Job(self._count, order.script, order.arguments, order.cwd, environment, facts.threads())
+        environment, threads = order.environment | ours, facts.threads(order.ranks)
+        return warm.Job(self._count, order.script, order.arguments, order.cwd, environment, threads)
 
-    def _said(self, trainer: str, message: FromAgent) -> None:
-        self.emit(Said(trainer, message))
+    def _said(self, trainer: str, rank: int, message: FromAgent) -> None:
+        worker = self._workers.get(trainer)
+        together = worker.unison.said(rank, message) if worker is not None else None
+        if together is not None:
+            self.emit(Said(trainer, together))
 
     def _nonsense(self, trainer: str, why: str) -> None:
         log.warning("%s: killing its worker: %s", trainer, why)
@@ -157,8 +184,7 @@ class Workers:
             case "forked", [int(number), int(pid)]:
                 self._forked(number, pid)
             case "exited", [int(number), int(status)]:
-                for life in [life for life in self._lives.values() if life.number == number]:
-                    self._ended(life, status)
+                self._ended(lambda life: life.number == number, status)
             case "failed", [str(why)]:
                 self._give_up(python, None, f"{python} cannot run pilot.train: {why} (install this package there)")
             case "gone", [int(status)] if status < 0:
@@ -168,26 +194,51 @@ class Workers:
                 self._give_up(python, None, f"{python} cannot run pilot.train: it ended with status {status}")
 
     def _forked(self, number: int, pid: int) -> None:
-        for life in [life for life in self._lives.values() if life.number == number]:
+        for life in [life for life in self._all() if life.number == number]:
             life.pid = pid
             if life.doomed:
                 _kill_session(pid)
 
     def _give_up(self, python: str, status: int | None, why: str) -> None:
-        """Its fork server is of no use any more. Workers that it forked live on; the others never came to be."""
+        """Its fork server is of no use any more. Processes that it forked live on; the others never came to be."""
         self._servers.pop(python, None)
-        for life in [life for life in self._lives.values() if life.python == python and not life.pid]:
-            del self._lives[life.trainer]
-            life.control.close()
-            self.emit(WorkerEnded(life.trainer, status, why))
+        for worker in [worker for worker in self._workers.values() if worker.order.python == python]:
+            unborn = [life for life in worker.lives if not life.pid]
+            worker.lives = [life for life in worker.lives if life.pid]
+            for life in unborn:
+                life.control.close()
+            if unborn:
+                self._end(worker, WorkerEnded(worker.order.trainer, status, why))
 
-    def _ended(self, life: _Life, status: int) -> None:
-        life.control.drain()
-        life.control.close()
-        _kill_session(life.pid)
-        del self._lives[life.trainer]
-        self.home.socket(life.number).unlink(missing_ok=True)
-        self.emit(WorkerEnded(life.trainer, status, _tail(life.log, life.begin), str(life.log)))
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def _ended(self, which: Callable[[_Life], bool], status: int) -> None:
+        """A training process is gone."""
+        for worker in list(self._workers.values()):
+            for life in [life for life in worker.lives if which(life)]:
+                life.control.drain()
+                life.control.close()
+                _kill_session(life.pid)
+                self.home.socket(life.number).unlink(missing_ok=True)
+                worker.lives.remove(life)
+                trainer, tail = worker.order.trainer, _tail(life.log, life.begin)
+                self._end(worker, WorkerEnded(trainer, status, tail, str(life.log)))
+
+    def _end(self, worker: _Worker, end: WorkerEnded) -> None:
+        """One of its processes is gone, or could not be started; the worker is, when the last one is."""
+        worker.end = worker.end or end
+        if worker.lives:
+            if not worker.stopping:
+                self.kill(worker.order.trainer)
+            return
+        del self._workers[worker.order.trainer]
+        self.emit(worker.end)
+
+    def _all(self) -> list[_Life]:
+        return [life for worker in self._workers.values() for life in worker.lives]
+
+    def _lives(self, trainer: str) -> list[_Life]:
+        return self._workers[trainer].lives if trainer in self._workers else []
 
 
 def _check(order: LaunchWorker) -> None:
@@ -205,8 +256,13 @@ def _check(order: LaunchWorker) -> None:
         raise UserError(f"no interpreter {order.python} on this node")
 
 
+def _kill(life: _Life) -> None:
+    life.doomed = True
+    _kill_session(life.pid)
+
+
 def _kill_session(pid: int) -> None:
-    """The worker leads a session: whatever it started is in it, or descends from it."""
+    """A training process leads a session: whatever it started is in it, or descends from it."""
     if pid:
         proc.kill(proc.tree(pid))
         proc.kill(proc.session(pid))

@@ -6,6 +6,7 @@ import contextlib
 import os
 import select
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 from pilot.comm.messages import DOORBELL, AnyNote, decode, encode
@@ -31,8 +32,6 @@ class Channel:
 
     def __init__(self, peer: socket.socket) -> None:
         self._socket = peer
-        self._readable = select.poll()
-        self._readable.register(peer, select.POLLIN)
 
     @classmethod
     def connect(cls, path: Path) -> Channel:
@@ -77,14 +76,6 @@ class Channel:
             return None, None
         return decode(packet), fds[0] if fds else None
 
-    def readable(self, timeout_s: float | None = 0.0) -> bool:
-        """Whether ``receive`` would return at once, waiting up to ``timeout_s`` for it (None: without end)."""
-        return bool(self._readable.poll(None if timeout_s is None else timeout_s * 1000))
-
-    def nap(self, seconds: float) -> None:
-        """Sleep for ``seconds``, or until a packet comes (finer than ``readable``, which counts milliseconds)."""
-        select.select([self._socket], [], [], seconds)
-
     def hang_up(self) -> None:
         """Say that nothing more comes from here; the other end ends, and its closing can still be seen."""
         with contextlib.suppress(OSError):
@@ -93,6 +84,15 @@ class Channel:
     def close(self) -> None:
         """Close this end; the other one sees it at once."""
         self._socket.close()
+
+
+def ready(channels: Sequence[Channel], timeout_s: float | None = None) -> list[Channel]:
+    """Those on which there is something to receive, or which are closed; naps for ``timeout_s`` (None: without end) or
+    until there is one.
+    """
+    if timeout_s is None and len(channels) == 1:
+        return list(channels)  # to receive is to wait
+    return select.select(channels, [], [], timeout_s)[0]  # poll counts milliseconds
 
 
 def close_inherited(fd: int) -> None:

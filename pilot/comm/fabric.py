@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pilot.comm.channel import Channel, Gone
+from pilot.comm.channel import Channel, Gone, ready
 
 FIRST_NAP_S = 10e-6
 LONGEST_NAP_S = 1e-3
@@ -45,11 +45,10 @@ class Fabric(Protocol):
         """Over when all ranks have come here."""
 
 
-def wait_for(done: Callable[[], bool], channel: Channel) -> None:
-    """Nap until ``done``; :class:`Gone` when the worker goes meanwhile (it says nothing while it waits)."""
+def wait_for(done: Callable[[], bool], channels: Sequence[Channel]) -> None:
+    """Nap until ``done``; :class:`Gone` when a training process goes meanwhile (they say nothing while they wait)."""
     nap_s = FIRST_NAP_S
     while not done():
-        channel.nap(nap_s)
-        if channel.readable():
+        if ready(channels, nap_s):
             raise Gone
         nap_s = min(nap_s * GROWTH, LONGEST_NAP_S)

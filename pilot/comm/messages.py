@@ -1,4 +1,7 @@
-"""What a worker and its rank process say to each other, beside single ``DOORBELL`` bytes."""
+"""What a training process and its rank process say to each other, beside single ``DOORBELL`` bytes.
+
+``rank`` and ``size`` count training processes.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import msgspec
 from pilot.core.errors import ProtocolError
 
 DOORBELL = b"."
-"""From the worker: the step's next part is full. From the rank process: all parts of the step are summed."""
+"""From a training process: the step's next part is full. From the rank process: all parts of the step are summed."""
 
 
 class Note(msgspec.Struct, frozen=True, tag=True):
@@ -49,10 +52,10 @@ class Gathered(Note, frozen=True):
 
 
 class Spread(Note, frozen=True):
-    """Broadcast ``size`` bytes from ``root`` to ``takers``; only these ranks take part.
+    """Broadcast ``size`` bytes from ``root`` to ``takers``; all ranks say so, only the nodes of these take part.
 
-    The root's worker sends it with the descriptor of the bytes, a taker's without one and with size 0. Answered by
-    ``Spreaded`` when all is there, to a taker with a descriptor of the bytes.
+    The root sends it with the descriptor of the bytes, the others without one and with size 0. Answered by ``Spreaded``
+    when all is there, to a taker with a descriptor of the bytes.
     """
 
     root: int
@@ -61,9 +64,7 @@ class Spread(Note, frozen=True):
 
 
 class Spreaded(Note, frozen=True):
-    """The broadcast is over on this rank; ``size`` bytes."""
-
-    size: int
+    """The broadcast is over on this node."""
 
 
 class Quit(Note, frozen=True):

@@ -17,14 +17,14 @@ _TIMER_SLACK = Path("/proc/self/timerslack_ns")
 
 
 def main() -> None:
-    """Serve the worker whose socket ``PILOT_WORKER_SOCKETS`` names, in the generation that the argument names."""
+    """Serve the processes whose sockets ``PILOT_WORKER_SOCKETS`` lists, in the generation that the argument names."""
     from pilot.comm import mpi
 
     _wake_on_time()
     fabric = mpi.start()
     try:
-        channel = Channel.connect(Path(os.environ["PILOT_WORKER_SOCKETS"]))
-        Server(channel, fabric, int(sys.argv[1])).run()
+        channels = [Channel.connect(Path(path)) for path in os.environ["PILOT_WORKER_SOCKETS"].split(os.pathsep)]
+        Server(channels, fabric, int(sys.argv[1])).run()
     except (Gone, OSError):
         os._exit(1)  # no MPI_Finalize: it would wait for ranks that may never come
     mpi.finish()

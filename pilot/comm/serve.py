@@ -1,18 +1,22 @@
-"""The loop of a rank process: does what its worker asks until it is told to quit."""
+"""The loop of a rank process: does what its training processes ask until it is told to quit.
+
+A node's training processes are asked for the same in the same order, so they are heard in rounds: one packet of each.
+"""
 
 from __future__ import annotations
 
-import os
 import time
-from typing import assert_never
+from collections.abc import Callable, Sequence
+from typing import TypeVar, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pilot.comm.arena import Arena
-from pilot.comm.channel import Channel, Gone
+from pilot.comm.channel import Channel, Gone, ready
 from pilot.comm.fabric import FIRST_NAP_S, GROWTH, LONGEST_NAP_S, Fabric, Pending, wait_for
-from pilot.comm.messages import Attach, Gather, Gathered, Here, Quit, Spread, Spreaded
+from pilot.comm.messages import AnyNote, Attach, Gather, Gathered, Here, Quit, Spread, Spreaded
+from pilot.comm.node import add_up, hand_out
 from pilot.core.errors import ProtocolError
 
 CHUNK_BYTES = 4 * 1024 * 1024
@@ -21,34 +25,38 @@ IN_FLIGHT = 4
 
 
 QUIT_LIMIT_S = 5.0
-"""After that a rank ends without the others: they were killed before they could quit."""
+"""After that a rank process ends without the others: they were killed before they could quit."""
+
+_Kind = TypeVar("_Kind")
 
 
 class Server:
-    """Serves one worker in one generation.
+    """Serves the training processes of one node in one generation.
 
     Parameters
     ----------
-    channel : to the worker
-    fabric : to the other ranks
-    generation : said to the worker first
+    channels : to them, by their rank on the node
+    fabric : to the rank processes of the other nodes, which serve as many
+    generation : said to the training processes first
     """
 
-    def __init__(self, channel: Channel, fabric: Fabric, generation: int) -> None:
-        self._channel = channel
+    def __init__(self, channels: Sequence[Channel], fabric: Fabric, generation: int) -> None:
+        self._channels = list(channels)
         self._fabric = fabric
         self._generation = generation
-        self._parts: list[NDArray[np.generic]] = []
+        self._parts: list[tuple[NDArray[np.generic], ...]] = []  # of each part: that of each training process
 
     def run(self) -> None:
-        """Serve until ``Quit``; raises :class:`~pilot.comm.channel.Gone` when the worker goes without it."""
-        self._channel.send(Here(self._generation, self._fabric.rank, self._fabric.size))
-        while self._serve_one():
+        """Serve until ``Quit``; raises :class:`~pilot.comm.channel.Gone` when one of them goes without it."""
+        first, size = self._fabric.rank * len(self._channels), self._fabric.size * len(self._channels)
+        for rank, channel in enumerate(self._channels, first):
+            channel.send(Here(self._generation, rank, size))
+        while self._serve_round():
             pass
         self._leave_together()
 
     def _leave_together(self) -> None:
-        """Wait for the other ranks, which were told to quit after the same step; the worker may be gone already."""
+        """Wait for the other nodes, which were told to quit after the same step; our workers may be gone already."""
         barrier = self._fabric.barrier()
         end_s = time.monotonic() + QUIT_LIMIT_S
         while not barrier.done():
@@ -56,82 +64,127 @@ class Server:
                 raise Gone
             time.sleep(LONGEST_NAP_S)
 
-    def _serve_one(self) -> bool:
-        note, fd = self._channel.receive()
-        match note:
+    def _serve_round(self) -> bool:
+        notes, fds = self._hear_all()
+        match notes[0]:
             case None:
+                _alike(type(None), notes)
                 self._sum_step()
             case Attach():
-                self._attach(note, fd)
+                self._attach(_alike(Attach, notes), fds)
             case Gather():
-                self._gather(note)
+                self._gather(_alike(Gather, notes))
             case Spread():
-                self._spread(note, fd)
+                self._spread(_alike(Spread, notes), fds)
             case Quit():
+                _alike(Quit, notes)
                 return False
             case Here() | Gathered() | Spreaded():
-                raise ProtocolError(f"a worker does not say {type(note).__name__}")
+                raise ProtocolError(f"a training process does not say {type(notes[0]).__name__}")
             case _:
-                assert_never(note)
+                assert_never(notes[0])
         return True
 
-    def _attach(self, note: Attach, fd: int | None) -> None:
-        if fd is None:
-            raise ProtocolError("Attach came without a descriptor")
-        arena = Arena(fd)
-        arena.close_fd()
-        self._parts = [np.frombuffer(arena.memory, p.dtype, p.count, p.offset) for p in note.parts]
+    def _hear_all(self) -> tuple[list[AnyNote | None], list[int | None]]:
+        """The next packet of each training process: notes and descriptors, by rank."""
+        heard: dict[Channel, tuple[AnyNote | None, int | None]] = {}
+        while missing := [channel for channel in self._channels if channel not in heard]:
+            heard |= {channel: channel.receive() for channel in ready(missing)}
+        return [heard[channel][0] for channel in self._channels], [heard[channel][1] for channel in self._channels]
+
+    def _attach(self, notes: Sequence[Attach], fds: Sequence[int | None]) -> None:
+        arenas = []
+        for note, fd in zip(notes, fds, strict=True):
+            if fd is None:
+                raise ProtocolError("Attach came without a descriptor")
+            arena = Arena(fd)
+            arena.close_fd()
+            arenas.append([np.frombuffer(arena.memory, p.dtype, p.count, p.offset) for p in note.parts])
+        self._parts = list(zip(*arenas, strict=False))  # different models are told apart before the first sum
+
+    # --- a step ------------------------------------------------------------------------------------------------------
 
     def _sum_step(self) -> None:
-        """Start a sum at each doorbell (the first has rung), drive all on, and ring when all are over."""
-        under_way: list[Pending] = [self._fabric.sum(self._parts[0])]
-        started, nap_s = 1, FIRST_NAP_S
-        while under_way or started < len(self._parts):
-            if started < len(self._parts) and (not under_way or self._channel.readable()):
-                self._hear_doorbell()
-                under_way.append(self._fabric.sum(self._parts[started]))
-                started, nap_s = started + 1, FIRST_NAP_S
-                continue
-            if under_way[0].done():
+        """Start a sum when all have rung for a part (for the first they have), drive all on, ring when all are over."""
+        parts, under_way, nap_s = self._parts, [self._start(0, _nothing)], FIRST_NAP_S
+        started, silent = 1, self._channels.copy()
+        while True:
+            while under_way and under_way[0].done():
                 del under_way[0]
+                hand_out(parts[started - len(under_way) - 1], under_way[0].done if under_way else _nothing)
                 nap_s = FIRST_NAP_S
-                continue
-            self._nap(nap_s, rings=started < len(self._parts))
-            nap_s = min(nap_s * GROWTH, LONGEST_NAP_S)
-        self._channel.ring()
+            if started == len(parts) and not under_way:
+                break
+            rung = ready(silent if started < len(parts) else self._channels, nap_s if under_way else None)
+            nap_s = FIRST_NAP_S if rung else min(nap_s * GROWTH, LONGEST_NAP_S)
+            for channel in rung:
+                self._hear_doorbell(channel, expected=started < len(parts))
+                silent.remove(channel)
+            if not silent:
+                under_way.append(self._start(started, under_way[0].done if under_way else _nothing))
+                started, silent = started + 1, self._channels.copy()
+        for channel in self._channels:
+            channel.ring()
 
-    def _hear_doorbell(self) -> None:
-        note, _ = self._channel.receive()
+    def _start(self, number: int, drive: Callable[[], object]) -> Pending:
+        part = self._parts[number]
+        add_up(part, drive)
+        return self._fabric.sum(part[0])
+
+    def _hear_doorbell(self, channel: Channel, *, expected: bool) -> None:
+        note, _ = channel.receive()
         if note is not None:
             raise ProtocolError(f"{type(note).__name__} in the middle of a step")
-
-    def _nap(self, seconds: float, *, rings: bool) -> None:
-        self._channel.nap(seconds)
-        if not rings and self._channel.readable():
-            self._hear_doorbell()  # raises: the worker has gone, or speaks out of turn
+        if not expected:
             raise ProtocolError("one doorbell more than the step has parts")
 
-    def _gather(self, note: Gather) -> None:
-        row = np.array(note.row, np.int64)
-        rows = np.empty((self._fabric.size, len(row)), np.int64)
-        wait_for(self._fabric.gather(row, rows).done, self._channel)
-        self._channel.send(Gathered(rows.tolist()))
+    # --- between steps -----------------------------------------------------------------------------------------------
 
-    def _spread(self, note: Spread, fd: int | None) -> None:
-        fabric = self._fabric.among([note.root, *note.takers])
-        size = np.array([note.size], np.int64)
-        wait_for(fabric.broadcast(size.view(np.uint8), 0).done, self._channel)
-        arena = Arena(fd) if fd is not None else Arena.of_size(int(size[0]))
-        block = np.frombuffer(arena.memory, np.uint8, int(size[0]))
-        self._pipeline(fabric, block)
-        self._channel.send(Spreaded(len(block)), None if fd is not None else os.dup(arena.fd))
-        arena.close_fd()
+    def _gather(self, notes: Sequence[Gather]) -> None:
+        ours = np.array([note.row for note in notes], np.int64).ravel()
+        rows = np.empty((self._fabric.size, len(ours)), np.int64)
+        wait_for(self._fabric.gather(ours, rows).done, self._channels)
+        gathered = Gathered(rows.reshape(self._fabric.size * len(notes), -1).tolist())
+        for channel in self._channels:
+            channel.send(gathered)
+
+    def _spread(self, notes: Sequence[Spread], fds: Sequence[int | None]) -> None:
+        local, root, takers = len(notes), notes[0].root, notes[0].takers
+        nodes = list(dict.fromkeys(rank // local for rank in (root, *takers)))
+        first = self._fabric.rank * local
+        source = next((fd for fd in fds if fd is not None), None)
+        arena = self._bring(nodes, max(note.size for note in notes), source) if self._fabric.rank in nodes else None
+        for rank, channel in enumerate(self._channels, first):
+            channel.send(Spreaded(), arena.fd if arena is not None and rank in takers else None)
+        if arena is not None:
+            arena.close_fd()
+
+    def _bring(self, nodes: Sequence[int], size: int, source: int | None) -> Arena:
+        """The ``size`` bytes that the first of ``nodes`` has behind its descriptor ``source``, on all of them."""
+        fabric = self._fabric.among(nodes)
+        told = np.array([size], np.int64)
+        wait_for(fabric.broadcast(told.view(np.uint8), 0).done, self._channels)
+        arena = Arena(source) if source is not None else Arena.of_size(int(told[0]))
+        self._pipeline(fabric, np.frombuffer(arena.memory, np.uint8, int(told[0])))
+        return arena
 
     def _pipeline(self, fabric: Fabric, block: NDArray[np.uint8]) -> None:
         under_way: list[Pending] = []
         for start in range(0, len(block), CHUNK_BYTES):
             under_way.append(fabric.broadcast(block[start : start + CHUNK_BYTES], 0))
             if len(under_way) == IN_FLIGHT:
-                wait_for(under_way.pop(0).done, self._channel)
+                wait_for(under_way.pop(0).done, self._channels)
         for chunk in under_way:
-            wait_for(chunk.done, self._channel)
+            wait_for(chunk.done, self._channels)
+
+
+def _alike(kind: type[_Kind], notes: Sequence[object]) -> list[_Kind]:
+    """``notes``, all of which are of one kind."""
+    alike = [note for note in notes if isinstance(note, kind)]
+    if len(alike) < len(notes):
+        raise ProtocolError(f"the training processes of a node ask for different things: {notes}")
+    return alike
+
+
+def _nothing() -> None:
+    """Nothing is under way that could be driven on."""

@@ -207,6 +207,7 @@ class LaunchWorker(Message, frozen=True):
 
     ``environment`` holds the variables that the user named. ``script_sha256`` guards against an edited script.
     ``directory`` is the trainer's own folder in the run directory (``checkpoints/`` and ``logs/`` are in it).
+    ``ranks`` training processes run on the node and are one worker.
     """
 
     trainer: str
@@ -219,6 +220,7 @@ class LaunchWorker(Message, frozen=True):
     directory: str
     checkpoint_interval_s: float
     checkpoints_kept: int
+    ranks: int = 1
 
 
 class StopProcess(Message, frozen=True):

@@ -32,7 +32,7 @@ from pilot.train.exchange import Exchange
 from pilot.train.link import Happening, Link, RankCame, RankGone, RankSaid
 from pilot.train.patience import Patience
 from pilot.train.periodic import Periodic
-from pilot.train.regroup import Membership, Regroup, agreed
+from pilot.train.regroup import Membership, Regroup, Seat, agreed
 from pilot.train.release import Released, released
 from pilot.train.reporter import Metrics, Reporter
 from pilot.train.sampler import Share
@@ -47,6 +47,7 @@ class Elastic:
 
     Parameters
     ----------
+    seat : of this process on its node
     link : to the agent and to the rank processes
     training, exchange : of the session
     saver : of the trainer's checkpoints
@@ -58,6 +59,7 @@ class Elastic:
     def __init__(
         self,
         trainer: str,
+        seat: Seat,
         link: Link,
         training: Training,
         exchange: Exchange,
@@ -67,6 +69,7 @@ class Elastic:
         resized: Callable[[int], None],
     ) -> None:
         self._trainer = trainer
+        self._seat = seat
         self._link = link
         self._training = training
         self._exchange = exchange
@@ -174,8 +177,8 @@ class Elastic:
 
     def _take_in(self, happening: Happening) -> None:
         match happening:
-            case wire.JoinGroup(_, generation, rank, size, _, granted, _):
-                self._regroup.told_to_join(Membership(generation, rank, size, granted))
+            case wire.JoinGroup(_, generation, node, nodes, _, granted, _):
+                self._regroup.told_to_join(self._seat.member(generation, node, nodes, granted))
             case wire.PartFromGroup(_, generation):
                 self._regroup.told_to_part(generation)
             case wire.PauseMembers(_, generation):
@@ -262,7 +265,7 @@ class Elastic:
             self._load(group.granted)
         if group.rank == spreading.root and spreading.takers:
             self._spread(group.generation, spreading)
-        elif group.rank in spreading.takers:
+        elif spreading.takers:
             self._take(group.generation, spreading)
         return self._training.position.step if spreading.fresh else None
 
@@ -277,12 +280,13 @@ class Elastic:
         self._answer(generation)
 
     def _take(self, generation: int, spreading: Spreading) -> None:
+        """Take over the root's state; a rank that holds the same gets none."""
         self._link.channel(generation).send(Spread(spreading.root, list(spreading.takers)))
-        fd = self._answer(generation)
-        assert isinstance(fd, int)
-        arena = Arena(fd)
-        arena.close_fd()
-        self._training.restore(unpack(arena.memory))
+        given = self._answer(generation)
+        if isinstance(given, int):
+            arena = Arena(given)
+            arena.close_fd()
+            self._training.restore(unpack(arena.memory))
 
     def _load(self, granted: int) -> None:
         state = self._saver.load(granted, lambda text: self._link.tell(wire.Remark(self._trainer, text)))

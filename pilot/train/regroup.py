@@ -18,6 +18,7 @@ named is ignored: that is the fence.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -29,6 +30,23 @@ class Membership:
     rank: int
     size: int
     granted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Which of its node's training processes this one is: ``rank`` of ``size``. All nodes have as many."""
+
+    rank: int = 0
+    size: int = 1
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> Seat:
+        """As the agent says; a script by itself has the node to itself."""
+        return cls(int(environment.get("PILOT_LOCAL_RANK", 0)), int(environment.get("PILOT_LOCAL_SIZE", 1)))
+
+    def member(self, generation: int, node: int, nodes: int, granted: int) -> Membership:
+        """Who this process is in a group where its node is number ``node`` of ``nodes``."""
+        return Membership(generation, node * self.size + self.rank, nodes * self.size, granted)
 
 
 class Regroup:

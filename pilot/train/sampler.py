@@ -72,16 +72,18 @@ class Batching:
 
     Parameters
     ----------
-    per_node : samples per rank and step (the global batch varies with the group), or None
+    per_node : samples per node and step (the global batch varies with the group), or None
     whole : samples per step over all ranks (each rank's share varies), or None; exactly one of the two is given
     micro : the most that a rank takes at once; its share is cut into micro-batches whose gradients accumulate
     drop_last : leave out an epoch's last step where it has fewer samples than the others
+    ranks_per_node : among which a node's samples are divided
     """
 
     per_node: int | None = None
     whole: int | None = None
     micro: int | None = None
     drop_last: bool = False
+    ranks_per_node: int = 1
 
     def __post_init__(self) -> None:
         if (self.per_node is None) == (self.whole is None):
@@ -96,14 +98,18 @@ class Batching:
 
     def full(self, size: int) -> int:
         """Samples of a full step of ``size`` ranks."""
-        return self.per_node * size if self.per_node is not None else self.whole or 0
+        return self.per_node * self.nodes(size) if self.per_node is not None else self.whole or 0
+
+    def nodes(self, size: int) -> int:
+        """On how many nodes ``size`` ranks are."""
+        return size // self.ranks_per_node
 
     def quota_before(self, rank: int, size: int) -> int:
         """Samples that the ranks before ``rank`` take in a full step: an even division, the lower ranks first."""
-        if self.per_node is not None:
-            return self.per_node * rank
-        each, over = divmod(self.full(size), size)
-        return each * rank + min(rank, over)
+        if self.per_node is None:
+            return _evenly_before(self.full(size), rank, size)
+        node, local = divmod(rank, self.ranks_per_node)
+        return self.per_node * node + _evenly_before(self.per_node, local, self.ranks_per_node)
 
     def over(self, cursor: int, length: int, size: int) -> bool:
         """Whether no step is left at ``cursor`` of an epoch of ``length`` samples."""
@@ -131,3 +137,9 @@ class Batching:
     def _cut(self, start: int, stop: int) -> tuple[tuple[int, int], ...]:
         step = self.micro or stop - start
         return tuple((a, min(a + step, stop)) for a in range(start, stop, step))
+
+
+def _evenly_before(samples: int, rank: int, size: int) -> int:
+    """How many of ``samples`` go to the ranks before ``rank``, of ``size``."""
+    each, over = divmod(samples, size)
+    return each * rank + min(rank, over)

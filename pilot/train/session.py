@@ -21,7 +21,7 @@ from pilot.train.link import Link
 from pilot.train.loader import Loader
 from pilot.train.lr import LearningRate
 from pilot.train.patience import Patience
-from pilot.train.regroup import Membership
+from pilot.train.regroup import Membership, Seat
 from pilot.train.reporter import Metrics
 from pilot.train.sampler import Batching, Share, mix
 from pilot.train.saver import Saver
@@ -58,6 +58,7 @@ class Session:
 
     def __init__(self, training: Training, seed: int) -> None:
         self.seed = seed
+        self._seat = Seat.of(os.environ)
         self._training = training
         self._exchange = Exchange(training.parameters())
         self._group: Group = self._make_group()
@@ -81,6 +82,11 @@ class Session:
     def size(self) -> int:
         """How many workers the group has now."""
         return self._membership().size
+
+    @property
+    def local_rank(self) -> int:
+        """This worker's index on its node, which never changes: which GPU is its own."""
+        return self._seat.rank
 
     @property
     def steps(self) -> int:
@@ -110,9 +116,10 @@ class Session:
         Parameters
         ----------
         dataset : map-style, with a length
-        batch_size : samples per node and step; the global batch grows with the group, the learning rate by ``lr_rule``
+        batch_size : samples per node and step, divided over its ranks; the global batch grows with the group, the
+            learning rate by ``lr_rule``
         global_batch_size : instead: samples per step over all nodes; the learning rate stays
-        micro_batch_size : the most that a node takes at once; its share comes in several batches whose gradients
+        micro_batch_size : the most that a rank takes at once; its share comes in several batches whose gradients
             accumulate
         shuffle : a new order in each epoch
         drop_last : leave out an epoch's last step where it is not full (how many samples that is depends on the
@@ -121,7 +128,7 @@ class Session:
         """
         if self._loader is not None:
             raise UserError("a session has one training loader; use torch's DataLoader for other data")
-        batching = Batching(batch_size, global_batch_size, micro_batch_size, drop_last)
+        batching = Batching(batch_size, global_batch_size, micro_batch_size, drop_last, self._seat.size)
         self._loader = Loader(self, dataset, batching, shuffle=shuffle, options=options)
         # Whoever checks the ledger needs to know how many samples an epoch has.
         self._metrics["epoch_samples"] = float(len(dataset))  # type: ignore[arg-type]
@@ -237,7 +244,8 @@ class Session:
     def _resized(self, size: int) -> None:
         if self._loader is None:
             raise UserError("make the training loader with session.loader before session.epochs")
-        nodes = size if self._loader.batching.per_node is not None else 1
+        batching = self._loader.batching
+        nodes = batching.nodes(size) if batching.per_node is not None else 1
         self._training.rate = self._training.rate.resized(nodes, self._training.position.step)
 
     def _make_group(self) -> Group:
@@ -250,7 +258,9 @@ class Session:
         saver = Saver(trainer, directory, int(environment["PILOT_CHECKPOINTS_KEPT"]), link.tell)
         interval_s = float(environment["PILOT_CHECKPOINT_INTERVAL_S"])
         patience = Patience(float(environment["PILOT_SILENT_S"]))
-        return Elastic(trainer, link, self._training, self._exchange, saver, interval_s, patience, self._resized)
+        return Elastic(
+            trainer, self._seat, link, self._training, self._exchange, saver, interval_s, patience, self._resized
+        )
 
 
 def session(

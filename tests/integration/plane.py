@@ -151,7 +151,7 @@ class Plane:
         return commands
 
     def _proxy(self, node: Node, command: str) -> subprocess.Popen[bytes]:
-        environment = os.environ | hydra.environment(one_machine=True) | {"PILOT_WORKER_SOCKET": str(node.socket_path)}
+        environment = os.environ | hydra.environment(one_machine=True) | {"PILOT_WORKER_SOCKETS": str(node.socket_path)}
         with node.log.open("ab") as output:
             return subprocess.Popen(shlex.split(command), env=environment, stdout=output, stderr=output)
 

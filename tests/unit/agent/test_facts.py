@@ -45,6 +45,8 @@ def test_the_interface_towards_the_coordinator() -> None:
 
 def test_threads_follow_the_jobs_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3,2")
-    assert facts.threads() == 3
+    assert facts.threads(2) == 3
     monkeypatch.setenv("OMP_NUM_THREADS", "all")
-    assert facts.threads() >= 1
+    cores = facts.threads(1)
+    assert cores >= 1
+    assert facts.threads(cores) == facts.threads(cores + 1) == 1
