@@ -145,9 +145,13 @@ def run(job: Job) -> None:
     main_module.__dict__.update(__file__=script, __builtins__=builtins)
     sys.modules["__main__"] = main_module
     _fresh_randomness_and_threads(job)
+    from pilot.train.ending import script_ended
+
     try:
         exec(compile(Path(script).read_bytes(), script, "exec"), main_module.__dict__)
-    except SystemExit:
+        script_ended()
+    except SystemExit as leaving:
+        script_ended(leaving)
         raise
     except BaseException as error:
         _show(error)

@@ -13,7 +13,7 @@ ALONE = Membership(generation=0, rank=0, size=1)
 
 
 class Alone:
-    """See :class:`~pilot.train.session.Group`."""
+    """See :class:`~pilot.train.group.Group`."""
 
     revision = 0
 
@@ -37,6 +37,16 @@ class Alone:
 
     def applied(self, words: Words, share: Share, metrics: Callable[[], dict[str, float]]) -> None:
         """Nobody needs to be told."""
+
+    def settle(self) -> None:
+        """Nothing changes."""
+
+    def gather(self, row: list[int]) -> list[list[int]]:
+        """One row."""
+        return [row]
+
+    def rested(self, seconds: float) -> None:
+        """Nobody asks how long a rescale takes."""
 
     def finish(self, metrics: Callable[[], dict[str, float]]) -> None:
         """Nobody needs to be told."""

@@ -43,7 +43,7 @@ from pilot.train.training import Training
 
 
 class Elastic:
-    """See the module, and :class:`~pilot.train.session.Group` for what the session uses.
+    """See the module, and :class:`~pilot.train.group.Group` for what the session uses.
 
     Parameters
     ----------
@@ -83,6 +83,7 @@ class Elastic:
         self._hanging_up: set[int] = set()
         self._held = NOTHING
         self._announced = False
+        self._agreed: tuple[Membership, Words] | None = None
         self._let_go: Membership | None = None
         self.revision = 0
 
@@ -130,18 +131,50 @@ class Elastic:
         return True
 
     def applied(self, words: Words, share: Share, metrics: Metrics) -> None:
-        """The safe point after an applied step: report, pause or switch if that was agreed, save if it is due."""
+        """Report an applied step."""
         group, position = self._regroup.current, self._training.position
         assert group is not None
         self._reporter.stepped(group, position.epoch, share, metrics)
+        self._agreed = group, words
+
+    def settle(self) -> None:
+        """The safe point after an applied step, when the script comes for the next one: pause or switch if that was
+        agreed, save if it is due.
+        """
+        agreement, self._agreed = self._agreed, None
+        if agreement is None or agreement[0] is not self._regroup.current:
+            return
+        group, words = agreement
         if words.pause:
             self._pause(group)
-            self.enter()
         elif generation := agreed(words.ready, words.squares, group.size):
             self._switch(group, generation)
-            self.enter()
         else:
             self._periodic.stepped(group, words)
+
+    def gather(self, row: list[int]) -> list[list[int]]:
+        """The rows of all ranks, between two steps; pause or switch instead if that is agreed in the same gather.
+
+        A switch waits for the next step, or for the epoch's end: there a newcomer does what the others did since.
+        """
+        self._attend(0.0)
+        group = self._regroup.current
+        if group is None:
+            raise Gone
+        ready_for = self._regroup.ready_for if self._training.at_end else 0
+        rows = self._gather(group, [ready_for, int(self._regroup.pause_asked), *row])
+        ready = {row[0] for row in rows}
+        if any(row[1] for row in rows):
+            self._pause(group)
+        elif len(ready) == 1 and ready != {0}:
+            self._switch(group, ready.pop())
+        else:
+            return [row[2:] for row in rows]
+        raise Gone
+
+    def rested(self, seconds: float) -> None:
+        """An evaluation took so long; it counts as no stall."""
+        self._reporter.rested(seconds)
 
     def finish(self, metrics: Metrics) -> None:
         """The script's loop is over: the leader says so; wait to be stopped, and regroup where a leader died before."""
@@ -256,11 +289,9 @@ class Elastic:
 
     def _share_state(self, group: Membership) -> int | None:
         """Steps 2 and 3 of the module's list; the step that the group resumes from, where nobody held a state."""
-        own = Holding(self._held, self._training.position.step, self._training.fingerprint())
-        self._link.channel(group.generation).send(Gather(own.row()))
-        gathered = self._answer(group.generation)
-        assert isinstance(gathered, Gathered)
-        spreading = who_spreads([Holding(*row) for row in gathered.rows])
+        position, met = self._training.position, self._training.minutes.count(self._training.place)
+        own = Holding(self._held, position.step, self._training.fingerprint(), position.epoch, met)
+        spreading = who_spreads([Holding(*row) for row in self._gather(group, own.row())])
         if spreading.fresh and group.rank == spreading.root:
             self._load(group.granted)
         if group.rank == spreading.root and spreading.takers:
@@ -268,6 +299,13 @@ class Elastic:
         elif spreading.takers:
             self._take(group.generation, spreading)
         return self._training.position.step if spreading.fresh else None
+
+    def _gather(self, group: Membership, row: list[int]) -> list[list[int]]:
+        """The rows of all ranks of ``group``, which must be in force."""
+        self._link.channel(group.generation).send(Gather(row))
+        gathered = self._answer(group.generation)
+        assert isinstance(gathered, Gathered)
+        return gathered.rows
 
     def _spread(self, generation: int, spreading: Spreading) -> None:
         packed = Packed(self._training.capture())

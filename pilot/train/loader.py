@@ -24,6 +24,15 @@ class Course(Protocol):
         changed.
         """
 
+    def align(self) -> None:
+        """Before a step: wait until all ranks are about to do it; this may change where they are."""
+
+    def epoch_is_over(self) -> None:
+        """The script gets no more batches in this epoch."""
+
+    def epoch_has(self, samples: int) -> None:
+        """How many samples an epoch has, as soon as that is known."""
+
     def begin(self, share: Share, batch: int) -> None:
         """The script gets micro-batch ``batch`` of ``share`` next; raises where it left out a ``session.step``."""
 
@@ -100,11 +109,13 @@ class Loader:
         while True:
             _, cursor, _, size, _ = self.course.where()
             if self.batching.over(cursor, self.length, size):
+                self.course.epoch_is_over()
                 return
             yield from self._as_planned()
 
     def _as_planned(self) -> Iterator[Any]:
         """Batches until the epoch's end, or until the session is not where the plan says."""
+        self.course.align()
         revision = self.course.where()[-1]
         for (share, number), batch in zip(self.planned(), self._batches, strict=True):
             self.course.begin(share, number)

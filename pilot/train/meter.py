@@ -39,6 +39,11 @@ class Meter:
         self._regrouping = False
         self._last_s = now_s
 
+    def rested(self, seconds: float) -> None:
+        """For so long now there was no step, for reasons of the script's own (an evaluation)."""
+        if self._last_s is not None:
+            self._last_s += seconds
+
     def samples_per_s(self) -> float | None:
         """Median rate of the last steps of this generation; None before there are any."""
         rates = [samples / seconds for seconds, samples in self._steps if seconds > 0]

@@ -62,6 +62,10 @@ class Reporter:
             self._report(group, self._untold.rows, metrics())
             self._untold = Ledger()
 
+    def rested(self, seconds: float) -> None:
+        """See :meth:`~pilot.train.meter.Meter.rested`."""
+        self._meter.rested(seconds)
+
     def finished(self, group: Membership, metrics: Metrics) -> None:
         """The loop ended: tell the whole ledger once more, so that the coordinator's proof has all of it."""
         rows = self._training.ledger.rows

@@ -3,72 +3,49 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, Protocol
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, default_collate
 
 from pilot.core.errors import UserError
-from pilot.train import rng
-from pilot.train.alone import Alone
+from pilot.train import ending, rng
 from pilot.train.control import Words
-from pilot.train.elastic import Elastic
+from pilot.train.evaluation import Evaluation, Function
 from pilot.train.exchange import Exchange
-from pilot.train.link import Link
+from pilot.train.joining import group_of
 from pilot.train.loader import Loader
 from pilot.train.lr import LearningRate
-from pilot.train.patience import Patience
+from pilot.train.meetings import Meetings
+from pilot.train.minutes import END_OF_EPOCH, STOP, Sums
 from pilot.train.regroup import Membership, Seat
-from pilot.train.reporter import Metrics
+from pilot.train.release import Released
 from pilot.train.sampler import Batching, Share, mix
-from pilot.train.saver import Saver
+from pilot.train.stream import Stream
 from pilot.train.training import Scheduler, Training
-
-
-class Group(Protocol):
-    """The ranks that train together, as the session sees them."""
-
-    revision: int
-    """Changes when the group does, and when a step is void."""
-
-    def enter(self) -> Membership:
-        """Be in a group; waits for one."""
-
-    def ring(self) -> None:
-        """A part of the step's gradients is full."""
-
-    def words(self, loss: float) -> Words:
-        """What this rank says with the step."""
-
-    def summed(self) -> bool:
-        """Whether the sums of this step came."""
-
-    def applied(self, words: Words, share: Share, metrics: Metrics) -> None:
-        """The safe point after a step; ``words`` are the sums."""
-
-    def finish(self, metrics: Metrics) -> None:
-        """The loop is over; returns when the worker is let go."""
 
 
 class Session:
     """An elastic training loop. Made by :func:`pilot.train.session`."""
 
-    def __init__(self, training: Training, seed: int) -> None:
+    def __init__(self, training: Training, seed: int, wire_dtype: str | None) -> None:
         self.seed = seed
         self._seat = Seat.of(os.environ)
         self._training = training
-        self._exchange = Exchange(training.parameters())
-        self._group: Group = self._make_group()
-        self._loader: Loader | None = None
+        self._exchange = Exchange(training.parameters(), wire_dtype)
+        self._group = group_of(os.environ, self._seat, training, self._exchange, self._resized)
+        self._meetings = Meetings(self._group, training)
+        self._loader: Loader | Stream | None = None
         self._share: Share | None = None
         self._member: Membership | None = None
         self._batch = 0
         self._stepped = True
-        self._loss = 0.0
+        self._loss: float | torch.Tensor = 0.0
         self._max_norm: float | None = None
+        self._stopping = False
         self._metrics: dict[str, float] = {}
 
     # --- what scripts use --------------------------------------------------------------------------------------------
@@ -126,27 +103,80 @@ class Session:
             group's size)
         options : of torch's ``DataLoader``
         """
-        if self._loader is not None:
-            raise UserError("a session has one training loader; use torch's DataLoader for other data")
+        self._has_no_loader()
         batching = Batching(batch_size, global_batch_size, micro_batch_size, drop_last, self._seat.size)
-        self._loader = Loader(self, dataset, batching, shuffle=shuffle, options=options)
-        # Whoever checks the ledger needs to know how many samples an epoch has.
-        self._metrics["epoch_samples"] = float(len(dataset))  # type: ignore[arg-type]
-        return self._loader
+        self._loader = loader = Loader(self, dataset, batching, shuffle=shuffle, options=options)
+        self.epoch_has(loader.length)
+        return loader
+
+    def stream(
+        self,
+        source: Iterable[Any],
+        batch_size: int | None = None,
+        *,
+        global_batch_size: int | None = None,
+        micro_batch_size: int | None = None,
+        drop_last: bool = False,
+        collate_fn: Callable[[list[Any]], Any] = default_collate,
+    ) -> Stream:
+        """The training loader, in place of :meth:`loader`, for samples that come one after the other.
+
+        Parameters
+        ----------
+        source : gives an epoch's samples in the same order whenever it is iterated over, on all nodes; it may have
+            ``from_cursor(n)``, which gives those from number n on, and ``set_epoch(n)``
+        batch_size, global_batch_size, micro_batch_size, drop_last : see :meth:`loader`
+        collate_fn : makes a batch of a list of samples
+        """
+        self._has_no_loader()
+        batching = Batching(batch_size, global_batch_size, micro_batch_size, drop_last, self._seat.size)
+        self._loader = stream = Stream(self, source, batching, collate_fn)
+        return stream
 
     def epochs(self, count: int, **measures: Callable[[], float]) -> Iterator[int]:
         """The epochs still to do of ``count``, from the current one on. At their end the trainer has finished.
 
         Parameters
         ----------
-        measures : called after each epoch, on each worker; reported under their names (``accuracy=...``)
+        measures : called after each epoch, on each worker; rank 0's values are reported under their names
+            (``accuracy=...``), and are what a scheduler gets
         """
         self._group.enter()
-        while (epoch := self._training.position.epoch) < count:
-            yield epoch
-            self.report(**{name: measure() for name, measure in measures.items()})
-            self._training.next_epoch()
+        while (position := self._training.position).epoch < count and not position.stopped:
+            self._meetings.here()
+            try:
+                yield position.epoch
+            except GeneratorExit:  # by break, or by an exception
+                ending.at_good_end(self._leave)
+                raise
+            self._end_epoch({name: float(measure()) for name, measure in measures.items()})
         self._group.finish(self._current_metrics)
+
+    def stop(self) -> None:
+        """Let this epoch be the last: :meth:`epochs` ends with it, on all ranks, whichever of them asks."""
+        self._stopping = True
+
+    def evaluate(
+        self, dataset: Dataset[Any], function: Function, batch_size: int = 256, **options: Any
+    ) -> dict[str, float]:
+        """A validation pass: the mean of what ``function`` gives, by name, over all of ``dataset``.
+
+        Each rank takes a part, so all of them call it, between two steps; all get the same. The model is in evaluation
+        mode, without gradients.
+
+        Parameters
+        ----------
+        dataset : map-style, with a length
+        function : takes a batch and gives values by name, each the mean over the batch (as torch's losses are)
+        batch_size : samples that a rank takes at once
+        options : of torch's ``DataLoader``
+        """
+        if self._share is not None:
+            raise UserError("session.evaluate belongs between two steps: after session.step, or outside the loop")
+        began_s = time.monotonic()
+        means = Evaluation(self._training.model, dataset, function, batch_size, options).run(self._meetings)
+        self._group.rested(time.monotonic() - began_s)
+        return means
 
     def step(self, loss: torch.Tensor | float | None = None) -> bool:
         """Call it where a plain loop calls ``optimizer.step()``, once for each batch of the loader.
@@ -161,7 +191,8 @@ class Session:
         share = self._open_share()
         weight = share.weight(self._batch)
         if loss is not None and weight:
-            self._loss += weight * (loss.item() if isinstance(loss, torch.Tensor) else loss)
+            # Not a number yet where it is on a GPU: that would wait for all of backward.
+            self._loss = self._loss + weight * (loss.detach() if isinstance(loss, torch.Tensor) else loss)
         if self._batch + 1 < len(share.batches):
             return False
         self._share = None
@@ -170,9 +201,10 @@ class Session:
             self._exchange.drop()
             self._member = None
             self._group.enter()
-            return False
-        self._apply(share, words)
-        return True
+        else:
+            self._apply(share, words)
+        self._meetings.here()
+        return words is not None
 
     def clip_grad_norm(self, max_norm: float) -> None:
         """In this step, scale the gradients (of the whole group) so that their norm is at most ``max_norm``."""
@@ -186,8 +218,24 @@ class Session:
 
     def where(self) -> tuple[int, int, int, int, int]:
         """See :class:`~pilot.train.loader.Course`."""
+        self._group.settle()
         group, position = self._group.enter(), self._training.position
         return position.epoch, position.cursor, group.rank, group.size, self._group.revision
+
+    def align(self) -> None:
+        """See :class:`~pilot.train.loader.Course`. Ends the script where the others have stopped."""
+        self._meetings.align()
+        if self._training.position.stopped:
+            self._group.finish(self._current_metrics)
+            raise Released
+
+    def epoch_is_over(self) -> None:
+        """See :class:`~pilot.train.loader.Course`."""
+        self._training.reached_end()
+
+    def epoch_has(self, samples: int) -> None:
+        """See :class:`~pilot.train.loader.Course`."""
+        self._metrics["epoch_samples"] = float(samples)  # whoever checks the ledger needs to know it
 
     def begin(self, share: Share, batch: int) -> None:
         """See :class:`~pilot.train.loader.Course`."""
@@ -216,7 +264,9 @@ class Session:
 
     def _sum(self) -> Words | None:
         """The sums over the group, None where it broke."""
-        words = self._group.words(self._loss)
+        if self._exchange.open:
+            self._exchange.flush()
+        words = self._group.words(float(self._loss))
         if self._exchange.open:
             self._exchange.finish(words)
         if not self._group.summed():
@@ -225,12 +275,27 @@ class Session:
 
     def _apply(self, share: Share, words: Words) -> None:
         if self._max_norm is not None:
-            norm = nn.utils.clip_grad_norm_(self._training.parameters(), self._max_norm)
-            self._metrics["grad_norm"] = float(norm)
+            self._metrics["grad_norm"] = self._training.clip(self._max_norm)
         self._training.apply(self._membership().generation, share)
         self._member = None
-        self._metrics |= {"loss": words.loss, "learning_rate": self._training.effective_rate()}
+        self._metrics |= {"loss": words.loss, "learning_rate": self._training.effective_rate}
         self._group.applied(words, share, self._current_metrics)
+
+    def _end_epoch(self, measured: Sums) -> None:
+        """The ranks agree that the epoch is over, on what was measured, and whether it was the last."""
+        stop = {STOP: 1.0} if self._stopping else {}
+        agreed = self._meetings.hold(END_OF_EPOCH, lambda rank, _ranks: stop | (measured if rank == 0 else {}))
+        self.report(**{name: value for name, value in (agreed or {}).items() if name != STOP})
+
+    def _leave(self) -> None:
+        """The script left the loop by ``break``, and has ended."""
+        self._stopping = True
+        self._end_epoch({})
+        self._group.finish(self._current_metrics)
+
+    def _has_no_loader(self) -> None:
+        if self._loader is not None:
+            raise UserError("a session has one training loader; use torch's DataLoader for other data")
 
     def _current_metrics(self) -> dict[str, float]:
         return dict(self._metrics)
@@ -248,20 +313,6 @@ class Session:
         nodes = batching.nodes(size) if batching.per_node is not None else 1
         self._training.rate = self._training.rate.resized(nodes, self._training.position.step)
 
-    def _make_group(self) -> Group:
-        environment = os.environ
-        if "PILOT_CONTROL_FD" not in environment:
-            return Alone(self._training)
-        trainer = environment["PILOT_TRAINER"]
-        link = Link(int(environment["PILOT_CONTROL_FD"]), Path(environment["PILOT_WORKER_SOCKET"]))
-        directory = Path(environment["PILOT_TRAINER_DIR"], "checkpoints")
-        saver = Saver(trainer, directory, int(environment["PILOT_CHECKPOINTS_KEPT"]), link.tell)
-        interval_s = float(environment["PILOT_CHECKPOINT_INTERVAL_S"])
-        patience = Patience(float(environment["PILOT_SILENT_S"]))
-        return Elastic(
-            trainer, self._seat, link, self._training, self._exchange, saver, interval_s, patience, self._resized
-        )
-
 
 def session(
     model: nn.Module,
@@ -269,8 +320,10 @@ def session(
     scheduler: Scheduler | None = None,
     *,
     schedule: str = "step",
+    scaler: torch.amp.GradScaler | None = None,
     lr_rule: str = "linear",
     warmup_steps: int = 0,
+    wire_dtype: str | None = None,
     seed: int = 0,
 ) -> Session:
     """Make a training loop elastic; see ``docs/elastic-script.md``.
@@ -281,10 +334,15 @@ def session(
     Parameters
     ----------
     model, optimizer, scheduler : as in a plain script; ``session.step`` steps the last two
-    schedule : whether the scheduler counts every ``step`` or every ``epoch``
+    schedule : whether the scheduler counts every ``step`` or every ``epoch``; for ``ReduceLROnPlateau`` the name of
+        the measure of ``session.epochs`` that it takes after each epoch
+    scaler : of the loss, for mixed precision: the script calls ``scaler.scale(loss).backward()``, the session the rest
     lr_rule : how the learning rate follows the group's size with a fixed batch per node: ``linear``, ``sqrt`` or
         ``none``
     warmup_steps : over which it follows
+    wire_dtype : ``bfloat16`` or ``float16``: float32 gradients travel between nodes as half the bytes, each rounded
+        before the sum and after it
     seed : of the order of samples, their augmentation and the ranks' generators
     """
-    return Session(Training(model, optimizer, scheduler, schedule, LearningRate(lr_rule, warmup_steps)), seed)
+    rate = LearningRate(lr_rule, warmup_steps)
+    return Session(Training(model, optimizer, scheduler, schedule, rate, scaler), seed, wire_dtype)

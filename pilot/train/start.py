@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from pilot.core.errors import UserError
 
@@ -13,16 +13,23 @@ NOTHING = -1
 @dataclass(frozen=True, slots=True)
 class Holding:
     """What a rank holds: a state after ``step``, last confirmed in ``generation`` (``NOTHING``: none yet), of which
-    model.
+    model. After that step come the ends of epochs, and ``met`` meetings in this one.
     """
 
     generation: int
     step: int
     fingerprint: int
+    epoch: int = 0
+    met: int = 0
+
+    @property
+    def progress(self) -> tuple[int, int, int, int]:
+        """What is compared."""
+        return self.generation, self.step, self.epoch, self.met
 
     def row(self) -> list[int]:
         """For the gather."""
-        return [self.generation, self.step, self.fingerprint]
+        return list(astuple(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +42,13 @@ class Spreading:
 
 
 def who_spreads(table: Sequence[Holding]) -> Spreading:
-    """The most advanced rank (of the newest generation, then of the highest step, then the lowest) gives to all
+    """The most advanced rank (of the newest generation, then of the highest step, ..., then the lowest) gives to all
     that differ.
     """
     if len({holding.fingerprint for holding in table}) > 1:
         raise UserError("the ranks of this trainer built different models: names, shapes or dtypes differ")
-    best = max((holding.generation, holding.step) for holding in table)
+    best = max(holding.progress for holding in table)
     fresh = best[0] == NOTHING
-    root = next(rank for rank, holding in enumerate(table) if (holding.generation, holding.step) == best)
-    takers = (rank for rank, h in enumerate(table) if rank != root and (fresh or (h.generation, h.step) != best))
+    root = next(rank for rank, holding in enumerate(table) if holding.progress == best)
+    takers = (rank for rank, holding in enumerate(table) if rank != root and (fresh or holding.progress != best))
     return Spreading(root, tuple(takers), fresh)

@@ -15,6 +15,7 @@ from pilot.core.errors import UserError
 from pilot.train import rng
 from pilot.train.ledger import Ledger
 from pilot.train.lr import LearningRate
+from pilot.train.minutes import END_OF_EPOCH, STOP, Entry, Minutes, Place, Sums
 from pilot.train.sampler import Share
 from pilot.train.state import copied
 
@@ -22,8 +23,8 @@ from pilot.train.state import copied
 class Scheduler(Protocol):
     """What is used of torch's learning-rate schedulers."""
 
-    def step(self) -> None:
-        """One step of the schedule."""
+    def step(self, *metrics: float) -> None:
+        """One step of the schedule; ``ReduceLROnPlateau`` takes what was measured."""
 
     def state_dict(self) -> dict[str, Any]:
         """Its state."""
@@ -47,7 +48,11 @@ class Position:
 
 
 class Training:
-    """Model, optimizer, scheduler, position, ledger, learning-rate factor, and the script's own ``user`` dict."""
+    """Model, optimizer, scheduler, loss scaler, position, ledger, what was agreed, learning-rate factor, and the
+    script's own ``user`` dict.
+
+    ``effective_rate`` is the learning rate of the last step, of the optimizer's first group.
+    """
 
     def __init__(
         self,
@@ -56,17 +61,27 @@ class Training:
         scheduler: Scheduler | None,
         schedule: str,
         rate: LearningRate,
+        scaler: torch.amp.GradScaler | None = None,
     ) -> None:
-        if schedule not in ("step", "epoch"):
-            raise UserError(f"schedule must be 'step' or 'epoch', got {schedule!r}")
-        self.model = model
+        _check_schedule(scheduler, schedule)
+        self.model: nn.Module = getattr(model, "_orig_mod", model)  # of torch.compile: the names as without it
         self.optimizer = optimizer
         self.scheduler = scheduler
         self._schedule = schedule
+        self.scaler = scaler
         self.rate = rate
         self.position = Position()
         self.ledger = Ledger()
+        self.minutes = Minutes()
         self.user: dict[str, Any] = {}
+        self._user_at_end: dict[str, Any] | None = None
+        self._user_taken: dict[str, Any] | None = None
+        self.effective_rate = 0.0
+
+    @property
+    def place(self) -> Place:
+        """Between which two steps it is."""
+        return self.position.epoch, self.position.step
 
     def fingerprint(self) -> int:
         """A number that ranks of one group share: of the names, shapes and dtypes of the model's tensors."""
@@ -83,35 +98,91 @@ class Training:
         return lambda path: path in names or path.startswith("optimizer/")
 
     def apply(self, generation: int, share: Share) -> None:
-        """Step the optimizer at the learning rate of this size, and account for the step's samples."""
-        self._step_optimizer(self.rate.factor(self.position.step))
+        """Step the optimizer at the learning rate of this size, and account for the step's samples.
+
+        Where the loss scaler finds a gradient that is not finite, which is then so on all ranks, the optimizer and the
+        scheduler are left out.
+        """
+        stepped = self._step_optimizer(self.rate.factor(self.position.step))
         position = self.position
         self.ledger.add(generation, position.epoch, position.step, share.cursor, share.cursor_end)
         position.step += 1
         position.cursor = share.cursor_end
         position.samples += share.total
-        if self.scheduler is not None and self._schedule == "step":
+        if self.scheduler is not None and self._schedule == "step" and stepped:
             self.scheduler.step()
 
-    def _step_optimizer(self, factor: float) -> None:
+    def clip(self, max_norm: float) -> float:
+        """Scale the gradients so that their norm is at most ``max_norm``; their norm before."""
+        if self.scaler is not None:
+            self.scaler.unscale_(self.optimizer)
+        return float(nn.utils.clip_grad_norm_(self.parameters(), max_norm))
+
+    def _step_optimizer(self, factor: float) -> bool:
         groups = self.optimizer.param_groups
         rates = [group["lr"] for group in groups]
         for group, rate in zip(groups, rates, strict=True):
             group["lr"] = rate * factor
-        self.optimizer.step()
+        self.effective_rate = float(groups[0]["lr"])
+        stepped = self._step_scaled(self.scaler) if self.scaler is not None else self._step_plain()
         for group, rate in zip(groups, rates, strict=True):
             group["lr"] = rate
+        return stepped
 
-    def effective_rate(self) -> float:
-        """The learning rate of the last step, of the optimizer's first group."""
-        return float(self.optimizer.param_groups[0]["lr"]) * self.rate.factor(max(self.position.step - 1, 0))
+    def _step_plain(self) -> bool:
+        self.optimizer.step()
+        return True
 
-    def next_epoch(self) -> None:
-        """The epoch is over."""
+    def _step_scaled(self, scaler: torch.amp.GradScaler) -> bool:
+        """It unscales where :meth:`clip` did not; and it shrinks exactly where it left the optimizer out."""
+        scale = scaler.get_scale()
+        scaler.step(self.optimizer)
+        scaler.update()
+        return scaler.get_scale() >= scale
+
+    @property
+    def at_end(self) -> bool:
+        """Whether the script does what belongs to the end of the epoch."""
+        return self._user_at_end is not None
+
+    def reached_end(self) -> None:
+        """The epoch has no more steps. Who takes over the state from now on does again what the script does here, so
+        it gets the script's values as they are now.
+        """
+        self._user_at_end = copied(self.user)
+
+    def caught_up(self) -> None:
+        """The script is where the state is. What it changed since it took the state over belongs to an earlier place,
+        and the others had done it already.
+        """
+        if self._user_taken is not None:
+            self._set_user(self._user_taken)
+
+    def _set_user(self, values: Mapping[str, Any]) -> None:
+        self.user.clear()
+        self.user.update(copied(values))
+        self._user_at_end = self._user_taken = None
+
+    def agree(self, topic: int, sums: Sums) -> None:
+        """The ranks met about ``topic``."""
+        if topic == END_OF_EPOCH:
+            self._next_epoch(sums)
+        else:
+            self.minutes.add(Entry(*self.place, topic, sums))
+
+    def _next_epoch(self, measured: Sums) -> None:
+        self._user_at_end = None
         self.position.epoch += 1
         self.position.cursor = 0
-        if self.scheduler is not None and self._schedule == "epoch":
+        self.position.stopped = STOP in measured
+        if self.scheduler is None or self._schedule == "step":
+            return
+        if self._schedule == "epoch":
             self.scheduler.step()
+        elif self._schedule in measured:
+            self.scheduler.step(measured[self._schedule])
+        elif not self.position.stopped:
+            raise UserError(f"the scheduler needs session.epochs(..., {self._schedule}=function), see schedule=")
 
     def capture(self) -> dict[str, Any]:
         """The state; its tensors are the living ones (see :func:`~pilot.train.state.copied`)."""
@@ -119,11 +190,13 @@ class Training:
             "position": asdict(self.position),
             "ledger": np.array(self.ledger.rows, np.int64).reshape(-1, 6),
             "learning_rate": self.rate.as_dict(),
-            "user": self.user,
+            "minutes": self.minutes.rows(),
+            "user": next(d for d in (self._user_at_end, self._user_taken, self.user) if d is not None),
             "rng": rng.capture(),
             "model": dict(self.model.state_dict()),
             "optimizer": self.optimizer.state_dict(),
             "scheduler": self.scheduler.state_dict() if self.scheduler is not None else {},
+            "scaler": self.scaler.state_dict() if self.scaler is not None else {},
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -132,9 +205,20 @@ class Training:
         self.optimizer.load_state_dict(copied(state["optimizer"]))
         if self.scheduler is not None:
             self.scheduler.load_state_dict(dict(state["scheduler"]))
+        if self.scaler is not None and state["scaler"]:
+            self.scaler.load_state_dict(dict(state["scaler"]))
         self.position = Position(**state["position"])
         self.ledger = Ledger(state["ledger"].tolist())
+        self.minutes = Minutes(state["minutes"])
         self.rate = LearningRate(**state["learning_rate"])
-        self.user.clear()
-        self.user.update(copied(state["user"]))
+        self._set_user(state["user"])
+        self._user_taken = copied(state["user"])
         rng.restore(state["rng"])
+
+
+def _check_schedule(scheduler: Scheduler | None, schedule: str) -> None:
+    plateau = isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
+    if plateau and schedule in ("step", "epoch"):
+        raise UserError("ReduceLROnPlateau needs a measure: schedule='loss' with session.epochs(n, loss=function)")
+    if not plateau and schedule not in ("step", "epoch"):
+        raise UserError(f"schedule must be 'step' or 'epoch', got {schedule!r}")

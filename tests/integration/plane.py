@@ -27,6 +27,7 @@ import psutil
 
 from launchers import hydra
 from pilot.io import wire
+from pilot.train.ending import script_ended
 
 DEADLINE_S = 60.0
 _Message = TypeVar("_Message")
@@ -313,3 +314,4 @@ def _work(command: list[str], environment: dict[str, str], control: socket.socke
     multiprocessing.set_start_method("fork", force=True)  # what a script under plain python has
     sys.argv = command
     runpy.run_path(command[0], run_name="__main__")
+    script_ended()

@@ -1,0 +1,110 @@
+"""A validation pass over all ranks, in rounds; after each the group may change, and nothing is done twice."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sized
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any, SupportsFloat, cast
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from pilot.core.errors import UserError
+from pilot.train.meetings import Meetings
+from pilot.train.minutes import Sums, total
+
+ROUND_BATCHES = 8
+"""Of a rank, between two chances to rescale or to pause: a few seconds at most, and little against what they cost."""
+
+Function = Callable[[Any], Mapping[str, SupportsFloat]]
+_SAMPLES = "samples of the pass"
+
+
+class Evaluation:
+    """One pass over ``dataset``.
+
+    Parameters
+    ----------
+    model : evaluated in its evaluation mode and without gradients
+    dataset : map-style, with a length
+    function : takes a batch and gives values by name, each the mean over the batch
+    batch_size : samples at once
+    options : of torch's ``DataLoader``
+    """
+
+    def __init__(
+        self, model: nn.Module, dataset: Dataset[Any], function: Function, batch_size: int, options: dict[str, Any]
+    ) -> None:
+        self._length = len(cast(Sized, dataset))
+        if batch_size < 1 or not self._length:
+            raise UserError(f"session.evaluate: {self._length} samples in batches of {batch_size} cannot be evaluated")
+        self._model, self._dataset, self._function = model, dataset, function
+        self._batch_size, self._options = batch_size, options
+        self._sums: Sums = {}
+        self._planned: tuple[int, int, int] | None = None
+        self._batches: Iterator[tuple[int, Any]] = iter(())
+
+    @property
+    def topic(self) -> int:
+        """A number for meetings that is the same on all ranks, and another one for other data or functions."""
+        what = getattr(self._function, "__qualname__", type(self._function).__qualname__)
+        return zlib.crc32(f"{what} {self._length} {self._batch_size}".encode())
+
+    def run(self, meetings: Meetings) -> dict[str, float]:
+        """The means over the dataset, the same on all ranks."""
+        while self._done < self._length:
+            agreed = meetings.hold(self.topic, self._round)
+            if agreed is None:  # the others are long past it: by ourselves
+                agreed = self._round(0, 1)
+            self._sums = total([self._sums, agreed])
+        samples = self._sums.pop(_SAMPLES)
+        return {name: value / samples for name, value in self._sums.items()}
+
+    @property
+    def _done(self) -> int:
+        return int(self._sums.get(_SAMPLES, 0))
+
+    def _round(self, number: int, ranks: int) -> Sums:
+        """The sums over the next piece of rank ``number``."""
+        start, stop, end = self._piece(self._done, number, ranks)
+        if self._planned != (self._done, number, ranks):
+            self._batches = self._load(number, ranks)
+        self._planned = (end, number, ranks)
+        count = -(-(stop - start) // self._batch_size)
+        with _evaluating(self._model), torch.no_grad():
+            return total(self._measured(size, batch) for size, batch in islice(self._batches, count))
+
+    def _measured(self, size: int, batch: Any) -> Sums:
+        values = {name: float(value) * size for name, value in self._function(batch).items()}
+        return values | {_SAMPLES: float(size)}
+
+    def _piece(self, done: int, number: int, ranks: int) -> tuple[int, int, int]:
+        """[start, stop) of rank ``number`` in the round that begins at ``done``, and where that round ends."""
+        samples = min(ranks * ROUND_BATCHES * self._batch_size, self._length - done)
+        return done + samples * number // ranks, done + samples * (number + 1) // ranks, done + samples
+
+    def _load(self, number: int, ranks: int) -> Iterator[tuple[int, Any]]:
+        """(samples, batch) of this and all later rounds, as if the group stayed as it is."""
+        batches: list[list[int]] = []
+        done = self._done
+        while done < self._length:
+            start, stop, done = self._piece(done, number, ranks)
+            cuts = range(start, stop, self._batch_size)
+            batches += [list(range(cut, min(cut + self._batch_size, stop))) for cut in cuts]
+        loader = DataLoader(self._dataset, batch_sampler=batches, **self._options)
+        return zip(map(len, batches), loader, strict=True)
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode; afterwards each module is in the mode that it was in."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True

@@ -1,0 +1,70 @@
+"""What the ranks of a trainer agreed on between two steps. It is part of the state, so that who comes later knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass
+from typing import Any
+
+END_OF_EPOCH = 1 << 32
+TRAINING = END_OF_EPOCH + 1
+"""What ranks meet about, beside evaluations, whose topics are smaller numbers."""
+
+STOP = "asked to stop"
+"""Among the sums at an epoch's end: how many ranks want no more of them."""
+
+Sums = dict[str, float]
+Place = tuple[int, int]
+"""(epoch, step): between which two steps the ranks meet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A meeting at (``epoch``, ``step``) about ``topic``: the sums by name of what the ranks brought."""
+
+    epoch: int
+    step: int
+    topic: int
+    sums: Sums
+
+    @property
+    def place(self) -> Place:
+        """Where it was held."""
+        return self.epoch, self.step
+
+
+class Minutes:
+    """The entries of the newest two places, in their order.
+
+    Two, because a rank that missed the end of a meeting may find the others one place on.
+    """
+
+    def __init__(self, entries: Iterable[Iterable[Any]] = ()) -> None:
+        self._entries = [Entry(*entry) for entry in entries]
+
+    def add(self, entry: Entry) -> None:
+        """The ranks agreed."""
+        self._entries.append(entry)
+        kept = sorted({entry.place for entry in self._entries})[-2:]
+        self._entries = [entry for entry in self._entries if entry.place in kept]
+
+    def of(self, place: Place, topic: int) -> list[Sums]:
+        """What was agreed on ``topic`` at ``place``."""
+        return [entry.sums for entry in self._entries if (entry.place, entry.topic) == (place, topic)]
+
+    def count(self, place: Place) -> int:
+        """How often the ranks agreed at ``place``."""
+        return sum(entry.place == place for entry in self._entries)
+
+    def rows(self) -> list[list[Any]]:
+        """For the state that travels."""
+        return [list(astuple(entry)) for entry in self._entries]
+
+
+def total(brought: Iterable[Sums]) -> Sums:
+    """The sums by name, in float64 and in the order given: the same on whoever has the same ``brought``."""
+    sums: Sums = {}
+    for one in brought:
+        for name, value in one.items():
+            sums[name] = sums.get(name, 0.0) + value
+    return sums

@@ -1,0 +1,103 @@
+"""The training loader of a stream: samples that come one after the other, in an order that every rank can read.
+
+Each rank reads the whole order and keeps its share of each step. It holds no more than that at a time: after a void
+step, or where another rank's state was taken over, it reads again from the cursor on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from torch.utils.data import default_collate
+
+from pilot.core.errors import UserError
+from pilot.train import rng
+from pilot.train.loader import Course
+from pilot.train.sampler import Batching, Share, mix
+
+_Kept = dict[int, Any]
+_END = object()
+
+
+class Stream:
+    """Iterate over it once per epoch, as over a ``DataLoader``.
+
+    Parameters
+    ----------
+    course : the session
+    source : gives an epoch's samples in the same order each time it is iterated over. Where it has
+        ``from_cursor(n)``, that gives the samples from number ``n`` on (else the first ``n`` are read and left out);
+        where it has ``set_epoch(n)``, it is told the epoch before.
+    batching : how many samples a step takes
+    collate_fn : makes a batch of a list of samples
+    """
+
+    def __init__(
+        self,
+        course: Course,
+        source: Iterable[Any],
+        batching: Batching,
+        collate_fn: Callable[[list[Any]], Any] = default_collate,
+    ) -> None:
+        if iter(source) is source:
+            raise UserError(
+                "session.stream: the source can be read only once; give it an object whose __iter__ begins anew"
+            )
+        self.course = course
+        self.batching = batching
+        self._source = source
+        self._collate = collate_fn
+        self._samples: Iterator[Any] = iter(())
+        self._reads: tuple[int, int] | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        """The rest of the current epoch; see :class:`~pilot.train.loader.Loader`."""
+        while True:
+            self.course.align()
+            epoch, cursor, rank, size, revision = self.course.where()
+            end, kept = self._read(epoch, cursor, rank, size)
+            if self.batching.over(cursor, end, size):
+                self.course.epoch_is_over()
+                return
+            share = self.batching.share(cursor, end, rank, size)
+            yield from self._step(share, kept, revision)
+
+    def _step(self, share: Share, kept: _Kept, revision: int) -> Iterator[Any]:
+        for number, (start, stop) in enumerate(share.batches):
+            self.course.begin(share, number)
+            yield self._collate([kept[position] for position in range(start, stop)])
+            if self.course.where()[-1] != revision:
+                return
+
+    def _read(self, epoch: int, cursor: int, rank: int, size: int) -> tuple[int, _Kept]:
+        """Where the step at ``cursor`` ends, and those of its samples that this rank may need."""
+        if self._reads != (epoch, cursor):
+            self._samples = self._open(epoch, cursor)
+        start, stop, filler = self._wanted(cursor, rank, size)
+        kept: _Kept = {}
+        end = cursor
+        while end < cursor + self.batching.full(size):
+            rng.seed_all(mix(self.course.seed, epoch, end))
+            sample = next(self._samples, _END)
+            if sample is _END:
+                self.course.epoch_has(end)
+                break
+            if start <= end < stop or end < filler:
+                kept[end] = sample
+            end += 1
+        self._reads = (epoch, end)
+        return end, kept
+
+    def _wanted(self, cursor: int, rank: int, size: int) -> tuple[int, int, int]:
+        """[start, stop) of this rank in a full step, and where the batch ends that ranks without samples get."""
+        one, before, after = (self.batching.quota_before(r, size) for r in (1, rank, rank + 1))
+        return cursor + before, cursor + after, cursor + min(one, self.batching.micro or one)
+
+    def _open(self, epoch: int, cursor: int) -> Iterator[Any]:
+        if hasattr(self._source, "set_epoch"):
+            self._source.set_epoch(epoch)
+        if hasattr(self._source, "from_cursor"):
+            return iter(self._source.from_cursor(cursor))
+        return islice(self._source, cursor, None)
