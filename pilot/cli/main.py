@@ -100,10 +100,6 @@ def run(arguments: list[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo("pilot: interrupted", err=True)
         return INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read our output (head, less) has had enough; Python would complain once more at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except Exception:
         click.echo(f"pilot: this is a bug of ours; what happened is in {_crash_log()}", err=True)
         return 1

@@ -43,14 +43,13 @@ def write(path: Path, connection: Connection) -> None:
 def load(path: Path) -> Connection:
     """Read the file; :class:`UserError` where it is missing, another user's, open to others, or malformed."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        with path.open("rb") as file:
+            _check_private(path, os.fstat(file.fileno()))
+            return _decode(path, file.read())
     except FileNotFoundError:
         raise UserError(f"no connection file {path}; is the coordinator up? (pilot up)") from None
     except OSError as error:
         raise UserError(f"cannot read the connection file {path}: {error.strerror}") from None
-    with os.fdopen(descriptor, "rb") as file:
-        _check_private(path, os.fstat(descriptor))
-        return _decode(path, file.read())
 
 
 def _check_private(path: Path, status: os.stat_result) -> None:

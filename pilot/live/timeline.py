@@ -26,6 +26,7 @@ class Fate(StrEnum):
     JOINED = "joined"
     NOTICE = "notice"
     GONE = "gone after notice"
+    RELEASED = "gone because we let it go"
     LOST = "lost without notice"
 
 
@@ -65,11 +66,13 @@ def timeline(decisions: Iterable[Decision], core: Coordinator) -> Timeline:
     nodes: dict[NodeId, None] = {}
     spans: list[Span] = []
     marks: list[Mark] = []
+    noticed: set[NodeId] = set()
     now_s = 0.0
     for decision in decisions:
         now_s = decision.now_s
         if isinstance(decision.event, PoolChanged):
-            marks += _marks(core, decision.event, now_s)
+            noticed.update(decision.event.leaving)
+            marks += _marks(core, decision.event, now_s, noticed)
         core.handle(now_s, decision.event)
         current = {node: _use(core, node) for node in core.pool.nodes}
         nodes.update(dict.fromkeys(current))
@@ -104,8 +107,13 @@ def _close(
     return ended
 
 
-def _marks(core: Coordinator, event: PoolChanged, now_s: float) -> list[Mark]:
+def _marks(core: Coordinator, event: PoolChanged, now_s: float, noticed: set[NodeId]) -> list[Mark]:
     marks = [Mark(n, now_s, Fate.JOINED) for n in event.joined if n not in core.pool]
     marks += [Mark(n, now_s, Fate.NOTICE) for n in event.leaving if n in core.pool and n not in core.pool.leaving]
-    gone = [n for n in event.lost if n in core.pool]
-    return marks + [Mark(n, now_s, Fate.GONE if n in core.pool.leaving else Fate.LOST) for n in gone]
+    return marks + [Mark(n, now_s, _end(core, n, noticed)) for n in event.lost if n in core.pool]
+
+
+def _end(core: Coordinator, node: NodeId, noticed: set[NodeId]) -> Fate:
+    if node in noticed:
+        return Fate.GONE
+    return Fate.RELEASED if core.draining or node in core.pool.leaving else Fate.LOST

@@ -41,6 +41,13 @@ def test_an_option_that_is_not_there(refused: Refused) -> None:
     assert "No such option '--max-node'" in refused("submit", "--max-node", "4", TRAIN).replace("--max-nodes", "")
 
 
+def test_a_folder_where_a_file_belongs(refused: Refused, tmp_path: Path) -> None:
+    assert "Is a directory" in refused("agent", "--connection", tmp_path)
+    assert "Is a directory" in refused("submit", tmp_path)
+    (tmp_path / "file").touch()
+    assert "cannot make the folder" in refused("demo", "--out", tmp_path / "file" / "demo")
+
+
 def test_an_agent_without_its_interpreter(refused: Refused, tmp_path: Path) -> None:
     said = refused("agent", "--connection", tmp_path / "connection.json", "--python", tmp_path / "python")
     assert f"no interpreter {tmp_path}/python" in said
@@ -93,7 +100,7 @@ def test_a_port_in_use(refused: Refused, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         file = tmp_path / "e2e.py"
-        file.write_text(SITE.format(orphan_s=20).replace('name="e2e",', f'name="e2e", port={port},'))
+        file.write_text(SITE.format(orphan_s=20, ranks=1).replace('name="e2e",', f'name="e2e", port={port},'))
         said = refused("up", "--site", file, "--run-dir", tmp_path / "run")
     assert f"127.0.0.1:{port}" in said
     assert "in use" in said

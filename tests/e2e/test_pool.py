@@ -129,6 +129,7 @@ def test_an_edited_script_is_refused_for_newcomers(pool: Pool, tmp_path: Path) -
     trainer = pool.trainer(name)
     assert trainer["phase"] == "finished"
     assert trainer["rescales_up"] == 0
+    assert any("takes no more nodes" in remark and "was edited" in remark for remark in trainer["remarks"])
 
 
 def test_a_killed_coordinator_is_noticed_and_the_agents_leave_nothing(pool: Pool) -> None:

@@ -32,7 +32,7 @@ def command(site: str, out: Path | None, epochs: int | None, as_json: bool) -> i
     from pilot.cli.demo.report import judge, show, write
 
     folder = (out or Path("out") / time.strftime("demo-%Y%m%d-%H%M%S")).absolute()
-    console = Console(stderr=as_json, highlight=False)
+    console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     report = judge(play(console, folder, site, epochs))
     picture = write(report)
     if as_json:

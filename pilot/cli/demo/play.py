@@ -62,7 +62,10 @@ class Run:
 def play(console: Console, folder: Path, site: str, epochs: int | None) -> Run:
     """Run the demo in ``folder``; whatever happens, nothing is left running."""
     examples = find_examples()
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make the folder {folder} for the results: {error.strerror}") from None
     run = Run(
         folder,
         folder / "run",

@@ -120,7 +120,8 @@ def _trainers(trainers: list[Plain]) -> Table:
         "stall": lambda t: f"{t['longest_stall_s']:.2f} s",
     }
     caption = "grew, shrank: rescales by plan; preempted, killed: nodes; lost, redone: steps; stall: the longest"
-    table = Table(box=None, pad_edge=False, header_style="bold", caption=caption, caption_justify="left")
+    table = Table(box=None, pad_edge=False, collapse_padding=True, header_style="bold")
+    table.caption, table.caption_justify = caption, "left"
     for name in columns:
         table.add_column(name, justify="left" if name == "trainer" else "right")
     for trainer in trainers:

@@ -2,7 +2,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from pilot.core.coordinator import Coordinator
-from pilot.core.events import Event, PoolChanged, TrainerSubmitted
+from pilot.core.events import DrainRequested, Event, PoolChanged, TrainerSubmitted
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.spec import TrainerSpec
 from pilot.io.journal import Decision
@@ -58,6 +58,15 @@ def test_marks_tell_notice_from_loss() -> None:
         Mark(NodeId("n2"), pool[2], Fate.GONE),
         Mark(NodeId("n1"), pool[3], Fate.LOST),
     )
+
+
+def test_a_node_that_goes_at_a_drain_is_neither_preempted_nor_lost() -> None:
+    world = World()
+    world.nodes = [NodeId("n1")]
+    world.send(PoolChanged(joined=tuple(world.nodes)))
+    world.send(DrainRequested("pilot down"))
+    world.lose([NodeId("n1")])
+    assert [mark.fate for mark in of(world).marks] == [Fate.JOINED, Fate.RELEASED]
 
 
 def test_the_picture_is_a_png(tmp_path: Path) -> None:
