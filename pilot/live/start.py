@@ -71,7 +71,10 @@ def open_pool(rundir: RunDir, site: Site, settings: Settings) -> Pool:
             log.warning("%s", contents.warning)
         decisions = list(contents.decisions)
         if decisions and not any(isinstance(decision.event, DrainRequested) for decision in decisions):
-            return _earlier_pool(rundir, contents)
+            pool = _earlier_pool(rundir, contents)
+            if pool.settings != settings:
+                log.warning("this pool keeps the settings that it began with: %s", pool.settings)
+            return pool
         log.info("the earlier pool was shut down; its journal and trainers are in %s", rundir.set_aside())
     name = f"{site.name}-{secrets.token_hex(3)}"
     return Pool(name, secrets.token_urlsafe(32), Keys.make(), site.port, settings, None)
