@@ -22,7 +22,12 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 @click.group("checkpoint")
 def command() -> None:
-    """Look at a trainer's checkpoints. The format: docs/checkpoint-format.md."""
+    """Look at a trainer's checkpoints. The format: docs/checkpoint-format.md.
+
+    \b
+    Example:
+      pilot checkpoint verify ~/.local/state/pilot/local/trainers/vit/checkpoints
+    """
 
 
 @command.command("ls")
