@@ -26,11 +26,15 @@ def command(run_dir: Path | None, limit_s: float, as_json: bool) -> None:
     from pilot.agent import home
 
     root = find_run_dir(run_dir)
+    log = root / "coordinator.log"
+    begin = log.stat().st_size if log.exists() else 0
     nodes = ask(root, "down")["nodes"]
     if not as_json:
         click.echo(f"draining {nodes} nodes of {root}")
     wait_until_gone(root, limit_s)
     home.sweep()
+    if errors := errors_since(log, begin):
+        raise PilotError(f"the coordinator has ended, but: {'; '.join(errors)}; its log is {log}")
     told = {"run_dir": str(root), "nodes": nodes}
     click.echo(json.dumps(told) if as_json else "down: trainers are saved, nothing is left")
 
@@ -48,3 +52,10 @@ def wait_until_gone(root: Path, limit_s: float) -> None:
                 transient=True,
             )
         time.sleep(0.1)
+
+
+def errors_since(log: Path, begin: int) -> list[str]:
+    """What the coordinator logged as errors from byte ``begin`` of its log on: jobs that it could not cancel, a bug."""
+    text = log.read_bytes()[begin:].decode(errors="replace") if log.exists() else ""
+    rows = [line.split(maxsplit=4) for line in text.splitlines()]
+    return [row[4] for row in rows if len(row) == 5 and row[2] in ("ERROR", "CRITICAL")]
