@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
-from pilot.cli.pool import ask, find_run_dir, json_option, run_dir_option
+from pilot.cli.pool import ask, find_run_dir, json_option, run_dir_option, to_json
 
 
 @click.command("cancel")
@@ -22,4 +21,4 @@ def command(trainer: str, run_dir: Path | None, as_json: bool) -> None:
       pilot cancel vit
     """
     told = ask(find_run_dir(run_dir), "cancel", trainer=trainer)
-    click.echo(json.dumps(told) if as_json else f"{told['trainer']} is {told['phase']}")
+    click.echo(to_json(told) if as_json else f"{told['trainer']} is {told['phase']}")

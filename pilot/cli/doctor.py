@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from pilot.cli.pool import json_option, run_dir_option
+from pilot.cli.pool import json_option, run_dir_option, to_json
 
 if TYPE_CHECKING:
     from pilot.live.finding import Finding
@@ -54,7 +53,7 @@ def command(site: str, run_dir: Path | None, pilots: int | None, limit_s: float,
             _print(finding)
     if as_json:
         rows = [{"check": f.check, "grade": f.grade, "seen": f.seen, "remedy": f.remedy} for f in findings]
-        click.echo(json.dumps(rows, indent=2))
+        click.echo(to_json(rows))
     return 1 if any(finding.grade == "fail" for finding in findings) else 0
 
 

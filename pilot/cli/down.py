@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 
 import click
 
-from pilot.cli.pool import ask, find_run_dir, json_option, run_dir_option
+from pilot.cli.pool import ask, find_run_dir, json_option, run_dir_option, to_json
 from pilot.core.errors import PilotError
 
 
@@ -36,7 +35,7 @@ def command(run_dir: Path | None, limit_s: float, as_json: bool) -> None:
     if errors := errors_since(log, begin):
         raise PilotError(f"the coordinator has ended, but: {'; '.join(errors)}; its log is {log}")
     told = {"run_dir": str(root), "nodes": nodes}
-    click.echo(json.dumps(told) if as_json else "down: trainers are saved, nothing is left")
+    click.echo(to_json(told) if as_json else "down: trainers are saved, nothing is left")
 
 
 def wait_until_gone(root: Path, limit_s: float) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import click
 
-from pilot.cli.pool import ask, find_run_dir, json_option, run_dir_option
+from pilot.cli.pool import ask, find_run_dir, json_option, run_dir_option, to_json
 
 
 @click.command("explain")
@@ -24,7 +23,7 @@ def command(trainer: str, run_dir: Path | None, as_json: bool) -> None:
     """
     told = ask(find_run_dir(run_dir), "explain", trainer=trainer)
     if as_json:
-        click.echo(json.dumps(told))
+        click.echo(to_json(told))
         return
     from pilot.cli.show import console
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
-from pilot.cli.pool import ask, find_run_dir, json_option, run_dir_option
+from pilot.cli.pool import ask, find_run_dir, json_option, run_dir_option, to_json
 
 
 @click.command("ls")
@@ -22,7 +21,7 @@ def command(run_dir: Path | None, as_json: bool) -> None:
     """
     trainers = ask(find_run_dir(run_dir), "list")
     if as_json:
-        click.echo(json.dumps(trainers))
+        click.echo(to_json(trainers))
         return
     from pilot.cli.show import console, trainer_table
 

@@ -36,6 +36,13 @@ def json_option(function: Function) -> Function:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
 
 
+def to_json(value: Any) -> str:
+    """What ``--json`` prints. A number that is none (the loss of a training that diverged) becomes ``null``."""
+    import msgspec
+
+    return msgspec.json.format(msgspec.json.encode(value)).decode()
+
+
 def find_run_dir(given: Path | None) -> Path:
     """``given``, or the run directory of the only pool of this user that is up."""
     if given is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from rich.table import Table
 
 from launchers.batch import batch_script
 from launchers.steps import agent_command
+from pilot.cli.pool import to_json
 from pilot.cli.show import console
 from pilot.core.errors import PilotError, SiteError
 from pilot.io.rundir import RunDir, default_path
@@ -34,7 +34,7 @@ def command(context: click.Context, as_json: bool) -> None:
     """
     if context.invoked_subcommand is None:
         rows = [_row(name, path) for name, path in list_sites().items()]
-        click.echo(json.dumps(rows, indent=2)) if as_json else _print_table(rows)
+        click.echo(to_json(rows)) if as_json else _print_table(rows)
 
 
 @command.command()
@@ -58,7 +58,7 @@ def show(site: str, own_script: bool, as_json: bool) -> None:
         agent = agent_command(loaded.site, str(rundir.connection))
         script = PilotProvider(loaded, rundir.pilots).script(agent, "pilot")
     if as_json:
-        click.echo(json.dumps({"path": str(loaded.path), "site": loaded.site.model_dump(), "script": script}, indent=2))
+        click.echo(to_json({"path": str(loaded.path), "site": loaded.site.model_dump(), "script": script}))
     else:
         click.echo(script.rstrip())
         for remark in _remarks(loaded.site):
@@ -77,7 +77,7 @@ def check(file: str, as_json: bool) -> int:
     """
     mistakes = site_mistakes(file)
     if as_json:
-        click.echo(json.dumps({"file": file, "mistakes": mistakes}, indent=2))
+        click.echo(to_json({"file": file, "mistakes": mistakes}))
     elif mistakes:
         for mistake in mistakes:
             click.echo(mistake if Path(file).name in mistake else f"{file}: {mistake}", err=True)

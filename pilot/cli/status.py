@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
-from pilot.cli.pool import ask, find_run_dir, json_option, run_dir_option
+from pilot.cli.pool import ask, find_run_dir, json_option, run_dir_option, to_json
 
 
 @click.command("status")
@@ -22,7 +21,7 @@ def command(run_dir: Path | None, as_json: bool) -> None:
     """
     status = ask(find_run_dir(run_dir), "status")
     if as_json:
-        click.echo(json.dumps(status))
+        click.echo(to_json(status))
         return
     from pilot.cli.show import console, status_view
 

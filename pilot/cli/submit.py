@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import click
 
-from pilot.cli.pool import ask, find_run_dir, json_option, run_dir_option
+from pilot.cli.pool import ask, find_run_dir, json_option, run_dir_option, to_json
 from pilot.core.errors import UserError
 
 
@@ -57,7 +56,7 @@ def command(
         submission["curve"] = _points(curve)
     check_sizes(planning.get("min_nodes"), planning.get("max_nodes"))
     told = ask(find_run_dir(run_dir), "submit", **submission)
-    click.echo(json.dumps(told) if as_json else f"submitted {told['trainer']}; its files: {told['directory']}")
+    click.echo(to_json(told) if as_json else f"submitted {told['trainer']}; its files: {told['directory']}")
 
 
 def launch(script: Path, arguments: list[str], python: str, names: tuple[str, ...]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from typing import Any
 
 import click
 
-from pilot.cli.pool import ask, json_option, run_dir_option
+from pilot.cli.pool import ask, json_option, run_dir_option, to_json
 from pilot.core.errors import PilotError, UserError
 
 START_LIMIT_S = 600.0
@@ -54,7 +53,7 @@ def command(run_dir: Path | None, site: str, foreground: bool, as_json: bool, **
         os.execv(arguments[0], arguments)
     told = start(root, arguments)
     if as_json:
-        click.echo(json.dumps(told))
+        click.echo(to_json(told))
     else:
         click.echo(f"pool {told['coordinator']} on site {told['site']} is up at {told['endpoint']}; files: {root}")
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 
 import click
 
-from pilot.cli.pool import ENDED, REPLY_TIMEOUT_S, ask, find_run_dir, json_option, run_dir_option
+from pilot.cli.pool import ENDED, REPLY_TIMEOUT_S, ask, find_run_dir, json_option, run_dir_option, to_json
 from pilot.core.errors import PilotError
 
 
@@ -32,7 +31,7 @@ def command(trainers: tuple[str, ...], limit_s: float | None, run_dir: Path | No
             break
         if deadline is not None and time.monotonic() > deadline:
             raise PilotError(f"still not ended after {limit_s:g} s: {_line(phases)}", transient=True)
-    click.echo(json.dumps(phases) if as_json else _line(phases))
+    click.echo(to_json(phases) if as_json else _line(phases))
     return 0 if all(phase == "finished" for phase in phases.values()) else 1
 
 

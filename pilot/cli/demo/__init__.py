@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 
 import click
 
-from pilot.cli.pool import json_option
+from pilot.cli.pool import json_option, to_json
 
 
 @click.command("demo")
@@ -36,7 +35,7 @@ def command(site: str, out: Path | None, epochs: int | None, as_json: bool) -> i
     report = judge(play(console, folder, site, epochs))
     picture = write(report)
     if as_json:
-        click.echo(json.dumps(report.plain(), indent=2))
+        click.echo(to_json(report.plain()))
     else:
         show(console, report, picture)
     return 0 if report.passed else 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pilot.cli.demo.play import TRAINERS, Run
+from pilot.cli.pool import to_json
 from pilot.cli.show import number
 from pilot.core.ids import TrainerId
 from pilot.core.ledger import Verdict
@@ -80,7 +80,7 @@ def write(report: Report) -> Path:
     """``report.json`` and the picture; where the picture is."""
     picture = report.run.folder / "nodes.png"
     draw(report.timeline, picture)
-    (report.run.folder / "report.json").write_text(json.dumps(report.plain(), indent=2) + "\n")
+    (report.run.folder / "report.json").write_text(to_json(report.plain()) + "\n")
     return picture
 
 

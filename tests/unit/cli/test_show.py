@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import math
 from typing import Any
 
 import pytest
 
+from pilot.cli.pool import to_json
 from pilot.cli.show import console, status_view
 
 TRAINER: dict[str, Any] = {
@@ -58,3 +61,7 @@ def test_all_of_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_one_copies_is_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     console().print(status_view(STATUS), crop=False)
     assert "/a/long/path" * 20 in capsys.readouterr().out
+
+
+def test_json_has_null_for_a_loss_that_diverged() -> None:
+    assert json.loads(to_json([{**TRAINER, "metrics": {"loss": math.nan}}]))[0]["metrics"] == {"loss": None}
