@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from pilot.cli.numbers import FiniteRange
+from pilot.core.pool import NODE_ORDERS
+from pilot.planners import NAMES, SOLVERS
 
 if TYPE_CHECKING:
     from pilot.sim.sweep import Case, Replay
@@ -22,10 +27,20 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def _number(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise ValueError("give a finite number, 0 or more")
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise ValueError("give a finite number, 0 or more, or several with commas between them")
     return value
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError("give a whole number, or several with commas between them") from None
 
 
 def _choice(*names: str) -> Callable[[str], str]:
@@ -55,8 +70,8 @@ def _sweep(
 @click.argument("events", type=FILE, required=False)
 @click.option("--trainers", type=FILE, help="CSV of the trainers.")
 @click.option("--curves", type=FILE, help="JSON of their scaling curves.")
-@_sweep("--planner", "planner", str, "NAMES", "milp, dp, equal-share or milp-nodes.", default="milp")
-@_sweep("--solver", "solver", str, "NAMES", "cbc, glpk or highs.", default="cbc")
+@_sweep("--planner", "planner", _choice(*NAMES), "NAMES", "milp, dp, equal-share or milp-nodes.", default="milp")
+@_sweep("--solver", "solver", _choice(*SOLVERS), "NAMES", "cbc, glpk or highs.", default="cbc")
 @_sweep(
     "--objective",
     "objective",
@@ -66,10 +81,10 @@ def _sweep(
     default="given",
 )
 @_sweep("--t-fwd", "t_fwd_s", _number, "SECONDS", "Forward-looking time.", default="120")
-@_sweep("--max-parallel", "max_parallel", int, "COUNTS", "Trainers at once (Pj_max).", default="10")
+@_sweep("--max-parallel", "max_parallel", _whole, "COUNTS", "Trainers at once (Pj_max).", default="10")
 @_sweep("--rescale-scale", "rescale_scale", _number, "FACTORS", "Multiply rescale costs.", default="1")
 @_sweep("--solver-latency", "solver_latency_s", _number, "SECONDS", "A plan comes so late.", default="0")
-@_sweep("--node-order", "node_order", str, "NAMES", "hostname or join.", default="hostname")
+@_sweep("--node-order", "node_order", _choice(*NODE_ORDERS), "NAMES", "hostname or join.", default="hostname")
 @_sweep(
     "--accounting",
     "accounting",
@@ -86,9 +101,9 @@ def _sweep(
     "at-node-events: completions and arrivals wait for the next change of the pool, as in the authors' replay code.",
     default="at-once",
 )
-@_sweep("--on-curve", "on_curve", int, "INDICES", "Put all trainers on this curve of the curves file.", default=None)
-@click.option("--hours", type=click.FloatRange(min=0, min_open=True), help="Replay so long (default: the whole trace).")
-@click.option("--solve-limit-s", type=click.FloatRange(min=0, min_open=True), default=10.0, show_default=True)
+@_sweep("--on-curve", "on_curve", _whole, "INDICES", "Put all trainers on this curve of the curves file.", default=None)
+@click.option("--hours", type=FiniteRange(min=0, min_open=True), help="Replay so long (default: the whole trace).")
+@click.option("--solve-limit-s", type=FiniteRange(min=0, min_open=True), default=10.0, show_default=True)
 @click.option("--processes", type=click.IntRange(min=1), help="Replays at once (default: one per CPU).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; the same replay prints the same bytes.")
 @click.option("--report", type=click.Path(file_okay=False, path_type=Path), help="Write an HTML page with plots here.")
@@ -123,10 +138,13 @@ def command(
     if events is None or trainers is None or curves is None:
         raise click.UsageError("give EVENTS, --trainers and --curves, or --journal")
     from pilot.io.objectives import load_objective
+    from pilot.sim.report import make_directory
     from pilot.sim.sweep import Inputs, run_sweep
 
     inputs = Inputs(events, trainers, curves, None if hours is None else hours * 3600)
     cases = _cases(swept)
+    if report is not None:
+        make_directory(report)
     with _progress(len(cases)) as progress:
         at_once = min(len(cases), processes or os.cpu_count() or 1)
         replays = run_sweep(inputs, cases, load_objective, solve_limit_s, at_once, progress)
@@ -183,9 +201,9 @@ def _label(replay: Replay, names: Sequence[str]) -> str:
 def _as_dict(replay: Replay) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from pilot.sim.metrics import STATIC_WORK
+    from pilot.sim.metrics import U_IN_WORDS
 
-    compared = {"static_work_is": STATIC_WORK.format(unit=replay.summary.unit)}
+    compared = {"efficiency_is": U_IN_WORDS.format(unit=replay.summary.unit)}
     return {"case": asdict(replay.case)} | replay.summary.as_dict() | compared
 
 
@@ -223,7 +241,7 @@ def _run_time_row(replay: Replay, curves: Sequence[int]) -> dict[str, str]:
 
 
 def _print(replays: Sequence[Replay], names: Sequence[str]) -> None:
-    from pilot.sim.metrics import STATIC_WORK
+    from pilot.sim.metrics import U_IN_WORDS
 
     if not replays:
         return
@@ -231,7 +249,7 @@ def _print(replays: Sequence[Replay], names: Sequence[str]) -> None:
     curves = sorted({row.curve for replay in replays for row in replay.summary.run_times})
     _print_table(_rows(replays, names))
     for unit in dict.fromkeys(replay.summary.unit for replay in replays):
-        click.echo(STATIC_WORK.format(unit=unit) + "\n")
+        click.echo(U_IN_WORDS.format(unit=unit) + "\n")
     click.echo("Mean work per change of the pool that rescaling and preemption cost:")
     _print_table([label | _cost_row(replay) for label, replay in zip(labels, replays, strict=True)])
     if len(curves) > 1:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pilot.cli.numbers import FiniteRange
+
 if TYPE_CHECKING:
     from pilot.core.ids import NodeId
     from pilot.traces.events import Change
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 FILE = click.Path(dir_okay=False, path_type=Path)
 HANDOVER = click.option(
     "--handover-s",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     default=60.0,
     show_default=True,
     help="A gap between two jobs shorter than this is no idle time.",
@@ -61,9 +63,9 @@ def stats(events: Path, nodes: int | None, plot: Path | None, as_json: bool) -> 
 @click.argument("output", type=FILE)
 @click.option("--like", type=FILE, help="Resample this trace (circular block bootstrap).")
 @click.option("--published", type=click.Choice(["summit", "theta", "mira"]), help="Draw from FreeTrain's Table 1.")
-@click.option("--hours", type=click.FloatRange(min=0, min_open=True), default=168.0, show_default=True)
+@click.option("--hours", type=FiniteRange(min=0, min_open=True), default=168.0, show_default=True)
 @click.option("--nodes", type=click.IntRange(min=1), help="Nodes of the machine (default: as the source).")
-@click.option("--block-hours", type=click.FloatRange(min=0, min_open=True), default=12.0, show_default=True)
+@click.option("--block-hours", type=FiniteRange(min=0, min_open=True), default=12.0, show_default=True)
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def synth(
@@ -194,7 +196,7 @@ def from_pbs(logs: tuple[Path, ...], output: Path, nodes_file: Path | None, hand
 @command.command("record")
 @click.argument("output", type=FILE)
 @click.option("--scheduler", type=click.Choice(["slurm", "pbs"]), required=True)
-@click.option("--interval-s", type=click.FloatRange(min=1), default=30.0, show_default=True, help="Between two polls.")
+@click.option("--interval-s", type=FiniteRange(min=1), default=30.0, show_default=True, help="Between two polls.")
 @click.option(
     "--preemptable", multiple=True, metavar="PARTITION", help="Slurm: nodes that only its jobs hold count as idle."
 )
@@ -283,6 +285,7 @@ def _statistics_rows(s: TraceStatistics) -> list[tuple[str, str]]:
         *((f"  length, {_quantile(q)}", f"{value:.0f} s") for q, value in s.fragment_s),
         *((f"pool size, {_quantile(q)}", f"{value:.0f}") for q, value in s.pool_nodes),
         *((f"a leave within {t:.0f} s of an event", f"{chance:.1%}") for t, chance in s.preempted_within),
+        *((f"a change within {t:.0f} s of an event", f"{chance:.1%}") for t, chance in s.changed_within),
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from pilot.core.curve import Curve
@@ -35,13 +36,27 @@ OBJECTIVES: dict[str, Objective] = {
 }
 
 
-def per_node_value(value: Callable[[TrainerSpec, int], float]) -> Objective:
-    """An objective from a user's function of (trainer, nodes) → value per second, taken at every node count."""
+def per_node_value(value: Callable[[TrainerSpec, int], float], name: str = "of the user") -> Objective:
+    """An objective from a user's function of (trainer, nodes) → value per second, taken at every node count.
+
+    It raises :class:`UserError` with ``name`` where the function fails or gives what is no value.
+    """
 
     def objective(spec: TrainerSpec, _curve: Curve) -> Curve:
-        return Curve.of((n, value(spec, n)) for n in range(1, spec.max_nodes + 1))
+        return Curve.of((n, _value(value, name, spec, n)) for n in range(1, spec.max_nodes + 1))
 
     return objective
+
+
+def _value(value: Callable[[TrainerSpec, int], float], name: str, spec: TrainerSpec, nodes: int) -> float:
+    where = f"the objective {name}, of trainer {spec.trainer} on {nodes} nodes,"
+    try:
+        found = float(value(spec, nodes))
+    except Exception as error:  # whatever a user's function raises
+        raise UserError(f"{where} fails: {type(error).__name__}: {error}") from None
+    if not 0 <= found < math.inf:
+        raise UserError(f"{where} is {found}; give a finite number, 0 or more")
+    return found
 
 
 def named_objective(name: str) -> Objective:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import sys
+from pathlib import Path
 
 from pilot.core.errors import UserError
 from pilot.core.objective import Objective, named_objective, per_node_value
@@ -19,7 +21,12 @@ def load_objective(name: str) -> Objective:
     if ":" not in name:
         return named_objective(name)
     module, _, function = name.partition(":")
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)  # as ``python -m`` has it: a user's module is where the user is
     try:
-        return per_node_value(getattr(importlib.import_module(module), function))
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"cannot load the objective {name!r}: {error}") from None
+        value = getattr(importlib.import_module(module), function)
+    except Exception as error:  # whatever a user's module raises
+        raise UserError(f"cannot load the objective {name!r}: {type(error).__name__}: {error}") from None
+    if not callable(value):
+        raise UserError(f"the objective {name!r} is not a function of (trainer, nodes)")
+    return per_node_value(value, name)

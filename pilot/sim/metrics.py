@@ -19,7 +19,8 @@ from pilot.traces.fragments import Floats
 BIN_S = 6 * 3600.0
 """U is also given by six hours (FreeTrain Fig 10)."""
 
-STATIC_WORK = (
+U_IN_WORDS = (
+    "U = A_e / A_s. A_e is the work done, less what rescaling cost. "
     "A_s is the work of the same trainers on eq_nodes nodes that stay: at each time the trainers that share the pool "
     "then, at their best total rate, without rescaling. Work is counted in {unit}."
 )

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pilot.core.errors import UserError
-from pilot.sim.metrics import STATIC_WORK
+from pilot.sim.metrics import U_IN_WORDS
 from pilot.sim.plots import comparison, plots_of
 from pilot.sim.sweep import Replay
 from pilot.traces.files import write_text
@@ -27,24 +27,28 @@ svg {{ max-width: 100%; height: auto }}
 """
 
 
+def make_directory(directory: Path) -> None:
+    """Make the report's directory where it is missing: before a replay of hours, not after it."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make the directory {directory}: {error.strerror}") from None
+
+
 def write_report(
     directory: Path, title: str, replays: Sequence[Replay], labels: Sequence[str], rows: Sequence[Mapping[str, str]]
 ) -> Path:
-    """Write ``index.html`` into ``directory`` (made where it is missing) and return its path.
+    """Write ``index.html`` into ``directory`` and return its path.
 
     ``rows`` is the table that the command prints, one row per replay; ``labels`` name the replays.
     """
     parts = [f"<h1>{html.escape(title)}</h1>", _table(rows)]
-    parts += [f"<p>{html.escape(STATIC_WORK.format(unit=unit))}</p>" for unit in _units(replays)]
+    parts += [f"<p>{html.escape(U_IN_WORDS.format(unit=unit))}</p>" for unit in _units(replays)]
     if len(replays) > 1:
         parts.append(_figure("U of each replay", comparison(replays, labels)))
     for replay, label in zip(replays, labels, strict=True):
         parts.append(f"<h2>{html.escape(label)}</h2>")
         parts += [_figure(caption, svg) for caption, svg in plots_of(replay)]
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot make the directory {directory}: {error.strerror}") from None
     path = directory / "index.html"
     write_text(path, PAGE.format(title=html.escape(title), body="\n".join(parts)))
     return path

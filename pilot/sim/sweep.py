@@ -106,8 +106,6 @@ def run_case(
 
 
 def _core_config(case: Case, objective_of: ObjectiveOf) -> CoordinatorConfig:
-    if case.node_order not in NODE_ORDERS:
-        raise UserError(f"unknown node order {case.node_order!r}; there are {', '.join(NODE_ORDERS)}")
     objective = CoordinatorConfig().objective if case.objective == GIVEN else objective_of(case.objective)
     return CoordinatorConfig(case.t_fwd_s, case.max_parallel, objective, NODE_ORDERS[case.node_order])
 

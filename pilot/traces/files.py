@@ -12,6 +12,8 @@ from typing import IO, cast
 from pilot.core.errors import UserError
 
 GZIP_MAGIC = b"\x1f\x8b"
+TEXT = "utf-8-sig"
+"""UTF-8; a byte order mark, as spreadsheets write one, is no part of the text."""
 
 
 def bad_input(path: Path, line: int, message: str) -> UserError:
@@ -45,8 +47,8 @@ def _open_text(path: Path) -> IO[str]:
     with path.open("rb") as stream:
         compressed = stream.read(2) == GZIP_MAGIC
     if compressed:
-        return cast(IO[str], gzip.open(path, "rt", encoding="utf-8", newline=""))
-    return path.open(encoding="utf-8", newline="")
+        return cast(IO[str], gzip.open(path, "rt", encoding=TEXT, newline=""))
+    return path.open(encoding=TEXT, newline="")
 
 
 def write_text(path: Path, text: str) -> None:

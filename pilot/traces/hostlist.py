@@ -34,4 +34,6 @@ def _indices(ranges: str) -> Iterator[str]:
         if match is None:
             raise ValueError(f"not a range of numbers: {item!r}")
         first, last = match[1], match[2] or match[1]
+        if int(last) < int(first):
+            raise ValueError(f"a range that counts down: {item!r}")
         yield from (str(index).zfill(len(first)) for index in range(int(first), int(last) + 1))

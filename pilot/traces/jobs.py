@@ -41,20 +41,22 @@ def idle_trace(
     *,
     handover_s: float = HANDOVER_S,
     notes: Sequence[str] = (),
+    log: str = "the log",
 ) -> ImportedTrace:
     """The trace of what ``jobs`` leave idle, from the first start to the last end.
 
     ``nodes`` are the machine's (default: those that a job held). A gap shorter than ``handover_s`` is no fragment.
+    ``log`` names where the jobs are from, for errors.
     """
     if not jobs:
-        raise UserError("the log has no job that ran on a node; there is no trace to make")
+        raise UserError(f"{log}: no job in it ran on a node; there is no trace to make")
     origin_s = min(job.start_s for job in jobs)
     stop_s = max(job.start_s if job.end_s is None else job.end_s for job in jobs)
     busy = _busy(jobs, stop_s)
     named = list(dict.fromkeys([*(nodes or ()), *busy]))
     fragments = [f for node in named for f in _gaps(node, busy.get(node, []), origin_s, stop_s, handover_s)]
     if not fragments:
-        raise UserError("no node was idle in this log for longer than the hand-over time; there is no trace to make")
+        raise UserError(f"{log}: no node was idle for longer than the hand-over time; there is no trace to make")
     own_notes = (
         [] if nodes else [f"the machine is taken to be the {len(named)} nodes that a job held; idle ones are missed"]
     )

@@ -34,7 +34,7 @@ def import_pbs(
             else:
                 running.pop(job_id, None)
                 jobs.append(job)
-    return idle_trace([*jobs, *running.values()], nodes, handover_s=handover_s)
+    return idle_trace([*jobs, *running.values()], nodes, handover_s=handover_s, log=", ".join(map(str, paths)))
 
 
 def _records(path: Path) -> Iterator[tuple[str, str, Job]]:

@@ -10,7 +10,7 @@ import numpy as np
 from pilot.core.errors import UserError
 from pilot.traces.events import Change
 from pilot.traces.fragments import pool_size
-from pilot.traces.statistics import fragment_lengths, preemption_chance
+from pilot.traces.statistics import change_chance, fragment_lengths, preemption_chance
 
 WITHIN_S = (10, 20, 30, 45, 60, 90, 120, 170, 240, 300, 450, 600, 900, 1200)
 
@@ -27,8 +27,10 @@ def plot_trace(path: Path, changes: Sequence[Change]) -> None:
     pool = pool_size(changes)
     size.stairs(pool.size, pool.time_s / 3600, fill=True, alpha=0.5)
     size.set(xlabel="time (h)", ylabel="nodes in the pool")
-    chance.plot(WITHIN_S, [preemption_chance(changes, t) for t in WITHIN_S], marker=".")
-    chance.set(xlabel="within (s) of an event", ylabel="chance that a node leaves", ylim=(0, 1))
+    chance.plot(WITHIN_S, [preemption_chance(changes, t) for t in WITHIN_S], marker=".", label="a node leaves")
+    chance.plot(WITHIN_S, [change_chance(changes, t) for t in WITHIN_S], marker=".", label="the pool changes")
+    chance.set(xlabel="within (s) of an event", ylabel="chance", ylim=(0, 1))
+    chance.legend(loc="lower right")
     try:
         figure.savefig(path)
     except (OSError, ValueError) as error:

@@ -29,24 +29,27 @@ def import_sacct(path: Path, nodes: Sequence[NodeId] | None = None, *, handover_
     if missing:
         call = f"sacct --parsable2 --format={','.join(COLUMNS)}"
         raise bad_input(path, 1, f"no column {', '.join(missing)}; make the file with {call}")
-    return idle_trace(list(_jobs(path, reader)), nodes, handover_s=handover_s)
+    return idle_trace(list(_jobs(path, reader)), nodes, handover_s=handover_s, log=str(path))
 
 
 def _jobs(path: Path, reader: csv.DictReader[str]) -> Iterator[Job]:
     for row in reader:
-        if "." in (row["JobID"] or "") or row["Start"] in _NO_TIME or row["NodeList"] in _NO_NODES:
+        if None in row.values():
+            found = sum(value is not None for value in row.values())
+            raise bad_input(path, reader.line_num, f"expected {len(row)} columns, found {found}; is the file cut off?")
+        if "." in row["JobID"] or row["Start"] in _NO_TIME or row["NodeList"] in _NO_NODES:
             continue
         yield _job(path, reader.line_num, row)
 
 
-def _job(path: Path, line: int, row: Mapping[str, str | None]) -> Job:
-    end = row["End"] or ""
-    start_s = _time(path, line, row["Start"] or "")
+def _job(path: Path, line: int, row: Mapping[str, str]) -> Job:
+    end = row["End"]
+    start_s = _time(path, line, row["Start"])
     end_s = None if end in _NO_TIME else _time(path, line, end)
     if end_s is not None and end_s < start_s:
         raise bad_input(path, line, f"job {row['JobID']} ends before it starts")
     try:
-        return Job(start_s, end_s, tuple(expand(row["NodeList"] or "")))
+        return Job(start_s, end_s, tuple(expand(row["NodeList"])))
     except ValueError as error:
         raise bad_input(path, line, f"NodeList: {error}") from None
 

@@ -48,7 +48,9 @@ def import_swf(path: Path, *, handover_s: float = HANDOVER_S) -> ImportedTrace:
     notes = ["the log has no node names: placement is simulated, first fit by node number"]
     if placed.cut:
         notes.append(f"{placed.cut} jobs found fewer free nodes than they used and were given what was free")
-    return idle_trace([job for job in jobs if job.nodes], placed.names, handover_s=handover_s, notes=notes)
+    return idle_trace(
+        [job for job in jobs if job.nodes], placed.names, handover_s=handover_s, notes=notes, log=str(path)
+    )
 
 
 def _runs(path: Path, header: dict[str, int]) -> Iterator[_Run]:

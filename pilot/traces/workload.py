@@ -15,6 +15,9 @@ from pilot.core.ids import TrainerId
 from pilot.core.spec import TrainerSpec
 from pilot.traces.files import bad_input, number, read_lines
 
+PRIORITY = "priority"
+"""The one column that may be missing: the factor of the objective ``priority``; 1 where nothing is said."""
+
 COLUMNS = ("trainer", "submit_s", "min_nodes", "max_nodes", "rescale_up_s", "rescale_down_s", "samples", "curve")
 
 
@@ -105,7 +108,7 @@ def _submission(
     path: Path, line: int, row: Mapping[str, str | None], curves: Sequence[tuple[Curve, Curve | None]]
 ) -> Submission:
     if None in row or None in row.values():
-        raise bad_input(path, line, f"expected {len(COLUMNS)} columns")
+        raise bad_input(path, line, f"expected {len(row.keys() - {None})} columns, as the header has")
 
     def value(column: str, least: float = 0.0) -> float:
         return number(path, line, column, row[column] or "", least=least)
@@ -123,6 +126,7 @@ def _submission(
             fixed_curve=True,
             rescale_up_s=value("rescale_up_s"),
             rescale_down_s=value("rescale_down_s"),
+            priority=value(PRIORITY) if row.get(PRIORITY) else 1.0,
             objective_curve=objective,
         )
     except UserError as error:

@@ -18,7 +18,6 @@ import psutil
 import pytest
 
 from pilot.cli.main import run
-from pilot.core.spec import TrainerSpec
 from pilot.traces.events import write_changes
 from pilot.traces.synthesis import PUBLISHED, draw
 
@@ -89,24 +88,73 @@ def test_physical_accounting_charges_starts_too(inputs: Path, capsys: pytest.Cap
     assert physical["efficiency"] < paper["efficiency"]
 
 
-def trainer_number(trainer: TrainerSpec, nodes: int) -> float:
-    """A user's objective: only trainer t0 is worth anything."""
-    return float(nodes) if trainer.trainer == "t0" else 0.0
+MINE = """
+def only_t0(trainer, nodes):
+    return nodes if trainer.trainer == "t0" else 0
+
+def broken(trainer, nodes):
+    return 1 / (nodes - 3)
+
+NO_FUNCTION = 3
+"""
 
 
 def test_a_users_objective_decides(
-    inputs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    (replay,) = replays(capsys, inputs, "--planner", "dp", "--objective", "test_replay:trainer_number", "--hours", "2")
+    (tmp_path / "mine.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    (replay,) = replays(capsys, inputs, "--planner", "dp", "--objective", "mine:only_t0", "--hours", "2")
     assert replay["completed"] == 1
+
+
+@pytest.mark.parametrize(
+    ("objective", "message"),
+    [
+        (
+            "mine:broken",
+            "the objective mine:broken, of trainer t0 on 1 nodes, is -0.5; give a finite number, 0 or more",
+        ),
+        ("mine:NO_FUNCTION", "the objective 'mine:NO_FUNCTION' is not a function of (trainer, nodes)"),
+        ("mine:missing", "cannot load the objective 'mine:missing': AttributeError"),
+        ("text:f", "cannot load the objective 'text:f': SyntaxError"),
+    ],
+)
+def test_a_users_objective_that_fails_is_one_line_and_exit_2(
+    inputs: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    objective: str,
+    message: str,
+) -> None:
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "text.py").write_text("this is no module")
+    monkeypatch.chdir(tmp_path)
+    assert run(arguments(inputs, "--planner", "dp", "--objective", objective, "--hours", "1")) == 2
+    said = capsys.readouterr().err.strip()
+    assert message in said and "\n" not in said
+
+
+def test_priorities_decide_where_they_are_the_objective(
+    inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    header, *rows = (inputs / "trainers.csv").read_text().splitlines()
+    favoured = "t7"
+    rows = [f"{row},{1000 if row.startswith(favoured + ',') else 1}" for row in rows]
+    (tmp_path / "trainers.csv").write_text("\n".join([f"{header},priority", *rows]) + "\n")
+    (tmp_path / "curves.json").write_text(json.dumps(CURVES))
+    (tmp_path / "events.csv.gz").write_bytes((inputs / "events.csv.gz").read_bytes())
+    given, priority = replays(
+        capsys, tmp_path, "--planner", "dp", "--objective", "scaling-efficiency,priority", "--hours", "2"
+    )
+    assert given["work"] != priority["work"]
 
 
 def test_the_table_says_what_it_compares_with(inputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(arguments(inputs, "--planner", "dp", "--max-parallel", "2,10")) == 0
     printed = capsys.readouterr().out
-    assert "A_s is the work of the same trainers on eq_nodes nodes that stay" in printed
+    assert "U = A_e / A_s." in printed and "A_s is the work of the same trainers on eq_nodes nodes that stay" in printed
     assert "max_parallel" in printed
     assert "Mean run time in hours" in printed
 
@@ -179,14 +227,20 @@ def test_an_unknown_curve_index_is_one_line_and_exit_2(
         ("--t-fwd", "soon"),
         ("--t-fwd", "0"),
         ("--t-fwd", "nan"),
+        ("--t-fwd", ""),
+        ("--hours", "nan"),
+        ("--hours", "inf"),
+        ("--planner", "dp", "--solver", "magic"),
+        ("--report", "FILE/beneath"),
         ("--max-parallel", "0"),
         ("--on-curve", "5"),
     ],
 )
 def test_a_bad_option_is_one_line_and_exit_2(
-    inputs: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, str]
+    inputs: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
 ) -> None:
-    assert run(arguments(inputs, *options)) == 2
+    files = [option.replace("FILE", str(inputs / "curves.json")) for option in options]
+    assert run(arguments(inputs, *files)) == 2
     said = capsys.readouterr().err.strip()
     assert said.startswith("pilot: ") and "\n" not in said
 

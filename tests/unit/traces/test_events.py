@@ -31,6 +31,12 @@ def test_what_was_written_is_read(tmp_path: Path, name: str) -> None:
     assert read_changes(tmp_path / name) == CHANGES
 
 
+def test_a_byte_order_mark_is_no_part_of_the_header(tmp_path: Path) -> None:
+    for name, encode in (("plain.csv", bytes), ("packed.csv.gz", gzip.compress)):
+        (tmp_path / name).write_bytes(encode((HEADER + "0,a,join\n").encode("utf-8-sig")))
+        assert read_changes(tmp_path / name) == [Change(0.0, joined=n("a"))]
+
+
 def test_the_same_changes_give_the_same_bytes(tmp_path: Path) -> None:
     write_changes(tmp_path / "a.csv.gz", CHANGES)
     write_changes(tmp_path / "b.csv.gz", CHANGES)

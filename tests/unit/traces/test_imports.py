@@ -128,6 +128,8 @@ class TestSacct:
             ("1|yesterday|2026-10-01T00:10:00|n1", r":2: not a time like .*'yesterday'"),
             ("1|2026-10-01T00:10:00|2026-10-01T00:00:00|n1", ":2: job 1 ends before it starts"),
             ("1|2026-10-01T00:00:00|2026-10-01T00:10:00|n[1", ":2: NodeList: unbalanced brackets"),
+            ("1|2026-10-01T00:00:00|2026-10", ":2: expected 4 columns, found 3; is the file cut off"),
+            ("1|Unknown|Unknown|None assigned", r"sacct\.txt: no job in it ran on a node"),
         ],
     )
     def test_a_malformed_row_is_named(self, tmp_path: Path, row: str, message: str) -> None:
@@ -179,7 +181,7 @@ def test_node_lists_expand(text: str, nodes: list[str]) -> None:
     assert expand(text) == nodes
 
 
-@pytest.mark.parametrize("text", ["n[1-2", "n[a-b]", "n[]"])
+@pytest.mark.parametrize("text", ["n[1-2", "n[a-b]", "n[]", "n[5-2]"])
 def test_malformed_node_lists_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"range|brackets"):
         expand(text)

@@ -8,7 +8,7 @@ import pytest
 from pilot.core.ids import NodeId
 from pilot.traces.events import Change
 from pilot.traces.fragments import Fragment, changes_of, fragments_of, pool_size
-from pilot.traces.statistics import describe, distance, fragment_lengths, preemption_chance
+from pilot.traces.statistics import change_chance, describe, distance, fragment_lengths, preemption_chance
 
 A, B, C = (NodeId(name) for name in "abc")
 CHANGES = [
@@ -57,6 +57,14 @@ def test_preemption_chance_counts_events_that_a_leave_follows() -> None:
     assert preemption_chance(CHANGES, 599.0) == 0.0
     assert preemption_chance(CHANGES, 600.0) == 0.25
     assert preemption_chance(CHANGES, 1800.0) == 0.75
+
+
+def test_change_chance_counts_events_that_any_other_follows() -> None:
+    changes = [*CHANGES[:2], Change(700.0, joined=(A,)), *CHANGES[2:]]
+    assert change_chance(changes, 99.0) == 0.0
+    assert change_chance(changes, 100.0) == 0.2
+    assert change_chance(changes, 1800.0) == 0.8
+    assert dict(describe(changes).changed_within)[600] == 0.4
 
 
 def test_distance_is_zero_of_a_sample_to_itself_and_one_of_disjoint_ones() -> None:

@@ -31,6 +31,16 @@ def test_trainers_come_in_submission_order_with_their_curves(tmp_path: Path) -> 
     assert late.spec.objective_curve is None and late.spec.fixed_curve
 
 
+def test_a_priority_may_be_given(tmp_path: Path) -> None:
+    header, rows = ",".join([*COLUMNS, "priority"]), [f"{ROW},2.5", f"t2{ROW[2:]},"]
+    assert [submission.spec.priority for submission in read(tmp_path, *rows, header=header)] == [2.5, 1.0]
+    assert read(tmp_path, ROW)[0].spec.priority == 1.0
+    with pytest.raises(UserError, match=r"trainers\.csv:2: trainer t1: priority must be greater than 0"):
+        read(tmp_path, f"{ROW},0", header=header)
+    with pytest.raises(UserError, match=r"trainers\.csv:2: expected 9 columns"):
+        read(tmp_path, ROW, header=header)
+
+
 def test_rescale_costs_and_curves_can_be_exchanged(tmp_path: Path) -> None:
     (submission,) = read(tmp_path, ROW)
     assert submission.rescaled(2).spec.rescale_up_s == 36.0

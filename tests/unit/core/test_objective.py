@@ -1,0 +1,43 @@
+"""Objectives: what a user's function may give, and what is said where it gives something else."""
+
+from __future__ import annotations
+
+import pytest
+
+from pilot.core.curve import Curve
+from pilot.core.errors import UserError
+from pilot.core.ids import TrainerId
+from pilot.core.objective import named_objective, per_node_value
+from pilot.core.spec import TrainerSpec
+
+SPEC = TrainerSpec(TrainerId("t"), max_nodes=3, priority=4.0)
+CURVE = Curve.of([(1, 10), (2, 15), (3, 18)])
+
+
+def test_the_shipped_objectives() -> None:
+    worth = {
+        name: named_objective(name)(SPEC, CURVE).at(2) for name in ("throughput", "scaling-efficiency", "priority")
+    }
+    assert worth == {"throughput": 15.0, "scaling-efficiency": 1.5, "priority": 6.0}
+    with pytest.raises(UserError, match=r"no objective named 'profit'; there are .*throughput.* and module:function"):
+        named_objective("profit")
+
+
+def test_a_users_function_is_taken_at_every_count() -> None:
+    value = per_node_value(lambda trainer, nodes: trainer.priority * nodes**2)(SPEC, CURVE)
+    assert [value.at(n) for n in range(4)] == [0.0, 4.0, 16.0, 36.0]
+
+
+@pytest.mark.parametrize(
+    ("worth", "message"),
+    [
+        (float("nan"), "is nan; give a finite number, 0 or more"),
+        (float("inf"), "is inf; give a finite number"),
+        (-1, r"is -1\.0; give a finite number"),
+        (None, "fails: TypeError"),
+    ],
+)
+def test_what_is_no_value_is_named_with_its_trainer(worth: object, message: str) -> None:
+    objective = per_node_value(lambda _trainer, nodes: worth if nodes == 2 else 1.0, "mine:f")  # type: ignore[arg-type, return-value]
+    with pytest.raises(UserError, match=f"the objective mine:f, of trainer t on 2 nodes, {message}"):
+        objective(SPEC, CURVE)
