@@ -27,7 +27,7 @@ from pilot.io.site import Site
 site = Site(
     name="e2e", scheduler="local", bind_address="127.0.0.1", interface="lo", notice_signal="TERM", grace_s=5,
     poll_s=0.5, heartbeat_s=0.5, silent_s=4, orphan_s={orphan_s}, form_timeout_s=30, checkpoint_interval_s=0.5,
-    checkpoints_kept=3,
+    checkpoints_kept=3, ranks_per_node={ranks},
 )
 """
 
@@ -40,6 +40,7 @@ class Pool:
 
     folder: Path
     orphan_s: float = 20.0
+    ranks: int = 1
     agents: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @property
@@ -66,7 +67,7 @@ class Pool:
     def up(self, *options: str) -> None:
         """Start the coordinator; no pilots are submitted unless ``options`` say so."""
         site = self.folder / "e2e.py"
-        site.write_text(SITE.format(orphan_s=self.orphan_s))
+        site.write_text(SITE.format(orphan_s=self.orphan_s, ranks=self.ranks))
         self.pilot("up", "--site", site, *(options or ("--pilots", "0")))
 
     def agent(self) -> subprocess.Popen[bytes]:

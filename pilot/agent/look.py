@@ -7,7 +7,7 @@ while others wait for it is ended and starts again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import psutil
@@ -27,14 +27,14 @@ _AT_WORK = (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
 
 @dataclass(frozen=True, slots=True)
 class Glance:
-    """A worker (first) and what it started, at one time: their states and their processor time by pid."""
+    """A training process (first) and what it started, at one time: their states and their processor time by pid."""
 
     states: tuple[str, ...]
     cpu_s: dict[int, float]
 
 
 def glance(pid: int) -> Glance:
-    """Look once; nothing where the worker is gone."""
+    """Look once; nothing where the process is gone."""
     seen = list(_each(proc.tree(pid)))
     return Glance(tuple(state for _, state, _ in seen), {pid: cpu_s for pid, _, cpu_s in seen})
 
@@ -50,7 +50,7 @@ def _each(processes: Iterable[psutil.Process]) -> Iterator[tuple[int, str, float
 
 
 def progress(glances: Sequence[Glance]) -> tuple[bool, str]:
-    """Whether the worker makes progress, and what was seen, in words."""
+    """Whether the process makes progress, and what was seen, in words."""
     if all(g.states[:1] and g.states[0] in _STOPPED for g in glances):
         return False, "it is stopped (SIGSTOP)"
     cpu_s = _cpu_s(glances)
@@ -71,22 +71,26 @@ def _cpu_s(glances: Sequence[Glance]) -> float:
 
 @dataclass(slots=True)
 class Lookout:
-    """The looks that are under way, by trainer: fed with a glance at each tick."""
+    """The looks that are under way, by trainer: fed with glances at each tick."""
 
-    _glances: dict[str, list[Glance]] = field(default_factory=dict)
+    _glances: dict[str, list[dict[int, Glance]]] = field(default_factory=dict)
 
     def begin(self, trainer: str) -> None:
         """Begin (again) to watch the worker of ``trainer``."""
         self._glances[trainer] = []
 
-    def tick(self, pids: dict[str, int]) -> list[Watched]:
-        """One glance at each; what was seen where that was the last. ``pids`` are those of the workers that live."""
+    def tick(self, pids: Mapping[str, Sequence[int]]) -> list[Watched]:
+        """One glance at each of ``pids``, the processes of each living worker that have not answered; what was seen
+        where that was the last. A worker is as far as the worst of them.
+        """
         out: list[Watched] = []
         for trainer, glances in list(self._glances.items()):
             if trainer not in pids:
                 del self._glances[trainer]
                 continue
-            glances.append(glance(pids[trainer]))
+            glances.append({pid: glance(pid) for pid in pids[trainer]})
             if len(glances) == GLANCES:
-                out.append(Watched(trainer, *progress(self._glances.pop(trainer))))
+                del self._glances[trainer]
+                seen = [progress([earlier[pid] for earlier in glances]) for pid in glances[-1]]
+                out.append(Watched(trainer, *min(seen, default=(True, "it answers"))))
         return out

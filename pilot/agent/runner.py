@@ -173,7 +173,7 @@ class Agent:
             ticks += 1
             self._take(Ticked())
             self._groups.observe()
-            for watched in self._lookout.tick(dict(self._workers.pids())):
+            for watched in self._lookout.tick(self._workers.silent()):
                 self._take(watched)
             if ticks % LOOK_EVERY_TICKS == 0:
                 self._look_for_stopped()

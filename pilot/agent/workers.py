@@ -106,6 +106,14 @@ class Workers:
         """(trainer, pid) of the training processes that have been forked."""
         return ((trainer, life.pid) for trainer in self._workers for life in self._lives(trainer) if life.pid)
 
+    def silent(self) -> dict[str, list[int]]:
+        """By trainer, the training processes that have not answered the last ``Look``."""
+        return {
+            trainer: [life.pid for life in worker.lives if life.rank in worker.unison.silent()]
+            for trainer, worker in self._workers.items()
+            if all(life.pid for life in worker.lives)
+        }
+
     def server_pids(self) -> list[int]:
         """The fork servers."""
         return [server.pid for server in self._servers.values()]

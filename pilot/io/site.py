@@ -141,6 +141,10 @@ class Site(BaseModel):
                 'nodes_per_pilot: more than 1 needs a launcher that reaches all nodes; for example launcher="srun"',
             ),
             (
+                self.ranks_per_node > (self.cores_per_node or self.ranks_per_node),
+                f"ranks_per_node: {self.ranks_per_node} processes do not fit on cores_per_node, {self.cores_per_node}",
+            ),
+            (
                 shortest > walltime_seconds(self.walltime),
                 f"walltime_min: {self.walltime_min} is more than walltime {self.walltime}",
             ),

@@ -186,4 +186,5 @@ class Effects:
             directory=str(directory),
             checkpoint_interval_s=self._site.checkpoint_interval_s,
             checkpoints_kept=self._site.checkpoints_kept,
+            ranks=self._site.ranks_per_node,
         )

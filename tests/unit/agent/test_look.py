@@ -67,7 +67,7 @@ def watched(process: subprocess.Popen[bytes]) -> Watched:
     lookout = Lookout()
     lookout.begin("t")
     for _ in range(GLANCES):
-        if found := lookout.tick({"t": process.pid}):
+        if found := lookout.tick({"t": [process.pid]}):
             return found[0]
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.05)
@@ -80,6 +80,18 @@ def test_real_processes(start: Callable[[str], subprocess.Popen[bytes]]) -> None
     assert not watched(asleep).progress
     assert watched(busy).progress
     assert "stopped" in watched(stopped).text
+
+
+def test_a_worker_is_as_far_as_the_worst_of_its_processes_that_did_not_answer(
+    start: Callable[[str], subprocess.Popen[bytes]],
+) -> None:
+    asleep, stopped = start("time.sleep(600)"), start("time.sleep(600)")
+    stopped.send_signal(signal.SIGSTOP)
+    lookout = Lookout()
+    lookout.begin("t")
+    assert [lookout.tick({"t": [asleep.pid, stopped.pid]}) for _ in range(GLANCES - 1)] == [[]] * (GLANCES - 1)
+    (found,) = lookout.tick({"t": [stopped.pid]})  # the other one has answered meanwhile
+    assert found == Watched("t", False, "it is stopped (SIGSTOP)")
 
 
 def test_a_look_ends_with_its_worker() -> None:

@@ -39,6 +39,8 @@ def test_defaults_are_enough() -> None:
         ({"silent_s": 5}, "silent_s: 5 must be more than heartbeat_s, 5"),
         ({"orphan_s": 10}, "orphan_s: 10 must not be less than silent_s, 30"),
         ({"bind_address": "0.0.0.0", "bind_interface": "lo"}, "bind_address: give it or bind_interface, not both"),
+        ({"ranks_per_node": 0}, "ranks_per_node: input should be greater than or equal to 1, got 0"),
+        ({"ranks_per_node": 4, "cores_per_node": 2}, "ranks_per_node: 4 processes do not fit on cores_per_node, 2"),
         ({"name": "a b"}, "name: string should match pattern"),
     ],
 )

@@ -32,7 +32,15 @@ from pilot.live.launch import Launch, Launches
 from pilot.live.pending import Pending
 
 T, A, B, C = TrainerId("t"), NodeId("a"), NodeId("b"), NodeId("c")
-SITE = Site(name="s", scheduler="local", grace_s=5, form_timeout_s=20, checkpoint_interval_s=30, checkpoints_kept=2)
+SITE = Site(
+    name="s",
+    scheduler="local",
+    ranks_per_node=4,
+    grace_s=5,
+    form_timeout_s=20,
+    checkpoint_interval_s=30,
+    checkpoints_kept=2,
+)
 LAUNCH = Launch("/s.py", "ab12", ["--x"], "/work", "/bin/python", {"KEY": "secret"})
 
 
@@ -100,7 +108,7 @@ def test_a_worker_is_started_as_it_was_submitted(bench: Bench, tmp_path: Path) -
     assert node == A
     folder = tmp_path / "run" / "trainers" / T
     launch = wire.LaunchWorker(
-        T, "/s.py", "ab12", ["--x"], "/work", "/bin/python", {"KEY": "secret"}, str(folder), 30.0, 2
+        T, "/s.py", "ab12", ["--x"], "/work", "/bin/python", {"KEY": "secret"}, str(folder), 30.0, 2, 4
     )
     assert message == launch
     assert (folder / "spec.json").stat().st_mode & 0o777 == 0o600

@@ -12,7 +12,9 @@ from pilot.train.sampler import Batching, mix, permutation
 
 sizes = st.integers(1, 9)
 batchings = st.one_of(
-    st.builds(Batching, per_node=st.integers(1, 40), micro=st.none() | st.integers(1, 10)),
+    st.builds(
+        Batching, per_node=st.integers(1, 40), micro=st.none() | st.integers(1, 10), ranks_per_node=st.integers(1, 4)
+    ),
     st.builds(Batching, whole=st.integers(1, 200), micro=st.none() | st.integers(1, 10)),
 )
 
@@ -21,6 +23,7 @@ batchings = st.one_of(
 def test_each_sample_is_taken_once_however_the_group_changes(
     batching: Batching, length: int, group_sizes: list[int]
 ) -> None:
+    group_sizes = [nodes * batching.ranks_per_node for nodes in group_sizes]
     taken: list[int] = []
     cursor = step = 0
     while not batching.over(cursor, length, size := group_sizes[step % len(group_sizes)]):
@@ -34,6 +37,7 @@ def test_each_sample_is_taken_once_however_the_group_changes(
 @given(batchings, st.integers(1, 300), st.data(), sizes)
 def test_the_weights_of_a_step_add_up_to_one(batching: Batching, length: int, data: st.DataObject, size: int) -> None:
     cursor = data.draw(st.integers(0, length - 1))
+    size *= batching.ranks_per_node
     shares = [batching.share(cursor, length, rank, size) for rank in range(size)]
     weights = [share.weight(batch) for share in shares for batch in range(len(share.batches))]
     assert sum(weights) == pytest.approx(1.0)
@@ -44,6 +48,7 @@ def test_micro_batches_cover_a_share_and_a_rank_without_samples_gets_a_batch_tha
     batching: Batching, length: int, data: st.DataObject, size: int
 ) -> None:
     cursor = data.draw(st.integers(0, length - 1))
+    size *= batching.ranks_per_node
     for rank in range(size):
         share = batching.share(cursor, length, rank, size)
         covered = [sample for start, stop in share.batches for sample in range(start, stop)]
@@ -59,6 +64,14 @@ def test_a_global_batch_is_divided_evenly_and_a_short_last_step_fills_the_lower_
     batching = Batching(whole=10)
     assert [batching.share(0, 100, rank, 4).samples for rank in range(4)] == [3, 3, 2, 2]
     assert [batching.share(96, 100, rank, 4).samples for rank in range(4)] == [3, 1, 0, 0]
+
+
+def test_a_node_s_samples_are_divided_over_its_ranks() -> None:
+    batching = Batching(per_node=10, ranks_per_node=4)
+    assert [batching.share(0, 100, rank, 8).samples for rank in range(8)] == [3, 3, 2, 2, 3, 3, 2, 2]
+    assert batching.share(0, 100, 0, 8).cursor_end == 20
+    assert [batching.share(88, 100, rank, 8).samples for rank in range(8)] == [3, 3, 2, 2, 2, 0, 0, 0]
+    assert [Batching(per_node=1, ranks_per_node=2).share(0, 9, rank, 4).samples for rank in range(4)] == [1, 0, 1, 0]
 
 
 def test_drop_last_leaves_out_a_step_that_is_not_full() -> None:

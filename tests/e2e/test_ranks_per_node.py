@@ -1,0 +1,52 @@
+"""Two training processes per node: a process and a pilot are killed, and the result is that of one process alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from tests.e2e.test_pool import proved
+from tests.pools import LIMIT_S, TRAIN, Pool
+
+EPOCHS = 16
+
+
+def alone(path: Path) -> dict[str, torch.Tensor]:
+    """The parameters that the script gives under plain ``python``."""
+    command = [sys.executable, TRAIN, "--epochs", str(EPOCHS), "--step-s", "0", "--save", path]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run(command, env=environment, check=True, timeout=LIMIT_S)
+    parameters: dict[str, torch.Tensor] = torch.load(path)
+    return parameters
+
+
+def test_a_killed_process_and_a_killed_pilot_leave_the_parameters_as_one_process_makes_them(pool: Pool) -> None:
+    saved = pool.folder / "elastic.pt"
+    pool.ranks = 2
+    pool.up()
+    first, second = pool.agent(), pool.agent()
+    name = pool.submit(TRAIN, "--epochs", str(EPOCHS), "--step-s", "0.04", "--save", saved)
+    pool.until_step(name, 20, nodes=2)
+    assert [len(pool.workers(agent)) for agent in (first, second)] == [2, 2]
+    logs = {path.name.rsplit(".", 2)[1] for path in (pool.run_dir / "trainers" / name / "logs").iterdir()}
+    assert logs == {"0", "1"}, "each process has a log of its own"
+
+    neighbour, victim = pool.workers(second)
+    victim.kill()
+    pool.until("its worker is lost", lambda s: s["trainers"][0]["worker_deaths"] == 1)
+    neighbour.wait(LIMIT_S)  # all processes of a worker end together
+    pool.until_step(name, pool.trainer(name)["step"] + 20, nodes=2)
+
+    pool.kill_tree(first)
+    pool.until("the pilot is lost", lambda s: len(s["pool"]) == 1)
+    assert pool.pilot("wait", name).stdout == f"{name} finished\n"
+    trainer = pool.trainer(name)
+    assert (trainer["worker_deaths"], trainer["losses"], trainer["lost_steps"]) == (1, 1, 0)
+    proved(pool, name, EPOCHS)
+    elastic = torch.load(saved)
+    for parameter, values in alone(pool.folder / "alone.pt").items():
+        torch.testing.assert_close(elastic[parameter], values, rtol=1e-12, atol=1e-15)
