@@ -1,35 +1,42 @@
-"""How long the survivors of a change do without a step, against restarting all processes from a checkpoint.
+"""How long the survivors of a change do without a step, against two peers: restarting all processes from a checkpoint,
+and ``torchrun`` elastic.
 
 The stall of a change is the longest gap between two steps of a survivor around it, less the median step time. The
-baseline is what a launcher without warm processes does: all processes end, as many as needed start (``import torch``,
-build the model, join, load the checkpoint); its stall is counted from the last step before to the first one after.
+first peer is what a launcher without warm processes does: all processes end, as many as needed start (``import torch``,
+build the model, join, load the checkpoint); its stall is counted from the last step before to the first one after. For
+the second see ``torchrun_peer``. A silent node is measured on a whole pool: it is the coordinator that misses it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks import torchrun_peer
 from benchmarks.subjects import SUBJECTS
-from pilot.io import wire
+from pilot.io import proc, wire
+from pilot.io.site_files import load_site_file
 from tests.integration.plane import Node, Plane, plane
+from tests.pools import Pool
 
 SCRIPT = Path(__file__).with_name("rescale_script.py")
 STEPS_AROUND = 5
 Change = Callable[[Plane, list[Node]], list[Node]]
-"""Makes a change of a group of two and returns the survivors."""
+"""Makes a change of a group and returns the survivors."""
+SILENT, RESTART, TORCHRUN = "silent node, less the time-out", "restart from a checkpoint", "torchrun elastic 1 → 2"
 
 
-def up(cluster: Plane, group: list[Node]) -> list[Node]:
-    """A third node joins, as planned."""
-    newcomer = cluster.start()
-    cluster.form([*group, *newcomer], switch=True)
+def up(cluster: Plane, group: list[Node], newcomers: int = 1) -> list[Node]:
+    """Others join, as planned."""
+    cluster.form([*group, *cluster.start(newcomers)], switch=True)
     return group
 
 
@@ -47,20 +54,52 @@ def loss(cluster: Plane, group: list[Node]) -> list[Node]:
     return group[:1]
 
 
-CHANGES: dict[str, Change] = {"planned up 2 → 3": up, "planned down 2 → 1": down, "unannounced loss 2 → 1": loss}
+CHANGES: dict[str, tuple[int, Change]] = {
+    "planned up 1 → 2": (1, up),
+    "planned up 1 → 4": (1, partial(up, newcomers=3)),
+    "planned down 2 → 1": (2, down),
+    "unannounced loss 2 → 1": (2, loss),
+}
 
 
-def stall_s(subject: str, change: Change) -> float:
-    """The stall of one change."""
+def stall_s(subject: str, size: int, change: Change) -> float:
+    """The stall of one change of a group of ``size``."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with plane(folder, SCRIPT, "--subject", subject, "--folder", name) as cluster:
-            group = cluster.start(2)
+            group = cluster.start(size)
             cluster.form(group)
             before = _await_steps(cluster, folder, group[0], STEPS_AROUND)
             (survivor, *_) = change(cluster, group)
             _await_steps(cluster, folder, survivor, before + STEPS_AROUND)
-            times = [seconds for _, seconds in _steps(folder, survivor)]
+            return _longest_gap_s(_steps(folder, survivor.process.pid))
+
+
+def silent_s(subject: str) -> float:
+    """The stall when one of two nodes falls silent (SIGSTOP to all its processes), less the site's time-out for it."""
+    with tempfile.TemporaryDirectory() as name:
+        pool = Pool(Path(name))
+        try:
+            pool.up()
+            agents = [pool.agent(), pool.agent()]
+            trainer = pool.submit(SCRIPT, "--subject", subject, "--folder", name, options=("--env", "PYTHONPATH"))
+            pool.until_step(trainer, STEPS_AROUND, nodes=2)
+            survivor = pool.workers(agents[0])[0].pid
+            for process in proc.tree(agents[1].pid):
+                process.suspend()
+            before = len(_steps(pool.folder, survivor))
+            pool.until("it goes on", lambda _: len(_steps(pool.folder, survivor)) >= before + STEPS_AROUND)
+            return (
+                _longest_gap_s(_steps(pool.folder, survivor))
+                - load_site_file(str(pool.folder / "e2e.py")).site.silent_s
+            )
+        finally:
+            pool.kill_tree(agents[1])
+            pool.end()
+
+
+def _longest_gap_s(times: list[float]) -> float:
+    """The longest gap between two steps but the first, less the median one."""
     gaps = [after - earlier for earlier, after in pairwise(times)]
     return max(gaps[1:]) - median(gaps)
 
@@ -76,37 +115,43 @@ def restart_s(subject: str) -> float:
             cluster.pause()
             group[0].tell(wire.WriteState("t1", "restart"))
             cluster.wait(lambda: bool(group[0].heard(wire.CheckpointDone)), "the checkpoint")
-            last_s = _steps(folder, group[0])[-1][1]
+            last_s = _steps(folder, group[0].process.pid)[-1]
             for node in group:
                 cluster.kill(node)
             fresh = cluster.start(2, cold=True)
             cluster.form(fresh)
             _await_steps(cluster, folder, fresh[0], 3)
-            times = [seconds for _, seconds in _steps(folder, fresh[0])]
+            times = _steps(folder, fresh[0].process.pid)
     return times[0] - last_s - median(b - a for a, b in pairwise(times))
 
 
 def _await_steps(cluster: Plane, folder: Path, node: Node, count: int) -> int:
-    cluster.wait(lambda: len(_steps(folder, node)) >= count, f"{count} steps", deadline_s=300)
-    return len(_steps(folder, node))
+    cluster.wait(lambda: len(_steps(folder, node.process.pid)) >= count, f"{count} steps", deadline_s=300)
+    return len(_steps(folder, node.process.pid))
 
 
-def _steps(folder: Path, node: Node) -> list[tuple[int, float]]:
-    path = folder / f"steps.{node.process.pid}"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [(int(step), float(seconds)) for step, seconds in (line.split() for line in lines)]
+def _steps(folder: Path, worker: int | None) -> list[float]:
+    """When each step of the worker with this process id ended."""
+    path = folder / f"steps.{worker}"
+    return [float(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def measure(subject: str, rounds: int) -> dict[str, Any]:
-    """Median stalls of one subject, the changes and the baseline in turn."""
-    stalls: dict[str, list[float]] = {name: [] for name in (*CHANGES, "restart from a checkpoint")}
+    """Median stalls of one subject, the changes and the peers in turn."""
+    stalls: dict[str, list[float]] = {name: [] for name in (*CHANGES, SILENT, RESTART, TORCHRUN)}
     for _ in range(rounds):
-        for name, change in CHANGES.items():
-            stalls[name].append(stall_s(subject, change))
-        stalls["restart from a checkpoint"].append(restart_s(subject))
-    restart = median(stalls["restart from a checkpoint"])
+        for name, (size, change) in CHANGES.items():
+            stalls[name].append(stall_s(subject, size, change))
+        stalls[SILENT].append(silent_s(subject))
+        stalls[RESTART].append(restart_s(subject))
+        stalls[TORCHRUN].append(torchrun_peer.stall_s(subject))
     return {
-        name: {"stall_s": median(values), "all_s": values, "times_shorter": restart / max(median(values), 1e-3)}
+        name: {
+            "stall_s": median(values),
+            "all_s": values,
+            "times_shorter_than_restart": median(stalls[RESTART]) / max(median(values), 1e-3),
+            "times_shorter_than_torchrun": median(stalls[TORCHRUN]) / max(median(values), 1e-3),
+        }
         for name, values in stalls.items()
     }
 
@@ -116,13 +161,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--subjects", nargs="*", default=["1M", "25M"], choices=list(SUBJECTS))
+    parser.add_argument("--subjects", nargs="*", default=["tiny", "25M"], choices=list(SUBJECTS))
     arguments = parser.parse_args()
+    # What a pool and torchrun run in processes of their own imports this folder.
+    os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])
     results = {}
     for subject in arguments.subjects:
         results[subject] = measure(subject, arguments.rounds)
         for name, result in results[subject].items():
-            print(f"{subject:>6} {name:>26}: {result['stall_s']:6.3f} s, {result['times_shorter']:5.1f} × shorter")
+            restart, torchrun = result["times_shorter_than_restart"], result["times_shorter_than_torchrun"]
+            print(
+                f"{subject:>6} {name:>29}: {result['stall_s']:6.3f} s, shorter than a restart {restart:6.1f} ×,"
+                f" than torchrun {torchrun:6.1f} ×"
+            )
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=2))
 

@@ -31,7 +31,7 @@ def main() -> None:
             loss.backward()
             if session.step(loss):
                 with (arguments.folder / f"steps.{os.getpid()}").open("a") as log:
-                    print(session.steps, time.monotonic(), file=log)
+                    print(time.monotonic(), file=log)
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ def many() -> nn.Module:
 
 
 SUBJECTS = {
+    "tiny": (lambda: mlp(1, 64), 64),
     "1M": (lambda: mlp(4, 512), 512),
     "25M": (lambda: mlp(6, 2048), 2048),
     "100M": (lambda: mlp(6, 4096), 4096),

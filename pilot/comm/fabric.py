@@ -32,6 +32,9 @@ class Fabric(Protocol):
     def sum(self, numbers: NDArray[np.generic]) -> Pending:
         """Sum ``numbers`` over all ranks, in place."""
 
+    def sum_narrow(self, numbers: NDArray[np.float32], kind: str) -> Pending:
+        """The same with numbers that travel as ``kind``, one of :data:`pilot.comm.narrow.KINDS`."""
+
     def gather(self, row: NDArray[np.int64], rows: NDArray[np.int64]) -> Pending:
         """Collect the ``row`` of each rank in ``rows``, shape (size, len(row))."""
 

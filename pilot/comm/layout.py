@@ -41,7 +41,7 @@ class Layout:
         return self.parts[-1]
 
 
-def lay_out(gradients: Iterable[tuple[int, str]], bucket_bytes: int, control_count: int) -> Layout:
+def lay_out(gradients: Iterable[tuple[int, str]], bucket_bytes: int, control_count: int, wire: str = "") -> Layout:
     """Pack gradients into buckets of about ``bucket_bytes``.
 
     Parameters
@@ -49,6 +49,7 @@ def lay_out(gradients: Iterable[tuple[int, str]], bucket_bytes: int, control_cou
     gradients : (count, numpy dtype) of each, in the order in which backward makes them
     bucket_bytes : a bucket is closed when it holds at least so many, or where the dtype changes
     control_count : float64 numbers in the control vector
+    wire : as which kind of :mod:`pilot.comm.narrow` float32 travels; empty: as it is
     """
     slots: list[Slot] = []
     parts: list[Part] = []
@@ -56,16 +57,16 @@ def lay_out(gradients: Iterable[tuple[int, str]], bucket_bytes: int, control_cou
     kind = ""
     for count, dtype in gradients:
         if end > start and (dtype != kind or end - start >= bucket_bytes):
-            parts.append(_part(start, end, kind))
+            parts.append(_part(start, end, kind, wire))
             start = end
         kind = dtype
         slots.append(Slot(len(parts), end, count, dtype))
         end = aligned(end + count * np.dtype(dtype).itemsize)
     if end > start:
-        parts.append(_part(start, end, kind))
+        parts.append(_part(start, end, kind, wire))
     control = Part(end, control_count, "float64")
     return Layout(tuple(slots), (*parts, control), aligned(end + 8 * control_count))
 
 
-def _part(start: int, end: int, dtype: str) -> Part:
-    return Part(start, (end - start) // np.dtype(dtype).itemsize, dtype)
+def _part(start: int, end: int, dtype: str, wire: str) -> Part:
+    return Part(start, (end - start) // np.dtype(dtype).itemsize, dtype, wire if dtype == "float32" else "")

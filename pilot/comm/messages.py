@@ -26,11 +26,15 @@ class Here(Note, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """``count`` numbers of numpy type ``dtype`` from ``offset`` (bytes) on: what is summed by one operation."""
+    """``count`` numbers of numpy type ``dtype`` from ``offset`` (bytes) on: what is summed by one operation.
+
+    ``wire`` is the kind of :mod:`pilot.comm.narrow` as which they travel, empty: as they are.
+    """
 
     offset: int
     count: int
     dtype: str
+    wire: str = ""
 
 
 class Attach(Note, frozen=True):

@@ -45,6 +45,7 @@ class Server:
         self._fabric = fabric
         self._generation = generation
         self._parts: list[tuple[NDArray[np.generic], ...]] = []  # of each part: that of each training process
+        self._wires: list[str] = []
 
     def run(self) -> None:
         """Serve until ``Quit``; raises :class:`~pilot.comm.channel.Gone` when one of them goes without it."""
@@ -100,6 +101,7 @@ class Server:
             arena = Arena(fd)
             arena.close_fd()
             arenas.append([np.frombuffer(arena.memory, p.dtype, p.count, p.offset) for p in note.parts])
+        self._wires = [part.wire for part in notes[0].parts]
         self._parts = list(zip(*arenas, strict=False))  # different models are told apart before the first sum
 
     # --- a step ------------------------------------------------------------------------------------------------------
@@ -129,6 +131,8 @@ class Server:
     def _start(self, number: int, drive: Callable[[], object]) -> Pending:
         part = self._parts[number]
         add_up(part, drive)
+        if wire := self._wires[number]:
+            return self._fabric.sum_narrow(part[0].view(np.float32), wire)
         return self._fabric.sum(part[0])
 
     def _hear_doorbell(self, channel: Channel, *, expected: bool) -> None:

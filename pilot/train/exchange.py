@@ -11,6 +11,7 @@ from torch import nn
 
 from pilot.comm.arena import Arena
 from pilot.comm.layout import Layout, lay_out
+from pilot.comm.narrow import KINDS
 from pilot.core.errors import UserError
 from pilot.train.control import FIELDS, Words
 from pilot.train.staging import staging
@@ -31,12 +32,18 @@ class Exchange:
     Parameters
     ----------
     parameters : those that are trained, in the model's order
+    wire_dtype : as what float32 travels, see :mod:`pilot.comm.narrow`; None: as it is
+    bucket_bytes : see :func:`~pilot.comm.layout.lay_out`
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], bucket_bytes: int = BUCKET_BYTES) -> None:
+    def __init__(
+        self, parameters: Sequence[nn.Parameter], wire_dtype: str | None = None, bucket_bytes: int = BUCKET_BYTES
+    ) -> None:
+        if wire_dtype not in (None, *KINDS):
+            raise UserError(f"wire_dtype must be {' or '.join(KINDS)} or None, got {wire_dtype!r}")
         self._parameters = list(reversed(parameters))  # backward begins at the end
         kinds = [(p.numel(), _wire_dtype(p)) for p in self._parameters]
-        self.layout: Layout = lay_out(kinds, bucket_bytes, FIELDS + len(kinds))
+        self.layout: Layout = lay_out(kinds, bucket_bytes, FIELDS + len(kinds), wire_dtype or "")
         self.arena = Arena.of_size(self.layout.size)
         places = [
             torch.frombuffer(self.arena.memory, dtype=getattr(torch, s.dtype), count=s.count, offset=s.offset).view(

@@ -1,4 +1,4 @@
-"""What the workers of the data plane's tests run: a small regression in float64, paced until the file ``GATE``
+"""What the workers of the data plane's tests run: a small regression, paced until the file ``GATE``
 exists.
 """
 
@@ -25,19 +25,21 @@ def main() -> None:
     parser.add_argument("--micro-batch-size", type=int)
     parser.add_argument("--loaders", type=int, default=0)
     parser.add_argument("--step-s", type=float, default=0.0)
+    parser.add_argument("--dtype", default="float64")
+    parser.add_argument("--wire-dtype")
     parser.add_argument("--gate", type=Path, default=Path("/"))
     parser.add_argument("--save", type=Path, required=True)
     arguments = parser.parse_args()
 
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    torch.set_default_dtype(torch.float64)
+    torch.set_default_dtype(getattr(torch, arguments.dtype))
     x = torch.randn(SAMPLES, 20)
     data = TensorDataset(x, torch.sin(x @ torch.randn(20, 1)))
     model = nn.Sequential(nn.Linear(20, 16), nn.Tanh(), nn.Linear(16, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9999)
-    session = pilot.train.session(model, optimizer, scheduler, seed=1, warmup_steps=5)
+    session = pilot.train.session(model, optimizer, scheduler, seed=1, warmup_steps=5, wire_dtype=arguments.wire_dtype)
     loader = session.loader(
         data,
         arguments.batch_size,

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pilot.comm.fabric import Fabric, Pending
+from pilot.comm.narrow import narrowed, widened
 
 Deposits = dict[int, NDArray[Any]]
 
@@ -69,6 +70,14 @@ class TwinFabric:
             total = np.sum([deposits[rank] for rank in sorted(deposits)], axis=0)
             for deposit in deposits.values():
                 deposit[:] = total
+
+        return self._meet(numbers, combine)
+
+    def sum_narrow(self, numbers: NDArray[np.float32], kind: str) -> Pending:
+        def combine(deposits: Deposits) -> None:
+            total = np.sum([widened(narrowed(deposits[rank], kind), kind) for rank in sorted(deposits)], axis=0)
+            for deposit in deposits.values():
+                deposit[:] = widened(narrowed(total, kind), kind)
 
         return self._meet(numbers, combine)
 

@@ -1,0 +1,33 @@
+"""float32 as 16 bits: torch rounds the same way."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from pilot.comm.layout import lay_out
+from pilot.comm.narrow import KINDS, narrowed, widened
+
+anything = arrays(np.float32, st.integers(1, 40), elements=st.floats(width=32))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(numbers=anything)
+def test_it_rounds_as_torch_does(kind: str, numbers: np.ndarray) -> None:
+    expected = torch.from_numpy(numbers.copy()).to(getattr(torch, kind)).float().numpy()
+    np.testing.assert_array_equal(widened(narrowed(numbers, kind), kind), expected)
+
+
+@pytest.mark.parametrize("bits", [0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF, 0x7FC00000])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_not_a_number_stays_so(kind: str, bits: int) -> None:
+    assert np.isnan(widened(narrowed(np.array([bits], np.uint32).view(np.float32), kind), kind)).all()
+
+
+def test_float64_and_the_control_vector_travel_as_they_are() -> None:
+    layout = lay_out([(4, "float32"), (4, "float64")], 1024, 3, "bfloat16")
+    assert [part.wire for part in layout.parts] == ["bfloat16", "", ""]
