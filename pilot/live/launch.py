@@ -26,7 +26,8 @@ class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Launches:
     """The launches by trainer, in memory and as ``spec.json`` (0600: an environment may hold a secret).
 
-    ``checkpoint_dir`` is where the site wants the trainers' checkpoints and logs; None: in the run directory.
+    ``checkpoint_dir`` is where the site wants the trainers' checkpoints and logs; None: in the run directory. There are
+    links to them in the run directory, so that they are found there in any case.
     """
 
     def __init__(self, rundir: RunDir, pool: str, checkpoint_dir: str | None) -> None:
@@ -50,10 +51,13 @@ class Launches:
         self._launches[trainer] = launch
 
     def _write(self, trainer: TrainerId, launch: Launch) -> None:
-        for folder in (self._rundir.trainer(trainer), self.directory(trainer)):
+        here, directory = self._rundir.trainer(trainer), self.directory(trainer)
+        for folder in (here, directory):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for name in ("checkpoints", "logs"):
-            (self.directory(trainer) / name).mkdir(mode=0o700, exist_ok=True)
+            (directory / name).mkdir(mode=0o700, exist_ok=True)
+            if not (here / name).exists():
+                (here / name).symlink_to(directory / name)
         publish(self._spec(trainer), msgspec.json.format(msgspec.json.encode(launch)) + b"\n")
 
     def load(self, trainer: TrainerId) -> None:

@@ -174,7 +174,9 @@ def test_the_site_may_want_checkpoints_elsewhere(tmp_path: Path) -> None:
     launches = Launches(rundir, "pool-1", str(tmp_path / "scratch"))
     launches.add(T, LAUNCH)
     assert launches.directory(T) == tmp_path / "scratch" / "pool-1" / T
-    assert (launches.directory(T) / "checkpoints").is_dir()
+    assert (rundir.trainer(T) / "checkpoints").resolve() == launches.directory(T) / "checkpoints"
+    assert (rundir.trainer(T) / "logs").resolve().is_dir()
+    launches.add(T, LAUNCH)
     again = Launches(rundir, "pool-1", str(tmp_path / "scratch"))
     again.load(T)
     assert again[T] == LAUNCH
