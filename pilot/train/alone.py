@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pilot.train.control import Words
 from pilot.train.regroup import Membership
@@ -44,6 +44,9 @@ class Alone:
     def gather(self, row: list[int]) -> list[list[int]]:
         """One row."""
         return [row]
+
+    def hand_over(self, giver: int, takers: Sequence[int]) -> None:
+        """There is nobody else."""
 
     def rested(self, seconds: float) -> None:
         """Nobody asks how long a rescale takes."""

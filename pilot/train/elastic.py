@@ -19,7 +19,7 @@ waits for the next generation with the state that it held before.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import psutil
 
@@ -172,6 +172,13 @@ class Elastic:
             return [row[2:] for row in rows]
         raise Gone
 
+    def hand_over(self, giver: int, takers: Sequence[int]) -> None:
+        """As at the start of a generation."""
+        group = self._regroup.current
+        if group is None:
+            raise Gone
+        self._deal(group, Spreading(giver, tuple(takers), fresh=False))
+
     def rested(self, seconds: float) -> None:
         """An evaluation took so long; it counts as no stall."""
         self._reporter.rested(seconds)
@@ -294,10 +301,7 @@ class Elastic:
         spreading = who_spreads([Holding(*row) for row in self._gather(group, own.row())])
         if spreading.fresh and group.rank == spreading.root:
             self._load(group.granted)
-        if group.rank == spreading.root and spreading.takers:
-            self._spread(group.generation, spreading)
-        elif spreading.takers:
-            self._take(group.generation, spreading)
+        self._deal(group, spreading)
         return self._training.position.step if spreading.fresh else None
 
     def _gather(self, group: Membership, row: list[int]) -> list[list[int]]:
@@ -306,6 +310,12 @@ class Elastic:
         gathered = self._answer(group.generation)
         assert isinstance(gathered, Gathered)
         return gathered.rows
+
+    def _deal(self, group: Membership, spreading: Spreading) -> None:
+        if group.rank == spreading.root and spreading.takers:
+            self._spread(group.generation, spreading)
+        elif spreading.takers:
+            self._take(group.generation, spreading)
 
     def _spread(self, generation: int, spreading: Spreading) -> None:
         packed = Packed(self._training.capture())

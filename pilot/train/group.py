@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from pilot.train.control import Words
@@ -39,6 +40,9 @@ class Group(Protocol):
 
         Raises :class:`~pilot.comm.channel.Gone` where the group broke, or changed here: nobody uses the rows then.
         """
+
+    def hand_over(self, giver: int, takers: Sequence[int]) -> None:
+        """Rank ``giver`` gives its state to ``takers``; on all ranks. Raises as :meth:`gather`."""
 
     def rested(self, seconds: float) -> None:
         """For so long now there was no step, and that was not because of the group."""

@@ -7,6 +7,7 @@ from typing import Any, Protocol, cast
 
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from pilot.core.errors import UserError
 from pilot.train import rng
 from pilot.train.sampler import Batching, Share, mix, permutation
 
@@ -81,6 +82,8 @@ class Loader:
     ) -> None:
         self.course = course
         self.batching = batching
+        if not hasattr(dataset, "__len__"):
+            raise UserError("session.loader needs a dataset with a length; session.stream takes one without")
         self.length = len(cast(Sized, dataset))
         self.shuffle = shuffle
         if options.get("num_workers"):

@@ -10,6 +10,8 @@ others are anywhere between two steps. Hence:
 * The first thing that a rank does in a generation is to say where it is. Those who are furthest behind (an evaluation
   comes before the end of the epoch, and that before training) hold their meeting; the others attend it, bring nothing,
   and learn the outcome. Once all are in one place the group is *aligned*: a step then needs no such words before it.
+  Who attended in the middle of an epoch did not do what the script does around such a meeting, so it then takes over
+  the script's values from one that did.
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ class Meetings:
         self._place: Place = training.place
         self._held: dict[int, int] = {}
         self._aligned: int | None = None
+        self._missed = False
 
     def here(self) -> None:
         """The script is now where the state is."""
@@ -81,8 +84,11 @@ class Meetings:
     def _meet(self, mine: int, bring: Bring) -> Sums | None:
         """One meeting of those who are furthest behind; its outcome, where it was about ours."""
         try:
-            topics = [topic for (topic,) in self._group.gather([mine])]
+            table = self._group.gather([mine, int(self._missed)])
+            topics = [topic for topic, _ in table]
             topic = min(topics)
+            if topic == TRAINING:
+                self._make_up([bool(missed) for _, missed in table])
             if len(set(topics)) == 1:
                 self._aligned = self._group.revision
             if topic == TRAINING:
@@ -93,7 +99,14 @@ class Meetings:
         except Gone:
             return None
         self._training.agree(topic, sums)
+        self._missed = self._missed or mine == TRAINING
         return sums if mine == topic else None
+
+    def _make_up(self, missed: list[bool]) -> None:
+        """All are about to train: whoever did not miss what happened before gives its state to those who did."""
+        if any(missed) and not all(missed):
+            self._group.hand_over(missed.index(False), [rank for rank, has in enumerate(missed) if has])
+        self._missed = False
 
     def _tell(self, brought: Sums) -> list[Sums]:
         """What all ranks brought, by rank."""

@@ -43,12 +43,12 @@ def main() -> None:
     parser.add_argument("--every", type=int, help="evaluate in the middle of an epoch after so many steps, too")
     parser.add_argument("--scaler", action="store_true")
     parser.add_argument("--bad-step", type=int, help="one rank's loss is not finite in this step")
-    parser.add_argument("--stop-after", type=int, help="session.stop() in this epoch")
+    parser.add_argument("--stop-after", type=int, help="the last rank calls session.stop() in this epoch")
     parser.add_argument("--break-after", type=int, help="break in this epoch")
     parser.add_argument("--step-s", type=float, default=0.0)
     parser.add_argument("--batch-s", type=float, default=0.0, help="of an evaluation")
     parser.add_argument("--gate", type=Path, default=Path("/"))
-    parser.add_argument("--save", type=Path, required=True)
+    parser.add_argument("--save", type=Path, required=True, help="each rank adds its number")
     arguments = parser.parse_args()
 
     torch.manual_seed(0)
@@ -62,10 +62,9 @@ def main() -> None:
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=7) if arguments.scaler else None
     session = pilot.train.session(model, optimizer, scheduler, schedule="validation", scaler=scaler, seed=1)
     sizes = {"global_batch_size": arguments.global_batch_size, "micro_batch_size": arguments.micro_batch_size}
-    if arguments.stream:
-        loader = session.stream(Source(x[:SAMPLES], y[:SAMPLES]), **sizes)
-    else:
-        loader = session.loader(TensorDataset(x[:SAMPLES], y[:SAMPLES]), **sizes)
+    training = x[:SAMPLES], y[:SAMPLES]
+    stream = arguments.stream
+    loader = session.stream(Source(*training), **sizes) if stream else session.loader(TensorDataset(*training), **sizes)
     validation = TensorDataset(x[SAMPLES:], y[SAMPLES:])
 
     def pace(seconds: float) -> None:
@@ -97,14 +96,14 @@ def main() -> None:
             if stepped and arguments.every and session.steps % arguments.every == 0:
                 evaluate()
         session.state["passes"] = session.state.get("passes", 0) + 1
-        if epoch == arguments.stop_after:
+        if epoch == arguments.stop_after and session.rank == session.size - 1:
             session.stop()
         if epoch == arguments.break_after:
             break
-    if session.rank == 0:
-        rate = optimizer.param_groups[0]["lr"]
-        scale = scaler.state_dict() if scaler is not None else None
-        torch.save({"model": model.state_dict(), "state": session.state, "lr": rate, "scale": scale}, arguments.save)
+    rate = optimizer.param_groups[0]["lr"]
+    scale = scaler.state_dict() if scaler is not None else None
+    result = {"model": model.state_dict(), "state": session.state, "lr": rate, "scale": scale}
+    torch.save(result, arguments.save.with_suffix(f".{session.rank}"))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,69 @@
+"""A validation pass: the mean over the whole dataset, however the ranks divide it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import pilot.train
+from pilot.core.errors import UserError
+from pilot.train.evaluation import Evaluation
+from pilot.train.meetings import Meetings
+from tests.unit.train.twin import Twin, together
+
+x = torch.linspace(-1, 1, 333, dtype=torch.float64).unsqueeze(1)
+
+
+def mean_square(batch: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {"square": batch[0].square().mean(), "positive": (batch[0] > 0).double().mean()}
+
+
+@settings(max_examples=25, deadline=None)
+@given(count=st.integers(1, 4), length=st.integers(1, 333), batch_size=st.integers(1, 40))
+def test_it_is_the_mean_over_all_samples(count: int, length: int, batch_size: int) -> None:
+    data = TensorDataset(x[:length])
+
+    def script(twin: Twin) -> dict[str, float]:
+        evaluation = Evaluation(nn.Identity(), data, mean_square, batch_size, {})
+        return evaluation.run(Meetings(twin, twin.training))
+
+    results = together(count, script)
+    expected = {name: value.item() for name, value in mean_square([x[:length]]).items()}
+    assert results[0] == pytest.approx(expected, rel=1e-12)
+    assert all(result == results[0] for result in results)
+
+
+def made() -> tuple[nn.Module, pilot.train.Session, TensorDataset]:
+    model = nn.Sequential(nn.Linear(1, 2), nn.BatchNorm1d(2), nn.Linear(2, 1))
+    data = TensorDataset(x.float())
+    return model, pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=0.1)), data
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_model_is_in_evaluation_mode_and_back_in_its_own_afterwards(workers: int) -> None:
+    model, session, data = made()
+    model[1].eval()  # a batch norm that its script froze
+
+    def look(batch: list[torch.Tensor]) -> dict[str, float]:
+        assert not torch.is_grad_enabled()
+        return {"training": float(any(module.training for module in model.modules())), "size": len(batch[0])}
+
+    assert session.evaluate(data, look, batch_size=333, num_workers=workers) == {"training": 0.0, "size": 333.0}
+    assert [model.training, model[0].training, model[1].training] == [True, True, False]
+
+
+def test_it_is_for_between_two_steps_and_for_data() -> None:
+    model, session, data = made()
+    for _ in session.epochs(1):
+        for (batch,) in session.loader(data, batch_size=333):
+            model(batch).sum().backward()
+            with pytest.raises(UserError, match="between two steps"):
+                session.evaluate(data, mean_square)
+            session.step()
+            assert session.evaluate(data, mean_square)["square"] == pytest.approx(1 / 3, rel=0.01)
+    with pytest.raises(UserError, match="cannot be evaluated"):
+        session.evaluate(TensorDataset(x[:0]), mean_square)

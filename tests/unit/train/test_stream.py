@@ -1,0 +1,152 @@
+"""Streams: each sample in exactly one step, through any change of the group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
+
+import pilot.train
+from pilot.core.errors import UserError
+from pilot.train.sampler import Batching, Share
+from pilot.train.stream import Stream
+
+
+class Numbers(IterableDataset[int]):
+    """0, 1, ... below ``length``; notes what was read."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.read: list[int] = []
+
+    def __iter__(self) -> Iterator[int]:
+        for number in range(self.length):
+            self.read.append(number)
+            yield number
+
+
+class Seekable(Numbers):
+    def from_cursor(self, cursor: int) -> Iterator[int]:
+        return iter(range(cursor, self.length))
+
+
+@dataclass
+class Course:
+    """A session that is wherever the test says."""
+
+    rank: int
+    size: int
+    cursor: int = 0
+    seed: int = 0
+    revision: int = 0
+    begun: list[tuple[Share, int]] = field(default_factory=list)
+    length: int | None = None
+
+    def where(self) -> tuple[int, int, int, int, int]:
+        return 0, self.cursor, self.rank, self.size, self.revision
+
+    def align(self) -> None:
+        pass
+
+    def epoch_is_over(self) -> None:
+        pass
+
+    def epoch_has(self, samples: int) -> None:
+        self.length = samples
+
+    def begin(self, share: Share, batch: int) -> None:
+        self.begun.append((share, batch))
+
+
+changes = st.lists(st.tuples(st.integers(1, 4), st.booleans()), max_size=30)
+batchings = st.one_of(
+    st.builds(Batching, per_node=st.integers(1, 5), micro=st.none() | st.integers(1, 3)),
+    st.builds(Batching, whole=st.integers(1, 12), micro=st.none() | st.integers(1, 3)),
+)
+
+
+@settings(deadline=None)
+@given(length=st.integers(0, 60), batching=batchings, changes=changes, source=st.sampled_from([Numbers, Seekable]))
+def test_the_ranks_take_each_sample_once_whatever_happens_to_the_group(
+    length: int, batching: Batching, changes: list[tuple[int, bool]], source: type[Numbers]
+) -> None:
+    script = iter(changes)
+    ranks = 4
+    courses = [Course(rank, ranks) for rank in range(ranks)]
+    streams = [Stream(course, source(length), batching) for course in courses]
+    iterators = [iter(stream) for stream in streams]
+    taken: list[int] = []
+    while (step := [one_step(iterators[rank], courses[rank]) for rank in range(courses[0].size)])[0] is not None:
+        size, void = next(script, (courses[0].size, False))
+        shares = [course.begun[-1][0] for course in courses[: courses[0].size]]
+        assert len({(share.cursor, share.cursor_end) for share in shares}) == 1
+        if not void:
+            taken += sorted(number for numbers in step for number in numbers or ())
+        for course in courses:
+            course.cursor = course.cursor if void else shares[0].cursor_end
+            course.revision += void or size != course.size
+            course.size = size
+    assert taken == list(range(length))
+    assert courses[0].length == length
+
+
+def one_step(iterator: Iterator[Any], course: Course) -> list[int] | None:
+    """The samples of a rank in one step that count; None: the epoch is over."""
+    numbers: list[int] = []
+    while (batch := next(iterator, None)) is not None:
+        share, number = course.begun[-1]
+        assert len(batch) == share.batches[number][1] - share.batches[number][0] > 0
+        numbers += batch.tolist() if share.samples else []
+        if number + 1 == len(share.batches):
+            return numbers
+    return None
+
+
+def test_a_rank_holds_its_share_only_and_reads_nothing_ahead() -> None:
+    course, source = Course(rank=1, size=2), Numbers(100)
+    stream = Stream(course, source, Batching(per_node=4))
+    iterator = iter(stream)
+    assert next(iterator).tolist() == [4, 5, 6, 7]
+    assert source.read == list(range(8))
+
+
+def test_drop_last_leaves_out_the_step_that_is_not_full() -> None:
+    course = Course(rank=0, size=1)
+    batches = []
+    for batch in Stream(course, Numbers(10), Batching(whole=4, drop_last=True)):
+        batches.append(batch.tolist())
+        course.cursor += 4
+    assert batches == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert course.length == 10
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_session_trains_on_a_stream_and_its_source_may_prefetch(workers: int) -> None:
+    model = nn.Linear(1, 1)
+    session = pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=0.01))
+    source = DataLoader(Numbers(10), batch_size=None, num_workers=workers)
+    stream = session.stream(source, batch_size=4)
+    seen = []
+    for _ in session.epochs(2):
+        for numbers in stream:
+            model(numbers.float().unsqueeze(1)).sum().backward()
+            session.step()
+            seen += numbers.tolist()
+    assert seen == [*range(10)] * 2
+    assert session.steps == 6
+
+
+def test_what_can_be_read_once_only_is_refused() -> None:
+    model = nn.Linear(1, 1)
+    session = pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=0.01))
+    with pytest.raises(UserError, match="read only once"):
+        session.stream(iter([1, 2]), batch_size=1)
+    with pytest.raises(UserError, match=r"session\.stream"):
+        session.loader(Numbers(3), batch_size=1)

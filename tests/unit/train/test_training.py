@@ -1,0 +1,180 @@
+"""What travels and what steps: optimizers, schedulers, frozen and tied parameters, buffers, compiled modules."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+from torch.utils.data import TensorDataset
+
+import pilot.train
+from pilot.core.errors import UserError
+from pilot.train.lr import LearningRate
+from pilot.train.minutes import END_OF_EPOCH
+from pilot.train.sampler import Share
+from pilot.train.state import Packed, unpack
+from pilot.train.training import Training
+
+OPTIMIZERS = [
+    lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+    lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True),
+    lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1),
+    lambda p: torch.optim.RMSprop(p, lr=0.01),
+    lambda p: torch.optim.Adagrad(p, lr=0.01),
+]
+SCHEDULERS = [
+    lambda o: lr_scheduler.StepLR(o, 3),
+    lambda o: lr_scheduler.CosineAnnealingLR(o, 10),
+    lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 4),
+    lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=50, cycle_momentum=False),
+    lambda o: lr_scheduler.LambdaLR(o, lambda epoch: 0.9**epoch),
+    lambda o: lr_scheduler.SequentialLR(
+        o, [lr_scheduler.LinearLR(o, 0.1, total_iters=4), lr_scheduler.ExponentialLR(o, 0.9)], [4]
+    ),
+]
+
+
+class Tied(nn.Module):
+    """A frozen layer, a batch norm, a tied weight, and a layer that is used in some steps only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = nn.Linear(4, 4).requires_grad_(False)
+        self.norm = nn.BatchNorm1d(4)
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.last.weight = self.first.weight
+        self.rare = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, *, rare: bool = False) -> torch.Tensor:
+        hidden = self.first(self.norm(self.frozen(x)))
+        return self.last(self.rare(hidden) if rare else hidden).square().mean()
+
+
+def made(optimizer: Any = OPTIMIZERS[2], scheduler: Any = SCHEDULERS[1], seed: int = 0) -> tuple[Tied, Training]:
+    torch.manual_seed(seed)
+    model = Tied()
+    steps = optimizer([p for p in model.parameters() if p.requires_grad])
+    return model, Training(model, steps, scheduler(steps), "step", LearningRate("linear", 3))
+
+
+def step(model: Tied, training: Training, number: int) -> None:
+    training.optimizer.zero_grad()
+    torch.manual_seed(number)
+    model(torch.randn(6, 4), rare=number % 3 == 0).backward()
+    training.clip(0.5)
+    training.apply(1, Share(number, number + 1, number, number + 1, ((number, number + 1),)))
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_who_takes_over_a_state_goes_on_as_the_other_would_have(optimizer: Any, scheduler: Any) -> None:
+    (model, training), (other, newcomer) = made(optimizer, scheduler), made(optimizer, scheduler, seed=1)
+    for number in range(7):
+        step(model, training, number)
+    packed = Packed(training.capture())
+    block = bytearray(packed.size)
+    packed.write(block)
+    newcomer.restore(unpack(block))
+    for number in range(7, 14):
+        step(model, training, number)
+        step(other, newcomer, number)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, other.state_dict()[name]), name
+    assert newcomer.effective_rate == training.effective_rate
+    assert other.last.weight is other.first.weight
+
+
+def test_a_frozen_parameter_stays_and_one_without_gradient_is_not_touched() -> None:
+    model, training = made()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    step(model, training, 1)
+    changed = {name for name, tensor in model.state_dict().items() if not torch.equal(tensor, before[name])}
+    assert {"first.weight", "last.weight", "norm.running_mean", "norm.num_batches_tracked"} <= changed
+    assert not {name for name in changed if name.startswith(("frozen", "rare"))}
+
+
+def test_the_effective_rate_is_that_of_the_step() -> None:
+    model, training = made(lambda p: torch.optim.SGD(p, lr=0.1), lambda o: lr_scheduler.StepLR(o, 1, 0.5))
+    training.rate = training.rate.resized(4, 0)
+    rates = []
+    for number in range(4):
+        step(model, training, number)
+        rates.append(training.effective_rate)
+    factors = [1.75, 2.5, 3.25, 4.0]  # linear, four nodes, over three steps
+    assert rates == pytest.approx([0.1 * 0.5**number * factor for number, factor in enumerate(factors)])
+
+
+def test_a_plateau_lowers_the_rate_after_what_was_measured() -> None:
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    scheduler = lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
+    session = pilot.train.session(model, optimizer, scheduler, schedule="loss")
+    loader = session.loader(TensorDataset(torch.ones(4, 2)), batch_size=4)
+    losses, rates = iter([3.0, 2.0, 2.0, 1.0]), []
+    for _ in session.epochs(4, loss=lambda: next(losses)):
+        rates.append(optimizer.param_groups[0]["lr"])
+        for (x,) in loader:
+            model(x).sum().backward()
+            session.step()
+    assert rates == [1.0, 1.0, 1.0, 0.5]
+
+
+def test_a_plateau_says_what_it_needs() -> None:
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    scheduler = lr_scheduler.ReduceLROnPlateau(optimizer)
+    with pytest.raises(UserError, match="needs a measure"):
+        Training(model, optimizer, scheduler, "epoch", LearningRate("none"))
+    training = Training(model, optimizer, scheduler, "loss", LearningRate("none"))
+    with pytest.raises(UserError, match="loss=function"):
+        training.agree(END_OF_EPOCH, {"accuracy": 1.0})
+
+
+def test_who_comes_at_the_end_of_an_epoch_does_once_what_belongs_there() -> None:
+    (_, training), (_, newcomer) = made(), made()
+    training.user["epochs"] = 4
+    training.reached_end()
+    training.user["epochs"] += 1
+    newcomer.restore(training.capture())
+    assert newcomer.user == {"epochs": 4}
+    training.agree(END_OF_EPOCH, {})
+    assert training.capture()["user"] == {"epochs": 5}
+
+
+def test_what_a_script_changes_while_it_is_behind_its_state_does_not_count() -> None:
+    (_, training), (_, lagging) = made(), made()
+    training.user["epochs"] = 5
+    lagging.restore(training.capture())
+    lagging.user["epochs"] += 1
+    assert lagging.capture()["user"] == {"epochs": 5}
+    lagging.caught_up()
+    assert lagging.user == {"epochs": 5}
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        "aot_eager",
+        pytest.param(
+            "inductor", marks=[pytest.mark.slow, pytest.mark.skipif(not shutil.which("g++"), reason="no C++ compiler")]
+        ),
+    ],
+)
+def test_a_compiled_module_trains_and_its_state_is_that_of_the_plain_one(backend: str) -> None:
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+    model = torch.compile(plain, backend=backend)
+    session = pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    loader = session.loader(TensorDataset(torch.randn(8, 4)), batch_size=8, micro_batch_size=4)
+    before = plain[0].weight.detach().clone()
+    for _ in session.epochs(2):
+        for (x,) in loader:
+            model(x).square().mean().backward()
+            session.step()
+    assert session.steps == 2
+    assert not torch.equal(plain[0].weight, before)
+    assert list(session._training.capture()["model"]) == list(plain.state_dict())
