@@ -1,17 +1,19 @@
-"""The rank process and what it shares with the worker (the user's training process).
+"""The rank process and what it shares with the worker (the user's training processes on a node).
 
 Theory of operation
 -------------------
 MPI was not made to lose ranks, so the training process is never an MPI process. Each generation of a group has one
-short-lived *rank process* per rank, which knows MPI and nothing else, and which may be killed at any moment.
+short-lived *rank process* per node, which knows MPI and nothing else, and which may be killed at any moment.
 
-- The worker listens on a Unix socket (``PILOT_WORKER_SOCKET``). A rank process starts, calls MPI_Init, connects and
-  says :class:`~pilot.comm.messages.Here`. Nothing of MPI happens before all ranks of the generation have come that far.
-- The worker hands it the gradient *arena* (:class:`~pilot.comm.messages.Attach`), a memfd that holds the gradient
-  buckets and the control vector. Both processes map it, so a gradient is never copied between them.
-- In each step the worker sends one ``DOORBELL`` byte per part (the buckets in their order, the control vector last) as
-  soon as backward has filled it. The rank process starts a nonblocking sum of that part at once, while backward goes
-  on, and answers with one ``DOORBELL`` when all parts of the step are summed.
+- A training process listens on a Unix socket (``PILOT_WORKER_SOCKET``). A rank process starts, calls MPI_Init, connects
+  to those of its node and says :class:`~pilot.comm.messages.Here`. Nothing of MPI happens before all rank processes of
+  the generation have come that far.
+- A training process hands it the gradient *arena* (:class:`~pilot.comm.messages.Attach`), a memfd that holds the
+  gradient buckets and the control vector. Both map it, so a gradient is never copied between them.
+- In each step a training process sends one ``DOORBELL`` byte per part (the buckets in their order, the control vector
+  last) as soon as backward has filled it. When all of the node have, the rank process adds their parts up (where there
+  are several) and starts a nonblocking sum at once, while backward goes on. It answers with one ``DOORBELL`` when all
+  parts of the step are summed.
 - Around it are two more services: ``Gather`` (a row of integers from each rank to all) and ``Spread`` (a block of bytes
   from one rank to some others, in chunks). A generation begins with them.
 - A rank process that waits naps on its socket between two tests for completion, and blocks on it where nothing is
@@ -19,5 +21,6 @@ short-lived *rank process* per rank, which knows MPI and nothing else, and which
   end of the socket closes.
 
 ``arena`` shared memory; ``channel`` the socket; ``messages`` what is said on it; ``layout`` which gradient lies where;
-``serve`` the loop of the rank process; ``mpi`` MPI behind the small interface of ``fabric``; ``rank`` the program.
+``serve`` the loop of the rank process; ``node`` the sum inside a node; ``mpi`` MPI behind the small interface of
+``fabric``; ``rank`` the program.
 """
