@@ -103,7 +103,9 @@ def _sweep(
 )
 @_sweep("--on-curve", "on_curve", _whole, "INDICES", "Put all trainers on this curve of the curves file.", default=None)
 @click.option("--hours", type=FiniteRange(min=0, min_open=True), help="Replay so long (default: the whole trace).")
-@click.option("--solve-limit-s", type=FiniteRange(min=0, min_open=True), default=10.0, show_default=True)
+@click.option(
+    "--solve-limit-s", type=FiniteRange(min=0, min_open=True), default=10.0, show_default=True, help="For one plan."
+)
 @click.option("--processes", type=click.IntRange(min=1), help="Replays at once (default: one per CPU).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; the same replay prints the same bytes.")
 @click.option("--report", type=click.Path(file_okay=False, path_type=Path), help="Write an HTML page with plots here.")
