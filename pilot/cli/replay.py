@@ -295,10 +295,14 @@ def _report_interruption(replays: Sequence[Replay], cases: int) -> int:
 
 def _replay_journal(path: Path) -> int:
     """Feed a live run's events to a fresh core and compare its commands with those of the run."""
+    from pilot.core.errors import JournalError, UserError
     from pilot.io.journal import read, replay
     from pilot.live.settings import fresh_core
 
-    contents = read(path)
+    try:
+        contents = read(path)
+    except JournalError as error:
+        raise UserError(str(error)) from None
     difference = replay(contents, fresh_core(contents).handle)
     decisions = list(contents.decisions)
     if contents.warning:

@@ -66,6 +66,16 @@ def test_a_difference_is_named_and_fails(journal: Path, tmp_path: Path, capsys: 
     assert f"the replay differs: entry {number} " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("content", ["", "{}\n", "time_s,node,event\n"])
+def test_a_file_that_is_no_journal_is_bad_input(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str
+) -> None:
+    (tmp_path / "journal.jsonl").write_text(content)
+    assert run(["replay", "--journal", str(tmp_path / "journal.jsonl")]) == 2
+    said = capsys.readouterr().err.strip()
+    assert "journal.jsonl:1: " in said and "\n" not in said
+
+
 def test_a_journal_that_is_not_there_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["replay", "--journal", str(tmp_path / "nothing.jsonl")]) == 2
     assert "does not exist" in capsys.readouterr().err
