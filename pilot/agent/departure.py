@@ -1,8 +1,9 @@
 """When an agent leaves: what it was told of its end, and how long its coordinator has been away. Pure.
 
 A notice (a signal, the wall time's end) is told to the coordinator, which says ``Leave`` when nothing is needed of this
-node any more; otherwise the agent leaves shortly before the grace is over. Without coordinator it goes by itself, after
-``orphan_s`` or early enough before the end that it knows.
+node any more; otherwise the agent leaves shortly before the grace is over. Without coordinator it goes by itself, early
+enough before the end that it knows, or when its *lease* ends: ``orphan_s`` after it sent what the coordinator is known
+to have heard last. The coordinator may replace it after that, so it must have stopped stepping by then.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ _PAUSE_SHARE = 1 / 3
 _PATIENCE_SHARE = 1 / 4
 _MARGIN_SHARE = 0.1
 _MARGIN_MAX_S = 1.0
+_LEASE_SHARE = 0.2
+_LEASE_MARGIN_MAX_S = 10.0
+"""Its groups are asked to pause so long before the lease ends; what still trains at its end is killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,9 @@ class Departure:
     welcome: Welcome | None = None
     _notice: Noticed | None = None
     _deadline_s: float = math.inf
-    _away_since_s: float | None = None
+    _greeted_s: float = -math.inf
+    _heard_s: float = -math.inf
+    _away: bool = False
 
     @property
     def grace_s(self) -> float:
@@ -60,19 +66,26 @@ class Departure:
             return self.own_grace_s
         return self.welcome.grace_s if self.welcome is not None else 0.0
 
+    def greeted(self, now_s: float) -> None:
+        """It says ``Hello``."""
+        self._greeted_s = now_s
+
+    def heard(self, sent_s: float) -> None:
+        """The coordinator has got what we sent then."""
+        self._heard_s = max(self._heard_s, sent_s)
+
     def welcomed(self, now_s: float, welcome: Welcome) -> list[Effect]:
         """There is a coordinator (again); it learns of the notice."""
-        self.welcome = welcome
-        self._away_since_s = None
+        self.welcome, self._away = welcome, False
+        self.heard(self._greeted_s)
         joined = Note(f"joined pool {welcome.coordinator} as {welcome.node}")
         if self._notice is None:
             return [joined]
         return [joined, Send(Leaving(self._notice.cause, max(0.0, self._deadline_s - now_s)))]
 
-    def lost(self, now_s: float, unheard_s: float) -> None:
-        """Our lease runs from when the coordinator last heard of us: after ``orphan_s`` it may replace us."""
-        if self._away_since_s is None and self.welcome is not None:
-            self._away_since_s = now_s - min(unheard_s, self.welcome.orphan_s / 2)
+    def lost(self) -> None:
+        """The connection closed."""
+        self._away = True
 
     def noticed(self, now_s: float, cause: str) -> list[Effect]:
         """The node will be taken within the grace; told once."""
@@ -84,7 +97,7 @@ class Departure:
             return [Exit(0, f"{cause}, before it had joined")]
         left_s = max(0.0, self._deadline_s - now_s)
         note = Note(f"notice: {cause}; {left_s:.0f} s are left")
-        return [note, Send(Leaving(cause, left_s))] if self._away_since_s is None else [note]
+        return [note, Send(Leaving(cause, left_s))] if not self._away else [note]
 
     def ticked(self, now_s: float) -> list[Effect]:
         """The wall time's end comes near, or the grace is over."""
@@ -97,14 +110,14 @@ class Departure:
 
     def orphaned(self, now_s: float) -> Orphaned | None:
         """Whether to leave by itself. With a notice there is less time to wait for a coordinator, and to write."""
-        if self._away_since_s is None or self.welcome is None:
+        if self.welcome is None:
             return None
         end_s = min(self._deadline_s, now_s + max(self.grace_s, _FAREWELL_MIN_S))
-        left_s, away_s = end_s - now_s, now_s - self._away_since_s
-        patience_s = self.welcome.orphan_s
-        if self._notice is not None:
+        left_s, unheard_s, lease_s = end_s - now_s, now_s - self._heard_s, self.welcome.orphan_s
+        patience_s = lease_s - min(_LEASE_MARGIN_MAX_S, _LEASE_SHARE * lease_s)
+        if self._notice is not None and self._away:
             patience_s = min(patience_s, _PATIENCE_SHARE * left_s)
-        if away_s < patience_s:
+        if unheard_s < patience_s:
             return None
-        reason = f"no coordinator for {away_s:.0f} s"
-        return Orphaned(reason, now_s + _PAUSE_SHARE * left_s, now_s + _FAREWELL_SHARE * left_s)
+        pause_s = min(self._heard_s + lease_s, now_s + _PAUSE_SHARE * left_s)
+        return Orphaned(f"no coordinator for {unheard_s:.0f} s", pause_s, now_s + _FAREWELL_SHARE * left_s)

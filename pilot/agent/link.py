@@ -26,9 +26,6 @@ HANDSHAKE_TRIES = 3
 
 _PING_S = 2.0
 _PING_LIMIT_S = 10.0
-UNHEARD_S = _PING_S + _PING_LIMIT_S
-"""A coordinator that answers no more is noticed after so long at the latest."""
-
 _RETRY_S = 0.1
 _RETRY_MAX_S = 2.0
 _LINGER_S = 1.0

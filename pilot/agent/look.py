@@ -91,6 +91,7 @@ class Lookout:
             glances.append({pid: glance(pid) for pid in pids[trainer]})
             if len(glances) == GLANCES:
                 del self._glances[trainer]
-                seen = [progress([earlier[pid] for earlier in glances]) for pid in glances[-1]]
+                watched = [pid for pid in glances[-1] if all(pid in earlier for earlier in glances)]
+                seen = [progress([earlier[pid] for earlier in glances]) for pid in watched]
                 out.append(Watched(trainer, *min(seen, default=(True, "it answers"))))
         return out

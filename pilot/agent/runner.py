@@ -19,7 +19,6 @@ from pilot.agent import facts, guardian
 from pilot.agent import home as homes
 from pilot.agent.departure import Departure
 from pilot.agent.groups import Groups
-from pilot.agent.link import UNHEARD_S
 from pilot.agent.look import Lookout
 from pilot.agent.state import AgentState
 from pilot.agent.stops import Stops
@@ -108,7 +107,7 @@ class Agent:
         self._python = options.python
         self._home = home
         self._state = AgentState(Departure(options.grace_s, _on_our_clock(self._facts.walltime_end_s)))
-        self._uplink = Uplink(connection, self._hello, self._ordered, lambda: self._take(CoordinatorLost(UNHEARD_S)))
+        self._uplink = Uplink(connection, self._hello, self._ordered, lambda: self._take(CoordinatorLost()))
         self._workers = Workers(home, self._take)
         self._groups = Groups(home, interface, options.provider, self._take)
         self._stops = Stops()
@@ -174,6 +173,7 @@ class Agent:
             self._take(Ticked())
             self._groups.observe()
             for watched in self._lookout.tick(self._workers.silent()):
+                self._workers.looked_at(watched.trainer)
                 self._take(watched)
             if ticks % LOOK_EVERY_TICKS == 0:
                 self._look_for_stopped()
@@ -229,6 +229,7 @@ class Agent:
             self._groups.join(effect.message, sockets)
 
     def _hello(self) -> Hello:
+        self._state.departure.greeted(time.monotonic())
         return Hello(
             protocol=PROTOCOL,
             version=__version__,

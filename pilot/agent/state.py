@@ -54,6 +54,7 @@ from pilot.io.wire import (
     CheckpointDone,
     GroupDown,
     GroupUp,
+    Heard,
     JoinGroup,
     KillGroup,
     LaunchWorker,
@@ -137,8 +138,8 @@ class AgentState:
                 return self._watched(event)
             case Noticed(cause):
                 return self.departure.noticed(now_s, cause)
-            case CoordinatorLost(unheard_s):
-                self.departure.lost(now_s, unheard_s)
+            case CoordinatorLost():
+                self.departure.lost()
                 return []
             case Ticked():
                 return self._ticked(now_s)
@@ -155,6 +156,9 @@ class AgentState:
         match message:
             case Welcome():
                 return self.departure.welcomed(now_s, message)
+            case Heard(sent_s):
+                self.departure.heard(sent_s)
+                return []
             case Refused(reason):
                 return [Exit(2, f"refused by the coordinator: {reason}")]
             case Leave(reason):

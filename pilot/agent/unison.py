@@ -4,7 +4,8 @@ A worker has one training process per rank of its node. The agent's state machin
 a worker's orders go to all of its processes, and what all of them say goes on once.
 
     ``WorkerUp``, ``Paused``     goes on when all have said it
-    ``Waiting``                  in answer to ``Look``: when all have answered, as what the most hopeful one said
+    ``Waiting``                  in answer to ``Look``: when all have answered, as what the most hopeful one said;
+                                 of its own accord: at once
     anything else                goes on at once: one process says it for all (rank 0 of the group), or for itself
     ``WriteState``               is for process 0 alone: all hold the same state
 """
@@ -38,6 +39,10 @@ class Unison:
             case Waiting() if self._answers is not None:
                 return self._answered(self._answers, process, message)
         return message
+
+    def looked_at(self) -> None:
+        """The look is over: what is said from now on is no answer to it."""
+        self._answers = None
 
     def silent(self) -> list[int]:
         """The processes that have not answered the last ``Look``."""

@@ -115,7 +115,7 @@ class Uplink:
         while True:
             await asyncio.sleep(self._welcome.heartbeat_s if self._welcome is not None else _RETRY_S)
             if self._link is not None and self._welcome is not None:
-                self._link.send(Heartbeat(time.time()))
+                self._link.send(Heartbeat(time.monotonic()))
 
     def _drop_link(self) -> None:
         self._welcome = None

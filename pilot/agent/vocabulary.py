@@ -93,9 +93,7 @@ class Noticed:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorLost:
-    """The connection closed; another one is being tried. It may have been dead for ``unheard_s`` before that showed."""
-
-    unheard_s: float
+    """The connection closed; another one is being tried."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,6 +114,11 @@ class Workers:
             if all(life.pid for life in worker.lives)
         }
 
+    def looked_at(self, trainer: str) -> None:
+        """The look at the worker of ``trainer`` is over."""
+        if trainer in self._workers:
+            self._workers[trainer].unison.looked_at()
+
     def server_pids(self) -> list[int]:
         """The fork servers."""
         return [server.pid for server in self._servers.values()]
@@ -126,7 +131,7 @@ class Workers:
 
     def reaped(self, pid: int, status: int) -> None:
         """An orphan ended: a process whose fork server is gone has become the agent's own child."""
-        self._ended(lambda life: life.pid == pid, status)
+        self._ended(lambda life: life.pid == pid, os.waitstatus_to_exitcode(status))
 
     def close(self) -> None:
         """Kill everything, and say nothing of it."""

@@ -48,7 +48,7 @@ class Hello(Message, frozen=True):
 
 
 class Heartbeat(Message, frozen=True):
-    """Every ``heartbeat_s``: the agent lives."""
+    """Every ``heartbeat_s``: the agent lives. ``sent_s`` is on its own clock."""
 
     sent_s: float
 
@@ -194,6 +194,12 @@ class Welcome(Message, frozen=True):
     silent_s: float
     orphan_s: float
     grace_s: float
+
+
+class Heard(Message, frozen=True):
+    """Answers ``Heartbeat``: the agent's lease, ``orphan_s`` long, runs from its ``sent_s``."""
+
+    sent_s: float
 
 
 class Refused(Message, frozen=True):
@@ -344,6 +350,7 @@ FromAgent = (
 )
 ToAgent = (
     Welcome
+    | Heard
     | Refused
     | LaunchWorker
     | StopProcess

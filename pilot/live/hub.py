@@ -22,6 +22,7 @@ from pilot.io.wire import (
     FromAgent,
     GroupDown,
     GroupUp,
+    Heard,
     Heartbeat,
     Hello,
     Leave,
@@ -131,12 +132,14 @@ class Hub:
     # --- time -----------------------------------------------------------------------------------------------------
 
     async def _keep_time(self) -> None:
+        due_s = self.driver.clock()
         while True:
             now_s = self.driver.clock()
+            self.roster.excuse(now_s, now_s - due_s)
             self._pass_time(now_s)
-            soonest_s = min(now_s + TICK_S, self.roster.due_s(now_s), self._gather.due_s or now_s + TICK_S)
+            due_s = min(now_s + TICK_S, self.roster.due_s(now_s), self._gather.due_s or now_s + TICK_S)
             try:
-                async with asyncio.timeout(max(0.0, soonest_s - self.driver.clock())):
+                async with asyncio.timeout(max(0.0, due_s - self.driver.clock())):
                     await self._stir.wait()
             except TimeoutError:
                 pass
@@ -267,7 +270,7 @@ class Hub:
         node = pilot.node
         match message:
             case Heartbeat():
-                pass
+                self.send(node, Heard(message.sent_s))
             case Leaving():
                 self.notice(pilot, message.cause, message.grace_s)
             case WorkerUp():

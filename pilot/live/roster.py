@@ -27,6 +27,7 @@ from pilot.live.server import Link
 
 AWAY_S = 0.25
 AWAY_ALONE_S = 2.0
+DEAF_S = 1.0
 NOTICE_CHECK_S = 0.05
 
 Holders = Callable[[NodeId], Iterable[NodeId]]
@@ -88,6 +89,14 @@ class Roster:
     def heard(self, now_s: float, pilot: Pilot) -> None:
         """``pilot`` sent something."""
         pilot.heard_s = now_s
+
+    def excuse(self, now_s: float, deaf_s: float) -> None:
+        """Nobody listened for ``deaf_s`` (the coordinator was stopped, or got no processor): nobody was silent then."""
+        if deaf_s < DEAF_S:
+            return
+        for pilot in self.pilots.values():
+            pilot.heard_s = min(now_s, pilot.heard_s + deaf_s)
+            pilot.away_s = min(now_s, pilot.away_s + deaf_s) if pilot.away_s is not None else None
 
     def closed(self, now_s: float, link: Link) -> Pilot | None:
         """A connection closed; whose it was."""

@@ -21,7 +21,17 @@ import zmq
 from pilot import __version__
 from pilot.agent.home import MARK
 from pilot.io import connection, proc
-from pilot.io.wire import Heartbeat, Hello, LaunchWorker, Message, Refused, Welcome, decode_at_coordinator, encode
+from pilot.io.wire import (
+    Heard,
+    Heartbeat,
+    Hello,
+    LaunchWorker,
+    Message,
+    Refused,
+    Welcome,
+    decode_at_coordinator,
+    encode,
+)
 
 TOKEN = "enrolment-token-of-this-test"
 LIMIT_S = 60.0
@@ -69,7 +79,7 @@ class Coordinator:
         endpoint = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.port = int(endpoint.rpartition(":")[2])
         self.file = folder / "connection.json"
-        self.welcome = {"coordinator": "lab", "heartbeat_s": 0.2, "silent_s": 5.0, "orphan_s": 30.0, "grace_s": 10.0}
+        self.welcome = {"coordinator": "lab", "heartbeat_s": 0.2, "silent_s": 5.0, "orphan_s": 600.0, "grace_s": 10.0}
         self.peers: dict[bytes, Peer] = {}
         connection.write(self.file, connection.Connection(endpoint, self.keys[0].decode(), TOKEN, "lab", __version__))
 
@@ -128,7 +138,9 @@ class Coordinator:
             self.peers[identity] = Peer(identity, message)
             node = f"{message.host}.{message.pilot}"
             self.socket.send_multipart([identity, encode(Welcome(node=node, **self.welcome))])
-        elif not isinstance(message, Heartbeat) and identity in self.peers:
+        elif isinstance(message, Heartbeat):
+            self.socket.send_multipart([identity, encode(Heard(message.sent_s))])
+        elif identity in self.peers:
             self.peers[identity].inbox.append(message)
 
 

@@ -125,6 +125,7 @@ class Peer:
         self.socket.curve_publickey, self.socket.curve_secretkey = zmq.curve_keypair()
         self.socket.curve_serverkey = changes.pop("server_key", where.server_key).encode()
         self.socket.connect(where.endpoint)
+        self._news: list[wire.Message] = []
         greeting = {"token": where.token, "version": __version__, "protocol": wire.PROTOCOL, **changes}
         self.hello = wire.Hello(pilot=pilot, host=host, address="127.0.0.1", pid=os.getpid(), **greeting)
         self.say(self.hello)
@@ -133,10 +134,19 @@ class Peer:
         """Send."""
         self.socket.send(wire.encode(message))
 
+    def has_news(self, limit_s: float) -> bool:
+        """Whether a message is there within the time; answers to heartbeats are none."""
+        end_s = time.monotonic() + limit_s
+        while not self._news and self.socket.poll(max(0, round((end_s - time.monotonic()) * 1000))):
+            message = wire.decode_at_agent(self.socket.recv())
+            if not isinstance(message, wire.Heard):
+                self._news.append(message)
+        return bool(self._news)
+
     def hears(self, kind: type[M], deadline_s: float = DEADLINE_S) -> M:
-        """The next message, which must be a ``kind``."""
-        assert self.socket.poll(round(deadline_s * 1000)), f"{self.node} waited in vain for {kind.__name__}"
-        message = wire.decode_at_agent(self.socket.recv())
+        """The next message, which must be a ``kind``; answers to heartbeats are passed over."""
+        assert self.has_news(deadline_s), f"{self.node} waited in vain for {kind.__name__}"
+        message = self._news.pop(0)
         assert isinstance(message, kind), f"{self.node} expected {kind.__name__}, got {message}"
         return message
 

@@ -128,7 +128,7 @@ def test_a_pilot_that_died_meanwhile_is_lost_and_its_survivor_goes_on(tmp_path: 
 
         def regroups() -> bool:
             peer.say(wire.Heartbeat(0.0))
-            return bool(peer.socket.poll(100))
+            return peer.has_news(0.1)
 
         until(regroups)
         assert peer.hears(wire.KillGroup).reason == "a member was lost"

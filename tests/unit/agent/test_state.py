@@ -34,6 +34,7 @@ from pilot.agent.vocabulary import (
 from pilot.io.wire import (
     CheckpointDone,
     GroupDown,
+    Heard,
     JoinGroup,
     KillGroup,
     LaunchWorker,
@@ -72,6 +73,11 @@ class Machine:
     def take(self, event: Event) -> list[Effect]:
         return [e for e in self.state.handle(self.now_s, event) if not isinstance(e, Note)]
 
+    def welcome(self) -> list[Effect]:
+        """Its Hello, and the answer to it."""
+        self.state.departure.greeted(self.now_s)
+        return self.order(WELCOME)
+
     def order(self, message: ToAgent) -> list[Effect]:
         return self.take(Ordered(message))
 
@@ -83,7 +89,7 @@ class Machine:
 @pytest.fixture
 def joined() -> Machine:
     machine = Machine()
-    assert machine.order(WELCOME) == []
+    assert machine.welcome() == []
     return machine
 
 
@@ -291,16 +297,17 @@ def test_a_notice_before_it_has_joined_ends_it() -> None:
 
 
 def test_a_coordinator_that_comes_back_learns_of_the_notice(joined: Machine) -> None:
-    joined.take(CoordinatorLost(0))
+    joined.take(CoordinatorLost())
     assert joined.take(Noticed("signal SIGTERM")) == []
     joined.now_s += 5
-    assert joined.order(WELCOME) == [Send(Leaving("signal SIGTERM", 25.0))]
+    assert joined.welcome() == [Send(Leaving("signal SIGTERM", 25.0))]
 
 
 def test_the_wall_time_is_known_before_its_end() -> None:
     machine = Machine(AgentState(Departure(own_grace_s=20, walltime_end_s=1100.0)))
-    machine.order(WELCOME)
+    machine.welcome()
     assert machine.after(74) == []
+    machine.order(Heard(machine.now_s))
     assert machine.after(2) == [Send(Leaving("wall time", 20))]
     assert machine.after(17) == []
     assert machine.after(2) == [Exit(0, "wall time: the time given is over")]
@@ -310,56 +317,74 @@ def test_the_wall_time_is_known_before_its_end() -> None:
 
 
 def test_an_orphan_pauses_writes_and_leaves(training: Machine) -> None:
-    training.take(CoordinatorLost(0))
-    assert training.after(99) == []
+    training.take(CoordinatorLost())
+    assert training.after(89) == []
     assert training.after(1) == [Tell("t1", PauseMembers("t1", 1))]
     paused = Paused("t1", 1, 7)
-    write = Tell("t1", WriteState("t1", "no coordinator for 100 s"))
+    write = Tell("t1", WriteState("t1", "no coordinator for 90 s"))
     assert training.take(Said("t1", paused)) == [Send(paused), write]
     done = CheckpointDone("t1", 1, 7, asked=True, path="/x.h5")
-    assert training.take(Said("t1", done)) == [Send(done), Exit(0, "no coordinator for 100 s")]
+    assert training.take(Said("t1", done)) == [Send(done), Exit(0, "no coordinator for 90 s")]
 
 
-def test_the_lease_runs_from_when_the_coordinator_was_last_heard(training: Machine) -> None:
-    training.take(CoordinatorLost(12))
-    assert training.after(87) == []
+@pytest.mark.parametrize("closes", [True, False])
+def test_the_lease_runs_from_what_the_coordinator_is_known_to_have_heard(training: Machine, closes: bool) -> None:
+    training.after(50)
+    training.order(Heard(training.now_s - 2))
+    training.order(Heard(training.now_s - 40))
+    training.after(12)
+    if closes:
+        training.take(CoordinatorLost())
+    assert training.after(75) == []
     assert training.after(1) == [Tell("t1", PauseMembers("t1", 1))]
+
+
+def test_what_still_trains_when_the_lease_ends_is_killed(training: Machine) -> None:
+    training.after(90)
+    assert training.after(9) == []
+    assert training.after(1)[0] == KillGeneration("t1", 1)
+
+
+def test_a_notice_while_the_coordinator_listens_does_not_shorten_the_lease(training: Machine) -> None:
+    training.after(20)
+    training.take(Noticed("signal SIGTERM"))
+    assert training.after(25) == []
 
 
 def test_a_group_that_does_not_pause_is_given_up_here_and_its_state_written(training: Machine) -> None:
-    training.take(CoordinatorLost(0))
-    training.after(100)
-    assert training.after(19) == []
-    reason = "no coordinator for 100 s"
-    assert training.after(2) == [
+    training.take(CoordinatorLost())
+    training.after(90)
+    assert training.after(9) == []
+    reason = "no coordinator for 90 s"
+    assert training.after(1) == [
         KillGeneration("t1", 1),
         Tell("t1", KillGroup("t1", 1, reason)),
         Tell("t1", WriteState("t1", reason)),
     ]
-    assert training.after(40) == [Exit(0, f"{reason}; not all states were written in time")]
+    assert training.after(50) == [Exit(0, f"{reason}; not all states were written in time")]
 
 
 def test_an_orphan_without_a_state_leaves_at_once(up: Machine) -> None:
-    up.take(CoordinatorLost(0))
+    up.take(CoordinatorLost())
     assert up.after(100) == [Exit(0, "no coordinator for 100 s")]
 
 
 def test_a_parked_worker_writes_at_once(training: Machine) -> None:
     training.order(KillGroup("t1", 1, "a member is lost"))
-    training.take(CoordinatorLost(0))
+    training.take(CoordinatorLost())
     assert training.after(100) == [Tell("t1", WriteState("t1", "no coordinator for 100 s"))]
     assert training.take(WorkerEnded("t1", -9, ""))[-1] == Exit(0, "no coordinator for 100 s")
 
 
 def test_a_coordinator_that_comes_back_in_time_changes_nothing(training: Machine) -> None:
-    training.take(CoordinatorLost(0))
-    training.after(99)
-    training.order(WELCOME)
-    assert training.after(200) == []
+    training.take(CoordinatorLost())
+    training.after(89)
+    training.welcome()
+    assert training.after(89) == []
 
 
 def test_a_notice_without_coordinator_begins_the_farewell_early(training: Machine) -> None:
-    training.take(CoordinatorLost(0))
+    training.take(CoordinatorLost())
     training.take(Noticed("signal SIGTERM"))
     assert training.after(7) == [Tell("t1", PauseMembers("t1", 1))]
     assert training.after(9)[0] == KillGeneration("t1", 1)

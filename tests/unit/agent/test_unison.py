@@ -61,6 +61,14 @@ def test_a_look_is_answered_when_all_have_answered_by_who_waits_least() -> None:
     assert unison.silent() == [0, 1, 2]
 
 
+def test_who_waits_after_a_look_that_somebody_did_not_answer_is_heard_at_once() -> None:
+    unison = Unison(2)
+    unison.told(Look("t", 1))
+    assert unison.said(0, waiting(5.0)) is None
+    unison.looked_at()
+    assert unison.said(0, waiting(10.0)) == waiting(10.0)
+
+
 def test_one_process_speaks_for_itself() -> None:
     unison = Unison(1)
     unison.told(Look("t", 1))

@@ -108,3 +108,18 @@ def test_a_lost_node_is_remembered() -> None:
     made.remove(A, "silent")
     assert made.gone == {A: "silent"}
     assert made.at(link(A)) is None
+
+
+def test_while_the_coordinator_does_not_listen_nobody_is_silent_or_away_for_long() -> None:
+    made = roster(A, B)
+    close(made, 5.0, B)
+    made.excuse(35.0, 29.9)
+    assert lost(made, 35.0, A, B) == []
+    assert lost(made, 35.1 + AWAY_S, A, B) == [B]
+    assert made.pilots[A].heard_s == 29.9
+
+
+def test_a_loop_that_is_a_little_late_excuses_nobody() -> None:
+    made = roster(A)
+    made.excuse(10.0, 0.5)
+    assert lost(made, 10.0) == [A]
