@@ -1,4 +1,4 @@
-"""A small MLP on scikit-learn's digits: Adam, a schedule by epochs, clipped gradients, the best accuracy kept."""
+"""A small MLP on scikit-learn's digits: Adam, a schedule by epochs, clipped gradients, a validation over all nodes."""
 
 import argparse
 
@@ -19,6 +19,7 @@ digits = load_digits()
 images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
 labels = torch.tensor(digits.target)
 data = torch.utils.data.TensorDataset(images[:1500], labels[:1500])
+validation = torch.utils.data.TensorDataset(images[1500:], labels[1500:])
 
 model = nn.Sequential(
     nn.Flatten(),
@@ -32,20 +33,24 @@ optimizer = torch.optim.Adam(model.parameters(), lr=arguments.lr)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, arguments.epochs)
 
 
-def accuracy() -> float:
-    with torch.no_grad():
-        return (model(images[1500:]).argmax(1) == labels[1500:]).double().mean().item()
+def measures(batch: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+    output = model(batch[0])
+    return {
+        "validation_loss": nn.functional.cross_entropy(output, batch[1]),
+        "accuracy": (output.argmax(1) == batch[1]).double().mean(),
+    }
 
 
 session = pilot.train.session(model, optimizer, scheduler, schedule="epoch", lr_rule="sqrt", warmup_steps=20)
 loader = session.loader(data, batch_size=arguments.batch_size)
-for _ in session.epochs(arguments.epochs, accuracy=accuracy):
+for _ in session.epochs(arguments.epochs):
     for x, y in loader:
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(x), y)
         loss.backward()
         session.clip_grad_norm(1.0)
         session.step(loss)
-    session.state["best"] = max(accuracy(), session.state.get("best", 0.0))  # survives rescales and restarts
-    session.report(best=session.state["best"])
+    means = session.evaluate(validation, measures, batch_size=64)
+    session.state["best"] = max(means["accuracy"], session.state.get("best", 0.0))  # survives rescales and restarts
+    session.report(best=session.state["best"], **means)
 print(f"best accuracy {session.state['best']:.4f}")

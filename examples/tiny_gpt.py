@@ -1,10 +1,11 @@
-"""A small GPT on the characters of a text file, the project's own licence by default.
+"""A small GPT on the characters of a text file, the project's own licence by default, as a stream of its windows.
 
 python examples/tiny_gpt.py --epochs 1
 pilot submit examples/tiny_gpt.py --epochs 5
 """
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -13,20 +14,27 @@ from torch import nn
 import pilot.train
 
 
-class Windows(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
-    """Each stretch of ``length`` characters and, as its target, the same one character later."""
+class Windows(torch.utils.data.IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
+    """Stretches of ``length`` characters, each with its target: the same one character later. Shuffled by epoch."""
 
     def __init__(self, text: str, length: int, stride: int) -> None:
         self.alphabet = sorted(set(text))
         self._codes = torch.tensor([self.alphabet.index(character) for character in text])
         self._length, self._stride = length, stride
+        self._epoch = 0
 
-    def __len__(self) -> int:
-        return (len(self._codes) - self._length - 1) // self._stride
+    def set_epoch(self, epoch: int) -> None:
+        self._epoch = epoch
 
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        window = self._codes[index * self._stride :][: self._length + 1]
-        return window[:-1], window[1:]
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        return self.from_cursor(0)
+
+    def from_cursor(self, cursor: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        starts = torch.arange(0, len(self._codes) - self._length, self._stride)
+        order = torch.randperm(len(starts), generator=torch.Generator().manual_seed(self._epoch))
+        for start in starts[order[cursor:]]:
+            window = self._codes[start : start + self._length + 1]
+            yield window[:-1], window[1:]
 
 
 class TinyGPT(nn.Module):
@@ -62,7 +70,7 @@ def main() -> None:
     model = TinyGPT(len(data.alphabet), arguments.length)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     session = pilot.train.session(model, optimizer)
-    loader = session.loader(data, global_batch_size=arguments.global_batch_size, micro_batch_size=32)
+    loader = session.stream(data, global_batch_size=arguments.global_batch_size, micro_batch_size=32)
     for epoch in session.epochs(arguments.epochs):
         for x, y in loader:
             optimizer.zero_grad()

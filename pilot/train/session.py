@@ -224,6 +224,7 @@ class Session:
 
     def align(self) -> None:
         """See :class:`~pilot.train.loader.Course`. Ends the script where the others have stopped."""
+        self._group.settle()
         self._meetings.align()
         if self._training.position.stopped:
             self._group.finish(self._current_metrics)

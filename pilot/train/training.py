@@ -36,14 +36,13 @@ class Scheduler(Protocol):
 @dataclass(slots=True)
 class Position:
     """``step``: steps applied so far; ``cursor``: samples of ``epoch`` behind the parameters; ``samples``: of all
-    epochs; ``epoch_samples``: that one epoch has (0: not known yet); ``stopped``: no more epochs.
+    epochs; ``stopped``: there is no epoch more.
     """
 
     step: int = 0
     epoch: int = 0
     cursor: int = 0
     samples: int = 0
-    epoch_samples: int = 0
     stopped: bool = False
 
 
@@ -205,11 +204,11 @@ class Training:
         self.optimizer.load_state_dict(copied(state["optimizer"]))
         if self.scheduler is not None:
             self.scheduler.load_state_dict(dict(state["scheduler"]))
-        if self.scaler is not None and state["scaler"]:
+        if self.scaler is not None and state.get("scaler"):
             self.scaler.load_state_dict(dict(state["scaler"]))
         self.position = Position(**state["position"])
         self.ledger = Ledger(state["ledger"].tolist())
-        self.minutes = Minutes(state["minutes"])
+        self.minutes = Minutes(state.get("minutes", ()))
         self.rate = LearningRate(**state["learning_rate"])
         self._set_user(state["user"])
         self._user_taken = copied(state["user"])
