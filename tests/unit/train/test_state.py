@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -31,7 +31,7 @@ def through_bytes(state: dict[str, Any]) -> dict[str, Any]:
     return unpack(block)
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.text(), trees))
 def test_containers_and_plain_values_come_back_as_they_were(state: dict[str, Any]) -> None:
     assert through_bytes(state) == state
