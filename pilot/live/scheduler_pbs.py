@@ -1,6 +1,8 @@
 """PBS Pro and OpenPBS: ``qselect`` says which jobs there are, ``qstat -x -f -F json`` one id at a time what they do.
 
-One id at a time, because OpenPBS 23.06 answers for the first id only. Tested on recorded answers; only Slurm was run.
+One id at a time, because OpenPBS 23.06 answers for the first id only. A server keeps no history of jobs unless it is
+told to (``job_history_enable``), and then refuses ``-x``: there a job that is over is an unknown one. Tested on
+recorded answers; only Slurm was run.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ _OVER = set("FX")
 _KILLED_WALLTIME = -29
 _LOST_NODE = {-12, -18}
 _BY_SIGNAL = 128
+_NO_HISTORY = "not configured to maintain job history"
+_NO_MORE = ("Unknown Job", "has finished")
 
 
 class PbsQueue:
@@ -32,6 +36,7 @@ class PbsQueue:
         self._run = run
         self._user = user or getpass.getuser()
         self._strangers: set[str] = set()
+        self._also_over = ["-x"]
 
     def poll(self, jobs: Sequence[str], now_s: float) -> Snapshot:  # noqa: ARG002 (the protocol's)
         """See :class:`pilot.live.scheduler.Queue`."""
@@ -61,9 +66,12 @@ class PbsQueue:
     def _qstat(self, job: str) -> JobView | None:
         """The job; None where PBS no longer knows it."""
         try:
-            output = self._run(["qstat", "-x", "-f", "-F", "json", job], self._site.command_timeout_s)
+            output = self._run(["qstat", *self._also_over, "-f", "-F", "json", job], self._site.command_timeout_s)
         except SubmitError as error:
-            if "Unknown Job" in str(error):
+            if self._also_over and _NO_HISTORY in str(error):
+                self._also_over = []
+                return self._qstat(job)
+            if any(words in str(error) for words in _NO_MORE):
                 return None
             raise
         try:

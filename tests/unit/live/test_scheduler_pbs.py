@@ -85,6 +85,22 @@ def test_an_unknown_job_is_not_shown() -> None:
     assert "999.pbs-01" not in queue(recorded()).poll(["999.pbs-01"], 0).jobs
 
 
+def test_a_server_without_history_is_asked_for_living_jobs_only() -> None:
+    def without_history(command: Sequence[str]) -> str:
+        if "-x" in command:
+            raise SubmitError(f"qstat failed: qstat: PBS is not configured to maintain job history {command[-1]}")
+        if command[-1] == ID["completed"]:
+            raise SubmitError(f"qstat failed: qstat: Unknown Job Id {command[-1]}")
+        return json.dumps(ANSWERS[command[-1]])
+
+    run = recorded()
+    run.answers["qstat"] = without_history
+    pbs = queue(run)
+    for _ in range(2):
+        assert set(pbs.poll([ID["running"], ID["completed"]], 0).jobs) == {ID["running"]}
+    assert sum("-x" in command for command in run.asked) == 1
+
+
 @pytest.mark.parametrize(("changes", "others"), [({}, 2), ({"max_jobs_scope": "user"}, 1), ({"max_jobs": None}, 0)])
 def test_jobs_of_others_that_count_against_the_cap(changes: dict[str, object], others: int) -> None:
     assert queue(recorded(), SITE.replace(**changes)).poll([], 0).others == others
