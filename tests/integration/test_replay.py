@@ -296,10 +296,10 @@ def test_a_killed_replay_leaves_no_process(inputs: Path) -> None:
 
 
 def real_week() -> Path | None:
-    """FreeTrain's week: in the folder that PILOT_TRACES names, else in shared/data beside the checkout."""
+    """FreeTrain's week: PILOT_TRACES is its folder or the one above, else it is in shared/data beside the checkout."""
     beside = Path(__file__).parents[2].parent / "shared" / "data"
-    week = Path(os.environ.get("PILOT_TRACES") or beside) / "summit-week1"
-    return week if (week / "events.csv.gz").is_file() else None
+    named = Path(os.environ.get("PILOT_TRACES") or beside)
+    return next((week for week in (named, named / "summit-week1") if (week / "events.csv.gz").is_file()), None)
 
 
 WEEK = real_week()
