@@ -61,7 +61,8 @@ def measure(directory: Path, layers: int, width: int) -> dict[str, float]:
 
 
 def trained(layers: int, width: int) -> State:
-    """Model and optimizer (SGD with momentum) after one step."""
+    """Model and optimizer (SGD with momentum) after one step: the same in every process."""
+    torch.manual_seed(0)
     model = torch.nn.ModuleList(torch.nn.Linear(width, width) for _ in range(layers))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for parameter in model.parameters():

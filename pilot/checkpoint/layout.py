@@ -50,25 +50,25 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Skeleton:
-    """An HDF5 file without its arrays: the arrays' order in the file, and what lies before, between and after them."""
+    """An HDF5 file without its arrays: where each begins (0: it is empty), their order, and what lies around them."""
 
     size: int
+    starts: tuple[int, ...]
     order: tuple[int, ...]
     gaps: tuple[bytes, ...]
 
 
-def write(fd: int, layout: Layout, arrays: Sequence[Bytes]) -> int:
-    """Write the whole file to ``fd``, from its beginning to its end; ``arrays`` in the order of the slots; its size."""
-    skeleton = _skeleton(layout)
+def write(fd: int, skeleton: Skeleton, arrays: Sequence[Bytes]) -> None:
+    """Write the whole file to ``fd``, from its beginning to its end; ``arrays`` in the order of the slots."""
     buffers = [memoryview(skeleton.gaps[0])]
     for slot, gap in zip(skeleton.order, skeleton.gaps[1:], strict=True):
         buffers += arrays[slot].data, memoryview(gap)
     rawio.write(fd, buffers)
-    return skeleton.size
 
 
 @lru_cache(maxsize=2)
-def _skeleton(layout: Layout) -> Skeleton:
+def skeleton(layout: Layout) -> Skeleton:
+    """Have h5py lay the file out."""
     fd = os.memfd_create("checkpoint", os.MFD_CLOEXEC)
     with os.fdopen(fd, "r+b", buffering=0) as memory:
         places = _build(memory, layout)
@@ -77,7 +77,7 @@ def _skeleton(layout: Layout) -> Skeleton:
         begins = [0, *(places[slot].stop for slot in order)]
         ends = [*(places[slot].start for slot in order), size]
         gaps = tuple(os.pread(fd, end - begin, begin) for begin, end in zip(begins, ends, strict=True))
-    return Skeleton(size, tuple(order), gaps)
+    return Skeleton(size, tuple(place.start for place in places), tuple(order), gaps)
 
 
 def _build(memory: Any, layout: Layout) -> list[range]:

@@ -37,6 +37,7 @@ def everything(_path: str) -> bool:
     return True
 
 
+@rawio.uncollected()
 def write_part(
     directory: Path,
     generation: int,

@@ -40,13 +40,17 @@ def publish(path: Path, about: Structure, arrays: Sequence[Array], *, linked: bo
     elsewhere.
     """
     text = _padded(about.to_json())
-    header = [_bytes(about.generation), _bytes(about.step), np.frombuffer(rawio.digest(text).encode(), np.uint8)]
-    slots = (*_HEADER, Slot(structure.TEXT, layout.TEXT, text.shape), *(array.slot for array in arrays))
+    texts = (Slot(structure.TEXT, layout.TEXT, text.shape), Slot(structure.OFFSETS, "<i8", (len(about.offsets),)))
+    slots = (*_HEADER, *texts, *(array.slot for array in arrays))
     elsewhere = tuple((name, share) for name, share in about.datasets.items() if share.pieces[0].file)
     what = Layout(slots, tuple(about.aliases.items()), elsewhere) if linked else Layout(slots)
     with rawio.published(path, about.step) as fd:
         retention.sweep(path.parent, os.fstat(fd).st_mtime)
-        return layout.write(fd, what, [*header, text, *(array.data for array in arrays)])
+        skeleton = layout.skeleton(what)
+        offsets = skeleton.starts[-len(arrays) :] if arrays else about.offsets
+        own = [_bytes(about.generation), _bytes(about.step), _digest(text), text, _bytes(*offsets)]
+        layout.write(fd, skeleton, [*own, *(array.data for array in arrays)])
+    return skeleton.size
 
 
 def single(directory: Path, generation: int, step: int, state: Mapping[str, Any]) -> int:
@@ -65,5 +69,9 @@ def _padded(text: bytes) -> Bytes:
     return np.frombuffer(text.ljust(-(-len(text) // _TEXT_STEP_BYTES) * _TEXT_STEP_BYTES), np.uint8)
 
 
-def _bytes(number: int) -> Bytes:
-    return np.array([number], "<i8").view(np.uint8)
+def _digest(text: Bytes) -> Bytes:
+    return np.frombuffer(rawio.digest(text).encode(), np.uint8)
+
+
+def _bytes(*numbers: int) -> Bytes:
+    return np.array(numbers, "<i8").view(np.uint8)

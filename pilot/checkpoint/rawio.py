@@ -7,6 +7,7 @@ release the GIL, so training goes on while a thread writes.
 from __future__ import annotations
 
 import errno
+import gc
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -27,6 +28,21 @@ CHUNK_BYTES = 4 * 1024 * 1024
 """What is read at once: it is still in the cache when it is hashed."""
 
 _MOST_BUFFERS = os.sysconf("SC_IOV_MAX")
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Thousands of objects are made here, and none is garbage: the collector would only stop all threads to see that.
+
+    Also a decorator.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def digest(data: Bytes) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 from pilot.checkpoint import names, publish, reader, retention
 from pilot.checkpoint.names import Age, Entry
 from pilot.checkpoint.parts import Part, publish_index, write_part
+from pilot.checkpoint.rawio import uncollected
 from pilot.core.errors import CheckpointError, UserError
 
 __all__ = [
@@ -123,6 +124,7 @@ def listing(directory: Path) -> list[Entry]:
     return names.checkpoints(directory)
 
 
+@uncollected()
 def _written(directory: Path, generation: int, step: int, kept: int, publication: Callable[[], int]) -> Written:
     if kept < 1:
         raise UserError(f"at least 1 checkpoint must be kept, got {kept}")
@@ -133,6 +135,7 @@ def _written(directory: Path, generation: int, step: int, kept: int, publication
     return Written(path, size, time.monotonic() - started_s)
 
 
+@uncollected()
 def _loaded(path: Path, skipped: list[tuple[Path, str]]) -> Loaded:
     structure, state = reader.load(path)
     return Loaded(state, path, structure.generation, structure.step, skipped)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
+
+import msgspec
 
 from pilot.checkpoint import dtypes
 from pilot.checkpoint.tree import OWN_GROUP
@@ -18,19 +20,22 @@ GENERATION = f"{OWN_GROUP}/generation"
 STEP = f"{OWN_GROUP}/step"
 TEXT = f"{OWN_GROUP}/structure"
 DIGEST = f"{OWN_GROUP}/structure_xxh3_128"
+OFFSETS = f"{OWN_GROUP}/offsets"
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Rows [start, stop) of a dataset (along its first axis) that lie in ``file``, under the same path.
 
-    ``file`` is "" for the file itself.
+    ``file`` is "" for the file itself. ``offset`` is where the rows begin in it, for who does not want to ask HDF5 (0:
+    not known).
     """
 
     file: str
     start: int
     stop: int
     digest: str
+    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +78,13 @@ class Structure:
     datasets: Mapping[str, Share]
     aliases: Mapping[str, str]
 
+    @property
+    def offsets(self) -> list[int]:
+        """Of all pieces."""
+        return [piece.offset for share in self.datasets.values() for piece in share.pieces]
+
     def to_json(self) -> bytes:
-        """The text, in ASCII."""
+        """The text, in ASCII; without the offsets, which follow from what is written."""
         rows = {
             path: [share.dtype, share.shape, [[p.file, p.start, p.stop, p.digest] for p in share.pieces]]
             for path, share in self.datasets.items()
@@ -85,13 +95,16 @@ class Structure:
         return json.dumps({"format": FORMAT, **fields, "datasets": rows}, separators=(",", ":")).encode("ascii")
 
     @classmethod
-    def from_json(cls, text: bytes) -> Structure:
-        """Read it again; :class:`ValueError` for another format."""
-        fields = json.loads(text)
+    def from_json(cls, text: bytes, offsets: Iterable[int]) -> Structure:
+        """Read it again, with the offsets of all pieces; :class:`ValueError` for another format."""
+        fields = msgspec.json.decode(text)
         if fields.pop("format", None) != FORMAT:
             raise ValueError(f"it is of another format than {FORMAT}: read it with the version that wrote it")
-        rows = fields.pop("datasets")
-        datasets = {path: Share(d, tuple(s), tuple(Piece(*p) for p in pieces)) for path, (d, s, pieces) in rows.items()}
+        rows, following = fields.pop("datasets"), iter(offsets)
+        datasets = {
+            path: Share(dtype, tuple(shape), tuple(Piece(f, a, b, d, next(following, 0)) for f, a, b, d in pieces))
+            for path, (dtype, shape, pieces) in rows.items()
+        }
         return cls(datasets=datasets, **fields)
 
 

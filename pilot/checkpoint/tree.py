@@ -9,6 +9,7 @@ JSON values stand for themselves; whatever else is an object with one key that n
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ _MAPPINGS: dict[str, type] = {"dict": dict, "OrderedDict": OrderedDict, "Counter
 _SEQUENCES: dict[str, type] = {"tuple": tuple, "set": set, "frozenset": frozenset, "Size": torch.Size}
 _SMALL_INT = 2**63
 _MAX_NAME = 200
+_PLAIN = re.compile(rf"[\w-][\w.-]{{,{_MAX_NAME - 1}}}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,14 +173,18 @@ def _join(path: str, name: str) -> str:
 
 def _name(key: str | int, taken: set[str]) -> str:
     """A name for ``key`` that HDF5 takes and that no sibling has."""
-    text = str(key).replace("/", "%2F").replace("\0", "%00").encode("utf-8", "backslashreplace").decode()[:_MAX_NAME]
-    base = {"": "%", ".": "%2E"}.get(text, text)
+    base = text if _PLAIN.fullmatch(text := str(key)) else _escaped(text)
     name, count = base, 0
     while name in taken:
         count += 1
         name = f"{base}~{count}"
     taken.add(name)
     return name
+
+
+def _escaped(text: str) -> str:
+    name = text.replace("/", "%2F").replace("\0", "%00").encode("utf-8", "backslashreplace").decode()[:_MAX_NAME]
+    return {"": "%", ".": "%2E"}.get(name, name)
 
 
 def _unstorable(value: Any, path: str) -> CheckpointError:

@@ -6,11 +6,15 @@ import os
 import socket
 from pathlib import Path
 
+import h5py
 import pytest
 import torch
 
 from pilot.checkpoint import names, store
 from pilot.core.errors import UserError
+from tests.unit.checkpoint.states import difference
+
+STATE = {"w": torch.rand(50, 7), "nested": [{"bias": torch.rand(9)}, torch.arange(3)], "step": 4}
 
 
 def _write(directory: Path, generation: int, step: int, kept: int = 10) -> Path:
@@ -140,3 +144,22 @@ def test_a_temporary_file_is_never_loaded_and_is_said(tmp_path: Path) -> None:
     assert loaded is not None
     assert loaded.step == 1
     assert loaded.skipped == [(temporary, "a temporary file: it was not finished")]
+
+
+def test_a_file_that_an_hdf5_tool_wrote_anew_is_loaded_from_where_hdf5_says(tmp_path: Path) -> None:
+    path = store.write(tmp_path, 1, 1, STATE, kept=1).path
+    moved = tmp_path / "moved.h5"
+    with h5py.File(path, locking=False) as file, h5py.File(moved, "w") as copy:
+        copy["something/first"] = torch.arange(10_000).numpy()
+        for name in file:
+            file.copy(name, copy)
+    assert store.verify(moved) == []
+    assert difference(STATE, store.load(moved).state) is None
+
+
+def test_wrong_offsets_do_no_harm(tmp_path: Path) -> None:
+    path = store.write(tmp_path, 1, 1, STATE, kept=1).path
+    with h5py.File(path, "r+") as file:
+        file["checkpoint/offsets"][...] = [-5, 1, 2**62]
+    assert store.verify(path) == []
+    assert difference(STATE, store.load(path).state) is None
