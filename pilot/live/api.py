@@ -120,6 +120,8 @@ class Api:
             raise UserError("the pool is being shut down; it takes no trainers")
         trainer = self._name(given.name)
         spec = given.spec(trainer)
+        # A user's function that fails is refused here: the core could not go on.
+        self._driver.core.config.objective(spec, spec.curve or Curve.proportional())
         launch = {field: getattr(given, field) for field in Launch.__struct_fields__}
         self._launches.add(trainer, Launch(**launch))
         await asyncio.wrap_future(self._driver.post(TrainerSubmitted(spec)))
