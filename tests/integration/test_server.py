@@ -6,9 +6,12 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 import zmq
 
@@ -104,6 +107,52 @@ def test_what_a_stranger_says_is_dropped_and_logged_once(live: Pool) -> None:
     until(lambda: "dropped a Report" in live.log())
     joins(live, "after-stranger")
     assert live.log().count("dropped a Report") == 1
+
+
+class Eavesdropper:
+    """Passes one connection on to the coordinator, and keeps what the peer sent."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._address = address
+        self.heard = b""
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        near, _ = self._listener.accept()
+        with near, socket.create_connection(self._address) as far:
+            threading.Thread(target=self._answer, args=(far, near), daemon=True).start()
+            while piece := near.recv(65536):
+                self.heard += piece
+                far.sendall(piece)
+            far.shutdown(socket.SHUT_RDWR)
+
+    def _answer(self, far: socket.socket, near: socket.socket) -> None:
+        with suppress(OSError):
+            while piece := far.recv(65536):
+                near.sendall(piece)
+
+
+def test_what_was_recorded_of_a_pilot_cannot_be_played_again(live: Pool, tmp_path: Path) -> None:
+    where = load(live.file)
+    host, port = where.endpoint.removeprefix("tcp://").split(":")
+    ear = Eavesdropper((host, int(port)))
+    relayed = msgspec.structs.replace(where, endpoint=ear.endpoint)
+    write(tmp_path / "c.json", relayed)
+    peer = Peer(tmp_path / "c.json", "recorded").welcomed()
+    until(lambda: peer.node in [n["node"] for n in live.ask("status")["pool"]])
+    assert where.token.encode() not in ear.heard
+    peer.die()
+    until(lambda: peer.node not in [n["node"] for n in live.ask("status")["pool"]])
+    joined = live.log().count(f"{peer.node} joined")
+    with socket.create_connection((host, int(port)), timeout=DEADLINE_S) as raw:
+        raw.sendall(ear.heard)
+        while raw.recv(65536):  # its half of the handshake, then it hangs up
+            pass
+    joins(live, "after-replay")
+    assert live.log().count(f"{peer.node} joined") == joined
+    assert peer.node not in [n["node"] for n in live.ask("status")["pool"]]
 
 
 def test_garbage_on_the_port_does_no_harm(live: Pool) -> None:
