@@ -52,10 +52,12 @@ def main() -> None:
 def measure(directory: Path, layers: int, width: int) -> dict[str, float]:
     """All figures for one model."""
     state = trained(layers, width)
+    alone, together = write_and_load(directory, state), parallel(directory, layers, width)
     return {
         "state_mb": round(size_bytes(state) / 1e6, 1),
-        **write_and_load(directory, state),
-        **parallel(directory, layers, width),
+        **alone,
+        **together,
+        "write_by_2_ranks_ratio": round(alone["torch_save_s"] / together["write_by_2_ranks_s"], 2),
         **felt_by_training(directory, state),
     }
 

@@ -106,7 +106,8 @@ def _allocate(file: Any, slot: Slot) -> range:
 def _refer(file: Any, path: str, share: Share) -> None:
     """An external link to a dataset that lies in one file, a virtual dataset over one that is spread."""
     if len(share.pieces) == 1:
-        file[path] = h5py.ExternalLink(share.pieces[0].file, f"/{path}")
+        target = share.pieces[0].file.encode(), f"/{path}".encode()
+        file.id.links.create_external(path.encode(), *target, lcpl=_parents())
         return
     properties = h5p.create(h5p.DATASET_CREATE)
     for piece in share.pieces:

@@ -145,9 +145,9 @@ def _read(path: Path) -> Structure:
 
 def _merge(parts: Iterable[tuple[str, Structure]]) -> dict[str, Share]:
     """All pieces of each dataset, in order of their rows, with the file that each lies in."""
-    table: dict[str, Share] = {}
+    table: dict[str, tuple[Share, list[Piece]]] = {}
     for name, about in parts:
         for path, share in about.datasets.items():
-            known = table.get(path, replace(share, pieces=()))
-            table[path] = replace(known, pieces=known.pieces + tuple(replace(p, file=name) for p in share.pieces))
-    return table
+            _, pieces = table.setdefault(path, (share, []))
+            pieces += [Piece(name, piece.start, piece.stop, piece.digest, piece.offset) for piece in share.pieces]
+    return {path: Share(share.dtype, share.shape, tuple(pieces)) for path, (share, pieces) in table.items()}

@@ -16,6 +16,7 @@ from pilot.cli.pool import ask, find_run_dir, json_option, run_dir_option, to_js
 @json_option
 def command(trainer: str, run_dir: Path | None, as_json: bool) -> None:
     """Say why TRAINER holds the nodes that it holds: the objective's terms for one node fewer, as now, and one more.
+    Also how often it writes a checkpoint, and why.
 
     \b
     Example:
