@@ -1,8 +1,9 @@
-"""Two training processes per node: a process and a pilot are killed, and the result is that of one process alone."""
+"""Two training processes per node: what befalls one of them befalls its node, and nothing is lost by it."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import torch
 
 from tests.e2e.test_pool import proved
+from tests.e2e.test_stuck import MOODS, goes_on
 from tests.pools import LIMIT_S, TRAIN, Pool
 
 EPOCHS = 16
@@ -50,3 +52,32 @@ def test_a_killed_process_and_a_killed_pilot_leave_the_parameters_as_one_process
     elastic = torch.load(saved)
     for parameter, values in alone(pool.folder / "alone.pt").items():
         torch.testing.assert_close(elastic[parameter], values, rtol=1e-12, atol=1e-15)
+
+
+def test_a_single_pilot_that_is_preempted_with_notice_loses_nothing(pool: Pool) -> None:
+    pool.ranks = 2
+    pool.up()
+    agent = pool.agent()
+    name = pool.submit(TRAIN, "--epochs", "8", "--step-s", "0.04")
+    pool.until_step(name, 20, nodes=1)
+    agent.send_signal(signal.SIGTERM)
+    assert agent.wait(LIMIT_S) == 0
+    pool.until("the pool is empty", lambda s: not s["pool"])
+    pool.agent()
+    assert pool.pilot("wait", name).stdout == f"{name} finished\n"
+    trainer = pool.trainer(name)
+    assert (trainer["lost_steps"], trainer["redone_steps"]) == (0, 0)
+    proved(pool, name, 8)
+
+
+def test_a_process_that_is_blocked_for_ever_is_found_though_its_neighbour_answers(pool: Pool) -> None:
+    pool.ranks = 2
+    pool.up()
+    pool.agent()
+    pool.agent()
+    name = pool.submit(MOODS, str(pool.folder))
+    pool.until_step(name, 10, nodes=2)
+    (pool.folder / "block").touch()
+    lost = pool.until("it is lost", lambda s: s["trainers"][0]["worker_deaths"] == 1)
+    assert "was stuck" in " ".join(lost["trainers"][0]["remarks"])
+    goes_on(pool, name, 2)
