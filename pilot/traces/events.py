@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from pilot.core.errors import UserError
 from pilot.core.ids import NodeId
-from pilot.traces.files import bad_input, number, read_lines, write_text
+from pilot.traces.files import bad_input, number, read_lines, read_records, write_text
 
 HEADER = ("time_s", "node", "event")
 
@@ -72,16 +71,15 @@ def seconds_text(seconds: float) -> str:
 
 
 def _rows(path: Path) -> Iterator[_Row]:
-    reader = csv.reader(line for line in _with_blank_comments(path))
     header_seen, last_s = False, 0.0
-    for fields in reader:
+    for line, fields in read_records(path, _with_blank_comments(path)):
         if not fields:
             continue
         if not header_seen:
-            _check_header(path, reader.line_num, fields)
+            _check_header(path, line, fields)
             header_seen = True
             continue
-        row = _row(path, reader.line_num, fields)
+        row = _row(path, line, fields)
         if row.time_s < last_s:
             raise bad_input(
                 path, row.line, f"times must not go back: {row.time_s:g} s after {last_s:g} s; sort the file"

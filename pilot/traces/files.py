@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import math
 import zlib
@@ -41,6 +42,25 @@ def read_lines(path: Path) -> Iterator[str]:
         raise bad_input(path, line + 1, "this is not a text file") from None
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def read_records(path: Path, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
+    """Yield line number and fields of each record in the ``lines`` of a CSV file; an empty line has no fields.
+
+    Raises
+    ------
+    UserError : quotes that do not match within their line; all up to the next one would be taken into a field
+    """
+    reader, line = csv.reader(lines, strict=True), 0
+    unmatched = 'the quotes (") in this line do not match; drop them'
+    try:
+        for fields in reader:
+            if reader.line_num > line + 1:
+                raise bad_input(path, line + 1, unmatched)
+            line = reader.line_num
+            yield line, fields
+    except csv.Error:
+        raise bad_input(path, line + 1, unmatched) from None
 
 
 def _open_text(path: Path) -> IO[str]:

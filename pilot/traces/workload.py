@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from pilot.core.curve import Curve
 from pilot.core.errors import UserError
 from pilot.core.ids import TrainerId
 from pilot.core.spec import TrainerSpec
-from pilot.traces.files import bad_input, number, read_lines
+from pilot.traces.files import bad_input, number, read_lines, read_records
 
 PRIORITY = "priority"
 """The one column that may be missing: the factor of the objective ``priority``; 1 where nothing is said."""
@@ -58,20 +57,29 @@ def read_workload(trainers: Path, curves: Path) -> list[Submission]:
         curve's index is unknown
     """
     known = read_curves(curves)
-    reader = csv.DictReader(read_lines(trainers))
-    missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
-    if missing:
-        raise bad_input(trainers, 1, f"missing column {', '.join(missing)}; the header is {','.join(COLUMNS)}")
     seen: set[str] = set()
     submissions = []
-    for row in reader:
-        submissions.append(_submission(trainers, reader.line_num, row, known))
+    for line, row in _rows(trainers):
+        submissions.append(_submission(trainers, line, row, known))
         if row["trainer"] in seen:
-            raise bad_input(trainers, reader.line_num, f"trainer {row['trainer']} appears twice")
+            raise bad_input(trainers, line, f"trainer {row['trainer']} appears twice")
         seen.add(row["trainer"])
     if not submissions:
         raise UserError(f"{trainers}: no trainers; it needs at least one row after its header")
     return sorted(submissions, key=lambda submission: submission.submit_s)
+
+
+def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    records = read_records(path, read_lines(path))
+    _, header = next(records, (1, []))
+    missing = [column for column in COLUMNS if column not in header]
+    if missing:
+        raise bad_input(path, 1, f"missing column {', '.join(missing)}; the header is {','.join(COLUMNS)}")
+    for line, fields in records:
+        if fields and len(fields) != len(header):
+            raise bad_input(path, line, f"expected {len(header)} columns, as the header has, found {len(fields)}")
+        if fields:
+            yield line, dict(zip(header, fields, strict=True))
 
 
 def read_curves(path: Path) -> list[tuple[Curve, Curve | None]]:
@@ -91,6 +99,8 @@ def _curves(path: Path, index: int, entry: Any) -> tuple[Curve, Curve | None]:
     if not isinstance(entry, dict) or not {"nodes", "samples_per_s"} <= entry.keys():
         raise UserError(f"{where}: expected an object with nodes and samples_per_s")
     rate = _curve(where, entry["nodes"], entry["samples_per_s"])
+    if not rate.single_node_rate() > 0:
+        raise UserError(f"{where}: samples_per_s must be greater than 0 from its first node count on")
     value = entry.get("objective_per_s")
     return rate, None if value is None else _curve(where, entry["nodes"], value)
 
@@ -105,13 +115,10 @@ def _curve(where: str, nodes: Any, per_s: Any) -> Curve:
 
 
 def _submission(
-    path: Path, line: int, row: Mapping[str, str | None], curves: Sequence[tuple[Curve, Curve | None]]
+    path: Path, line: int, row: Mapping[str, str], curves: Sequence[tuple[Curve, Curve | None]]
 ) -> Submission:
-    if None in row or None in row.values():
-        raise bad_input(path, line, f"expected {len(row.keys() - {None})} columns, as the header has")
-
     def value(column: str, least: float = 0.0) -> float:
-        return number(path, line, column, row[column] or "", least=least)
+        return number(path, line, column, row[column], least=least)
 
     index = _whole(path, line, "curve", value("curve"))
     if index >= len(curves):
@@ -119,7 +126,7 @@ def _submission(
     rate, objective = curves[index]
     try:
         spec = TrainerSpec(
-            trainer=TrainerId(row["trainer"] or ""),
+            trainer=TrainerId(row["trainer"]),
             min_nodes=_whole(path, line, "min_nodes", value("min_nodes", 1)),
             max_nodes=_whole(path, line, "max_nodes", value("max_nodes", 1)),
             curve=rate,

@@ -68,6 +68,8 @@ def test_comments_and_blank_lines_do_not_shift_line_numbers(tmp_path: Path) -> N
         ("-1,a,join\n", r":2: time_s must be at least 0"),
         ("0,a,join\n1,a\n", r":3: expected 3 columns .* found 2"),
         ("0,,join\n", r":2: the node has no name"),
+        ('0,a,join\n0,"b,join\n0,c,join\n', r":3: the quotes .* in this line do not match"),
+        ('0,a,join\n0,"b,join\n' + "0,c,join\n" * 20_000, r":3: the quotes .* in this line do not match"),
         ("0,a,come\n", r":2: the event must be join or leave, found 'come'"),
         ("", r"the trace is empty"),
     ],

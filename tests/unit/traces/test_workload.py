@@ -58,7 +58,9 @@ def test_rescale_costs_and_curves_can_be_exchanged(tmp_path: Path) -> None:
         ("t1,0,3,2,18,12,1000,0", r"trainers\.csv:2: trainer t1: min_nodes 3 exceeds max_nodes 2"),
         ("t1,0,1.5,2,18,12,1000,0", r"trainers\.csv:2: min_nodes must be a whole number"),
         ("t1,0,1,2,-18,12,1000,0", r"trainers\.csv:2: rescale_up_s must be at least 0"),
-        ("t1,0,1,2", r"trainers\.csv:2: expected 8 columns"),
+        ("t1,0,1,2", r"trainers\.csv:2: expected 8 columns, as the header has, found 4"),
+        (ROW + ",1", r"trainers\.csv:2: expected 8 columns, as the header has, found 9"),
+        ('t1,0,"1,2,18,12,1000,0', r"trainers\.csv:2: the quotes .* in this line do not match"),
         ("t1,x,1,2,18,12,1000,0", r"trainers\.csv:2: submit_s is not a number: 'x'"),
     ],
 )
@@ -91,6 +93,7 @@ def test_no_trainers_are_refused(tmp_path: Path) -> None:
         ([{"nodes": [0, 1, 1], "samples_per_s": [0, 1, 2]}], "curve 0: the node column .* strictly increasing"),
         ([{"nodes": [0, 1], "samples_per_s": [0]}], "curve 0: nodes and its values must be lists"),
         ('[{"nodes": [0, 1], "samples_per_s": [0, NaN]}]', "curve 0: .*not a finite number"),
+        ([{"nodes": [1, 2], "samples_per_s": [0, 5]}], "curve 0: samples_per_s must be greater than 0 from its first"),
     ],
 )
 def test_a_bad_curves_file_is_named(tmp_path: Path, curves: object, message: str) -> None:
