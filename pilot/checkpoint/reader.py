@@ -82,10 +82,12 @@ def _problems(
 
 
 def _allocate(share: Share) -> tuple[Any, Bytes]:
-    """An array of the share's shape and type, and its bytes."""
+    """An array of the share's shape and type, and its bytes; in numpy's memory, for it asks for huge pages."""
     if dtypes.is_torch(share.dtype):
-        tensor = torch.empty(share.shape, dtype=dtypes.torch_dtype(share.dtype))
-        return tensor, tensor.reshape(-1).view(torch.uint8).numpy()
+        flat, dtype = np.empty(share.rows * share.row_bytes, np.uint8), dtypes.torch_dtype(share.dtype)
+        if not len(flat):  # numpy gives it a stride that torch does not take
+            return torch.empty(share.shape, dtype=dtype), flat
+        return torch.from_numpy(flat).view(dtype).view(share.shape), flat
     array = np.empty(share.shape, np.dtype(share.dtype))
     return array, array.reshape(-1).view(np.uint8) if array.nbytes else np.empty(0, np.uint8)
 

@@ -63,12 +63,18 @@ class Snapshots:
         sizes = [dtype.itemsize * shape.numel() for dtype, shape in kinds]
         starts = list(accumulate((-(-size // _ALIGN_BYTES) * _ALIGN_BYTES for size in sizes), initial=0))
         if self._buffer.numel() < starts[-1] or (pinned and not self._buffer.is_pinned()):
-            self._buffer = torch.empty(starts[-1], dtype=torch.uint8, pin_memory=pinned)
+            self._buffer = _room(starts[-1], pinned)
         self._kinds = kinds
         self._targets = [
             self._buffer[start : start + size].view(dtype).view(shape)
             for start, size, (dtype, shape) in zip(starts, sizes, kinds, strict=False)
         ]
+
+
+def _room(size: int, pinned: bool) -> torch.Tensor:
+    if pinned:
+        return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+    return torch.from_numpy(np.empty(size, np.uint8))  # numpy asks for huge pages: the first copy takes a third
 
 
 def snapshot(state: Mapping[str, Any]) -> dict[str, Any]:
