@@ -25,6 +25,10 @@ from pilot.live.scheduler import Phase, Queue, Snapshot
 
 T = TypeVar("T")
 
+NEVER_HEARD_S = 10.0
+"""A scheduler that has not answered once was given no job by us: so long it is asked at the end for those of an earlier
+coordinator."""
+
 
 class Provider(Protocol):
     """What the keeper needs of :class:`pilot.live.provider.PilotProvider`."""
@@ -102,6 +106,7 @@ class Keeper:
         self._warm_up_s = 0.0
         self._spare: frozenset[str] = frozenset()
         self._answered = False
+        self._heard = False
         self._snapshot = Snapshot()
         self._decision = Decision()
         self._backoff = Backoff(site.poll_s)
@@ -109,6 +114,11 @@ class Keeper:
         self._poked = asyncio.Event()
         self._turn = asyncio.Lock()
         self._thread = ThreadPoolExecutor(1, "scheduler")
+
+    @property
+    def answers(self) -> bool:
+        """Whether the scheduler answered when it was asked last."""
+        return self._answered
 
     # --- what the coordinator says
 
@@ -168,15 +178,17 @@ class Keeper:
 
         Call it when :meth:`run` has been cancelled. A submission that was under way is waited for and cancelled too.
         """
-        deadline_s = self._clock() + limit_s
+        began_s = self._clock()
         async with self._turn:
             while True:
                 await self._poll()
-                if self._answered and not self.book.jobs:
+                waited_s = self._clock() - began_s
+                never_heard = not self._heard and waited_s > NEVER_HEARD_S
+                if not self.book.jobs and (self._answered or never_heard):
                     break
                 await self._cancel(self.book.uncancelled())
                 await self._kill_overdue()
-                if self._clock() > deadline_s:
+                if waited_s > limit_s:
                     break
                 await asyncio.sleep(min(1.0, self._site.poll_s))
         self._thread.shutdown(wait=False)
@@ -191,7 +203,7 @@ class Keeper:
             self._answered = False
             self._say("poll", str(error))
             return
-        self._answered = True
+        self._answered = self._heard = True
         self._say("poll", self._snapshot.trouble)
         now_s = self._clock()
         news = self.book.take(now_s, asked_s, self._snapshot)

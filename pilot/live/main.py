@@ -113,6 +113,8 @@ class Live:
         """Cancel what is left of our jobs; who still registers meanwhile is refused."""
         if left := await self._keeper.down(DISMISS_S + self._site.grace_s):
             log.error("these jobs are still there; cancel them by hand: %s", ", ".join(left))
+        elif not self._keeper.answers:
+            log.error("whether jobs of this pool are left is not known: %s", self._keeper.status().trouble)
 
     def _about(self) -> dict[str, object]:
         keeper = asdict(self._keeper.status())

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from itertools import count
 from pathlib import Path
 
 import psutil
@@ -278,6 +279,22 @@ def test_what_cannot_be_cancelled_is_told_after_the_limit() -> None:
         scheduler.silent = True
 
     assert play(keeper, script, down_s=0.2) == ["0"]
+
+
+def test_a_scheduler_that_never_answered_is_not_waited_for_to_the_end() -> None:
+    scheduler, seconds = Scripted(), count()
+    scheduler.silent = True
+    site = Site(name="x", scheduler="slurm", poll_s=0.05)
+    keeper = Keeper(
+        site, scheduler, scheduler, command="c", name="pilot-x", report=print, clock=lambda: float(next(seconds))
+    )
+
+    async def script() -> None:
+        await until(lambda: keeper.status().trouble)
+
+    assert play(keeper, script, down_s=1e6) == []
+    assert not keeper.answers
+    assert scheduler.names == []
 
 
 def test_the_name_of_a_pool_is_that_of_its_run_directory(tmp_path: Path) -> None:
