@@ -25,7 +25,7 @@ SITE = """
 from pilot.io.site import Site
 
 site = Site(
-    name="e2e", scheduler="local", bind_address="127.0.0.1", interface="lo", notice_signal="TERM", grace_s=5,
+    name="e2e", scheduler="local", bind_address="{address}", interface={interface}, notice_signal="TERM", grace_s=5,
     poll_s=0.5, heartbeat_s=0.5, silent_s=4, orphan_s={orphan_s}, form_timeout_s=30, checkpoint_interval_s=0.5,
     checkpoints_kept=3, ranks_per_node={ranks},
 )
@@ -40,6 +40,7 @@ class Pool:
 
     folder: Path
     orphan_s: float = 20.0
+    address: str = "127.0.0.1"
     ranks: int = 1
     agents: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
@@ -67,13 +68,18 @@ class Pool:
     def up(self, *options: str) -> None:
         """Start the coordinator; no pilots are submitted unless ``options`` say so."""
         site = self.folder / "e2e.py"
-        site.write_text(SITE.format(orphan_s=self.orphan_s, ranks=self.ranks))
+        site.write_text(self._site())
         self.pilot("up", "--site", site, *(options or ("--pilots", "0")))
 
-    def agent(self) -> subprocess.Popen[bytes]:
-        """One more pilot, started by hand."""
+    def _site(self) -> str:
+        interface = '"lo"' if self.address == "127.0.0.1" else None
+        return SITE.format(orphan_s=self.orphan_s, ranks=self.ranks, address=self.address, interface=interface)
+
+    def agent(self, *within: str, connection: Path | None = None) -> subprocess.Popen[bytes]:
+        """One more pilot, started by hand; ``within`` is a command that runs it."""
         log = (self.folder / f"agent{len(self.agents)}.log").open("wb")
-        command = [sys.executable, "-m", "pilot", "agent", "--connection", str(self.run_dir / "connection.json")]
+        file = connection or self.run_dir / "connection.json"
+        command = [*within, sys.executable, "-m", "pilot", "agent", "--connection", str(file)]
         process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, env=self.environment())
         self.agents.append(process)
         return process

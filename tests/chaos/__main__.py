@@ -9,6 +9,8 @@ from pathlib import Path
 
 from pilot.agent import home
 from pilot.cli.demo.leftovers import left_behind, segments
+from tests.chaos import network
+from tests.chaos.record import Record
 from tests.chaos.run import chaos
 from tests.pools import Pool
 
@@ -22,16 +24,24 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0)
     arguments = parser.parse_args()
     print(f"seed {arguments.seed}, {arguments.minutes:g} minutes", flush=True)
+    if left_out := network.unavailable():
+        print(f"left out: cut networks and full disks ({left_out})", flush=True)
     before = segments()
     with tempfile.TemporaryDirectory(prefix="pilot-chaos-") as folder:
         pool = Pool(Path(folder))
         try:
             epochs = max(1, round(EPOCHS_A_MINUTE * arguments.minutes))
-            wrong = chaos(pool, arguments.seed, 60 * arguments.minutes, epochs, lambda line: print(line, flush=True))
+            record = Record()
+            seconds = 60 * arguments.minutes
+            wrong = chaos(pool, arguments.seed, seconds, epochs, record.say, root=not left_out)
+        except Exception as error:
+            wrong = [f"{type(error).__name__}: {error}"]
         finally:
             pool.end()
             home.sweep()
         wrong += [f"left behind: {name}" for name in left_behind(pool.run_dir, before)]
+        if wrong:
+            print(f"its logs are kept in {record.keep(pool, arguments.seed, wrong)}")
     for line in wrong:
         print(f"FAILED: {line}")
     print(f"seed {arguments.seed}: {'FAILED' if wrong else 'clean'}")

@@ -10,37 +10,82 @@ from pathlib import Path
 
 import torch
 
-from pilot.core.ids import TrainerId
+from pilot.core.commands import FormGroup
+from pilot.core.events import GroupFormed
+from pilot.core.ids import Generation, TrainerId
 from pilot.core.invariants import violations
 from pilot.io.journal import Contents, read
 from pilot.live.monitor import Monitor
 from pilot.live.settings import fresh_core
+from tests.chaos.place import Place, place
 from tests.chaos.storm import MOST_PILOTS, Storm
-from tests.pools import TRAIN, Pool
+from tests.pools import TRAIN, Plain, Pool
 
 EPOCH_SAMPLES = 1797
 STEP_S = 0.03
 CALM_LIMIT_S = 300.0
+PROGRESS_LIMIT_S = 120.0
+"""A trainer with nodes steps within this, whatever happens: regroups take seconds, on a loaded machine some more."""
+
 TRAINERS = {"one": ("--min-nodes", "1"), "two": ("--min-nodes", "2"), "three": ("--min-nodes", "1", "--max-nodes", "3")}
 
 Say = Callable[[str], None]
 
 
-def chaos(pool: Pool, seed: int, seconds: float, epochs: int, say: Say) -> list[str]:
-    """Storm over ``pool`` for ``seconds``; what does not hold afterwards, in words."""
+def chaos(pool: Pool, seed: int, seconds: float, epochs: int, say: Say, *, root: bool = False) -> list[str]:
+    """Storm over ``pool`` for ``seconds``; what does not hold then or afterwards, in words.
+
+    ``root``: with what only root can do, cut networks and full disks.
+    """
     reference = _reference(pool, epochs)
-    pool.up()
-    names = [
+    with place(pool, lan=root) as here:
+        names = _submitted(pool, epochs)
+        for name in names if root else []:
+            here.small_disk(name)
+        wrong = _storm(here, seed, seconds, say) or _calm(here)
+        return wrong or [*_journal(pool, names, epochs), *_parameters(pool, names, reference)]
+
+
+def _submitted(pool: Pool, epochs: int) -> list[str]:
+    return [
         pool.submit(TRAIN, "--epochs", str(epochs), "--step-s", str(STEP_S), "--save", str(pool.folder / f"{name}.pt"),
                     options=("--name", name, *options))
         for name, options in TRAINERS.items()
     ]  # fmt: skip
-    storm = Storm(pool, seed, say)
+
+
+def _storm(here: Place, seed: int, seconds: float, say: Say) -> list[str]:
+    storm, progress = Storm(here, seed, say), Progress()
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        storm.gust()
+    try:
+        while time.monotonic() < deadline:
+            storm.gust()
+            if wrong := progress.missing(here.pool.status(), time.monotonic()):
+                return wrong
+    finally:
+        storm.die_down()
     say("calm: pilots come, the trainers finish")
-    return _calm(pool) or [*_journal(pool, names, epochs), *_parameters(pool, names, reference)]
+    return []
+
+
+class Progress:
+    """Whether each trainer that has nodes steps, all along."""
+
+    def __init__(self) -> None:
+        self._since_s: dict[str, tuple[tuple[int, bool], float]] = {}
+
+    def missing(self, status: Plain, now_s: float) -> list[str]:
+        """The trainers that have had nodes for so long without a step, or have failed."""
+        wrong = [f"{t['trainer']} failed: {t['reason']}" for t in status["trainers"] if t["phase"] == "failed"]
+        for trainer in status["trainers"]:
+            name, seen = trainer["trainer"], (trainer["step"], bool(trainer["nodes"]))
+            known, since_s = self._since_s.get(name, (seen, now_s))
+            if seen != known or not seen[1] or trainer["phase"] == "finished":
+                since_s = now_s
+            self._since_s[name] = (seen, since_s)
+            if now_s - since_s > PROGRESS_LIMIT_S:
+                wrong.append(f"{name} has had nodes for {now_s - since_s:.0f} s and made no step: {trainer}")
+        return wrong
 
 
 def _reference(pool: Pool, epochs: int) -> Path:
@@ -51,13 +96,12 @@ def _reference(pool: Pool, epochs: int) -> Path:
     return path
 
 
-def _calm(pool: Pool) -> list[str]:
+def _calm(here: Place) -> list[str]:
     deadline = time.monotonic() + CALM_LIMIT_S
     while True:
-        living = [a for a in pool.agents if a.poll() is None]
-        for _ in range(MOST_PILOTS // 2 - len(living)):
-            pool.agent()
-        trainers = pool.status()["trainers"]
+        for _ in range(MOST_PILOTS // 2 - len(here.living())):
+            here.agent()
+        trainers = here.pool.status()["trainers"]
         if failed := [f"{t['trainer']} {t['phase']}: {t['reason']}" for t in trainers if t["phase"] == "failed"]:
             return failed
         if all(t["phase"] == "finished" for t in trainers):
@@ -79,10 +123,17 @@ def _journal(pool: Pool, names: list[str], epochs: int) -> list[str]:
 
 
 def _replayed(contents: Contents) -> list[str]:
-    core = fresh_core(contents)
+    core, held = fresh_core(contents), dict[tuple[TrainerId, Generation], bool]()
     for decision in contents.decisions:
         if tuple(core.handle(decision.now_s, decision.event)) != decision.commands:
             return [f"entry {decision.seq} of the journal does not replay"]
+        for command in decision.commands:
+            if isinstance(command, FormGroup):
+                trainer = core.trainers[command.trainer]
+                held[trainer.id, command.generation] = any(trainer.holds_state(n) for n in command.members)
+        of = (event.trainer, event.generation) if isinstance(event := decision.event, GroupFormed) else None
+        if of is not None and event.resumed is not None and held[of]:
+            return [f"entry {decision.seq}: {event.trainer} resumed from a checkpoint though a rank held its state"]
         if found := violations(core):
             return [f"after entry {decision.seq}: {line}" for line in found]
     return []

@@ -1,12 +1,14 @@
 """A seeded storm over a real pool: what can befall pilots and their processes, drawn at random, done for real.
 
-The seed decides what happens and in what order; the machine decides how far the trainers are by then.
+The seed decides what happens and in what order; the machine decides how far the trainers are by then. What lasts for a
+while (a stopped process, a cut network, a full disk) is undone by a timer, so that other things befall meanwhile.
 """
 
 from __future__ import annotations
 
 import random
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -14,26 +16,32 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from tests.pools import Plain, Pool, is_worker
+from tests.chaos.place import Place
+from tests.pools import Plain, is_worker
 
 MOST_PILOTS = 6
 FEWEST_PILOTS = 2
-STOPPED_S = (0.2, 2.5)
-"""A process is stopped for so long: below the site's time-out it is slow, which must not cost anything."""
+MOMENT_S = (0.2, 2.5)
+"""Below the site's time-out: what takes so long is slow, which must not cost anything."""
+
+WHILE_S = (5.0, 9.0)
+"""Above it: what takes so long is silent, and does not count any more when it comes back."""
 
 
 @dataclass
 class Storm:
-    """The storm's dice, its record, and what it has stopped."""
+    """The storm's dice and its record."""
 
-    pool: Pool
+    place: Place
     seed: int
     say: Callable[[str], None]
     began_s: float = field(default_factory=time.monotonic)
     _steps: dict[str, int] = field(default_factory=dict)
+    _timers: list[threading.Timer] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.dice = random.Random(self.seed)
+        self.pool = self.place.pool
 
     def gust(self) -> None:
         """One thing that befalls the pool, then what a keeper would do: pilots come back."""
@@ -41,29 +49,42 @@ class Storm:
         blow = self.dice.choices(*zip(*self._blows(), strict=True))[0]
         blow()
 
+    def die_down(self) -> None:
+        """Undo all that lasts."""
+        for timer in self._timers:
+            timer.join()
+
     def _blows(self) -> Iterator[tuple[Callable[[], None], int]]:
         yield self._kill_tree, 3
         yield self._kill_agent, 2
         yield self._notice, 3
         yield self._kill_worker, 3
         yield self._kill_rank, 3
-        yield self._stop_for_a_while, 3
+        yield self._stop_for_a_moment, 3
+        yield self._stop_for_a_while, 1
+        yield self._slow_down, 2
         yield self._kill_several, 1
         yield self._kill_coordinator, 1
+        yield self._stop_coordinator, 1
+        yield self._delay, 2
+        yield self._drop, 1
         yield self._calm, 3
+        if self.place.lan is not None:
+            yield self._cut, 3
+        if self.place.disks:
+            yield self._fill_disk, 2
 
     def _refill(self) -> None:
         """Pilots come, not always at once."""
         living = self._living()
         want = self.dice.randint(FEWEST_PILOTS, MOST_PILOTS)
         for _ in range(want - len(living)):
-            self.pool.agent()
+            self.place.agent(through_relay=self.dice.random() < 0.5)
         if want > len(living):
             self._tell(f"{want - len(living)} pilots start")
 
     def _living(self) -> list[psutil.Process]:
-        agents = [a for a in self.pool.agents if a.poll() is None]
-        return [psutil.Process(a.pid) for a in agents]
+        return [psutil.Process(agent.pid) for agent in self.place.living()]
 
     def _one(self) -> psutil.Process | None:
         living = self._living()
@@ -71,6 +92,8 @@ class Storm:
 
     def _calm(self) -> None:
         time.sleep(self.dice.uniform(0.5, 2.0))
+
+    # --- what is killed ---------------------------------------------------------------------------------------------
 
     def _kill_tree(self) -> None:
         agent = self._one()
@@ -114,17 +137,6 @@ class Storm:
         self._steps = steps
         return True
 
-    def _stop_for_a_while(self) -> None:
-        agent = self._one()
-        processes = [agent, *_below(agent)] if agent is not None else []
-        if processes:
-            victim, seconds = self.dice.choice(processes), self.dice.uniform(*STOPPED_S)
-            self._tell(f"SIGSTOP to {victim.pid} for {seconds:.1f} s")
-            with suppress(psutil.NoSuchProcess):
-                victim.send_signal(signal.SIGSTOP)
-                time.sleep(seconds)
-                victim.send_signal(signal.SIGCONT)
-
     def _kill_several(self) -> None:
         living = self._living()
         victims = self.dice.sample(living, k=self.dice.randint(0, len(living)))
@@ -138,6 +150,75 @@ class Storm:
             _kill([psutil.Process(pid)])
             time.sleep(self.dice.uniform(0.0, 2.0))
             self.pool.up()
+
+    # --- what lasts for a while -------------------------------------------------------------------------------------
+
+    def _stop_for_a_moment(self) -> None:
+        agent = self._one()
+        processes = [agent, *_below(agent)] if agent is not None else []
+        if processes:
+            self._stop(self.dice.choice(processes), self.dice.uniform(*MOMENT_S))
+
+    def _stop_for_a_while(self) -> None:
+        """An agent, or what would count as a death: a worker."""
+        agent = self._one()
+        if agent is not None and self._all_advanced():
+            workers = [p for p in _below(agent) if is_worker(p)]
+            self._stop(self.dice.choice([agent, *workers]), self.dice.uniform(*WHILE_S))
+
+    def _stop_coordinator(self) -> None:
+        """Nobody listens, and nobody counts as silent for that. Whoever asks it meanwhile waits."""
+        pid = self.pool.coordinator()
+        if pid is not None:
+            self._stop(psutil.Process(pid), self.dice.uniform(0.2, WHILE_S[1]))
+
+    def _stop(self, victim: psutil.Process, seconds: float) -> None:
+        self._tell(f"SIGSTOP to {victim.pid} for {seconds:.1f} s")
+        _signal(victim, signal.SIGSTOP)
+        self._later(seconds, lambda: _signal(victim, signal.SIGCONT))
+
+    def _slow_down(self) -> None:
+        """A worker or rank process that runs only a part of the time."""
+        agent = self._one()
+        found = [p for p in _below(agent) if is_worker(p) or "pilot.comm.rank" in _command(p)] if agent else []
+        if found:
+            victim, times = self.dice.choice(found), self.dice.randint(5, 30)
+            self._tell(f"{victim.pid} runs a third of the time for {0.3 * times:.1f} s")
+            for number in range(times):
+                self._later(0.3 * number, lambda: _signal(victim, signal.SIGSTOP))
+                self._later(0.3 * number + 0.2, lambda: _signal(victim, signal.SIGCONT))
+
+    def _delay(self) -> None:
+        delay_s, seconds = self.dice.uniform(0.05, 1.5), self.dice.uniform(*MOMENT_S)
+        self._tell(f"messages through the relay take {delay_s:.2f} s longer for {seconds:.1f} s")
+        self.place.relay.delay_s = delay_s
+        self._later(seconds, lambda: setattr(self.place.relay, "delay_s", 0.0))
+
+    def _drop(self) -> None:
+        self._tell("connections through the relay are dropped, with what is on its way")
+        self.place.relay.drop()
+
+    def _cut(self) -> None:
+        lan, agents = self.place.lan, self.place.living()
+        if lan is None or not agents:
+            return
+        agent = self.dice.choice(agents)
+        seconds = self.dice.uniform(*self.dice.choice([MOMENT_S, WHILE_S]))
+        number = self.place.ports[agent.pid]
+        self._tell(f"the network of agent {agent.pid} is cut for {seconds:.1f} s")
+        lan.cut(number)
+        self._later(seconds, lambda: lan.mend(number))
+
+    def _fill_disk(self) -> None:
+        disk, seconds = self.dice.choice(self.place.disks), self.dice.uniform(*MOMENT_S)
+        self._tell(f"the disk of {disk.folder.parent.name} is full for {seconds:.1f} s")
+        disk.fill()
+        self._later(seconds, disk.empty)
+
+    def _later(self, seconds: float, undo: Callable[[], None]) -> None:
+        self._timers = [timer for timer in self._timers if timer.is_alive()]
+        self._timers.append(threading.Timer(seconds, undo))
+        self._timers[-1].start()
 
     def _tell(self, text: str) -> None:
         self.say(f"{time.monotonic() - self.began_s:6.1f} s  {text}")
@@ -153,6 +234,17 @@ def _is(process: psutil.Process, which: Callable[[psutil.Process], bool]) -> boo
     with suppress(psutil.Error):
         return which(process)
     return False
+
+
+def _command(process: psutil.Process) -> list[str]:
+    with suppress(psutil.Error):
+        return list(process.cmdline())
+    return []
+
+
+def _signal(process: psutil.Process, number: signal.Signals) -> None:
+    with suppress(psutil.NoSuchProcess):
+        process.send_signal(number)
 
 
 def _kill(processes: list[psutil.Process]) -> None:

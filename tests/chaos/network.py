@@ -1,0 +1,85 @@
+"""A network of namespaces: each pilot has one of its own, on a bridge to the coordinator, and can be cut off.
+
+Only root can make it. Everything is named after this process, and :meth:`Lan.close` removes it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from contextlib import suppress
+
+INTERFACE = "eth0"
+_PORTS = 24
+
+
+def unavailable() -> str:
+    """Why pilots cannot have namespaces here; empty where they can."""
+    if os.geteuid() != 0:
+        return "only root can make network namespaces"
+    if not (shutil.which("ip") and shutil.which("nsenter")):
+        return "iproute2 or nsenter is missing here"
+    try:
+        Lan().close()
+    except subprocess.CalledProcessError as error:
+        return f"no network namespaces here: {error.stderr.decode().strip()}"
+    return ""
+
+
+class Lan:
+    """The bridge, with a port for the coordinator at ``address``. Ports of pilots are made when they are first used."""
+
+    def __init__(self) -> None:
+        self._name = f"pc{os.getpid()}"
+        self._prefix = f"10.{128 + os.getpid() % 100}.{os.getpid() // 100 % 250}"
+        self.address = f"{self._prefix}.1"
+        self._ports: list[int] = []
+        _ip("link", "add", self._name, "type", "bridge")
+        try:
+            _ip("addr", "add", f"{self.address}/24", "dev", self._name)
+            _ip("link", "set", self._name, "up")
+            self.port(0)
+        except BaseException:
+            self.close()
+            raise
+
+    def port(self, number: int) -> list[str]:
+        """The command that runs another one in the namespace ``number``."""
+        assert 0 <= number < _PORTS
+        space, outside = f"{self._name}n{number}", self._outside(number)
+        if number not in self._ports:
+            self._ports.append(number)
+            _ip("netns", "add", space)
+            _ip("link", "add", outside, "type", "veth", "peer", "name", INTERFACE, "netns", space)
+            _ip("link", "set", outside, "master", self._name, "up")
+            _ip("-n", space, "addr", "add", f"{self._prefix}.{number + 2}/24", "dev", INTERFACE)
+            _ip("-n", space, "link", "set", INTERFACE, "up")
+            _ip("-n", space, "link", "set", "lo", "up")
+        return ["nsenter", f"--net=/run/netns/{space}"]
+
+    def cut(self, number: int) -> None:
+        """Nothing gets to or from this namespace any more; nobody is told."""
+        _ip("link", "set", self._outside(number), "down")
+
+    def mend(self, number: int) -> None:
+        """What was cut is whole again."""
+        _ip("link", "set", self._outside(number), "up")
+
+    def close(self) -> None:
+        """Remove everything."""
+        for number in self._ports:
+            with suppress(subprocess.CalledProcessError):
+                _ip("netns", "del", f"{self._name}n{number}")
+            with suppress(subprocess.CalledProcessError):  # goes with the namespace, some moments later
+                _ip("link", "del", self._outside(number))
+        self._ports.clear()
+        with suppress(subprocess.CalledProcessError):
+            _ip("link", "del", self._name)
+
+    def _outside(self, number: int) -> str:
+        return f"{self._name}v{number}"
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True)
