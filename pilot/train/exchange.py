@@ -24,10 +24,13 @@ _NARROW = {torch.bfloat16, torch.float16}
 class Exchange:
     """The gradients of one model in one arena.
 
-    Autograd makes each gradient in memory of its own; the hook that runs at that moment writes it, times its weight,
-    into the bucket. That one pass replaces the scaling that an average needs anyway, and spares the zeroing and the
-    adding that gradients which live in the bucket would need. After the sum the parameter's ``grad`` *is* the
+    Autograd makes each gradient in memory of its own; when those of a bucket are there, each is written, times its
+    weight, into the bucket. That one pass replaces the scaling that an average needs anyway, and spares the zeroing and
+    the adding that gradients which live in the bucket would need. After the sum the parameter's ``grad`` *is* the
     bucket's memory.
+
+    A call from autograd into Python per parameter would cost as much as a small tensor's whole way, so only parameters
+    that were the last of their bucket are watched.
 
     Parameters
     ----------
@@ -55,11 +58,14 @@ class Exchange:
         control = self.layout.control
         vector = np.frombuffer(self.arena.memory, np.float64, control.count, control.offset)
         self._fields, self._used = vector[:FIELDS], vector[FIELDS:]  # one per parameter: has it a gradient?
-        self._buckets = [slot.bucket for slot in self.layout.slots]
-        self._sizes = np.bincount(self._buckets).tolist()
+        self._bucket_of = [slot.bucket for slot in self.layout.slots]
+        self._buckets: list[list[int]] = [[] for _ in self.layout.parts[:-1]]
+        for index, bucket in enumerate(self._bucket_of):
+            self._buckets[bucket].append(index)
+        self._watched: set[int] = set()
         self.idle()
-        for index, parameter in enumerate(self._parameters):
-            parameter.register_post_accumulate_grad_hook(partial(self._landed, index))  # type: ignore[no-untyped-call]
+        for indices in self._buckets:
+            self._watch(indices[-1])
 
     def idle(self) -> None:
         """Between steps, and where nothing needs to be exchanged: gradients stay where autograd puts them."""
@@ -75,49 +81,64 @@ class Exchange:
         """
         self.open, self._ring = True, ring
         self._holds = [False] * len(self._parameters)
-        self._missing = list(self._sizes)
+        self._collected = [True] * len(self._buckets)
         self._next = 0
 
     def begin_batch(self, weight: float, *, last: bool) -> None:
         """A micro-batch begins, whose gradients count with ``weight`` (0: not at all); buckets leave with the last
         one.
         """
+        self._collect_rest()
         self._weight, self._last = weight, last
-        self._seen = [False] * len(self._parameters)
+        self._collected = [False] * len(self._buckets)
+        for parameter in self._parameters:
+            parameter.grad = None  # one that is there has been made by this micro-batch
 
-    def _landed(self, index: int, parameter: torch.Tensor) -> None:
-        """Autograd finished the gradient of a parameter. It runs once per parameter and step, so each look counts."""
+    def _watch(self, index: int) -> None:
+        """Look at the bucket of a parameter whenever its gradient is finished."""
+        if index not in self._watched:
+            self._watched.add(index)
+            look = partial(self._finished, self._bucket_of[index])
+            self._parameters[index].register_post_accumulate_grad_hook(look)  # type: ignore[no-untyped-call]
+
+    def _finished(self, bucket: int, _: torch.Tensor) -> None:
+        """A gradient is finished that is usually the last of its bucket: collect them, or watch what was later."""
         if not self.open:
             return
-        if self._seen[index]:
+        if self._collected[bucket]:
             raise UserError(
                 "backward ran twice for one batch of the loader; call session.step after each backward"
                 " (to accumulate gradients give session.loader a micro_batch_size)"
             )
-        self._seen[index] = True
-        if self._weight:
-            assert parameter.grad is not None
-            self._staging.add(index, parameter.grad, self._weight, first=not self._holds[index])
-            self._holds[index] = True
-        parameter.grad = None
-        if self._last:
-            self._settle(index)
+        missing = next((index for index in self._buckets[bucket] if self._parameters[index].grad is None), None)
+        if missing is None:
+            self._collect(bucket)
+        else:
+            self._watch(missing)
 
-    def _settle(self, index: int) -> None:
-        """Nothing more comes for a parameter in this step; whole buckets leave, in their order."""
-        self._staging.send(index, empty=not self._holds[index])
-        bucket = self._buckets[index]
-        self._missing[bucket] -= 1
-        if not self._missing[bucket]:
-            while self._next < len(self._missing) and not self._missing[self._next]:
-                self._staging.then(self._ring)
-                self._next += 1
+    def _collect(self, bucket: int) -> None:
+        """Take the gradients of a bucket as they are; with the last micro-batch it leaves."""
+        self._collected[bucket] = True
+        for index in self._buckets[bucket]:
+            parameter = self._parameters[index]
+            if parameter.grad is not None and self._weight:
+                self._staging.add(index, parameter.grad, self._weight, first=not self._holds[index])
+                self._holds[index] = True
+            parameter.grad = None
+            if self._last:
+                self._staging.send(index, empty=not self._holds[index])
+        while self._last and self._next < len(self._buckets) and self._collected[self._next]:
+            self._staging.then(self._ring)
+            self._next += 1
+
+    def _collect_rest(self) -> None:
+        for bucket, collected in enumerate(self._collected):
+            if not collected:
+                self._collect(bucket)
 
     def flush(self) -> None:
-        """Backward is over: zeros for the parameters that it did not reach; returns when all buckets have left."""
-        for index, seen in enumerate(self._seen):
-            if not seen:
-                self._settle(index)
+        """Backward is over: what it did not reach is zero; returns when all buckets have left."""
+        self._collect_rest()
         self._staging.flush()
 
     def finish(self, words: Words) -> None:

@@ -42,6 +42,24 @@ def test_buckets_leave_while_backward_runs_and_gradients_come_back_weighted() ->
     torch.testing.assert_close([p.grad for p in model.parameters()], expected)
 
 
+def test_a_bucket_leaves_with_its_last_gradient_whatever_order_backward_takes() -> None:
+    layers = [nn.Linear(4, 4) for _ in range(4)]
+    exchange = Exchange([p for layer in layers for p in layer.parameters()])
+    left_in_backward = []
+    for _ in range(4):
+        rings = Rings()
+        exchange.begin(rings)
+        exchange.begin_batch(1.0, last=True)
+        nn.Sequential(layers[2], layers[0], layers[3], layers[1])(torch.ones(1, 4)).sum().backward()
+        left_in_backward.append(rings.count == 1)
+        exchange.flush()
+        exchange.finish(WORDS)
+        exchange.take()
+        assert rings.count == 2
+        assert all(p.grad is not None for layer in layers for p in layer.parameters())
+    assert left_in_backward == [True] * 4
+
+
 def test_micro_batches_add_up_with_their_weights_and_only_the_last_one_leaves() -> None:
     model, x, rings = nn.Linear(8, 1), torch.randn(10, 8), Rings()
     backward(model, x)
