@@ -1,0 +1,100 @@
+"""From counts to nodes: valid, without migration, in the pool's node order, whatever the plan is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pilot.core.assign import assign
+from pilot.core.ids import NodeId, TrainerId
+from pilot.core.measured import Measured
+from pilot.core.pool import NODE_ORDERS, Pool
+from pilot.core.problem import Problem
+from pilot.core.spec import TrainerSpec
+from pilot.core.trainer import Trainer, Worker, WorkerPhase
+from pilot.planners import dp, equal_share
+from tests.property.test_planners import curves
+
+PLANS = {"dp": dp.plan, "equal-share": equal_share.plan}
+Nodes = dict[TrainerId, list[NodeId]]
+
+
+@st.composite
+def trainers(draw: st.DrawFn) -> list[Trainer]:
+    made = []
+    for number in range(draw(st.integers(1, 4))):
+        low = draw(st.integers(1, 4))
+        spec = TrainerSpec(TrainerId(f"t{number}"), low, draw(st.integers(low, 9)), draw(curves()), fixed_curve=True)
+        made.append(Trainer(spec, Measured(spec)))
+    return made
+
+
+def settle(pool: Pool, all_trainers: list[Trainer]) -> None:
+    """Until the next event: who trains holds a state on each of its nodes, who is parked keeps what it has."""
+    for trainer in all_trainers:
+        if len(trainer.target) >= trainer.spec.min_nodes:
+            trainer.workers = {node: Worker(0, WorkerPhase.READY, has_state=True) for node in trainer.target}
+        else:
+            trainer.workers = {node: worker for node, worker in trainer.workers.items() if node in trainer.target}
+    pool.occupant = {node: trainer.id for trainer in all_trainers for node in trainer.workers}
+
+
+def change(pool: Pool, all_trainers: list[Trainer], joins: list[int], leaves: list[int]) -> None:
+    """Nodes come and go, as a trace has it."""
+    for number in joins:
+        pool.join(NodeId(f"n{number}"))
+    for number in leaves:
+        node = NodeId(f"n{number}")
+        owner = pool.owner.get(node)
+        if pool.remove(node):
+            for trainer in all_trainers:
+                trainer.workers.pop(node, None)
+                if trainer.id == owner:
+                    trainer.target.remove(node)
+
+
+def targets(all_trainers: list[Trainer]) -> Nodes:
+    return {trainer.id: list(trainer.target) for trainer in all_trainers}
+
+
+def check(pool: Pool, all_trainers: list[Trainer], counts: Mapping[TrainerId, int], before: Nodes) -> None:
+    free = {node for node in pool.nodes if node not in [n for nodes in before.values() for n in nodes]}
+    given_back = {n for t in all_trainers for n in before[t.id] if n not in t.target}
+    handed_out = []
+    for trainer in all_trainers:
+        held, now = set(before[trainer.id]), set(trainer.target)
+        assert len(now) == len(trainer.target)
+        assert len(now) == counts[trainer.id] or (counts[trainer.id] == 0 and trainer.parked)
+        assert held <= now or now <= held  # it takes nodes or gives nodes, never both (FreeTrain eq. 6)
+        assert now - held <= free | given_back
+        handed_out += [node for node in trainer.target if node not in held]
+    assert {node: t.id for t in all_trainers for node in t.target} == pool.owner
+    assert sum(len(t.target) for t in all_trainers) == len(pool.owner) <= len(pool)
+    rest = [node for node in pool.nodes if node not in pool.owner]
+    assert pool.in_order([*handed_out, *rest])[: len(handed_out)] == handed_out
+
+
+numbers = st.lists(st.integers(1, 14), max_size=8, unique=True)
+
+
+@pytest.mark.parametrize("planner", PLANS)
+@pytest.mark.parametrize("order", NODE_ORDERS)
+@settings(max_examples=200, deadline=None)
+@given(made=trainers(), events=st.lists(st.tuples(numbers, numbers), min_size=1, max_size=6))
+def test_every_assignment_is_valid_and_migrates_nothing(
+    planner: str, order: str, made: list[Trainer], events: list[tuple[list[int], list[int]]]
+) -> None:
+    pool = Pool(NODE_ORDERS[order])
+    for joins, leaves in events:
+        change(pool, made, joins, leaves)
+        candidates = tuple(trainer.candidate(trainer.measured.curve) for trainer in made)
+        problem, before = Problem(pool.usable, 120.0, candidates), targets(made)
+        counts = PLANS[planner](problem).as_dict()
+        assert problem.feasible(counts)
+        changed = assign(pool, made, counts)
+        assert [t.id for t in made if t not in changed and t.target != before[t.id]] == []
+        check(pool, made, counts, before)
+        settle(pool, made)
