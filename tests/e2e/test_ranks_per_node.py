@@ -19,7 +19,7 @@ EPOCHS = 16
 
 def alone(path: Path) -> dict[str, torch.Tensor]:
     """The parameters that the script gives under plain ``python``."""
-    command = [sys.executable, TRAIN, "--epochs", str(EPOCHS), "--step-s", "0", "--save", path]
+    command = [sys.executable, str(TRAIN), "--epochs", str(EPOCHS), "--step-s", "0", "--save", str(path)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     subprocess.run(command, env=environment, check=True, timeout=LIMIT_S)
     parameters: dict[str, torch.Tensor] = torch.load(path)
@@ -31,7 +31,7 @@ def test_a_killed_process_and_a_killed_pilot_leave_the_parameters_as_one_process
     pool.ranks = 2
     pool.up()
     first, second = pool.agent(), pool.agent()
-    name = pool.submit(TRAIN, "--epochs", str(EPOCHS), "--step-s", "0.04", "--save", saved)
+    name = pool.submit(TRAIN, "--epochs", str(EPOCHS), "--step-s", "0.04", "--save", str(saved))
     pool.until_step(name, 20, nodes=2)
     assert [len(pool.workers(agent)) for agent in (first, second)] == [2, 2]
     logs = {path.name.rsplit(".", 2)[1] for path in (pool.run_dir / "trainers" / name / "logs").iterdir()}
