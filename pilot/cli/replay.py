@@ -106,7 +106,7 @@ def _sweep(
 @click.option(
     "--solve-limit-s", type=FiniteRange(min=0, min_open=True), default=10.0, show_default=True, help="For one plan."
 )
-@click.option("--processes", type=click.IntRange(min=1), help="Replays at once (default: one per CPU).")
+@click.option("--processes", type=click.IntRange(min=1), help="Replays at once (default: one per CPU that it may use).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; the same replay prints the same bytes.")
 @click.option("--report", type=click.Path(file_okay=False, path_type=Path), help="Write an HTML page with plots here.")
 @click.option(
@@ -148,7 +148,7 @@ def command(
     if report is not None:
         make_directory(report)
     with _progress(len(cases)) as progress:
-        at_once = min(len(cases), processes or os.cpu_count() or 1)
+        at_once = min(len(cases), processes or len(os.sched_getaffinity(0)))
         replays = run_sweep(inputs, cases, load_objective, solve_limit_s, at_once, progress)
     names = _swept_names(swept)
     if as_json:

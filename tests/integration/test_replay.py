@@ -323,7 +323,7 @@ def test_the_summit_week() -> None:
     trainers, curves = WEEK / "trainers-hpo-shufflenet.csv.gz", WEEK / "curves-hpo-shufflenet.json"
     inputs = Inputs(WEEK / "events.csv.gz", trainers, curves, until_s=168 * 3600.0)
     cases = [case for case, _, _ in WEEKS]
-    made = run_sweep(inputs, cases, load_objective, 10.0, os.cpu_count() or 1, lambda _share: None)
+    made = run_sweep(inputs, cases, load_objective, 10.0, len(os.sched_getaffinity(0)), lambda _share: None)
     for replay, (case, low, high) in zip(made, WEEKS, strict=True):
         assert low <= 100 * (replay.summary.efficiency or 0.0) <= high, case
         assert replay.summary.static_work == pytest.approx(1.3038e11, rel=1e-3)
