@@ -42,7 +42,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(dir=arguments.directory) as folder:
-        results = {name: measure(Path(folder), *MODELS[name]) for name in arguments.models}
+        results = {name: measure(Path(folder, name), *MODELS[name]) for name in arguments.models}
     text = json.dumps(results, indent=2)
     print(text)
     if arguments.json:
@@ -50,7 +50,8 @@ def main() -> None:
 
 
 def measure(directory: Path, layers: int, width: int) -> dict[str, float]:
-    """All figures for one model."""
+    """All figures for one model; ``directory`` is made."""
+    directory.mkdir()
     state = trained(layers, width)
     alone, together = write_and_load(directory, state), parallel(directory, layers, width)
     return {
