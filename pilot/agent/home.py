@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import secrets
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -18,6 +20,8 @@ from pathlib import Path
 from pilot.io import proc
 
 MARK = "PILOT_AGENT_MARK"
+
+_OURS = re.compile(r"pilot-\d+-[0-9a-f]{12}")
 
 _LONGEST_BASE = 40
 """AF_UNIX paths end at 107 bytes; below this there is room for this directory and a socket of multiprocessing in it."""
@@ -105,15 +109,18 @@ def _segments_file(home: Path) -> Path:
 def _is_left_over(path: Path) -> bool:
     try:
         status = path.lstat()
-        if path.is_symlink() or not path.is_dir() or status.st_uid != os.getuid() or status.st_mode & 0o077:
-            return False
-        return not _is_locked(path / "lock")
     except FileNotFoundError:
         return False
+    private = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
+    return private and _OURS.fullmatch(path.name) is not None and not _is_locked(path / "lock")
 
 
 def _is_locked(lock: Path) -> bool:
-    descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    """A home is made with its lock; one without is what a guardian has left that was killed while it erased."""
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -34,6 +34,15 @@ def test_a_sweep_leaves_alone_what_is_locked_or_strange(tmp_path: Path) -> None:
     assert not home.path.exists()
 
 
+def test_what_a_guardian_left_that_was_killed_while_it_erased_is_swept(tmp_path: Path) -> None:
+    home = homes.create(tmp_path)
+    os.close(home.lock)
+    (home.path / "lock").unlink()
+    (home.temporary / "cache").mkdir()
+    assert homes.sweep(tmp_path) == [home.path.name]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_erasing_kills_by_the_mark_and_removes_what_was_recorded(tmp_path: Path) -> None:
     home = homes.create(tmp_path)
     mark, _, name = home.mark.partition("=")
