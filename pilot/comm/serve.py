@@ -88,10 +88,15 @@ class Server:
 
     def _hear_all(self) -> tuple[list[AnyNote | None], list[int | None]]:
         """The next packet of each training process: notes and descriptors, by rank."""
-        heard: dict[Channel, tuple[AnyNote | None, int | None]] = {}
-        while missing := [channel for channel in self._channels if channel not in heard]:
-            heard |= {channel: channel.receive() for channel in ready(missing)}
-        return [heard[channel][0] for channel in self._channels], [heard[channel][1] for channel in self._channels]
+        notes: list[AnyNote | None] = [None] * len(self._channels)
+        fds: list[int | None] = [None] * len(self._channels)
+        silent = self._channels.copy()
+        while silent:
+            for channel in ready(silent):
+                rank = self._channels.index(channel)
+                notes[rank], fds[rank] = channel.receive()
+                silent.remove(channel)
+        return notes, fds
 
     def _attach(self, notes: Sequence[Attach], fds: Sequence[int | None]) -> None:
         arenas = []

@@ -1,0 +1,115 @@
+"""Several training processes of one worker, forked from a real fork server: they end together, and are told of once."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from pilot.agent import home as homes
+from pilot.agent.vocabulary import Said, WorkerEnded
+from pilot.agent.workers import Workers
+from pilot.io import proc
+from pilot.io.wire import LaunchWorker, StopProcess
+
+LIMIT_S = 60.0
+RANK = "import os, signal, time\nrank, size = (int(os.environ['PILOT_LOCAL_' + w]) for w in ('RANK', 'SIZE'))\n"
+CONTROL = "control = int(os.environ['PILOT_CONTROL_FD'])\nwhile not os.read(control, 1 << 16): pass\n"
+
+
+class Bench:
+    """Workers and what they emit."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.home = homes.create(Path("/tmp"))
+        self.emitted: list[Said | WorkerEnded] = []
+        self.workers = Workers(self.home, self.emitted.append, "n")
+
+    def launch(self, script: str, ranks: int = 3) -> None:
+        path = self.folder / "train.py"
+        path.write_text(RANK + script)
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        directory = str(self.folder / "t")
+        here = str(self.folder)
+        order = LaunchWorker("t", "train.py", digest, [], here, sys.executable, {}, directory, 60.0, 2, ranks)
+        self.workers.launch(order)
+
+    def log(self, rank: int) -> str:
+        path = self.folder / "t" / "logs" / f"n.{rank}.log"
+        return path.read_text() if path.exists() else ""
+
+    async def until(self, condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + LIMIT_S
+        while not condition():
+            assert time.monotonic() < deadline, f"not within {LIMIT_S} s: {what}"
+            await asyncio.sleep(0.01)
+
+    async def end(self) -> WorkerEnded:
+        """What is told of the worker's end, once; nothing of it is left."""
+        await self.until(lambda: bool(self.emitted), "the worker's end")
+        (end,) = self.emitted
+        assert isinstance(end, WorkerEnded)
+        assert list(self.workers.pids()) == []
+        assert self.workers.sockets_of("t") == []
+        return end
+
+
+@asynccontextmanager
+async def bench(folder: Path) -> AsyncIterator[Bench]:
+    made = Bench(folder)
+    try:
+        yield made
+    finally:
+        made.workers.close()
+        os.close(made.home.lock)
+        assert homes.erase(made.home.path) == []
+        assert proc.marked(made.home.mark) == []
+
+
+def test_one_that_raises_ends_all_and_its_last_words_are_told(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with bench(tmp_path) as it:
+            it.launch("if rank == 1: raise ValueError(f'rank {rank} of {size}')\nsignal.pause()\n")
+            end = await it.end()
+            assert end.status == 1
+            assert "ValueError: rank 1 of 3" in end.tail
+            assert end.log.endswith("n.1.log")
+
+    asyncio.run(play())
+
+
+def test_those_that_were_told_to_stop_end_by_themselves(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with bench(tmp_path) as it:
+            it.launch(f"print('here', flush=True)\n{CONTROL}if rank == 2: time.sleep(0.5)\nprint('done', flush=True)\n")
+            await it.until(lambda: all("here" in it.log(rank) for rank in range(3)), "all have begun")
+            it.workers.tell("t", StopProcess("t", "finished"))
+            assert (await it.end()).status == 0
+            assert all("done" in it.log(rank) for rank in range(3))
+
+    asyncio.run(play())
+
+
+def test_one_that_is_killed_takes_the_others_with_it(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with bench(tmp_path) as it:
+            it.launch("print('here', flush=True)\nif rank == 0: os.kill(os.getpid(), signal.SIGKILL)\nsignal.pause()\n")
+            assert (await it.end()).status == -9
+
+    asyncio.run(play())
+
+
+def test_a_fork_server_that_ends_before_all_are_forked_ends_them_all(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with bench(tmp_path) as it:
+            it.launch("signal.pause()\n")
+            it.workers.end_server(it.workers.server_pids()[0])
+            assert "its fork server was killed" in (await it.end()).tail
+
+    asyncio.run(play())
