@@ -52,17 +52,17 @@ class Session:
 
     @property
     def rank(self) -> int:
-        """This worker's index in its group, which changes with the group."""
+        """This process's index in its group, which changes with the group."""
         return self._membership().rank
 
     @property
     def size(self) -> int:
-        """How many workers the group has now."""
+        """How many training processes the group has now."""
         return self._membership().size
 
     @property
     def local_rank(self) -> int:
-        """This worker's index on its node, which never changes: which GPU is its own."""
+        """This process's index on its node, which never changes: which GPU is its own."""
         return self._seat.rank
 
     @property
