@@ -1,4 +1,4 @@
-"""The fork server: imports torch once, then forks a warm process for each worker that the agent asks for.
+"""The fork server: imports torch once, then forks the warm training processes that the agent asks for.
 
 It is exec'ed by the agent, one per interpreter: ``python -m pilot.agent.warm DESCRIPTOR`` with one end of a
 SEQPACKET socket pair. A process that once ran a multi-threaded torch operation must not be forked (the child's first
@@ -42,7 +42,7 @@ _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One worker to start. ``life`` names it; ``threads`` is how many torch may use; paths as on this node."""
+    """One training process to start. ``life`` names it; ``threads`` is how many torch may use; paths as on this node."""
 
     life: int
     script: str
