@@ -85,7 +85,7 @@ class Pace:
 
 
 def _span(seconds: float) -> str:
-    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds:.0f} s"
 
 
 def pace(trainer: Trainer, wanted: Pace) -> list[Command]:
