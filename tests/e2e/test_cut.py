@@ -1,0 +1,68 @@
+"""A pilot whose network is cut: its group goes on without it, and it stops stepping before it is replaced."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.chaos.network import Lan, unavailable
+from tests.e2e.test_pool import proved
+from tests.pools import LIMIT_S, TRAIN, Pool
+
+
+@pytest.fixture
+def lan(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lan]:
+    """A network of namespaces, over which the ranks talk too."""
+    if reason := unavailable():
+        pytest.skip(reason)
+    monkeypatch.setenv("MPIR_CVAR_NOLOCAL", "1")
+    made = Lan()
+    yield made
+    made.close()
+
+
+def said(pool: Pool, number: int) -> str:
+    return (pool.folder / f"agent{number}.log").read_text()
+
+
+def test_the_others_go_on_and_the_one_that_is_cut_off_leaves_by_itself(lan: Lan, pool: Pool) -> None:
+    pool.address, pool.orphan_s = lan.address, 10.0
+    pool.up()
+    agents = [pool.agent(*lan.port(number)) for number in (1, 2)]
+    name = pool.submit(TRAIN, "--epochs", "60", "--step-s", "0.03")
+    pool.until_step(name, 20, nodes=2)
+    lan.cut(2)
+    step = pool.until("it is silent", lambda s: len(s["pool"]) == 1)["trainers"][0]["step"]
+    pool.until_step(name, step + 20, nodes=1)
+    assert agents[1].wait(LIMIT_S) == 0
+    assert "left: no coordinator for" in said(pool, 1)
+    assert "rank 0 of 1" not in said(pool, 1), "it never regroups by itself"
+    assert pool.pilot("wait", name).stdout == f"{name} finished\n"
+    assert pool.trainer(name)["lost_steps"] == 0
+    proved(pool, name, 60)
+
+
+def test_who_alone_holds_the_state_has_stopped_and_written_it_before_it_is_replaced(lan: Lan, pool: Pool) -> None:
+    pool.address, pool.orphan_s = lan.address, 10.0
+    pool.up()
+    agent = pool.agent(*lan.port(1))
+    name = pool.submit(TRAIN, "--epochs", "30", "--step-s", "0.03", options=("--max-nodes", "1"))
+    pool.until_step(name, 20, nodes=1)
+    lan.cut(1)
+    step = pool.trainer(name)["step"]
+    pool.agent(*lan.port(2))
+    pool.pilot("wait", name)
+    assert agent.wait(LIMIT_S) == 0
+    trainer = pool.trainer(name)
+    assert (trainer["lost_steps"], trainer["losses"]) == (0, 1)
+    assert resumed(pool, name) > step, "from what it wrote while it was cut off"
+    proved(pool, name, 30)
+
+
+def resumed(pool: Pool, name: str) -> int:
+    """The step of the checkpoint that generation 2 started from."""
+    journal = (pool.run_dir / "journal.jsonl").read_text()
+    (step,) = re.findall(rf'"type":"GroupFormed","trainer":"{name}","generation":2,"step":\d+,"resumed":(\d+)', journal)
+    return int(step)
