@@ -161,7 +161,7 @@ class Elastic:
         group = self._regroup.current
         if group is None:
             raise Gone
-        ready_for = self._regroup.ready_for if self._training.at_end else 0
+        ready_for = self._regroup.ready_for if self._training.position.at_end else 0
         rows = self._gather(group, [ready_for, int(self._regroup.pause_asked), *row])
         ready = {row[0] for row in rows}
         if any(row[1] for row in rows):
@@ -184,18 +184,23 @@ class Elastic:
         self._reporter.rested(seconds)
 
     def finish(self, metrics: Metrics) -> None:
-        """The script's loop is over: the leader says so; wait to be stopped, and regroup where a leader died before."""
-        told = NOTHING
+        """The script's loop is over: the leader says so; wait to be stopped, and regroup where a leader died before.
+
+        It says so again while nobody stops it: its word may have been lost with a coordinator that was killed.
+        """
+        told, again_s = NOTHING, 0.0
         self._periodic.abandon()
         try:
             with released():
                 while True:
                     group = self.enter()
                     if group.rank == 0 and told != group.generation:
-                        told = group.generation
+                        told, again_s = group.generation, 0.0
                         self._write(asked=False)
+                    if group.rank == 0 and time.monotonic() >= again_s:
                         self._reporter.finished(group, metrics)
-                    self._attend(None)
+                        again_s = time.monotonic() + self._patience.silent_s
+                    self._attend(self._patience.silent_s)
                     if self._regroup.pause_asked:  # there is no step more to agree on it: all are where they end
                         self._pause(group)
         except Released:

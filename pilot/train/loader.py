@@ -28,8 +28,8 @@ class Course(Protocol):
     def align(self) -> None:
         """Before a step: wait until all ranks are about to do it; this may change where they are."""
 
-    def epoch_is_over(self) -> None:
-        """The script gets no more batches in this epoch."""
+    def epoch_is_over(self) -> bool:
+        """There are no more batches in this epoch. False: look again, there was a change."""
 
     def epoch_has(self, samples: int) -> None:
         """How many samples an epoch has, as soon as that is known."""
@@ -111,10 +111,10 @@ class Loader:
         """
         while True:
             _, cursor, _, size, _ = self.course.where()
-            if self.batching.over(cursor, self.length, size):
-                self.course.epoch_is_over()
+            if not self.batching.over(cursor, self.length, size):
+                yield from self._as_planned()
+            elif self.course.epoch_is_over():
                 return
-            yield from self._as_planned()
 
     def _as_planned(self) -> Iterator[Any]:
         """Batches until the epoch's end, or until the session is not where the plan says."""

@@ -8,10 +8,10 @@ others are anywhere between two steps. Hence:
   state to the others when a generation starts. Who then comes to a meeting that its state is past reads the outcome
   there.
 * The first thing that a rank does in a generation is to say where it is. Those who are furthest behind (an evaluation
-  comes before the end of the epoch, and that before training) hold their meeting; the others attend it, bring nothing,
-  and learn the outcome. Once all are in one place the group is *aligned*: a step then needs no such words before it.
-  Who attended in the middle of an epoch did not do what the script does around such a meeting, so it then takes over
-  the script's values from one that did.
+  comes before the end of the epoch, and that before training) hold their meeting; the others attend it and bring
+  nothing. They did not do what the script does around it, so they take over the state of one that did, when it is
+  about to train or the epoch has ended. Once all are in one place the group is *aligned*: a step then needs no such
+  words before it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 
 from pilot.comm.channel import Gone
 from pilot.train.group import Group
-from pilot.train.minutes import TRAINING, Place, Sums, total
+from pilot.train.minutes import END_OF_EPOCH, TRAINING, Place, Sums, total
 from pilot.train.training import Training
 
 Bring = Callable[[int, int], Sums]
@@ -48,7 +48,6 @@ class Meetings:
         self._place: Place = training.place
         self._held: dict[int, int] = {}
         self._aligned: int | None = None
-        self._missed = False
 
     def here(self) -> None:
         """The script is now where the state is."""
@@ -61,6 +60,7 @@ class Meetings:
         self._group.enter()
         while self._aligned != self._group.revision:
             self._meet(TRAINING, _nothing)
+            self._group.enter()
         self.here()
 
     def hold(self, topic: int, bring: Bring) -> Sums | None:
@@ -70,6 +70,13 @@ class Meetings:
         """
         number = self._held.get(topic, 0)
         self._held[topic] = number + 1
+        self._training.in_meeting = True
+        try:
+            return self._outcome(topic, number, bring)
+        finally:
+            self._training.in_meeting = False
+
+    def _outcome(self, topic: int, number: int, bring: Bring) -> Sums | None:
         sums = None
         while sums is None:
             self._group.enter()
@@ -84,29 +91,39 @@ class Meetings:
     def _meet(self, mine: int, bring: Bring) -> Sums | None:
         """One meeting of those who are furthest behind; its outcome, where it was about ours."""
         try:
-            table = self._group.gather([mine, int(self._missed)])
-            topics = [topic for topic, _ in table]
-            topic = min(topics)
+            table = self._group.gather([mine, *self._progress()])
+            topic = min(row[0] for row in table)
+            holders = [rank for rank, row in enumerate(table) if row[0] == topic]
             if topic == TRAINING:
-                self._make_up([bool(missed) for _, missed in table])
-            if len(set(topics)) == 1:
+                self._level([row[1:] for row in table])
+            if len(holders) == len(table):
                 self._aligned = self._group.revision
-            if topic == TRAINING:
-                return None
-            holders = [rank for rank, other in enumerate(topics) if other == topic]
-            rank = self._group.enter().rank
-            sums = total(self._tell(bring(holders.index(rank), len(holders)) if mine == topic else {}))
+            return None if topic == TRAINING else self._confer(topic, holders, mine == topic, bring)
         except Gone:
             return None
-        self._training.agree(topic, sums)
-        self._missed = self._missed or mine == TRAINING
-        return sums if mine == topic else None
 
-    def _make_up(self, missed: list[bool]) -> None:
-        """All are about to train: whoever did not miss what happened before gives its state to those who did."""
-        if any(missed) and not all(missed):
-            self._group.hand_over(missed.index(False), [rank for rank, has in enumerate(missed) if has])
-        self._missed = False
+    def _confer(self, topic: int, holders: list[int], ours: bool, bring: Bring) -> Sums | None:
+        group = self._group.enter()
+        sums = total(self._tell(bring(holders.index(group.rank), len(holders)) if ours else {}))
+        if ours:
+            self._training.agree(topic, sums)
+        if topic == END_OF_EPOCH:
+            self._hand_over(holders, group.size)
+        return sums if ours else None
+
+    def _progress(self) -> list[int]:
+        place = self._training.place
+        return [place[0], self._training.minutes.count(place)]
+
+    def _level(self, progress: list[list[int]]) -> None:
+        """All are about to train: from there on they have the same state."""
+        most = max(progress)
+        self._hand_over([rank for rank, other in enumerate(progress) if other == most], len(progress))
+
+    def _hand_over(self, holders: list[int], size: int) -> None:
+        others = [rank for rank in range(size) if rank not in holders]
+        if others:
+            self._group.hand_over(holders[0], others)
 
     def _tell(self, brought: Sums) -> list[Sums]:
         """What all ranks brought, by rank."""

@@ -103,8 +103,7 @@ class Session:
             group's size)
         options : of torch's ``DataLoader``
         """
-        self._has_no_loader()
-        batching = Batching(batch_size, global_batch_size, micro_batch_size, drop_last, self._seat.size)
+        batching = self._batching(batch_size, global_batch_size, micro_batch_size, drop_last)
         self._loader = loader = Loader(self, dataset, batching, shuffle=shuffle, options=options)
         self.epoch_has(loader.length)
         return loader
@@ -128,8 +127,7 @@ class Session:
         batch_size, global_batch_size, micro_batch_size, drop_last : see :meth:`loader`
         collate_fn : makes a batch of a list of samples
         """
-        self._has_no_loader()
-        batching = Batching(batch_size, global_batch_size, micro_batch_size, drop_last, self._seat.size)
+        batching = self._batching(batch_size, global_batch_size, micro_batch_size, drop_last)
         self._loader = stream = Stream(self, source, batching, collate_fn)
         return stream
 
@@ -182,7 +180,8 @@ class Session:
         """Call it where a plain loop calls ``optimizer.step()``, once for each batch of the loader.
 
         Sums the gradients over the group and steps optimizer and scheduler. Whether it did: not where the batch was a
-        micro-batch before the last, nor where the group broke; then the loader gives the same samples again.
+        micro-batch before the last, nor where the group broke; then the loader gives the same samples again. (A step
+        that the loss scaler left out counts: its samples were used.)
 
         Parameters
         ----------
@@ -230,9 +229,15 @@ class Session:
             self._group.finish(self._current_metrics)
             raise Released
 
-    def epoch_is_over(self) -> None:
+    def epoch_is_over(self) -> bool:
         """See :class:`~pilot.train.loader.Course`."""
+        before = self.where()
+        if not self._training.position.at_end:
+            self.align()
+        if self.where() != before:
+            return False
         self._training.reached_end()
+        return True
 
     def epoch_has(self, samples: int) -> None:
         """See :class:`~pilot.train.loader.Course`."""
@@ -248,14 +253,11 @@ class Session:
             rng.seed_all(mix(self.seed, self._training.position.step, group.rank))
         self._share, self._batch, self._stepped = share, batch, False
         if group.size > 1 or len(share.batches) > 1:
-            self._exchange_begins(share, batch)
+            if batch == 0:
+                self._exchange.begin(self._group.ring)
+            self._exchange.begin_batch(share.weight(batch), last=batch + 1 == len(share.batches))
 
     # --- a step ------------------------------------------------------------------------------------------------------
-
-    def _exchange_begins(self, share: Share, batch: int) -> None:
-        if batch == 0:
-            self._exchange.begin(self._group.ring)
-        self._exchange.begin_batch(share.weight(batch), last=batch + 1 == len(share.batches))
 
     def _open_share(self) -> Share:
         if self._share is None or self._stepped:
@@ -279,7 +281,7 @@ class Session:
             self._metrics["grad_norm"] = self._training.clip(self._max_norm)
         self._training.apply(self._membership().generation, share)
         self._member = None
-        self._metrics |= {"loss": words.loss, "learning_rate": self._training.effective_rate}
+        self._metrics |= {"loss": words.loss} | self._training.metrics()
         self._group.applied(words, share, self._current_metrics)
 
     def _end_epoch(self, measured: Sums) -> None:
@@ -294,9 +296,10 @@ class Session:
         self._end_epoch({})
         self._group.finish(self._current_metrics)
 
-    def _has_no_loader(self) -> None:
+    def _batching(self, per_node: int | None, whole: int | None, micro: int | None, drop_last: bool) -> Batching:
         if self._loader is not None:
             raise UserError("a session has one training loader; use torch's DataLoader for other data")
+        return Batching(per_node, whole, micro, drop_last, self._seat.size)
 
     def _current_metrics(self) -> dict[str, float]:
         return dict(self._metrics)

@@ -55,14 +55,16 @@ class Stream:
     def __iter__(self) -> Iterator[Any]:
         """The rest of the current epoch; see :class:`~pilot.train.loader.Loader`."""
         while True:
-            self.course.align()
-            epoch, cursor, rank, size, revision = self.course.where()
+            epoch, cursor, rank, size, _ = self.course.where()
             end, kept = self._read(epoch, cursor, rank, size)
-            if self.batching.over(cursor, end, size):
-                self.course.epoch_is_over()
+            if not self.batching.over(cursor, end, size):
+                self.course.align()
+                *now, revision = self.course.where()
+                if now == [epoch, cursor, rank, size]:
+                    share = self.batching.share(cursor, end, rank, size)
+                    yield from self._step(share, kept, revision)
+            elif self.course.epoch_is_over():
                 return
-            share = self.batching.share(cursor, end, rank, size)
-            yield from self._step(share, kept, revision)
 
     def _step(self, share: Share, kept: _Kept, revision: int) -> Iterator[Any]:
         for number, (start, stop) in enumerate(share.batches):

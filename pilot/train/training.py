@@ -36,13 +36,14 @@ class Scheduler(Protocol):
 @dataclass(slots=True)
 class Position:
     """``step``: steps applied so far; ``cursor``: samples of ``epoch`` behind the parameters; ``samples``: of all
-    epochs; ``stopped``: there is no epoch more.
+    epochs; ``at_end``: the script does what belongs to the end of the epoch; ``stopped``: there is no epoch more.
     """
 
     step: int = 0
     epoch: int = 0
     cursor: int = 0
     samples: int = 0
+    at_end: bool = False
     stopped: bool = False
 
 
@@ -50,7 +51,8 @@ class Training:
     """Model, optimizer, scheduler, loss scaler, position, ledger, what was agreed, learning-rate factor, and the
     script's own ``user`` dict.
 
-    ``effective_rate`` is the learning rate of the last step, of the optimizer's first group.
+    ``in_meeting``: the script is in a meeting (:mod:`pilot.train.meetings`). ``effective_rate`` is the learning rate of
+    the last step, of the optimizer's first group.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Training:
         self.user: dict[str, Any] = {}
         self._user_at_end: dict[str, Any] | None = None
         self._user_taken: dict[str, Any] | None = None
+        self.in_meeting = False
         self.effective_rate = 0.0
 
     @property
@@ -139,15 +142,11 @@ class Training:
         scaler.update()
         return scaler.get_scale() >= scale
 
-    @property
-    def at_end(self) -> bool:
-        """Whether the script does what belongs to the end of the epoch."""
-        return self._user_at_end is not None
-
     def reached_end(self) -> None:
         """The epoch has no more steps. Who takes over the state from now on does again what the script does here, so
         it gets the script's values as they are now.
         """
+        self.position.at_end = True
         self._user_at_end = copied(self.user)
 
     def caught_up(self) -> None:
@@ -162,6 +161,11 @@ class Training:
         self.user.update(copied(values))
         self._user_at_end = self._user_taken = None
 
+    def metrics(self) -> dict[str, float]:
+        """Of the last step, for the reports."""
+        scale = {} if self.scaler is None else {"loss_scale": self.scaler.get_scale()}
+        return {"learning_rate": self.effective_rate} | scale
+
     def agree(self, topic: int, sums: Sums) -> None:
         """The ranks met about ``topic``."""
         if topic == END_OF_EPOCH:
@@ -173,6 +177,7 @@ class Training:
         self._user_at_end = None
         self.position.epoch += 1
         self.position.cursor = 0
+        self.position.at_end = False
         self.position.stopped = STOP in measured
         if self.scheduler is None or self._schedule == "step":
             return
@@ -199,7 +204,12 @@ class Training:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over a state that :meth:`capture` gave on this or another rank, or a checkpoint held."""
+        """Take over a state that :meth:`capture` gave on this or another rank, or a checkpoint held.
+
+        Except for the script's values where the script is in a meeting whose outcome this state has: it will do all
+        that the others did since by itself.
+        """
+        place = self.place
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(copied(state["optimizer"]))
         if self.scheduler is not None:
@@ -210,8 +220,9 @@ class Training:
         self.ledger = Ledger(state["ledger"].tolist())
         self.minutes = Minutes(state.get("minutes", ()))
         self.rate = LearningRate(**state["learning_rate"])
-        self._set_user(state["user"])
-        self._user_taken = copied(state["user"])
+        if not (self.in_meeting and self.place == place):
+            self._set_user(state["user"])
+            self._user_taken = copied(state["user"])
         rng.restore(state["rng"])
 
 

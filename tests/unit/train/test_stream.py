@@ -55,8 +55,8 @@ class Course:
     def align(self) -> None:
         pass
 
-    def epoch_is_over(self) -> None:
-        pass
+    def epoch_is_over(self) -> bool:
+        return True
 
     def epoch_has(self, samples: int) -> None:
         self.length = samples

@@ -1,0 +1,290 @@
+"""A trainer whose groups break, in one process: each rank is a thread with a real session over a group that fails as
+told.
+
+All that ranks do together is an *operation* of their generation (a gather, the sum of a step). A generation ends at one
+of them: some ranks still get its outcome, the others do not, and some may die. The next one begins when all who live
+have noticed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pilot.comm.channel import Gone
+from pilot.train.alone import Alone
+from pilot.train.control import Words
+from pilot.train.exchange import Exchange
+from pilot.train.regroup import Membership
+from pilot.train.sampler import Share
+from pilot.train.start import NOTHING, Holding, who_spreads
+from pilot.train.state import copied
+from pilot.train.training import Training
+
+DEADLINE_S = 20.0
+_here = threading.local()
+
+
+@dataclass(frozen=True)
+class End:
+    """How a generation ends: at its operation ``operation``; ``receive`` and ``die`` say by rank (modulo their length)
+    who still gets the outcome and who is killed; ``come`` new ranks join after it.
+
+    The oldest rank always gets it and is never killed: what a script does between two steps is lost with the last rank
+    that did it.
+    """
+
+    operation: int
+    receive: tuple[bool, ...]
+    die: tuple[bool, ...]
+    come: int
+
+
+class Killed(BaseException):
+    """Ends a rank's thread."""
+
+
+@dataclass
+class Generation:
+    """The ranks of one, and what they brought to each operation."""
+
+    number: int
+    ranks: list[Rank]
+    end: End | None
+    brought: dict[int, dict[int, Any]] = field(default_factory=dict)
+    done: dict[int, list[Any]] = field(default_factory=dict)
+    broken: bool = False
+    finished: int = 0
+
+    @property
+    def oldest(self) -> Rank:
+        return min(self.ranks, key=lambda rank: rank.since)
+
+    def receives(self, rank: Rank) -> bool:
+        """Whether ``rank`` gets the outcome of the last operation."""
+        assert self.end is not None
+        return rank is self.oldest or self.end.receive[self.ranks.index(rank) % len(self.end.receive)]
+
+
+class World:
+    """Runs ``script`` on each rank; its session's group comes from :func:`group_of`.
+
+    Parameters
+    ----------
+    ends : of the generations, one after the other; the one after the last goes on to the end
+    """
+
+    def __init__(self, script: Callable[[], Any], count: int, ends: Sequence[End]) -> None:
+        self._script = script
+        self._ends = list(ends)
+        self._threads: list[threading.Thread] = []
+        self.changed = threading.Condition()
+        self.now: Generation | None = None
+        self.waiting: list[Rank] = []
+        self._expected = 0
+        self.errors: list[BaseException] = []
+        self.results: list[Any] = []
+        self._spawn(count)
+
+    def run(self) -> list[Any]:
+        """What the script gave on each rank of the last generation."""
+        for thread in self._threads:
+            thread.join(DEADLINE_S)
+        if self.errors:
+            raise self.errors[0]
+        assert not any(thread.is_alive() for thread in self._threads), "the ranks wait for each other"
+        assert self.now is not None
+        assert len(self.results) == len(self.now.ranks)
+        return self.results
+
+    def _spawn(self, count: int) -> None:
+        self._expected += count
+        threads = [threading.Thread(target=self._live, daemon=True) for _ in range(count)]
+        self._threads += threads
+        for thread in threads:
+            thread.start()
+
+    def _live(self) -> None:
+        _here.world = self
+        try:
+            self.results.append(self._script())
+        except Killed:
+            pass
+        except BaseException as error:
+            with self.changed:
+                self.errors.append(error)
+                self.changed.notify_all()
+
+    def wait(self, done: Callable[[], bool]) -> None:
+        """With the lock: until ``done``."""
+        if not self.changed.wait_for(lambda: done() or bool(self.errors), DEADLINE_S):
+            raise TimeoutError("the ranks wait for each other")
+        if self.errors:
+            raise Killed
+
+    def arrive(self, rank: Rank) -> None:
+        """With the lock: ``rank`` is in no generation; the last one to come starts the next."""
+        self.waiting.append(rank)
+        if len(self.waiting) == self._expected:
+            self._start()
+        self.wait(lambda: rank not in self.waiting)
+
+    def _start(self) -> None:
+        number = self.now.number + 1 if self.now else 1
+        ranks, self.waiting = sorted(self.waiting, key=lambda rank: rank.order), []
+        self.now = Generation(number, ranks, self._ends.pop(0) if self._ends else None)
+        spreading = who_spreads([rank.holding() for rank in ranks])
+        state = copied(ranks[spreading.root].training.capture())
+        for index, rank in enumerate(ranks):
+            if index in spreading.takers:
+                rank.training.restore(state)
+            rank.begin(Membership(number, index, len(ranks)))
+        self.changed.notify_all()
+
+    def ends_at(self, generation: Generation, operation: int) -> bool:
+        """With the lock, when all have brought theirs: end it here if that was told."""
+        end = generation.end
+        if end is None or operation < end.operation:
+            return False
+        generation.broken = True
+        ranks = generation.ranks
+        dying = [r for i, r in enumerate(ranks) if end.die[i % len(end.die)] and r is not generation.oldest]
+        for rank in dying:
+            rank.killed = True
+        self._expected -= len(dying)
+        if end.come:
+            self._spawn(end.come)
+        return True
+
+
+class Rank(Alone):
+    """One rank's group, see :class:`~pilot.train.group.Group`."""
+
+    _orders = iter(range(1 << 30))
+
+    def __init__(self, world: World, training: Training, exchange: Exchange, resized: Callable[[int], None]) -> None:
+        super().__init__(training)
+        self.world, self.training, self.exchange, self._resized = world, training, exchange, resized
+        self.order = hash(next(Rank._orders)) * 7 % 11  # newcomers come first, in the middle, and last
+        self.revision = 0
+        self.killed = False
+        self.member: Membership | None = None
+        self.since = 1 << 30
+        self._held = NOTHING
+        self._operation = 0
+
+    def holding(self) -> Holding:
+        position, met = self.training.position, self.training.minutes.count(self.training.place)
+        return Holding(self._held, position.step, 0, position.epoch, met)
+
+    def begin(self, member: Membership) -> None:
+        self.member, self._held, self._operation = member, member.generation, 0
+        self.since = min(self.since, member.generation)
+        self.revision += 1
+        self.exchange.idle()
+        self._resized(member.size)
+
+    def enter(self) -> Membership:
+        if self.member is None:
+            with self.world.changed:
+                self.world.arrive(self)
+        assert self.member is not None
+        return self.member
+
+    def _together(self, brought: Any, unite: Callable[[list[Any]], None] = lambda _: None) -> list[Any]:
+        """One operation: what all ranks brought. :class:`Gone` where the generation ended before or here."""
+        with self.world.changed:
+            generation = self.world.now
+            if self.member is None or generation is None or generation.broken:
+                self._leave()
+            assert generation is not None
+            table = generation.brought.setdefault(self._operation, {})
+            operation, self._operation = self._operation, self._operation + 1
+            table[self.enter().rank] = brought
+            if len(table) == len(generation.ranks):
+                rows = [table[rank] for rank in sorted(table)]
+                unite(rows)
+                generation.done[operation] = rows
+                self.world.ends_at(generation, operation)
+                self.world.changed.notify_all()
+            self.world.wait(lambda: operation in generation.done or generation.broken)
+            end = generation.end
+            if self.killed:
+                raise Killed
+            last = generation.broken and end is not None and operation >= end.operation
+            if operation not in generation.done or (last and not generation.receives(self)):
+                self._leave()
+            return generation.done[operation]
+
+    def _leave(self) -> None:
+        self.member = None
+        raise Gone
+
+    def gather(self, row: list[int]) -> list[list[int]]:
+        rows = self._together(("gather", row))
+        assert {kind for kind, _ in rows} == {"gather"}, rows
+        return [row for _, row in rows]
+
+    def words(self, loss: float) -> Words:
+        return Words.of(0, False, loss)
+
+    def summed(self) -> bool:
+        try:
+            rows = self._together(("step", self if self.exchange.open else None), _sum)
+        except Gone:
+            return False
+        assert {kind for kind, _ in rows} == {"step"}, rows
+        return True
+
+    def applied(self, words: Words, share: Share, metrics: Any) -> None:
+        pass
+
+    def hand_over(self, giver: int, takers: Sequence[int]) -> None:
+        def deal(rows: list[Any]) -> None:
+            state = copied(rows[giver][1].training.capture())
+            for taker in takers:
+                rows[taker][1].training.restore(state)
+
+        self._together(("hand over", self), deal)
+
+    def finish(self, _metrics: Any) -> None:
+        """Until all ranks have come here."""
+        self.enter()
+        while not self._all_finished():
+            self.member = None
+            self.enter()
+
+    def _all_finished(self) -> bool:
+        """False: the generation broke for those who had missed its last operation."""
+        with self.world.changed:
+            generation = self.world.now
+            assert generation is not None
+            generation.finished += 1
+            self.world.changed.notify_all()
+            self.world.wait(lambda: generation.broken or generation.finished == len(generation.ranks))
+            if self.killed:
+                raise Killed
+            return not generation.broken
+
+
+def group_of(
+    _environment: object, _seat: object, training: Training, exchange: Exchange, resized: Callable[[int], None]
+) -> Rank:
+    """Of a session in a rank's thread; see :func:`pilot.train.joining.group_of`."""
+    return Rank(_here.world, training, exchange, resized)
+
+
+def _sum(rows: list[Any]) -> None:
+    """What the rank processes do."""
+    exchanges = [rank.exchange for kind, rank in rows if kind == "step" and rank is not None]
+    if len(exchanges) < 2:
+        return
+    for part in exchanges[0].layout.parts:
+        views = [np.frombuffer(e.arena.memory, part.dtype, part.count, part.offset) for e in exchanges]
+        total = np.sum(views, axis=0)
+        for view in views:
+            view[:] = total
