@@ -13,7 +13,7 @@ import msgspec
 
 from pilot.core.errors import ProtocolError
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Raised with every incompatible change; peers of another number are refused."""
 
 MAX_FRAME_BYTES = 8 * 1024 * 1024

@@ -14,14 +14,14 @@ class Patience:
     """
 
     def __init__(self, silent_s: float) -> None:
-        self._silent_s = silent_s
+        self.silent_s = silent_s
         self._since_s: float | None = None
         self._due_s = silent_s
         self.summing = False
 
     def begin(self, summing: bool) -> None:
         """The wait begins; ``summing``: for the sums of a step."""
-        self._since_s, self._due_s, self.summing = time.monotonic(), self._silent_s, summing
+        self._since_s, self._due_s, self.summing = time.monotonic(), self.silent_s, summing
 
     def end(self) -> None:
         """What was waited for is here."""

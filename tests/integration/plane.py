@@ -79,10 +79,13 @@ class Plane:
     script, arguments : what the workers run
     """
 
-    def __init__(self, folder: Path, script: Path, *arguments: str, interval_s: float = 1e9) -> None:
+    def __init__(
+        self, folder: Path, script: Path, *arguments: str, interval_s: float = 1e9, silent_s: float = 60.0
+    ) -> None:
         self.folder = folder
         self.command = [str(script), *arguments]
         self.interval_s = interval_s
+        self.silent_s = silent_s
         self.nodes: list[Node] = []
         self.generation = 0
         self.training: list[Node] = []
@@ -112,7 +115,7 @@ class Plane:
             "PILOT_TRAINER_DIR": str(self.folder),
             "PILOT_CHECKPOINT_INTERVAL_S": str(self.interval_s),
             "PILOT_CHECKPOINTS_KEPT": "3",
-            "PILOT_SILENT_S": "60",
+            "PILOT_SILENT_S": str(self.silent_s),
         }
         make = _cold.Process if cold else _warm.Process
         process = make(target=_work, args=(self.command, environment, theirs, log), daemon=False)
@@ -260,9 +263,11 @@ class Plane:
 
 
 @contextlib.contextmanager
-def plane(folder: Path, script: Path, *arguments: str, interval_s: float = 1e9) -> Iterator[Plane]:
+def plane(
+    folder: Path, script: Path, *arguments: str, interval_s: float = 1e9, silent_s: float = 60.0
+) -> Iterator[Plane]:
     """A plane that is cleaned up."""
-    made = Plane(folder, script, *arguments, interval_s=interval_s)
+    made = Plane(folder, script, *arguments, interval_s=interval_s, silent_s=silent_s)
     try:
         yield made
     finally:

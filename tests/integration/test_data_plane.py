@@ -269,3 +269,15 @@ def test_when_the_leader_dies_at_the_end_another_one_finishes(tmp_path: Path) ->
         cluster.stop()
     assert saved.exists()
     assert_exactly_once(b.heard(wire.Report), 2)
+
+
+def test_who_is_not_stopped_at_the_end_says_again_that_it_has_finished(tmp_path: Path) -> None:
+    arguments = ("--epochs", "1", *BATCH, "--save", str(tmp_path / "elastic.pt"))
+    with plane(tmp_path, SCRIPT, *arguments, silent_s=0.5) as cluster:
+        (node,) = cluster.start()
+        cluster.form([node])
+        first = cluster.wait_finished()
+        before = len(node.heard(wire.Report))
+        cluster.wait(lambda: node.heard(wire.WorkerFinished)[1:] == [first], "its word, once more")
+        cluster.stop()
+    assert_exactly_once(node.heard(wire.Report)[before:], 1)
