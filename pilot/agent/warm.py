@@ -42,7 +42,7 @@ _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One training process to start. ``life`` names it; ``threads`` is how many torch may use; paths as on this node."""
+    """A training process to start. ``life`` names it; ``threads`` is how many torch may use; paths as on this node."""
 
     life: int
     script: str
