@@ -133,7 +133,7 @@ def test_an_edited_script_is_refused_for_newcomers(pool: Pool, tmp_path: Path) -
 
 
 def test_a_killed_coordinator_is_noticed_and_the_agents_leave_nothing(pool: Pool) -> None:
-    pool.orphan_s = 5.0
+    pool.orphan_s = 8.0
     pool.up()
     agents = [pool.agent() for _ in range(2)]
     name = pool.submit(TRAIN, "--epochs", "500", "--step-s", "0.03")
