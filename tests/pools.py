@@ -68,10 +68,11 @@ class Pool:
     def up(self, *options: str) -> None:
         """Start the coordinator; no pilots are submitted unless ``options`` say so."""
         site = self.folder / "e2e.py"
-        site.write_text(self._site())
+        site.write_text(self.site())
         self.pilot("up", "--site", site, *(options or ("--pilots", "0")))
 
-    def _site(self) -> str:
+    def site(self) -> str:
+        """The text of its site file."""
         interface = '"lo"' if self.address == "127.0.0.1" else None
         return SITE.format(orphan_s=self.orphan_s, ranks=self.ranks, address=self.address, interface=interface)
 

@@ -12,7 +12,7 @@ import pytest
 from pilot import __version__
 from pilot.cli.main import run
 from pilot.io import connection
-from tests.pools import SITE, TRAIN, Pool
+from tests.pools import TRAIN, Pool
 
 Refused = Callable[..., str]
 
@@ -100,7 +100,7 @@ def test_a_port_in_use(refused: Refused, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         file = tmp_path / "e2e.py"
-        file.write_text(SITE.format(orphan_s=20, ranks=1).replace('name="e2e",', f'name="e2e", port={port},'))
+        file.write_text(Pool(tmp_path).site().replace('name="e2e",', f'name="e2e", port={port},'))
         said = refused("up", "--site", file, "--run-dir", tmp_path / "run")
     assert f"127.0.0.1:{port}" in said
     assert "in use" in said

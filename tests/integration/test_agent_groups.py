@@ -184,7 +184,7 @@ def test_a_stopped_process_is_killed_after_silent_s(
 
 
 def test_orphans_pause_write_their_state_and_leave(stage: tuple[Coordinator, Agents], tmp_path: Path) -> None:
-    stage[0].welcome["orphan_s"] = 1.0
+    stage[0].welcome["orphan_s"] = 15.0
     pilots = Pilots(stage, tmp_path, 2)
     pilots.form(1, pilots.peers)
     stage[0].close()
