@@ -160,6 +160,11 @@ class Site(BaseModel):
                 self.orphan_s < self.silent_s,
                 f"orphan_s: {self.orphan_s:g} must not be less than silent_s, {self.silent_s:g}",
             ),
+            (
+                self.orphan_s < 2 * self.heartbeat_s,
+                f"orphan_s: {self.orphan_s:g} must be at least twice heartbeat_s, {self.heartbeat_s:g}: a heartbeat "
+                "renews a pilot's lease",
+            ),
         ]
         return [message for broken, message in rules if broken]
 

@@ -38,6 +38,7 @@ def test_defaults_are_enough() -> None:
         ({"walltime_min": "02:00:00"}, "walltime_min: 02:00:00 is more than walltime 01:00:00"),
         ({"silent_s": 5}, "silent_s: 5 must be more than heartbeat_s, 5"),
         ({"orphan_s": 10}, "orphan_s: 10 must not be less than silent_s, 30"),
+        ({"silent_s": 6, "orphan_s": 6}, "orphan_s: 6 must be at least twice heartbeat_s, 5"),
         ({"bind_address": "0.0.0.0", "bind_interface": "lo"}, "bind_address: give it or bind_interface, not both"),
         ({"ranks_per_node": 0}, "ranks_per_node: input should be greater than or equal to 1, got 0"),
         ({"ranks_per_node": 4, "cores_per_node": 2}, "ranks_per_node: 4 processes do not fit on cores_per_node, 2"),
