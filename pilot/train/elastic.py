@@ -1,8 +1,9 @@
 """A worker in its groups: joins generations, brings them to one state, switches, parks, pauses, and finishes.
 
-Everything happens at *safe points*, on the script's own thread: where a session enters a group, and after each step.
-The sockets are read there and nowhere else (a generation that forms can wait for the end of a step). Only checkpoints
-are written by another thread, from a copy.
+Everything happens at *safe points*, on the script's own thread: where a session enters a group, when the script comes
+for the batch after a step, and in meetings (:mod:`pilot.train.meetings`). The sockets are read there and where sums are
+waited for (a generation that forms can wait for the end of a step). Only checkpoints are written by another thread,
+from a copy.
 
 How a generation starts, on each of its ranks:
 
