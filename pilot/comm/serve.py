@@ -113,23 +113,24 @@ class Server:
 
     def _sum_step(self) -> None:
         """Start a sum when all have rung for a part (for the first they have), drive all on, ring when all are over."""
-        parts, under_way, nap_s = self._parts, [self._start(0, _nothing)], FIRST_NAP_S
+        parts, under_way, nap_s = self._parts, [self._start(0, _nothing)], 0.0
         started, silent = 1, self._channels.copy()
-        while True:
-            while under_way and under_way[0].done():
-                del under_way[0]
-                hand_out(parts[started - len(under_way) - 1], under_way[0].done if under_way else _nothing)
-                nap_s = FIRST_NAP_S
-            if started == len(parts) and not under_way:
-                break
+        while under_way or started < len(parts):
             rung = ready(silent if started < len(parts) else self._channels, nap_s if under_way else None)
-            nap_s = FIRST_NAP_S if rung else min(nap_s * GROWTH, LONGEST_NAP_S)
             for channel in rung:
                 self._hear_doorbell(channel, expected=started < len(parts))
                 silent.remove(channel)
             if not silent:
                 under_way.append(self._start(started, under_way[0].done if under_way else _nothing))
                 started, silent = started + 1, self._channels.copy()
+            nap_s = min(max(nap_s * GROWTH, FIRST_NAP_S), LONGEST_NAP_S)
+            if rung:
+                nap_s = 0.0  # who else has rung is heard before MPI is driven on
+                continue
+            while under_way and under_way[0].done():
+                del under_way[0]
+                hand_out(parts[started - len(under_way) - 1], under_way[0].done if under_way else _nothing)
+                nap_s = FIRST_NAP_S
         for channel in self._channels:
             channel.ring()
 
