@@ -205,6 +205,25 @@ def test_when_all_are_killed_the_newest_checkpoint_that_verifies_is_taken(tmp_pa
     assert_same(torch.load(saved), reference(tmp_path, *arguments))
 
 
+def test_the_ranks_write_a_checkpoint_together_as_often_as_the_leader_is_told(tmp_path: Path) -> None:
+    gate, saved = tmp_path / "gate", tmp_path / "elastic.pt"
+    pace = ("--epochs", "20", *BATCH, "--save", str(saved), "--step-s", "0.02", "--gate", str(gate))
+    with plane(tmp_path, SCRIPT, *pace) as cluster:
+        a, b = cluster.start(2)
+        cluster.form([a, b])
+        a.tell(wire.SetInterval("t1", 0.1))
+        cluster.wait(lambda: len(a.heard(wire.CheckpointDone)) >= 2, "two checkpoints")
+        cluster.pause()
+        done = [message for message in a.heard(wire.CheckpointDone) if not message.asked][-1]
+        assert done.error == ""
+        assert store.verify(Path(done.path)) == []
+        parts = [entry.part for entry in names.parts(tmp_path / "checkpoints") if entry.age.step == done.step]
+        assert parts == [0, 1]
+        assert b.heard(wire.CheckpointDone) == []
+        cluster.form([a, b])
+        finish(cluster, gate)
+
+
 def test_with_notice_nothing_is_lost_even_when_all_nodes_go(tmp_path: Path) -> None:
     epochs, gate, saved = 20, tmp_path / "gate", tmp_path / "elastic.pt"
     arguments = ("--epochs", str(epochs), *BATCH)
