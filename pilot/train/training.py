@@ -213,9 +213,9 @@ class Training:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(copied(state["optimizer"]))
         if self.scheduler is not None:
-            self.scheduler.load_state_dict(dict(state["scheduler"]))
+            self.scheduler.load_state_dict(copied(state["scheduler"]))
         if self.scaler is not None and state.get("scaler"):
-            self.scaler.load_state_dict(dict(state["scaler"]))
+            self.scaler.load_state_dict(copied(state["scaler"]))
         self.position = Position(**state["position"])
         self.ledger = Ledger(state["ledger"].tolist())
         self.minutes = Minutes(state.get("minutes", ()))

@@ -88,6 +88,22 @@ def test_who_takes_over_a_state_goes_on_as_the_other_would_have(optimizer: Any, 
     assert other.last.weight is other.first.weight
 
 
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_ranks_that_take_over_the_same_bytes_share_nothing_afterwards(optimizer: Any, scheduler: Any) -> None:
+    (model, training), (other, newcomer) = made(optimizer, scheduler), made(optimizer, scheduler, seed=1)
+    for number in range(4):
+        step(model, training, number)
+    packed = Packed(training.capture())
+    block = bytearray(packed.size)
+    packed.write(block)
+    before = bytes(block)
+    newcomer.restore(unpack(block))
+    for number in range(4, 8):
+        step(other, newcomer, number)
+    assert bytes(block) == before
+
+
 def test_a_frozen_parameter_stays_and_one_without_gradient_is_not_touched() -> None:
     model, training = made()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
