@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from pilot.cli.numbers import FiniteRange
 from pilot.core.errors import UserError
 
 _EPILOG = """\b
@@ -48,7 +49,7 @@ Example, in a batch script of the preemptable queue:
 )
 @click.option(
     "--grace-s",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     envvar="PILOT_GRACE_S",
     help="Seconds between the notice and the kill; default: what the site file says.  [env: PILOT_GRACE_S]",
 )

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import click
 
+from pilot.cli.numbers import FiniteRange
 from pilot.cli.pool import ask, find_run_dir, json_option, run_dir_option, to_json
 from pilot.core.errors import PilotError
 
 
 @click.command("down")
-@click.option("--limit-s", type=click.FloatRange(min=0), default=300.0, show_default=True, help="Wait so long.")
+@click.option("--limit-s", type=FiniteRange(min=0), default=300.0, show_default=True, help="Wait so long.")
 @run_dir_option
 @json_option
 def command(run_dir: Path | None, limit_s: float, as_json: bool) -> None:

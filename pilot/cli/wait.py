@@ -7,13 +7,14 @@ from pathlib import Path
 
 import click
 
+from pilot.cli.numbers import FiniteRange
 from pilot.cli.pool import ENDED, REPLY_TIMEOUT_S, ask, find_run_dir, json_option, run_dir_option, to_json
 from pilot.core.errors import PilotError
 
 
 @click.command("wait")
 @click.argument("trainers", nargs=-1)
-@click.option("--limit-s", type=click.FloatRange(min=0), help="Give up after so long (default: never).")
+@click.option("--limit-s", type=FiniteRange(min=0), help="Give up after so long (default: never).")
 @run_dir_option
 @json_option
 def command(trainers: tuple[str, ...], limit_s: float | None, run_dir: Path | None, as_json: bool) -> int:
