@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,9 @@ import pytest
 from pilot.agent import home
 from pilot.cli.demo.leftovers import left_behind, segments
 from tests.pools import Pool
+
+# Begun in the background of a shell, pytest would ignore Ctrl-C, and so would all that tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
