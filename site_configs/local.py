@@ -18,5 +18,6 @@ site = Site(
     orphan_s=30,
     form_timeout_s=30,
     checkpoint_interval_s=10,
+    prologue="export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}",  # the pilots share this machine's cores
     source="none: there is no scheduler",
 )

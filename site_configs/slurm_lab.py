@@ -25,5 +25,6 @@ site = Site(
     orphan_s=30,
     form_timeout_s=30,
     checkpoint_interval_s=10,
+    prologue="export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}",  # the pilots share this machine's cores
     source="tests/slurm/lab.py",
 )
