@@ -12,8 +12,9 @@ from pilot.agent import home
 from pilot.cli.demo.leftovers import left_behind, segments
 from tests.pools import Pool
 
-# Begun in the background of a shell, pytest would ignore Ctrl-C, and so would all that tests start.
+# Begun in the background of a shell or under nohup, pytest would ignore these, and so would all that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ class ForkServer:
             except BlockingIOError:
                 return
             except ConnectionResetError:
-                packet = b""
+                continue  # it ended without reading all of ours: said once, and before what it sent
             if not packet:
                 self._hang_up()
                 self._report("gone", [self._process.wait()])

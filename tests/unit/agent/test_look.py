@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 from pilot.agent.look import GLANCES, Glance, Lookout, glance, progress
 from pilot.agent.vocabulary import Watched
+from tests.integration.agent_lab import until
 
 
 def glances(state: str, *cpu_s: float) -> list[Glance]:
@@ -62,6 +64,17 @@ def start() -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
         process.communicate()
 
 
+def pause(process: subprocess.Popen[bytes]) -> None:
+    """Stop it, and wait until it has stopped."""
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+
+
+def fall_asleep(process: subprocess.Popen[bytes]) -> None:
+    """Wait until it sleeps."""
+    until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_SLEEPING, "it sleeps")
+
+
 def watched(process: subprocess.Popen[bytes]) -> Watched:
     """A whole look at a real process; the waits between glances are for its processor time."""
     lookout = Lookout()
@@ -76,7 +89,8 @@ def watched(process: subprocess.Popen[bytes]) -> Watched:
 
 def test_real_processes(start: Callable[[str], subprocess.Popen[bytes]]) -> None:
     asleep, busy, stopped = start("time.sleep(600)"), start("[None for _ in iter(int, 1)]"), start("time.sleep(600)")
-    stopped.send_signal(signal.SIGSTOP)
+    pause(stopped)
+    fall_asleep(asleep)
     assert not watched(asleep).progress
     assert watched(busy).progress
     assert "stopped" in watched(stopped).text
@@ -86,7 +100,8 @@ def test_a_worker_is_as_far_as_the_worst_of_its_processes_that_did_not_answer(
     start: Callable[[str], subprocess.Popen[bytes]],
 ) -> None:
     asleep, stopped = start("time.sleep(600)"), start("time.sleep(600)")
-    stopped.send_signal(signal.SIGSTOP)
+    pause(stopped)
+    fall_asleep(asleep)
     lookout = Lookout()
     lookout.begin("t")
     assert [lookout.tick({"t": [asleep.pid, stopped.pid]}) for _ in range(GLANCES - 1)] == [[]] * (GLANCES - 1)
