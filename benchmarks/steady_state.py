@@ -1,4 +1,5 @@
-"""Training without any change on two ranks, against PyTorch DDP with gloo, both over TCP on the loopback interface.
+"""Training without any change on two ranks, against PyTorch DDP with gloo, both over TCP on the loopback interface;
+apart from that, with our ranks on shared memory, which gloo has not.
 
 Both train in the same two processes, in turns, so that a ratio compares what ran in the same minute. A round's time
 is the median of its steps; the ratio is the median over the rounds.
@@ -8,7 +9,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import tempfile
+import time
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -16,28 +19,54 @@ from typing import Any
 import psutil
 
 from pilot.io import wire
-from tests.integration.plane import plane
+from tests.integration.plane import Node, plane
 
 SCRIPT = Path(__file__).with_name("steady_state_script.py")
 STEPS = {"1M": 60, "25M": 8, "100M": 4, "small CNN": 40, "300 small tensors": 60}
+SHARED_MEMORY = ["small CNN", "25M"]
 ROUNDS = 7
 _WARM_UP_ROUNDS = 1
 _WARM_UP_STEPS = 1
+_SETTLE_S = 0.3
+_WAIT_S = 2.0
 
 
-def measure(subject: str, rounds: int) -> dict[str, Any]:
-    """Median step times (ms) and their ratio for one subject."""
+def measure(subject: str, rounds: int, *, network: bool = True) -> dict[str, Any]:
+    """Median step times (ms) and their ratio for one subject, our ranks on the network or on shared memory."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         arguments = ["--subject", subject, "--steps", str(STEPS[subject]), "--rounds", str(rounds + _WARM_UP_ROUNDS)]
-        with plane(folder, SCRIPT, *arguments, "--folder", name) as cluster:
+        with plane(folder, SCRIPT, *arguments, "--folder", name, network=network) as cluster:
             nodes = cluster.start(2)
             cluster.form(nodes)
+            waiting = _share_while_waiting(*nodes)
+            before_s = _cpu_s(nodes[0])
             cluster.wait(lambda: bool(nodes[0].heard(wire.WorkerFinished)), "the end", deadline_s=600)
-            cpu_s = [sum(node.rank_process(1).cpu_times()[:2]) for node in nodes]
+            cpu_s = _cpu_s(nodes[0]) - before_s
             cluster.stop()
-        measured = json.loads((folder / "rank0.json").read_text())[_WARM_UP_ROUNDS:]
-    return _summary(measured) | {"rank_process_cpu_s": cpu_s}
+        rounds_run = json.loads((folder / "rank0.json").read_text())
+    steps = sum(len(one["pilot_s"]) for one in rounds_run)
+    return _summary(rounds_run[_WARM_UP_ROUNDS:]) | {
+        "rank_process_cpu_ms_per_step": 1e3 * cpu_s / steps,
+        "rank_process_cpu_share_while_waiting": waiting,
+    }
+
+
+def _share_while_waiting(waiting: Node, stopped: Node) -> float:
+    """Of one core, what a rank process takes while the other node's training process stands still (warm-up)."""
+    time.sleep(_SETTLE_S)
+    stopped.signal(signal.SIGSTOP)
+    time.sleep(_SETTLE_S)
+    before_s = _cpu_s(waiting)
+    time.sleep(_WAIT_S)
+    used_s = _cpu_s(waiting) - before_s
+    stopped.signal(signal.SIGCONT)
+    return used_s / _WAIT_S
+
+
+def _cpu_s(node: Node) -> float:
+    user, system, *_ = node.rank_process(1).cpu_times()
+    return float(user + system)
 
 
 def _summary(rounds: list[dict[str, list[float]]]) -> dict[str, Any]:
@@ -48,11 +77,23 @@ def _summary(rounds: list[dict[str, list[float]]]) -> dict[str, Any]:
     ratios = [t / o for o, t in zip(ours, theirs, strict=True)]
     return {
         "pilot_ms": 1e3 * median(ours),
-        "of which in session.step_ms": 1e3 * median(medians("step_s")),
+        "of which waiting for sums_ms": 1e3 * median(medians("wait_s")),
         "ddp_gloo_ms": 1e3 * median(theirs),
         "speed_relative_to_ddp": median(ratios),
         "ratios": ratios,
     }
+
+
+def show(name: str, result: dict[str, Any]) -> dict[str, Any]:
+    """Print a line of the table; the result again."""
+    print(
+        f"{name:>24}: pilot {result['pilot_ms']:7.1f} ms, DDP {result['ddp_gloo_ms']:7.1f} ms,"
+        f" {result['speed_relative_to_ddp']:.2f} × its speed; waits {result['of which waiting for sums_ms']:6.1f} ms,"
+        f" rank process {result['rank_process_cpu_ms_per_step']:5.1f} ms of a core per step,"
+        f" {result['rank_process_cpu_share_while_waiting']:.1%} of one while it waits",
+        flush=True,
+    )
+    return result
 
 
 def main() -> None:
@@ -62,13 +103,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--subjects", nargs="*", default=list(STEPS), choices=list(STEPS))
     arguments = parser.parse_args()
-    results = {}
+    results: dict[str, Any] = {}
     for subject in arguments.subjects:
-        results[subject] = result = measure(subject, arguments.rounds)
-        print(
-            f"{subject:>18}: pilot {result['pilot_ms']:7.1f} ms, DDP {result['ddp_gloo_ms']:7.1f} ms,"
-            f" {result['speed_relative_to_ddp']:.2f} × its speed"
-        )
+        results[subject] = show(subject, measure(subject, arguments.rounds))
+    for subject in [name for name in arguments.subjects if name in SHARED_MEMORY]:
+        name = f"{subject}, shared memory"
+        results[name] = show(name, measure(subject, arguments.rounds, network=False))
     results["cores"] = psutil.cpu_count()
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=2))

@@ -39,15 +39,14 @@ def main() -> None:
         plain = plain or Plain(arguments.subject, samples, arguments.folder, session.rank)
         times, waits = [], []
         for x, y in loader:
-            started_s = time.perf_counter()
+            started_s, waited_s = time.perf_counter(), session.waited_s
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(model(x), y)
             loss.backward()
-            backward_s = time.perf_counter()
             session.step(loss)
-            waits.append(time.perf_counter() - backward_s)
             times.append(time.perf_counter() - started_s)
-        rounds.append({"pilot_s": times, "step_s": waits, "ddp_s": plain.epoch()})
+            waits.append(session.waited_s - waited_s)
+        rounds.append({"pilot_s": times, "wait_s": waits, "ddp_s": plain.epoch()})
         (arguments.folder / f"rank{session.rank}.json").write_text(json.dumps(rounds))
 
 

@@ -6,7 +6,8 @@ A node's training processes are asked for the same in the same order, so they ar
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import TypeVar, assert_never
 
 import numpy as np
@@ -14,15 +15,11 @@ from numpy.typing import NDArray
 
 from pilot.comm.arena import Arena
 from pilot.comm.channel import Channel, Gone, ready
-from pilot.comm.fabric import FIRST_NAP_S, GROWTH, LONGEST_NAP_S, Fabric, Pending, wait_for
+from pilot.comm.fabric import FIRST_NAP_S, GROWTH, LONGEST_NAP_S, Fabric, wait_for
 from pilot.comm.messages import AnyNote, Attach, Gather, Gathered, Here, Quit, Spread, Spreaded
 from pilot.comm.node import add_up, hand_out
+from pilot.comm.pipeline import Pipeline, pieces
 from pilot.core.errors import ProtocolError
-
-CHUNK_BYTES = 4 * 1024 * 1024
-IN_FLIGHT = 4
-"""A broadcast goes in chunks, several under way at once, so that a tree of ranks works as a pipeline."""
-
 
 QUIT_LIMIT_S = 5.0
 """After that a rank process ends without the others: they were killed before they could quit."""
@@ -113,33 +110,35 @@ class Server:
 
     def _sum_step(self) -> None:
         """Start a sum when all have rung for a part (for the first they have), drive all on, ring when all are over."""
-        parts, under_way, nap_s = self._parts, [self._start(0, _nothing)], 0.0
-        started, silent = 1, self._channels.copy()
-        while under_way or started < len(parts):
-            rung = ready(silent if started < len(parts) else self._channels, nap_s if under_way else None)
+        parts, sums, nap_s = self._parts, Pipeline(), 0.0
+        self._start(0, sums)
+        started, over, silent = 1, 0, self._channels.copy()
+        while over < len(parts):
+            rung = ready(silent if started < len(parts) else self._channels, nap_s if over < started else None)
             for channel in rung:
                 self._hear_doorbell(channel, expected=started < len(parts))
                 silent.remove(channel)
             if not silent:
-                under_way.append(self._start(started, under_way[0].done if under_way else _nothing))
+                self._start(started, sums)
                 started, silent = started + 1, self._channels.copy()
             nap_s = min(max(nap_s * GROWTH, FIRST_NAP_S), LONGEST_NAP_S)
             if rung:
                 nap_s = 0.0  # who else has rung is heard before MPI is driven on
                 continue
-            while under_way and under_way[0].done():
-                del under_way[0]
-                hand_out(parts[started - len(under_way) - 1], under_way[0].done if under_way else _nothing)
-                nap_s = FIRST_NAP_S
+            sums.done()
+            while over < sums.over:
+                hand_out(parts[over], sums.done)
+                over, nap_s = over + 1, FIRST_NAP_S
         for channel in self._channels:
             channel.ring()
 
-    def _start(self, number: int, drive: Callable[[], object]) -> Pending:
-        part = self._parts[number]
-        add_up(part, drive)
-        if wire := self._wires[number]:
-            return self._fabric.sum_narrow(part[0].view(np.float32), wire)
-        return self._fabric.sum(part[0])
+    def _start(self, number: int, sums: Pipeline) -> None:
+        part, wire = self._parts[number], self._wires[number]
+        add_up(part, sums.done)
+        if wire:
+            sums.put(partial(self._fabric.sum_narrow, piece.view(np.float32), wire) for piece in pieces(part[0]))
+        else:
+            sums.put(partial(self._fabric.sum, piece) for piece in pieces(part[0]))
 
     def _hear_doorbell(self, channel: Channel, *, expected: bool) -> None:
         note, _ = channel.receive()
@@ -175,17 +174,10 @@ class Server:
         told = np.array([size], np.int64)
         wait_for(fabric.broadcast(told.view(np.uint8), 0).done, self._channels)
         arena = Arena(source) if source is not None else Arena.of_size(int(told[0]))
-        self._pipeline(fabric, np.frombuffer(arena.memory, np.uint8, int(told[0])))
+        block, state = np.frombuffer(arena.memory, np.uint8, int(told[0])), Pipeline()
+        state.put(partial(fabric.broadcast, piece, 0) for piece in pieces(block))
+        wait_for(state.done, self._channels)
         return arena
-
-    def _pipeline(self, fabric: Fabric, block: NDArray[np.uint8]) -> None:
-        under_way: list[Pending] = []
-        for start in range(0, len(block), CHUNK_BYTES):
-            under_way.append(fabric.broadcast(block[start : start + CHUNK_BYTES], 0))
-            if len(under_way) == IN_FLIGHT:
-                wait_for(under_way.pop(0).done, self._channels)
-        for chunk in under_way:
-            wait_for(chunk.done, self._channels)
 
 
 def _alike(kind: type[_Kind], notes: Sequence[object]) -> list[_Kind]:
@@ -194,7 +186,3 @@ def _alike(kind: type[_Kind], notes: Sequence[object]) -> list[_Kind]:
     if len(alike) < len(notes):
         raise ProtocolError(f"the training processes of a node ask for different things: {notes}")
     return alike
-
-
-def _nothing() -> None:
-    """Nothing is under way that could be driven on."""

@@ -46,6 +46,7 @@ class Session:
         self._loss: float | torch.Tensor = 0.0
         self._max_norm: float | None = None
         self._stopping = False
+        self._waited_s = 0.0
         self._metrics: dict[str, float] = {}
 
     # --- what scripts use --------------------------------------------------------------------------------------------
@@ -69,6 +70,11 @@ class Session:
     def steps(self) -> int:
         """Steps applied so far, over the trainer's whole life."""
         return self._training.position.step
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds that this process has waited for the sums of its gradients, over its life."""
+        return self._waited_s
 
     @property
     def state(self) -> dict[str, Any]:
@@ -272,7 +278,10 @@ class Session:
         words = self._group.words(float(self._loss))
         if self._exchange.open:
             self._exchange.finish(words)
-        if not self._group.summed():
+        began_s = time.monotonic()
+        came = self._group.summed()
+        self._waited_s += time.monotonic() - began_s
+        if not came:
             return None
         return self._exchange.take() if self._exchange.open else words
 

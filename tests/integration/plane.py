@@ -77,15 +77,23 @@ class Plane:
     ----------
     folder : for sockets, logs and checkpoints
     script, arguments : what the workers run
+    network : the ranks talk over TCP; else through shared memory
     """
 
     def __init__(
-        self, folder: Path, script: Path, *arguments: str, interval_s: float = 1e9, silent_s: float = 60.0
+        self,
+        folder: Path,
+        script: Path,
+        *arguments: str,
+        interval_s: float = 1e9,
+        silent_s: float = 60.0,
+        network: bool = True,
     ) -> None:
         self.folder = folder
         self.command = [str(script), *arguments]
         self.interval_s = interval_s
         self.silent_s = silent_s
+        self.fabric = hydra.environment(one_machine=network)
         self.nodes: list[Node] = []
         self.generation = 0
         self.training: list[Node] = []
@@ -141,7 +149,7 @@ class Plane:
         return generation
 
     def _mpiexec(self, generation: int, size: int) -> list[str]:
-        environment = os.environ | hydra.environment(one_machine=True)
+        environment = os.environ | self.fabric
         process = subprocess.Popen(
             hydra.mpiexec_command(size, generation, interface="lo"), env=environment, stdout=subprocess.PIPE
         )
@@ -155,7 +163,7 @@ class Plane:
         return commands
 
     def _proxy(self, node: Node, command: str) -> subprocess.Popen[bytes]:
-        environment = os.environ | hydra.environment(one_machine=True) | {"PILOT_WORKER_SOCKETS": str(node.socket_path)}
+        environment = os.environ | self.fabric | {"PILOT_WORKER_SOCKETS": str(node.socket_path)}
         with node.log.open("ab") as output:
             return subprocess.Popen(shlex.split(command), env=environment, stdout=output, stderr=output)
 
@@ -264,10 +272,15 @@ class Plane:
 
 @contextlib.contextmanager
 def plane(
-    folder: Path, script: Path, *arguments: str, interval_s: float = 1e9, silent_s: float = 60.0
+    folder: Path,
+    script: Path,
+    *arguments: str,
+    interval_s: float = 1e9,
+    silent_s: float = 60.0,
+    network: bool = True,
 ) -> Iterator[Plane]:
     """A plane that is cleaned up."""
-    made = Plane(folder, script, *arguments, interval_s=interval_s, silent_s=silent_s)
+    made = Plane(folder, script, *arguments, interval_s=interval_s, silent_s=silent_s, network=network)
     try:
         yield made
     finally:

@@ -12,7 +12,8 @@ from pilot.comm.arena import Arena
 from pilot.comm.channel import Channel, Gone, ready
 from pilot.comm.layout import Layout, lay_out
 from pilot.comm.messages import AnyNote, Attach, Gather, Gathered, Here, Quit, Spread, Spreaded
-from pilot.comm.serve import CHUNK_BYTES, Server
+from pilot.comm.pipeline import PIECE_BYTES
+from pilot.comm.serve import Server
 from pilot.core.errors import ProtocolError
 from tests.unit.comm.twin import TwinFabric, World
 
@@ -84,7 +85,8 @@ def quit_all(ranks: list[Rank]) -> None:
 
 
 def test_each_step_sums_all_parts_whatever_the_order_in_which_ranks_come(ranks: list[Rank]) -> None:
-    layout = lay_out([(5, "float32"), (7, "float32"), (3, "float64")], bucket_bytes=16, control_count=2)
+    large = (2 * PIECE_BYTES // 4 + 7, "float32")  # more than one piece
+    layout = lay_out([(5, "float32"), (7, "float32"), large, (3, "float64")], bucket_bytes=16, control_count=2)
     arenas = [Arena.of_size(layout.size) for _ in ranks]
     parts = [[np.frombuffer(a.memory, p.dtype, p.count, p.offset) for p in layout.parts] for a in arenas]
     for rank, arena in zip(ranks, arenas, strict=True):
@@ -107,7 +109,7 @@ def test_rows_of_all_ranks_are_gathered(ranks: list[Rank]) -> None:
 
 
 def test_a_block_reaches_only_those_that_lack_it(ranks: list[Rank]) -> None:
-    content = np.random.default_rng(0).integers(0, 256, 2 * CHUNK_BYTES + 5, np.uint8)
+    content = np.random.default_rng(0).integers(0, 256, 2 * PIECE_BYTES + 5, np.uint8)
     source = Arena.of_size(len(content))
     np.frombuffer(source.memory, np.uint8, len(content))[:] = content
     takers = [0, 3]  # on another node, or on that of the root; nobody takes anything on the last one

