@@ -36,8 +36,7 @@ def main() -> None:
     rounds = []
     plain: Plain | None = None
     for _ in session.epochs(arguments.rounds):
-        plain = plain or Plain(arguments.subject, samples, arguments.folder, session.rank)
-        times, waits = [], []
+        times, waits, began_s = [], [], time.process_time()
         for x, y in loader:
             started_s, waited_s = time.perf_counter(), session.waited_s
             optimizer.zero_grad()
@@ -46,7 +45,10 @@ def main() -> None:
             session.step(loss)
             times.append(time.perf_counter() - started_s)
             waits.append(session.waited_s - waited_s)
-        rounds.append({"pilot_s": times, "wait_s": waits, "ddp_s": plain.epoch()})
+        ours = {"pilot_s": times, "wait_s": waits, "pilot_cpu_s": [time.process_time() - began_s]}
+        plain = plain or Plain(arguments.subject, samples, arguments.folder, session.rank)
+        began_s = time.process_time()
+        rounds.append(ours | {"ddp_s": plain.epoch(), "ddp_cpu_s": [time.process_time() - began_s]})
         (arguments.folder / f"rank{session.rank}.json").write_text(json.dumps(rounds))
 
 
