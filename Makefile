@@ -1,5 +1,6 @@
 # make run: set up what is missing, then the demo. make test: the same set-up, then the tests.
-# make test-slurm: the tests on a real Slurm, which they start on this machine (as root, from Debian's packages).
+# make test-slurm: the tests on a real Slurm, which they start on this machine (as root, from Debian's packages). They mostly
+# wait for it, so the two files run at once; only one of them has pilots, whose leftovers are looked for on the whole machine.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -18,7 +19,7 @@ test: $(READY)
 	$(BIN)/python -m pytest -q --ignore=tests/slurm
 
 test-slurm: $(READY)
-	$(BIN)/python -m pytest -q tests/slurm
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/slurm
 
 lint: $(READY)
 	$(BIN)/ruff check .

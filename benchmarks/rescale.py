@@ -174,8 +174,8 @@ def main() -> None:
                 f"{subject:>6} {name:>29}: {result['stall_s']:6.3f} s, shorter than a restart {restart:6.1f} ×,"
                 f" than torchrun {torchrun:6.1f} ×"
             )
-    if arguments.json:
-        arguments.json.write_text(json.dumps(results, indent=2))
+        if arguments.json:
+            arguments.json.write_text(json.dumps(results, indent=2))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ def main() -> None:
     dist.init_process_group("gloo")
     model = make(subject)
     optimizer = sgd(model)
-    snapshot = folder / "snapshot.pt"
+    snapshot, unfinished = folder / "snapshot.pt", folder / "snapshot.unfinished"
     if snapshot.exists():
         state = torch.load(snapshot)
         model.load_state_dict(state["model"])
@@ -37,7 +37,8 @@ def main() -> None:
             with (folder / f"steps.{dist.get_world_size()}").open("a") as log:
                 print(time.monotonic(), file=log)
             if step % SNAPSHOT_STEPS == 0:
-                torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, snapshot)
+                torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, unfinished)
+                unfinished.replace(snapshot)  # torchrun may kill it at any moment
 
 
 if __name__ == "__main__":
