@@ -1,5 +1,5 @@
 """Training without any change on two ranks, against PyTorch DDP with gloo, both over TCP on the loopback interface;
-apart from that, with our ranks on shared memory, which gloo has not.
+apart from that, with our two ranks on one node, which sum in its shared memory (gloo has none).
 
 Both train in the same two processes, in turns, so that a ratio compares what ran in the same minute. A round's time
 is the median of its steps; the ratio is the median over the rounds.
@@ -31,12 +31,12 @@ _SETTLE_S = 0.2
 _WAIT_S = 2.0
 
 
-def measure(subject: str, rounds: int, *, network: bool = True) -> dict[str, Any]:
-    """Median step times (ms) and their ratio for one subject, our ranks on the network or on shared memory."""
+def measure(subject: str, rounds: int, *, ranks_per_node: int = 1) -> dict[str, Any]:
+    """Median step times (ms) and their ratio for one subject, our ranks on two nodes or on one."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         arguments = ["--subject", subject, "--steps", str(STEPS[subject]), "--rounds", str(rounds + _WARM_UP_ROUNDS)]
-        with plane(folder, SCRIPT, *arguments, "--folder", name, network=network) as cluster:
+        with plane(folder, SCRIPT, *arguments, "--folder", name, ranks_per_node=ranks_per_node) as cluster:
             nodes = cluster.start(2)
             cluster.form(nodes)
             waiting = _share_while_waiting(*nodes)
@@ -112,7 +112,7 @@ def main() -> None:
         results[subject] = show(subject, measure(subject, arguments.rounds))
     for subject in [name for name in arguments.subjects if name in SHARED_MEMORY]:
         name = f"{subject}, shared memory"
-        results[name] = show(name, measure(subject, arguments.rounds, network=False))
+        results[name] = show(name, measure(subject, arguments.rounds, ranks_per_node=2))
     results["cores"] = psutil.cpu_count()
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=2))

@@ -32,7 +32,7 @@ def main() -> None:
     model = make(arguments.subject)
     optimizer = sgd(model)
     session = pilot.train.session(model, optimizer, lr_rule="none")
-    loader = session.loader(samples, batch_size=BATCH)
+    loader = session.loader(samples, global_batch_size=2 * BATCH)
     rounds = []
     plain: Plain | None = None
     for _ in session.epochs(arguments.rounds):

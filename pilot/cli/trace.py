@@ -32,7 +32,13 @@ NODES_FILE = click.option(
 
 @click.group("trace")
 def command() -> None:
-    """Traces of idle nodes: look at them, make them. The format: docs/traces.md."""
+    """Traces of idle nodes: look at them, make them. The format: docs/traces.md.
+
+    \b
+    Example:
+      pilot trace from-sacct week.txt week.csv.gz --nodes-file nodes.txt
+      pilot trace stats week.csv.gz
+    """
 
 
 @command.command("stats")

@@ -77,7 +77,7 @@ class Plane:
     ----------
     folder : for sockets, logs and checkpoints
     script, arguments : what the workers run
-    network : the ranks talk over TCP; else through shared memory
+    ranks_per_node : so many workers, one after the other, share a node and its rank process
     """
 
     def __init__(
@@ -87,13 +87,13 @@ class Plane:
         *arguments: str,
         interval_s: float = 1e9,
         silent_s: float = 60.0,
-        network: bool = True,
+        ranks_per_node: int = 1,
     ) -> None:
         self.folder = folder
         self.command = [str(script), *arguments]
         self.interval_s = interval_s
         self.silent_s = silent_s
-        self.fabric = hydra.environment(one_machine=network)
+        self.ranks_per_node = ranks_per_node
         self.nodes: list[Node] = []
         self.generation = 0
         self.training: list[Node] = []
@@ -107,13 +107,14 @@ class Plane:
 
         They are forked from a process that has torch imported, or started ``cold`` like any Python program.
         """
-        nodes = [self._start_one(f"n{len(self.nodes) + i}", cold) for i in range(count)]
+        nodes = [self._start_one(len(self.nodes) + i, cold) for i in range(count)]
         self.nodes += nodes
         for node in nodes:
             self.wait(lambda node=node: bool(node.heard(wire.WorkerUp)), f"{node.name} is warm")
         return nodes
 
-    def _start_one(self, name: str, cold: bool) -> Node:
+    def _start_one(self, number: int, cold: bool) -> Node:
+        name = f"n{number}"
         ours, theirs = socket.socketpair()
         path = self.folder / f"{name}.sock"
         log = self.folder / f"{name}.log"
@@ -124,6 +125,8 @@ class Plane:
             "PILOT_CHECKPOINT_INTERVAL_S": str(self.interval_s),
             "PILOT_CHECKPOINTS_KEPT": "3",
             "PILOT_SILENT_S": str(self.silent_s),
+            "PILOT_LOCAL_RANK": str(number % self.ranks_per_node),
+            "PILOT_LOCAL_SIZE": str(self.ranks_per_node),
         }
         make = _cold.Process if cold else _warm.Process
         process = make(target=_work, args=(self.command, environment, theirs, log), daemon=False)
@@ -136,10 +139,14 @@ class Plane:
         self.generation += 1
         generation = self.generation
         previous = generation - 1 if switch else 0
-        commands = self._mpiexec(generation, len(members))
-        for rank, (node, command) in enumerate(zip(members, commands, strict=True)):
-            node.tell(wire.JoinGroup("t1", generation, rank, len(members), previous, generation, command))
-            node.proxies[generation] = self._proxy(node, command)
+        together = [members[i : i + self.ranks_per_node] for i in range(0, len(members), self.ranks_per_node)]
+        commands = self._mpiexec(generation, len(together))
+        for number, (workers, command) in enumerate(zip(together, commands, strict=True)):
+            for worker in workers:
+                worker.tell(wire.JoinGroup("t1", generation, number, len(together), previous, generation, command))
+            proxy = self._proxy(workers, command)
+            for worker in workers:
+                worker.proxies[generation] = proxy
         for node in self.training:
             if switch and node not in members:
                 node.tell(wire.PartFromGroup("t1", generation))
@@ -149,7 +156,7 @@ class Plane:
         return generation
 
     def _mpiexec(self, generation: int, size: int) -> list[str]:
-        environment = os.environ | self.fabric
+        environment = os.environ | hydra.environment(one_machine=True)
         process = subprocess.Popen(
             hydra.mpiexec_command(size, generation, interface="lo"), env=environment, stdout=subprocess.PIPE
         )
@@ -162,9 +169,10 @@ class Plane:
             printed.append(line)
         return commands
 
-    def _proxy(self, node: Node, command: str) -> subprocess.Popen[bytes]:
-        environment = os.environ | self.fabric | {"PILOT_WORKER_SOCKETS": str(node.socket_path)}
-        with node.log.open("ab") as output:
+    def _proxy(self, workers: list[Node], command: str) -> subprocess.Popen[bytes]:
+        sockets = os.pathsep.join(str(worker.socket_path) for worker in workers)
+        environment = os.environ | hydra.environment(one_machine=True) | {"PILOT_WORKER_SOCKETS": sockets}
+        with workers[0].log.open("ab") as output:
             return subprocess.Popen(shlex.split(command), env=environment, stdout=output, stderr=output)
 
     def dissolve(self, generation: int | None = None) -> None:
@@ -277,10 +285,10 @@ def plane(
     *arguments: str,
     interval_s: float = 1e9,
     silent_s: float = 60.0,
-    network: bool = True,
+    ranks_per_node: int = 1,
 ) -> Iterator[Plane]:
     """A plane that is cleaned up."""
-    made = Plane(folder, script, *arguments, interval_s=interval_s, silent_s=silent_s, network=network)
+    made = Plane(folder, script, *arguments, interval_s=interval_s, silent_s=silent_s, ranks_per_node=ranks_per_node)
     try:
         yield made
     finally:

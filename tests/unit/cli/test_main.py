@@ -23,11 +23,11 @@ def test_help_imports_nothing_heavy() -> None:
 
 @pytest.mark.parametrize("name", list(cli_main.COMMANDS))
 def test_every_command_has_help_with_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli_main.run([name, "--help"]) == 0
-    shown = capsys.readouterr().out
-    group = cli_main.cli.get_command(click.Context(cli_main.cli), name)
-    if not isinstance(group, click.Group):
-        assert "Example" in shown
+    command = cli_main.cli.get_command(click.Context(cli_main.cli), name)
+    below = list(command.commands) if isinstance(command, click.Group) else []
+    for words in ([name], *([name, other] for other in below)):
+        assert cli_main.run([*words, "--help"]) == 0
+        assert "Example" in capsys.readouterr().out, words
 
 
 @pytest.mark.parametrize("name", sorted(set(cli_main.COMMANDS) - {"agent", "logs", "checkpoint", "trace"}))
