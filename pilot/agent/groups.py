@@ -1,8 +1,8 @@
 """The processes of MPI groups on this node: mpiexec where it leads, a proxy and its rank process per generation.
 
 hydra gives each rank process its own session, and a proxy that is killed leaves it running. So a generation is killed
-by tree and by the marks that its processes carry, and what MPICH leaves in /dev/shm is removed by the names that were
-seen mapped in the rank processes, never by pattern.
+by tree and by the marks that its processes carry, and what MPICH leaves in /dev/shm is removed by the names that the
+rank processes announced, or were seen to have mapped, never by pattern.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from launchers import hydra
-from pilot.agent.home import Home
+from pilot.agent.home import Home, remove_segments
 from pilot.agent.vocabulary import GroupProcessEnded, ProxiesNamed, Role
 from pilot.agent.warm import THREAD_VARIABLES
 from pilot.io import proc
@@ -76,7 +76,9 @@ class Groups:
     def join(self, order: JoinGroup, sockets: Sequence[Path]) -> None:
         """Run the proxy, which starts the rank process that connects to the ``sockets`` of the worker's processes."""
         run = _Run((order.trainer, order.generation), Role.PROXY)
-        self._start(run, shlex.split(order.command), {"PILOT_WORKER_SOCKETS": os.pathsep.join(map(str, sockets))})
+        paths = os.pathsep.join(map(str, sockets))
+        more = {"PILOT_WORKER_SOCKETS": paths, "PILOT_SEGMENTS": str(self._home.segments)}
+        self._start(run, shlex.split(order.command), more)
 
     def kill(self, trainer: str, generation: int) -> None:
         """Kill what runs of the generation here, and remove its segments."""
@@ -135,7 +137,7 @@ class Groups:
         self._runs.remove(run)
         if run.role is Role.PROXY:
             self._clean(run.key)
-            proc.unlink_segments(run.segments)
+            remove_segments(self._home.segments)
         if not run.killed:
             self._emit(GroupProcessEnded(*run.key, run.role, status, "\n".join(run.tail)))
 

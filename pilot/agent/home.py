@@ -45,6 +45,11 @@ class Home:
         return self.path / f"w{life}"
 
     @property
+    def segments(self) -> Path:
+        """The list of names under /dev/shm; rank processes add theirs before they exist."""
+        return _segments_file(self.path)
+
+    @property
     def temporary(self) -> Path:
         """``TMPDIR`` of the workers: what they leave there goes with the agent."""
         return self.path / "t"
@@ -53,7 +58,7 @@ class Home:
         """Note names under /dev/shm that this agent's rank processes have mapped, before they are needed."""
         new = sorted(set(names) - self._recorded)
         if new:
-            with _segments_file(self.path).open("a") as file:
+            with self.segments.open("a") as file:
                 file.writelines(f"{name}\n" for name in new)
             self._recorded.update(new)
 
@@ -75,11 +80,15 @@ def erase(path: Path) -> list[int]:
     Returns the pids that could not be killed.
     """
     left = proc.kill_marked(f"{MARK}={path.name}")
-    segments = _segments_file(path)
-    if segments.is_file():
-        proc.unlink_segments(name for name in segments.read_text().splitlines() if "/" not in name)
+    remove_segments(_segments_file(path))
     shutil.rmtree(path, ignore_errors=True)
     return left
+
+
+def remove_segments(names: Path) -> None:
+    """Remove what is left of the segments in this list. Whoever has one mapped keeps it, and nobody opens one twice."""
+    if names.is_file():
+        proc.unlink_segments(name for name in names.read_text().splitlines() if "/" not in name)
 
 
 def sweep(base: Path | None = None) -> list[str]:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from pilot.comm.channel import Channel, Gone
+from pilot.comm.segment import announce
 from pilot.comm.serve import Server
 
 _TIMER_SLACK = Path("/proc/self/timerslack_ns")
@@ -21,8 +22,9 @@ def main() -> None:
     from pilot.comm import mpi
 
     _wake_on_time()
-    fabric = mpi.start()
     try:
+        announce(os.environ)
+        fabric = mpi.start()
         channels = [Channel.connect(Path(path)) for path in os.environ["PILOT_WORKER_SOCKETS"].split(os.pathsep)]
         Server(channels, fabric, int(sys.argv[1])).run()
     except (Gone, OSError):

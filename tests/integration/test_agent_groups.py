@@ -73,10 +73,13 @@ class Pilots:
         command = self.coordinator.expect(peer, ProxyCommands).commands[0]
         self.coordinator.send(peer, JoinGroup("t1", generation, 0, 2, generation - 1, 1, command))
         file = self.agents.temporary / peer.hello.pilot / "segments"
-        until(lambda: file.exists() and file.read_text() != "", "a note of MPICH's segments")
-        segments = [proc.SHARED_MEMORY / name for name in file.read_text().split()]
-        assert all(segment.exists() for segment in segments)
-        return segments
+
+        def there() -> list[Path]:
+            names = file.read_text().split() if file.exists() else []
+            return [path for name in names if (path := proc.SHARED_MEMORY / name).exists()]
+
+        until(lambda: there() != [], "a note of MPICH's segment, and the segment")
+        return there()
 
     def leave(self) -> None:
         """All leave in good order, and nothing of them is left."""
