@@ -18,12 +18,15 @@ from pilot.io.journal import Contents, read
 from pilot.live.monitor import Monitor
 from pilot.live.settings import fresh_core
 from tests.chaos.place import Place, place
-from tests.chaos.storm import MOST_PILOTS, Storm
+from tests.chaos.storm import Storm
 from tests.pools import TRAIN, Plain, Pool
 
 EPOCH_SAMPLES = 1797
 STEP_S = 0.03
-CALM_LIMIT_S = 300.0
+CALM_PILOTS = 4
+"""So many that each trainer has the fewest nodes that it takes."""
+
+CALM_LIMIT_S = 600.0
 PROGRESS_LIMIT_S = 120.0
 """A trainer with nodes steps within this, whatever happens: regroups take seconds, on a loaded machine some more."""
 
@@ -99,7 +102,7 @@ def _reference(pool: Pool, epochs: int) -> Path:
 def _calm(here: Place) -> list[str]:
     deadline = time.monotonic() + CALM_LIMIT_S
     while True:
-        for _ in range(MOST_PILOTS // 2 - len(here.living())):
+        for _ in range(CALM_PILOTS - len(here.living())):
             here.agent()
         trainers = here.pool.status()["trainers"]
         if failed := [f"{t['trainer']} {t['phase']}: {t['reason']}" for t in trainers if t["phase"] == "failed"]:
