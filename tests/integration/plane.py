@@ -279,16 +279,9 @@ class Plane:
 
 
 @contextlib.contextmanager
-def plane(
-    folder: Path,
-    script: Path,
-    *arguments: str,
-    interval_s: float = 1e9,
-    silent_s: float = 60.0,
-    ranks_per_node: int = 1,
-) -> Iterator[Plane]:
-    """A plane that is cleaned up."""
-    made = Plane(folder, script, *arguments, interval_s=interval_s, silent_s=silent_s, ranks_per_node=ranks_per_node)
+def plane(folder: Path, script: Path, *arguments: str, **options: Any) -> Iterator[Plane]:
+    """A plane that is cleaned up; the arguments are those of :class:`Plane`."""
+    made = Plane(folder, script, *arguments, **options)
     try:
         yield made
     finally:
