@@ -40,9 +40,9 @@ from pilot.core.events import (
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.problem import Problem
 from pilot.core.spec import TrainerSpec
-from pilot.live.settings import Settings
-from pilot.live.solver_process import SolverProcess
 from pilot.planners import model
+from pilot.service.settings import Settings
+from pilot.service.solver_process import SolverProcess
 
 SIZES = [(nodes, trainers) for trainers in (5, 50) for nodes in (10, 100, 1000)]
 ROUNDS = 20

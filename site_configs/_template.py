@@ -11,7 +11,7 @@ A site that differs little from a shipped one can be made from it::
 Where the ordinary Parsl provider does not fit, define one; what runs on the node comes from ``launchers.steps``::
 
     def provider(site):
-        from pilot.live.provider import make_provider
+        from pilot.provisioning.provider import make_provider
         ours = make_provider(site)
         ours.regex_job_id = r"Job (?P<id>\\d+) accepted"
         return ours

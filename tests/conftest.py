@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pilot.agent import home
+from pilot.agent import workdir
 from pilot.cli.demo.leftovers import left_behind, segments
 from tests.pools import Pool
 
@@ -26,5 +26,5 @@ def pool(tmp_path: Path) -> Iterator[Pool]:
         yield pool
     finally:
         pool.end()
-        home.sweep()
+        workdir.sweep()
     assert left_behind(pool.run_dir, before) == []

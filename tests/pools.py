@@ -143,6 +143,6 @@ def is_worker(process: psutil.Process) -> bool:
     """Whether it is a training process: forked by a fork server, whose command line it therefore has."""
     try:
         parent = process.parent()
-        return parent is not None and all("pilot.agent.warm" in p.cmdline() for p in (process, parent))
+        return parent is not None and all("pilot.agent.fork_server" in p.cmdline() for p in (process, parent))
     except psutil.Error:
         return False

@@ -17,9 +17,9 @@ from functools import partial
 from pathlib import Path
 
 from launchers import hydra
-from pilot.agent.home import Home, remove_segments
+from pilot.agent.fork_server import THREAD_VARIABLES
 from pilot.agent.vocabulary import GroupProcessEnded, ProxiesNamed, Role
-from pilot.agent.warm import THREAD_VARIABLES
+from pilot.agent.workdir import Home, remove_segments
 from pilot.io import proc
 from pilot.io.prctl import die_with_parent
 from pilot.io.wire import JoinGroup, LeadGroup

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from typing import Any, assert_never
 
 from pilot import __version__
-from pilot.agent import facts, guardian
-from pilot.agent import home as homes
+from pilot.agent import guardian, job_environment
+from pilot.agent import workdir as homes
+from pilot.agent.agent_state import AgentState
+from pilot.agent.coordinator_client import Uplink
 from pilot.agent.departure import Departure
 from pilot.agent.groups import Groups
-from pilot.agent.look import Lookout
-from pilot.agent.state import AgentState
-from pilot.agent.stops import Stops
-from pilot.agent.uplink import Uplink
+from pilot.agent.stall_probe import Lookout
+from pilot.agent.stopped import Stops
 from pilot.agent.vocabulary import (
     CoordinatorLost,
     Effect,
@@ -44,7 +44,7 @@ from pilot.agent.vocabulary import (
 )
 from pilot.agent.workers import Workers
 from pilot.core.errors import PilotError
-from pilot.io import proc
+from pilot.io import addresses, proc
 from pilot.io.connection import Connection
 from pilot.io.prctl import become_subreaper
 from pilot.io.wire import PROTOCOL, Hello, ToAgent, Welcome
@@ -100,9 +100,9 @@ class Agent:
     """One pilot's agent. Construct it in a running event loop."""
 
     def __init__(self, connection: Connection, options: Options, home: homes.Home) -> None:
-        self._facts = facts.job_facts(os.environ, options.walltime_end_s)
-        interface = options.interface or facts.interface_to(connection.endpoint)
-        self._address = facts.address_of(interface)
+        self._facts = job_environment.job_facts(os.environ, options.walltime_end_s)
+        interface = options.interface or addresses.interface_to(connection.endpoint)
+        self._address = addresses.interface_address(interface)
         self._connection = connection
         self._python = options.python
         self._home = home

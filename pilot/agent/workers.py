@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from pilot.agent import facts, warm
-from pilot.agent.control import Control
-from pilot.agent.forks import ForkServer
-from pilot.agent.home import Home
-from pilot.agent.unison import Unison
+from pilot.agent import fork_server, job_environment
+from pilot.agent.fork_client import ForkServer
+from pilot.agent.local_ranks import Unison
 from pilot.agent.vocabulary import Said, WorkerEnded
+from pilot.agent.workdir import Home
+from pilot.agent.worker_socket import Control
 from pilot.core.errors import UserError
 from pilot.io import proc
 from pilot.io.wire import FromAgent, LaunchWorker, Message, StopProcess
@@ -154,7 +154,7 @@ class Workers:
         """Order one training process."""
         self._count += 1
         path = Path(order.directory, "logs", f"{self.node}.{rank}.log" if order.ranks > 1 else f"{self.node}.log")
-        packet = warm.encode(self._job(order, rank))
+        packet = fork_server.encode(self._job(order, rank))
         ours, theirs = socket.socketpair()
         with theirs, path.open("ab") as file:
             self.warm_up(order.python).launch(packet, [theirs.fileno(), file.fileno()])
@@ -162,7 +162,7 @@ class Workers:
         said, broken = partial(self._said, order.trainer, rank), partial(self._nonsense, order.trainer)
         return _Life(self._count, rank, Control(ours, said, broken), path, begin)
 
-    def _job(self, order: LaunchWorker, rank: int) -> warm.Job:
+    def _job(self, order: LaunchWorker, rank: int) -> fork_server.Job:
         ours = {
             "PILOT_WORKER_SOCKET": str(self.home.socket(self._count)),
             "PILOT_TRAINER": order.trainer,
@@ -173,8 +173,8 @@ class Workers:
             "PILOT_CHECKPOINTS_KEPT": str(order.checkpoints_kept),
             "PILOT_SILENT_S": str(self.silent_s),
         }
-        environment, threads = order.environment | ours, facts.threads(order.ranks)
-        return warm.Job(self._count, order.script, order.arguments, order.cwd, environment, threads)
+        environment, threads = order.environment | ours, job_environment.threads(order.ranks)
+        return fork_server.Job(self._count, order.script, order.arguments, order.cwd, environment, threads)
 
     def _said(self, trainer: str, rank: int, message: FromAgent) -> None:
         worker = self._workers.get(trainer)

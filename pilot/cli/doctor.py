@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pilot.cli.asking import json_option, run_dir_option, to_json
 from pilot.cli.numbers import FiniteRange
-from pilot.cli.pool import json_option, run_dir_option, to_json
 
 if TYPE_CHECKING:
-    from pilot.live.finding import Finding
+    from pilot.doctor.finding import Finding
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
@@ -37,9 +37,9 @@ def command(site: str, run_dir: Path | None, pilots: int | None, limit_s: float,
       pilot doctor --site polaris --pilots 2
     """
     from pilot.cli.doctor_pilots import try_pilots
+    from pilot.doctor.checks import examine
     from pilot.io.rundir import default_path
     from pilot.io.site_files import load_site
-    from pilot.live.doctor import examine
 
     loaded = load_site(site)
     findings = []

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from pilot.cli.asking import ask
 from pilot.cli.down import wait_until_gone
-from pilot.cli.pool import ask
 from pilot.cli.submit import launch
 from pilot.cli.up import coordinator_command, start
 from pilot.core.errors import PilotError
-from pilot.live.finding import Finding, fail, ok
+from pilot.doctor.finding import Finding, fail, ok
 
 LOOK_S = 0.5
 DRAIN_LIMIT_S = 300.0
@@ -60,7 +60,7 @@ def _look(root: Path, pilots: int, deadline_s: float) -> Iterator[Finding]:
 
 
 def _train(root: Path, name: str, what: str, pilots: int, deadline_s: float) -> Iterator[Finding]:
-    script = importlib.util.find_spec("pilot.train.selftest")
+    script = importlib.util.find_spec("pilot.train.doctor_script")
     assert script is not None and script.origin is not None
     submission = launch(Path(script.origin), [], sys.executable, ())
     ask(root, "submit", name=name, min_nodes=pilots, max_nodes=pilots, **submission)

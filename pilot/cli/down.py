@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
+from pilot.cli.asking import ask, find_run_dir, json_option, run_dir_option, to_json
 from pilot.cli.numbers import FiniteRange
-from pilot.cli.pool import ask, find_run_dir, json_option, run_dir_option, to_json
 from pilot.core.errors import PilotError
 
 
@@ -23,7 +23,7 @@ def command(run_dir: Path | None, limit_s: float, as_json: bool) -> None:
     Example:
       pilot down
     """
-    from pilot.agent import home
+    from pilot.agent import workdir
 
     root = find_run_dir(run_dir)
     log = root / "coordinator.log"
@@ -32,7 +32,7 @@ def command(run_dir: Path | None, limit_s: float, as_json: bool) -> None:
     if not as_json:
         click.echo(f"draining {nodes} nodes of {root}")
     wait_until_gone(root, limit_s)
-    home.sweep()
+    workdir.sweep()
     if errors := errors_since(log, begin):
         raise PilotError(f"the coordinator has ended, but: {'; '.join(errors)}; its log is {log}")
     told = {"run_dir": str(root), "nodes": nodes}

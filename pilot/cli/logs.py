@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from pilot.cli.pool import ENDED, ask, find_run_dir, run_dir_option
+from pilot.cli.asking import ENDED, ask, find_run_dir, run_dir_option
 from pilot.core.errors import UserError
 
 POLL_S = 0.5

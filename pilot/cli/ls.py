@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from pilot.cli.pool import ask, find_run_dir, json_option, run_dir_option, to_json
+from pilot.cli.asking import ask, find_run_dir, json_option, run_dir_option, to_json
 
 
 @click.command("ls")

@@ -140,7 +140,7 @@ def command(
     if events is None or trainers is None or curves is None:
         raise click.UsageError("give EVENTS, --trainers and --curves, or --journal")
     from pilot.io.objectives import load_objective
-    from pilot.sim.report import make_directory
+    from pilot.sim.replay_report import make_directory
     from pilot.sim.sweep import Inputs, run_sweep
 
     inputs = Inputs(events, trainers, curves, None if hours is None else hours * 3600)
@@ -275,7 +275,7 @@ def _print_table(rows: Sequence[Mapping[str, str]]) -> None:
 
 
 def _write_report(directory: Path, events: Path, replays: Sequence[Replay], names: Sequence[str]) -> None:
-    from pilot.sim.report import write_report
+    from pilot.sim.replay_report import write_report
 
     labels = [_label(replay, names) for replay in replays]
     path = write_report(directory, f"Replay of {events.name}", replays, labels, _rows(replays, names))
@@ -297,7 +297,7 @@ def _replay_journal(path: Path) -> int:
     """Feed a live run's events to a fresh core and compare its commands with those of the run."""
     from pilot.core.errors import JournalError, UserError
     from pilot.io.journal import read, replay
-    from pilot.live.settings import fresh_core
+    from pilot.service.settings import fresh_core
 
     try:
         contents = read(path)

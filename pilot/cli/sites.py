@@ -11,7 +11,7 @@ from rich.table import Table
 
 from launchers.batch import batch_script
 from launchers.steps import agent_command
-from pilot.cli.pool import to_json
+from pilot.cli.asking import to_json
 from pilot.cli.show import console
 from pilot.core.errors import PilotError, SiteError
 from pilot.io.rundir import RunDir, default_path
@@ -53,7 +53,7 @@ def show(site: str, own_script: bool, as_json: bool) -> None:
     if own_script:
         script = batch_script(loaded.site, str(rundir.connection), python=sys.executable)
     else:
-        from pilot.live.provider import PilotProvider  # Parsl: half a second, only where it is needed
+        from pilot.provisioning.provider import PilotProvider  # Parsl: half a second, only where it is needed
 
         agent = agent_command(loaded.site, str(rundir.connection))
         script = PilotProvider(loaded, rundir.pilots).script(agent, "pilot")

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from pilot.cli.pool import ask, find_run_dir, json_option, run_dir_option, to_json
+from pilot.cli.asking import ask, find_run_dir, json_option, run_dir_option, to_json
 from pilot.core.errors import UserError
 
 

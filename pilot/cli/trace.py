@@ -13,7 +13,7 @@ from pilot.cli.numbers import FiniteRange
 
 if TYPE_CHECKING:
     from pilot.core.ids import NodeId
-    from pilot.traces.events import Change
+    from pilot.traces.changes import Change
     from pilot.traces.jobs import ImportedTrace
     from pilot.traces.statistics import TraceStatistics
 
@@ -55,9 +55,9 @@ def stats(events: Path, nodes: int | None, plot: Path | None, as_json: bool) -> 
     Example:
       pilot trace stats events.csv.gz --nodes 1024 --plot trace.png
     """
-    from pilot.traces.events import read_changes
-    from pilot.traces.plots import plot_trace
+    from pilot.traces.changes import read_changes
     from pilot.traces.statistics import describe
+    from pilot.traces.trace_plots import plot_trace
 
     changes = read_changes(events)
     if plot is not None:
@@ -93,7 +93,7 @@ def synth(
       pilot trace synth lab.csv --like events.csv.gz --nodes 32 --hours 12
       pilot trace synth week.csv.gz --published summit --nodes 1024 --seed 7
     """
-    from pilot.traces.events import read_changes, write_changes
+    from pilot.traces.changes import read_changes, write_changes
     from pilot.traces.synthesis import PUBLISHED, draw, resample
 
     if (like is None) == (published is None):
@@ -219,8 +219,8 @@ def record(output: Path, scheduler: str, interval_s: float, preemptable: tuple[s
     import signal
     from threading import Event
 
+    from pilot.traces.idle_nodes import query_pbs, query_slurm
     from pilot.traces.record import record as record_polls
-    from pilot.traces.scheduler import query_pbs, query_slurm
 
     if preemptable and scheduler != "slurm":
         raise click.UsageError("--preemptable is for --scheduler slurm")
@@ -233,8 +233,8 @@ def record(output: Path, scheduler: str, interval_s: float, preemptable: tuple[s
 
 
 def _machine(nodes_file: Path | None) -> list[NodeId] | None:
-    from pilot.traces.files import bad_input, read_lines
     from pilot.traces.hostlist import expand
+    from pilot.traces.text_files import bad_input, read_lines
 
     if nodes_file is None:
         return None
@@ -248,7 +248,7 @@ def _machine(nodes_file: Path | None) -> list[NodeId] | None:
 
 
 def _write_imported(imported: ImportedTrace, output: Path) -> None:
-    from pilot.traces.events import write_changes
+    from pilot.traces.changes import write_changes
 
     write_changes(output, imported.changes)
     for note in imported.notes:

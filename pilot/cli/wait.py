@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
+from pilot.cli.asking import ENDED, REPLY_TIMEOUT_S, ask, find_run_dir, json_option, run_dir_option, to_json
 from pilot.cli.numbers import FiniteRange
-from pilot.cli.pool import ENDED, REPLY_TIMEOUT_S, ask, find_run_dir, json_option, run_dir_option, to_json
 from pilot.core.errors import PilotError
 
 

@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from pilot.comm.channel import Channel, Gone
+from pilot.comm.rank_server import Server
 from pilot.comm.segment import announce
-from pilot.comm.serve import Server
 
 _TIMER_SLACK = Path("/proc/self/timerslack_ns")
 

@@ -8,9 +8,9 @@ Facts enter as events; :meth:`Coordinator.handle` notes them and answers with co
 for its solution (``Solve``); a newer question makes the older one stale. ``PlanReady`` sets each trainer's *target*
 nodes. In between, and where no plan comes, targets stay as they are: a slow or failing solver never strands a node.
 
-*The trainers.* What happens to one is noted by :mod:`pilot.core.noting`. Then it is led from where it stands to its
-target by :mod:`pilot.core.reconcile`, whose table says what follows from which facts. Losses do not wait for a plan:
-survivors regroup at once.
+*The trainers.* What happens to one is noted by :mod:`pilot.core.transitions`. Then it is led from where it stands to
+its target by :mod:`pilot.core.reconcile`, whose table says what follows from which facts. Losses do not wait for a
+plan: survivors regroup at once.
 
 =====================  ================================================================  =============
 event                  what is noted                                                     new problem
@@ -73,7 +73,6 @@ from pilot.core.events import (
 )
 from pilot.core.ids import NodeId, PlanId, TrainerId
 from pilot.core.measured import Measured
-from pilot.core.noting import TrainerEvent, note
 from pilot.core.objective import Objective, scaling_efficiency
 from pilot.core.pacing import Pace, pace
 from pilot.core.pool import NodeOrder, Pool, hostname_order
@@ -81,6 +80,7 @@ from pilot.core.problem import Plan, PlanStatus, Problem
 from pilot.core.reconcile import dissolve, dissolve_broken, reconcile
 from pilot.core.spec import TrainerSpec
 from pilot.core.trainer import Trainer
+from pilot.core.transitions import TrainerEvent, note
 
 
 @dataclass(frozen=True, slots=True)

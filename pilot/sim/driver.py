@@ -47,7 +47,7 @@ from pilot.core.ids import TrainerId
 from pilot.core.problem import Plan, Problem
 from pilot.sim.accounting import Account, Accounting
 from pilot.sim.records import Moment, Records
-from pilot.traces.events import Change
+from pilot.traces.changes import Change
 from pilot.traces.workload import Submission
 
 

@@ -24,7 +24,7 @@ from pilot.sim.accounting import Accounting
 from pilot.sim.driver import Completions, SimConfig, Simulation
 from pilot.sim.metrics import Summary, returns_on_rescale, summarize
 from pilot.sim.records import SolveRecord
-from pilot.traces.events import read_changes
+from pilot.traces.changes import read_changes
 from pilot.traces.fragments import Floats
 from pilot.traces.workload import Submission, read_curves, read_workload
 

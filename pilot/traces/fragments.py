@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pilot.core.ids import NodeId, natural_key
-from pilot.traces.events import Change
+from pilot.traces.changes import Change
 
 Floats = NDArray[np.float64]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pilot.core.errors import UserError
 from pilot.core.ids import NodeId
-from pilot.traces.events import Change
+from pilot.traces.changes import Change
 from pilot.traces.fragments import Fragment, changes_of
 
 HANDOVER_S = 60.0

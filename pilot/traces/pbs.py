@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pilot.core.ids import NodeId
-from pilot.traces.files import bad_input, number, read_lines
 from pilot.traces.jobs import HANDOVER_S, ImportedTrace, Job, idle_trace
+from pilot.traces.text_files import bad_input, number, read_lines
 
 STARTED, ENDED, RERUN = "S", "E", "R"
 _NODE = re.compile(r"([^/+]+)/[^+]*")

@@ -13,8 +13,8 @@ from typing import IO
 
 from pilot.core.errors import PilotError, UserError
 from pilot.core.ids import NodeId, natural_key
-from pilot.traces.events import HEADER, Change, format_change, stream_changes
-from pilot.traces.files import read_lines
+from pilot.traces.changes import HEADER, Change, format_change, stream_changes
+from pilot.traces.text_files import read_lines
 
 _ORIGIN = re.compile(r"# time_s 0 is (\S+)")
 

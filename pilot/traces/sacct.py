@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pilot.core.ids import NodeId
-from pilot.traces.files import bad_input, read_lines
 from pilot.traces.hostlist import expand
 from pilot.traces.jobs import HANDOVER_S, ImportedTrace, Job, idle_trace
+from pilot.traces.text_files import bad_input, read_lines
 
 COLUMNS = ("JobID", "Start", "End", "NodeList")
 _NO_TIME = ("Unknown", "None", "")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pilot.traces.events import Change
+from pilot.traces.changes import Change
 from pilot.traces.fragments import Floats, PoolSize, fragments_of, pool_size
 
 SHORT_S = 600.0

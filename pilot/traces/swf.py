@@ -14,8 +14,8 @@ from pathlib import Path
 
 from pilot.core.errors import UserError
 from pilot.core.ids import NodeId
-from pilot.traces.files import bad_input, number, read_lines
 from pilot.traces.jobs import HANDOVER_S, ImportedTrace, Job, idle_trace
+from pilot.traces.text_files import bad_input, number, read_lines
 
 FIELDS = 18
 SUBMIT, WAIT, RUN, ALLOCATED, REQUESTED = 1, 2, 3, 4, 7

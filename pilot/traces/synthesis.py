@@ -15,7 +15,7 @@ import numpy as np
 
 from pilot.core.errors import UserError
 from pilot.core.ids import NodeId, natural_key
-from pilot.traces.events import Change
+from pilot.traces.changes import Change
 from pilot.traces.fragments import Fragment, changes_of, fragments_of
 
 HOUR_S = 3600.0

@@ -12,7 +12,7 @@ from pilot.core.curve import Curve
 from pilot.core.errors import UserError
 from pilot.core.ids import TrainerId
 from pilot.core.spec import TrainerSpec
-from pilot.traces.files import bad_input, number, read_lines, read_records
+from pilot.traces.text_files import bad_input, number, read_lines, read_records
 
 PRIORITY = "priority"
 """The one column that may be missing: the factor of the objective ``priority``; 1 where nothing is said."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pilot.train.control import Words
-from pilot.train.regroup import Membership
+from pilot.train.membership import Membership
 from pilot.train.sampler import Share
+from pilot.train.step_words import Words
 from pilot.train.training import Training
 
 ALONE = Membership(generation=0, rank=0, size=1)

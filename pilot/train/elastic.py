@@ -1,8 +1,8 @@
 """A worker in its groups: joins generations, brings them to one state, switches, parks, pauses, and finishes.
 
 Everything happens at *safe points*, on the script's own thread: where a session enters a group, when the script comes
-for the batch after a step, and in meetings (:mod:`pilot.train.meetings`). The sockets are read there and where sums are
-waited for (a generation that forms can wait for the end of a step). Only checkpoints are written by another thread,
+for the batch after a step, and in meetings (:mod:`pilot.train.collectives`). The sockets are read there and where sums
+are waited for (a generation that forms can wait for the end of a step). Only checkpoints are written by another thread,
 from a copy.
 
 How a generation starts, on each of its ranks:
@@ -28,18 +28,18 @@ from pilot.comm.arena import Arena
 from pilot.comm.channel import Gone
 from pilot.comm.messages import AnyNote, Attach, Gather, Gathered, Quit, Spread
 from pilot.io import wire
-from pilot.train.control import Words
 from pilot.train.exchange import Exchange
-from pilot.train.link import Happening, Link, RankCame, RankGone, RankSaid
-from pilot.train.patience import Patience
+from pilot.train.membership import Membership, Regroup, Seat, agreed
 from pilot.train.periodic import Periodic
-from pilot.train.regroup import Membership, Regroup, Seat, agreed
 from pilot.train.release import Released, released
 from pilot.train.reporter import Metrics, Reporter
 from pilot.train.sampler import Share
 from pilot.train.saver import Saver
-from pilot.train.start import NOTHING, Holding, Spreading, who_spreads
+from pilot.train.sockets import Happening, Link, RankCame, RankGone, RankSaid
+from pilot.train.stall_timer import Patience
 from pilot.train.state import Packed, unpack
+from pilot.train.state_transfer import NOTHING, Holding, Spreading, who_spreads
+from pilot.train.step_words import Words
 from pilot.train.training import Training
 
 

@@ -13,8 +13,8 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from pilot.core.errors import UserError
-from pilot.train.meetings import Meetings
-from pilot.train.minutes import Sums, total
+from pilot.train.agreement_log import Sums, total
+from pilot.train.collectives import Meetings
 
 ROUND_BATCHES = 8
 """Of a rank, between two chances to rescale or to pause: a few seconds at most, and little against what they cost."""

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from pilot.comm.arena import Arena
-from pilot.comm.layout import Layout, lay_out
+from pilot.comm.arena_layout import Layout, lay_out
 from pilot.comm.narrow import KINDS
 from pilot.core.errors import UserError
-from pilot.train.control import FIELDS, Words
 from pilot.train.staging import staging
+from pilot.train.step_words import FIELDS, Words
 
 BUCKET_BYTES = 4 * 1024 * 1024
 _NARROW = {torch.bfloat16, torch.float16}
@@ -36,7 +36,7 @@ class Exchange:
     ----------
     parameters : those that are trained, in the model's order
     wire_dtype : as what float32 travels, see :mod:`pilot.comm.narrow`; None: as it is
-    bucket_bytes : see :func:`~pilot.comm.layout.lay_out`
+    bucket_bytes : see :func:`~pilot.comm.arena_layout.lay_out`
     """
 
     def __init__(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from pilot.train.control import Words
-from pilot.train.regroup import Membership
+from pilot.train.membership import Membership
 from pilot.train.reporter import Metrics
 from pilot.train.sampler import Share
+from pilot.train.step_words import Words
 
 
 class Group(Protocol):

@@ -9,10 +9,10 @@ from pilot.train.alone import Alone
 from pilot.train.elastic import Elastic
 from pilot.train.exchange import Exchange
 from pilot.train.group import Group
-from pilot.train.link import Link
-from pilot.train.patience import Patience
-from pilot.train.regroup import Seat
+from pilot.train.membership import Seat
 from pilot.train.saver import Saver
+from pilot.train.sockets import Link
+from pilot.train.stall_timer import Patience
 from pilot.train.training import Training
 
 

@@ -1,6 +1,6 @@
 """Periodic checkpoints: when one is due, and how the ranks of a group write it together.
 
-They agree without a message of their own, by two words that are summed with each step (:mod:`pilot.train.control`):
+They agree without a message of their own, by two words that are summed with each step (:mod:`pilot.train.step_words`):
 
 1. ``save``: this rank could begin a checkpoint after this step; the leader says so only when one is due. Where all say
    so, each copies its state after that same step, and its saver's thread writes its part from the copy.
@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import time
 
-from pilot.train.control import Words
-from pilot.train.regroup import Membership
+from pilot.train.membership import Membership
 from pilot.train.saver import Saver
+from pilot.train.step_words import Words
 from pilot.train.training import Training
 
 

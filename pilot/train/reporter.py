@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 
 from pilot.io.wire import GroupUp, Message, Report, WorkerFinished
-from pilot.train.ledger import Ledger, Row
-from pilot.train.meter import Meter
-from pilot.train.regroup import Membership
+from pilot.train.lineage import Ledger, Row
+from pilot.train.membership import Membership
 from pilot.train.sampler import Share
+from pilot.train.step_meter import Meter
 from pilot.train.training import Training
 
 PERIOD_S = 1.0
@@ -63,7 +63,7 @@ class Reporter:
             self._untold = Ledger()
 
     def rested(self, seconds: float) -> None:
-        """See :meth:`~pilot.train.meter.Meter.rested`."""
+        """See :meth:`~pilot.train.step_meter.Meter.rested`."""
         self._meter.rested(seconds)
 
     def finished(self, group: Membership, metrics: Metrics) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pilot.checkpoint.snapshot import Snapshots
 from pilot.core.errors import CheckpointError
 from pilot.io.wire import CheckpointDone
-from pilot.train.regroup import Membership
+from pilot.train.membership import Membership
 
 if TYPE_CHECKING:
     from pilot.checkpoint.store import Part

@@ -12,18 +12,18 @@ from torch import nn
 from torch.utils.data import Dataset, default_collate
 
 from pilot.core.errors import UserError
-from pilot.train import ending, rng
-from pilot.train.control import Words
+from pilot.train import rng, script_end
+from pilot.train.agreement_log import END_OF_EPOCH, STOP, Sums
+from pilot.train.collectives import Meetings
 from pilot.train.evaluation import Evaluation, Function
 from pilot.train.exchange import Exchange
 from pilot.train.joining import group_of
 from pilot.train.loader import Loader
 from pilot.train.lr import LearningRate
-from pilot.train.meetings import Meetings
-from pilot.train.minutes import END_OF_EPOCH, STOP, Sums
-from pilot.train.regroup import Membership, Seat
+from pilot.train.membership import Membership, Seat
 from pilot.train.release import Released
 from pilot.train.sampler import Batching, Share, mix
+from pilot.train.step_words import Words
 from pilot.train.stream import Stream
 from pilot.train.training import Scheduler, Training
 
@@ -151,7 +151,7 @@ class Session:
             try:
                 yield position.epoch
             except GeneratorExit:  # by break, or by an exception
-                ending.at_good_end(self._leave)
+                script_end.at_good_end(self._leave)
                 raise
             self._end_epoch({name: float(measure()) for name, measure in measures.items()})
         self._group.finish(self._current_metrics)

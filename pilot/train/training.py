@@ -13,9 +13,9 @@ from torch import nn
 
 from pilot.core.errors import UserError
 from pilot.train import rng
-from pilot.train.ledger import Ledger
+from pilot.train.agreement_log import END_OF_EPOCH, STOP, Entry, Minutes, Place, Sums
+from pilot.train.lineage import Ledger
 from pilot.train.lr import LearningRate
-from pilot.train.minutes import END_OF_EPOCH, STOP, Entry, Minutes, Place, Sums
 from pilot.train.sampler import Share
 from pilot.train.state import copied
 
@@ -51,8 +51,8 @@ class Training:
     """Model, optimizer, scheduler, loss scaler, position, ledger, what was agreed, learning-rate factor, and the
     script's own ``user`` dict.
 
-    ``in_meeting``: the script is in a meeting (:mod:`pilot.train.meetings`). ``effective_rate`` is the learning rate of
-    the last step, of the optimizer's first group.
+    ``in_meeting``: the script is in a meeting (:mod:`pilot.train.collectives`). ``effective_rate`` is the learning rate
+    of the last step, of the optimizer's first group.
     """
 
     def __init__(

@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pilot.agent import home
+from pilot.agent import workdir
 from pilot.cli.demo.leftovers import left_behind, segments
 from tests.chaos import network
 from tests.chaos.record import Record
@@ -38,7 +38,7 @@ def main() -> int:
             wrong = [f"{type(error).__name__}: {error}"]
         finally:
             pool.end()
-            home.sweep()
+            workdir.sweep()
         wrong += [f"left behind: {name}" for name in left_behind(pool.run_dir, before)]
         if wrong:
             print(f"its logs are kept in {record.keep(pool, arguments.seed, wrong)}")

@@ -15,8 +15,8 @@ from pilot.core.events import GroupFormed
 from pilot.core.ids import Generation, TrainerId
 from pilot.core.invariants import violations
 from pilot.io.journal import Contents, read
-from pilot.live.monitor import Monitor
-from pilot.live.settings import fresh_core
+from pilot.observation.monitor import Monitor
+from pilot.service.settings import fresh_core
 from tests.chaos.place import Place, place
 from tests.chaos.storm import Storm
 from tests.pools import TRAIN, Plain, Pool

@@ -11,8 +11,8 @@ import pytest
 
 from pilot.core.ids import TrainerId
 from pilot.io.journal import read, replay
-from pilot.live.monitor import Monitor
-from pilot.live.settings import fresh_core
+from pilot.observation.monitor import Monitor
+from pilot.service.settings import fresh_core
 from tests.pools import TRAIN, Pool
 
 EPOCH_SAMPLES = 1797

@@ -67,7 +67,7 @@ def test_a_fork_server_that_is_stopped_is_replaced(pool: Pool) -> None:
     pool.up()
     agent = pool.agent()
     pool.until("it has joined", lambda s: len(s["pool"]) == 1)
-    (server,) = [p for p in psutil.Process(agent.pid).children() if "pilot.agent.warm" in p.cmdline()]
+    (server,) = [p for p in psutil.Process(agent.pid).children() if "pilot.agent.fork_server" in p.cmdline()]
     server.send_signal(signal.SIGSTOP)
     name = pool.submit(MOODS, str(pool.folder))
     goes_on(pool, name, 1)

@@ -19,7 +19,7 @@ import psutil
 import zmq
 
 from pilot import __version__
-from pilot.agent.home import MARK
+from pilot.agent.workdir import MARK
 from pilot.io import connection, proc
 from pilot.io.wire import (
     Heard,

@@ -47,7 +47,15 @@ class Pool:
         self.file = self.run_dir / "connection.json"
         site = folder / "test.py"
         site.write_text(SITE.format(silent_s=silent_s, orphan_s=orphan_s, form_timeout_s=form_timeout_s))
-        self.command = [sys.executable, "-m", "pilot.live.main", "--run-dir", str(self.run_dir), "--site", str(site)]
+        self.command = [
+            sys.executable,
+            "-m",
+            "pilot.service.daemon",
+            "--run-dir",
+            str(self.run_dir),
+            "--site",
+            str(site),
+        ]
         self.options = ["--pilots", "0"]
         self.process: subprocess.Popen[str] | None = None
 

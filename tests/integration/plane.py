@@ -27,7 +27,7 @@ import psutil
 
 from launchers import hydra
 from pilot.io import wire
-from pilot.train.ending import script_ended
+from pilot.train.script_end import script_ended
 
 DEADLINE_S = 60.0
 _Message = TypeVar("_Message")

@@ -178,7 +178,9 @@ def test_a_stopped_process_is_killed_after_silent_s(
         assert "stopped (SIGSTOP)" in pilots.coordinator.expect(peer, GroupDown).reason
         pilots.form(2, [peer])
     else:
-        (worker,) = [p for p in peer.processes() if "pilot.agent.warm" in p.cmdline() and p.ppid() != peer.hello.pid]
+        (worker,) = [
+            p for p in peer.processes() if "pilot.agent.fork_server" in p.cmdline() and p.ppid() != peer.hello.pid
+        ]
         worker.suspend()
         down = pilots.coordinator.expect(peer, WorkerDown)
         assert down.cause == "died"

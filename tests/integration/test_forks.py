@@ -7,8 +7,8 @@ import os
 import venv
 from pathlib import Path
 
-from pilot.agent import home as homes
-from pilot.agent.forks import ForkServer
+from pilot.agent import workdir as homes
+from pilot.agent.fork_client import ForkServer
 
 LIMIT_S = 60.0
 

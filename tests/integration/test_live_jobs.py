@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pilot.live.keeper import pool_name
+from pilot.provisioning.keeper import pool_name
 from tests.integration.live_pool import Pool, pool, until
 
 

@@ -11,7 +11,7 @@ from pilot.core.commands import FormGroup
 from pilot.core.events import PoolChanged
 from pilot.io import wire
 from pilot.io.journal import read, replay
-from pilot.live.settings import fresh_core
+from pilot.service.settings import fresh_core
 from tests.integration.live_pool import Peer, Pool, form, pool, until, warm
 
 

@@ -15,7 +15,7 @@ from pilot.io import wire
 from pilot.io.client import request
 from pilot.io.connection import load
 from pilot.io.journal import read, replay
-from pilot.live.settings import fresh_core
+from pilot.service.settings import fresh_core
 from tests.integration.live_pool import DEADLINE_S, Peer, Pool, form, pool, until, warm
 
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from launchers import hydra
-from pilot.agent.home import remove_segments
+from pilot.agent.workdir import remove_segments
 from pilot.comm.segment import announce, segment_name
 from pilot.io import proc
 

@@ -250,5 +250,5 @@ def test_wrong_settings_are_one_clear_line(tmp_path: Path, options: list[str], s
 
 
 def test_an_unknown_site_is_one_clear_line(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pilot.live.main", "--run-dir", str(tmp_path / "r"), "--site", "atlantis"]
+    command = [sys.executable, "-m", "pilot.service.daemon", "--run-dir", str(tmp_path / "r"), "--site", "atlantis"]
     assert "unknown site 'atlantis'" in fails(command)

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from pilot.agent import home as homes
+from pilot.agent import workdir as homes
 from pilot.agent.vocabulary import Said, WorkerEnded
 from pilot.agent.workers import Workers
 from pilot.io import proc

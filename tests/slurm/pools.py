@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from pilot.cli.pool import ask
+from pilot.cli.asking import ask
 from tests.pools import TRAIN, Plain, Pool
 from tests.slurm.lab import Lab, wait_for
 

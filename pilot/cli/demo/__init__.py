@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from pilot.cli.pool import json_option, to_json
+from pilot.cli.asking import json_option, to_json
 
 
 @click.command("demo")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from pilot.agent import home
+from pilot.agent import workdir
 
 SETTLE_S = 10.0
 """The last guardian ends some moments after its agent; what is still there after this stays."""
@@ -26,7 +26,7 @@ def left_behind(root: Path, segments_before: set[str]) -> list[str]:
     """What the pool in ``root`` has left, after a while for the last processes to go; empty where all is well."""
     deadline = time.monotonic() + SETTLE_S
     while True:
-        left = [*_processes(root), *sorted(segments() - segments_before), *map(str, home.left_over())]
+        left = [*_processes(root), *sorted(segments() - segments_before), *map(str, workdir.left_over())]
         if not left or time.monotonic() > deadline:
             return left
         time.sleep(0.1)

@@ -15,11 +15,11 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from pilot.agent import home
+from pilot.agent import workdir
+from pilot.cli.asking import ask
 from pilot.cli.demo.leftovers import left_behind, segments
 from pilot.cli.demo.victims import Victim, kill_without_notice, preempt
 from pilot.cli.down import wait_until_gone
-from pilot.cli.pool import ask
 from pilot.cli.show import pool_table, trainer_table
 from pilot.cli.submit import launch
 from pilot.cli.up import coordinator_command, start
@@ -187,7 +187,7 @@ def _say(run: Run, text: str) -> None:
 def _drain(run: Run) -> None:
     ask(run.root, "down")
     wait_until_gone(run.root, LIMIT_S)
-    home.sweep()
+    workdir.sweep()
 
 
 @contextmanager

@@ -10,16 +10,16 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from pilot.cli.asking import to_json
 from pilot.cli.demo.play import TRAINERS, Run
-from pilot.cli.pool import to_json
 from pilot.cli.show import number
 from pilot.core.ids import TrainerId
 from pilot.core.ledger import Verdict
 from pilot.io.journal import read, replay
-from pilot.live.monitor import Monitor, SolveTimes
-from pilot.live.picture import draw
-from pilot.live.settings import fresh_core
-from pilot.live.timeline import Timeline, timeline
+from pilot.observation.monitor import Monitor, SolveTimes
+from pilot.observation.picture import draw
+from pilot.observation.timeline import Timeline, timeline
+from pilot.service.settings import fresh_core
 
 Plain = dict[str, Any]
 

@@ -11,7 +11,7 @@ import time
 
 import psutil
 
-from pilot.agent.stops import Stops
+from pilot.agent.stopped import Stops
 from pilot.io import proc
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from pilot.cli.down import errors_since
 
-BEFORE = "2026-11-20 14:00:00,001 ERROR pilot.live: of an earlier pool\n"
+BEFORE = "2026-11-20 14:00:00,001 ERROR pilot.service: of an earlier pool\n"
 SINCE = """\
-2026-11-20 14:46:42,815 INFO pilot.live.api: draining: pilot down
-2026-11-20 14:46:43,000 WARNING pilot.live.hub: ERROR is not its level
-2026-11-20 14:47:45,406 ERROR pilot.live: these jobs are still there; cancel them by hand: 17, 18
+2026-11-20 14:46:42,815 INFO pilot.service.api: draining: pilot down
+2026-11-20 14:46:43,000 WARNING pilot.service.service: ERROR is not its level
+2026-11-20 14:47:45,406 ERROR pilot.service: these jobs are still there; cancel them by hand: 17, 18
 Traceback (most recent call last):
 """
 

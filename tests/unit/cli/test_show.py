@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pilot.cli.pool import to_json
+from pilot.cli.asking import to_json
 from pilot.cli.show import console, status_view
 
 TRAINER: dict[str, Any] = {

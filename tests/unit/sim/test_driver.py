@@ -16,7 +16,7 @@ from pilot.core.spec import TrainerSpec
 from pilot.planners import dp
 from pilot.sim.accounting import Accounting
 from pilot.sim.driver import Completions, SimConfig, Simulation
-from pilot.traces.events import Change
+from pilot.traces.changes import Change
 from pilot.traces.synthesis import PUBLISHED, draw
 from pilot.traces.workload import Submission
 

@@ -14,7 +14,7 @@ from pilot.sim.accounting import Accounting
 from pilot.sim.driver import SimConfig, Simulation
 from pilot.sim.metrics import NODE_SECONDS, Meter, Summary, returns_on_rescale, summarize
 from pilot.sim.records import Kind, Records
-from pilot.traces.events import Change
+from pilot.traces.changes import Change
 from pilot.traces.workload import Submission
 
 SHUFFLENET = Curve.of(

@@ -8,7 +8,7 @@ import pytest
 
 from pilot.core.errors import UserError
 from pilot.core.ids import NodeId
-from pilot.traces.events import Change
+from pilot.traces.changes import Change
 from pilot.traces.hostlist import expand
 from pilot.traces.jobs import Job, idle_trace
 from pilot.traces.pbs import import_pbs

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pilot.core.ids import NodeId
-from pilot.traces.events import Change
+from pilot.traces.changes import Change
 from pilot.traces.fragments import Fragment, changes_of, fragments_of, pool_size
 from pilot.traces.statistics import change_chance, describe, distance, fragment_lengths, preemption_chance
 

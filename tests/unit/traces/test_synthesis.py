@@ -8,7 +8,7 @@ import pytest
 
 from pilot.core.errors import UserError
 from pilot.core.ids import NodeId
-from pilot.traces.events import Change, read_changes, write_changes
+from pilot.traces.changes import Change, read_changes, write_changes
 from pilot.traces.statistics import describe, distance, fragment_lengths
 from pilot.traces.synthesis import PUBLISHED, draw, resample
 

@@ -17,12 +17,12 @@ import numpy as np
 
 from pilot.comm.channel import Gone
 from pilot.train.alone import Alone
-from pilot.train.control import Words
 from pilot.train.exchange import Exchange
-from pilot.train.regroup import Membership
+from pilot.train.membership import Membership
 from pilot.train.sampler import Share
-from pilot.train.start import NOTHING, Holding, who_spreads
 from pilot.train.state import copied
+from pilot.train.state_transfer import NOTHING, Holding, who_spreads
+from pilot.train.step_words import Words
 from pilot.train.training import Training
 
 DEADLINE_S = 20.0

@@ -11,8 +11,8 @@ from torch.utils.data import TensorDataset
 
 import pilot.train
 from pilot.core.errors import UserError
+from pilot.train.collectives import Meetings
 from pilot.train.evaluation import Evaluation
-from pilot.train.meetings import Meetings
 from tests.unit.train.twin import Twin, together
 
 x = torch.linspace(-1, 1, 333, dtype=torch.float64).unsqueeze(1)

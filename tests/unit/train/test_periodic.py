@@ -13,11 +13,11 @@ from torch import nn
 
 from pilot.checkpoint import names, store
 from pilot.io.wire import CheckpointDone
-from pilot.train.control import FIELDS, Words
 from pilot.train.lr import LearningRate
+from pilot.train.membership import Membership
 from pilot.train.periodic import Periodic
-from pilot.train.regroup import Membership
 from pilot.train.saver import Saver
+from pilot.train.step_words import FIELDS, Words
 from pilot.train.training import Training
 
 DEADLINE_S = 30.0

@@ -12,10 +12,10 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import pilot.train
-from pilot.train.control import Words
 from pilot.train.exchange import Exchange
 from pilot.train.lr import LearningRate
 from pilot.train.sampler import Share
+from pilot.train.step_words import Words
 from pilot.train.training import Training
 
 WORDS = Words.of(0, False, 0.0)

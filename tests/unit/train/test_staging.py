@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from pilot.core.errors import UserError
-from pilot.train.control import Words
 from pilot.train.exchange import Exchange
+from pilot.train.step_words import Words
 
 WORDS = Words.of(0, False, 0.0)
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")

@@ -13,8 +13,8 @@ from torch.utils.data import TensorDataset
 
 import pilot.train
 from pilot.core.errors import UserError
+from pilot.train.agreement_log import END_OF_EPOCH
 from pilot.train.lr import LearningRate
-from pilot.train.minutes import END_OF_EPOCH
 from pilot.train.sampler import Share
 from pilot.train.state import Packed, unpack
 from pilot.train.training import Training

@@ -12,7 +12,7 @@ from torch import nn
 
 from pilot.train.alone import Alone
 from pilot.train.lr import LearningRate
-from pilot.train.regroup import Membership
+from pilot.train.membership import Membership
 from pilot.train.training import Training
 
 DEADLINE_S = 30.0

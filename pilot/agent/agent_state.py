@@ -1,0 +1,369 @@
+"""The agent's state machine: events in, effects out. Pure: no clock, no processes, no sockets.
+
+Theory of operation. The agent runs at most one worker per trainer, and per (trainer, generation) at most one mpiexec
+and one proxy. It does what the coordinator orders and tells what became of it; every order that has a completion gets
+one, also where what it is about is gone. What a worker says is passed on.
+
+    process                     ends                        what follows
+    worker                      status 0                    ``WorkerDown``; its rank processes end by themselves
+    worker                      otherwise                   ``WorkerDown``; its generations are killed
+    proxy, mpiexec              status 0                    nothing: its generation has ended, or mpiexec will tell
+    proxy, mpiexec              otherwise                   the generation is *over*: killed here, ``GroupDown``
+    any                         killed by us                nothing
+
+A generation that is over stays over: later orders and messages about it are dropped. Without coordinator for
+``orphan_s``, or with a notice and none, the agent goes through its :class:`Farewell`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from pilot.agent import diagnosis
+from pilot.agent.departure import Departure
+from pilot.agent.shutdown import Farewell
+from pilot.agent.vocabulary import (
+    CoordinatorLost,
+    Effect,
+    Event,
+    Exit,
+    GroupProcessEnded,
+    KillGeneration,
+    KillWorker,
+    Launch,
+    Note,
+    Noticed,
+    Ordered,
+    ProxiesNamed,
+    Role,
+    RunMpiexec,
+    RunProxy,
+    Said,
+    Send,
+    Stopped,
+    Tell,
+    Ticked,
+    Watch,
+    Watched,
+    WorkerEnded,
+)
+from pilot.core.events import Seen
+from pilot.io.wire import (
+    CheckpointDone,
+    GroupDown,
+    GroupUp,
+    Heard,
+    JoinGroup,
+    KillGroup,
+    LaunchWorker,
+    LeadGroup,
+    Leave,
+    Look,
+    Looked,
+    PartFromGroup,
+    Paused,
+    PauseMembers,
+    ProxyCommands,
+    Refused,
+    Remark,
+    Report,
+    SetInterval,
+    StopProcess,
+    ToAgent,
+    Waiting,
+    Welcome,
+    WorkerDown,
+    WorkerFinished,
+    WorkerUp,
+    WriteState,
+)
+
+STOP_LIMIT_S = 30.0
+"""A worker that is told to stop may do so long what its script does after training (save a file, say)."""
+
+FINALIZE_LIMIT_S = 10.0
+"""Rank processes may outlive their worker so long, to take leave of each other."""
+
+_NOBODY = "no worker of {} runs on this node"
+
+
+@dataclass(slots=True)
+class Worker:
+    """One worker. ``held``: it was in a group and may hold a state. ``stop_by_s``: until when it may end by itself.
+
+    ``look``: the order to look at it, while that goes on; ``waiting``: what it said meanwhile.
+    """
+
+    trainer: str
+    up: bool = False
+    held: bool = False
+    step: int = 0
+    stop_reason: str | None = None
+    stop_by_s: float = math.inf
+    stuck_reason: str | None = None
+    look: Look | None = None
+    waiting: Waiting | None = None
+
+
+@dataclass(slots=True)
+class AgentState:
+    """Everything that an agent knows."""
+
+    departure: Departure = field(default_factory=Departure)
+    workers: dict[str, Worker] = field(default_factory=dict)
+    groups: dict[tuple[str, int], set[Role]] = field(default_factory=dict)
+    farewell: Farewell | None = None
+    _leftover_since_s: dict[tuple[str, int], float] = field(default_factory=dict)
+    _over: set[tuple[str, int]] = field(default_factory=set)
+
+    def handle(self, now_s: float, event: Event) -> list[Effect]:
+        """Take one event; what is to be done, in this order."""
+        match event:
+            case Ordered(message):
+                return self._ordered(now_s, message)
+            case Said():
+                return self._said(event)
+            case WorkerEnded():
+                return self._worker_ended(event)
+            case GroupProcessEnded():
+                return self._group_process_ended(event)
+            case ProxiesNamed(trainer, generation, commands):
+                known = (trainer, generation) in self.groups
+                return [Send(ProxyCommands(trainer, generation, list(commands)))] if known else []
+            case Stopped():
+                return self._stopped(event)
+            case Watched():
+                return self._watched(event)
+            case Noticed(cause):
+                return self.departure.noticed(now_s, cause)
+            case CoordinatorLost():
+                self.departure.lost()
+                return []
+            case Ticked():
+                return self._ticked(now_s)
+            case _:
+                assert_never(event)
+
+    def inventory(self) -> list[tuple[str, int, int, bool]]:
+        """What ``Hello.workers`` says."""
+        return [(w.trainer, self._training(w.trainer), w.step, w.up) for w in self.workers.values()]
+
+    # --- orders -----------------------------------------------------------------------------------------------------
+
+    def _ordered(self, now_s: float, message: ToAgent) -> list[Effect]:
+        match message:
+            case Welcome():
+                return self.departure.welcomed(now_s, message)
+            case Heard(sent_s):
+                self.departure.heard(sent_s)
+                return []
+            case Refused(reason):
+                return [Exit(2, f"refused by the coordinator: {reason}")]
+            case Leave(reason):
+                return [Exit(0, reason)]
+            case LaunchWorker():
+                return self._launch(message)
+            case StopProcess():
+                return self._stop(now_s, message)
+            case LeadGroup():
+                return self._lead(message)
+            case JoinGroup():
+                return self._join(message)
+            case KillGroup():
+                return self._kill_group(message)
+            case PartFromGroup() | PauseMembers():
+                return self._pass_on(message)
+            case Look():
+                return self._look(message)
+            case SetInterval(trainer):
+                return [Tell(trainer, message)] if trainer in self.workers else []
+            case WriteState(trainer):
+                if trainer in self.workers:
+                    return [Tell(trainer, message)]
+                return [Send(CheckpointDone(trainer, 0, 0, asked=True, error=_NOBODY.format(trainer)))]
+            case _:
+                assert_never(message)
+
+    def _launch(self, message: LaunchWorker) -> list[Effect]:
+        worker = self.workers.get(message.trainer)
+        if worker is None:
+            self.workers[message.trainer] = Worker(message.trainer)
+            return [Note(f"{message.trainer}: starting {message.script}"), Launch(message)]
+        return [Send(WorkerUp(message.trainer, 0.0))] if worker.up else []
+
+    def _stop(self, now_s: float, message: StopProcess) -> list[Effect]:
+        trainer, worker = message.trainer, self.workers.get(message.trainer)
+        if worker is None:
+            return [Send(WorkerDown(trainer, "stopped", "it was not running"))]
+        worker.stop_reason = message.reason
+        worker.stop_by_s = now_s + (STOP_LIMIT_S if worker.up else 0.0)
+        note = Note(f"{trainer}: stopping: {message.reason}")
+        return [note, Tell(trainer, message) if worker.up else KillWorker(trainer)]
+
+    def _lead(self, message: LeadGroup) -> list[Effect]:
+        key = (message.trainer, message.generation)
+        if key in self._over:
+            return []
+        self.groups.setdefault(key, set()).add(Role.MPIEXEC)
+        return [RunMpiexec(message)]
+
+    def _join(self, message: JoinGroup) -> list[Effect]:
+        key = (message.trainer, message.generation)
+        if key in self._over:
+            return []
+        if message.trainer not in self.workers:
+            return self._give_up(key, _NOBODY.format(message.trainer))
+        self.workers[message.trainer].held = True
+        self.groups.setdefault(key, set()).add(Role.PROXY)
+        note = f"{message.trainer}: rank {message.rank} of {message.size} in generation {message.generation}"
+        return [Note(note), Tell(message.trainer, message), RunProxy(message)]
+
+    def _kill_group(self, message: KillGroup) -> list[Effect]:
+        key = (message.trainer, message.generation)
+        self._over.add(key)
+        self.groups.pop(key, None)
+        tell = [Tell(message.trainer, message)] if message.trainer in self.workers else []
+        return [KillGeneration(*key), *tell]
+
+    def _pass_on(self, message: PartFromGroup | PauseMembers) -> list[Effect]:
+        trainer = message.trainer
+        if trainer in self.workers:
+            return [Tell(trainer, message)]
+        return self._give_up((trainer, message.generation), _NOBODY.format(trainer))
+
+    # --- what workers say -------------------------------------------------------------------------------------------
+
+    def _said(self, event: Said) -> list[Effect]:
+        message, worker = event.message, self.workers.get(event.trainer)
+        if worker is None or getattr(message, "trainer", None) != event.trainer:
+            return [Note(f"{event.trainer}: a {type(message).__name__} that is not its own was dropped")]
+        match message:
+            case WorkerUp(_, warm_s):
+                worker.up = True
+                return [Note(f"{event.trainer}: warm after {warm_s:.1f} s"), Send(message)]
+            case GroupUp() | Report() | WorkerFinished():
+                worker.step = message.step
+                return [Send(message)]
+            case Paused():
+                worker.step = message.step
+                return [Send(message), *(self.farewell.paused(event.trainer) if self.farewell else [])]
+            case CheckpointDone():
+                ended = self.farewell.done(event.trainer) if self.farewell and message.asked else []
+                return [Send(message), *ended]
+            case GroupDown(_, generation, reason):
+                return self._give_up((event.trainer, generation), reason)
+            case Waiting():
+                worker.waiting = message
+                return [Send(message)]
+            case Remark():
+                return [Send(message)]
+            case _:
+                return [Note(f"{event.trainer}: a worker does not say {type(message).__name__}; dropped")]
+
+    # --- ends of processes ------------------------------------------------------------------------------------------
+
+    def _worker_ended(self, event: WorkerEnded) -> list[Effect]:
+        worker = self.workers.pop(event.trainer)
+        cause, detail = diagnosis.on_exit(event, worker.up, worker.stop_reason, worker.stuck_reason)
+        return [
+            Note(f"{event.trainer}: worker {cause.value}: {detail.splitlines()[-1] if detail else ''}"),
+            *([] if event.status == 0 else self._end_groups(event.trainer)),
+            Send(WorkerDown(event.trainer, cause.value, detail, event.log)),
+            *(self.farewell.done(event.trainer) if self.farewell else []),
+        ]
+
+    def _group_process_ended(self, event: GroupProcessEnded) -> list[Effect]:
+        key = (event.trainer, event.generation)
+        roles = self.groups.get(key)
+        if roles is None:
+            return []
+        roles.discard(event.role)
+        if event.status != 0:
+            return self._give_up(key, diagnosis.on_group(event))
+        if not roles:
+            del self.groups[key]
+        return []
+
+    def _stopped(self, event: Stopped) -> list[Effect]:
+        worker = self.workers.get(event.trainer)
+        if worker is None:
+            return []
+        reason = f"stopped (SIGSTOP) for {event.stopped_s:.0f} s"
+        if event.generation:
+            return self._give_up((event.trainer, event.generation), f"a rank process was {reason}")
+        worker.stuck_reason = f"{reason}, then killed"
+        return [KillWorker(event.trainer)]
+
+    # --- looks ------------------------------------------------------------------------------------------------------
+
+    def _look(self, message: Look) -> list[Effect]:
+        """Ask the worker itself, and watch it: one that is stuck cannot answer."""
+        worker = self.workers.get(message.trainer)
+        if worker is None:
+            return [Send(Looked(message.trainer, message.generation, Seen.UNKNOWN, _NOBODY.format(message.trainer)))]
+        worker.look, worker.waiting = message, None
+        return [Tell(message.trainer, message), Watch(message.trainer)]
+
+    def _watched(self, event: Watched) -> list[Effect]:
+        worker = self.workers.get(event.trainer)
+        if worker is None or worker.look is None:
+            return []
+        look, worker.look = worker.look, None
+        silent_s = self.departure.welcome.silent_s if self.departure.welcome is not None else math.inf
+        seen, detail = diagnosis.on_look(look, worker.waiting, event, silent_s)
+        looked = Send(Looked(look.trainer, look.generation, seen, detail))
+        if seen is not Seen.LOST:
+            return [looked]
+        worker.stuck_reason = f"the others waited for it and {detail}: killed"
+        return [looked, KillWorker(look.trainer)]
+
+    def _give_up(self, key: tuple[str, int], reason: str) -> list[Effect]:
+        """The generation cannot go on: end it here, and say so once."""
+        if key in self._over:
+            return []
+        self._over.add(key)
+        self.groups.pop(key, None)
+        trainer, generation = key
+        tell = [Tell(trainer, KillGroup(trainer, generation, reason))] if trainer in self.workers else []
+        note = Note(f"{trainer}: generation {generation} is over: {reason}")
+        return [note, KillGeneration(trainer, generation), *tell, Send(GroupDown(trainer, generation, reason))]
+
+    def _end_groups(self, trainer: str) -> list[Effect]:
+        """Silently: the end of the worker says it all."""
+        keys = [key for key in self.groups if key[0] == trainer]
+        for key in keys:
+            self._over.add(key)
+            del self.groups[key]
+        return [KillGeneration(*key) for key in keys]
+
+    # --- time -------------------------------------------------------------------------------------------------------
+
+    def _ticked(self, now_s: float) -> list[Effect]:
+        if end := self.departure.ticked(now_s):
+            return end
+        if self.farewell is not None:
+            return self.farewell.tick(now_s)
+        if (orphaned := self.departure.orphaned(now_s)) is not None:
+            holders = {w.trainer: self._training(w.trainer) for w in self.workers.values() if w.held}
+            self.farewell = Farewell(orphaned.reason, holders, orphaned.pause_s, orphaned.end_s)
+            return self.farewell.begin()
+        return self._overdue(now_s)
+
+    def _overdue(self, now_s: float) -> list[Effect]:
+        """Kill what should have ended by itself by now."""
+        late = [worker for worker in self.workers.values() if now_s >= worker.stop_by_s]
+        for worker in late:
+            worker.stop_by_s = math.inf
+        leftover = [key for key in self.groups if key[0] not in self.workers]
+        self._leftover_since_s = {key: self._leftover_since_s.get(key, now_s) for key in leftover}
+        overdue = [key for key in leftover if now_s - self._leftover_since_s[key] >= FINALIZE_LIMIT_S]
+        for key in overdue:
+            self._over.add(key)
+            del self.groups[key]
+        return [*(KillWorker(worker.trainer) for worker in late), *(KillGeneration(*key) for key in overdue)]
+
+    def _training(self, trainer: str) -> int:
+        """The generation in which the worker trains: the oldest one that lives (a younger one waits for its switch)."""
+        return min((number for name, number in self.groups if name == trainer), default=0)

@@ -1,0 +1,102 @@
+"""The agent's end of a fork server: start it, hand it jobs, hear what became of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pilot
+from pilot.agent import fork_server
+from pilot.agent.workdir import MARK, Home
+
+Report = Callable[[str, list[object]], None]
+"""Called with a report's kind and its fields: those of :mod:`pilot.agent.fork_server`, then ``gone`` and a status."""
+
+
+class ForkServer:
+    """One interpreter with torch imported. Construct it in a running event loop."""
+
+    def __init__(self, home: Home, python: str, report: Report) -> None:
+        self.python = python
+        self._report = report
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [python, "-P", "-m", "pilot.agent.fork_server", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                env=_environment(home, python),
+                start_new_session=True,
+            )
+        self._channel.setblocking(False)
+        asyncio.get_running_loop().add_reader(self._channel, self._readable)
+
+    @property
+    def pid(self) -> int:
+        """Of the fork server itself."""
+        return self._process.pid
+
+    def launch(self, packet: bytes, descriptors: Sequence[int]) -> None:
+        """Fork a worker for the job in ``packet``; the descriptors are the worker's control socket and its log.
+
+        Where the fork server has just ended, ``gone`` tells.
+        """
+        with suppress(BrokenPipeError):
+            socket.send_fds(self._channel, [packet], descriptors)
+
+    def kill(self) -> None:
+        """Kill it; ``gone`` follows."""
+        self._process.kill()
+
+    def close(self) -> None:
+        """Kill it; the workers that it forked live on."""
+        self._hang_up()
+        self._process.kill()
+        self._process.wait()
+
+    def _hang_up(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._channel)
+        self._channel.close()
+
+    def _readable(self) -> None:
+        while True:
+            try:
+                packet = self._channel.recv(fork_server.MAX_PACKET_BYTES)
+            except BlockingIOError:
+                return
+            except ConnectionResetError:
+                continue  # it ended without reading all of ours: said once, and before what it sent
+            if not packet:
+                self._hang_up()
+                self._report("gone", [self._process.wait()])
+                return
+            kind, *fields = json.loads(packet)
+            self._report(kind, fields)
+
+
+def _environment(home: Home, python: str) -> dict[str, str]:
+    """One thread while it imports. Another interpreter than the agent's finds this package, and no other, by a link."""
+    name, _, value = home.mark.partition("=")
+    assert name == MARK
+    ours = {name: value, "TMPDIR": str(home.temporary)}
+    environment = dict(os.environ) | dict.fromkeys(fork_server.THREAD_VARIABLES, "1") | ours
+    if python != sys.executable:
+        paths = [str(_package_link(home)), *filter(None, [environment.get("PYTHONPATH")])]
+        environment["PYTHONPATH"] = os.pathsep.join(paths)
+    return environment
+
+
+def _package_link(home: Home) -> Path:
+    folder = home.path / "packages"
+    folder.mkdir(exist_ok=True)
+    link = folder / "pilot"
+    if not link.is_symlink():
+        link.symlink_to(Path(pilot.__file__).parent)
+    return folder

@@ -1,0 +1,201 @@
+"""The fork server: imports torch once, then forks the warm training processes that the agent asks for.
+
+It is exec'ed by the agent, one per interpreter: ``python -m pilot.agent.fork_server DESCRIPTOR`` with one end of a
+SEQPACKET socket pair. A process that once ran a multi-threaded torch operation must not be forked (the child's first
+operation hangs), so this one imports and does nothing else: one thread, no ZeroMQ, no asyncio, no CUDA call.
+
+Packets to it: a :class:`Job` as JSON, with two descriptors (the worker's control socket, its log). Packets from it, as
+JSON: ``["ready", seconds, threads]`` or ``["failed", why]`` once, then for each job ``["forked", life, pid]`` and
+``["exited", life, status]`` (as of ``os.waitstatus_to_exitcode``).
+"""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import faulthandler
+import gc
+import importlib
+import json
+import multiprocessing.process
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import types
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from pilot.io.prctl import die_with_parent
+
+MAX_PACKET_BYTES = 128 * 1024
+PRELOAD = ("numpy", "torch", "torch.utils.data", "pilot.train")
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+_IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""A batch system's notice may go to all processes of a job. The agent acts on it; workers train on until told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A training process to start. ``life`` names it; ``threads`` is how many torch may use; paths as on this node."""
+
+    life: int
+    script: str
+    arguments: list[str]
+    cwd: str
+    environment: dict[str, str]
+    threads: int
+
+
+def encode(job: Job) -> bytes:
+    """The job as one packet; ValueError where it is too large for one."""
+    packet = json.dumps(dataclasses.asdict(job)).encode()
+    if len(packet) > MAX_PACKET_BYTES:
+        raise ValueError(f"arguments and environment take {len(packet)} bytes; at most {MAX_PACKET_BYTES} fit")
+    return packet
+
+
+def main(descriptor: int) -> None:
+    """Serve until the agent is gone. In a worker, ``serve`` returns its job, which then runs to the process's end."""
+    die_with_parent(os.getppid())
+    for notice in _IGNORED:
+        signal.signal(notice, _ignore)
+    channel = socket.socket(fileno=descriptor)
+    channel.set_inheritable(False)
+    preload(channel)
+    job = serve(channel)
+    if job is not None:
+        run(job)
+
+
+def preload(channel: socket.socket) -> None:
+    """Import what every worker needs, and say how it went."""
+    started_s = time.monotonic()
+    try:
+        for name in PRELOAD:
+            importlib.import_module(name)
+    except Exception as error:
+        _send(channel, "failed", f"{type(error).__name__}: {error}")
+        sys.exit(1)
+    gc.collect()
+    gc.freeze()
+    _send(channel, "ready", time.monotonic() - started_s, len(list(Path("/proc/self/task").iterdir())))
+
+
+def serve(channel: socket.socket) -> Job | None:
+    """Fork on request and report exits. Returns None when the agent is gone, and the job in a forked worker."""
+    awake, alarm = socket.socketpair()
+    alarm.setblocking(False)
+    signal.signal(signal.SIGCHLD, _ignore)
+    signal.set_wakeup_fd(alarm.fileno())
+    lives: dict[int, int] = {}
+    while True:
+        ready, _, _ = select.select([channel, awake], [], [])
+        if awake in ready:
+            awake.recv(4096)
+            _report_exits(channel, lives)
+        if channel in ready:
+            packet, descriptors, _, _ = socket.recv_fds(channel, MAX_PACKET_BYTES, 2)
+            if not packet:
+                return None
+            job = Job(**json.loads(packet))
+            pid = os.fork()
+            if pid == 0:
+                for ours in (channel, awake, alarm):
+                    ours.close()
+                become_worker(job, descriptors)
+                return job
+            lives[pid] = job.life
+            for descriptor in descriptors:
+                os.close(descriptor)
+            _send(channel, "forked", job.life, pid)
+
+
+def become_worker(job: Job, descriptors: Sequence[int]) -> None:
+    """In the forked process: own session, own log, own environment, and signals as a training process wants them."""
+    control, log = descriptors
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.register_at_fork(after_in_child=_default_signals)
+    os.setsid()
+    os.dup2(log, sys.stdout.fileno())
+    os.dup2(log, sys.stderr.fileno())
+    os.close(log)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    faulthandler.enable()
+    os.set_inheritable(control, False)
+    os.environ.update(job.environment, PILOT_CONTROL_FD=str(control))
+    for name in THREAD_VARIABLES:
+        os.environ[name] = job.environment.get(name, str(job.threads))
+
+
+def run(job: Job) -> None:
+    """Run the script as ``python script`` would: same ``sys.argv``, ``sys.path[0]``, ``__main__`` and exit status."""
+    os.chdir(job.cwd)
+    script = str(Path(job.cwd, job.script))
+    sys.argv = [job.script, *job.arguments]
+    sys.path.insert(0, str(Path(script).resolve().parent))
+    multiprocessing.process.ORIGINAL_DIR = job.cwd  # type: ignore[attr-defined]  # where spawned DataLoader workers go
+    main_module = types.ModuleType("__main__")
+    main_module.__dict__.update(__file__=script, __builtins__=builtins)
+    sys.modules["__main__"] = main_module
+    _fresh_randomness_and_threads(job)
+    from pilot.train.script_end import script_ended
+
+    try:
+        exec(compile(Path(script).read_bytes(), script, "exec"), main_module.__dict__)
+        script_ended()
+    except SystemExit as leaving:
+        script_ended(leaving)
+        raise
+    except BaseException as error:
+        _show(error)
+
+
+def _show(error: BaseException) -> NoReturn:
+    """Print the traceback from the script's frame on, and end as the interpreter would."""
+    traceback = error.__traceback__.tb_next if error.__traceback__ else None
+    sys.excepthook(type(error), error.with_traceback(traceback), traceback)
+    sys.exit(1)
+
+
+def _fresh_randomness_and_threads(job: Job) -> None:
+    """What a forked process shares with its siblings and a fresh one would not, and what only torch itself can set."""
+    import numpy
+    import torch
+
+    numpy.random.seed()
+    torch.set_num_threads(int(os.environ[THREAD_VARIABLES[0]].split(",")[0] or job.threads))
+
+
+def _default_signals() -> None:
+    """Processes that a worker forks (DataLoader's, a Pool's) are ended by signals, as ever."""
+    for notice in _IGNORED:
+        if signal.getsignal(notice) is _ignore:
+            signal.signal(notice, signal.SIG_DFL)
+
+
+def _report_exits(channel: socket.socket, lives: dict[int, int]) -> None:
+    while lives:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            return
+        if pid in lives:
+            _send(channel, "exited", lives.pop(pid), os.waitstatus_to_exitcode(status))
+
+
+def _send(channel: socket.socket, *report: object) -> None:
+    channel.send(json.dumps(report).encode())
+
+
+def _ignore(*_: object) -> None:
+    """A handler, not SIG_IGN: exec'ed processes get the default back."""
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

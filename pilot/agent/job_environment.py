@@ -1,0 +1,59 @@
+"""What a pilot knows of itself before it asks anybody: its batch job, its host, its address."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pilot.core.errors import UserError
+
+_JOB_VARIABLES = ("PILOT_JOB", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
+_WALLTIME_VARIABLES = ("PILOT_WALLTIME_END", "SLURM_JOB_END_TIME")
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """The batch job of this pilot; "" and 0 where it is in none. ``walltime_end_s`` is Unix time.
+
+    ``restart`` tells this life of a requeued job from earlier ones: Slurm counts them; LSF says only that there were
+    some (``LSB_RESTART=Y``, LSF 10.1 reference); PBS tells a job nothing.
+    """
+
+    job: str
+    restart: int
+    host: str
+    walltime_end_s: float | None
+
+
+def job_facts(environment: Mapping[str, str], walltime_end_s: float | None = None) -> JobFacts:
+    """What the batch system and ``launchers/`` tell in the environment; ``walltime_end_s`` overrides them."""
+    job = next((environment[name] for name in _JOB_VARIABLES if environment.get(name)), "")
+    host = environment.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
+    end_s = walltime_end_s if walltime_end_s is not None else _first_time(environment)
+    return JobFacts(job, _restart(environment), host, end_s)
+
+
+def threads(ranks: int) -> int:
+    """How many threads each of a worker's ``ranks`` processes may use: what the job's environment says, else its share
+    of the cores that this pilot may use.
+    """
+    told = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    return int(told) if told.isdecimal() and int(told) > 0 else max(1, len(os.sched_getaffinity(0)) // ranks)
+
+
+def _restart(environment: Mapping[str, str]) -> int:
+    count = environment.get("SLURM_RESTART_COUNT", "")
+    return int(count) if count.isdecimal() else int(environment.get("LSB_RESTART") == "Y")
+
+
+def _first_time(environment: Mapping[str, str]) -> float | None:
+    for name in _WALLTIME_VARIABLES:
+        text = environment.get(name)
+        if text:
+            try:
+                return float(text)
+            except ValueError:
+                raise UserError(f"{name} is {text!r}; it must be a Unix time in seconds") from None
+    return None

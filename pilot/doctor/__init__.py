@@ -1,0 +1,1 @@
+"""``pilot doctor``: checks of a host and a site, each of which really does what will be done later."""

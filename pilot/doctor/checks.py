@@ -1,0 +1,34 @@
+"""``pilot doctor``: checks on this host what goes wrong in practice. Each check really does what will be done later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from pilot.core.errors import PilotError
+from pilot.doctor import host_checks, site_checks, storage_checks
+from pilot.doctor.finding import Finding, fail
+from pilot.io.site import Site
+
+Check = Callable[[Site, Path], Iterable[Finding]]
+"""Findings about a site and the run directory of its pool, which need not exist."""
+
+CHECKS: dict[str, Check] = {
+    "MPI": host_checks.mpi,
+    "solvers": host_checks.solvers,
+    "task limits": host_checks.tasks,
+    "open files": host_checks.open_files,
+    "run directory": storage_checks.storage,
+    "clock": storage_checks.clock,
+    "network": site_checks.network,
+    "scheduler": site_checks.scheduler,
+}
+
+
+def examine(site: Site, run_dir: Path) -> Iterator[Finding]:
+    """All findings, one check after the other. A check that cannot be made is a finding too."""
+    for name, check in CHECKS.items():
+        try:
+            yield from check(site, run_dir)
+        except PilotError as error:
+            yield fail(name, str(error), "mend this first: the rest of this check was not made")

@@ -1,0 +1,121 @@
+"""What the file system of the run directory (and of the site's checkpoint directory) must do."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from pilot.checkpoint import probe
+from pilot.core.errors import CheckpointError, SubmitError
+from pilot.doctor.finding import Finding, fail, ok, warn
+from pilot.io.site import Site
+from pilot.provisioning.scheduler import run_command
+
+CHECK = "run directory"
+SPACE_FEW_BYTES, SPACE_TOO_FEW_BYTES = 5_000_000_000, 200_000_000
+FILES_FEW = 1000
+ALLOCATED_BYTES = 64 * 1024 * 1024
+SLOW_WRITE_S = 2.0
+SKEW_S = 1.0
+COMMAND_LIMIT_S = 20.0
+
+
+def storage(site: Site, run_dir: Path) -> Iterator[Finding]:
+    """Locks, checkpoints, free space and quota, where the run directory and the checkpoints are."""
+    places = {run_dir: "run directory"}
+    if site.checkpoint_dir is not None:
+        places.setdefault(Path(site.checkpoint_dir), "checkpoint directory")
+    for place, check in places.items():
+        folder = existing(place)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            yield fail(
+                check, f"nothing can be written in {folder}", "choose another directory (--run-dir, checkpoint_dir)"
+            )
+            continue
+        yield from _locks(check, folder)
+        yield from _checkpoints(check, folder)
+        yield from _space(check, folder)
+
+
+def existing(path: Path) -> Path:
+    """``path``, or the nearest directory above it that is there."""
+    return next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
+
+
+def _locks(check: str, folder: Path) -> Iterator[Finding]:
+    """``flock``, by which a run directory has one owner, and HDF5's locking, which only readers of others need."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        remedy = "choose a run directory on another file system: two coordinators could own this one"
+        yield fail(check, f"flock in {folder}: {error.strerror}", remedy)
+    if problem := probe.locking_problem(folder):
+        remedy = "pilot does not need it; set HDF5_USE_FILE_LOCKING=FALSE for your own readers"
+        yield warn(check, f"HDF5 cannot lock files in {folder}: {problem}", remedy)
+    else:
+        yield ok(check, f"HDF5 can lock files in {folder}")
+
+
+def _checkpoints(check: str, folder: Path) -> Iterator[Finding]:
+    try:
+        seconds = probe.write_seconds(folder)
+    except CheckpointError as error:
+        yield fail(check, str(error), "choose another directory (--run-dir, checkpoint_dir)")
+        return
+    seen = f"a checkpoint of 1 MB was published in {folder} in {seconds:.3f} s and verified"
+    if seconds > SLOW_WRITE_S:
+        yield warn(check, seen, "that is slow: put checkpoints on a parallel file system (checkpoint_dir)")
+    else:
+        yield ok(check, seen)
+
+
+def _space(check: str, folder: Path) -> Iterator[Finding]:
+    free = shutil.disk_usage(folder).free
+    seen = f"{free / 1e9:.1f} GB free in {folder}"
+    remedy = "free some, or choose another directory: every checkpoint needs the size of model and optimizer"
+    grade = fail if free < SPACE_TOO_FEW_BYTES else warn
+    yield ok(check, seen) if free >= SPACE_FEW_BYTES else grade(check, seen, remedy)
+    counts = os.statvfs(folder)
+    if counts.f_files and counts.f_favail < FILES_FEW:
+        yield warn(check, f"room for {counts.f_favail} more files in {folder}", "remove some files")
+    yield from _quota(check, folder)
+
+
+def _quota(check: str, folder: Path) -> Iterator[Finding]:
+    """Tries to get some space, which no quota of any file system can hide from; and asks ``quota``, where it is."""
+    remedy = "free some space, or ask for more quota"
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            os.posix_fallocate(file.fileno(), 0, ALLOCATED_BYTES)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            yield fail(check, f"64 MB cannot be had in {folder}: {error.strerror}", remedy)
+    if shutil.which("quota") is not None:
+        try:
+            said = run_command(["quota", "-q"], COMMAND_LIMIT_S).strip()
+        except SubmitError as error:
+            said = str(error)
+        if said:
+            yield warn(check, f"quota says: {' '.join(said.split())}", remedy)
+
+
+def clock(_site: Site, run_dir: Path) -> Iterator[Finding]:
+    """This host's clock against the time stamps of the run directory's file system (a server's clock, on many)."""
+    with tempfile.NamedTemporaryFile(dir=existing(run_dir)) as file:
+        before_s = time.time()
+        file.write(b"1")
+        file.flush()
+        stamped_s = os.fstat(file.fileno()).st_mtime
+        skew_s = max(before_s - stamped_s, stamped_s - time.time(), 0.0)
+    seen = f"this host and the file system of {existing(run_dir)} differ by {skew_s:.2f} s"
+    if skew_s <= SKEW_S:
+        yield ok("clock", seen)
+    else:
+        yield warn("clock", seen, "tell the admins (NTP): wall times and logs of different nodes will not fit together")

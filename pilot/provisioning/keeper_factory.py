@@ -1,0 +1,52 @@
+"""Puts a keeper together for a site: the provider that submits, the queue that is asked, the agent's command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from launchers.steps import agent_command
+from pilot.core.errors import SiteError
+from pilot.io.site import Site
+from pilot.io.site_files import SiteFile
+from pilot.provisioning.keeper import Keeper, KeeperEvent, pool_name
+from pilot.provisioning.provider import PilotProvider
+from pilot.provisioning.scheduler import Queue
+from pilot.provisioning.scheduler_local import LocalQueue
+from pilot.provisioning.scheduler_lsf import LsfQueue
+from pilot.provisioning.scheduler_pbs import PbsQueue
+from pilot.provisioning.scheduler_slurm import SlurmQueue
+
+
+def make_keeper(
+    site_file: SiteFile,
+    script_dir: Path,
+    connection: Path,
+    report: Callable[[KeeperEvent], None],
+    *,
+    command: str | None = None,
+) -> Keeper:
+    """A keeper of the pool whose agents read ``connection``; the scripts and output of its jobs go to ``script_dir``.
+
+    ``command`` is what the jobs run instead of the agent. Nothing is submitted before :meth:`Keeper.want`.
+    """
+    site = site_file.site
+    if site.retired:
+        raise SiteError(f"site {site.name} is kept for replays only: {site.retired}")
+    provider = PilotProvider(site_file, script_dir)
+    name = pool_name(connection.parent)
+    agent = command or agent_command(site, str(connection))
+    return Keeper(site, provider, make_queue(site, name, provider), command=agent, name=name, report=report)
+
+
+def make_queue(site: Site, name: str, provider: PilotProvider) -> Queue:
+    """What is asked about the jobs of pool ``name`` on ``site``."""
+    match site.scheduler:
+        case "local":
+            return LocalQueue(name, provider.output_of)
+        case "slurm":
+            return SlurmQueue(site, name)
+        case "pbspro":
+            return PbsQueue(site, name)
+        case "lsf":
+            return LsfQueue(site, name)

@@ -1,0 +1,196 @@
+"""From a site to a Parsl provider: submit, cancel, and the exact script. The only file that imports Parsl.
+
+What became of a job is not asked of Parsl (its terminal states mislead): see :mod:`pilot.provisioning.scheduler`.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from parsl.launchers.base import Launcher
+from parsl.providers import LocalProvider, LSFProvider, PBSProProvider, SlurmProvider
+
+from launchers.steps import directives, preamble, step
+from pilot.core.errors import SiteError, SubmitError
+from pilot.io.site import Site, walltime_seconds, walltime_text
+from pilot.io.site_files import SiteFile
+
+
+class StepLauncher(Launcher):  # type: ignore[misc]  # Parsl has no types
+    """Parsl's launcher interface over :func:`launchers.steps.step`."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(debug=False)
+        self.site = site
+
+    def __call__(self, command: str, tasks_per_node: int, nodes_per_block: int, script_dir: str = "") -> str:  # noqa: ARG002
+        """One agent per node, whatever Parsl's counts."""
+        return step(self.site, command)
+
+
+def make_provider(site: Site, walltime: str | None = None) -> Any:
+    """Parsl's provider for ``site``, for jobs of ``walltime`` (default: the site's)."""
+    walltime = walltime or site.walltime
+    common = {
+        "nodes_per_block": site.nodes_per_pilot,
+        "worker_init": preamble(site, walltime_seconds(walltime)),
+        "launcher": StepLauncher(site),
+        "cmd_timeout": int(site.command_timeout_s),
+    }
+    batch = common | {"walltime": walltime, "scheduler_options": "\n".join(directives(site))}
+    match site.scheduler:
+        case "local":
+            return LocalProvider(**common)
+        case "slurm":
+            own = {"partition": site.partition, "account": site.account, "qos": site.qos}
+            return SlurmProvider(**batch, **own, cores_per_node=site.cores_per_node, exclusive=site.exclusive)
+        case "pbspro":
+            own = {"queue": site.queue, "account": site.account, "select_options": site.select_options}
+            return PBSProProvider(**batch, **own, cpus_per_node=site.cores_per_node or 1)
+        case "lsf":
+            # Only what comes in by redirection is sure to be read for #BSUB lines.
+            return LSFProvider(**batch, queue=site.queue, project=site.account, bsub_redirection=True)
+
+
+class PilotProvider:
+    """Submits and cancels pilots of one site. Its calls block: run them in a thread.
+
+    Parameters
+    ----------
+    site_file : the site, and its ``provider`` hook if it has one
+    script_dir : where Parsl's scripts and the jobs' output go
+    """
+
+    def __init__(self, site_file: SiteFile, script_dir: Path) -> None:
+        self.site = site_file.site
+        self._hook = site_file.provider
+        self._script_dir = script_dir
+        self._by_walltime: dict[str, Any] = {}
+        self._outputs: dict[str, Path | None] = {}
+
+    def submit(self, command: str, job_name: str, walltime_s: float | None = None) -> str:
+        """Submit one pilot job that runs ``command`` on each of its nodes; the job's id.
+
+        Raises
+        ------
+        SubmitError
+            The scheduler did not take it, or did not answer; its own words are in the message.
+        """
+        provider = self._provider(walltime_s)
+        with _parsl_errors() as said:
+            try:
+                job = provider.submit(command, 1, job_name)
+            except Exception as error:  # Parsl hands on whatever happens in its commands
+                raise SubmitError(_submit_message(error), transient=True) from None
+        if job is None:
+            raise SubmitError(
+                f"submission failed: {_last_line(said) or 'the scheduler gave no job id'}", transient=True
+            )
+        self._outputs[job] = _output(provider.resources.get(job, {}))
+        return str(job)
+
+    def output_of(self, job: str) -> Path | None:
+        """The file of the job's standard error; None where it is not known."""
+        return self._outputs.get(job)
+
+    def cancel(self, jobs: Sequence[str]) -> list[str]:
+        """Cancel ``jobs``, also those that an earlier coordinator submitted; those that the scheduler agreed to.
+
+        Raises
+        ------
+        SubmitError
+            It did not answer.
+        """
+        provider = self._provider(None)
+        # One by one: for a list, the schedulers' commands fail as a whole where one job is already over.
+        return [job for job in jobs if self._cancel(provider, job)]
+
+    def _cancel(self, provider: Any, job: str) -> bool:
+        provider.resources.setdefault(job, {"job_id": job, "remote_pid": job})
+        try:
+            return bool(provider.cancel([job])[0])
+        except Exception as error:
+            raise SubmitError(f"cancelling {job} failed: {error}", transient=True) from None
+
+    def script(self, command: str, job_name: str, walltime_s: float | None = None) -> str:
+        """The script that :meth:`submit` would hand to the scheduler, exactly, without submitting."""
+        with tempfile.TemporaryDirectory() as folder:
+            provider = self._make(self._walltime(walltime_s))
+            provider.script_dir = folder
+            write = provider._write_submit_script
+
+            def write_and_stop(*arguments: Any) -> None:
+                write(*arguments)
+                raise _Written(Path(arguments[1]).read_text())
+
+            provider._write_submit_script = write_and_stop
+            try:
+                provider.submit(command, 1, job_name)
+            except _Written as written:
+                return str(written).replace(folder, str(self._script_dir))
+        raise SiteError(f"site {self.site.name}: its own provider does not show its script")
+
+    def _provider(self, walltime_s: float | None) -> Any:
+        walltime = self._walltime(walltime_s)
+        if walltime not in self._by_walltime:
+            self._by_walltime[walltime] = self._make(walltime)
+        return self._by_walltime[walltime]
+
+    def _walltime(self, walltime_s: float | None) -> str:
+        return self.site.walltime if walltime_s is None else walltime_text(walltime_s)
+
+    def _make(self, walltime: str) -> Any:
+        site = self.site.replace(walltime=walltime, walltime_min=None)
+        provider = self._hook(site) if self._hook else make_provider(site)
+        provider.script_dir = str(self._script_dir)
+        return provider
+
+
+class _Written(Exception):
+    """Not an error: it stops Parsl before it submits, and carries the script."""
+
+
+def _submit_message(error: Exception) -> str:
+    """The scheduler's own words where Parsl kept them."""
+    said = _last_line([str(getattr(error, "stderr", "") or "")])
+    return f"submission failed: {said or error}"
+
+
+def _last_line(said: Sequence[str]) -> str:
+    """The last line of the last thing said; Parsl puts ``STDERR:`` before a command's."""
+    lines = said[-1].rpartition("STDERR:")[2].strip().splitlines() if said else []
+    return lines[-1] if lines else ""
+
+
+def _output(resource: dict[str, Any]) -> Path | None:
+    if script := resource.get("script_path"):
+        return Path(f"{script}.err")
+    path = resource.get("job_stderr_path")
+    return Path(path) if path else None
+
+
+class _Collector(logging.Handler):
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__(logging.ERROR)
+        self._lines = lines
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._lines.append(record.getMessage())
+
+
+@contextmanager
+def _parsl_errors() -> Iterator[list[str]]:
+    """What Parsl logs as errors meanwhile: of a failed ``bsub`` it tells nothing else."""
+    lines: list[str] = []
+    handler = _Collector(lines)
+    logger = logging.getLogger("parsl.providers")
+    logger.addHandler(handler)
+    try:
+        yield lines
+    finally:
+        logger.removeHandler(handler)

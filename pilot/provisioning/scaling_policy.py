@@ -1,0 +1,146 @@
+"""How many pilots to keep, decided without doing anything: what is wanted and known goes in, submissions and
+cancellations come out.
+
+==============  =======================================================================================
+wanted          what the trainers can use, as the coordinator says, in nodes
+living          jobs that are pending or running and were given no notice; a leaving one is replaced
+room            the site's cap less all our jobs and, where it is shared, those of others
+back-off        after failures nothing is submitted for a while; a preemption is not a failure
+yielding        while a job of others takes nodes from us, a pilot that we submit could take them first
+planned nodes   idle, but another job will start there: worth a pilot only with a wall time that fits
+==============  =======================================================================================
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pilot.io.site import Site
+from pilot.provisioning.scheduler import Phase
+
+LONGEST_PAUSE_S = 600.0
+WINDOW_MARGIN_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """One of our jobs, as far as it matters here.
+
+    ``leaving``: it was given notice or cancelled. ``spare``: it runs, and nobody would miss it.
+    """
+
+    job: str
+    phase: Phase
+    submitted_s: float
+    walltime_s: float
+    leaving: bool = False
+    spare: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What a decision rests on; times in Unix seconds. See the module's table and ``scheduler.Snapshot``.
+
+    ``warm_up_s`` is what a trainer needs to start on a new node.
+    """
+
+    now_s: float
+    wanted_nodes: int
+    jobs: Sequence[Kept]
+    others: int = 0
+    idle_nodes: int | None = None
+    planned_nodes: int = 0
+    window_s: float | None = None
+    warm_up_s: float = 0.0
+    resume_s: float = 0.0
+    yielding: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do: one submission per wall time (seconds), and the jobs to cancel. ``held_back`` says what limits it."""
+
+    submit: tuple[float, ...] = ()
+    cancel: tuple[str, ...] = ()
+    held_back: str = ""
+
+
+def decide(site: Site, now: Situation) -> Decision:
+    """What to submit and what to cancel now."""
+    living = [job for job in now.jobs if not job.leaving]
+    missing = math.ceil(now.wanted_nodes / site.nodes_per_pilot) - len(living)
+    if missing < 0:
+        return Decision(cancel=_least_missed(living, -missing))
+    short_s = fitting_walltime_s(site, now)
+    misfits, short = _for_planned_nodes(site, now, living, short_s) if short_s else ([], 0)
+    count, held_back = _allowed(site, now, missing)
+    walltimes = [short_s or 0.0] * min(count, short) + [float(site.walltime_s)] * max(0, count - short)
+    replaced = [job.job for job in misfits[: max(0, short - count)]] if not held_back else []
+    return Decision(tuple(walltimes), tuple(replaced), held_back)
+
+
+def fitting_walltime_s(site: Site, now: Situation) -> float | None:
+    """A wall time in whole minutes that ends before another job needs the planned nodes; None: none is worth it."""
+    if site.walltime_min is None or now.window_s is None or not now.planned_nodes:
+        return None
+    fits_s = math.floor((now.window_s - WINDOW_MARGIN_S) / 60) * 60.0
+    worth_s = max(site.walltime_min_s, now.warm_up_s)
+    return fits_s if worth_s <= fits_s < site.walltime_s else None
+
+
+def _for_planned_nodes(site: Site, now: Situation, living: Sequence[Kept], short_s: float) -> tuple[list[Kept], int]:
+    """Pending jobs that are too long for the planned nodes, newest first, and how many short ones should be had."""
+    pending = [job for job in living if job.phase is Phase.PENDING]
+    fitting = [job for job in pending if job.walltime_s <= short_s]
+    misfits = [job for job in pending if job.walltime_s > short_s]
+    start_anyway = (now.idle_nodes or 0) // site.nodes_per_pilot
+    wanted = math.ceil(now.wanted_nodes / site.nodes_per_pilot) - (len(living) - len(pending)) - start_anyway
+    short = min(now.planned_nodes // site.nodes_per_pilot, wanted) - len(fitting)
+    return sorted(misfits, key=lambda job: -job.submitted_s), max(0, short)
+
+
+def _allowed(site: Site, now: Situation, missing: int) -> tuple[int, str]:
+    """How many of ``missing`` jobs may be submitted now, and what holds the others back."""
+    if now.yielding and missing:
+        return 0, "another job is taking nodes; it comes first"
+    if now.now_s < now.resume_s:
+        return 0, f"waiting {now.resume_s - now.now_s:.0f} s after failures"
+    if site.max_jobs is None:
+        return missing, ""
+    room = max(0, site.max_jobs - len(now.jobs) - now.others)
+    if missing <= room:
+        return missing, ""
+    whose = "project" if site.max_jobs_scope == "project" else "user"
+    return room, f"the site allows {site.max_jobs} jobs per {whose}: {len(now.jobs)} are ours, {now.others} others'"
+
+
+def _least_missed(living: Sequence[Kept], count: int) -> tuple[str, ...]:
+    """At most ``count`` jobs to cancel: pending before running, the newest first; of those that run only spare ones."""
+    pending = [job for job in living if job.phase is Phase.PENDING]
+    spare = [job for job in living if job.phase is Phase.RUNNING and job.spare]
+    by_age = [sorted(jobs, key=lambda job: -job.submitted_s) for jobs in (pending, spare)]
+    return tuple(job.job for jobs in by_age for job in jobs)[:count]
+
+
+@dataclass(slots=True)
+class Backoff:
+    """Ever longer pauses while things fail, none as soon as they work."""
+
+    first_s: float
+    failures: int = 0
+    failed_s: float = -math.inf
+    resume_s: float = 0.0
+
+    def failed(self, now_s: float) -> None:
+        """One more failure: wait twice as long as the last time."""
+        pause_s = min(LONGEST_PAUSE_S, self.first_s * 2.0 ** min(self.failures, 20))
+        self.failures += 1
+        self.failed_s = now_s
+        self.resume_s = now_s + pause_s
+
+    def worked(self) -> None:
+        """Forget the failures."""
+        self.failures = 0
+        self.resume_s = 0.0

@@ -1,0 +1,79 @@
+"""No batch system: a pilot is a process tree of this machine, and the process table is the queue.
+
+Its script gives every process of a job the job's name in ``JOBNAME`` and its id in ``PILOT_JOB``; the job lives while
+one of them does, whatever became of its first process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import psutil
+
+from pilot.io.proc import kill_marked
+from pilot.provisioning.scheduler import Ending, JobView, Phase, Snapshot
+
+_NAME = "JOBNAME"
+_ID = "PILOT_JOB"
+_GUARDIAN_S = 3.0
+
+
+class LocalQueue:
+    """The jobs whose name starts with ``prefix`` and a dot.
+
+    ``output_of`` gives the path of a job's standard error, beside which Parsl's LocalProvider puts its exit status.
+    """
+
+    def __init__(self, prefix: str, output_of: Callable[[str], Path | None]) -> None:
+        self._prefix = f"{prefix}."
+        self._output_of = output_of
+
+    def poll(self, jobs: Sequence[str], now_s: float) -> Snapshot:  # noqa: ARG002 (the protocol's)
+        """See :class:`pilot.provisioning.scheduler.Queue`."""
+        living = self._living()
+        names = {job: name for job, (name, _) in living.items()}
+        views = {job: JobView(job, Phase.RUNNING, name=name) for job, name in names.items()}
+        for job in jobs:
+            if job not in views:
+                views[job] = JobView(job, Phase.RUNNING) if self._is_starting(job) else self._over(job)
+        return Snapshot(views)
+
+    def kill(self, jobs: Sequence[str]) -> None:
+        """Kill each job's oldest process, the agent, so that its guardian cleans up; then all that is left of it."""
+        living = self._living()
+        for job in jobs:
+            name, processes = living.get(job, ("", []))
+            if not processes:
+                continue
+            with contextlib.suppress(psutil.Error):
+                min(processes, key=psutil.Process.create_time).kill()
+            psutil.wait_procs(processes, timeout=_GUARDIAN_S)
+            kill_marked(f"{_NAME}={name}")
+
+    def _living(self) -> dict[str, tuple[str, list[psutil.Process]]]:
+        """Job id → its name and its living processes, of all jobs of ours."""
+        found: dict[str, tuple[str, list[psutil.Process]]] = {}
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                environment = process.environ()
+                name, job = environment.get(_NAME, ""), environment.get(_ID, "")
+                if job and name.startswith(self._prefix) and process.status() != psutil.STATUS_ZOMBIE:
+                    found.setdefault(job, (name, []))[1].append(process)
+        return found
+
+    def _is_starting(self, job: str) -> bool:
+        """Whether Parsl's shell of the job lives: before the agent runs, no process has the job's environment."""
+        with contextlib.suppress(psutil.Error, ValueError):
+            process = psutil.Process(int(job))
+            return process.status() != psutil.STATUS_ZOMBIE and any(self._prefix in part for part in process.cmdline())
+        return False
+
+    def _over(self, job: str) -> JobView:
+        output = self._output_of(job)
+        text = output.with_suffix(".ec").read_text().strip() if output else ""
+        code = int(text) if text.isdecimal() else None
+        if code is None or code > 128:
+            return JobView(job, Phase.OVER, Ending.GONE, detail="killed")
+        return JobView(job, Phase.OVER, Ending.FAILED if code else Ending.COMPLETED, detail=f"exit {code}")

@@ -1,0 +1,111 @@
+"""LSF: one ``bjobs -json`` for everything. Tested on recorded answers; only Slurm was run."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Sequence
+
+import msgspec
+
+from pilot.core.errors import SubmitError
+from pilot.io.site import Site
+from pilot.provisioning.scheduler import Ending, JobView, Phase, Run, Snapshot, run_command
+
+_PENDING = {"PEND", "PSUSP", "WAIT"}
+_OVER = {"DONE", "EXIT"}
+_COLUMNS = "jobid stat user queue project job_name exit_code exit_reason exec_host"
+_REASONS = {
+    "TERM_PREEMPT": Ending.PREEMPTED,
+    "TERM_RUNLIMIT": Ending.WALLTIME,
+    "TERM_DEADLINE": Ending.WALLTIME,
+    "TERM_WINDOW": Ending.WALLTIME,
+    "TERM_OWNER": Ending.CANCELLED,
+    "TERM_FORCE_OWNER": Ending.CANCELLED,
+    "TERM_ADMIN": Ending.CANCELLED,
+    "TERM_FORCE_ADMIN": Ending.CANCELLED,
+    "TERM_ZOMBIE": Ending.NODE_FAILED,
+    "TERM_RMS": Ending.NODE_FAILED,
+}
+_BY_SIGNAL = 128
+
+
+class _Row(msgspec.Struct, rename="upper"):
+    jobid: str = ""
+    stat: str = ""
+    user: str = ""
+    queue: str = ""
+    project: str = ""
+    job_name: str = ""
+    exit_code: str = ""
+    exit_reason: str = ""
+    exec_host: str = ""
+
+
+class _Reply(msgspec.Struct):
+    RECORDS: list[_Row]
+
+
+_decoder = msgspec.json.Decoder(_Reply)
+
+
+class LsfQueue:
+    """LSF's answers about this pool's jobs: those whose name starts with ``prefix`` and a dot."""
+
+    def __init__(self, site: Site, prefix: str, run: Run = run_command, user: str | None = None) -> None:
+        self._site = site
+        self._prefix = f"{prefix}."
+        self._run = run
+        self._user = user or getpass.getuser()
+
+    def poll(self, jobs: Sequence[str], now_s: float) -> Snapshot:  # noqa: ARG002 (the protocol's)
+        """See :class:`pilot.provisioning.scheduler.Queue`."""
+        rows = self._bjobs()
+        asked = set(jobs)
+        ours = {row.jobid: row for row in rows if row.jobid in asked or self._is_ours(row)}
+        others = sum(row.stat not in _OVER and row.jobid not in ours for row in rows)
+        return Snapshot({job: _view(row) for job, row in ours.items()}, others)
+
+    def kill(self, jobs: Sequence[str]) -> None:
+        """See :class:`pilot.provisioning.scheduler.Queue`."""
+        self._run(["bkill", "-r", *jobs], self._site.command_timeout_s)
+
+    def _is_ours(self, row: _Row) -> bool:
+        return row.user == self._user and row.job_name.startswith(self._prefix)
+
+    def _bjobs(self) -> list[_Row]:
+        """All jobs that count against the site's cap, those that ended lately included."""
+        site = self._site
+        whose = ["-u", "all", "-P", site.account] if site.max_jobs_scope == "project" and site.account else []
+        queue = ["-q", site.queue] if site.queue else []
+        command = ["bjobs", "-a", *whose, *queue, "-json", "-o", _COLUMNS]
+        try:
+            output = self._run(command, site.command_timeout_s)
+        except SubmitError as error:
+            if "No job found" in str(error):
+                return []
+            raise
+        try:
+            return _decoder.decode(output).RECORDS
+        except msgspec.MsgspecError as error:
+            raise SubmitError(f"bjobs -json gave what cannot be read: {error}", transient=True) from None
+
+
+def _view(row: _Row) -> JobView:
+    phase = Phase.PENDING if row.stat in _PENDING else Phase.OVER if row.stat in _OVER else Phase.RUNNING
+    return JobView(
+        row.jobid,
+        phase,
+        ending=_ending(row) if phase is Phase.OVER else None,
+        name=row.job_name,
+        nodes=row.exec_host,
+        detail=" ".join(part for part in (row.stat, row.exit_code, row.exit_reason) if part),
+    )
+
+
+def _ending(row: _Row) -> Ending:
+    """By ``EXIT_REASON`` (``TERM_PREEMPT: job killed after preemption``), else by the exit code."""
+    if row.stat == "DONE":
+        return Ending.COMPLETED
+    known = _REASONS.get(row.exit_reason.split(":")[0].strip())
+    by_signal = row.exit_code.isdecimal() and int(row.exit_code) > _BY_SIGNAL
+    return known or (Ending.GONE if by_signal else Ending.FAILED)

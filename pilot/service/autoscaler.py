@@ -1,0 +1,92 @@
+"""Between the keeper, which knows jobs, and the pool, which knows nodes: how many are wanted, and what became of
+them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from statistics import median
+from typing import assert_never
+
+from pilot.io.site import Site
+from pilot.provisioning.keeper import Keeper, KeeperEvent, Troubled
+from pilot.provisioning.pilot_jobs import JobEnded, JobNoticed
+from pilot.service.live_driver import Driver
+from pilot.service.roster import Pilot
+from pilot.service.service import Hub
+
+log = logging.getLogger(__name__)
+
+
+class Crew:
+    """Keeps ``pilots`` jobs submitted; None: as many as the trainers can use."""
+
+    def __init__(self, site: Site, hub: Hub, driver: Driver, pilots: int | None) -> None:
+        self._site = site
+        self._hub = hub
+        self._driver = driver
+        self._pilots = pilots
+
+    async def run(self, keeper: Keeper) -> None:
+        """Keep the keeper informed until cancelled."""
+        self._hub.job_joined, self._hub.job_noticed = keeper.registered, keeper.noticed
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(keeper.run())
+            while True:
+                keeper.want(self.wanted_nodes(), spare=self.spare_jobs(), warm_up_s=self._warm_up_s())
+                await self._driver.wait_for_change()
+
+    def report(self, event: KeeperEvent) -> None:
+        """The keeper's news, on the event loop."""
+        match event:
+            case JobNoticed():
+                grace_s = max(0.0, event.deadline_s - time.time())
+                for pilot in self._of(event.job):
+                    self._hub.notice(pilot, "the scheduler preempts it", grace_s)
+            case JobEnded():
+                self._ended(event)
+            case Troubled():
+                text = event.text or "the scheduler answers again"
+                log.warning("%s", text)
+                self._driver.remark(text=text)
+            case _:
+                assert_never(event)
+
+    def wanted_nodes(self) -> int:
+        """How many nodes there should be."""
+        core = self._driver.core
+        if core.draining:
+            return 0
+        if self._pilots is not None:
+            return self._pilots * self._site.nodes_per_pilot
+        return sum(trainer.spec.max_nodes for trainer in core.admitted())
+
+    def spare_jobs(self) -> list[str]:
+        """Jobs on none of whose nodes anything runs or is about to. At a drain all leave by themselves."""
+        if self._driver.core.draining:
+            return []
+        pool = self._driver.core.pool
+        used: dict[str, bool] = {}
+        for pilot in self._hub.roster.pilots.values():
+            if pilot.hello is not None and pilot.hello.job:
+                busy = pilot.node in pool.owner or pilot.node in pool.occupant
+                used[pilot.hello.job] = used.get(pilot.hello.job, False) or busy
+        return [job for job, busy in used.items() if not busy]
+
+    def _ended(self, event: JobEnded) -> None:
+        """A job is over. Agents that are connected say themselves what becomes of them."""
+        log.info("job %s is over: %s (%s)", event.job, event.ending, event.detail)
+        for pilot in self._of(event.job):
+            if not pilot.here or self._driver.clock() - pilot.heard_s > self._site.silent_s:
+                self._hub.lose(pilot.node, f"its job {event.job} is over: {event.ending}")
+        if event.failed:
+            self._driver.remark(text=f"pilot job {event.job} failed: {event.ending}, {event.detail}")
+
+    def _of(self, job: str) -> list[Pilot]:
+        return [p for p in self._hub.roster.pilots.values() if p.hello is not None and p.hello.job == job]
+
+    def _warm_up_s(self) -> float:
+        """What a trainer needs to start on a new node, as far as is known."""
+        known = self._driver.monitor.warm_ups_s
+        return median(known) if known else 0.0

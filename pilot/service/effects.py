@@ -1,0 +1,190 @@
+"""Commands become messages to agents and orders to the solver: the table in ``docs/processes.md``, and its
+time-outs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol, assert_never
+
+from pilot.core.commands import (
+    CloseTrainer,
+    Command,
+    DissolveGroup,
+    FormGroup,
+    LookAtGroup,
+    PaceCheckpoints,
+    PauseGroup,
+    ReleaseNode,
+    Solve,
+    StartWorker,
+    StopWorker,
+    WriteCheckpoint,
+)
+from pilot.core.events import CheckpointWritten, Event, GroupBroken
+from pilot.core.ids import Generation, NodeId, TrainerId
+from pilot.io.site import Site
+from pilot.io.wire import (
+    JoinGroup,
+    KillGroup,
+    LaunchWorker,
+    LeadGroup,
+    Leave,
+    Look,
+    Message,
+    PartFromGroup,
+    PauseMembers,
+    ProxyCommands,
+    SetInterval,
+    StopProcess,
+    WriteState,
+)
+from pilot.service.launch_store import Launches
+from pilot.service.pending import On, Pending
+
+log = logging.getLogger(__name__)
+
+WARM_LIMIT_S = 900.0
+"""A script that has not come to ``pilot.train`` by then is stopped."""
+
+STOP_LIMIT_S = 60.0
+"""A node on which a process cannot be ended by then is given up."""
+
+WRITE_LIMIT_S = 900.0
+"""A checkpoint that is asked for and not there by then has failed."""
+
+Send = Callable[[NodeId, Message], None]
+
+
+class Solver(Protocol):
+    """Who makes plans."""
+
+    def solve(self, command: Solve) -> None:
+        """Begin; the completion is posted later. An earlier solve that still runs is superseded."""
+
+
+class Effects:
+    """Performs commands. ``give_up`` is called for a node that does not do what it is told."""
+
+    def __init__(
+        self,
+        site: Site,
+        pending: Pending,
+        launches: Launches,
+        solver: Solver,
+        send: Send,
+        give_up: Callable[[NodeId, str], None],
+    ) -> None:
+        self._site = site
+        self._pending = pending
+        self._launches = launches
+        self._solver = solver
+        self._send = send
+        self._give_up = give_up
+        self._ended: set[On] = set()
+
+    def perform(self, command: Command) -> None:
+        """Do what the core decided."""
+        match command:
+            case Solve():
+                self._solver.solve(command)
+            case StartWorker():
+                self._ended.discard((command.trainer, command.node))
+                self._send(command.node, self._launch(command.trainer))
+            case StopWorker():
+                self._send(command.node, StopProcess(command.trainer, command.reason))
+            case FormGroup():
+                size = len(command.members)
+                self._send(command.members[0], LeadGroup(command.trainer, command.generation, size))
+            case PauseGroup():
+                self._to_all(command.members, PauseMembers(command.trainer, command.generation))
+            case LookAtGroup():
+                self._to_all(command.members, Look(command.trainer, command.generation))
+            case DissolveGroup():
+                self._to_all(command.members, KillGroup(command.trainer, command.generation, command.reason))
+            case WriteCheckpoint():
+                self._send(command.node, WriteState(command.trainer, command.reason))
+            case PaceCheckpoints():
+                self._send(command.node, SetInterval(command.trainer, command.interval_s))
+            case ReleaseNode():
+                self._send(command.node, Leave(command.reason))
+            case CloseTrainer():
+                log.info("trainer %s %s: %s", command.trainer, command.outcome, command.reason)
+            case _:
+                assert_never(command)
+
+    def join(self, message: ProxyCommands) -> None:
+        """The leader's ``mpiexec`` is up: every member joins, ranks of the previous group that are not members part."""
+        group = self._pending.groups[TrainerId(message.trainer), Generation(message.generation)]
+        for rank, (node, command) in enumerate(zip(group.members, message.commands, strict=True)):
+            self._send(node, self._join_group(group, rank, command))
+        for node in self._previous_members(group):
+            if node not in group.members:
+                self._send(node, PartFromGroup(group.trainer, group.generation))
+
+    def overdue(self, now_s: float) -> list[Event]:
+        """Complete what has waited for too long."""
+        waiting = self._pending
+        out: list[Event] = []
+        limit_s = self._site.form_timeout_s
+        for waiting_groups, verb in ((waiting.forming, "formed"), (waiting.pausing, "paused")):
+            for of, (_, since_s) in waiting_groups.items():
+                if now_s - since_s > limit_s:
+                    out.append(GroupBroken(*of, f"not {verb} within {limit_s:g} s"))
+        for write, since_s in waiting.writing.values():
+            if now_s - since_s > WRITE_LIMIT_S:
+                error = f"not written within {WRITE_LIMIT_S:g} s"
+                out.append(CheckpointWritten(write.trainer, write.node, 0, error))
+        for (trainer, node), (command, since_s) in list(waiting.workers.items()):
+            self._end_overdue(trainer, node, command, now_s - since_s)
+        return out
+
+    def _end_overdue(
+        self, trainer: TrainerId, node: NodeId, command: StartWorker | StopWorker, waited_s: float
+    ) -> None:
+        """A worker that does not get warm is ended by its agent; a node on which even that fails is given up."""
+        patience_s = STOP_LIMIT_S + self._site.grace_s
+        limit_s = patience_s if isinstance(command, StopWorker) else patience_s + WARM_LIMIT_S
+        if waited_s > limit_s:
+            self._give_up(node, f"{trainer}'s process could not be ended within {patience_s:g} s")
+        elif isinstance(command, StartWorker) and waited_s > WARM_LIMIT_S and (trainer, node) not in self._ended:
+            self._ended.add((trainer, node))
+            self._send(node, StopProcess(trainer, f"it was not warm within {WARM_LIMIT_S:g} s"))
+
+    def _to_all(self, nodes: tuple[NodeId, ...], message: Message) -> None:
+        for node in nodes:
+            self._send(node, message)
+
+    def _previous_members(self, group: FormGroup) -> tuple[NodeId, ...]:
+        if group.previous is None:
+            return ()
+        return self._pending.groups[group.trainer, group.previous].members
+
+    def _join_group(self, group: FormGroup, rank: int, command: str) -> JoinGroup:
+        return JoinGroup(
+            trainer=group.trainer,
+            generation=group.generation,
+            rank=rank,
+            size=len(group.members),
+            previous=group.previous or 0,
+            granted=group.generation,
+            command=command,
+        )
+
+    def _launch(self, trainer: TrainerId) -> LaunchWorker:
+        launch = self._launches[trainer]
+        directory: Path = self._launches.directory(trainer)
+        return LaunchWorker(
+            trainer=trainer,
+            script=launch.script,
+            script_sha256=launch.script_sha256,
+            arguments=launch.arguments,
+            cwd=launch.cwd,
+            python=launch.python,
+            environment=launch.environment,
+            directory=str(directory),
+            checkpoint_interval_s=self._site.checkpoint_interval_s,
+            checkpoints_kept=self._site.checkpoints_kept,
+            ranks=self._site.ranks_per_node,
+        )

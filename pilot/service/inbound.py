@@ -1,0 +1,185 @@
+"""What agents say becomes events, where it completes something that is pending or tells of what is there.
+
+Everything else is stale or a repetition and is dropped here, by trainer, generation and sender: an agent can be late,
+and it can be wrong, but it cannot complete a command twice or another's.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+
+from pilot.core.commands import StartWorker
+from pilot.core.coordinator import Coordinator
+from pilot.core.events import (
+    CheckpointPublished,
+    CheckpointWritten,
+    Event,
+    ExitCause,
+    GroupBroken,
+    GroupFormed,
+    GroupPaused,
+    LedgerRange,
+    Progress,
+    TrainerFinished,
+    WorkerExited,
+    WorkerReady,
+)
+from pilot.core.ids import Generation, NodeId, TrainerId
+from pilot.io.wire import (
+    CheckpointDone,
+    GroupDown,
+    GroupUp,
+    Paused,
+    ProxyCommands,
+    Report,
+    WorkerDown,
+    WorkerFinished,
+    WorkerUp,
+)
+from pilot.service.pending import Of, Pending
+
+log = logging.getLogger(__name__)
+
+FromWorkers = (
+    WorkerUp | WorkerDown | ProxyCommands | GroupUp | GroupDown | Paused | CheckpointDone | Report | WorkerFinished
+)
+DETAIL_MAX = 8000
+
+Broken = Callable[[GroupBroken], None]
+
+
+class Facts:
+    """Translates; remembers only which members of a group have paused."""
+
+    def __init__(self, core: Coordinator, pending: Pending, broken: Broken) -> None:
+        self._core = core
+        self._pending = pending
+        self._broken = broken
+        self._paused: dict[Of, dict[NodeId, int]] = {}
+
+    def worker_up(self, node: NodeId, message: WorkerUp) -> list[Event]:
+        """Completes ``StartWorker``."""
+        trainer = TrainerId(message.trainer)
+        waiting = self._pending.workers.get((trainer, node))
+        if waiting is None or not isinstance(waiting[0], StartWorker):
+            return []
+        return [WorkerReady(trainer, node)]
+
+    def worker_down(self, node: NodeId, message: WorkerDown) -> list[Event]:
+        """Completes ``StopWorker`` and ``StartWorker``, or tells that a worker ended by itself."""
+        trainer = self._core.trainers.get(TrainerId(message.trainer))
+        if trainer is None or node not in trainer.workers:
+            return []
+        detail = message.detail[-DETAIL_MAX:]
+        if message.log:
+            detail = f"{detail}\n(log: {message.log})"
+        return [WorkerExited(trainer.id, node, _cause(message.cause), detail)]
+
+    def may_lead(self, node: NodeId, message: ProxyCommands) -> bool:
+        """Whether these are the commands of a group that forms, from its leader, one per rank."""
+        waiting = self._pending.forming.get(_of(message))
+        if waiting is None or waiting[0].members[0] != node:
+            return False
+        if len(message.commands) == len(waiting[0].members):
+            return True
+        reason = f"mpiexec gave {len(message.commands)} commands for {len(waiting[0].members)} ranks"
+        self._broken(GroupBroken(*_of(message), reason))
+        return False
+
+    def group_up(self, node: NodeId, message: GroupUp) -> list[Event]:
+        """Completes ``FormGroup``."""
+        waiting = self._pending.forming.get(_of(message))
+        if waiting is None or waiting[0].members[0] != node:
+            return []
+        return [GroupFormed(*_of(message), message.step, message.resumed)]
+
+    def group_down(self, node: NodeId, message: GroupDown) -> None:
+        """Completes ``FormGroup`` and ``PauseGroup``, or tells that a group that trains broke. Gathered by the
+        driver."""
+        trainer = self._core.trainers.get(TrainerId(message.trainer))
+        if trainer is None:
+            return
+        for group in (trainer.group, trainer.forming):
+            if group is not None and group.generation == message.generation and node in group.members:
+                self._broken(GroupBroken(*_of(message), f"{node}: {message.reason}"))
+
+    def paused(self, node: NodeId, message: Paused) -> list[Event]:
+        """Completes ``PauseGroup``, when the last member has said so."""
+        of = _of(message)
+        waiting = self._pending.pausing.get(of)
+        if waiting is None or node not in waiting[0].members:
+            return []
+        steps = self._paused.setdefault(of, {})
+        steps[node] = message.step
+        if len(steps) < len(waiting[0].members):
+            return []
+        del self._paused[of]
+        if len(set(steps.values())) > 1:
+            return [GroupBroken(*of, f"its ranks paused after different steps: {steps}")]
+        return [GroupPaused(*of, message.step)]
+
+    def checkpoint_done(self, node: NodeId, message: CheckpointDone) -> list[Event]:
+        """Tells what writing took; completes ``WriteCheckpoint`` where it was asked for."""
+        trainer = self._core.trainers.get(TrainerId(message.trainer))
+        if trainer is None or node not in trainer.workers:
+            return []
+        alone_s = _measured(message.alone_s) if message.path else None
+        out: list[Event] = [] if alone_s is None else [CheckpointPublished(trainer.id, message.step, alone_s)]
+        if message.asked and (trainer.id, node) in self._pending.writing:
+            out.append(CheckpointWritten(trainer.id, node, message.step, message.error))
+        return out
+
+    def report(self, node: NodeId, message: Report) -> list[Event]:
+        """Progress from the leader of a group; also late, since its ledger counts all the same."""
+        if not self._leads(node, message):
+            return []
+        return [_progress(message)]
+
+    def finished(self, node: NodeId, message: WorkerFinished) -> list[Event]:
+        """The trainer ended; its last metrics are progress."""
+        if not self._leads(node, message):
+            return []
+        of, epoch = _of(message), self._core.trainers[TrainerId(message.trainer)].epoch
+        last = Progress(*of, message.step, epoch, message.samples, metrics=_metrics(message.metrics))
+        return [last, TrainerFinished(*of, message.step, message.samples)]
+
+    def _leads(self, node: NodeId, message: Report | WorkerFinished) -> bool:
+        group = self._pending.groups.get(_of(message))
+        return group is not None and group.members[0] == node
+
+
+def _of(message: ProxyCommands | GroupUp | GroupDown | Paused | Report | WorkerFinished) -> Of:
+    return TrainerId(message.trainer), Generation(message.generation)
+
+
+def _cause(text: str) -> ExitCause:
+    try:
+        return ExitCause(text)
+    except ValueError:
+        log.warning("an agent gave an unknown cause for a worker's end: %r", text)
+        return ExitCause.DIED
+
+
+def _progress(message: Report) -> Progress:
+    return Progress(
+        *_of(message),
+        step=message.step,
+        epoch=message.epoch,
+        samples=message.samples,
+        samples_per_s=_measured(message.samples_per_s),
+        stall_s=_measured(message.stall_s),
+        rescale_s=_measured(message.rescale_s),
+        ledger=tuple(LedgerRange(Generation(row[0]), *row[1:]) for row in message.ledger),
+        metrics=_metrics(message.metrics),
+    )
+
+
+def _measured(value: float | None) -> float | None:
+    """A measure that the core can reckon with; a clock that jumped gives none."""
+    return value if value is not None and math.isfinite(value) and value >= 0 else None
+
+
+def _metrics(values: dict[str, float]) -> tuple[tuple[str, float], ...]:
+    return tuple(sorted(values.items()))

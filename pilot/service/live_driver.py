@@ -1,0 +1,91 @@
+"""Drives the core: an event goes in, the decision is journaled, and only when that is on the disk do its effects go
+out.
+
+Everything that decides is in the core and comes from the journal; everything here can be restored from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from pilot.core.commands import Command
+from pilot.core.coordinator import Coordinator
+from pilot.core.events import Event
+from pilot.io.journal import Contents
+from pilot.io.journal_writer import JournalWriter
+from pilot.observation.monitor import Monitor
+from pilot.service.pending import Pending
+
+Perform = Callable[[Command], None]
+
+
+class Clock:
+    """Seconds since the pool began, rising through restarts of its coordinator."""
+
+    def __init__(self, start_s: float = 0.0) -> None:
+        self._zero_s = time.monotonic() - start_s
+
+    def __call__(self) -> float:
+        """Now."""
+        return time.monotonic() - self._zero_s
+
+
+class Driver:
+    """The core with its journal. ``changed`` is set anew at every decision, for those who wait for one."""
+
+    def __init__(self, core: Coordinator, journal: JournalWriter, clock: Clock) -> None:
+        self.core = core
+        self.clock = clock
+        self.pending = Pending()
+        self.monitor = Monitor()
+        self._journal = journal
+        self._queue: asyncio.Queue[tuple[Future[None], list[Command]]] = asyncio.Queue()
+        self._changed = asyncio.Event()
+
+    def restore(self, contents: Contents) -> None:
+        """Bring everything to where the journal ends; the effects were given then."""
+        for decision in contents.decisions:
+            commands = self.core.handle(decision.now_s, decision.event)
+            self._note(decision.now_s, decision.event, commands)
+
+    def post(self, event: Event) -> Future[None]:
+        """Tell the core of ``event``, now. The future is done when the decision is on the disk."""
+        now_s = self.clock()
+        commands = self.core.handle(now_s, event)
+        self._note(now_s, event, commands)
+        written = self._journal.decided(now_s, event, commands)
+        self._queue.put_nowait((written, commands))
+        return written
+
+    def remark(self, **note: str | float) -> None:
+        """Journal a note for people."""
+        now_s = self.clock()
+        self.monitor.remark(now_s, note)
+        self._journal.note(now_s, dict(note))
+
+    async def run(self, perform: Perform) -> None:
+        """Perform the commands of each decision, in order, once it is on the disk; until cancelled.
+
+        Raises
+        ------
+        JournalError
+            The journal cannot be written: nothing more must be done.
+        """
+        while True:
+            written, commands = await self._queue.get()
+            await asyncio.wrap_future(written)
+            for command in commands:
+                perform(command)
+
+    async def wait_for_change(self) -> None:
+        """Wait until the next decision."""
+        await self._changed.wait()
+
+    def _note(self, now_s: float, event: Event, commands: list[Command]) -> None:
+        self.pending.note(now_s, event, commands)
+        self.monitor.note(now_s, event, commands)
+        self._changed.set()
+        self._changed = asyncio.Event()

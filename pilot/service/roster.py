@@ -1,0 +1,150 @@
+"""Who is here: the pilots that registered, and when one counts as lost.
+
+==========================================  ==================================================================
+what is known of a node                     it is lost
+==========================================  ==================================================================
+its connection closed, notice was given     at once
+its connection closed                       after ``AWAY_S``, unless it registers again
+… and with it all who hold its state        after ``AWAY_ALONE_S``: no survivor waits for the word
+it is silent (stopped, network cut)         after the site's ``silent_s``
+… and with it all who hold its state        after ``orphan_s``, when it has stopped stepping by itself: only
+                                            then may its trainer start again from a checkpoint
+==========================================  ==================================================================
+
+A node of an earlier life of this coordinator counts as silent since the restart. A lost node never comes back: its
+pilot is told to leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from pilot.core.ids import NodeId
+from pilot.io.site import Site
+from pilot.io.wire import Hello
+from pilot.service.server import Link
+
+AWAY_S = 0.25
+AWAY_ALONE_S = 2.0
+DEAF_S = 1.0
+NOTICE_CHECK_S = 0.05
+
+Holders = Callable[[NodeId], Iterable[NodeId]]
+"""The nodes that hold the same trainer's state as a node, itself included; none where it holds no state."""
+
+
+@dataclass(slots=True)
+class Pilot:
+    """One node and its agent. ``hello`` is None for one of an earlier life that has not come back yet."""
+
+    node: NodeId
+    hello: Hello | None
+    link: Link | None
+    joined_s: float
+    heard_s: float
+    away_s: float | None = None
+    leaving: str = ""
+
+    @property
+    def here(self) -> bool:
+        """Whether it can be sent to."""
+        return self.link is not None and self.away_s is None
+
+
+@dataclass(slots=True)
+class Roster:
+    """The pilots by node. ``gone`` tells why a node that was here is not any more."""
+
+    site: Site
+    pilots: dict[NodeId, Pilot] = field(default_factory=dict)
+    gone: dict[NodeId, str] = field(default_factory=dict)
+
+    def expect(self, now_s: float, nodes: Iterable[NodeId]) -> None:
+        """Nodes of an earlier life of this coordinator, which may come back."""
+        for node in nodes:
+            self.pilots[node] = Pilot(node, None, None, now_s, now_s)
+
+    def register(self, now_s: float, node: NodeId, link: Link, hello: Hello) -> bool:
+        """Take in a pilot that may enter; False where it was here already and came back."""
+        known = self.pilots.get(node)
+        if known is None:
+            self.pilots[node] = Pilot(node, hello, link, now_s, now_s)
+            return True
+        known.hello, known.link, known.heard_s, known.away_s = hello, link, now_s, None
+        return False
+
+    def earlier_lives(self, hello: Hello) -> list[NodeId]:
+        """Nodes of the same batch job before it was requeued: the batch system says that they are gone."""
+        return [
+            p.node
+            for p in self.pilots.values()
+            if p.hello is not None and hello.job and p.hello.job == hello.job and p.hello.restart < hello.restart
+        ]
+
+    def at(self, link: Link) -> Pilot | None:
+        """Whose connection ``link`` is; None where it has not registered."""
+        return next((p for p in self.pilots.values() if p.link is link), None)
+
+    def heard(self, now_s: float, pilot: Pilot) -> None:
+        """``pilot`` sent something."""
+        pilot.heard_s = now_s
+
+    def excuse(self, now_s: float, deaf_s: float) -> None:
+        """Nobody listened for ``deaf_s`` (the coordinator was stopped, or got no processor): nobody was silent then."""
+        if deaf_s < DEAF_S:
+            return
+        for pilot in self.pilots.values():
+            pilot.heard_s = min(now_s, pilot.heard_s + deaf_s)
+            pilot.away_s = min(now_s, pilot.away_s + deaf_s) if pilot.away_s is not None else None
+
+    def closed(self, now_s: float, link: Link) -> Pilot | None:
+        """A connection closed; whose it was."""
+        pilot = self.at(link)
+        if pilot is not None and pilot.away_s is None:
+            pilot.away_s = now_s
+        return pilot
+
+    def remove(self, node: NodeId, why: str) -> None:
+        """``node`` is lost."""
+        del self.pilots[node]
+        self.gone[node] = why
+
+    def undecided(self, node: NodeId) -> bool:
+        """Whether ``node`` may be lost: its connection closed a moment ago."""
+        pilot = self.pilots.get(node)
+        return pilot is not None and pilot.away_s is not None
+
+    def lost(self, now_s: float, holders: Holders) -> list[tuple[NodeId, str]]:
+        """The nodes that are lost by now, and why. They stay in the roster until :meth:`remove`."""
+        found = [(p.node, self._loss(now_s, p, holders)) for p in self.pilots.values()]
+        return [(node, why) for node, why in found if why]
+
+    def due_s(self, now_s: float) -> float:
+        """When to ask for losses again."""
+        soonest = now_s + self.site.heartbeat_s / 2
+        if any(p.away_s is not None for p in self.pilots.values()):
+            return min(soonest, now_s + NOTICE_CHECK_S)
+        return soonest
+
+    def _loss(self, now_s: float, pilot: Pilot, holders: Holders) -> str:
+        if pilot.away_s is not None:
+            patience_s = AWAY_ALONE_S if self._alone(now_s, pilot, holders) else AWAY_S
+            if pilot.leaving:
+                return f"left: {pilot.leaving}"
+            return "its connection closed" if now_s - pilot.away_s >= patience_s else ""
+        silent_s = now_s - pilot.heard_s
+        if silent_s < self.site.silent_s:
+            return ""
+        if self._alone(now_s, pilot, holders) and silent_s < self.site.orphan_s + self.site.heartbeat_s:
+            return ""
+        return f"silent for {silent_s:.1f} s"
+
+    def _alone(self, now_s: float, pilot: Pilot, holders: Holders) -> bool:
+        """Whether nobody who answers holds the state that ``pilot`` holds."""
+        nodes = list(holders(pilot.node))
+        return bool(nodes) and not any(self._answers(now_s, node) for node in nodes)
+
+    def _answers(self, now_s: float, node: NodeId) -> bool:
+        pilot = self.pilots.get(node)
+        return pilot is not None and pilot.here and now_s - pilot.heard_s < self.site.silent_s

@@ -1,0 +1,317 @@
+"""Where everything meets: messages of agents come in as events of the core, time passes, losses are noticed.
+
+The one loop of the coordinator. It never waits for anything but time and messages: the disk has its own thread, the
+solver its own process, and effects go out from a task that waits for the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import re
+from collections.abc import Callable, Iterable
+
+from pilot import __version__
+from pilot.core.events import Event, GroupBroken, Seen
+from pilot.core.ids import NodeId, TrainerId
+from pilot.io.site import Site
+from pilot.io.wire import (
+    PROTOCOL,
+    CheckpointDone,
+    FromAgent,
+    GroupDown,
+    GroupUp,
+    Heard,
+    Heartbeat,
+    Hello,
+    Leave,
+    Leaving,
+    Looked,
+    Message,
+    Paused,
+    ProxyCommands,
+    Remark,
+    Report,
+    Request,
+    Waiting,
+    Welcome,
+    WorkerDown,
+    WorkerFinished,
+    WorkerUp,
+)
+from pilot.service.coalesce import Gather
+from pilot.service.effects import Effects, Solver
+from pilot.service.inbound import Facts
+from pilot.service.launch_store import Launches
+from pilot.service.live_driver import Driver
+from pilot.service.rejoin import Rejoined
+from pilot.service.roster import Pilot, Roster
+from pilot.service.server import Link, Server
+from pilot.service.stall_checks import Looks
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.5
+"""Time-outs of commands are noticed so late at most."""
+
+SETTLE_S = 2.0
+"""So long after it came back an agent has said what happened meanwhile."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+Answer = Callable[[Link, Request], None]
+
+
+class Hub:
+    """Connects the server, the driver and the effects.
+
+    ``answer`` gets the CLI's requests, once their token is checked; ``job_joined`` and ``job_noticed`` hear what agents
+    say of their batch jobs.
+    """
+
+    def __init__(
+        self, site: Site, pool: str, token: str, server: Server, driver: Driver, launches: Launches, solver: Solver
+    ) -> None:
+        self._site = site
+        self._pool = pool
+        self._token = token.encode()
+        self._server = server
+        self.driver = driver
+        self.roster = Roster(site)
+        self._gather = Gather()
+        self._facts = Facts(driver.core, driver.pending, self._broke)
+        self._looks = Looks(driver.core, driver.pending)
+        self.effects = Effects(site, driver.pending, launches, solver, self.send, self.lose)
+        self._stir = asyncio.Event()
+        self._strangers: set[bytes] = set()
+        self.job_joined: Callable[[str, int], None] = lambda _job, _restart: None
+        self.job_noticed: Callable[[str, str], None] = lambda _job, _cause: None
+        self.answer: Answer = lambda link, _: server.refuse(link, "the coordinator is still starting")
+
+    async def run(self) -> None:
+        """Serve until cancelled, or until something fails that must not be survived (the journal, an invariant)."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.driver.run(self.effects.perform))
+            tasks.create_task(self._keep_time())
+            tasks.create_task(self._server.run(self))
+
+    def send(self, node: NodeId, message: Message) -> None:
+        """Send to a node. What does not reach it is asked for again when it comes back, or it is lost with the node."""
+        pilot = self.roster.pilots.get(node)
+        if pilot is None or not pilot.here:
+            return
+        assert pilot.link is not None
+        if isinstance(message, Leave) and not pilot.leaving:
+            pilot.leaving = message.reason
+        if not self._server.send(pilot.link, message):
+            self.closed(pilot.link)
+
+    def lose(self, node: NodeId, why: str) -> None:
+        """``node`` is lost: the core is told with what else happens now, and a pilot that still lives has to leave."""
+        if node not in self.roster.pilots:
+            return
+        log.log(logging.INFO if self.roster.pilots[node].leaving else logging.WARNING, "%s is gone: %s", node, why)
+        self.send(node, Leave(f"it counts as lost: {why}"))
+        self.roster.remove(node, why)
+        self._gather.lost(self.driver.clock(), node, why)
+        self._stir.set()
+
+    def notice(self, pilot: Pilot, cause: str, grace_s: float) -> None:
+        """``pilot`` was given notice, by a signal to its agent or by the scheduler's word; the first one counts."""
+        if pilot.leaving:
+            return
+        now_s = self.driver.clock()
+        pilot.leaving = cause
+        log.info("%s was given notice: %s, %g s", pilot.node, cause, grace_s)
+        self._gather.leaving(now_s, pilot.node, now_s + grace_s, cause)
+        if pilot.hello is not None:
+            self.job_noticed(pilot.hello.job, cause)
+        self._stir.set()
+
+    # --- time -----------------------------------------------------------------------------------------------------
+
+    async def _keep_time(self) -> None:
+        due_s = self.driver.clock()
+        while True:
+            now_s = self.driver.clock()
+            self.roster.excuse(now_s, now_s - due_s)
+            self._pass_time(now_s)
+            due_s = min(now_s + TICK_S, self.roster.due_s(now_s), self._gather.due_s or now_s + TICK_S)
+            try:
+                async with asyncio.timeout(max(0.0, due_s - self.driver.clock())):
+                    await self._stir.wait()
+            except TimeoutError:
+                pass
+            self._stir.clear()
+
+    def _pass_time(self, now_s: float) -> None:
+        for node, why in self.roster.lost(now_s, self._holders):
+            self.lose(node, why)
+        for event in [*self.effects.overdue(now_s), *self._looks.overdue(now_s)]:
+            self._post([event])
+        if self._gather.due_s is not None and self.driver.clock() >= self._gather.due_s:
+            self._post(self._gather.take(now_s, self._undecided))
+
+    def _holders(self, node: NodeId) -> Iterable[NodeId]:
+        """Who holds the state that ``node`` holds."""
+        occupant = self.driver.core.pool.occupant.get(node)
+        trainer = self.driver.core.trainers[occupant] if occupant is not None else None
+        return trainer.holders() if trainer is not None and trainer.holds_state(node) else ()
+
+    def _undecided(self, event: GroupBroken) -> bool:
+        group = self.driver.pending.groups.get((event.trainer, event.generation))
+        return group is not None and any(self.roster.undecided(node) for node in group.members)
+
+    def _broke(self, event: GroupBroken) -> None:
+        self._gather.broken(self.driver.clock(), event)
+        self._stir.set()
+
+    def _post(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self.driver.post(event)
+
+    # --- connections ----------------------------------------------------------------------------------------------
+
+    def closed(self, link: Link) -> None:
+        """A connection closed: its pilot is lost, unless it comes back at once."""
+        self._strangers.discard(link.identity)
+        pilot = self.roster.closed(self.driver.clock(), link)
+        if pilot is not None:
+            log.info("the connection of %s closed", pilot.node)
+            self._stir.set()
+
+    def received(self, link: Link, message: FromAgent | Request) -> None:
+        """Check who says it, then act on it."""
+        match message:
+            case Request():
+                self._asked(link, message)
+            case Hello():
+                self._greeted(link, message)
+            case _:
+                pilot = self.roster.at(link)
+                if pilot is None:
+                    self._stranger(link, message)
+                    return
+                self.roster.heard(self.driver.clock(), pilot)
+                self._said(pilot, message)
+
+    def _stranger(self, link: Link, message: FromAgent) -> None:
+        """Who did not register, or counts as lost by now; said once per connection."""
+        if link.identity not in self._strangers:
+            self._strangers.add(link.identity)
+            log.warning("dropped a %s from %s, which is not registered", type(message).__name__, link.address)
+
+    def _asked(self, link: Link, request: Request) -> None:
+        if request.protocol != PROTOCOL:
+            self._server.refuse(link, f"protocol {request.protocol}; this coordinator speaks {PROTOCOL}")
+        elif not self._knows(request.token):
+            self._server.refuse(link, "wrong token: the connection file is not this coordinator's")
+        else:
+            self.answer(link, request)
+
+    def _knows(self, token: str) -> bool:
+        return hmac.compare_digest(token.encode(errors="replace"), self._token)
+
+    # --- pilots ---------------------------------------------------------------------------------------------------
+
+    def _greeted(self, link: Link, hello: Hello) -> None:
+        node = NodeId(f"{hello.host}.{hello.pilot}")
+        if reason := self._objection(node, hello):
+            self._server.refuse(link, reason)
+            return
+        if node in self.roster.gone:
+            log.warning("refused pilot %s: it counts as lost (%s)", node, self.roster.gone[node])
+            self._server.send(link, Leave(f"this pilot counts as lost: {self.roster.gone[node]}"))
+            return
+        self._enter(link, node, hello)
+
+    def _objection(self, node: NodeId, hello: Hello) -> str:
+        if hello.protocol != PROTOCOL or hello.version != __version__:
+            ours = f"{__version__} (protocol {PROTOCOL})"
+            return f"a pilot of version {hello.version} (protocol {hello.protocol}); this coordinator is {ours}"
+        if not self._knows(hello.token):
+            return "wrong token: the connection file is not this coordinator's"
+        if not (_NAME.fullmatch(hello.host) and _NAME.fullmatch(hello.pilot)):
+            return f"not a name for a node: {node[:80]!r}"
+        if self.driver.core.draining and node not in self.roster.pilots:
+            return "the pool is being shut down"
+        return ""
+
+    def _enter(self, link: Link, node: NodeId, hello: Hello) -> None:
+        now_s = self.driver.clock()
+        for earlier in self.roster.earlier_lives(hello):
+            self.lose(earlier, f"its job {hello.job} was requeued")
+        new = self.roster.register(now_s, node, link, hello)
+        site = self._site
+        welcome = Welcome(node, self._pool, site.heartbeat_s, site.silent_s, site.orphan_s, site.grace_s)
+        self._server.send(link, welcome)
+        log.info("%s %s (%s, job %s)", node, "joined" if new else "came back", hello.address, hello.job or "none")
+        self.job_joined(hello.job, hello.restart)
+        if new:
+            self._gather.joined(now_s, node)
+            self._stir.set()
+        if hello.workers or not new:
+            rejoined = Rejoined(self.driver.core, self.driver.pending, node, hello, now_s)
+            asyncio.get_running_loop().call_later(SETTLE_S, self._settle, link, rejoined)
+
+    def _settle(self, link: Link, rejoined: Rejoined) -> None:
+        """What an agent had to say of its absence has arrived by now: what is still open was lost with a connection."""
+        pilot = self.roster.at(link)
+        if pilot is None or not pilot.here:
+            return
+        for message in rejoined.strays():
+            self.send(pilot.node, message)
+        self._post(rejoined.missed())
+        for command in rejoined.unanswered():
+            self.effects.perform(command)
+
+    def _said(self, pilot: Pilot, message: FromAgent) -> None:
+        node = pilot.node
+        match message:
+            case Heartbeat():
+                self.send(node, Heard(message.sent_s))
+            case Leaving():
+                self.notice(pilot, message.cause, message.grace_s)
+            case WorkerUp():
+                self._post(self._facts.worker_up(node, message))
+            case WorkerDown():
+                self._post(self._facts.worker_down(node, message))
+            case ProxyCommands():
+                if self._facts.may_lead(node, message):
+                    self.effects.join(message)
+            case GroupUp():
+                self._post(self._facts.group_up(node, message))
+            case GroupDown():
+                self._facts.group_down(node, message)
+            case Paused():
+                self._post(self._facts.paused(node, message))
+            case Waiting():
+                self._post(self._looks.waiting(node, message))
+            case Looked():
+                self._looked(node, message)
+            case CheckpointDone():
+                self._checkpoint_done(node, message)
+            case Report():
+                self._post(self._facts.report(node, message))
+            case WorkerFinished():
+                self._post(self._facts.finished(node, message))
+            case Remark():
+                self._remark(message.trainer, message.text)
+            case _:
+                log.warning("%s sent a %s, which an agent does not send", node, type(message).__name__)
+
+    def _looked(self, node: NodeId, message: Looked) -> None:
+        if verb := {Seen.SLOW.value: "is slow", Seen.LOST.value: "was stuck and is started again"}.get(message.seen):
+            self._remark(message.trainer, f"{node} {verb}, the others wait for it: {message.detail}")
+        self._post(self._looks.looked(node, message))
+
+    def _checkpoint_done(self, node: NodeId, message: CheckpointDone) -> None:
+        if message.error:
+            self._remark(message.trainer, f"a checkpoint at step {message.step} failed on {node}: {message.error}")
+        self._post(self._facts.checkpoint_done(node, message))
+
+    def _remark(self, trainer: str, text: str) -> None:
+        log.info("%s: %s", trainer, text)
+        if TrainerId(trainer) in self.driver.core.trainers:
+            self.driver.remark(trainer=trainer, text=text[:2000])

@@ -1,0 +1,230 @@
+"""Runs the planner in a process that can be killed. It is kept warm: importing Pyomo costs as much as many solves.
+
+The child is the leader of its own process group, so that a solver which it started goes with it. It holds the reading
+end of a pipe on which nothing is ever written; when the coordinator ends, however, the kernel itself kills the group
+(``F_SETSIG`` on the hangup), even if a solver's C code never lets Python run again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import signal
+import struct
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from pilot import planners
+from pilot.core.commands import Solve
+from pilot.core.errors import PilotError, SolverError, UserError
+from pilot.core.events import PlanFailed, PlanReady
+from pilot.core.ids import PlanId
+from pilot.core.problem import Plan, PlanStatus, Problem
+from pilot.service.settings import Settings
+
+log = logging.getLogger(__name__)
+
+SPARE_S = 3.0
+"""A planner keeps its own limit; a child that is so much later is stuck and killed."""
+
+WARM_S = 60.0
+"""What importing the planner may take."""
+
+SUPERSEDED_S = 1.0
+"""A solve that nobody waits for any more may still run so long: a new child would take about as long to get warm."""
+
+_LENGTH = struct.Struct(">I")
+
+Post = Callable[[PlanReady | PlanFailed], object]
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What the child says: that it is warm (neither), a plan, or why there is none."""
+
+    plan: Plan | None = None
+    error: str = ""
+
+
+class SolverProcess:
+    """At most one solve runs; the newest question waits behind it, older ones are answered with ``PlanFailed``."""
+
+    def __init__(self, settings: Settings, scratch: Path, post: Post) -> None:
+        self._settings = settings
+        self._scratch = scratch
+        self._post = post
+        self._child: _Child | None = None
+        self._waiting: Solve | None = None
+        self._running: PlanId | None = None
+        self._asked = asyncio.Event()
+        self._superseded = asyncio.Event()
+
+    def solve(self, command: Solve) -> None:
+        """Begin; completes with ``PlanReady`` or ``PlanFailed``."""
+        if self._waiting is not None:
+            self._fail(self._waiting.plan_id, command.plan_id)
+        if self._running is not None:
+            self._fail(self._running, command.plan_id)
+            self._running = None
+            self._superseded.set()
+        self._waiting = command
+        self._asked.set()
+
+    @property
+    def pid(self) -> int | None:
+        """Of the child that is warm."""
+        return self._child.pid if self._child is not None else None
+
+    async def run(self) -> None:
+        """Make plans until cancelled; then the child is gone, and its files."""
+        try:
+            while True:
+                if self._child is None:
+                    self._child = await self._start()
+                await self._asked.wait()
+                self._asked.clear()
+                await self._answer_newest()
+        finally:
+            await self._kill()
+
+    def _fail(self, plan_id: PlanId, by: PlanId) -> None:
+        self._post(PlanFailed(plan_id, f"superseded by plan {by}"))
+
+    async def _answer_newest(self) -> None:
+        command, self._waiting = self._waiting, None
+        if command is None:
+            return
+        self._running = command.plan_id
+        self._superseded.clear()
+        plan = await self._plan(self._child, command.problem) if self._child is not None else None
+        if self._running == command.plan_id:
+            self._running = None
+            self._post(PlanReady(command.plan_id, plan) if plan else PlanFailed(command.plan_id, "no planner answered"))
+
+    async def _plan(self, child: _Child, problem: Problem) -> Plan | None:
+        """The planner's plan; where it fails or is killed, the dynamic programme's, which needs milliseconds."""
+        try:
+            return await self._ask(child, problem)
+        except (SolverError, OSError, EOFError) as error:
+            if self._superseded.is_set():
+                log.info("%s", error)
+                await self._kill()
+                return None
+            log.warning("the planner %s gave no plan: %s; dp answers instead", self._settings.planner, error)
+            if not isinstance(error, SolverError) or error.transient:
+                await self._kill()
+            return await self._fallback(problem)
+
+    async def _ask(self, child: _Child, problem: Problem) -> Plan:
+        answer = asyncio.ensure_future(child.ask(problem))
+        given_up = asyncio.ensure_future(self._superseded_long())
+        limit_s = self._settings.solve_limit_s + SPARE_S
+        try:
+            done, _ = await asyncio.wait({answer, given_up}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            answer.cancel()
+            given_up.cancel()
+        if answer not in done:
+            reason = "superseded" if done else f"no answer within {limit_s:g} s"
+            raise SolverError(f"the solver process was killed: {reason}", transient=True)
+        plan = await answer
+        if plan.status is not PlanStatus.KEPT and not problem.feasible(plan.as_dict()):
+            raise SolverError(f"its plan is not feasible: {plan.as_dict()}")
+        return plan
+
+    async def _superseded_long(self) -> None:
+        await self._superseded.wait()
+        await asyncio.sleep(SUPERSEDED_S)
+
+    async def _fallback(self, problem: Problem) -> Plan | None:
+        try:
+            return await asyncio.to_thread(planners.make("dp", limit_s=self._settings.solve_limit_s), problem)
+        except (PilotError, ArithmeticError, MemoryError) as error:
+            log.error("dp gave no plan either: %s", error)
+            return None
+
+    async def _start(self) -> _Child:
+        self._scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
+        child = await _Child.start(self._settings, self._scratch)
+        try:
+            async with asyncio.timeout(WARM_S):
+                answer = await child.read()
+        except (TimeoutError, EOFError) as error:
+            await child.kill()
+            raise SolverError(f"the solver process did not start: {error!r}; see the coordinator's log") from None
+        except BaseException:
+            await child.kill()
+            raise
+        if answer.error:
+            await child.kill()
+            raise UserError(answer.error)
+        return child
+
+    async def _kill(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            await child.kill()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+class _Child:
+    """The process and its pipes."""
+
+    def __init__(self, process: asyncio.subprocess.Process, lifeline: int) -> None:
+        self._process = process
+        self._lifeline = lifeline
+
+    @property
+    def pid(self) -> int:
+        """Of the process, which leads its group."""
+        return self._process.pid
+
+    @classmethod
+    async def start(cls, settings: Settings, scratch: Path) -> _Child:
+        reading, writing = os.pipe2(os.O_CLOEXEC)
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "pilot.service.solver_child", str(reading)),
+                *(settings.planner, settings.solver, str(settings.solve_limit_s)),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                pass_fds=(reading,),
+                start_new_session=True,
+                env={**os.environ, **threads, "TMPDIR": str(scratch)},
+                limit=2**26,
+            )
+        except BaseException:
+            os.close(writing)
+            raise
+        finally:
+            os.close(reading)
+        return cls(process, writing)
+
+    async def ask(self, problem: Problem) -> Plan:
+        assert self._process.stdin is not None
+        data = msgspec.msgpack.encode(problem)
+        self._process.stdin.write(_LENGTH.pack(len(data)) + data)
+        await self._process.stdin.drain()
+        answer = await self.read()
+        if answer.plan is None:
+            raise SolverError(answer.error)
+        return answer.plan
+
+    async def read(self) -> Answer:
+        assert self._process.stdout is not None
+        (size,) = _LENGTH.unpack(await self._process.stdout.readexactly(_LENGTH.size))
+        data = await self._process.stdout.readexactly(size)
+        return msgspec.msgpack.decode(data, type=Answer)
+
+    async def kill(self) -> None:
+        """End it and what it started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        await self._process.wait()
+        os.close(self._lifeline)

@@ -1,0 +1,64 @@
+"""Looks at groups of which a member waits: who is asked, who has answered, and when the rest counts as unknown.
+
+A member that has waited for the others for longer than the site's time-out says so, and all are looked at at once: the
+agents of those that have not come know whether they are stopped, stuck or slow. What follows is decided in the core.
+"""
+
+from __future__ import annotations
+
+from pilot.core.coordinator import Coordinator
+from pilot.core.events import Event, GroupLookedAt, GroupStalled, Seen
+from pilot.core.ids import Generation, NodeId, TrainerId
+from pilot.io.wire import Looked, Waiting
+from pilot.service.pending import Of, Pending
+
+LOOK_LIMIT_S = 15.0
+"""An agent takes about two seconds for a look."""
+
+
+class Looks:
+    """Translates; remembers only who has answered."""
+
+    def __init__(self, core: Coordinator, pending: Pending) -> None:
+        self._core = core
+        self._pending = pending
+        self._seen: dict[Of, dict[NodeId, Seen]] = {}
+
+    def waiting(self, node: NodeId, message: Waiting) -> list[Event]:
+        """A member waits; dropped where its group is looked at already, and where it is none of the group."""
+        of = _of(message)
+        trainer = self._core.trainers.get(of[0])
+        group = (trainer.group or trainer.forming) if trainer is not None else None
+        if group is None or group.generation != of[1] or node not in group.members or of in self._pending.looking:
+            return []
+        what = f"the sums of step {message.step}" if message.summing else "the group's start"
+        return [GroupStalled(*of, f"{node} has waited {message.waited_s:.1f} s for {what}")]
+
+    def looked(self, node: NodeId, message: Looked) -> list[Event]:
+        """Completes ``LookAtGroup``, when the last member has been looked at."""
+        of = _of(message)
+        waiting = self._pending.looking.get(of)
+        if waiting is None or node not in waiting[0].members:
+            return []
+        seen = self._seen.setdefault(of, {})
+        seen[node] = _seen(message.seen)
+        return self._complete(of) if len(seen) == len(waiting[0].members) else []
+
+    def overdue(self, now_s: float) -> list[Event]:
+        """Completes the looks that have taken too long, and forgets those that were dissolved."""
+        self._seen = {of: seen for of, seen in self._seen.items() if of in self._pending.looking}
+        late = [of for of, (_, since_s) in self._pending.looking.items() if now_s - since_s > LOOK_LIMIT_S]
+        return [event for of in late for event in self._complete(of)]
+
+    def _complete(self, of: Of) -> list[Event]:
+        seen = self._seen.pop(of, {})
+        command, _ = self._pending.looking[of]
+        return [GroupLookedAt(*of, tuple((node, seen.get(node, Seen.UNKNOWN)) for node in command.members))]
+
+
+def _of(message: Waiting | Looked) -> Of:
+    return TrainerId(message.trainer), Generation(message.generation)
+
+
+def _seen(text: str) -> Seen:
+    return next((seen for seen in Seen if seen.value == text), Seen.UNKNOWN)

@@ -1,0 +1,117 @@
+"""What a coordinator starts from: a new pool, or the one whose coordinator ended before its time."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from pilot import __version__
+from pilot.core.coordinator import Coordinator
+from pilot.core.errors import JournalError, UserError
+from pilot.core.events import DrainRequested
+from pilot.io import connection
+from pilot.io.addresses import advertise_address
+from pilot.io.connection import Connection
+from pilot.io.files import publish
+from pilot.io.journal import FORMAT, Contents, Header, read
+from pilot.io.journal_writer import JournalWriter
+from pilot.io.rundir import RunDir
+from pilot.io.site import Site
+from pilot.service.server import Keys, Server
+from pilot.service.settings import Settings, fresh_core, make_core, settings_of
+
+log = logging.getLogger(__name__)
+
+_ANEW = "to begin anew, move the journal away"
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """One pool's identity. ``contents`` is the journal that it goes on from, None: it is new."""
+
+    name: str
+    token: str
+    keys: Keys
+    port: int
+    settings: Settings
+    contents: Contents | None
+
+    @property
+    def start_s(self) -> float:
+        """Where its clock stands now: it rises through a restart, and counts the time in between."""
+        if self.contents is None:
+            return 0.0
+        return max(self.contents.last_s, time.time() - self.contents.header.started_unix_s)
+
+    def core(self, site: Site) -> Coordinator:
+        """A core as it was when the pool began, which was on ``site`` if it is new."""
+        return fresh_core(self.contents) if self.contents else make_core(self.settings, site.model_dump())
+
+
+def open_pool(rundir: RunDir, site: Site, settings: Settings) -> Pool:
+    """The pool whose journal lies in ``rundir`` if it did not end in good order, else a new one.
+
+    Raises
+    ------
+    JournalError
+        The journal is damaged: going on from it could be wrong.
+    """
+    if rundir.journal.exists():
+        try:
+            contents = read(rundir.journal)
+        except JournalError as error:
+            raise JournalError(f"{error}; {_ANEW}") from None
+        if contents.warning:
+            log.warning("%s", contents.warning)
+        decisions = list(contents.decisions)
+        if decisions and not any(isinstance(decision.event, DrainRequested) for decision in decisions):
+            pool = _earlier_pool(rundir, contents)
+            if pool.settings != settings:
+                log.warning("this pool keeps the settings that it began with: %s", pool.settings)
+            return pool
+        log.info("the earlier pool was shut down; its journal and trainers are in %s", rundir.set_aside())
+    name = f"{site.name}-{secrets.token_hex(3)}"
+    return Pool(name, secrets.token_urlsafe(32), Keys.make(), site.port, settings, None)
+
+
+def _earlier_pool(rundir: RunDir, contents: Contents) -> Pool:
+    """The pilots of that pool know its address, key and token, so these must stay."""
+    try:
+        known = connection.load(rundir.connection)
+        keys = msgspec.json.decode(rundir.server_key.read_bytes(), type=Keys)
+    except (UserError, OSError, msgspec.DecodeError) as error:
+        raise JournalError(f"cannot go on with the pool in {rundir.root}: {error}; {_ANEW}") from None
+    port = int(known.endpoint.rpartition(":")[2])
+    settings = settings_of(contents.header.settings)
+    return Pool(known.coordinator, known.token, keys, port, settings, contents)
+
+
+def open_journal(rundir: RunDir, pool: Pool, site: Site) -> JournalWriter:
+    """The journal of ``pool``, ready to append to."""
+    if pool.contents is not None:
+        return JournalWriter.resume(rundir.journal, pool.contents)
+    settings, fields = msgspec.to_builtins(pool.settings), site.model_dump(mode="json")
+    return JournalWriter.create(rundir.journal, Header(FORMAT, __version__, pool.name, time.time(), settings, fields))
+
+
+def announce(rundir: RunDir, pool: Pool, site: Site, site_file: Path, server: Server) -> Connection:
+    """Write the files by which agents and the CLI find ``server``."""
+    publish(rundir.server_key, msgspec.json.encode(pool.keys))
+    if site_file != rundir.site:
+        shutil.copyfile(site_file, rundir.site)
+    endpoint = f"tcp://{advertise_address(site)}:{server.port}"
+    where = Connection(endpoint, pool.keys.public, pool.token, pool.name, __version__)
+    connection.write(rundir.connection, where)
+    return where
+
+
+def withdraw(rundir: RunDir) -> None:
+    """Remove them: nobody listens any more, and nobody will."""
+    for path in (rundir.connection, rundir.server_key):
+        path.unlink(missing_ok=True)

@@ -1,0 +1,173 @@
+"""What ``pilot status``, ``ls`` and ``pilots`` show, as plain data."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import Any
+
+from pilot import planners
+from pilot.core.coordinator import Coordinator
+from pilot.core.trainer import Trainer
+from pilot.observation.monitor import Monitor, Record
+from pilot.observation.utilisation import Account, utilisation
+from pilot.service.launch_store import Launches
+from pilot.service.roster import Roster
+
+SETS_MAX = 100
+
+QUIET_S = 120.0
+"""A trainer that has trained for so long without reporting progress gets a remark, and so does a script that has run
+for so long without coming to its training."""
+
+Plain = dict[str, Any]
+
+
+def trainers(core: Coordinator, monitor: Monitor, launches: Launches) -> list[Plain]:
+    """One row per trainer, in the order of submission."""
+    return [{"directory": str(launches.directory(t.id)), **_trainer(t, monitor)} for t in core.trainers.values()]
+
+
+def pool(core: Coordinator, monitor: Monitor) -> list[Plain]:
+    """One row per node, in the order of joining."""
+    return [
+        {
+            "node": node,
+            "host": node.partition(".")[0],
+            "trainer": core.pool.occupant.get(node) or core.pool.owner.get(node),
+            "leaving": node in core.pool.leaving,
+            "since_s": monitor.joined_s.get(node, 0.0),
+        }
+        for node in core.pool.nodes
+    ]
+
+
+def pilots(roster: Roster, now_s: float) -> list[Plain]:
+    """One row per pilot that registered."""
+    return [
+        {
+            "node": pilot.node,
+            "host": pilot.hello.host if pilot.hello else "",
+            "pilot": pilot.hello.pilot if pilot.hello else "",
+            "job": pilot.hello.job if pilot.hello else "",
+            "pid": pilot.hello.pid if pilot.hello else None,
+            "connected": pilot.here,
+            "leaving": pilot.leaving,
+            "heard_s_ago": now_s - pilot.heard_s,
+            "joined_s": pilot.joined_s,
+        }
+        for pilot in roster.pilots.values()
+    ]
+
+
+def summary(core: Coordinator, monitor: Monitor) -> Plain:
+    """What ``pilot status`` shows of the pool as a whole."""
+    return {
+        "now_s": monitor.now_s,
+        "draining": core.draining,
+        "pool": pool(core, monitor),
+        "solves": _solves(monitor),
+        "node_seconds": monitor.node_seconds,
+        "remarks": monitor.pool_remarks,
+    }
+
+
+def account(core: Coordinator, monitor: Monitor) -> Account:
+    """What U is reckoned from: a copy, so that it can be reckoned in a thread."""
+    return Account(
+        specs=tuple(t.spec for t in core.trainers.values()),
+        curves={t.id: t.measured.curve for t in core.trainers.values()},
+        seconds_on={name: dict(record.seconds_on) for name, record in monitor.trainers.items()},
+        open_for_s=dict(monitor.open_for_s),
+        open_node_seconds=monitor.open_node_seconds,
+        max_parallel=core.config.max_parallel_trainers,
+    )
+
+
+def use(account: Account) -> Plain:
+    """U, in plain data; without U where there were too many different sets of trainers to reckon it while one waits."""
+    best = planners.make("dp") if len(account.open_for_s) <= SETS_MAX else None
+    found = utilisation(account, best)
+    return {"u": found.u, "eq_nodes": found.eq_nodes, "work": found.work, "static_work": found.static_work}
+
+
+def _trainer(trainer: Trainer, monitor: Monitor) -> Plain:
+    record = monitor.trainers[trainer.id]
+    training = trainer.group.members if trainer.group is not None else ()
+    return {
+        "trainer": trainer.id,
+        "phase": trainer.phase.value,
+        "reason": trainer.reason,
+        "nodes": list(training),
+        "target": list(trainer.target),
+        "warming": [n for n in trainer.workers if not trainer.ready_on(n)],
+        "min_nodes": trainer.spec.min_nodes,
+        "max_nodes": trainer.spec.max_nodes,
+        "fixed_curve": trainer.spec.fixed_curve,
+        "generation": trainer.generation,
+        "step": trainer.step,
+        "epoch": trainer.epoch,
+        "samples": trainer.samples,
+        "samples_per_s": record.samples_per_s if training else None,
+        "measured_rates": {str(n): rate for n, rate in sorted(trainer.measured.rates.items())},
+        "rescale_up_s": trainer.measured.rescale_up_s,
+        "rescale_down_s": trainer.measured.rescale_down_s,
+        "metrics": dict(record.metrics),
+        "rescales_up": trainer.counts.rescales_up,
+        "rescales_down": trainer.counts.rescales_down,
+        "preemptions": trainer.counts.preemptions,
+        "losses": trainer.counts.losses,
+        "worker_deaths": trainer.counts.worker_deaths,
+        "lost_steps": trainer.counts.lost_steps,
+        "redone_steps": record.redone_steps,
+        "longest_stall_s": record.longest_stall_s,
+        "submitted_s": record.submitted_s,
+        "started_s": record.started_s,
+        "ended_s": record.ended_s,
+        "remarks": _remarks(trainer, monitor),
+    }
+
+
+def _remarks(trainer: Trainer, monitor: Monitor) -> list[str]:
+    record, refusal = monitor.trainers[trainer.id], trainer.refusal
+    refused = [f"it takes no more nodes: {refusal}"] if refusal and refusal not in trainer.reason else []
+    return [*record.remarks, *refused, *_quiet(trainer, record, monitor.now_s), *_slow_to_start(trainer, monitor)]
+
+
+def _quiet(trainer: Trainer, record: Record, now_s: float) -> list[str]:
+    if not trainer.open or not record.nodes or record.started_s is None:
+        return []
+    quiet_s = now_s - (record.progress_s if record.progress_s is not None else record.started_s)
+    if quiet_s < QUIET_S:
+        return []
+    return [f"it trains on {record.nodes} nodes but has reported no progress for {quiet_s:.0f} s"]
+
+
+def _slow_to_start(trainer: Trainer, monitor: Monitor) -> list[str]:
+    waited_s = {
+        node: monitor.now_s - monitor.starting_s.get((trainer.id, node), monitor.now_s)
+        for node in trainer.workers
+        if not trainer.ready_on(node)
+    }
+    return [
+        f"its script has run for {seconds:.0f} s on {node} and has not come to session.epochs"
+        for node, seconds in waited_s.items()
+        if seconds >= QUIET_S
+    ]
+
+
+def _solves(monitor: Monitor) -> Plain:
+    plan, times = monitor.last[1] if monitor.last is not None else None, monitor.solves
+    return {
+        "count": len(times),
+        "failed": monitor.failed_solves,
+        "last_status": plan.status.value if plan is not None else None,
+        "planner": plan.planner if plan is not None else None,
+        **{
+            name: {"median": median(values), "max": max(values)} if values else None
+            for name, values in (
+                ("build_s", [t.build_s for t in times]),
+                ("solve_s", [t.solve_s for t in times]),
+                ("answer_s", [t.answer_s for t in times]),
+            )
+        },
+    }

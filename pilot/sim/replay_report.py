@@ -1,0 +1,69 @@
+"""A replay's report: one HTML page that needs nothing beside it."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pilot.core.errors import UserError
+from pilot.sim.metrics import U_IN_WORDS
+from pilot.sim.replay_plots import comparison, plots_of
+from pilot.sim.sweep import Replay
+from pilot.traces.text_files import write_text
+
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>
+body {{ font: 15px/1.5 sans-serif; max-width: 70em; margin: 2em auto; padding: 0 1em; color: #222 }}
+table {{ border-collapse: collapse; margin: 1em 0 }}
+td, th {{ border-bottom: 1px solid #ccc; padding: .2em .8em; text-align: right }}
+th {{ border-bottom: 2px solid #888 }}
+figure {{ display: inline-block; margin: 0 1em 1em 0; vertical-align: top }}
+figcaption {{ font-weight: bold }}
+svg {{ max-width: 100%; height: auto }}
+</style></head><body>
+{body}
+</body></html>
+"""
+
+
+def make_directory(directory: Path) -> None:
+    """Make the report's directory where it is missing: before a replay of hours, not after it."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make the directory {directory}: {error.strerror}") from None
+
+
+def write_report(
+    directory: Path, title: str, replays: Sequence[Replay], labels: Sequence[str], rows: Sequence[Mapping[str, str]]
+) -> Path:
+    """Write ``index.html`` into ``directory`` and return its path.
+
+    ``rows`` is the table that the command prints, one row per replay; ``labels`` name the replays.
+    """
+    parts = [f"<h1>{html.escape(title)}</h1>", _table(rows)]
+    parts += [f"<p>{html.escape(U_IN_WORDS.format(unit=unit))}</p>" for unit in _units(replays)]
+    if len(replays) > 1:
+        parts.append(_figure("U of each replay", comparison(replays, labels)))
+    for replay, label in zip(replays, labels, strict=True):
+        parts.append(f"<h2>{html.escape(label)}</h2>")
+        parts += [_figure(caption, svg) for caption, svg in plots_of(replay)]
+    path = directory / "index.html"
+    write_text(path, PAGE.format(title=html.escape(title), body="\n".join(parts)))
+    return path
+
+
+def _units(replays: Sequence[Replay]) -> list[str]:
+    return list(dict.fromkeys(replay.summary.unit for replay in replays))
+
+
+def _table(rows: Sequence[Mapping[str, str]]) -> str:
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in rows[0])
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(v)}</td>" for v in row.values()) + "</tr>" for row in rows)
+    return f"<table><tr>{head}</tr>{body}</table>"
+
+
+def _figure(caption: str, svg: str) -> str:
+    drawing = svg[svg.index("<svg") :]
+    return f"<figure><figcaption>{html.escape(caption)}</figcaption>{drawing}</figure>"

@@ -1,0 +1,139 @@
+"""Meetings: what the ranks of a group tell each other between two steps (an evaluation's sums, the end of an epoch).
+
+A script runs alike on all ranks, so they come to each meeting by themselves, with two exceptions. A rank whose group
+broke at the very end of a meeting may have missed its outcome; and a newcomer begins at ``session.epochs``, while the
+others are anywhere between two steps. Hence:
+
+* The outcome is part of the state (:mod:`pilot.train.agreement_log`). Who has agreed on more is more advanced, and
+  gives its state to the others when a generation starts. Who then comes to a meeting that its state is past reads the
+  outcome there.
+* The first thing that a rank does in a generation is to say where it is. Those who are furthest behind (an evaluation
+  comes before the end of the epoch, and that before training) hold their meeting; the others attend it and bring
+  nothing. They did not do what the script does around it, so they take over the state of one that did, when it is
+  about to train or the epoch has ended. Once all are in one place the group is *aligned*: a step then needs no such
+  words before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+
+from pilot.comm.channel import Gone
+from pilot.train.agreement_log import END_OF_EPOCH, TRAINING, Place, Sums, total
+from pilot.train.group import Group
+from pilot.train.training import Training
+
+Bring = Callable[[int, int], Sums]
+"""What a rank brings as number i (from 0) of the k that hold the meeting."""
+
+_WORD_BYTES = 8
+_decoder = msgspec.msgpack.Decoder(Sums)
+
+
+class Meetings:
+    """Of one rank.
+
+    Parameters
+    ----------
+    group : that meets
+    training : whose state the outcome becomes a part of
+    """
+
+    def __init__(self, group: Group, training: Training) -> None:
+        self._group = group
+        self._training = training
+        self._place: Place = training.place
+        self._held: dict[int, int] = {}
+        self._aligned: int | None = None
+
+    def here(self) -> None:
+        """The script is now where the state is."""
+        if self._place != self._training.place:
+            self._place, self._held = self._training.place, {}
+        self._training.caught_up()
+
+    def align(self) -> None:
+        """Before a step; returns when all ranks are about to do it."""
+        self._group.enter()
+        while self._aligned != self._group.revision:
+            self._meet(TRAINING, _nothing)
+            self._group.enter()
+        self.here()
+
+    def hold(self, topic: int, bring: Bring) -> Sums | None:
+        """Meet about ``topic``; the sums by name of what the ranks brought, the same on all.
+
+        None: the others are long past it.
+        """
+        number = self._held.get(topic, 0)
+        self._held[topic] = number + 1
+        self._training.in_meeting = True
+        try:
+            return self._outcome(topic, number, bring)
+        finally:
+            self._training.in_meeting = False
+
+    def _outcome(self, topic: int, number: int, bring: Bring) -> Sums | None:
+        sums = None
+        while sums is None:
+            self._group.enter()
+            agreed = self._training.minutes.of(self._place, topic)
+            if number < len(agreed):
+                return agreed[number]
+            if self._training.place != self._place:
+                return None
+            sums = self._meet(topic, bring)
+        return sums
+
+    def _meet(self, mine: int, bring: Bring) -> Sums | None:
+        """One meeting of those who are furthest behind; its outcome, where it was about ours."""
+        try:
+            table = self._group.gather([mine, *self._progress()])
+            topic = min(row[0] for row in table)
+            holders = [rank for rank, row in enumerate(table) if row[0] == topic]
+            if topic == TRAINING:
+                self._level([row[1:] for row in table])
+            if len(holders) == len(table):
+                self._aligned = self._group.revision
+            return None if topic == TRAINING else self._confer(topic, holders, mine == topic, bring)
+        except Gone:
+            return None
+
+    def _confer(self, topic: int, holders: list[int], ours: bool, bring: Bring) -> Sums | None:
+        group = self._group.enter()
+        sums = total(self._tell(bring(holders.index(group.rank), len(holders)) if ours else {}))
+        if ours:
+            self._training.agree(topic, sums)
+        if topic == END_OF_EPOCH:
+            self._hand_over(holders, group.size)
+        return sums if ours else None
+
+    def _progress(self) -> list[int]:
+        place = self._training.place
+        return [place[0], self._training.minutes.count(place)]
+
+    def _level(self, progress: list[list[int]]) -> None:
+        """All are about to train: from there on they have the same state."""
+        most = max(progress)
+        self._hand_over([rank for rank, other in enumerate(progress) if other == most], len(progress))
+
+    def _hand_over(self, holders: list[int], size: int) -> None:
+        others = [rank for rank in range(size) if rank not in holders]
+        if others:
+            self._group.hand_over(holders[0], others)
+
+    def _tell(self, brought: Sums) -> list[Sums]:
+        """What all ranks brought, by rank."""
+        block = msgspec.msgpack.encode(brought)
+        sizes = [size for (size,) in self._group.gather([len(block)])]
+        length = -(-max(sizes) // _WORD_BYTES) * _WORD_BYTES
+        rows = self._group.gather(np.frombuffer(block.ljust(length, b"\0"), np.int64).tolist())
+        blocks = [np.array(row, np.int64).tobytes() for row in rows]
+        return [_decoder.decode(block[:size]) for block, size in zip(blocks, sizes, strict=True)]
+
+
+def _nothing(_number: int, _holders: int) -> Sums:
+    return {}

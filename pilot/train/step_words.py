@@ -1,0 +1,42 @@
+"""The head of the control vector: what the ranks of a group tell each other with every step, as sums."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+FIELDS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """One rank's words, or the sum of all.
+
+    ``ready`` is the generation that a rank is ready for, ``squares`` its square (see
+    :func:`~pilot.train.membership.agreed`), ``pause`` 1 where it was asked to pause, ``loss`` its part of the mean loss
+    over the step, ``save`` 1 where a checkpoint could begin after this step, ``saved`` 1 where its part of the one
+    under way is written (see :mod:`pilot.train.periodic`).
+    """
+
+    ready: float
+    squares: float
+    pause: float
+    loss: float
+    save: float
+    saved: float
+
+    @classmethod
+    def of(cls, ready: int, pause: bool, loss: float, *, save: bool = False, saved: bool = False) -> Words:
+        """The words of one rank."""
+        return cls(ready, ready * ready, pause, loss, save, saved)
+
+    @classmethod
+    def read(cls, fields: NDArray[np.float64]) -> Words:
+        """From the vector, shape (FIELDS,)."""
+        return cls(*fields.tolist())
+
+    def write(self, fields: NDArray[np.float64]) -> None:
+        """Into the vector, shape (FIELDS,)."""
+        fields[:] = astuple(self)

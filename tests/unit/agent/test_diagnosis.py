@@ -1,0 +1,62 @@
+"""What the end of a process means."""
+
+from __future__ import annotations
+
+import pytest
+
+from pilot.agent import diagnosis
+from pilot.agent.vocabulary import GroupProcessEnded, Role, WorkerEnded
+from pilot.core.events import ExitCause
+
+TRACEBACK = """step 3
+Traceback (most recent call last):
+  File "train.py", line 1, in <module>
+KeyError: 'a'
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "train.py", line 3, in <module>
+ValueError: b
+"""
+
+
+@pytest.mark.parametrize(
+    ("status", "up", "cause", "detail"),
+    [
+        (-9, True, ExitCause.DIED, "killed by SIGKILL (by hand, or out of memory)"),
+        (-11, False, ExitCause.DIED, "killed by SIGSEGV"),
+        (-64, True, ExitCause.DIED, "killed by SIGRTMAX"),
+        (-50, True, ExitCause.DIED, "killed by signal 50"),
+        (3, True, ExitCause.RAISED, "the script ended with exit status 3"),
+        (0, True, ExitCause.RAISED, "the script ended on a node (status 0) while the trainer had not finished"),
+    ],
+)
+def test_an_end_by_itself(status: int, up: bool, cause: ExitCause, detail: str) -> None:
+    ended = WorkerEnded("t1", status, "")
+    assert diagnosis.on_exit(ended, up=up, stop_reason=None, stuck_reason=None) == (cause, detail)
+
+
+def test_a_script_without_session_is_said_to_be_one() -> None:
+    cause, detail = diagnosis.on_exit(WorkerEnded("t1", 0, "bye"), up=False, stop_reason=None, stuck_reason=None)
+    assert cause is ExitCause.RAISED
+    assert "without opening a pilot.train session" in detail
+
+
+def test_what_was_asked_for_is_no_failure_however_it_ended() -> None:
+    ended = WorkerEnded("t1", 1, TRACEBACK)
+    assert diagnosis.on_exit(ended, True, "cancelled", None) == (ExitCause.STOPPED, "cancelled")
+
+
+def test_last_words_are_the_last_traceback() -> None:
+    assert diagnosis.last_words(TRACEBACK) == "\n".join(TRACEBACK.splitlines()[-3:])
+    assert diagnosis.last_words("one\ntwo\n") == "one\ntwo"
+    long = "Traceback (most recent call last):\n" + "\n".join(map(str, range(100))) + "\nRecursionError: deep"
+    assert diagnosis.last_words(long).splitlines()[-1] == "RecursionError: deep"
+    assert len(diagnosis.last_words(long).splitlines()) == 12
+
+
+def test_why_a_group_is_over_is_one_line() -> None:
+    assert diagnosis.on_group(GroupProcessEnded("t1", 1, Role.PROXY, -9, "")).startswith("proxy was killed by SIGKILL")
+    ended = GroupProcessEnded("t1", 1, Role.MPIEXEC, 127, "a\nmpiexec: No such file or directory\n")
+    assert diagnosis.on_group(ended) == "mpiexec ended with status 127: mpiexec: No such file or directory"

@@ -1,0 +1,53 @@
+"""What a pilot knows of itself."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from pilot.agent import job_environment
+from pilot.core.errors import UserError
+from pilot.io import addresses
+
+
+def test_slurm_pbs_and_lsf_name_their_jobs() -> None:
+    none = job_environment.job_facts({})
+    slurm = {
+        "SLURM_JOB_ID": "7",
+        "SLURM_RESTART_COUNT": "2",
+        "SLURMD_NODENAME": "n5",
+        "SLURM_JOB_END_TIME": "1700000000",
+    }
+    assert job_environment.job_facts(slurm) == job_environment.JobFacts("7", 2, "n5", 1700000000.0)
+    assert job_environment.job_facts({"PBS_JOBID": "12.server"}).job == "12.server"
+    assert job_environment.job_facts({"LSB_JOBID": "9"}) == job_environment.JobFacts("9", 0, none.host, None)
+    assert job_environment.job_facts({"LSB_JOBID": "9", "LSB_RESTART": "Y"}).restart == 1
+    assert (none.job, none.restart, none.walltime_end_s) == ("", 0, None)
+    assert none.host == socket.gethostname().split(".")[0]
+
+
+def test_the_nearest_word_on_the_wall_time_counts() -> None:
+    environment = {"PILOT_WALLTIME_END": "20.5", "SLURM_JOB_END_TIME": "30"}
+    assert job_environment.job_facts(environment).walltime_end_s == 20.5
+    assert job_environment.job_facts(environment, walltime_end_s=10.0).walltime_end_s == 10.0
+    with pytest.raises(UserError, match="PILOT_WALLTIME_END is 'noon'"):
+        job_environment.job_facts({"PILOT_WALLTIME_END": "noon"})
+
+
+def test_the_interface_towards_the_coordinator() -> None:
+    assert addresses.interface_to("tcp://127.0.0.1:5555") == "lo"
+    assert addresses.interface_address("lo") == "127.0.0.1"
+    with pytest.raises(UserError, match="this host has no network interface 'hsn9'; there are: "):
+        addresses.interface_address("hsn9")
+    with pytest.raises(UserError, match="is not tcp://host:port"):
+        addresses.interface_to("ipc:///tmp/x")
+
+
+def test_threads_follow_the_jobs_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3,2")
+    assert job_environment.threads(2) == 3
+    monkeypatch.setenv("OMP_NUM_THREADS", "all")
+    cores = job_environment.threads(1)
+    assert cores >= 1
+    assert job_environment.threads(cores) == job_environment.threads(cores + 1) == 1

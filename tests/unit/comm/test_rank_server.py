@@ -1,0 +1,187 @@
+"""The loop of a rank process, with a twin in place of MPI."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from pilot.comm.arena import Arena
+from pilot.comm.arena_layout import Layout, lay_out
+from pilot.comm.channel import Channel, Gone, ready
+from pilot.comm.messages import AnyNote, Attach, Gather, Gathered, Here, Quit, Spread, Spreaded
+from pilot.comm.pipeline import PIECE_BYTES
+from pilot.comm.rank_server import Server
+from pilot.core.errors import ProtocolError
+from tests.unit.comm.twin import TwinFabric, World
+
+
+class Node:
+    """A rank process as a thread, and its training processes' ends of the channels."""
+
+    def __init__(self, fabric: TwinFabric, count: int) -> None:
+        pairs = [Channel.pair() for _ in range(count)]
+        self.error: Exception | None = None
+        self._ends = [theirs for _, theirs in pairs]
+        self._server = Server(self._ends, fabric, generation=7)
+        self.ranks = [Rank(ours, self) for ours, _ in pairs]
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._server.run()
+        except Exception as error:
+            self.error = error
+        for end in self._ends:
+            end.close()
+
+
+class Rank:
+    """A training process."""
+
+    def __init__(self, channel: Channel, node: Node) -> None:
+        self.channel = channel
+        self._node = node
+
+    @property
+    def error(self) -> Exception | None:
+        return self._node.error
+
+    def note(self) -> AnyNote | None:
+        return self.packet()[0]
+
+    def packet(self) -> tuple[AnyNote | None, int | None]:
+        assert ready([self.channel], 10), "the rank process says nothing"
+        return self.channel.receive()
+
+    def belongs_with(self, other: Rank) -> bool:
+        """Whether both are on one node."""
+        return self._node is other._node
+
+    def ended(self) -> bool:
+        self._node.thread.join(10)
+        return not self._node.thread.is_alive()
+
+
+@pytest.fixture(params=[1, 2, 3], ids="{} per node".format)
+def ranks(request: pytest.FixtureRequest) -> Iterator[list[Rank]]:
+    """Six ranks, so many per node."""
+    made = [rank for fabric in World(6 // request.param).ranks() for rank in Node(fabric, request.param).ranks]
+    assert [rank.note() for rank in made] == [Here(7, r, 6) for r in range(6)]
+    yield made
+    for rank in made:
+        rank.channel.close()
+    assert all(rank.ended() for rank in made)
+
+
+def quit_all(ranks: list[Rank]) -> None:
+    for rank in ranks:
+        rank.channel.send(Quit())
+    assert all(rank.ended() for rank in ranks)
+    assert [rank.error for rank in ranks] == [None] * len(ranks)
+
+
+def test_each_step_sums_all_parts_whatever_the_order_in_which_ranks_come(ranks: list[Rank]) -> None:
+    large = (2 * PIECE_BYTES // 4 + 7, "float32")  # more than one piece
+    layout = lay_out([(5, "float32"), (7, "float32"), large, (3, "float64")], bucket_bytes=16, control_count=2)
+    arenas = [Arena.of_size(layout.size) for _ in ranks]
+    parts = [[np.frombuffer(a.memory, p.dtype, p.count, p.offset) for p in layout.parts] for a in arenas]
+    for rank, arena in zip(ranks, arenas, strict=True):
+        rank.channel.send(Attach(list(layout.parts)), arena.fd)
+    for step in range(3):
+        for number, rank in enumerate(ranks):
+            for part in parts[number]:
+                part[:] = number + step
+                rank.channel.ring()
+        assert [rank.note() for rank in ranks] == [None] * 6
+        assert all((part == 15 + 6 * step).all() for own in parts for part in own)
+    quit_all(ranks)
+
+
+def test_rows_of_all_ranks_are_gathered(ranks: list[Rank]) -> None:
+    for number, rank in enumerate(ranks):
+        rank.channel.send(Gather([number, -1]))
+    assert [rank.note() for rank in ranks] == [Gathered([[number, -1] for number in range(6)])] * 6
+    quit_all(ranks)
+
+
+def test_a_block_reaches_only_those_that_lack_it(ranks: list[Rank]) -> None:
+    content = np.random.default_rng(0).integers(0, 256, 2 * PIECE_BYTES + 5, np.uint8)
+    source = Arena.of_size(len(content))
+    np.frombuffer(source.memory, np.uint8, len(content))[:] = content
+    takers = [0, 3]  # on another node, or on that of the root; nobody takes anything on the last one
+    for number, rank in enumerate(ranks):
+        if number != 2:
+            rank.channel.send(Spread(2, takers))
+    ranks[2].channel.send(Spread(2, takers, len(content)), source.fd)
+    for number, rank in enumerate(ranks):
+        note, fd = rank.packet()
+        assert note == Spreaded()
+        assert (fd is not None) == (number in takers)
+        if fd is not None:
+            taken = np.frombuffer(Arena(fd).memory, np.uint8, len(content))
+            np.testing.assert_array_equal(taken, content)
+    quit_all(ranks)
+
+
+def test_all_of_a_node_lose_their_rank_process_when_one_goes_in_the_middle_of_a_step(ranks: list[Rank]) -> None:
+    layout = attach(ranks)
+    for _ in layout.parts:
+        ranks[0].channel.ring()
+    ranks[0].channel.hang_up()
+    for rank in ranks:
+        for _ in layout.parts if rank is not ranks[0] and rank.belongs_with(ranks[0]) else ():
+            rank.channel.ring()
+    assert ranks[0].ended()
+    assert isinstance(ranks[0].error, Gone)
+    for rank in ranks:
+        if rank.belongs_with(ranks[0]):
+            assert hears_no_more(rank)
+
+
+def test_a_process_that_goes_while_its_neighbours_compute_is_missed_at_once() -> None:
+    node = Node(World(1).ranks()[0], 3)
+    attach(node.ranks)
+    for rank in node.ranks:
+        rank.note()
+    node.ranks[1].channel.hang_up()
+    assert node.ranks[1].ended()
+    assert isinstance(node.error, Gone)
+    assert hears_no_more(node.ranks[0])
+
+
+def test_a_process_that_rings_out_of_turn_is_refused(ranks: list[Rank]) -> None:
+    layout = attach(ranks)
+    ranks[0].channel.ring()
+    for rank in ranks:
+        for _ in layout.parts if rank.belongs_with(ranks[0]) else ():
+            rank.channel.ring()
+    assert ranks[0].ended()
+    assert isinstance(ranks[0].error, ProtocolError)
+
+
+def test_processes_of_a_node_that_ask_for_different_things_are_refused() -> None:
+    node = Node(World(1).ranks()[0], 2)
+    attach(node.ranks)
+    node.ranks[0].channel.ring()
+    node.ranks[1].channel.send(Quit())
+    assert node.ranks[0].ended()
+    assert isinstance(node.error, ProtocolError)
+
+
+def attach(ranks: list[Rank]) -> Layout:
+    layout = lay_out([(5, "float32")], bucket_bytes=16, control_count=2)
+    for rank in ranks:
+        rank.channel.send(Attach(list(layout.parts)), Arena.of_size(layout.size).fd)
+    return layout
+
+
+def hears_no_more(rank: Rank) -> bool:
+    try:
+        rank.packet()
+    except Gone:
+        return True
+    return False

@@ -1,0 +1,182 @@
+"""``pilot doctor`` says what is wrong, and says nothing is wrong where nothing is."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pilot.cli.main import run
+from pilot.core.errors import SubmitError
+from pilot.doctor import host_checks, site_checks, storage_checks
+from pilot.doctor.checks import CHECKS
+from pilot.doctor.finding import Finding, Grade
+from pilot.io.rundir import Lock, RunDir
+from pilot.io.site import Site
+
+LOCAL = Site(name="here", scheduler="local", interface="lo")
+SLURM = Site(name="there", scheduler="slurm", partition="preempt")
+
+
+def _graded(findings: Iterable[Finding], grade: Grade) -> list[str]:
+    found = list(findings)
+    assert all(finding.remedy for finding in found if finding.grade is not Grade.OK)
+    return [finding.seen for finding in found if finding.grade is grade]
+
+
+def test_all_checks_are_made_here_and_nothing_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    assert run(["doctor", "--site", "local", "--run-dir", str(tmp_path / "pool"), "--json"]) == 0
+    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+    assert {row["check"] for row in found} == set(CHECKS)
+    assert not [row for row in found if row["grade"] == "fail"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_site_is_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["doctor", "--site", "nowhere"]) == 2
+    assert "unknown site 'nowhere'" in capsys.readouterr().err
+
+
+def test_a_fabric_that_is_not_there(tmp_path: Path) -> None:
+    (seen,) = _graded(host_checks.mpi(LOCAL.replace(fabric="nosuch"), tmp_path), Grade.FAIL)
+    assert seen.startswith("two ranks over nosuch on lo: ")
+    assert "\n" not in seen
+
+
+def test_the_solvers_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    findings = list(host_checks.solvers(LOCAL, tmp_path))
+    assert not _graded(findings, Grade.FAIL)
+    assert any(seen.startswith("cbc made an optimal plan") for seen in _graded(findings, Grade.OK))
+
+
+@pytest.mark.parametrize(("groups", "controller"), [("0::/user/me\n", ""), ("5:cpu:/\n3:pids:/user/me\n", "pids")])
+def test_room_under_control_groups_counts_all_levels(tmp_path: Path, groups: str, controller: str) -> None:
+    for folder, most, current in [("user", "100", "90"), ("user/me", "max", "7")]:
+        group = tmp_path / controller / folder
+        group.mkdir(parents=True)
+        (group / "pids.max").write_text(f"{most}\n")
+        (group / "pids.current").write_text(f"{current}\n")
+    assert list(host_checks.cgroup_rooms(groups, tmp_path)) == [10]
+
+
+def test_the_run_directory_may_not_exist_yet_and_nothing_is_left_in_it(tmp_path: Path) -> None:
+    findings = list(
+        storage_checks.storage(LOCAL.replace(checkpoint_dir=str(tmp_path / "c" / "d")), tmp_path / "a" / "b")
+    )
+    assert not _graded(findings, Grade.FAIL)
+    assert {finding.check for finding in findings} == {"run directory", "checkpoint directory"}
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 8 MB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", disk], capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
+    yield disk
+    subprocess.run(["umount", disk], check=True)
+
+
+def test_little_space(small_disk: Path) -> None:
+    seen = _graded(storage_checks.storage(LOCAL, small_disk), Grade.FAIL)
+    assert any("GB free" in line for line in seen)
+    assert any("64 MB cannot be had" in line for line in seen)
+    available = os.statvfs(small_disk)
+    (small_disk / "ballast").write_bytes(bytes(available.f_bavail * available.f_frsize))
+    seen = _graded(storage_checks.storage(LOCAL, small_disk), Grade.FAIL)
+    assert any("the disk is full" in line for line in seen)
+
+
+def test_a_quota_program_that_complains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "quota"
+    program.write_text("#!/bin/sh\necho 'Block limit reached on /home'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert _graded(storage_checks.storage(LOCAL, tmp_path / "pool"), Grade.WARN) == [
+        "quota says: Block limit reached on /home"
+    ]
+
+
+def test_the_clock_of_this_machines_own_disk_is_its_own(tmp_path: Path) -> None:
+    assert not _graded(storage_checks.clock(LOCAL, tmp_path), Grade.WARN)
+
+
+def test_a_port_in_use_unless_by_this_pool(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        site = LOCAL.replace(port=other.getsockname()[1])
+        (seen,) = _graded(site_checks.network(site, tmp_path), Grade.FAIL)
+        assert seen.startswith(f"the coordinator cannot listen on 127.0.0.1, port {site.port}: ")
+        pool = RunDir(tmp_path)
+        lock = Lock(pool)
+        try:
+            assert not _graded(site_checks.network(site, tmp_path), Grade.FAIL)
+        finally:
+            lock.release()
+
+
+def test_interfaces_that_are_not_there(tmp_path: Path) -> None:
+    (seen,) = _graded(site_checks.network(LOCAL.replace(interface="nosuch0"), tmp_path), Grade.WARN)
+    assert seen.startswith("this host has no interface nosuch0")
+    (seen,) = _graded(site_checks.network(LOCAL.replace(bind_interface="nosuch0"), tmp_path), Grade.FAIL)
+    assert "nosuch0" in seen
+
+
+def test_pilots_on_nodes_must_not_be_told_a_loopback_address(tmp_path: Path) -> None:
+    site = SLURM.replace(bind_address="127.0.0.1")
+    (seen,) = _graded(site_checks.network(site, tmp_path), Grade.FAIL)
+    assert seen == "pilots are told 127.0.0.1 (127.0.0.1): on a node that is the node itself"
+    assert not _graded(site_checks.network(site.replace(interface="lo"), tmp_path), Grade.FAIL)
+
+
+def _answering(answer: str) -> Any:
+    def recorded(_command: Sequence[str], _limit_s: float) -> str:
+        if not answer:
+            raise SubmitError("qstat failed: qstat: Unknown queue nosuch")
+        return answer
+
+    return recorded
+
+
+@pytest.mark.parametrize(
+    ("partition", "answer", "grade", "seen"),
+    [
+        ("preempt", "preempt|up|6\n", Grade.OK, "preempt is up with 6 nodes"),
+        ("preempt", "preempt|down|6\n", Grade.FAIL, "preempt is down"),
+        ("preempt", "\n", Grade.FAIL, "Slurm has no partition preempt"),
+        (None, "high|up|6\nnormal*|up|4\n", Grade.OK, "the default partition is up with 4 nodes"),
+        (None, "high|up|6\n", Grade.FAIL, "Slurm has no default partition"),
+    ],
+)
+def test_slurms_partition(tmp_path: Path, partition: str | None, answer: str, grade: Grade, seen: str) -> None:
+    site = SLURM.replace(partition=partition)
+    assert seen in _graded(site_checks.scheduler(site, tmp_path, _answering(answer)), grade)
+
+
+def test_queues_of_pbs(tmp_path: Path) -> None:
+    site = Site(name="there", scheduler="pbspro", queue="preemptable")
+    assert "queue preemptable is there" in _graded(site_checks.scheduler(site, tmp_path, _answering("x")), Grade.OK)
+    assert _graded(site_checks.scheduler(site, tmp_path, _answering("")), Grade.FAIL)
+    unnamed = site.replace(queue=None)
+    assert _graded(site_checks.scheduler(unnamed, tmp_path, _answering("x")), Grade.WARN)
+
+
+@pytest.mark.skipif(shutil.which("bsub") is not None, reason="LSF is here")
+def test_a_scheduler_that_is_not_here_and_a_site_that_is_no_more(tmp_path: Path) -> None:
+    site = Site(name="there", scheduler="lsf", queue="killable", retired="decommissioned")
+    retired, missing = _graded(site_checks.scheduler(site, tmp_path), Grade.FAIL)
+    assert retired == "there is no more: decommissioned"
+    assert missing.startswith("not on this host's PATH: bsub")

@@ -1,0 +1,74 @@
+from itertools import pairwise
+from pathlib import Path
+
+from pilot.core.coordinator import Coordinator
+from pilot.core.events import DrainRequested, Event, PoolChanged, TrainerSubmitted
+from pilot.core.ids import NodeId, TrainerId
+from pilot.core.spec import TrainerSpec
+from pilot.io.journal import Decision
+from pilot.observation.picture import draw
+from pilot.observation.timeline import Fate, Mark, Span, Timeline, Use, timeline
+from tests.property.world import World
+
+CNN = TrainerId("cnn")
+
+
+def lived_through() -> World:
+    """Two nodes train; one is given notice and goes, the other one is lost."""
+    world = World()
+    world.nodes = [NodeId("n1"), NodeId("n2")]
+    world.send(PoolChanged(joined=tuple(world.nodes)))
+    world.send(TrainerSubmitted(TrainerSpec(CNN, 1, 2)))
+    world.settle()
+    world.send(PoolChanged(leaving=(NodeId("n2"),), deadline_s=99.0))
+    world.settle()
+    world.lose([NodeId("n2")])
+    world.lose([NodeId("n1")])
+    return world
+
+
+def of(world: World) -> Timeline:
+    decisions = [Decision(i, t, e, tuple(c)) for i, (t, e, c) in enumerate(world.history)]
+    return timeline(decisions, Coordinator(world.config))
+
+
+def when(world: World, wanted: type[Event]) -> list[float]:  # type: ignore[valid-type]
+    return [t for t, event, _ in world.history if isinstance(event, wanted)]
+
+
+def test_spans_cover_each_nodes_life_without_gaps() -> None:
+    world = lived_through()
+    line = of(world)
+    for node in line.nodes:
+        spans = [s for s in line.spans if s.node == node]
+        assert spans[0].start_s == 1.0
+        assert all(a.end_s == b.start_s for a, b in pairwise(spans))
+        assert [s.use for s in spans][:3] == [Use.IDLE, Use.WARMING, Use.TRAINING]
+    last = [s for s in line.spans if s.node == "n1"][-1]
+    assert last == Span(NodeId("n1"), last.start_s, world.now_s, Use.TRAINING, CNN)
+
+
+def test_marks_tell_notice_from_loss() -> None:
+    world = lived_through()
+    pool = when(world, PoolChanged)
+    assert of(world).marks == (
+        Mark(NodeId("n1"), pool[0], Fate.JOINED),
+        Mark(NodeId("n2"), pool[0], Fate.JOINED),
+        Mark(NodeId("n2"), pool[1], Fate.NOTICE),
+        Mark(NodeId("n2"), pool[2], Fate.GONE),
+        Mark(NodeId("n1"), pool[3], Fate.LOST),
+    )
+
+
+def test_a_node_that_goes_at_a_drain_is_neither_preempted_nor_lost() -> None:
+    world = World()
+    world.nodes = [NodeId("n1")]
+    world.send(PoolChanged(joined=tuple(world.nodes)))
+    world.send(DrainRequested("pilot down"))
+    world.lose([NodeId("n1")])
+    assert [mark.fate for mark in of(world).marks] == [Fate.JOINED, Fate.RELEASED]
+
+
+def test_the_picture_is_a_png(tmp_path: Path) -> None:
+    draw(of(lived_through()), tmp_path / "nodes.png")
+    assert (tmp_path / "nodes.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,44 @@
+"""Recorded answers of schedulers' commands, and a stand-in for running them that answers with these and keeps count."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pilot.core.errors import SubmitError
+
+_FOLDER = Path(__file__).parent / "recorded"
+
+PREFIX = "pilot-0123456789"
+
+
+def text(name: str) -> str:
+    """A recorded answer."""
+    return (_FOLDER / name).read_text()
+
+
+def loaded(name: str) -> Any:
+    """A recorded answer, parsed."""
+    return json.loads(text(name))
+
+
+class Recorded:
+    """Answers commands by their name; an answer may be a function of the command. ``asked`` are those that ran."""
+
+    def __init__(self, answers: Mapping[str, str | SubmitError | Callable[[Sequence[str]], str]]) -> None:
+        self.answers = dict(answers)
+        self.asked: list[list[str]] = []
+
+    def __call__(self, command: Sequence[str], limit_s: float) -> str:  # noqa: ARG002 (as run_command)
+        """As :func:`pilot.provisioning.scheduler.run_command`."""
+        self.asked.append(list(command))
+        answer = self.answers[command[0]]
+        if isinstance(answer, SubmitError):
+            raise answer
+        return answer if isinstance(answer, str) else answer(command)
+
+    def times(self, name: str) -> int:
+        """How often the command ran."""
+        return sum(command[0] == name for command in self.asked)

@@ -1,0 +1,302 @@
+"""The keeper's loop: real processes of this machine where it can, scripted answers where a scheduler must fail."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from itertools import count
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pilot.core.errors import SubmitError
+from pilot.io.proc import kill_marked, marked
+from pilot.io.site import Site
+from pilot.io.site_files import SiteFile
+from pilot.provisioning.keeper import Keeper, KeeperEvent, Troubled, pool_name
+from pilot.provisioning.keeper_factory import make_keeper
+from pilot.provisioning.pilot_jobs import JobEnded
+from pilot.provisioning.scheduler import Ending, JobView, Phase, Snapshot
+
+LIMIT_S = 30.0
+LOCAL = Site(name="test", scheduler="local", poll_s=0.1, grace_s=0.5)
+
+
+class Pool:
+    """A keeper of real local processes, and what it reported."""
+
+    def __init__(self, folder: Path, command: str, site: Site = LOCAL) -> None:
+        self.events: list[KeeperEvent] = []
+        self.folder = folder / "pilots"
+        self.folder.mkdir()
+        self.connection = folder / "connection.json"
+        self.keeper = make_keeper(
+            SiteFile(site, Path("test.py"), None), self.folder, self.connection, self.events.append, command=command
+        )
+
+    def processes(self) -> list[psutil.Process]:
+        """Living processes of this pool's jobs."""
+        return [p for job in self.keeper.book.jobs for p in marked(f"PILOT_JOB={job}")]
+
+    def ended(self) -> list[JobEnded]:
+        """Jobs that were reported to be over."""
+        return [event for event in self.events if isinstance(event, JobEnded)]
+
+
+@pytest.fixture
+def leftovers(tmp_path: Path) -> Iterator[None]:
+    """Nothing of a pool lives after its test."""
+    yield
+    prefix = pool_name(tmp_path)
+    left = [p for p in psutil.process_iter() if prefix in _job_name(p)]
+    for process in left:
+        kill_marked(f"JOBNAME={_job_name(process)}")
+    assert left == []
+
+
+def _job_name(process: psutil.Process) -> str:
+    try:
+        return process.environ().get("JOBNAME", "")
+    except psutil.Error:
+        return ""
+
+
+async def until(true: Callable[[], object]) -> None:
+    end_s = time.monotonic() + LIMIT_S
+    while not true():
+        assert time.monotonic() < end_s, "not within the deadline"
+        await asyncio.sleep(0.01)
+
+
+def play(keeper: Keeper, script: Callable[[], Awaitable[None]], down_s: float = LIMIT_S) -> list[str]:
+    """Run the keeper while ``script`` does, then take it down; the jobs that are left."""
+
+    async def both() -> list[str]:
+        loop = asyncio.create_task(keeper.run())
+        try:
+            await asyncio.wait_for(script(), LIMIT_S)
+        finally:
+            loop.cancel()
+            left = await keeper.down(down_s)
+        return left
+
+    return asyncio.run(both())
+
+
+@pytest.mark.usefixtures("leftovers")
+def test_pilots_are_kept_replaced_and_taken_down(tmp_path: Path) -> None:
+    pool = Pool(tmp_path, "sleep 600")
+    keeper = pool.keeper
+
+    async def script() -> None:
+        keeper.want(3)
+        await until(lambda: len(pool.processes()) == 3 and keeper.status().running == 3)
+        first, *others = keeper.book.jobs
+        for job in keeper.book.jobs:
+            keeper.registered(job)
+        for process in marked(f"PILOT_JOB={first}"):
+            process.kill()
+        await until(lambda: first not in keeper.book.jobs and keeper.status().running == 3)
+        assert set(others) < set(keeper.book.jobs)
+        assert [(end.job, end.ending, end.failed) for end in pool.ended()] == [(first, Ending.GONE, False)]
+        keeper.want(1, spare=others[:1])
+        await until(lambda: len(keeper.book.jobs) == 2)
+        assert others[0] not in keeper.book.jobs
+
+    assert play(keeper, script) == []
+    assert pool.processes() == []
+
+
+@pytest.mark.usefixtures("leftovers")
+def test_a_pilot_that_ignores_its_cancellation_is_killed_with_what_it_started(tmp_path: Path) -> None:
+    stubborn = 'bash -c \'trap "" TERM; setsid bash -c "trap : TERM; sleep 601 & wait; sleep 602" & sleep 600\''
+    pool = Pool(tmp_path, stubborn)
+    pool.keeper.want(1)
+
+    async def script() -> None:
+        await until(lambda: len(pool.processes()) >= 3)
+
+    assert play(pool.keeper, script) == []
+    assert [end.ending for end in pool.ended()] == [Ending.CANCELLED]
+
+
+@pytest.mark.usefixtures("leftovers")
+def test_a_pilot_with_notice_is_replaced_when_the_other_job_has_its_node(tmp_path: Path) -> None:
+    pool = Pool(tmp_path, "bash -c 'trap \"\" TERM; while :; do sleep 0.1; done'")
+    keeper = pool.keeper
+
+    async def script() -> None:
+        keeper.want(1)
+        await until(lambda: keeper.status().running == 1)
+        (job,) = keeper.book.jobs
+        keeper.registered(job)
+        keeper.noticed(job, "signal TERM")
+        await until(lambda: keeper.status().held_back == "another job is taking nodes; it comes first")
+        assert list(keeper.book.jobs) == [job]
+        os.kill(marked(f"PILOT_JOB={job}")[0].pid, signal.SIGKILL)
+        await until(lambda: keeper.status().running == 1 and job not in keeper.book.jobs)
+        assert [(end.ending, end.failed) for end in pool.ended()] == [(Ending.PREEMPTED, False)]
+
+    assert play(keeper, script) == []
+
+
+@pytest.mark.usefixtures("leftovers")
+def test_pilots_that_fail_at_once_are_not_resubmitted_at_once(tmp_path: Path) -> None:
+    pool = Pool(tmp_path, "false", LOCAL.replace(poll_s=0.2))
+    keeper = pool.keeper
+
+    async def script() -> None:
+        keeper.want(2)
+        await until(lambda: len(pool.ended()) >= 6)
+
+    began_s = time.monotonic()
+    assert play(keeper, script) == []
+    assert {(end.ending, end.failed, end.detail) for end in pool.ended()} == {(Ending.FAILED, True, "exit 1")}
+    # Three rounds of two: pauses of 0.2 and 0.4 s lie between them.
+    assert time.monotonic() - began_s > 0.6
+    assert keeper.status().endings["failed"] >= 6
+
+
+@pytest.mark.usefixtures("leftovers")
+def test_a_restarted_coordinator_takes_over_the_jobs_of_the_earlier_one(tmp_path: Path) -> None:
+    earlier = Pool(tmp_path, "sleep 600")
+    job = earlier.keeper._provider.submit("sleep 600", pool_name(tmp_path))
+    keeper = make_keeper(
+        SiteFile(LOCAL, Path("test.py"), None),
+        earlier.folder,
+        earlier.connection,
+        earlier.events.append,
+        command="false",
+    )
+
+    async def script() -> None:
+        await until(lambda: marked(f"PILOT_JOB={job}"))
+        keeper.want(1)
+        await until(lambda: list(keeper.book.jobs) == [job] and keeper.status().running == 1)
+
+    assert play(keeper, script) == []
+    assert [(end.job, end.ending) for end in earlier.ended()] == [(job, Ending.CANCELLED)]
+
+
+class Scripted:
+    """A scheduler whose answers the test sets; both provider and queue."""
+
+    def __init__(self) -> None:
+        self.phases: dict[str, Phase] = {}
+        self.refuses = self.silent = False
+        self.names: list[str] = []
+        self.slow_s = 0.0
+
+    def submit(self, command: str, job_name: str, walltime_s: float | None = None) -> str:  # noqa: ARG002
+        if self.refuses:
+            raise SubmitError("submission failed: sbatch: error: Batch job submission failed: Job violates policy")
+        time.sleep(self.slow_s)
+        job = str(len(self.names))
+        self.names.append(job_name)
+        self.phases[job] = Phase.PENDING
+        return job
+
+    def cancel(self, jobs: Sequence[str]) -> list[str]:
+        for job in jobs:
+            self.phases[job] = Phase.OVER
+        return list(jobs)
+
+    def kill(self, jobs: Sequence[str]) -> None:
+        self.cancel(jobs)
+
+    def poll(self, jobs: Sequence[str], now_s: float) -> Snapshot:  # noqa: ARG002
+        if self.silent:
+            raise SubmitError("squeue did not answer within 10 s", transient=True)
+        endings = {Phase.OVER: Ending.CANCELLED}
+        return Snapshot({job: JobView(job, phase, endings.get(phase)) for job, phase in self.phases.items()})
+
+
+def keeper_of(scheduler: Scripted, events: list[KeeperEvent], **site: object) -> Keeper:
+    fast = Site(name="x", scheduler="slurm").replace(poll_s=0.05, **site)
+    return Keeper(fast, scheduler, scheduler, command="c", name="pilot-x", report=events.append)
+
+
+def test_a_scheduler_that_does_not_answer_changes_nothing_and_is_reported() -> None:
+    scheduler, events = Scripted(), list[KeeperEvent]()
+    keeper = keeper_of(scheduler, events)
+
+    async def script() -> None:
+        keeper.want(2)
+        await until(lambda: keeper.status().pending == 2)
+        scheduler.silent = True
+        await until(lambda: Troubled("squeue did not answer within 10 s") in events)
+        keeper.want(5)
+        silent_since = len(events)
+        await until(lambda: keeper.status().trouble)
+        assert (keeper.status().pending, len(scheduler.names)) == (2, 2)
+        scheduler.silent = False
+        await until(lambda: Troubled("") in events[silent_since:])
+        await until(lambda: keeper.status().pending == 5)
+
+    assert play(keeper, script) == []
+
+
+def test_a_submission_that_is_refused_is_shown_and_tried_again_later() -> None:
+    scheduler, events = Scripted(), list[KeeperEvent]()
+    keeper = keeper_of(scheduler, events)
+    scheduler.refuses = True
+
+    async def script() -> None:
+        keeper.want(1)
+        await until(lambda: "Job violates policy" in keeper.status().trouble)
+        await until(lambda: keeper.status().held_back.startswith("waiting"))
+        scheduler.refuses = False
+        await until(lambda: keeper.status().pending == 1)
+        assert keeper.status().trouble == ""
+
+    assert play(keeper, script) == []
+
+
+def test_a_submission_under_way_at_the_end_is_cancelled_too() -> None:
+    scheduler, events = Scripted(), list[KeeperEvent]()
+    keeper = keeper_of(scheduler, events)
+    scheduler.slow_s = 0.3
+
+    async def script() -> None:
+        keeper.want(1)
+        await asyncio.sleep(0.1)  # the submission is under way, or not begun: in both cases nothing must be left
+
+    assert play(keeper, script) == []
+    assert set(scheduler.phases.values()) <= {Phase.OVER}
+
+
+def test_what_cannot_be_cancelled_is_told_after_the_limit() -> None:
+    scheduler, events = Scripted(), list[KeeperEvent]()
+    keeper = keeper_of(scheduler, events)
+
+    async def script() -> None:
+        keeper.want(1)
+        await until(lambda: keeper.status().pending == 1)
+        scheduler.silent = True
+
+    assert play(keeper, script, down_s=0.2) == ["0"]
+
+
+def test_a_scheduler_that_never_answered_is_not_waited_for_to_the_end() -> None:
+    scheduler, seconds = Scripted(), count()
+    scheduler.silent = True
+    site = Site(name="x", scheduler="slurm", poll_s=0.05)
+    keeper = Keeper(
+        site, scheduler, scheduler, command="c", name="pilot-x", report=print, clock=lambda: float(next(seconds))
+    )
+
+    async def script() -> None:
+        await until(lambda: keeper.status().trouble)
+
+    assert play(keeper, script, down_s=1e6) == []
+    assert not keeper.answers
+    assert scheduler.names == []
+
+
+def test_the_name_of_a_pool_is_that_of_its_run_directory(tmp_path: Path) -> None:
+    assert pool_name(tmp_path) == pool_name(tmp_path / "." / "")
+    assert pool_name(tmp_path) != pool_name(tmp_path / "other")

@@ -1,0 +1,224 @@
+"""What we rely on in Parsl's providers (pinned): the scripts that they write, and what they do on submit and cancel."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from launchers.steps import agent_command
+from pilot.core.errors import SiteError, SubmitError
+from pilot.io.proc import kill_marked, marked
+from pilot.io.site import Site
+from pilot.io.site_files import SiteFile
+from pilot.provisioning.provider import PilotProvider, make_provider
+from tests.golden import check
+
+LIMIT_S = 20.0
+
+SLURM = Site(
+    name="slurm",
+    scheduler="slurm",
+    partition="preempt",
+    qos="low",
+    account="abc",
+    walltime="02:30:00",
+    cores_per_node=64,
+    launcher="srun",
+    notice_signal="USR1",
+    notice_lead_s=300,
+    scheduler_options="#SBATCH --constraint=gpu",
+    prologue="module load conda",
+    python="/opt/venv/bin/python",
+    interface="hsn0",
+)
+PBS = Site(
+    name="pbs",
+    scheduler="pbspro",
+    queue="preemptable",
+    account="abc",
+    walltime="72:00:00",
+    cores_per_node=64,
+    select_options="system=polaris",
+    scheduler_options="#PBS -l filesystems=home:eagle",
+    python="/opt/venv/bin/python",
+)
+LSF = Site(
+    name="lsf",
+    scheduler="lsf",
+    queue="killable",
+    account="abc",
+    launcher="jsrun",
+    requeue=True,
+    notice_signal="URG",
+    notice_lead_s=120,
+    python="/opt/venv/bin/python",
+)
+MANY = SLURM.replace(
+    name="many", nodes_per_pilot=4, notice_signal=None, exclusive=False, cores_per_node=None, fabric="cxi"
+)
+PALS = PBS.replace(name="pals", nodes_per_pilot=2, launcher="pals")
+SHELL = SLURM.replace(name="shell", launcher="simple")
+LOCAL = Site(name="local", scheduler="local", python="/opt/venv/bin/python", interface="lo")
+
+
+def of(site: Site, script_dir: Path = Path("/run/pilots"), hook: Any = None) -> PilotProvider:
+    return PilotProvider(SiteFile(site, Path("x.py"), hook), script_dir)
+
+
+@pytest.mark.parametrize("site", [SLURM, MANY, SHELL, PBS, PALS, LSF, LOCAL], ids=lambda site: site.name)
+def test_the_script_that_would_be_submitted(site: Site) -> None:
+    script = of(site).script(agent_command(site, "/run/connection.json"), "pilot-0123456789")
+    check(f"parsl-{site.name}.sh", re.sub(r"(pilot-0123456789)\.[\d.]*\d", r"\1.TIME", script))
+
+
+def test_a_shorter_wall_time_is_in_the_script() -> None:
+    script = of(SLURM).script("true", "x", walltime_s=1234)
+    assert "#SBATCH --time=20" in script
+    assert "+ 1200 ))" in script
+
+
+def test_showing_a_script_submits_nothing_and_leaves_no_file(tmp_path: Path) -> None:
+    of(LOCAL, tmp_path).script("touch submitted", "x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sites_own_provider_is_used() -> None:
+    def provider(site: Site) -> Any:
+        ours = make_provider(site)
+        ours.scheduler_options += "#SBATCH --comment=ours\n"
+        return ours
+
+    assert "#SBATCH --comment=ours" in of(SLURM, hook=provider).script("true", "x")
+
+
+def test_a_provider_that_does_not_write_scripts_says_so() -> None:
+    class Silent:
+        def _write_submit_script(self) -> None:
+            """Never called."""
+
+        def submit(self, *_: object) -> str:
+            return "1"
+
+    with pytest.raises(SiteError, match="does not show its script"):
+        of(SLURM, hook=lambda _: Silent()).script("true", "x")
+
+
+def test_making_a_provider_asks_nobody_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a provider opened a connection")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    for site in (SLURM, PBS, LSF, LOCAL):
+        assert make_provider(site).nodes_per_block == 1
+
+
+def command(folder: Path, name: str, script: str) -> None:
+    path = folder / name
+    path.write_text(f"#!/bin/bash\n{script}\n")
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for stand-ins of the schedulers' commands, first in the PATH."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("site", "name", "says", "job"),
+    [
+        (SLURM, "sbatch", "Submitted batch job 4711", "4711"),
+        (PBS, "qsub", "4711.pbs-01", "4711.pbs-01"),
+        (LSF, "bsub", "Job <4711> is submitted to queue <killable>.", "4711"),
+    ],
+)
+def test_the_job_id_is_read(site: Site, name: str, says: str, job: str, commands: Path, tmp_path: Path) -> None:
+    command(commands, name, f"echo '{says}'")
+    assert of(site, tmp_path).submit("true", "x") == job
+
+
+@pytest.mark.parametrize(("site", "name"), [(SLURM, "sbatch"), (PBS, "qsub"), (LSF, "bsub")])
+def test_a_refusal_is_told_in_the_schedulers_own_words(site: Site, name: str, commands: Path, tmp_path: Path) -> None:
+    command(commands, name, "echo 'first line' >&2; echo 'Job violates policy' >&2; exit 1")
+    with pytest.raises(SubmitError, match=r"submission failed: .*Job violates policy") as caught:
+        of(site, tmp_path).submit("true", "x")
+    assert caught.value.transient
+    assert "\n" not in str(caught.value)
+
+
+def test_a_scheduler_that_hangs_is_given_up(commands: Path, tmp_path: Path) -> None:
+    command(commands, "sbatch", "exec sleep 600")
+    with pytest.raises(SubmitError, match="timed out after 1 seconds"):
+        of(SLURM.replace(command_timeout_s=1), tmp_path).submit("true", "x")
+    for process in psutil.Process().children(recursive=True):
+        process.kill()
+
+
+@pytest.mark.parametrize(("site", "name"), [(SLURM, "scancel"), (PBS, "qdel"), (LSF, "bkill")])
+def test_cancelling_goes_job_by_job_and_tells_which_were_taken(
+    site: Site, name: str, commands: Path, tmp_path: Path
+) -> None:
+    command(commands, name, f'echo "$@" >> {tmp_path}/asked; [ "$1" != 2 ]')
+    assert of(site, tmp_path).cancel(["1", "2", "3"]) == ["1", "3"]
+    assert (tmp_path / "asked").read_text().split() == ["1", "2", "3"]
+
+
+def test_a_local_job_runs_and_is_cancelled_with_one_term_to_its_group(tmp_path: Path) -> None:
+    provider = of(LOCAL, tmp_path)
+    log = tmp_path / "log"
+    agent = f"trap 'echo got TERM >> {log}' TERM; echo ready >> {log}; while :; do sleep 0.05; done"
+    job = provider.submit(f"bash -c {shlex.quote(agent)}", "x")
+    try:
+        _until(lambda: "ready" in _text(log))
+        assert provider.cancel([job]) == [job]
+        _until(lambda: "got TERM" in _text(log))
+        assert marked(f"PILOT_JOB={job}")
+    finally:
+        assert kill_marked(f"PILOT_JOB={job}") == []
+    assert _text(log).count("got TERM") == 1
+
+
+def test_the_output_of_a_local_job_is_beside_its_exit_status(tmp_path: Path) -> None:
+    provider = of(LOCAL, tmp_path)
+    job = provider.submit("bash -c 'echo $PILOT_JOB; echo no >&2; exit 3'", "x")
+    output = provider.output_of(job)
+    assert output is not None
+    _until(lambda: _text(output.with_suffix(".ec")).strip() == "3")
+    assert output.read_text() == "no\n"
+    assert output.with_suffix(".out").read_text().strip() == job
+
+
+def test_cancelling_a_local_job_that_is_over_harms_nobody(tmp_path: Path) -> None:
+    provider = of(LOCAL, tmp_path)
+    job = provider.submit("true", "x")
+    _until(lambda: not psutil.pid_exists(int(job)))
+    got: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: got.append(number))
+    try:
+        provider.cancel([job])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert got == []
+
+
+def _text(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+def _until(true: Any) -> None:
+    end_s = time.monotonic() + LIMIT_S
+    while not true():
+        assert time.monotonic() < end_s, "not within the deadline"
+        time.sleep(0.02)

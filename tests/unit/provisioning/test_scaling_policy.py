@@ -1,0 +1,172 @@
+"""How many pilots to keep: decisions from situations, nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pilot.io.site import Site
+from pilot.provisioning.scaling_policy import (
+    LONGEST_PAUSE_S,
+    Backoff,
+    Decision,
+    Kept,
+    Situation,
+    decide,
+    fitting_walltime_s,
+)
+from pilot.provisioning.scheduler import Phase
+
+SITE = Site(name="x", scheduler="slurm", walltime="02:00:00", walltime_min="00:10:00")
+HOUR_S = 3600.0
+FULL_S = 2 * HOUR_S
+
+
+def pending(*jobs: str, walltime_s: float = FULL_S, since_s: float = 0) -> list[Kept]:
+    return [Kept(job, Phase.PENDING, since_s, walltime_s) for job in jobs]
+
+
+def running(*jobs: str, spare: bool = False, leaving: bool = False) -> list[Kept]:
+    return [Kept(job, Phase.RUNNING, 0, FULL_S, leaving, spare) for job in jobs]
+
+
+def decision(wanted: int, jobs: Sequence[Kept] = (), site: Site = SITE, **known: float | bool) -> Decision:
+    return decide(site, Situation(0, wanted, jobs, **known))  # type: ignore[arg-type]
+
+
+def test_what_is_wanted_and_not_there_is_submitted() -> None:
+    assert decision(3, running("a")) == Decision(submit=(FULL_S, FULL_S))
+
+
+def test_what_is_pending_counts() -> None:
+    assert decision(3, running("a") + pending("b", "c")) == Decision()
+
+
+def test_a_leaving_pilot_is_replaced() -> None:
+    assert decision(2, running("a") + running("b", leaving=True)) == Decision(submit=(FULL_S,))
+
+
+def test_jobs_of_several_nodes() -> None:
+    site = SITE.replace(nodes_per_pilot=4, launcher="srun")
+    assert len(decision(9, running("a"), site).submit) == 2
+
+
+def test_pending_jobs_are_cancelled_before_running_ones_and_the_newest_first() -> None:
+    jobs = running("r", spare=True) + pending("old", since_s=1) + pending("new", since_s=2)
+    assert decision(2, jobs).cancel == ("new",)
+    assert decision(1, jobs).cancel == ("new", "old")
+    assert decision(0, jobs).cancel == ("new", "old", "r")
+
+
+def test_a_running_job_with_work_is_never_cancelled() -> None:
+    assert decision(0, running("busy") + running("idle", spare=True)).cancel == ("idle",)
+
+
+def test_the_cap_counts_our_jobs_that_leave_too() -> None:
+    site = SITE.replace(max_jobs=3)
+    found = decision(5, running("a") + running("b", leaving=True), site)
+    assert len(found.submit) == 1
+    assert found.held_back == "the site allows 3 jobs per user: 2 are ours, 0 others'"
+
+
+def test_a_shared_cap_counts_the_jobs_of_others() -> None:
+    site = SITE.replace(max_jobs=20, max_jobs_scope="project")
+    found = decision(6, pending("a"), site, others=17)
+    assert len(found.submit) == 2
+    assert found.held_back == "the site allows 20 jobs per project: 1 are ours, 17 others'"
+    assert decision(6, pending("a"), site, others=25).submit == ()
+
+
+def test_nothing_is_submitted_in_a_pause_after_failures() -> None:
+    found = decision(2, resume_s=12.0)
+    assert (found.submit, found.held_back) == ((), "waiting 12 s after failures")
+    assert decision(0, running("a", spare=True), resume_s=12.0).cancel == ("a",)
+
+
+def test_nothing_is_submitted_while_another_job_takes_nodes_from_us() -> None:
+    found = decision(2, running("a", leaving=True), yielding=True)
+    assert (found.submit, found.held_back) == ((), "another job is taking nodes; it comes first")
+    assert decision(1, running("a"), yielding=True) == Decision()
+
+
+def test_planned_nodes_get_pilots_that_fit_before_the_other_job_starts() -> None:
+    found = decision(3, idle_nodes=1, planned_nodes=5, window_s=31 * 60.0)
+    assert found.submit == (30 * 60.0, 30 * 60.0, FULL_S)
+
+
+def test_planned_nodes_are_not_worth_a_pilot_within_its_warm_up() -> None:
+    assert decision(1, planned_nodes=5, window_s=15 * 60.0).submit == (14 * 60.0,)
+    assert decision(1, planned_nodes=5, window_s=15 * 60.0, warm_up_s=840.5).submit == (FULL_S,)
+    assert decision(1, planned_nodes=5, window_s=9 * 60.0).submit == (FULL_S,)
+
+
+def test_a_site_without_a_least_wall_time_never_asks_for_less() -> None:
+    site = SITE.replace(walltime_min=None)
+    assert decision(1, site=site, planned_nodes=5, window_s=HOUR_S).submit == (FULL_S,)
+
+
+def test_a_long_job_that_waits_makes_room_for_one_that_fits() -> None:
+    first = decision(2, pending("a", "b"), planned_nodes=1, window_s=31 * 60.0)
+    assert first == Decision(cancel=("a",))
+    left = [Kept("a", Phase.PENDING, 0, FULL_S, leaving=True), *pending("b")]
+    assert decision(2, left, planned_nodes=1, window_s=31 * 60.0).submit == (30 * 60.0,)
+    fitting = pending("b") + pending("c", walltime_s=30 * 60.0)
+    assert decision(2, fitting, planned_nodes=1, window_s=31 * 60.0) == Decision()
+
+
+def test_jobs_that_will_start_on_idle_nodes_are_left_alone() -> None:
+    assert decision(2, pending("a", "b"), idle_nodes=2, planned_nodes=3, window_s=HOUR_S) == Decision()
+
+
+@pytest.mark.parametrize(("window_s", "fits_s"), [(3600.0, 3540.0), (3659.0, 3540.0), (659.0, None), (9000.0, None)])
+def test_a_fitting_wall_time_is_whole_minutes_with_a_margin(window_s: float, fits_s: float | None) -> None:
+    assert fitting_walltime_s(SITE, Situation(0, 1, (), planned_nodes=1, window_s=window_s)) == fits_s
+
+
+jobs_of = st.lists(
+    st.builds(
+        Kept,
+        st.uuids().map(str),
+        st.sampled_from([Phase.PENDING, Phase.RUNNING]),
+        st.floats(0, 100),
+        st.sampled_from([600.0, FULL_S]),
+        st.booleans(),
+        st.booleans(),
+    ),
+    max_size=12,
+)
+
+
+@given(
+    st.integers(0, 15), jobs_of, st.integers(1, 12), st.integers(0, 5), st.integers(0, 6), st.none() | st.floats(0, 1e4)
+)
+def test_no_decision_exceeds_the_cap_or_the_wish_or_kills_work(
+    wanted: int, jobs: list[Kept], cap: int, others: int, planned: int, window_s: float | None
+) -> None:
+    site = SITE.replace(max_jobs=cap)
+    found = decision(wanted, jobs, site, others=others, planned_nodes=planned, window_s=window_s or 0.0)
+    by_id = {job.job: job for job in jobs}
+    living = [job for job in jobs if not job.leaving]
+    assert not found.submit or len(jobs) + others + len(found.submit) <= cap
+    assert not found.submit or len(living) + len(found.submit) <= wanted
+    assert len(set(found.cancel)) == len(found.cancel)
+    for job in found.cancel:
+        assert not by_id[job].leaving
+        assert by_id[job].phase is Phase.PENDING or by_id[job].spare
+
+
+def test_pauses_double_up_to_a_limit_and_end_with_success() -> None:
+    backoff = Backoff(30)
+    pauses = []
+    for _ in range(8):
+        backoff.failed(1000)
+        pauses.append(backoff.resume_s - 1000)
+    assert pauses[:4] == [30, 60, 120, 240]
+    assert pauses[-1] == LONGEST_PAUSE_S
+    backoff.worked()
+    assert backoff.resume_s == 0
+    backoff.failed(5000)
+    assert backoff.resume_s == 5030

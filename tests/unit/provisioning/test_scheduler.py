@@ -1,0 +1,74 @@
+"""Commands that hang or fail are told, and what became of a job is decided from all that is known."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pilot.core.errors import SubmitError
+from pilot.provisioning.scheduler import Ending, JobView, Phase, run_command, what_became
+
+
+def over(ending: Ending | None, **known: float) -> JobView:
+    return JobView("1", Phase.OVER, ending, **known)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("view", "word", "cancelled", "ending"),
+    [
+        (over(Ending.PREEMPTED), "", False, Ending.PREEMPTED),
+        (over(Ending.PREEMPTED), "", True, Ending.PREEMPTED),
+        # It left in its grace: the scheduler calls that completed, but had said that it preempts it.
+        (over(Ending.COMPLETED, preempt_s=100.0), "", False, Ending.PREEMPTED),
+        (over(Ending.COMPLETED), "signal USR1", False, Ending.PREEMPTED),
+        (over(Ending.FAILED), "signal TERM", False, Ending.PREEMPTED),
+        (over(Ending.CANCELLED), "signal TERM", False, Ending.CANCELLED),
+        (over(Ending.COMPLETED), "signal TERM", True, Ending.CANCELLED),
+        (over(Ending.COMPLETED), "wall time", False, Ending.WALLTIME),
+        (over(Ending.WALLTIME), "signal USR1", False, Ending.WALLTIME),
+        (over(Ending.NODE_FAILED), "", True, Ending.NODE_FAILED),
+        (over(Ending.COMPLETED), "", False, Ending.COMPLETED),
+        (over(Ending.FAILED), "", False, Ending.FAILED),
+        (None, "", False, Ending.GONE),
+        (None, "signal TERM", False, Ending.PREEMPTED),
+        (None, "", True, Ending.CANCELLED),
+    ],
+)
+def test_what_became_of_a_job(view: JobView | None, word: str, cancelled: bool, ending: Ending) -> None:
+    assert what_became(view, word, cancelled=cancelled) is ending
+
+
+@pytest.mark.parametrize(("ran_s", "ending"), [(3300, Ending.WALLTIME), (1800, Ending.PREEMPTED)])
+def test_the_signal_that_announces_both_means_wall_time_only_near_its_end(ran_s: float, ending: Ending) -> None:
+    view = over(Ending.COMPLETED, start_s=1000.0, end_s=1000.0 + ran_s, walltime_s=3600.0)
+    assert what_became(view, "signal USR1", cancelled=False, lead_s=300) is ending
+
+
+def test_a_command_that_works() -> None:
+    assert run_command([sys.executable, "-c", "print(3)"], 20) == "3\n"
+
+
+def test_a_command_that_is_not_there() -> None:
+    with pytest.raises(SubmitError, match=r"no-such-command is not on this machine's PATH"):
+        run_command(["no-such-command"], 20)
+
+
+def test_a_command_that_fails_is_told_in_its_own_words() -> None:
+    with pytest.raises(SubmitError, match=r"failed: Invalid user id") as caught:
+        run_command([sys.executable, "-c", "import sys; sys.exit('slurm: first\\nInvalid user id')"], 20)
+    assert caught.value.transient
+
+
+def test_a_command_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    script = tmp_path / "squeue"
+    script.write_text(f"#!/bin/sh\nsleep 600 &\necho $! > {pids}\nwait\n")
+    script.chmod(0o755)
+    with pytest.raises(SubmitError, match=r"did not answer within 0\.5 s"):
+        run_command([str(script)], 0.5)
+    child = int(pids.read_text())
+    psutil.wait_procs([p for p in psutil.process_iter() if p.pid == child], timeout=10)
+    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE

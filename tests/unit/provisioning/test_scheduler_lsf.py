@@ -1,0 +1,77 @@
+"""LSF's answers, after its documentation (LSF was not run here)."""
+
+from __future__ import annotations
+
+import pytest
+
+from pilot.core.errors import SubmitError
+from pilot.io.site import Site
+from pilot.provisioning.scheduler import Ending, Phase
+from pilot.provisioning.scheduler_lsf import LsfQueue
+from tests.unit.provisioning.recordings import PREFIX, Recorded, text
+
+SITE = Site(name="x", scheduler="lsf", queue="killable", account="ABC123", max_jobs_scope="project")
+
+
+def queue(run: Recorded, site: Site = SITE) -> LsfQueue:
+    return LsfQueue(site, PREFIX, run, user="ada")
+
+
+def recorded() -> Recorded:
+    return Recorded({"bjobs": text("bjobs-10.1.json"), "bkill": ""})
+
+
+def test_every_state_is_read() -> None:
+    jobs = queue(recorded()).poll([], 0).jobs
+    assert {job: (view.phase, view.ending) for job, view in jobs.items()} == {
+        "201": (Phase.RUNNING, None),
+        "202": (Phase.PENDING, None),
+        "203": (Phase.OVER, Ending.COMPLETED),
+        "204": (Phase.OVER, Ending.PREEMPTED),
+        "205": (Phase.OVER, Ending.WALLTIME),
+        "206": (Phase.OVER, Ending.CANCELLED),
+        "207": (Phase.OVER, Ending.FAILED),
+        "208": (Phase.OVER, Ending.GONE),
+        "209": (Phase.OVER, Ending.NODE_FAILED),
+        "210": (Phase.RUNNING, None),
+        "213": (Phase.RUNNING, None),
+    }
+
+
+def test_one_question_for_everything() -> None:
+    run = recorded()
+    queue(run).poll(["201", "202"], 0)
+    (command,) = run.asked
+    assert command[:9] == ["bjobs", "-a", "-u", "all", "-P", "ABC123", "-q", "killable", "-json"]
+
+
+def test_a_cap_per_user_asks_for_ones_own_jobs_only() -> None:
+    run = recorded()
+    queue(run, SITE.replace(max_jobs_scope="user")).poll([], 0)
+    assert "-u" not in run.asked[0]
+
+
+def test_jobs_of_others_that_count_against_the_cap() -> None:
+    assert queue(recorded()).poll([], 0).others == 2
+
+
+def test_no_jobs_at_all_is_no_error() -> None:
+    run = Recorded({"bjobs": SubmitError("bjobs failed: No job found in queue killable")})
+    assert queue(run).poll([], 0).jobs == {}
+
+
+@pytest.mark.parametrize("answer", ["", "{}", '{"RECORDS": 3}'])
+def test_an_answer_that_cannot_be_read_is_an_error(answer: str) -> None:
+    with pytest.raises(SubmitError, match="cannot be read"):
+        queue(Recorded({"bjobs": answer})).poll([], 0)
+
+
+def test_a_server_that_does_not_answer_is_an_error() -> None:
+    with pytest.raises(SubmitError, match="Cannot connect"):
+        queue(Recorded({"bjobs": SubmitError("bjobs failed: Cannot connect to LSF")})).poll([], 0)
+
+
+def test_kill_names_the_jobs() -> None:
+    run = recorded()
+    queue(run).kill(["201"])
+    assert run.asked == [["bkill", "-r", "201"]]

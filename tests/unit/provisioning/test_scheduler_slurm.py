@@ -1,0 +1,131 @@
+"""Slurm's answers, recorded."""
+
+from __future__ import annotations
+
+import pytest
+
+from pilot.core.errors import SubmitError
+from pilot.io.site import Site
+from pilot.provisioning.scheduler import Ending, Phase
+from pilot.provisioning.scheduler_slurm import SlurmQueue
+from tests.unit.provisioning.recordings import PREFIX, Recorded, text
+
+SITE = Site(name="x", scheduler="slurm", partition="preempt", account="abc", max_jobs=20)
+NOW_S = 1795172720.0
+SINFO = "n1 alloc\nn2 idle\nn3 plnd\nn4 plnd\nn5 idle~\nn6 down*\n"
+
+
+def recorded(**changes: object) -> Recorded:
+    answers: dict[str, object] = {"squeue": text("squeue-22.05.json"), "sinfo": SINFO, "sacct": ""}
+    return Recorded(answers | changes)  # type: ignore[arg-type]
+
+
+def queue(run: Recorded, site: Site = SITE) -> SlurmQueue:
+    return SlurmQueue(site, PREFIX, run, user="ada")
+
+
+def test_every_state_is_read() -> None:
+    jobs = queue(recorded()).poll([], NOW_S).jobs
+    assert {job: (view.phase, view.ending) for job, view in jobs.items()} == {
+        "11": (Phase.RUNNING, None),
+        "12": (Phase.RUNNING, None),
+        "13": (Phase.OVER, Ending.FAILED),
+        "14": (Phase.OVER, Ending.COMPLETED),
+        "15": (Phase.OVER, Ending.WALLTIME),
+        "16": (Phase.OVER, Ending.NODE_FAILED),
+        "17": (Phase.OVER, Ending.CANCELLED),
+        "18": (Phase.PENDING, None),
+        "19": (Phase.RUNNING, None),
+    }
+
+
+def test_a_preemption_shows_early_and_after_the_job_left_in_its_grace() -> None:
+    jobs = queue(recorded()).poll([], NOW_S).jobs
+    assert (jobs["11"].preempt_s, jobs["11"].end_s) == (1795172720.0, 1795172740.0)
+    assert jobs["12"].preempt_s is None
+    assert jobs["14"].preempt_s is not None
+
+
+def test_a_requeued_job_waits_again_with_a_restart_count() -> None:
+    view = queue(recorded()).poll([], NOW_S).jobs["18"]
+    assert (view.phase, view.restart) == (Phase.PENDING, 1)
+
+
+def test_the_form_of_later_versions() -> None:
+    jobs = queue(recorded(squeue=text("squeue-24.05.json"))).poll([], NOW_S).jobs
+    assert jobs["11"].preempt_s == 1795172720.0
+    assert (jobs["12"].phase, jobs["12"].restart) == (Phase.RUNNING, 2)
+    assert jobs["13"].ending is Ending.FAILED
+
+
+def test_a_job_that_was_asked_for_is_shown_whatever_its_name() -> None:
+    assert "22" in queue(recorded()).poll(["22"], NOW_S).jobs
+
+
+@pytest.mark.parametrize(("scope", "others"), [("user", 1), ("project", 2)])
+def test_jobs_of_others_that_count_against_the_cap(scope: str, others: int) -> None:
+    site = SITE.replace(max_jobs_scope=scope)
+    assert queue(recorded(), site).poll([], NOW_S).others == others
+
+
+def test_planned_nodes_and_their_window() -> None:
+    shown = queue(recorded()).poll([], NOW_S)
+    assert (shown.idle_nodes, shown.planned_nodes) == (1, 2)
+    assert shown.window_s == 1795172727 - NOW_S
+
+
+def test_no_window_where_no_node_is_planned() -> None:
+    assert queue(recorded(sinfo="n1 idle\n")).poll([], NOW_S).window_s is None
+
+
+def test_one_squeue_and_one_sinfo_for_everything() -> None:
+    run = recorded()
+    queue(run).poll([str(job) for job in range(11, 20)], NOW_S)
+    assert (run.times("squeue"), run.times("sinfo"), run.times("sacct")) == (1, 1, 0)
+
+
+def test_accounting_is_asked_once_for_all_jobs_that_squeue_forgot() -> None:
+    run = recorded(sacct="7|PREEMPTED|0|n3\n8|CANCELLED by 1000|0|n4\n9|RUNNING|1|n5\n")
+    jobs = queue(run).poll(["7", "8", "9", "10"], NOW_S).jobs
+    assert (jobs["7"].ending, jobs["8"].ending) == (Ending.PREEMPTED, Ending.CANCELLED)
+    assert (jobs["9"].phase, jobs["9"].restart) == (Phase.RUNNING, 1)
+    assert "10" not in jobs
+    assert run.times("sacct") == 1
+
+
+def test_without_accounting_a_forgotten_job_is_not_shown() -> None:
+    run = recorded(sacct=SubmitError("sacct failed: Slurm accounting storage is disabled"))
+    assert "7" not in queue(run).poll(["7"], NOW_S).jobs
+
+
+def test_a_squeue_that_does_not_answer_is_an_error() -> None:
+    with pytest.raises(SubmitError, match="did not answer"):
+        queue(recorded(squeue=SubmitError("squeue did not answer within 30 s"))).poll([], NOW_S)
+
+
+@pytest.mark.parametrize("answer", ["", "[]", '{"jobs": 3}', "slurm_load_jobs error"])
+def test_an_answer_that_cannot_be_read_is_an_error(answer: str) -> None:
+    with pytest.raises(SubmitError, match="cannot be read"):
+        queue(recorded(squeue=answer)).poll([], NOW_S)
+
+
+def test_an_answer_with_errors_is_no_answer() -> None:
+    run = recorded(squeue='{"jobs": [], "errors": [{"error": "Unable to contact slurm controller"}]}')
+    with pytest.raises(SubmitError, match="Unable to contact"):
+        queue(run).poll(["11"], NOW_S)
+
+
+def test_an_sinfo_that_does_not_answer_is_told_and_harmless() -> None:
+    shown = queue(recorded(sinfo=SubmitError("sinfo failed: no"))).poll([], NOW_S)
+    assert (shown.trouble, shown.idle_nodes, len(shown.jobs)) == ("sinfo failed: no", None, 9)
+
+
+def test_an_unknown_state_is_alive() -> None:
+    run = recorded(squeue=text("squeue-22.05.json").replace('"CANCELLED"', '"SOMETHING_NEW"'))
+    assert queue(run).poll([], NOW_S).jobs["17"].phase is Phase.RUNNING
+
+
+def test_kill_names_the_jobs() -> None:
+    run = recorded(scancel="")
+    queue(run).kill(["11", "12"])
+    assert run.asked == [["scancel", "--full", "--signal=KILL", "11", "12"]]

@@ -1,0 +1,58 @@
+"""What happens together is one event; a node has one place in it."""
+
+from __future__ import annotations
+
+from pilot.core.events import GroupBroken, PoolChanged
+from pilot.core.ids import Generation, NodeId, TrainerId
+from pilot.service.coalesce import GATHER_S, Gather
+
+A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
+BROKEN = GroupBroken(TrainerId("t"), Generation(2), "a rank died")
+
+
+def taken(gather: Gather) -> list[object]:
+    return list(gather.take(9.0, lambda _: False))
+
+
+def test_nothing_waits_at_first() -> None:
+    assert Gather().due_s is None
+
+
+def test_what_happens_within_the_window_is_one_event() -> None:
+    gather = Gather()
+    gather.lost(1.0, A, "its connection closed")
+    gather.leaving(1.01, B, 31.0, "SIGTERM")
+    gather.leaving(1.02, C, 21.0, "SIGTERM")
+    assert gather.due_s == 1.0 + GATHER_S
+    cause = "its connection closed; SIGTERM"
+    assert taken(gather) == [PoolChanged(leaving=(B, C), lost=(A,), deadline_s=21.0, cause=cause)]
+    assert gather.due_s is None
+    assert taken(gather) == []
+
+
+def test_a_second_fact_about_a_node_is_a_second_event() -> None:
+    gather = Gather()
+    gather.joined(1.0, A)
+    gather.joined(1.0, B)
+    gather.lost(1.0, A, "killed")
+    gather.lost(1.0, C, "killed")
+    assert taken(gather) == [
+        PoolChanged(joined=(A, B), cause="registered"),
+        PoolChanged(lost=(A, C), cause="killed"),
+    ]
+
+
+def test_losses_come_before_the_news_that_their_group_broke_and_members_say_it_once() -> None:
+    gather = Gather()
+    gather.broken(1.0, BROKEN)
+    gather.broken(1.0, GroupBroken(BROKEN.trainer, BROKEN.generation, "another member says so too"))
+    gather.lost(1.01, A, "killed")
+    assert taken(gather) == [PoolChanged(lost=(A,), cause="killed"), BROKEN]
+
+
+def test_a_broken_group_waits_for_the_fate_of_its_members() -> None:
+    gather = Gather()
+    gather.broken(1.0, BROKEN)
+    assert gather.take(2.0, lambda _: True) == []
+    assert gather.due_s == 2.0 + GATHER_S
+    assert taken(gather) == [BROKEN]

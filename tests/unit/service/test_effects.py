@@ -1,0 +1,182 @@
+"""Commands become the messages of the table in docs/processes.md; what waits for too long is completed or ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pilot.core.commands import (
+    CloseTrainer,
+    Command,
+    DissolveGroup,
+    FormGroup,
+    Outcome,
+    PaceCheckpoints,
+    PauseGroup,
+    ReleaseNode,
+    Solve,
+    StartWorker,
+    StopWorker,
+    WriteCheckpoint,
+)
+from pilot.core.errors import PilotError
+from pilot.core.events import CheckpointWritten, GroupBroken, PoolChanged
+from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
+from pilot.core.problem import Problem
+from pilot.io import wire
+from pilot.io.rundir import RunDir
+from pilot.io.site import Site
+from pilot.service.effects import STOP_LIMIT_S, WARM_LIMIT_S, WRITE_LIMIT_S, Effects
+from pilot.service.launch_store import Launch, Launches
+from pilot.service.pending import Pending
+
+T, A, B, C = TrainerId("t"), NodeId("a"), NodeId("b"), NodeId("c")
+SITE = Site(
+    name="s",
+    scheduler="local",
+    ranks_per_node=4,
+    grace_s=5,
+    form_timeout_s=20,
+    checkpoint_interval_s=30,
+    checkpoints_kept=2,
+)
+LAUNCH = Launch("/s.py", "ab12", ["--x"], "/work", "/bin/python", {"KEY": "secret"})
+
+
+class Bench:
+    """Effects whose messages, solves and given-up nodes are kept."""
+
+    def __init__(self, folder: Path) -> None:
+        rundir = RunDir(folder / "run")
+        rundir.create()
+        self.launches = Launches(rundir, "pool", None)
+        self.launches.add(T, LAUNCH)
+        self.pending = Pending()
+        self.sent: list[tuple[NodeId, wire.Message]] = []
+        self.solves: list[Solve] = []
+        self.given_up: list[NodeId] = []
+        self.effects = Effects(
+            SITE,
+            self.pending,
+            self.launches,
+            self,
+            lambda node, message: self.sent.append((node, message)),
+            lambda node, _: self.given_up.append(node),
+        )
+
+    def solve(self, command: Solve) -> None:
+        self.solves.append(command)
+
+    def order(self, *commands: Command, at_s: float = 0.0) -> None:
+        """The core gives ``commands``, and they are performed."""
+        self.pending.note(at_s, PoolChanged(), commands)
+        for command in commands:
+            self.effects.perform(command)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def form(generation: int, *members: NodeId, previous: int | None = None) -> FormGroup:
+    return FormGroup(T, Generation(generation), members, None if previous is None else Generation(previous), "")
+
+
+ONE_MESSAGE = [
+    (StopWorker(T, A, "r"), [(A, wire.StopProcess(T, "r"))]),
+    (form(1, A, B), [(A, wire.LeadGroup(T, 1, 2))]),
+    (PauseGroup(T, Generation(1), (A, B), "r"), [(n, wire.PauseMembers(T, 1)) for n in (A, B)]),
+    (DissolveGroup(T, Generation(1), (A, B), "r"), [(n, wire.KillGroup(T, 1, "r")) for n in (A, B)]),
+    (WriteCheckpoint(T, A, "r"), [(A, wire.WriteState(T, "r"))]),
+    (PaceCheckpoints(T, A, 7.5, "r"), [(A, wire.SetInterval(T, 7.5))]),
+    (ReleaseNode(A, "r"), [(A, wire.Leave("r"))]),
+    (CloseTrainer(T, Outcome.FINISHED, "r"), []),
+]
+
+
+@pytest.mark.parametrize(("command", "messages"), ONE_MESSAGE, ids=lambda v: type(v).__name__)
+def test_messages(bench: Bench, command: Command, messages: list[tuple[NodeId, wire.Message]]) -> None:
+    bench.order(command)
+    assert bench.sent == messages
+
+
+def test_a_worker_is_started_as_it_was_submitted(bench: Bench, tmp_path: Path) -> None:
+    bench.order(StartWorker(T, A, ""))
+    [(node, message)] = bench.sent
+    assert node == A
+    folder = tmp_path / "run" / "trainers" / T
+    launch = wire.LaunchWorker(
+        T, "/s.py", "ab12", ["--x"], "/work", "/bin/python", {"KEY": "secret"}, str(folder), 30.0, 2, 4
+    )
+    assert message == launch
+    assert (folder / "spec.json").stat().st_mode & 0o777 == 0o600
+    assert {p.name for p in folder.iterdir()} == {"spec.json", "checkpoints", "logs"}
+
+
+def test_a_solve_goes_to_the_solver(bench: Bench) -> None:
+    command = Solve(PlanId(1), Problem(0, 1.0, ()), "")
+    bench.order(command)
+    assert bench.solves == [command]
+
+
+def test_members_join_and_those_who_part_are_told(bench: Bench) -> None:
+    bench.order(form(1, A, B), form(2, C, A, previous=1))
+    bench.sent.clear()
+    bench.effects.join(wire.ProxyCommands(T, 2, ["zero", "one"]))
+    assert bench.sent == [
+        (C, wire.JoinGroup(T, 2, 0, 2, 1, 2, "zero")),
+        (A, wire.JoinGroup(T, 2, 1, 2, 1, 2, "one")),
+        (B, wire.PartFromGroup(T, 2)),
+    ]
+
+
+def test_what_waits_for_too_long_is_completed(bench: Bench) -> None:
+    bench.order(form(1, A), WriteCheckpoint(T, B, ""))
+    bench.order(PauseGroup(T, Generation(7), (A,), ""), at_s=5.0)
+    assert bench.effects.overdue(20.0) == []
+    assert bench.effects.overdue(20.5) == [GroupBroken(T, Generation(1), "not formed within 20 s")]
+    late = bench.effects.overdue(WRITE_LIMIT_S + 1)
+    assert GroupBroken(T, Generation(7), "not paused within 20 s") in late
+    assert [e.error for e in late if isinstance(e, CheckpointWritten)] == [f"not written within {WRITE_LIMIT_S:g} s"]
+
+
+def test_a_worker_that_does_not_get_warm_is_ended_once_and_then_its_node_is_given_up(bench: Bench) -> None:
+    bench.order(StartWorker(T, A, ""))
+    bench.sent.clear()
+    for now_s in (WARM_LIMIT_S, WARM_LIMIT_S + 1, WARM_LIMIT_S + 2):
+        bench.effects.overdue(now_s)
+    assert [type(message) for _, message in bench.sent] == [wire.StopProcess]
+    assert bench.given_up == []
+    bench.effects.overdue(WARM_LIMIT_S + STOP_LIMIT_S + SITE.grace_s + 1)
+    assert bench.given_up == [A]
+
+
+def test_a_node_on_which_a_worker_cannot_be_ended_is_given_up(bench: Bench) -> None:
+    bench.order(StopWorker(T, A, ""))
+    bench.effects.overdue(STOP_LIMIT_S + SITE.grace_s)
+    assert bench.given_up == []
+    bench.effects.overdue(STOP_LIMIT_S + SITE.grace_s + 1)
+    assert bench.given_up == [A]
+
+
+def test_a_submission_that_the_disk_does_not_take_is_one_clear_line(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    (tmp_path / "run" / "trainers" / "u").write_text("in the way")
+    with pytest.raises(PilotError, match="cannot record the submission of u"):
+        bench.launches.add(TrainerId("u"), LAUNCH)
+
+
+def test_the_site_may_want_checkpoints_elsewhere(tmp_path: Path) -> None:
+    rundir = RunDir(tmp_path / "run")
+    rundir.create()
+    launches = Launches(rundir, "pool-1", str(tmp_path / "scratch"))
+    launches.add(T, LAUNCH)
+    assert launches.directory(T) == tmp_path / "scratch" / "pool-1" / T
+    assert (rundir.trainer(T) / "checkpoints").resolve() == launches.directory(T) / "checkpoints"
+    assert (rundir.trainer(T) / "logs").resolve().is_dir()
+    launches.add(T, LAUNCH)
+    again = Launches(rundir, "pool-1", str(tmp_path / "scratch"))
+    again.load(T)
+    assert again[T] == LAUNCH

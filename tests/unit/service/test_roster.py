@@ -1,0 +1,125 @@
+"""When a node counts as lost: the table in :mod:`pilot.service.roster`."""
+
+from __future__ import annotations
+
+import pytest
+
+from pilot.core.ids import NodeId
+from pilot.io.site import Site
+from pilot.io.wire import Hello
+from pilot.service.roster import AWAY_ALONE_S, AWAY_S, Roster
+from pilot.service.server import Link
+
+SITE = Site(name="s", scheduler="local", heartbeat_s=1, silent_s=10, orphan_s=60)
+A, B = NodeId("h.a"), NodeId("h.b")
+
+
+def hello(pilot: str, job: str = "", restart: int = 0) -> Hello:
+    return Hello(1, "v", "token", pilot, "h", "127.0.0.1", 1, job=job, restart=restart)
+
+
+def link(name: str) -> Link:
+    return Link(name.encode(), 7, "127.0.0.1")
+
+
+def roster(*nodes: NodeId) -> Roster:
+    made = Roster(SITE)
+    for node in nodes:
+        assert made.register(0.0, node, link(node), hello(node))
+    return made
+
+
+def lost(made: Roster, now_s: float, *together: NodeId) -> list[NodeId]:
+    """Who is lost by then, where ``together`` hold one trainer's state."""
+    return [node for node, _ in made.lost(now_s, lambda node: together if node in together else ())]
+
+
+def close(made: Roster, now_s: float, node: NodeId) -> None:
+    connection = made.pilots[node].link
+    assert connection is not None
+    assert made.closed(now_s, connection) is made.pilots[node]
+
+
+def test_a_closed_connection_is_a_loss_after_a_moment() -> None:
+    made = roster(A, B)
+    close(made, 5.0, A)
+    assert made.undecided(A)
+    assert lost(made, 5.0 + AWAY_S / 2, A, B) == []
+    assert lost(made, 5.0 + AWAY_S, A, B) == [A]
+
+
+def test_who_comes_back_in_that_moment_is_not_lost() -> None:
+    made = roster(A)
+    close(made, 5.0, A)
+    assert not made.register(5.1, A, link("again"), hello("a"))
+    assert lost(made, 9.0) == []
+    assert not made.undecided(A)
+
+
+def test_a_closed_connection_after_a_notice_is_a_loss_at_once() -> None:
+    made = roster(A, B)
+    made.pilots[A].leaving = "SIGTERM"
+    close(made, 5.0, A)
+    assert lost(made, 5.0, A, B) == [A]
+
+
+def test_where_nobody_is_left_to_go_on_there_is_no_hurry() -> None:
+    made = roster(A, B)
+    close(made, 5.0, A)
+    close(made, 5.0, B)
+    assert lost(made, 5.0 + AWAY_S, A, B) == []
+    assert lost(made, 5.0 + AWAY_ALONE_S, A, B) == [A, B]
+
+
+@pytest.mark.parametrize("together", [(), (A, B)])
+def test_a_silent_node_is_lost_after_the_sites_time(together: tuple[NodeId, ...]) -> None:
+    made = roster(A, B)
+    made.heard(9.0, made.pilots[B])
+    assert lost(made, 9.9, *together) == []
+    assert lost(made, 10.0, *together) == [A]
+
+
+def test_when_all_holders_of_a_state_are_silent_they_are_lost_only_when_they_have_stopped() -> None:
+    made = roster(A, B)
+    assert lost(made, 60.0, A, B) == []
+    assert lost(made, 61.0, A, B) == [A, B]
+
+
+def test_who_is_expected_back_counts_as_silent_since_the_restart() -> None:
+    made = Roster(SITE)
+    made.expect(100.0, [A, B])
+    assert not made.register(101.0, A, link("a"), hello("a"))
+    made.heard(109.0, made.pilots[A])
+    assert lost(made, 109.0, A, B) == []
+    assert lost(made, 110.0, A, B) == [B]
+
+
+def test_a_requeued_job_ends_its_earlier_life() -> None:
+    made = Roster(SITE)
+    made.register(0.0, A, link("a"), hello("a", job="12", restart=0))
+    assert made.earlier_lives(hello("b", job="12", restart=1)) == [A]
+    assert made.earlier_lives(hello("b", job="12", restart=0)) == []
+    assert made.earlier_lives(hello("b", job="13", restart=1)) == []
+    assert made.earlier_lives(hello("b")) == []
+
+
+def test_a_lost_node_is_remembered() -> None:
+    made = roster(A)
+    made.remove(A, "silent")
+    assert made.gone == {A: "silent"}
+    assert made.at(link(A)) is None
+
+
+def test_while_the_coordinator_does_not_listen_nobody_is_silent_or_away_for_long() -> None:
+    made = roster(A, B)
+    close(made, 5.0, B)
+    made.excuse(35.0, 29.9)
+    assert lost(made, 35.0, A, B) == []
+    assert lost(made, 35.1 + AWAY_S, A, B) == [B]
+    assert made.pilots[A].heard_s == 29.9
+
+
+def test_a_loop_that_is_a_little_late_excuses_nobody() -> None:
+    made = roster(A)
+    made.excuse(10.0, 0.5)
+    assert lost(made, 10.0) == [A]

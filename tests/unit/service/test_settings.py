@@ -1,0 +1,60 @@
+"""What ``pilot up`` was told comes back from the journal's header; where to listen comes from the site."""
+
+from __future__ import annotations
+
+import msgspec
+import psutil
+import pytest
+
+from pilot.core.errors import UserError
+from pilot.core.objective import throughput
+from pilot.core.pool import join_order
+from pilot.io.addresses import advertise_address, bind_address
+from pilot.io.site import Site
+from pilot.service.settings import Settings, settings_of
+
+
+def test_settings_come_back_and_make_the_cores_configuration() -> None:
+    settings = Settings(planner="dp", objective="throughput", t_fwd_s=30.0, max_parallel_trainers=3, node_order="join")
+    assert settings_of(msgspec.to_builtins(settings)) == settings
+    config = settings.config()
+    assert (config.objective, config.node_order) == (throughput, join_order)
+    assert (config.t_fwd_s, config.max_parallel_trainers) == (30.0, 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"planner": "x"}, "unknown planner"),
+        ({"solver": "x"}, "unknown solver"),
+        ({"node_order": "x"}, "unknown node order"),
+        ({"solve_limit_s": 0.0}, "greater than 0"),
+        ({"objective": "x"}, "no objective named"),
+        ({"objective": "pilot:nothing"}, "cannot load the objective"),
+        ({"t_fwd_s": float("inf")}, "finite"),
+        ({"solve_limit_s": float("nan")}, "finite"),
+    ],
+)
+def test_what_makes_no_sense_is_the_users_error(changes: dict[str, object], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        Settings(**changes).config()  # type: ignore[arg-type]
+
+
+def site(**fields: object) -> Site:
+    return Site(**{"name": "s", "scheduler": "slurm", **fields})
+
+
+def test_where_to_listen_and_how_to_be_reached() -> None:
+    assert bind_address(site(scheduler="local")) == "127.0.0.1"
+    assert advertise_address(site(scheduler="local")) == "127.0.0.1"
+    assert bind_address(site()) == "0.0.0.0"
+    assert advertise_address(site()) not in ("0.0.0.0", "")
+    assert bind_address(site(bind_address="127.0.0.2")) == "127.0.0.2"
+    assert bind_address(site(bind_interface="lo")) == "127.0.0.1"
+    assert advertise_address(site(advertise_interface="lo")) == "127.0.0.1"
+
+
+def test_an_interface_that_is_not_there_is_named_with_those_that_are() -> None:
+    with pytest.raises(UserError, match="no network interface 'ib7'; there are: ") as caught:
+        bind_address(site(bind_interface="ib7"))
+    assert all(name in str(caught.value) for name in psutil.net_if_addrs())

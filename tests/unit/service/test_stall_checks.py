@@ -1,0 +1,105 @@
+"""Looks at a group: who may ask for one, who answers it, and what happens where nobody does."""
+
+from __future__ import annotations
+
+import pytest
+
+from pilot.core.commands import LookAtGroup
+from pilot.core.coordinator import Coordinator
+from pilot.core.events import (
+    Event,
+    GroupFormed,
+    GroupLookedAt,
+    GroupStalled,
+    PlanReady,
+    PoolChanged,
+    Seen,
+    TrainerSubmitted,
+    WorkerReady,
+)
+from pilot.core.ids import Generation, NodeId, TrainerId
+from pilot.core.problem import Plan, PlanStatus
+from pilot.core.spec import TrainerSpec
+from pilot.io.wire import Looked, Waiting
+from pilot.service.pending import Pending
+from pilot.service.stall_checks import LOOK_LIMIT_S, Looks
+
+T, G = TrainerId("t"), Generation(1)
+NODES = (NodeId("n1"), NodeId("n2"), NodeId("n3"))
+WAITING = Waiting("t", 1, 12, 30.0, summing=True)
+
+
+class Stage:
+    """The core with what is pending: three nodes train one trainer in generation 1, a fourth is free."""
+
+    def __init__(self) -> None:
+        self.core, self.pending, self.now_s = Coordinator(), Pending(), 0.0
+        self.looks = Looks(self.core, self.pending)
+        self.post(PoolChanged(joined=(*NODES, NodeId("n4"))))
+        self.post(TrainerSubmitted(TrainerSpec(T, 1, 3)))
+        self.post(PlanReady(self.core.plan_id, Plan(PlanStatus.OPTIMAL, ((T, 3),), 0.0)))
+        for node in NODES:
+            self.post(WorkerReady(T, node))
+        self.post(GroupFormed(T, G, 0))
+
+    def post(self, event: Event) -> None:
+        commands = self.core.handle(self.now_s, event)
+        self.pending.note(self.now_s, event, commands)
+
+    def stalled(self) -> None:
+        (event,) = self.looks.waiting(NODES[0], WAITING)
+        self.post(event)
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+def test_the_first_member_that_waits_has_all_looked_at_once(stage: Stage) -> None:
+    (event,) = stage.looks.waiting(NODES[0], WAITING)
+    assert event == GroupStalled(T, G, "n1 has waited 30.0 s for the sums of step 12")
+    stage.post(event)
+    assert stage.pending.looking[T, G][0] == LookAtGroup(T, G, NODES, event.reason)
+    assert stage.looks.waiting(NODES[1], WAITING) == []
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        ("n4", WAITING),
+        ("n1", Waiting("t", 2, 12, 30.0, summing=True)),
+        ("n1", Waiting("other", 1, 12, 30.0, summing=True)),
+    ],
+)
+def test_who_is_none_of_the_group_is_not_heard(stage: Stage, node: str, message: Waiting) -> None:
+    assert stage.looks.waiting(NodeId(node), message) == []
+
+
+def test_the_look_is_complete_when_all_have_answered(stage: Stage) -> None:
+    stage.stalled()
+    assert stage.looks.looked(NODES[1], Looked("t", 1, "slow")) == []
+    assert stage.looks.looked(NodeId("n4"), Looked("t", 1, "lost")) == []
+    assert stage.looks.looked(NODES[0], Looked("t", 1, "waits")) == []
+    (event,) = stage.looks.looked(NODES[2], Looked("t", 1, "what is this"))
+    assert event == GroupLookedAt(T, G, ((NODES[0], Seen.WAITS), (NODES[1], Seen.SLOW), (NODES[2], Seen.UNKNOWN)))
+    stage.post(event)
+    assert stage.looks.looked(NODES[0], Looked("t", 1, "waits")) == []
+    assert stage.looks.waiting(NODES[0], WAITING) != []
+
+
+def test_who_does_not_answer_in_time_is_unknown(stage: Stage) -> None:
+    stage.stalled()
+    stage.looks.looked(NODES[1], Looked("t", 1, "lost"))
+    assert stage.looks.overdue(LOOK_LIMIT_S) == []
+    (event,) = stage.looks.overdue(LOOK_LIMIT_S + 1)
+    assert event == GroupLookedAt(T, G, ((NODES[0], Seen.UNKNOWN), (NODES[1], Seen.LOST), (NODES[2], Seen.UNKNOWN)))
+
+
+def test_a_look_at_a_group_that_was_dissolved_is_over(stage: Stage) -> None:
+    stage.stalled()
+    stage.looks.looked(NODES[1], Looked("t", 1, "lost"))
+    stage.post(PoolChanged(lost=(NODES[1],)))
+    assert stage.pending.looking == {}
+    assert stage.looks.looked(NODES[0], Looked("t", 1, "waits")) == []
+    assert stage.looks.overdue(1e9) == []

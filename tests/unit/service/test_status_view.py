@@ -1,0 +1,46 @@
+"""What ``pilot status`` says of a trainer that does not come on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pilot.core.commands import Command, FormGroup, Solve
+from pilot.core.coordinator import Coordinator
+from pilot.core.events import Event, GroupFormed, PlanReady, PoolChanged, Progress, TrainerSubmitted, WorkerReady
+from pilot.core.ids import NodeId, TrainerId
+from pilot.core.problem import Plan, PlanStatus
+from pilot.core.spec import TrainerSpec
+from pilot.io.rundir import RunDir
+from pilot.observation.monitor import Monitor
+from pilot.service.launch_store import Launches
+from pilot.service.status_view import QUIET_S, trainers
+
+A, T = NodeId("a"), TrainerId("t")
+
+
+def test_a_script_that_trains_without_a_word_or_never_trains_is_told_after_a_while(tmp_path: Path) -> None:
+    core, monitor = Coordinator(), Monitor()
+    launches = Launches(RunDir(tmp_path), "pool", None)
+
+    def tell(now_s: float, event: Event) -> list[Command]:
+        commands = core.handle(now_s, event)
+        monitor.note(now_s, event, commands)
+        return commands
+
+    def remarks(now_s: float) -> list[str]:
+        monitor.advance(now_s)
+        (row,) = trainers(core, monitor, launches)
+        said: list[str] = row["remarks"]
+        return said
+
+    tell(0.0, PoolChanged(joined=(A,)))
+    solve = next(c for c in tell(1.0, TrainerSubmitted(TrainerSpec(T, max_nodes=1))) if isinstance(c, Solve))
+    tell(2.0, PlanReady(solve.plan_id, Plan(PlanStatus.OPTIMAL, ((T, 1),), 1.0, planner="dp")))
+    assert remarks(QUIET_S) == []
+    assert remarks(2.0 + QUIET_S) == ["its script has run for 120 s on a and has not come to session.epochs"]
+    form = next(c for c in tell(130.0, WorkerReady(T, A)) if isinstance(c, FormGroup))
+    assert remarks(130.0) == []
+    tell(131.0, GroupFormed(T, form.generation, 0))
+    assert remarks(131.0 + QUIET_S) == ["it trains on 1 nodes but has reported no progress for 120 s"]
+    tell(260.0, Progress(T, form.generation, 5, 0, 100))
+    assert remarks(261.0) == []

@@ -1,0 +1,37 @@
+"""How long a rank waits before it says so."""
+
+from __future__ import annotations
+
+import pytest
+
+from pilot.train import stall_timer
+from pilot.train.stall_timer import Patience
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    clock = [100.0]
+    monkeypatch.setattr(stall_timer.time, "monotonic", lambda: clock[0])
+    return clock
+
+
+def test_it_is_over_at_the_time_out_and_each_time_that_the_wait_has_doubled(now: list[float]) -> None:
+    wait = Patience(4.0)
+    wait.begin(summing=True)
+    over = []
+    for _ in range(40):
+        now[0] += 1.0
+        over.append(wait.is_over())
+    assert [second + 1 for second, said in enumerate(over) if said] == [4, 8, 16, 32]
+    assert wait.left_s() == 24.0
+
+
+def test_each_wait_begins_anew_and_none_lasts_between_them(now: list[float]) -> None:
+    wait = Patience(4.0)
+    wait.begin(summing=True)
+    now[0] += 9.0
+    assert (wait.waited_s(), wait.summing, wait.is_over()) == (9.0, True, True)
+    wait.end()
+    assert (wait.waited_s(), wait.summing) == (0.0, False)
+    wait.begin(summing=False)
+    assert (wait.left_s(), wait.is_over(), wait.summing) == (4.0, False, False)

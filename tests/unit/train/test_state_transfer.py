@@ -1,0 +1,41 @@
+"""Who gives whom the state when a generation starts."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pilot.core.errors import UserError
+from pilot.train.state_transfer import NOTHING, Holding, who_spreads
+
+holdings = st.builds(Holding, st.integers(-1, 4), st.integers(0, 5), st.just(1)).map(
+    lambda holding: Holding(NOTHING, 0, 1) if holding.generation == NOTHING else holding
+)
+
+
+@given(st.lists(holdings, min_size=1, max_size=8))
+def test_afterwards_all_hold_the_state_of_the_most_advanced(table: list[Holding]) -> None:
+    spreading = who_spreads(table)
+    best = max((holding.generation, holding.step) for holding in table)
+    assert (table[spreading.root].generation, table[spreading.root].step) == best
+    assert spreading.root not in spreading.takers
+    for rank, holding in enumerate(table):
+        holds_it = (holding.generation, holding.step) == best and best[0] != NOTHING
+        assert holds_it or rank in spreading.takers or rank == spreading.root
+    assert spreading.fresh == (best[0] == NOTHING)
+
+
+def test_only_those_that_lag_behind_take() -> None:
+    table = [Holding(3, 10, 1), Holding(3, 11, 1), Holding(NOTHING, 0, 1), Holding(3, 11, 1)]
+    spreading = who_spreads(table)
+    assert (spreading.root, spreading.takers) == (1, (0, 2))
+
+
+def test_a_newer_generation_beats_a_higher_step_of_a_lineage_that_was_given_up() -> None:
+    assert who_spreads([Holding(2, 90, 1), Holding(4, 50, 1)]).root == 1
+
+
+def test_different_models_cannot_form_a_group() -> None:
+    with pytest.raises(UserError, match="different models"):
+        who_spreads([Holding(1, 1, 1), Holding(1, 1, 2)])
