@@ -113,8 +113,8 @@ def restart_s(subject: str) -> float:
             cluster.form(group)
             _await_steps(cluster, folder, group[0], STEPS_AROUND)
             cluster.pause()
-            group[0].tell(wire.WriteState("t1", "restart"))
-            cluster.wait(lambda: bool(group[0].heard(wire.CheckpointDone)), "the checkpoint")
+            group[0].tell(wire.WriteCheckpoint("t1", "restart"))
+            cluster.wait(lambda: bool(group[0].heard(wire.CheckpointWritten)), "the checkpoint")
             last_s = _steps(folder, group[0].process.pid)[-1]
             for node in group:
                 cluster.kill(node)

@@ -41,7 +41,7 @@ def measure(subject: str, rounds: int, *, ranks_per_node: int = 1) -> dict[str, 
             cluster.form(nodes)
             waiting = _share_while_waiting(*nodes)
             before_s = _cpu_s(nodes[0])
-            cluster.wait(lambda: bool(nodes[0].heard(wire.WorkerFinished)), "the end", deadline_s=600)
+            cluster.wait(lambda: bool(nodes[0].heard(wire.TrainerFinished)), "the end", deadline_s=600)
             cpu_s = _cpu_s(nodes[0]) - before_s
             cluster.stop()
         rounds_run = json.loads((folder / "rank0.json").read_text())

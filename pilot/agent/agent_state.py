@@ -5,14 +5,14 @@ and one proxy. It does what the coordinator orders and tells what became of it; 
 one, also where what it is about is gone. What a worker says is passed on.
 
     process                     ends                        what follows
-    worker                      status 0                    ``WorkerDown``; its rank processes end by themselves
-    worker                      otherwise                   ``WorkerDown``; its generations are killed
+    worker                      status 0                    ``WorkerExited``; its rank processes end by themselves
+    worker                      otherwise                   ``WorkerExited``; its generations are killed
     proxy, mpiexec              status 0                    nothing: its generation has ended, or mpiexec will tell
-    proxy, mpiexec              otherwise                   the generation is *over*: killed here, ``GroupDown``
+    proxy, mpiexec              otherwise                   the generation is *over*: killed here, ``GroupBroken``
     any                         killed by us                nothing
 
 A generation that is over stays over: later orders and messages about it are dropped. Without coordinator for
-``orphan_s``, or with a notice and none, the agent goes through its :class:`Farewell`.
+``orphan_s``, or with a notice and none, the agent goes through its :class:`Shutdown`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import assert_never
 
 from pilot.agent import diagnosis
 from pilot.agent.departure import Departure
-from pilot.agent.shutdown import Farewell
+from pilot.agent.shutdown import Shutdown
 from pilot.agent.vocabulary import (
     CoordinatorLost,
     Effect,
@@ -32,8 +32,7 @@ from pilot.agent.vocabulary import (
     GroupProcessEnded,
     KillGeneration,
     KillWorker,
-    Launch,
-    Note,
+    LogLine,
     Noticed,
     Ordered,
     ProxiesNamed,
@@ -42,6 +41,7 @@ from pilot.agent.vocabulary import (
     RunProxy,
     Said,
     Send,
+    SpawnWorker,
     Stopped,
     Tell,
     Ticked,
@@ -50,35 +50,7 @@ from pilot.agent.vocabulary import (
     WorkerEnded,
 )
 from pilot.core.events import Seen
-from pilot.io.wire import (
-    CheckpointDone,
-    GroupDown,
-    GroupUp,
-    Heard,
-    JoinGroup,
-    KillGroup,
-    LaunchWorker,
-    LeadGroup,
-    Leave,
-    Look,
-    Looked,
-    PartFromGroup,
-    Paused,
-    PauseMembers,
-    ProxyCommands,
-    Refused,
-    Remark,
-    Report,
-    SetInterval,
-    StopProcess,
-    ToAgent,
-    Waiting,
-    Welcome,
-    WorkerDown,
-    WorkerFinished,
-    WorkerUp,
-    WriteState,
-)
+from pilot.io import wire
 
 STOP_LIMIT_S = 30.0
 """A worker that is told to stop may do so long what its script does after training (save a file, say)."""
@@ -90,7 +62,7 @@ _NOBODY = "no worker of {} runs on this node"
 
 
 @dataclass(slots=True)
-class Worker:
+class AgentWorker:
     """One worker. ``held``: it was in a group and may hold a state. ``stop_by_s``: until when it may end by itself.
 
     ``look``: the order to look at it, while that goes on; ``waiting``: what it said meanwhile.
@@ -103,8 +75,8 @@ class Worker:
     stop_reason: str | None = None
     stop_by_s: float = math.inf
     stuck_reason: str | None = None
-    look: Look | None = None
-    waiting: Waiting | None = None
+    look: wire.LookAtGroup | None = None
+    waiting: wire.RankStalled | None = None
 
 
 @dataclass(slots=True)
@@ -112,9 +84,9 @@ class AgentState:
     """Everything that an agent knows."""
 
     departure: Departure = field(default_factory=Departure)
-    workers: dict[str, Worker] = field(default_factory=dict)
+    workers: dict[str, AgentWorker] = field(default_factory=dict)
     groups: dict[tuple[str, int], set[Role]] = field(default_factory=dict)
-    farewell: Farewell | None = None
+    shutdown: Shutdown | None = None
     _leftover_since_s: dict[tuple[str, int], float] = field(default_factory=dict)
     _over: set[tuple[str, int]] = field(default_factory=set)
 
@@ -131,7 +103,7 @@ class AgentState:
                 return self._group_process_ended(event)
             case ProxiesNamed(trainer, generation, commands):
                 known = (trainer, generation) in self.groups
-                return [Send(ProxyCommands(trainer, generation, list(commands)))] if known else []
+                return [Send(wire.ProxyCommands(trainer, generation, list(commands)))] if known else []
             case Stopped():
                 return self._stopped(event)
             case Watched():
@@ -152,64 +124,64 @@ class AgentState:
 
     # --- orders -----------------------------------------------------------------------------------------------------
 
-    def _ordered(self, now_s: float, message: ToAgent) -> list[Effect]:
+    def _ordered(self, now_s: float, message: wire.ToAgent) -> list[Effect]:
         match message:
-            case Welcome():
+            case wire.Welcome():
                 return self.departure.welcomed(now_s, message)
-            case Heard(sent_s):
+            case wire.Heard(sent_s):
                 self.departure.heard(sent_s)
                 return []
-            case Refused(reason):
+            case wire.Refused(reason):
                 return [Exit(2, f"refused by the coordinator: {reason}")]
-            case Leave(reason):
+            case wire.ReleaseNode(reason):
                 return [Exit(0, reason)]
-            case LaunchWorker():
+            case wire.StartWorker():
                 return self._launch(message)
-            case StopProcess():
+            case wire.StopWorker():
                 return self._stop(now_s, message)
-            case LeadGroup():
+            case wire.LeadGroup():
                 return self._lead(message)
-            case JoinGroup():
+            case wire.JoinGroup():
                 return self._join(message)
-            case KillGroup():
+            case wire.DissolveGroup():
                 return self._kill_group(message)
-            case PartFromGroup() | PauseMembers():
+            case wire.PartFromGroup() | wire.PauseGroup():
                 return self._pass_on(message)
-            case Look():
+            case wire.LookAtGroup():
                 return self._look(message)
-            case SetInterval(trainer):
+            case wire.PaceCheckpoints(trainer):
                 return [Tell(trainer, message)] if trainer in self.workers else []
-            case WriteState(trainer):
+            case wire.WriteCheckpoint(trainer):
                 if trainer in self.workers:
                     return [Tell(trainer, message)]
-                return [Send(CheckpointDone(trainer, 0, 0, asked=True, error=_NOBODY.format(trainer)))]
+                return [Send(wire.CheckpointWritten(trainer, 0, 0, asked=True, error=_NOBODY.format(trainer)))]
             case _:
                 assert_never(message)
 
-    def _launch(self, message: LaunchWorker) -> list[Effect]:
+    def _launch(self, message: wire.StartWorker) -> list[Effect]:
         worker = self.workers.get(message.trainer)
         if worker is None:
-            self.workers[message.trainer] = Worker(message.trainer)
-            return [Note(f"{message.trainer}: starting {message.script}"), Launch(message)]
-        return [Send(WorkerUp(message.trainer, 0.0))] if worker.up else []
+            self.workers[message.trainer] = AgentWorker(message.trainer)
+            return [LogLine(f"{message.trainer}: starting {message.script}"), SpawnWorker(message)]
+        return [Send(wire.WorkerReady(message.trainer, 0.0))] if worker.up else []
 
-    def _stop(self, now_s: float, message: StopProcess) -> list[Effect]:
+    def _stop(self, now_s: float, message: wire.StopWorker) -> list[Effect]:
         trainer, worker = message.trainer, self.workers.get(message.trainer)
         if worker is None:
-            return [Send(WorkerDown(trainer, "stopped", "it was not running"))]
+            return [Send(wire.WorkerExited(trainer, "stopped", "it was not running"))]
         worker.stop_reason = message.reason
         worker.stop_by_s = now_s + (STOP_LIMIT_S if worker.up else 0.0)
-        note = Note(f"{trainer}: stopping: {message.reason}")
+        note = LogLine(f"{trainer}: stopping: {message.reason}")
         return [note, Tell(trainer, message) if worker.up else KillWorker(trainer)]
 
-    def _lead(self, message: LeadGroup) -> list[Effect]:
+    def _lead(self, message: wire.LeadGroup) -> list[Effect]:
         key = (message.trainer, message.generation)
         if key in self._over:
             return []
         self.groups.setdefault(key, set()).add(Role.MPIEXEC)
         return [RunMpiexec(message)]
 
-    def _join(self, message: JoinGroup) -> list[Effect]:
+    def _join(self, message: wire.JoinGroup) -> list[Effect]:
         key = (message.trainer, message.generation)
         if key in self._over:
             return []
@@ -218,16 +190,16 @@ class AgentState:
         self.workers[message.trainer].held = True
         self.groups.setdefault(key, set()).add(Role.PROXY)
         note = f"{message.trainer}: rank {message.rank} of {message.size} in generation {message.generation}"
-        return [Note(note), Tell(message.trainer, message), RunProxy(message)]
+        return [LogLine(note), Tell(message.trainer, message), RunProxy(message)]
 
-    def _kill_group(self, message: KillGroup) -> list[Effect]:
+    def _kill_group(self, message: wire.DissolveGroup) -> list[Effect]:
         key = (message.trainer, message.generation)
         self._over.add(key)
         self.groups.pop(key, None)
         tell = [Tell(message.trainer, message)] if message.trainer in self.workers else []
         return [KillGeneration(*key), *tell]
 
-    def _pass_on(self, message: PartFromGroup | PauseMembers) -> list[Effect]:
+    def _pass_on(self, message: wire.PartFromGroup | wire.PauseGroup) -> list[Effect]:
         trainer = message.trainer
         if trainer in self.workers:
             return [Tell(trainer, message)]
@@ -238,29 +210,29 @@ class AgentState:
     def _said(self, event: Said) -> list[Effect]:
         message, worker = event.message, self.workers.get(event.trainer)
         if worker is None or getattr(message, "trainer", None) != event.trainer:
-            return [Note(f"{event.trainer}: a {type(message).__name__} that is not its own was dropped")]
+            return [LogLine(f"{event.trainer}: a {type(message).__name__} that is not its own was dropped")]
         match message:
-            case WorkerUp(_, warm_s):
+            case wire.WorkerReady(_, warm_s):
                 worker.up = True
-                return [Note(f"{event.trainer}: warm after {warm_s:.1f} s"), Send(message)]
-            case GroupUp() | Report() | WorkerFinished():
+                return [LogLine(f"{event.trainer}: warm after {warm_s:.1f} s"), Send(message)]
+            case wire.GroupFormed() | wire.Progress() | wire.TrainerFinished():
                 worker.step = message.step
                 return [Send(message)]
-            case Paused():
+            case wire.RankPaused():
                 worker.step = message.step
-                return [Send(message), *(self.farewell.paused(event.trainer) if self.farewell else [])]
-            case CheckpointDone():
-                ended = self.farewell.done(event.trainer) if self.farewell and message.asked else []
+                return [Send(message), *(self.shutdown.paused(event.trainer) if self.shutdown else [])]
+            case wire.CheckpointWritten():
+                ended = self.shutdown.done(event.trainer) if self.shutdown and message.asked else []
                 return [Send(message), *ended]
-            case GroupDown(_, generation, reason):
+            case wire.GroupBroken(_, generation, reason):
                 return self._give_up((event.trainer, generation), reason)
-            case Waiting():
+            case wire.RankStalled():
                 worker.waiting = message
                 return [Send(message)]
-            case Remark():
+            case wire.Remark():
                 return [Send(message)]
             case _:
-                return [Note(f"{event.trainer}: a worker does not say {type(message).__name__}; dropped")]
+                return [LogLine(f"{event.trainer}: a worker does not say {type(message).__name__}; dropped")]
 
     # --- ends of processes ------------------------------------------------------------------------------------------
 
@@ -268,10 +240,10 @@ class AgentState:
         worker = self.workers.pop(event.trainer)
         cause, detail = diagnosis.on_exit(event, worker.up, worker.stop_reason, worker.stuck_reason)
         return [
-            Note(f"{event.trainer}: worker {cause.value}: {detail.splitlines()[-1] if detail else ''}"),
+            LogLine(f"{event.trainer}: worker {cause.value}: {detail.splitlines()[-1] if detail else ''}"),
             *([] if event.status == 0 else self._end_groups(event.trainer)),
-            Send(WorkerDown(event.trainer, cause.value, detail, event.log)),
-            *(self.farewell.done(event.trainer) if self.farewell else []),
+            Send(wire.WorkerExited(event.trainer, cause.value, detail, event.log)),
+            *(self.shutdown.done(event.trainer) if self.shutdown else []),
         ]
 
     def _group_process_ended(self, event: GroupProcessEnded) -> list[Effect]:
@@ -298,11 +270,17 @@ class AgentState:
 
     # --- looks ------------------------------------------------------------------------------------------------------
 
-    def _look(self, message: Look) -> list[Effect]:
+    def _look(self, message: wire.LookAtGroup) -> list[Effect]:
         """Ask the worker itself, and watch it: one that is stuck cannot answer."""
         worker = self.workers.get(message.trainer)
         if worker is None:
-            return [Send(Looked(message.trainer, message.generation, Seen.UNKNOWN, _NOBODY.format(message.trainer)))]
+            return [
+                Send(
+                    wire.RankLookedAt(
+                        message.trainer, message.generation, Seen.UNKNOWN, _NOBODY.format(message.trainer)
+                    )
+                )
+            ]
         worker.look, worker.waiting = message, None
         return [Tell(message.trainer, message), Watch(message.trainer)]
 
@@ -313,7 +291,7 @@ class AgentState:
         look, worker.look = worker.look, None
         silent_s = self.departure.welcome.silent_s if self.departure.welcome is not None else math.inf
         seen, detail = diagnosis.on_look(look, worker.waiting, event, silent_s)
-        looked = Send(Looked(look.trainer, look.generation, seen, detail))
+        looked = Send(wire.RankLookedAt(look.trainer, look.generation, seen, detail))
         if seen is not Seen.LOST:
             return [looked]
         worker.stuck_reason = f"the others waited for it and {detail}: killed"
@@ -326,9 +304,9 @@ class AgentState:
         self._over.add(key)
         self.groups.pop(key, None)
         trainer, generation = key
-        tell = [Tell(trainer, KillGroup(trainer, generation, reason))] if trainer in self.workers else []
-        note = Note(f"{trainer}: generation {generation} is over: {reason}")
-        return [note, KillGeneration(trainer, generation), *tell, Send(GroupDown(trainer, generation, reason))]
+        tell = [Tell(trainer, wire.DissolveGroup(trainer, generation, reason))] if trainer in self.workers else []
+        note = LogLine(f"{trainer}: generation {generation} is over: {reason}")
+        return [note, KillGeneration(trainer, generation), *tell, Send(wire.GroupBroken(trainer, generation, reason))]
 
     def _end_groups(self, trainer: str) -> list[Effect]:
         """Silently: the end of the worker says it all."""
@@ -343,12 +321,12 @@ class AgentState:
     def _ticked(self, now_s: float) -> list[Effect]:
         if end := self.departure.ticked(now_s):
             return end
-        if self.farewell is not None:
-            return self.farewell.tick(now_s)
+        if self.shutdown is not None:
+            return self.shutdown.tick(now_s)
         if (orphaned := self.departure.orphaned(now_s)) is not None:
             holders = {w.trainer: self._training(w.trainer) for w in self.workers.values() if w.held}
-            self.farewell = Farewell(orphaned.reason, holders, orphaned.pause_s, orphaned.end_s)
-            return self.farewell.begin()
+            self.shutdown = Shutdown(orphaned.reason, holders, orphaned.pause_s, orphaned.end_s)
+            return self.shutdown.begin()
         return self._overdue(now_s)
 
     def _overdue(self, now_s: float) -> list[Effect]:

@@ -14,10 +14,10 @@ from collections.abc import Callable
 import zmq
 import zmq.asyncio
 
-from pilot.agent.coordinator_link import HandshakeFailed, Link, Unreachable
+from pilot.agent.coordinator_link import CoordinatorLink, HandshakeFailed, Unreachable
 from pilot.core.errors import UserError
+from pilot.io import wire
 from pilot.io.connection import Connection
-from pilot.io.wire import Heartbeat, Hello, Message, ToAgent, Welcome
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ _TRY_S = 10.0
 _RETRY_S = 1.0
 
 
-class Uplink:
+class CoordinatorClient:
     """The agent's connection as long as the agent lives.
 
     Parameters
@@ -38,8 +38,8 @@ class Uplink:
     def __init__(
         self,
         connection: Connection,
-        hello: Callable[[], Hello],
-        take: Callable[[ToAgent], None],
+        hello: Callable[[], wire.Hello],
+        take: Callable[[wire.ToAgent], None],
         lost: Callable[[], None],
     ) -> None:
         self._connection = connection
@@ -48,9 +48,9 @@ class Uplink:
         self._lost = lost
         self._keys = zmq.curve_keypair()
         self._context = zmq.asyncio.Context()
-        self._link: Link | None = None
-        self._welcome: Welcome | None = None
-        self._unsent: deque[Message] = deque()
+        self._link: CoordinatorLink | None = None
+        self._welcome: wire.Welcome | None = None
+        self._unsent: deque[wire.Message] = deque()
         self.joined = asyncio.Event()
 
     async def run(self) -> None:
@@ -67,7 +67,7 @@ class Uplink:
             log.warning("the connection to the coordinator closed; connecting again")
             self._lost()
 
-    def send(self, message: Message) -> None:
+    def send(self, message: wire.Message) -> None:
         """Send now, or as soon as the coordinator is there again."""
         if self._link is not None and self._welcome is not None:
             self._link.send(message)
@@ -79,9 +79,9 @@ class Uplink:
         self._drop_link()
         self._context.term()
 
-    async def _connect(self) -> Link:
+    async def _connect(self) -> CoordinatorLink:
         while True:
-            link = Link(self._context, self._connection, self._keys)
+            link = CoordinatorLink(self._context, self._connection, self._keys)
             try:
                 await link.open(_TRY_S)
             except (Unreachable, HandshakeFailed) as failure:
@@ -103,8 +103,8 @@ class Uplink:
             )
         await asyncio.sleep(_RETRY_S)
 
-    def _taken(self, message: ToAgent) -> None:
-        if isinstance(message, Welcome):
+    def _taken(self, message: wire.ToAgent) -> None:
+        if isinstance(message, wire.Welcome):
             self._welcome = message
             self.joined.set()
         self._take(message)
@@ -115,7 +115,7 @@ class Uplink:
         while True:
             await asyncio.sleep(self._welcome.heartbeat_s if self._welcome is not None else _RETRY_S)
             if self._link is not None and self._welcome is not None:
-                self._link.send(Heartbeat(time.monotonic()))
+                self._link.send(wire.Heartbeat(time.monotonic()))
 
     def _drop_link(self) -> None:
         self._welcome = None

@@ -16,8 +16,8 @@ import zmq.asyncio
 from zmq.utils.monitor import parse_monitor_message
 
 from pilot.core.errors import ProtocolError
+from pilot.io import wire
 from pilot.io.connection import Connection
-from pilot.io.wire import MAX_FRAME_BYTES, Message, ToAgent, decode_at_agent, encode
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Unreachable(Exception):
     """Nobody answered at the endpoint in time."""
 
 
-class Link:
+class CoordinatorLink:
     """A connection to the coordinator. Its key pair is the pilot's own."""
 
     def __init__(self, context: zmq.asyncio.Context, connection: Connection, keys: tuple[bytes, bytes]) -> None:
@@ -56,11 +56,11 @@ class Link:
         except TimeoutError:
             raise Unreachable from None
 
-    def send(self, message: Message) -> None:
+    def send(self, message: wire.Message) -> None:
         """Send; what does not go out before the connection closes is lost."""
-        self._socket.send(encode(message))
+        self._socket.send(wire.encode(message))
 
-    async def run(self, take: Callable[[ToAgent], None]) -> None:
+    async def run(self, take: Callable[[wire.ToAgent], None]) -> None:
         """Hand on what comes until the connection closes."""
         receiving = asyncio.create_task(self._receive(take))
         closed = asyncio.create_task(self._wait_closed())
@@ -94,11 +94,11 @@ class Link:
         while await self._notice() != zmq.EVENT_DISCONNECTED:
             pass
 
-    async def _receive(self, take: Callable[[ToAgent], None]) -> None:
+    async def _receive(self, take: Callable[[wire.ToAgent], None]) -> None:
         while True:
             _decode(await self._socket.recv(), take)
 
-    def _drain(self, take: Callable[[ToAgent], None]) -> None:
+    def _drain(self, take: Callable[[wire.ToAgent], None]) -> None:
         """The last words of a coordinator may lie behind the notice that its connection closed."""
         plain: zmq.Socket[bytes] = zmq.Socket.shadow(self._socket)
         with suppress(zmq.Again):
@@ -118,7 +118,7 @@ def _socket(context: zmq.asyncio.Context, connection: Connection, keys: tuple[by
     socket.curve_serverkey = connection.server_key.encode()
     socket.curve_publickey = public
     socket.curve_secretkey = secret
-    socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+    socket.setsockopt(zmq.MAXMSGSIZE, wire.MAX_FRAME_BYTES)
     socket.setsockopt(zmq.SNDHWM, 0)
     socket.setsockopt(zmq.HEARTBEAT_IVL, int(_PING_S * 1000))
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, int(_PING_LIMIT_S * 1000))
@@ -127,9 +127,9 @@ def _socket(context: zmq.asyncio.Context, connection: Connection, keys: tuple[by
     return socket
 
 
-def _decode(frame: bytes, take: Callable[[ToAgent], None]) -> None:
+def _decode(frame: bytes, take: Callable[[wire.ToAgent], None]) -> None:
     try:
-        message = decode_at_agent(frame)
+        message = wire.decode_at_agent(frame)
     except ProtocolError as error:
         log.warning("dropped what the coordinator sent: %s", error)
     else:

@@ -1,9 +1,10 @@
 """When an agent leaves: what it was told of its end, and how long its coordinator has been away. Pure.
 
-A notice (a signal, the wall time's end) is told to the coordinator, which says ``Leave`` when nothing is needed of this
-node any more; otherwise the agent leaves shortly before the grace is over. Without coordinator it goes by itself, early
-enough before the end that it knows, or when its *lease* ends: ``orphan_s`` after it sent what the coordinator is known
-to have heard last. The coordinator may replace it after that, so it must have stopped stepping by then.
+A notice (a signal, the wall time's end) is told to the coordinator, which says ``ReleaseNode`` when nothing is needed
+of this node any more; otherwise the agent leaves shortly before the grace is over. Without coordinator it goes by
+itself, early enough before the end that it knows, or when its *lease* ends: ``orphan_s`` after it sent what the
+coordinator is known to have heard last. The coordinator may replace it after that, so it must have stopped stepping by
+then.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from pilot.agent.vocabulary import Effect, Exit, Note, Noticed, Send
-from pilot.io.wire import Leaving, Welcome
+from pilot.agent.vocabulary import Effect, Exit, LogLine, Noticed, Send
+from pilot.io import wire
 
 WALLTIME_MARGIN_S = 5.0
 """How much earlier than its grace before the wall time's end a pilot says that it leaves."""
@@ -52,7 +53,7 @@ class Departure:
 
     own_grace_s: float | None = None
     walltime_end_s: float = math.inf
-    welcome: Welcome | None = None
+    welcome: wire.Welcome | None = None
     _notice: Noticed | None = None
     _deadline_s: float = math.inf
     _greeted_s: float = -math.inf
@@ -74,14 +75,14 @@ class Departure:
         """The coordinator has got what we sent then."""
         self._heard_s = max(self._heard_s, sent_s)
 
-    def welcomed(self, now_s: float, welcome: Welcome) -> list[Effect]:
+    def welcomed(self, now_s: float, welcome: wire.Welcome) -> list[Effect]:
         """There is a coordinator (again); it learns of the notice."""
         self.welcome, self._away = welcome, False
         self.heard(self._greeted_s)
-        joined = Note(f"joined pool {welcome.coordinator} as {welcome.node}")
+        joined = LogLine(f"joined pool {welcome.coordinator} as {welcome.node}")
         if self._notice is None:
             return [joined]
-        return [joined, Send(Leaving(self._notice.cause, max(0.0, self._deadline_s - now_s)))]
+        return [joined, Send(wire.Leaving(self._notice.cause, max(0.0, self._deadline_s - now_s)))]
 
     def lost(self) -> None:
         """The connection closed."""
@@ -96,8 +97,8 @@ class Departure:
         if self.welcome is None:
             return [Exit(0, f"{cause}, before it had joined")]
         left_s = max(0.0, self._deadline_s - now_s)
-        note = Note(f"notice: {cause}; {left_s:.0f} s are left")
-        return [note, Send(Leaving(cause, left_s))] if not self._away else [note]
+        note = LogLine(f"notice: {cause}; {left_s:.0f} s are left")
+        return [note, Send(wire.Leaving(cause, left_s))] if not self._away else [note]
 
     def ticked(self, now_s: float) -> list[Effect]:
         """The wall time's end comes near, or the grace is over."""

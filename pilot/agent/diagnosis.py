@@ -6,7 +6,7 @@ import signal
 
 from pilot.agent.vocabulary import GroupProcessEnded, Watched, WorkerEnded
 from pilot.core.events import ExitCause, Seen
-from pilot.io.wire import Look, Waiting
+from pilot.io import wire
 
 _TAIL_LINES = 12
 _NO_SESSION = "the script ended without opening a pilot.train session, so there was nothing to train"
@@ -43,7 +43,9 @@ def on_group(event: GroupProcessEnded) -> str:
     return f"{event.role.value} {how}" + (f": {lines[-1]}" if lines else "")
 
 
-def on_look(look: Look, said: Waiting | None, watched: Watched, silent_s: float) -> tuple[Seen, str]:
+def on_look(
+    look: wire.LookAtGroup, said: wire.RankStalled | None, watched: Watched, silent_s: float
+) -> tuple[Seen, str]:
     """What a look has seen, and in words. A worker that answers is not stuck, whatever it waits for."""
     if said is None:
         return (Seen.SLOW if watched.progress else Seen.LOST), watched.text

@@ -14,16 +14,16 @@ from pathlib import Path
 
 import pilot
 from pilot.agent import fork_server
-from pilot.agent.workdir import MARK, Home
+from pilot.agent.workdir import MARK, Workdir
 
 Report = Callable[[str, list[object]], None]
 """Called with a report's kind and its fields: those of :mod:`pilot.agent.fork_server`, then ``gone`` and a status."""
 
 
-class ForkServer:
+class ForkClient:
     """One interpreter with torch imported. Construct it in a running event loop."""
 
-    def __init__(self, home: Home, python: str, report: Report) -> None:
+    def __init__(self, workdir: Workdir, python: str, report: Report) -> None:
         self.python = python
         self._report = report
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -32,7 +32,7 @@ class ForkServer:
                 [python, "-P", "-m", "pilot.agent.fork_server", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-                env=_environment(home, python),
+                env=_environment(workdir, python),
                 start_new_session=True,
             )
         self._channel.setblocking(False)
@@ -81,20 +81,20 @@ class ForkServer:
             self._report(kind, fields)
 
 
-def _environment(home: Home, python: str) -> dict[str, str]:
+def _environment(workdir: Workdir, python: str) -> dict[str, str]:
     """One thread while it imports. Another interpreter than the agent's finds this package, and no other, by a link."""
-    name, _, value = home.mark.partition("=")
+    name, _, value = workdir.mark.partition("=")
     assert name == MARK
-    ours = {name: value, "TMPDIR": str(home.temporary)}
+    ours = {name: value, "TMPDIR": str(workdir.temporary)}
     environment = dict(os.environ) | dict.fromkeys(fork_server.THREAD_VARIABLES, "1") | ours
     if python != sys.executable:
-        paths = [str(_package_link(home)), *filter(None, [environment.get("PYTHONPATH")])]
+        paths = [str(_package_link(workdir)), *filter(None, [environment.get("PYTHONPATH")])]
         environment["PYTHONPATH"] = os.pathsep.join(paths)
     return environment
 
 
-def _package_link(home: Home) -> Path:
-    folder = home.path / "packages"
+def _package_link(workdir: Workdir) -> Path:
+    folder = workdir.path / "packages"
     folder.mkdir(exist_ok=True)
     link = folder / "pilot"
     if not link.is_symlink():

@@ -4,9 +4,9 @@ It is exec'ed by the agent, one per interpreter: ``python -m pilot.agent.fork_se
 SEQPACKET socket pair. A process that once ran a multi-threaded torch operation must not be forked (the child's first
 operation hangs), so this one imports and does nothing else: one thread, no ZeroMQ, no asyncio, no CUDA call.
 
-Packets to it: a :class:`Job` as JSON, with two descriptors (the worker's control socket, its log). Packets from it, as
-JSON: ``["ready", seconds, threads]`` or ``["failed", why]`` once, then for each job ``["forked", life, pid]`` and
-``["exited", life, status]`` (as of ``os.waitstatus_to_exitcode``).
+Packets to it: a :class:`ForkJob` as JSON, with two descriptors (the worker's control socket, its log). Packets from
+it, as JSON: ``["ready", seconds, threads]`` or ``["failed", why]`` once, then for each job ``["forked", life, pid]``
+and ``["exited", life, status]`` (as of ``os.waitstatus_to_exitcode``).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ForkJob:
     """A training process to start. ``life`` names it; ``threads`` is how many torch may use; paths as on this node."""
 
     life: int
@@ -52,7 +52,7 @@ class Job:
     threads: int
 
 
-def encode(job: Job) -> bytes:
+def encode(job: ForkJob) -> bytes:
     """The job as one packet; ValueError where it is too large for one."""
     packet = json.dumps(dataclasses.asdict(job)).encode()
     if len(packet) > MAX_PACKET_BYTES:
@@ -87,7 +87,7 @@ def preload(channel: socket.socket) -> None:
     _send(channel, "ready", time.monotonic() - started_s, len(list(Path("/proc/self/task").iterdir())))
 
 
-def serve(channel: socket.socket) -> Job | None:
+def serve(channel: socket.socket) -> ForkJob | None:
     """Fork on request and report exits. Returns None when the agent is gone, and the job in a forked worker."""
     awake, alarm = socket.socketpair()
     alarm.setblocking(False)
@@ -103,7 +103,7 @@ def serve(channel: socket.socket) -> Job | None:
             packet, descriptors, _, _ = socket.recv_fds(channel, MAX_PACKET_BYTES, 2)
             if not packet:
                 return None
-            job = Job(**json.loads(packet))
+            job = ForkJob(**json.loads(packet))
             pid = os.fork()
             if pid == 0:
                 for ours in (channel, awake, alarm):
@@ -116,7 +116,7 @@ def serve(channel: socket.socket) -> Job | None:
             _send(channel, "forked", job.life, pid)
 
 
-def become_worker(job: Job, descriptors: Sequence[int]) -> None:
+def become_worker(job: ForkJob, descriptors: Sequence[int]) -> None:
     """In the forked process: own session, own log, own environment, and signals as a training process wants them."""
     control, log = descriptors
     signal.set_wakeup_fd(-1)
@@ -134,7 +134,7 @@ def become_worker(job: Job, descriptors: Sequence[int]) -> None:
         os.environ[name] = job.environment.get(name, str(job.threads))
 
 
-def run(job: Job) -> None:
+def run(job: ForkJob) -> None:
     """Run the script as ``python script`` would: same ``sys.argv``, ``sys.path[0]``, ``__main__`` and exit status."""
     os.chdir(job.cwd)
     script = str(Path(job.cwd, job.script))
@@ -164,7 +164,7 @@ def _show(error: BaseException) -> NoReturn:
     sys.exit(1)
 
 
-def _fresh_randomness_and_threads(job: Job) -> None:
+def _fresh_randomness_and_threads(job: ForkJob) -> None:
     """What a forked process shares with its siblings and a fresh one would not, and what only torch itself can set."""
     import numpy
     import torch

@@ -19,10 +19,9 @@ from pathlib import Path
 from launchers import hydra
 from pilot.agent.fork_server import THREAD_VARIABLES
 from pilot.agent.vocabulary import GroupProcessEnded, ProxiesNamed, Role
-from pilot.agent.workdir import Home, remove_segments
-from pilot.io import proc
+from pilot.agent.workdir import Workdir, remove_segments
+from pilot.io import proc, wire
 from pilot.io.prctl import die_with_parent
-from pilot.io.wire import JoinGroup, LeadGroup
 
 MARK = "PILOT_GROUP"
 
@@ -58,26 +57,26 @@ class Groups:
     """
 
     def __init__(
-        self, home: Home, interface: str, provider: str, emit: Callable[[ProxiesNamed | GroupProcessEnded], None]
+        self, workdir: Workdir, interface: str, provider: str, emit: Callable[[ProxiesNamed | GroupProcessEnded], None]
     ) -> None:
-        self._home = home
+        self._workdir = workdir
         self._interface = interface
         self._fabric = hydra.environment(provider=provider, one_machine=interface == "lo")
         self._emit = emit
         self._runs: list[_Run] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def lead(self, order: LeadGroup) -> None:
+    def lead(self, order: wire.LeadGroup) -> None:
         """Run mpiexec, which names the proxies and then leads them."""
         command = hydra.mpiexec_command(order.size, order.generation, interface=self._interface)
         run = _Run((order.trainer, order.generation), Role.MPIEXEC)
         self._start(run, command, {})
 
-    def join(self, order: JoinGroup, sockets: Sequence[Path]) -> None:
+    def join(self, order: wire.JoinGroup, sockets: Sequence[Path]) -> None:
         """Run the proxy, which starts the rank process that connects to the ``sockets`` of the worker's processes."""
         run = _Run((order.trainer, order.generation), Role.PROXY)
         paths = os.pathsep.join(map(str, sockets))
-        more = {"PILOT_WORKER_SOCKETS": paths, "PILOT_SEGMENTS": str(self._home.segments)}
+        more = {"PILOT_WORKER_SOCKETS": paths, "PILOT_SEGMENTS": str(self._workdir.segments)}
         self._start(run, shlex.split(order.command), more)
 
     def kill(self, trainer: str, generation: int) -> None:
@@ -95,7 +94,7 @@ class Groups:
             if run.role is Role.PROXY and run.process is not None:
                 run.ranks = run.ranks or proc.children(run.process.pid)
                 run.segments |= {name for pid in run.ranks for name in proc.segments(pid)}
-                self._home.record_segments(run.segments)
+                self._workdir.record_segments(run.segments)
 
     def ranks(self) -> Iterator[tuple[Key, int]]:
         """The rank processes that were noted."""
@@ -137,7 +136,7 @@ class Groups:
         self._runs.remove(run)
         if run.role is Role.PROXY:
             self._clean(run.key)
-            remove_segments(self._home.segments)
+            remove_segments(self._workdir.segments)
         if not run.killed:
             self._emit(GroupProcessEnded(*run.key, run.role, status, "\n".join(run.tail)))
 
@@ -170,14 +169,14 @@ class Groups:
                 run.tail.append(text)
 
     def _environment(self, key: Key) -> dict[str, str]:
-        mark, _, name = self._home.mark.partition("=")
+        mark, _, name = self._workdir.mark.partition("=")
         ours = {mark: name, MARK: _group_name(key), "PYTHONSAFEPATH": "1"} | dict.fromkeys(THREAD_VARIABLES, "1")
         return dict(os.environ) | self._fabric | ours
 
     def _clean(self, key: Key) -> None:
         """Kill rank processes whose proxy is gone; mpiexec and living proxies are left alone."""
         own = set(self.pids()) - {run.process.pid for run in self._runs if run.process and run.killed}
-        found = proc.marked(self._home.mark, f"{MARK}={_group_name(key)}")
+        found = proc.marked(self._workdir.mark, f"{MARK}={_group_name(key)}")
         proc.kill(process for process in found if process.pid not in own)
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from pilot.agent import workdir as homes
+from pilot.agent import workdir as workdirs
 from pilot.core.errors import PilotError
 
 NOTICES = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGURG)
@@ -37,13 +37,13 @@ class Guardian:
         return bool(readable)
 
 
-def start(home: homes.Home) -> Guardian:
-    """Start the guardian of ``home``; it watches when this returns. Call it before becoming a subreaper."""
+def start(workdir: workdirs.Workdir) -> Guardian:
+    """Start the guardian of ``workdir``; it watches when this returns. Call it before becoming a subreaper."""
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "pilot.agent.guardian", str(home.path)],
+        [sys.executable, "-P", "-m", "pilot.agent.guardian", str(workdir.path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        pass_fds=[home.lock],
+        pass_fds=[workdir.lock],
     )
     assert process.stdin is not None and process.stdout is not None
     if process.stdout.readline() != b"watching\n" or process.wait() != 0:
@@ -52,7 +52,7 @@ def start(home: homes.Home) -> Guardian:
 
 
 def main(path: Path) -> None:
-    """Detach, wait for the agent's end, erase its home."""
+    """Detach, wait for the agent's end, erase its workdir."""
     if os.fork() != 0:
         os._exit(0)
     os.setsid()
@@ -62,7 +62,7 @@ def main(path: Path) -> None:
     os.write(sys.stdout.fileno(), b"watching\n")
     while os.read(sys.stdin.fileno(), 1):
         pass
-    left = homes.erase(path)
+    left = workdirs.erase(path)
     if left:
         print(f"pilot guardian: could not kill {left}; they are in the kernel", file=sys.stderr)
 

@@ -14,7 +14,7 @@ _WALLTIME_VARIABLES = ("PILOT_WALLTIME_END", "SLURM_JOB_END_TIME")
 
 
 @dataclass(frozen=True, slots=True)
-class JobFacts:
+class JobEnvironment:
     """The batch job of this pilot; "" and 0 where it is in none. ``walltime_end_s`` is Unix time.
 
     ``restart`` tells this life of a requeued job from earlier ones: Slurm counts them; LSF says only that there were
@@ -27,12 +27,12 @@ class JobFacts:
     walltime_end_s: float | None
 
 
-def job_facts(environment: Mapping[str, str], walltime_end_s: float | None = None) -> JobFacts:
+def job_environment(environment: Mapping[str, str], walltime_end_s: float | None = None) -> JobEnvironment:
     """What the batch system and ``launchers/`` tell in the environment; ``walltime_end_s`` overrides them."""
     job = next((environment[name] for name in _JOB_VARIABLES if environment.get(name)), "")
     host = environment.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
     end_s = walltime_end_s if walltime_end_s is not None else _first_time(environment)
-    return JobFacts(job, _restart(environment), host, end_s)
+    return JobEnvironment(job, _restart(environment), host, end_s)
 
 
 def threads(ranks: int) -> int:

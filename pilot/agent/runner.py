@@ -16,13 +16,12 @@ from typing import Any, assert_never
 
 from pilot import __version__
 from pilot.agent import guardian, job_environment
-from pilot.agent import workdir as homes
+from pilot.agent import workdir as workdirs
 from pilot.agent.agent_state import AgentState
-from pilot.agent.coordinator_client import Uplink
+from pilot.agent.coordinator_client import CoordinatorClient
 from pilot.agent.departure import Departure
 from pilot.agent.groups import Groups
-from pilot.agent.stall_probe import Lookout
-from pilot.agent.stopped import Stops
+from pilot.agent.stall_probe import StallProbe, StoppedProcesses
 from pilot.agent.vocabulary import (
     CoordinatorLost,
     Effect,
@@ -30,13 +29,13 @@ from pilot.agent.vocabulary import (
     Exit,
     KillGeneration,
     KillWorker,
-    Launch,
-    Note,
+    LogLine,
     Noticed,
     Ordered,
     RunMpiexec,
     RunProxy,
     Send,
+    SpawnWorker,
     Stopped,
     Tell,
     Ticked,
@@ -44,10 +43,9 @@ from pilot.agent.vocabulary import (
 )
 from pilot.agent.workers import Workers
 from pilot.core.errors import PilotError
-from pilot.io import addresses, proc
+from pilot.io import addresses, proc, wire
 from pilot.io.connection import Connection
 from pilot.io.prctl import become_subreaper
-from pilot.io.wire import PROTOCOL, Hello, ToAgent, Welcome
 
 log = logging.getLogger(__name__)
 
@@ -78,40 +76,42 @@ class Options:
 
 def run(connection: Connection, options: Options) -> int:
     """Run an agent to its end and leave nothing behind; the exit status."""
-    for name in homes.sweep():
+    for name in workdirs.sweep():
         log.info("removed what a killed agent had left: %s", name)
-    home = homes.create()
-    watcher = guardian.start(home)
+    workdir = workdirs.create()
+    watcher = guardian.start(workdir)
     become_subreaper()
     try:
-        end = asyncio.run(_serve(connection, options, home))
+        end = asyncio.run(_serve(connection, options, workdir))
     finally:
         if not watcher.clean():
-            log.warning("the guardian is still cleaning %s", home.path)
+            log.warning("the guardian is still cleaning %s", workdir.path)
     log.info("left: %s", end.reason) if end.status == 0 else log.error("%s", end.reason)
     return end.status
 
 
-async def _serve(connection: Connection, options: Options, home: homes.Home) -> Exit:
-    return await Agent(connection, options, home).serve()
+async def _serve(connection: Connection, options: Options, workdir: workdirs.Workdir) -> Exit:
+    return await Agent(connection, options, workdir).serve()
 
 
 class Agent:
     """One pilot's agent. Construct it in a running event loop."""
 
-    def __init__(self, connection: Connection, options: Options, home: homes.Home) -> None:
-        self._facts = job_environment.job_facts(os.environ, options.walltime_end_s)
+    def __init__(self, connection: Connection, options: Options, workdir: workdirs.Workdir) -> None:
+        self._job = job_environment.job_environment(os.environ, options.walltime_end_s)
         interface = options.interface or addresses.interface_to(connection.endpoint)
         self._address = addresses.interface_address(interface)
         self._connection = connection
         self._python = options.python
-        self._home = home
-        self._state = AgentState(Departure(options.grace_s, _on_our_clock(self._facts.walltime_end_s)))
-        self._uplink = Uplink(connection, self._hello, self._ordered, lambda: self._take(CoordinatorLost()))
-        self._workers = Workers(home, self._take)
-        self._groups = Groups(home, interface, options.provider, self._take)
-        self._stops = Stops()
-        self._lookout = Lookout()
+        self._workdir = workdir
+        self._state = AgentState(Departure(options.grace_s, _on_our_clock(self._job.walltime_end_s)))
+        self._coordinator = CoordinatorClient(
+            connection, self._hello, self._ordered, lambda: self._take(CoordinatorLost())
+        )
+        self._workers = Workers(workdir, self._take)
+        self._groups = Groups(workdir, interface, options.provider, self._take)
+        self._stopped = StoppedProcesses()
+        self._stall_probe = StallProbe()
         self._events: deque[Event] = deque()
         self._taking = False
         self._exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
@@ -120,9 +120,9 @@ class Agent:
         """Serve the coordinator until there is a reason to leave; then all that was started is killed."""
         for notice in guardian.NOTICES:
             asyncio.get_running_loop().add_signal_handler(notice, self._signalled, notice)
-        log.info("agent %s on %s (%s), pid %d", self._home.path.name, self._facts.host, self._address, os.getpid())
+        log.info("agent %s on %s (%s), pid %d", self._workdir.path.name, self._job.host, self._address, os.getpid())
         self._workers.warm_up(self._python)
-        work: list[Coroutine[Any, Any, None]] = [self._uplink.run(), self._join_in_time(), self._tick()]
+        work: list[Coroutine[Any, Any, None]] = [self._coordinator.run(), self._join_in_time(), self._tick()]
         tasks = [asyncio.create_task(coroutine) for coroutine in work]
         for task in tasks:
             task.add_done_callback(self._failed)
@@ -149,8 +149,8 @@ class Agent:
         finally:
             self._taking = False
 
-    def _ordered(self, message: ToAgent) -> None:
-        if isinstance(message, Welcome):
+    def _ordered(self, message: wire.ToAgent) -> None:
+        if isinstance(message, wire.Welcome):
             self._workers.node, self._workers.silent_s = message.node, message.silent_s
         self._take(Ordered(message))
 
@@ -160,7 +160,7 @@ class Agent:
     async def _join_in_time(self) -> None:
         try:
             async with asyncio.timeout(JOIN_LIMIT_S):
-                await self._uplink.joined.wait()
+                await self._coordinator.joined.wait()
         except TimeoutError:
             where = self._connection.endpoint
             raise PilotError(f"no coordinator answered at {where} within {JOIN_LIMIT_S:.0f} s; is it up?") from None
@@ -172,7 +172,7 @@ class Agent:
             ticks += 1
             self._take(Ticked())
             self._groups.observe()
-            for watched in self._lookout.tick(self._workers.silent()):
+            for watched in self._stall_probe.tick(self._workers.silent()):
                 self._workers.looked_at(watched.trainer)
                 self._take(watched)
             if ticks % LOOK_EVERY_TICKS == 0:
@@ -184,7 +184,7 @@ class Agent:
         workers = {pid: (trainer, 0) for trainer, pid in self._workers.pids()}
         watched = workers | {pid: key for key, pid in self._groups.ranks()}
         pids = [*watched, *self._workers.server_pids()]
-        stopped = self._stops.look(time.monotonic(), [pid for pid in pids if proc.is_stopped(pid)])
+        stopped = self._stopped.look(time.monotonic(), [pid for pid in pids if proc.is_stopped(pid)])
         welcome = self._state.departure.welcome
         for pid, stopped_s in stopped.items():
             if welcome is not None and stopped_s > welcome.silent_s:
@@ -200,22 +200,22 @@ class Agent:
     def _perform(self, effect: Effect) -> None:
         match effect:
             case Send(message):
-                self._uplink.send(message)
+                self._coordinator.send(message)
             case Tell(trainer, message):
                 self._workers.tell(trainer, message)
-            case Launch(message):
+            case SpawnWorker(message):
                 self._workers.launch(message)
             case KillWorker(trainer):
                 self._workers.kill(trainer)
             case Watch(trainer):
-                self._lookout.begin(trainer)
+                self._stall_probe.begin(trainer)
             case RunMpiexec(message):
                 self._groups.lead(message)
             case RunProxy(message):
                 self._run_proxy(effect)
             case KillGeneration(trainer, generation):
                 self._groups.kill(trainer, generation)
-            case Note(text):
+            case LogLine(text):
                 log.info("%s", text)
             case Exit():
                 if not self._exit.done():
@@ -228,26 +228,26 @@ class Agent:
         if sockets:
             self._groups.join(effect.message, sockets)
 
-    def _hello(self) -> Hello:
+    def _hello(self) -> wire.Hello:
         self._state.departure.greeted(time.monotonic())
-        return Hello(
-            protocol=PROTOCOL,
+        return wire.Hello(
+            protocol=wire.PROTOCOL,
             version=__version__,
             token=self._connection.token,
-            pilot=self._home.path.name,
-            host=self._facts.host,
+            pilot=self._workdir.path.name,
+            host=self._job.host,
             address=self._address,
             pid=os.getpid(),
-            job=self._facts.job,
-            restart=self._facts.restart,
-            walltime_end_s=self._facts.walltime_end_s,
+            job=self._job.job,
+            restart=self._job.restart,
+            walltime_end_s=self._job.walltime_end_s,
             workers=self._state.inventory(),
         )
 
     async def _close(self) -> None:
         await self._groups.close()
         self._workers.close()
-        self._uplink.close()
+        self._coordinator.close()
         proc.kill(proc.tree(os.getpid())[1:])
 
 

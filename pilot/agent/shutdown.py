@@ -6,11 +6,11 @@ abort the step that they are in and hold a whole state, which is then written.
 
 from __future__ import annotations
 
-from pilot.agent.vocabulary import Effect, Exit, KillGeneration, Note, Tell
-from pilot.io.wire import KillGroup, PauseMembers, WriteState
+from pilot.agent.vocabulary import Effect, Exit, KillGeneration, LogLine, Tell
+from pilot.io import wire
 
 
-class Farewell:
+class Shutdown:
     """The last steps of an agent.
 
     Parameters
@@ -30,9 +30,9 @@ class Farewell:
 
     def begin(self) -> list[Effect]:
         """Ask all groups to pause; what trains in none writes at once."""
-        pauses = [Tell(trainer, PauseMembers(trainer, number)) for trainer, number in self._training.items()]
+        pauses = [Tell(trainer, wire.PauseGroup(trainer, number)) for trainer, number in self._training.items()]
         writes = [effect for trainer in self._parked for effect in self._write(trainer)]
-        return [Note(f"leaving: {self.reason}"), *pauses, *writes, *self._exit_when_done()]
+        return [LogLine(f"leaving: {self.reason}"), *pauses, *writes, *self._exit_when_done()]
 
     def paused(self, trainer: str) -> list[Effect]:
         """The group of ``trainer`` stopped, all of its ranks after the same step."""
@@ -56,16 +56,16 @@ class Farewell:
         effects: list[Effect] = []
         for trainer, generation in late.items():
             effects += [
-                Note(f"{trainer}: generation {generation} did not pause; given up on this node"),
+                LogLine(f"{trainer}: generation {generation} did not pause; given up on this node"),
                 KillGeneration(trainer, generation),
-                Tell(trainer, KillGroup(trainer, generation, self.reason)),
+                Tell(trainer, wire.DissolveGroup(trainer, generation, self.reason)),
                 *self._write(trainer),
             ]
         return effects
 
     def _write(self, trainer: str) -> list[Effect]:
         self._writing.add(trainer)
-        return [Tell(trainer, WriteState(trainer, self.reason))]
+        return [Tell(trainer, wire.WriteCheckpoint(trainer, self.reason))]
 
     def _exit_when_done(self) -> list[Effect]:
         return [] if self._training or self._writing else [Exit(0, self.reason)]

@@ -70,7 +70,7 @@ def _cpu_s(glances: Sequence[Glance]) -> float:
 
 
 @dataclass(slots=True)
-class Lookout:
+class StallProbe:
     """The looks that are under way, by trainer: fed with glances at each tick."""
 
     _glances: dict[str, list[dict[int, Glance]]] = field(default_factory=dict)
@@ -95,3 +95,15 @@ class Lookout:
                 seen = [progress([earlier[pid] for earlier in glances]) for pid in watched]
                 out.append(Watched(trainer, *min(seen, default=(True, "it answers"))))
         return out
+
+
+@dataclass(slots=True)
+class StoppedProcesses:
+    """A process that is seen stopped at every look is taken to have been stopped in between."""
+
+    _since_s: dict[int, float] = field(default_factory=dict)
+
+    def look(self, now_s: float, stopped: Iterable[int]) -> dict[int, float]:
+        """Those that are ``stopped`` now, by pid, with the time since they were first seen so."""
+        self._since_s = {pid: self._since_s.get(pid, now_s) for pid in stopped}
+        return {pid: now_s - since_s for pid, since_s in self._since_s.items()}

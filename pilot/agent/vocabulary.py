@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pilot.io.wire import FromAgent, JoinGroup, LaunchWorker, LeadGroup, Message, ToAgent
+from pilot.io import wire
 
 
 class Role(StrEnum):
@@ -22,7 +22,7 @@ class Role(StrEnum):
 class Ordered:
     """The coordinator sent ``message``."""
 
-    message: ToAgent
+    message: wire.ToAgent
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Said:
     """The worker of ``trainer`` sent ``message``."""
 
     trainer: str
-    message: FromAgent
+    message: wire.FromAgent
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ Event = (
 class Send:
     """To the coordinator; kept until there is one."""
 
-    message: Message
+    message: wire.Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +130,14 @@ class Tell:
     """To the worker of ``trainer``."""
 
     trainer: str
-    message: Message
+    message: wire.Message
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class SpawnWorker:
     """Start a worker. Completes with ``WorkerEnded``, sooner or later."""
 
-    message: LaunchWorker
+    message: wire.StartWorker
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,14 +158,14 @@ class Watch:
 class RunMpiexec:
     """Lead a group. ``ProxiesNamed`` or ``GroupProcessEnded`` follows."""
 
-    message: LeadGroup
+    message: wire.LeadGroup
 
 
 @dataclass(frozen=True, slots=True)
 class RunProxy:
     """Join a group. ``GroupProcessEnded`` follows, unless it is killed."""
 
-    message: JoinGroup
+    message: wire.JoinGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class KillGeneration:
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class LogLine:
     """One line for the agent's log."""
 
     text: str
@@ -191,4 +191,4 @@ class Exit:
     reason: str
 
 
-Effect = Send | Tell | Launch | KillWorker | Watch | RunMpiexec | RunProxy | KillGeneration | Note | Exit
+Effect = Send | Tell | SpawnWorker | KillWorker | Watch | RunMpiexec | RunProxy | KillGeneration | LogLine | Exit

@@ -28,7 +28,7 @@ _LONGEST_BASE = 40
 
 
 @dataclass(slots=True)
-class Home:
+class Workdir:
     """The directory of a living agent. ``lock`` is the descriptor that the guardian inherits."""
 
     path: Path
@@ -63,19 +63,19 @@ class Home:
             self._recorded.update(new)
 
 
-def create(base: Path | None = None) -> Home:
+def create(base: Path | None = None) -> Workdir:
     """Make the directory, 0700, under ``base`` (default: the system's temporary directory)."""
     parent = base if base is not None else _base()
     unfinished = Path(tempfile.mkdtemp(prefix=".pilot-", dir=parent))
     lock = os.open(unfinished / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    home = Home(unfinished.rename(parent / f"{_prefix()}{secrets.token_hex(6)}"), lock)
-    home.temporary.mkdir()
-    return home
+    workdir = Workdir(unfinished.rename(parent / f"{_prefix()}{secrets.token_hex(6)}"), lock)
+    workdir.temporary.mkdir()
+    return workdir
 
 
 def erase(path: Path) -> list[int]:
-    """Kill what carries the mark of a home whose agent is gone, remove its segments and the home itself.
+    """Kill what carries the mark of a workdir whose agent is gone, remove its segments and the workdir itself.
 
     Returns the pids that could not be killed.
     """
@@ -92,12 +92,12 @@ def remove_segments(names: Path) -> None:
 
 
 def sweep(base: Path | None = None) -> list[str]:
-    """Erase the homes of this user's agents that died together with their guardians; the names of those erased."""
+    """Erase the workdirs of this user's agents that died together with their guardians; the names of those erased."""
     return [path.name for path in left_over(base) if erase(path) == []]
 
 
 def left_over(base: Path | None = None) -> list[Path]:
-    """The homes of this user's agents that died together with their guardians."""
+    """The workdirs of this user's agents that died together with their guardians."""
     parent = base if base is not None else _base()
     return [path for path in sorted(parent.glob(f"{_prefix()}*")) if _is_left_over(path)]
 
@@ -111,8 +111,8 @@ def _prefix() -> str:
     return f"pilot-{os.getuid()}-"
 
 
-def _segments_file(home: Path) -> Path:
-    return home / "segments"
+def _segments_file(workdir: Path) -> Path:
+    return workdir / "segments"
 
 
 def _is_left_over(path: Path) -> bool:
@@ -125,7 +125,7 @@ def _is_left_over(path: Path) -> bool:
 
 
 def _is_locked(lock: Path) -> bool:
-    """A home is made with its lock; one without is what a guardian has left that was killed while it erased."""
+    """A workdir is made with its lock; one without is what a guardian has left that was killed while it erased."""
     try:
         descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:

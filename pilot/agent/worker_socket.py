@@ -7,13 +7,13 @@ import socket
 from collections.abc import Callable
 
 from pilot.core.errors import ProtocolError
-from pilot.io.wire import MAX_FRAME_BYTES, FromAgent, Hello, Message, Request, decode_at_coordinator, encode
+from pilot.io import wire
 
 _LENGTH_BYTES = 4
 _PIECE_BYTES = 1 << 16
 
 
-class Control:
+class WorkerSocket:
     """Reads as the event loop finds something to read.
 
     Parameters
@@ -24,7 +24,7 @@ class Control:
     """
 
     def __init__(
-        self, connection: socket.socket, said: Callable[[FromAgent], None], broken: Callable[[str], None]
+        self, connection: socket.socket, said: Callable[[wire.FromAgent], None], broken: Callable[[str], None]
     ) -> None:
         self._socket = connection
         self._socket.setblocking(False)
@@ -33,9 +33,9 @@ class Control:
         self._received = bytearray()
         asyncio.get_running_loop().add_reader(connection, self.drain)
 
-    def send(self, message: Message) -> bool:
+    def send(self, message: wire.Message) -> bool:
         """Send at once; False where the worker is gone, or has not read for so long that the socket is full."""
-        frame = encode(message)
+        frame = wire.encode(message)
         data = len(frame).to_bytes(_LENGTH_BYTES, "big") + frame
         try:
             return self._socket.send(data) == len(data)
@@ -73,13 +73,13 @@ class Control:
     def _take_messages(self) -> None:
         while len(self._received) >= _LENGTH_BYTES:
             end = _LENGTH_BYTES + int.from_bytes(self._received[:_LENGTH_BYTES], "big")
-            if end > MAX_FRAME_BYTES:
-                raise ProtocolError(f"a message of {end} bytes is larger than {MAX_FRAME_BYTES}")
+            if end > wire.MAX_FRAME_BYTES:
+                raise ProtocolError(f"a message of {end} bytes is larger than {wire.MAX_FRAME_BYTES}")
             if len(self._received) < end:
                 return
             frame = bytes(self._received[_LENGTH_BYTES:end])
             del self._received[:end]
-            message = decode_at_coordinator(frame)
-            if isinstance(message, Request | Hello):
+            message = wire.decode_at_coordinator(frame)
+            if isinstance(message, wire.Request | wire.Hello):
                 raise ProtocolError(f"a worker does not say {type(message).__name__}")
             self._said(message)

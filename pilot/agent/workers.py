@@ -14,14 +14,13 @@ from functools import partial
 from pathlib import Path
 
 from pilot.agent import fork_server, job_environment
-from pilot.agent.fork_client import ForkServer
-from pilot.agent.local_ranks import Unison
+from pilot.agent.fork_client import ForkClient
+from pilot.agent.local_ranks import LocalRanks
 from pilot.agent.vocabulary import Said, WorkerEnded
-from pilot.agent.workdir import Home
-from pilot.agent.worker_socket import Control
+from pilot.agent.workdir import Workdir
+from pilot.agent.worker_socket import WorkerSocket
 from pilot.core.errors import UserError
-from pilot.io import proc
-from pilot.io.wire import FromAgent, LaunchWorker, Message, StopProcess
+from pilot.io import proc, wire
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +33,7 @@ class _Life:
 
     number: int
     rank: int
-    control: Control
+    control: WorkerSocket
     log: Path
     begin: int
     pid: int = 0
@@ -45,8 +44,8 @@ class _Life:
 class _Worker:
     """The training processes of one trainer here, by their rank on the node. ``end``: how the first of them ended."""
 
-    order: LaunchWorker
-    unison: Unison
+    order: wire.StartWorker
+    local_ranks: LocalRanks
     lives: list[_Life] = field(default_factory=list)
     stopping: bool = False
     end: WorkerEnded | None = None
@@ -56,39 +55,39 @@ class _Worker:
 class Workers:
     """At most one worker per trainer. ``emit`` is told what they say and when they end.
 
-    The training processes of a worker speak in unison, and end together: unless they were told to stop, the first
+    The training processes of a worker speak as one, and end together: unless they were told to stop, the first
     one's end is that of all.
     """
 
-    home: Home
+    workdir: Workdir
     emit: Callable[[Said | WorkerEnded], None]
     node: str = "node"
     silent_s: float = math.inf
     _workers: dict[str, _Worker] = field(default_factory=dict)
-    _servers: dict[str, ForkServer] = field(default_factory=dict)
+    _servers: dict[str, ForkClient] = field(default_factory=dict)
     _count: int = 0
 
-    def warm_up(self, python: str = sys.executable) -> ForkServer:
+    def warm_up(self, python: str = sys.executable) -> ForkClient:
         """The fork server of an interpreter, started if there is none."""
         if python not in self._servers:
-            self._servers[python] = ForkServer(self.home, python, partial(self._heard, python))
+            self._servers[python] = ForkClient(self.workdir, python, partial(self._heard, python))
         return self._servers[python]
 
-    def launch(self, order: LaunchWorker) -> None:
+    def launch(self, order: wire.StartWorker) -> None:
         """Start the worker; an order that cannot be carried out ends as a worker that could not be started."""
-        worker = self._workers[order.trainer] = _Worker(order, Unison(order.ranks))
+        worker = self._workers[order.trainer] = _Worker(order, LocalRanks(order.ranks))
         try:
             self._launch(worker)
         except (OSError, ValueError, UserError) as error:
             self._end(worker, WorkerEnded(order.trainer, None, str(error)))
 
-    def tell(self, trainer: str, message: Message) -> None:
+    def tell(self, trainer: str, message: wire.Message) -> None:
         """Send to the worker; a process that takes nothing any more is killed."""
         worker = self._workers.get(trainer)
         if worker is None:
             return
-        worker.stopping |= isinstance(message, StopProcess)
-        addressed = worker.unison.told(message)
+        worker.stopping |= isinstance(message, wire.StopWorker)
+        addressed = worker.local_ranks.told(message)
         for life in worker.lives:
             if life.rank in addressed and not life.control.send(message):
                 _kill(life)
@@ -100,16 +99,16 @@ class Workers:
 
     def sockets_of(self, trainer: str) -> list[Path]:
         """Where the worker's processes listen for their rank processes, by rank; none where there is no worker."""
-        return [self.home.socket(life.number) for life in self._lives(trainer)]
+        return [self.workdir.socket(life.number) for life in self._lives(trainer)]
 
     def pids(self) -> Iterator[tuple[str, int]]:
         """(trainer, pid) of the training processes that have been forked."""
         return ((trainer, life.pid) for trainer in self._workers for life in self._lives(trainer) if life.pid)
 
     def silent(self) -> dict[str, list[int]]:
-        """By trainer, the training processes that have not answered the last ``Look``."""
+        """By trainer, the training processes that have not answered the last ``LookAtGroup``."""
         return {
-            trainer: [life.pid for life in worker.lives if life.rank in worker.unison.silent()]
+            trainer: [life.pid for life in worker.lives if life.rank in worker.local_ranks.silent()]
             for trainer, worker in self._workers.items()
             if all(life.pid for life in worker.lives)
         }
@@ -117,7 +116,7 @@ class Workers:
     def looked_at(self, trainer: str) -> None:
         """The look at the worker of ``trainer`` is over."""
         if trainer in self._workers:
-            self._workers[trainer].unison.looked_at()
+            self._workers[trainer].local_ranks.looked_at()
 
     def server_pids(self) -> list[int]:
         """The fork servers."""
@@ -150,7 +149,7 @@ class Workers:
         for rank in range(order.ranks):
             worker.lives.append(self._begin(order, rank))
 
-    def _begin(self, order: LaunchWorker, rank: int) -> _Life:
+    def _begin(self, order: wire.StartWorker, rank: int) -> _Life:
         """Order one training process."""
         self._count += 1
         path = Path(order.directory, "logs", f"{self.node}.{rank}.log" if order.ranks > 1 else f"{self.node}.log")
@@ -160,11 +159,11 @@ class Workers:
             self.warm_up(order.python).launch(packet, [theirs.fileno(), file.fileno()])
             begin = file.tell()
         said, broken = partial(self._said, order.trainer, rank), partial(self._nonsense, order.trainer)
-        return _Life(self._count, rank, Control(ours, said, broken), path, begin)
+        return _Life(self._count, rank, WorkerSocket(ours, said, broken), path, begin)
 
-    def _job(self, order: LaunchWorker, rank: int) -> fork_server.Job:
+    def _job(self, order: wire.StartWorker, rank: int) -> fork_server.ForkJob:
         ours = {
-            "PILOT_WORKER_SOCKET": str(self.home.socket(self._count)),
+            "PILOT_WORKER_SOCKET": str(self.workdir.socket(self._count)),
             "PILOT_TRAINER": order.trainer,
             "PILOT_TRAINER_DIR": order.directory,
             "PILOT_LOCAL_RANK": str(rank),
@@ -174,11 +173,11 @@ class Workers:
             "PILOT_SILENT_S": str(self.silent_s),
         }
         environment, threads = order.environment | ours, job_environment.threads(order.ranks)
-        return fork_server.Job(self._count, order.script, order.arguments, order.cwd, environment, threads)
+        return fork_server.ForkJob(self._count, order.script, order.arguments, order.cwd, environment, threads)
 
-    def _said(self, trainer: str, rank: int, message: FromAgent) -> None:
+    def _said(self, trainer: str, rank: int, message: wire.FromAgent) -> None:
         worker = self._workers.get(trainer)
-        together = worker.unison.said(rank, message) if worker is not None else None
+        together = worker.local_ranks.said(rank, message) if worker is not None else None
         if together is not None:
             self.emit(Said(trainer, together))
 
@@ -232,7 +231,7 @@ class Workers:
                 life.control.drain()
                 life.control.close()
                 _kill_session(life.pid)
-                self.home.socket(life.number).unlink(missing_ok=True)
+                self.workdir.socket(life.number).unlink(missing_ok=True)
                 worker.lives.remove(life)
                 trainer, tail = worker.order.trainer, _tail(life.log, life.begin)
                 self._end(worker, WorkerEnded(trainer, status, tail, str(life.log)))
@@ -254,7 +253,7 @@ class Workers:
         return self._workers[trainer].lives if trainer in self._workers else []
 
 
-def _check(order: LaunchWorker) -> None:
+def _check(order: wire.StartWorker) -> None:
     """What can be known before the start; UserError in one line."""
     script = Path(order.cwd, order.script)
     if not Path(order.cwd).is_dir():

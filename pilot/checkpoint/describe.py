@@ -11,7 +11,7 @@ from pilot.checkpoint import reader, tree
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DatasetRow:
     """One dataset."""
 
     name: str
@@ -30,7 +30,7 @@ class Description:
     files: tuple[Path, ...]
     bytes: int
     written_s: float
-    datasets: tuple[Row, ...]
+    datasets: tuple[DatasetRow, ...]
     aliases: dict[str, str]
     values: dict[str, Any]
 
@@ -49,7 +49,7 @@ def describe(path: Path) -> Description:
         files,
         size,
         path.stat().st_mtime,
-        tuple(Row(name, share.dtype, share.shape, share.rows * share.row_bytes) for name, share in shares),
+        tuple(DatasetRow(name, share.dtype, share.shape, share.rows * share.row_bytes) for name, share in shares),
         dict(structure.aliases),
         dict(_values("", tree.decode(structure.tree, lambda _, name: _Array(name)))),
     )

@@ -19,7 +19,7 @@ from h5py import h5d, h5p, h5s, h5t
 
 from pilot.checkpoint import dtypes, rawio
 from pilot.checkpoint.rawio import Bytes
-from pilot.checkpoint.structure import FORMAT, Share
+from pilot.checkpoint.structure import FORMAT, DatasetShare
 
 FORMAT_NAME = "pilot checkpoint"
 
@@ -31,7 +31,7 @@ _ALIGN_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class DatasetSlot:
     """Room for an array: its path, and its element type and shape. For ``TEXT`` the shape is the length."""
 
     path: str
@@ -40,12 +40,12 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class FileLayout:
     """What a file holds: arrays of its own, soft links (path, target), and datasets that lie in other files."""
 
-    slots: tuple[Slot, ...]
+    slots: tuple[DatasetSlot, ...]
     aliases: tuple[tuple[str, str], ...] = ()
-    elsewhere: tuple[tuple[str, Share], ...] = ()
+    elsewhere: tuple[tuple[str, DatasetShare], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def write(fd: int, skeleton: Skeleton, arrays: Sequence[Bytes]) -> None:
 
 
 @lru_cache(maxsize=2)
-def skeleton(layout: Layout) -> Skeleton:
+def skeleton(layout: FileLayout) -> Skeleton:
     """Have h5py lay the file out."""
     fd = os.memfd_create("checkpoint", os.MFD_CLOEXEC)
     with os.fdopen(fd, "r+b", buffering=0) as memory:
@@ -80,7 +80,7 @@ def skeleton(layout: Layout) -> Skeleton:
     return Skeleton(size, tuple(place.start for place in places), tuple(order), gaps)
 
 
-def _build(memory: Any, layout: Layout) -> list[range]:
+def _build(memory: Any, layout: FileLayout) -> list[range]:
     """Where the bytes of each slot's array go in the file."""
     with h5py.File(
         memory, "w", libver=_LIBVER, alignment_threshold=16 * _ALIGN_BYTES, alignment_interval=_ALIGN_BYTES
@@ -94,7 +94,7 @@ def _build(memory: Any, layout: Layout) -> list[range]:
     return places
 
 
-def _allocate(file: Any, slot: Slot) -> range:
+def _allocate(file: Any, slot: DatasetSlot) -> range:
     """Create the dataset; where its bytes go."""
     kind = _text(slot.shape[0]) if slot.dtype == TEXT else dtypes.hdf5_type(slot.dtype)
     space = _space(() if slot.dtype == TEXT else slot.shape)
@@ -103,7 +103,7 @@ def _allocate(file: Any, slot: Slot) -> range:
     return range(start, start + created.get_storage_size()) if start else range(0)
 
 
-def _refer(file: Any, path: str, share: Share) -> None:
+def _refer(file: Any, path: str, share: DatasetShare) -> None:
     """An external link to a dataset that lies in one file, a virtual dataset over one that is spread."""
     if len(share.pieces) == 1:
         target = share.pieces[0].file.encode(), f"/{path}".encode()

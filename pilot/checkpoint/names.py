@@ -24,7 +24,7 @@ class Age:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FileEntry:
     """One checkpoint, part or temporary file. ``part`` is None for what is not a part."""
 
     path: Path
@@ -64,15 +64,15 @@ def age_of(name: str) -> Age | None:
     return _age(match) if match else None
 
 
-def checkpoints(directory: Path) -> list[Entry]:
+def checkpoints(directory: Path) -> list[FileEntry]:
     """All checkpoints by name, newest first; parts are not checkpoints."""
-    found = [Entry(path, _age(match)) for path, match in _matching(directory, _CHECKPOINT)]
+    found = [FileEntry(path, _age(match)) for path, match in _matching(directory, _CHECKPOINT)]
     return sorted(found, key=lambda entry: entry.age, reverse=True)
 
 
-def parts(directory: Path) -> list[Entry]:
+def parts(directory: Path) -> list[FileEntry]:
     """All parts, in order of age and number."""
-    found = [Entry(path, _age(match), int(match["part"])) for path, match in _matching(directory, _PART)]
+    found = [FileEntry(path, _age(match), int(match["part"])) for path, match in _matching(directory, _PART)]
     return sorted(found, key=lambda entry: (entry.age, entry.part))
 
 

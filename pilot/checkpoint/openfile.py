@@ -18,7 +18,7 @@ from h5py import h5d
 from pilot.checkpoint import dtypes, rawio
 from pilot.checkpoint import structure as fields
 from pilot.checkpoint.rawio import Bytes
-from pilot.checkpoint.structure import Piece, Share, Structure
+from pilot.checkpoint.structure import DatasetShare, RowRange, Structure
 from pilot.core.errors import CheckpointError
 
 _BROKEN = (OSError, KeyError, ValueError, TypeError, RuntimeError, AttributeError, EOFError)
@@ -63,13 +63,13 @@ class OpenFile:
             raise Damaged(f"{self.path.name}: dataset '{fields.TEXT}': {_words(error)}") from error
         return structure
 
-    def read(self, piece: Piece, into: Bytes) -> bool:
+    def read(self, piece: RowRange, into: Bytes) -> bool:
         """Read ``piece`` from where it was written, whatever HDF5 says; whether these are its bytes."""
         with suppress(OSError):
             return piece.offset > 0 and rawio.read_at(self.fd, into, piece.offset) == piece.digest
         return False
 
-    def problem(self, path: str, share: Share, piece: Piece, into: Bytes) -> str | None:
+    def problem(self, path: str, share: DatasetShare, piece: RowRange, into: Bytes) -> str | None:
         """Read ``piece`` of dataset ``path`` into ``into``; what is wrong with it, or None."""
         try:
             dataset = h5d.open(self.file.id, path.encode())

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from pilot.checkpoint import names, rawio, tree
-from pilot.checkpoint.layout import Slot
+from pilot.checkpoint.layout import DatasetSlot
 from pilot.checkpoint.openfile import OpenFile
 from pilot.checkpoint.publish import Array, publish
-from pilot.checkpoint.structure import Piece, Share, Structure, rows_of
+from pilot.checkpoint.structure import DatasetShare, RowRange, Structure, rows_of
 from pilot.checkpoint.tree import Leaf
 from pilot.core.errors import CheckpointError, UserError
 
@@ -24,7 +24,7 @@ CUT_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class WrittenPart:
     """A part that was published. It is no checkpoint before the index is."""
 
     path: Path
@@ -46,7 +46,7 @@ def write_part(
     parts: int,
     state: Mapping[str, Any],
     shared: Callable[[str], bool] = everything,
-) -> Part:
+) -> WrittenPart:
     """Publish share ``part`` of ``parts`` of ``state``.
 
     The arrays at whose path ``shared`` says so are the same on all ranks: the parts tell each other apart by a checksum
@@ -72,16 +72,18 @@ def write_part(
     about = Structure(generation, step, part, parts, layout, encoded.tree, table, encoded.aliases)
     path = directory / names.part_name(generation, step, part, parts)
     size = publish(path, about, [array for array, _ in pieces], linked=False)
-    return Part(path, size, time.monotonic() - started_s)
+    return WrittenPart(path, size, time.monotonic() - started_s)
 
 
-def _piece(leaf: Leaf, start: int, stop: int, whole: str) -> tuple[Array, Share]:
+def _piece(leaf: Leaf, start: int, stop: int, whole: str) -> tuple[Array, DatasetShare]:
     """Rows [start, stop) of ``leaf``, and their description; ``whole`` is the leaf's checksum where it is known."""
-    share = Share(leaf.dtype, leaf.shape, ())
-    rows = share.piece_shape(Piece("", start, stop, ""))
+    share = DatasetShare(leaf.dtype, leaf.shape, ())
+    rows = share.piece_shape(RowRange("", start, stop, ""))
     data = leaf.data[start * share.row_bytes : stop * share.row_bytes]
     digest = whole if whole and len(data) == len(leaf.data) else rawio.digest(data)
-    return Array(Slot(leaf.path, leaf.dtype, rows), data), replace(share, pieces=(Piece("", start, stop, digest),))
+    return Array(DatasetSlot(leaf.path, leaf.dtype, rows), data), replace(
+        share, pieces=(RowRange("", start, stop, digest),)
+    )
 
 
 def _checksum(leaves: Sequence[Leaf], digests: Mapping[str, str]) -> str:
@@ -143,11 +145,11 @@ def _read(path: Path) -> Structure:
         return file.structure()
 
 
-def _merge(parts: Iterable[tuple[str, Structure]]) -> dict[str, Share]:
+def _merge(parts: Iterable[tuple[str, Structure]]) -> dict[str, DatasetShare]:
     """All pieces of each dataset, in order of their rows, with the file that each lies in."""
-    table: dict[str, tuple[Share, list[Piece]]] = {}
+    table: dict[str, tuple[DatasetShare, list[RowRange]]] = {}
     for name, about in parts:
         for path, share in about.datasets.items():
             _, pieces = table.setdefault(path, (share, []))
-            pieces += [Piece(name, piece.start, piece.stop, piece.digest, piece.offset) for piece in share.pieces]
-    return {path: Share(share.dtype, share.shape, tuple(pieces)) for path, (share, pieces) in table.items()}
+            pieces += [RowRange(name, piece.start, piece.stop, piece.digest, piece.offset) for piece in share.pieces]
+    return {path: DatasetShare(share.dtype, share.shape, tuple(pieces)) for path, (share, pieces) in table.items()}

@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 
 from pilot.checkpoint import layout, names, rawio, retention, structure, tree
-from pilot.checkpoint.layout import Layout, Slot
+from pilot.checkpoint.layout import DatasetSlot, FileLayout
 from pilot.checkpoint.rawio import Bytes
-from pilot.checkpoint.structure import Piece, Share, Structure, rows_of
+from pilot.checkpoint.structure import DatasetShare, RowRange, Structure, rows_of
 
 _TEXT_STEP_BYTES = 16 * 1024
 """The text is padded with spaces to a multiple of this, so that its length, and with it the layout, seldom changes."""
 
 _HEADER = (
-    Slot(structure.GENERATION, "<i8", ()),
-    Slot(structure.STEP, "<i8", ()),
-    Slot(structure.DIGEST, layout.TEXT, (rawio.DIGEST_CHARACTERS,)),
+    DatasetSlot(structure.GENERATION, "<i8", ()),
+    DatasetSlot(structure.STEP, "<i8", ()),
+    DatasetSlot(structure.DIGEST, layout.TEXT, (rawio.DIGEST_CHARACTERS,)),
 )
 
 
@@ -29,7 +29,7 @@ _HEADER = (
 class Array:
     """An array that lies in the file to be published."""
 
-    slot: Slot
+    slot: DatasetSlot
     data: Bytes
 
 
@@ -40,10 +40,13 @@ def publish(path: Path, about: Structure, arrays: Sequence[Array], *, linked: bo
     elsewhere.
     """
     text = _padded(about.to_json())
-    texts = (Slot(structure.TEXT, layout.TEXT, text.shape), Slot(structure.OFFSETS, "<i8", (len(about.offsets),)))
+    texts = (
+        DatasetSlot(structure.TEXT, layout.TEXT, text.shape),
+        DatasetSlot(structure.OFFSETS, "<i8", (len(about.offsets),)),
+    )
     slots = (*_HEADER, *texts, *(array.slot for array in arrays))
     elsewhere = tuple((name, share) for name, share in about.datasets.items() if share.pieces[0].file)
-    what = Layout(slots, tuple(about.aliases.items()), elsewhere) if linked else Layout(slots)
+    what = FileLayout(slots, tuple(about.aliases.items()), elsewhere) if linked else FileLayout(slots)
     with rawio.published(path, about.step) as fd:
         retention.sweep(path.parent, os.fstat(fd).st_mtime)
         skeleton = layout.skeleton(what)
@@ -57,11 +60,13 @@ def single(directory: Path, generation: int, step: int, state: Mapping[str, Any]
     """Publish ``state`` as one file; its size in bytes."""
     encoded = tree.encode(state)
     table = {
-        leaf.path: Share(leaf.dtype, leaf.shape, (Piece("", 0, rows_of(leaf.shape), rawio.digest(leaf.data)),))
+        leaf.path: DatasetShare(
+            leaf.dtype, leaf.shape, (RowRange("", 0, rows_of(leaf.shape), rawio.digest(leaf.data)),)
+        )
         for leaf in encoded.leaves
     }
     about = Structure(generation, step, 0, 0, "", encoded.tree, table, encoded.aliases)
-    arrays = [Array(Slot(leaf.path, leaf.dtype, leaf.shape), leaf.data) for leaf in encoded.leaves]
+    arrays = [Array(DatasetSlot(leaf.path, leaf.dtype, leaf.shape), leaf.data) for leaf in encoded.leaves]
     return publish(directory / names.checkpoint_name(generation, step), about, arrays)
 
 

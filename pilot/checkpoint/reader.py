@@ -14,7 +14,7 @@ from pilot.checkpoint import dtypes, tree
 from pilot.checkpoint.names import age_of
 from pilot.checkpoint.openfile import Damaged, OpenFile
 from pilot.checkpoint.rawio import Bytes
-from pilot.checkpoint.structure import Share, Structure
+from pilot.checkpoint.structure import DatasetShare, Structure
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def load(path: Path) -> tuple[Structure, Any]:
     """The structure and the state; :class:`Damaged` at the first problem."""
     arrays: dict[str, Any] = {}
 
-    def place(name: str, share: Share) -> Bytes:
+    def place(name: str, share: DatasetShare) -> Bytes:
         arrays[name], flat = _allocate(share)
         return flat
 
@@ -47,7 +47,7 @@ def verify(path: Path) -> list[str]:
             largest = max((s.rows * s.row_bytes for s in structure.datasets.values()), default=0)
             scratch = np.empty(largest, np.uint8)
 
-            def room(_name: str, share: Share) -> Bytes:
+            def room(_name: str, share: DatasetShare) -> Bytes:
                 return scratch[: share.rows * share.row_bytes]
 
             return list(_problems(file, structure, room, thorough=True))
@@ -56,7 +56,7 @@ def verify(path: Path) -> list[str]:
 
 
 def _problems(
-    index: OpenFile, structure: Structure, place: Callable[[str, Share], Bytes], *, thorough: bool
+    index: OpenFile, structure: Structure, place: Callable[[str, DatasetShare], Bytes], *, thorough: bool
 ) -> Iterator[str]:
     """Read every piece of every dataset into what ``place`` gives; what is wrong, one line each.
 
@@ -81,7 +81,7 @@ def _problems(
             yield from _missing_links(index, structure)
 
 
-def _allocate(share: Share) -> tuple[Any, Bytes]:
+def _allocate(share: DatasetShare) -> tuple[Any, Bytes]:
     """An array of the share's shape and type, and its bytes; in numpy's memory, for it asks for huge pages."""
     if dtypes.is_torch(share.dtype):
         flat, dtype = np.empty(share.rows * share.row_bytes, np.uint8), dtypes.torch_dtype(share.dtype)
@@ -120,5 +120,5 @@ def _check_name(path: Path, structure: Structure) -> None:
         raise Damaged(f"{path.name}: it is one part of a checkpoint; open the file without 'part' in its name")
 
 
-def _spread(datasets: Mapping[str, Share]) -> bool:
+def _spread(datasets: Mapping[str, DatasetShare]) -> bool:
     return all(piece.file for share in datasets.values() for piece in share.pieces)

@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from pilot.checkpoint import names, publish, reader, retention
-from pilot.checkpoint.names import Age, Entry
-from pilot.checkpoint.parts import Part, publish_index, write_part
+from pilot.checkpoint.names import Age, FileEntry
+from pilot.checkpoint.parts import publish_index, write_part
 from pilot.checkpoint.rawio import uncollected
 from pilot.core.errors import CheckpointError, UserError
 
 __all__ = [
     "Loaded",
-    "Part",
     "Written",
     "listing",
     "load",
@@ -119,7 +118,7 @@ def verify(path: Path) -> list[str]:
     return reader.verify(path)
 
 
-def listing(directory: Path) -> list[Entry]:
+def listing(directory: Path) -> list[FileEntry]:
     """The checkpoints in ``directory``, newest first (parts and temporary files are not checkpoints)."""
     return names.checkpoints(directory)
 

@@ -24,7 +24,7 @@ OFFSETS = f"{OWN_GROUP}/offsets"
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class RowRange:
     """Rows [start, stop) of a dataset (along its first axis) that lie in ``file``, under the same path.
 
     ``file`` is "" for the file itself. ``offset`` is where the rows begin in it, for who does not want to ask HDF5 (0:
@@ -39,12 +39,12 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class DatasetShare:
     """What of one dataset lies where. ``shape`` is the whole dataset's."""
 
     dtype: str
     shape: tuple[int, ...]
-    pieces: tuple[Piece, ...]
+    pieces: tuple[RowRange, ...]
 
     @property
     def rows(self) -> int:
@@ -56,7 +56,7 @@ class Share:
         """Bytes of one row."""
         return dtypes.itemsize(self.dtype) * prod(self.shape[1:])
 
-    def piece_shape(self, piece: Piece) -> tuple[int, ...]:
+    def piece_shape(self, piece: RowRange) -> tuple[int, ...]:
         """The shape of the dataset that holds ``piece``."""
         return (piece.stop - piece.start, *self.shape[1:]) if self.shape else ()
 
@@ -75,7 +75,7 @@ class Structure:
     parts: int
     layout: str
     tree: Any
-    datasets: Mapping[str, Share]
+    datasets: Mapping[str, DatasetShare]
     aliases: Mapping[str, str]
 
     @property
@@ -102,7 +102,9 @@ class Structure:
             raise ValueError(f"it is of another format than {FORMAT}: read it with the version that wrote it")
         rows, following = fields.pop("datasets"), iter(offsets)
         datasets = {
-            path: Share(dtype, tuple(shape), tuple(Piece(f, a, b, d, next(following, 0)) for f, a, b, d in pieces))
+            path: DatasetShare(
+                dtype, tuple(shape), tuple(RowRange(f, a, b, d, next(following, 0)) for f, a, b, d in pieces)
+            )
             for path, (dtype, shape, pieces) in rows.items()
         }
         return cls(datasets=datasets, **fields)

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from pilot.comm.arena import aligned
-from pilot.comm.messages import Part
+from pilot.comm.messages import BucketPart
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class GradientSlot:
     """Where one gradient lies: in bucket ``bucket``, from ``offset`` (bytes in the arena) on, ``count`` numbers."""
 
     bucket: int
@@ -24,24 +24,24 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ArenaLayout:
     """The arena of one model.
 
     ``slots`` has one entry per gradient, in the order given; ``parts`` one per bucket and the control vector as the
     last; ``size`` is in bytes.
     """
 
-    slots: tuple[Slot, ...]
-    parts: tuple[Part, ...]
+    slots: tuple[GradientSlot, ...]
+    parts: tuple[BucketPart, ...]
     size: int
 
     @property
-    def control(self) -> Part:
+    def control(self) -> BucketPart:
         """The control vector."""
         return self.parts[-1]
 
 
-def lay_out(gradients: Iterable[tuple[int, str]], bucket_bytes: int, control_count: int, wire: str = "") -> Layout:
+def lay_out(gradients: Iterable[tuple[int, str]], bucket_bytes: int, control_count: int, wire: str = "") -> ArenaLayout:
     """Pack gradients into buckets of about ``bucket_bytes``.
 
     Parameters
@@ -51,8 +51,8 @@ def lay_out(gradients: Iterable[tuple[int, str]], bucket_bytes: int, control_cou
     control_count : float64 numbers in the control vector
     wire : as which kind of :mod:`pilot.comm.narrow` float32 travels; empty: as it is
     """
-    slots: list[Slot] = []
-    parts: list[Part] = []
+    slots: list[GradientSlot] = []
+    parts: list[BucketPart] = []
     start = end = 0
     kind = ""
     for count, dtype in gradients:
@@ -60,13 +60,13 @@ def lay_out(gradients: Iterable[tuple[int, str]], bucket_bytes: int, control_cou
             parts.append(_part(start, end, kind, wire))
             start = end
         kind = dtype
-        slots.append(Slot(len(parts), end, count, dtype))
+        slots.append(GradientSlot(len(parts), end, count, dtype))
         end = aligned(end + count * np.dtype(dtype).itemsize)
     if end > start:
         parts.append(_part(start, end, kind, wire))
-    control = Part(end, control_count, "float64")
-    return Layout(tuple(slots), (*parts, control), aligned(end + 8 * control_count))
+    control = BucketPart(end, control_count, "float64")
+    return ArenaLayout(tuple(slots), (*parts, control), aligned(end + 8 * control_count))
 
 
-def _part(start: int, end: int, dtype: str, wire: str) -> Part:
-    return Part(start, (end - start) // np.dtype(dtype).itemsize, dtype, wire if dtype == "float32" else "")
+def _part(start: int, end: int, dtype: str, wire: str) -> BucketPart:
+    return BucketPart(start, (end - start) // np.dtype(dtype).itemsize, dtype, wire if dtype == "float32" else "")

@@ -16,7 +16,7 @@ GROWTH = 1.2
 """A wait of 1 ms is noticed within 0.2 ms; one of 10 ms or more costs at most 1,000 looks per second."""
 
 
-class Pending(Protocol):
+class Operation(Protocol):
     """An operation under way."""
 
     def done(self) -> bool:
@@ -29,22 +29,22 @@ class Fabric(Protocol):
     rank: int
     size: int
 
-    def sum(self, numbers: NDArray[np.generic]) -> Pending:
+    def sum(self, numbers: NDArray[np.generic]) -> Operation:
         """Sum ``numbers`` over all ranks, in place."""
 
-    def sum_narrow(self, numbers: NDArray[np.float32], kind: str) -> Pending:
+    def sum_narrow(self, numbers: NDArray[np.float32], kind: str) -> Operation:
         """The same with numbers that travel as ``kind``, one of :data:`pilot.comm.narrow.KINDS`."""
 
-    def gather(self, row: NDArray[np.int64], rows: NDArray[np.int64]) -> Pending:
+    def gather(self, row: NDArray[np.int64], rows: NDArray[np.int64]) -> Operation:
         """Collect the ``row`` of each rank in ``rows``, shape (size, len(row))."""
 
     def among(self, ranks: Sequence[int]) -> Fabric:
         """The fabric of some of the ranks, in this order; only they call it. May wait for them."""
 
-    def broadcast(self, block: NDArray[np.uint8], root: int) -> Pending:
+    def broadcast(self, block: NDArray[np.uint8], root: int) -> Operation:
         """Copy ``block`` of ``root`` to the others."""
 
-    def barrier(self) -> Pending:
+    def barrier(self) -> Operation:
         """Over when all ranks have come here."""
 
 

@@ -25,7 +25,7 @@ class Here(Note, frozen=True):
     size: int
 
 
-class Part(msgspec.Struct, frozen=True):
+class BucketPart(msgspec.Struct, frozen=True):
     """``count`` numbers of numpy type ``dtype`` from ``offset`` (bytes) on: what is summed by one operation.
 
     ``wire`` is the kind of :mod:`pilot.comm.narrow` as which they travel, empty: as they are.
@@ -40,7 +40,7 @@ class Part(msgspec.Struct, frozen=True):
 class Attach(Note, frozen=True):
     """With the arena's descriptor: the parts of each step, in the order in which they will be full."""
 
-    parts: list[Part]
+    parts: list[BucketPart]
 
 
 class Gather(Note, frozen=True):

@@ -11,7 +11,7 @@ import mpi4py
 import numpy as np
 from numpy.typing import NDArray
 
-from pilot.comm.fabric import LONGEST_NAP_S, Fabric, Pending
+from pilot.comm.fabric import LONGEST_NAP_S, Fabric, Operation
 from pilot.comm.narrow import Floats, narrowed, widened
 
 mpi4py.rc.initialize = False
@@ -64,16 +64,16 @@ class MpiFabric:
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
 
-    def sum(self, numbers: NDArray[np.generic]) -> Pending:
+    def sum(self, numbers: NDArray[np.generic]) -> Operation:
         """See :class:`~pilot.comm.fabric.Fabric`."""
         return _Request(self._comm.Iallreduce(MPI.IN_PLACE, numbers, MPI.SUM))
 
-    def sum_narrow(self, numbers: NDArray[np.float32], kind: str) -> Pending:
+    def sum_narrow(self, numbers: NDArray[np.float32], kind: str) -> Operation:
         """See :class:`~pilot.comm.fabric.Fabric`."""
         assert self._back is not None, "only the fabric of all ranks sums"
         return _NarrowSum(self._comm, self._back, numbers, kind)
 
-    def gather(self, row: NDArray[np.int64], rows: NDArray[np.int64]) -> Pending:
+    def gather(self, row: NDArray[np.int64], rows: NDArray[np.int64]) -> Operation:
         """See :class:`~pilot.comm.fabric.Fabric`."""
         return _Request(self._comm.Iallgather(row, rows))
 
@@ -81,11 +81,11 @@ class MpiFabric:
         """See :class:`~pilot.comm.fabric.Fabric`."""
         return MpiFabric(self._comm.Create_group(self._comm.Get_group().Incl(list(ranks))))
 
-    def broadcast(self, block: NDArray[np.uint8], root: int) -> Pending:
+    def broadcast(self, block: NDArray[np.uint8], root: int) -> Operation:
         """See :class:`~pilot.comm.fabric.Fabric`."""
         return _Request(self._comm.Ibcast(block, root))
 
-    def barrier(self) -> Pending:
+    def barrier(self) -> Operation:
         """See :class:`~pilot.comm.fabric.Fabric`."""
         return _Request(self._comm.Ibarrier())
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pilot.comm.fabric import Pending
+from pilot.comm.fabric import Operation
 
 PIECE_BYTES = 4 * 1024 * 1024
 IN_FLIGHT = 4
@@ -28,10 +28,10 @@ class Pipeline:
 
     def __init__(self) -> None:
         self.over = 0
-        self._waiting: deque[tuple[Callable[[], Pending], bool]] = deque()
-        self._under_way: deque[tuple[Pending, bool]] = deque()
+        self._waiting: deque[tuple[Callable[[], Operation], bool]] = deque()
+        self._under_way: deque[tuple[Operation, bool]] = deque()
 
-    def put(self, pieces: Iterable[Callable[[], Pending]]) -> None:
+    def put(self, pieces: Iterable[Callable[[], Operation]]) -> None:
         """One more transfer: what begins each of its pieces, at least one."""
         begins = list(pieces)
         last = len(begins) - 1

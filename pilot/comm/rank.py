@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from pilot.comm.channel import Channel, Gone
-from pilot.comm.rank_server import Server
+from pilot.comm.rank_server import RankServer
 from pilot.comm.segment import announce
 
 _TIMER_SLACK = Path("/proc/self/timerslack_ns")
@@ -26,7 +26,7 @@ def main() -> None:
         announce(os.environ)
         fabric = mpi.start()
         channels = [Channel.connect(Path(path)) for path in os.environ["PILOT_WORKER_SOCKETS"].split(os.pathsep)]
-        Server(channels, fabric, int(sys.argv[1])).run()
+        RankServer(channels, fabric, int(sys.argv[1])).run()
     except (Gone, OSError):
         os._exit(1)  # no MPI_Finalize: it would wait for ranks that may never come
     mpi.finish()

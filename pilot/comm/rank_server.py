@@ -27,7 +27,7 @@ QUIT_LIMIT_S = 5.0
 _Kind = TypeVar("_Kind")
 
 
-class Server:
+class RankServer:
     """Serves the training processes of one node in one generation.
 
     Parameters

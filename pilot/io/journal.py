@@ -57,7 +57,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class JournalNote:
     """Something for people that decides nothing: a restart, a remark of a script."""
 
     seq: int
@@ -69,7 +69,7 @@ class Note:
         return _line(self.seq, self.now_s, note=self.note)
 
 
-Entry = Decision | Note
+Entry = Decision | JournalNote
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ def _entry(seq: int, text: bytes) -> Entry:
         case {"event": event, "commands": list(commands)}:
             return Decision(seq, float(data["now_s"]), event_of(event), tuple(command_of(c) for c in commands))
         case {"note": dict(note)}:
-            return Note(seq, float(data["now_s"]), note)
+            return JournalNote(seq, float(data["now_s"]), note)
     raise JournalError(f"damaged: entry {seq} is neither a decision nor a note")
 
 

@@ -15,7 +15,7 @@ from pilot.core.commands import Command
 from pilot.core.errors import JournalError
 from pilot.core.events import Event, Progress
 from pilot.io.files import publish
-from pilot.io.journal import Contents, Decision, Header, Note, header_line
+from pilot.io.journal import Contents, Decision, Header, JournalNote, header_line
 
 _Item = tuple[bytes, bool, "Future[None]"]
 
@@ -71,7 +71,7 @@ class JournalWriter:
     def note(self, now_s: float, note: dict[str, Any]) -> Future[None]:
         """Append a note for people."""
         self._seq += 1
-        return self._put(Note(self._seq, now_s, note).line(), False)
+        return self._put(JournalNote(self._seq, now_s, note).line(), False)
 
     def close(self) -> None:
         """Write what waits, then close the file. Idempotent."""

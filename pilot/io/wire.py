@@ -13,7 +13,7 @@ import msgspec
 
 from pilot.core.errors import ProtocolError
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Raised with every incompatible change; peers of another number are refused."""
 
 MAX_FRAME_BYTES = 8 * 1024 * 1024
@@ -60,14 +60,14 @@ class Leaving(Message, frozen=True):
     grace_s: float
 
 
-class WorkerUp(Message, frozen=True):
+class WorkerReady(Message, frozen=True):
     """The worker of ``trainer`` is warm: imported, model built, waiting for a group."""
 
     trainer: str
     warm_s: float
 
 
-class WorkerDown(Message, frozen=True):
+class WorkerExited(Message, frozen=True):
     """The worker of ``trainer`` ended. ``cause`` is an ``ExitCause``; ``detail`` is for people (signal, last lines)."""
 
     trainer: str
@@ -84,7 +84,7 @@ class ProxyCommands(Message, frozen=True):
     commands: list[str]
 
 
-class GroupUp(Message, frozen=True):
+class GroupFormed(Message, frozen=True):
     """From the leader: the group of ``generation`` trains from ``step`` on. See ``core.events.GroupFormed``."""
 
     trainer: str
@@ -93,7 +93,7 @@ class GroupUp(Message, frozen=True):
     resumed: int | None = None
 
 
-class GroupDown(Message, frozen=True):
+class GroupBroken(Message, frozen=True):
     """From any member: the group of ``generation`` cannot go on (a rank process or mpiexec died, forming failed)."""
 
     trainer: str
@@ -101,17 +101,17 @@ class GroupDown(Message, frozen=True):
     reason: str
 
 
-class Paused(Message, frozen=True):
-    """From each member: it stopped after ``step`` as ``PauseMembers`` asked."""
+class RankPaused(Message, frozen=True):
+    """From each member: it stopped after ``step`` as ``PauseGroup`` asked."""
 
     trainer: str
     generation: int
     step: int
 
 
-class Waiting(Message, frozen=True):
+class RankStalled(Message, frozen=True):
     """From a rank: it has waited ``waited_s`` for the others; at the site's time-out, each time that this has doubled,
-    and in answer to ``Look``. ``summing``: for the sums of ``step``, not for the group's start.
+    and in answer to ``LookAtGroup``. ``summing``: for the sums of ``step``, not for the group's start.
     """
 
     trainer: str
@@ -121,8 +121,8 @@ class Waiting(Message, frozen=True):
     summing: bool
 
 
-class Looked(Message, frozen=True):
-    """Answers ``Look``. ``seen`` is a ``core.events.Seen``; ``detail`` is for people."""
+class RankLookedAt(Message, frozen=True):
+    """Answers ``LookAtGroup``. ``seen`` is a ``core.events.Seen``; ``detail`` is for people."""
 
     trainer: str
     generation: int
@@ -130,8 +130,8 @@ class Looked(Message, frozen=True):
     detail: str = ""
 
 
-class CheckpointDone(Message, frozen=True):
-    """A checkpoint was published (``path``) or failed (``error``); ``asked`` where ``WriteState`` asked for it.
+class CheckpointWritten(Message, frozen=True):
+    """A checkpoint was published (``path``) or failed (``error``); ``asked`` where ``WriteCheckpoint`` asked for it.
 
     ``seconds`` is what writing took, ``alone_s`` what it takes one rank to write all ``bytes`` by itself.
     """
@@ -147,7 +147,7 @@ class CheckpointDone(Message, frozen=True):
     alone_s: float = 0.0
 
 
-class Report(Message, frozen=True):
+class Progress(Message, frozen=True):
     """At most one a second, from the leader: see ``core.events.Progress``.
 
     ``ledger`` rows are (generation, epoch, step, step_end, cursor, cursor_end).
@@ -165,7 +165,7 @@ class Report(Message, frozen=True):
     metrics: dict[str, float] = {}
 
 
-class WorkerFinished(Message, frozen=True):
+class TrainerFinished(Message, frozen=True):
     """From the leader: the script's loop ended on all ranks after ``step`` and the final checkpoint is published."""
 
     trainer: str
@@ -208,7 +208,7 @@ class Refused(Message, frozen=True):
     reason: str
 
 
-class LaunchWorker(Message, frozen=True):
+class StartWorker(Message, frozen=True):
     """Start the training process of ``trainer``. See ``core.commands.StartWorker``.
 
     ``environment`` holds the variables that the user named. ``script_sha256`` guards against an edited script.
@@ -229,7 +229,7 @@ class LaunchWorker(Message, frozen=True):
     ranks: int = 1
 
 
-class StopProcess(Message, frozen=True):
+class StopWorker(Message, frozen=True):
     """End the training process of ``trainer`` (TERM, then KILL). See ``core.commands.StopWorker``."""
 
     trainer: str
@@ -266,24 +266,24 @@ class PartFromGroup(Message, frozen=True):
     generation: int
 
 
-class PauseMembers(Message, frozen=True):
+class PauseGroup(Message, frozen=True):
     """To each member of the group that trains: stop after the same step."""
 
     trainer: str
     generation: int
 
 
-class Look(Message, frozen=True):
+class LookAtGroup(Message, frozen=True):
     """To each member: look at your worker of ``trainer``, which others wait for. See ``core.commands.LookAtGroup``.
 
-    The agent hands it on: a worker at a safe point, or in the wait for the others, answers ``Waiting``.
+    The agent hands it on: a worker at a safe point, or in the wait for the others, answers ``RankStalled``.
     """
 
     trainer: str
     generation: int
 
 
-class KillGroup(Message, frozen=True):
+class DissolveGroup(Message, frozen=True):
     """Kill the rank processes of ``generation``. See ``core.commands.DissolveGroup``."""
 
     trainer: str
@@ -291,21 +291,21 @@ class KillGroup(Message, frozen=True):
     reason: str
 
 
-class WriteState(Message, frozen=True):
+class WriteCheckpoint(Message, frozen=True):
     """Write and publish a checkpoint of the state that the (paused or parked) worker of ``trainer`` holds."""
 
     trainer: str
     reason: str
 
 
-class SetInterval(Message, frozen=True):
+class PaceCheckpoints(Message, frozen=True):
     """To the leader: begin a checkpoint every ``checkpoint_interval_s`` from now on."""
 
     trainer: str
     checkpoint_interval_s: float
 
 
-class Leave(Message, frozen=True):
+class ReleaseNode(Message, frozen=True):
     """End in good order, now: stop what runs, leave nothing, exit 0."""
 
     reason: str
@@ -335,34 +335,34 @@ FromAgent = (
     Hello
     | Heartbeat
     | Leaving
-    | WorkerUp
-    | WorkerDown
+    | WorkerReady
+    | WorkerExited
     | ProxyCommands
-    | GroupUp
-    | GroupDown
-    | Paused
-    | Waiting
-    | Looked
-    | CheckpointDone
-    | Report
-    | WorkerFinished
+    | GroupFormed
+    | GroupBroken
+    | RankPaused
+    | RankStalled
+    | RankLookedAt
+    | CheckpointWritten
+    | Progress
+    | TrainerFinished
     | Remark
 )
 ToAgent = (
     Welcome
     | Heard
     | Refused
-    | LaunchWorker
-    | StopProcess
+    | StartWorker
+    | StopWorker
     | LeadGroup
     | JoinGroup
     | PartFromGroup
-    | PauseMembers
-    | Look
-    | KillGroup
-    | WriteState
-    | SetInterval
-    | Leave
+    | PauseGroup
+    | LookAtGroup
+    | DissolveGroup
+    | WriteCheckpoint
+    | PaceCheckpoints
+    | ReleaseNode
 )
 
 _encoder = msgspec.msgpack.Encoder()

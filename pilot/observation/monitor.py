@@ -36,7 +36,7 @@ WARM_UPS_KEPT = 20
 
 
 @dataclass(slots=True)
-class Record:
+class TrainerRecord:
     """One trainer. ``seconds_on`` is for how long it trained on so many nodes, its measured pauses taken off.
 
     ``nodes`` is the size of the group that trains, 0 where none does; ``known_step`` the highest step ever heard of.
@@ -73,7 +73,7 @@ class Monitor:
 
     def __init__(self) -> None:
         self.now_s = 0.0
-        self.trainers: dict[TrainerId, Record] = {}
+        self.trainers: dict[TrainerId, TrainerRecord] = {}
         self.joined_s: dict[NodeId, float] = {}
         self.solves: list[SolveTimes] = []
         self.failed_solves = 0
@@ -141,7 +141,7 @@ class Monitor:
                 for node in event.lost:
                     self.joined_s.pop(node, None)
             case TrainerSubmitted():
-                self.trainers[event.spec.trainer] = Record(self.now_s)
+                self.trainers[event.spec.trainer] = TrainerRecord(self.now_s)
             case PlanReady():
                 self._planned(event)
             case PlanFailed():
@@ -225,7 +225,7 @@ class Monitor:
         if event.rescale_s is not None:
             self._rescaled(record, event)
 
-    def _rescaled(self, record: Record, event: Progress) -> None:
+    def _rescaled(self, record: TrainerRecord, event: Progress) -> None:
         """A planned switch paused the group while it counted as training."""
         assert event.rescale_s is not None
         record.rescales_s.append(event.rescale_s)

@@ -16,7 +16,7 @@ Best = Callable[[Problem], Plan]
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class WorkAccount:
     """What happened, as far as U needs it. All but ``specs`` as in :class:`pilot.observation.monitor.Monitor`.
 
     ``specs`` are in the order of submission; ``curves`` are samples per second by nodes: the given ones where they are
@@ -50,7 +50,7 @@ class Utilisation:
         return self.work / self.static_work if self.static_work else None
 
 
-def utilisation(account: Account, best: Best | None) -> Utilisation:
+def utilisation(account: WorkAccount, best: Best | None) -> Utilisation:
     """U of what happened. ``best`` divides static nodes, twice for each set of trainers that was there."""
     duration_s = sum(account.open_for_s.values())
     eq_nodes = account.open_node_seconds / duration_s if duration_s > 0 else 0.0
@@ -66,14 +66,14 @@ def utilisation(account: Account, best: Best | None) -> Utilisation:
     return Utilisation(eq_nodes, work, static_work)
 
 
-def _best_rate(account: Account, there: tuple[TrainerId, ...], nodes: float, best: Best) -> float:
+def _best_rate(account: WorkAccount, there: tuple[TrainerId, ...], nodes: float, best: Best) -> float:
     """The best total rate of the trainers ``there`` on ``nodes`` static nodes; linear between whole numbers."""
     low = math.floor(nodes)
     rates = [best(_problem(account, there, n)).objective for n in (low, low + 1)]
     return rates[0] + (rates[1] - rates[0]) * (nodes - low)
 
 
-def _problem(account: Account, there: tuple[TrainerId, ...], nodes: int) -> Problem:
+def _problem(account: WorkAccount, there: tuple[TrainerId, ...], nodes: int) -> Problem:
     """Who holds nothing pays no rescale, so with ``t_fwd_s`` 1 the objective is the total rate."""
     specs = {spec.trainer: spec for spec in account.specs}
     candidates = tuple(

@@ -47,7 +47,7 @@ NODES = Formulation("milp-nodes", model_nodes.build, model_nodes.counts)
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SolveOutcome:
     """What became of one solve: counts in the candidates' order (None: none found), and a bound on the objective."""
 
     proved: bool = False
@@ -64,9 +64,9 @@ def plan(problem: Problem, limit_s: float, solver: str = "cbc", formulation: For
     """
     deadline_s = time.monotonic() + limit_s
     incumbent = dp.best_counts(problem, deadline_s)
-    outcome = Outcome()
+    outcome = SolveOutcome()
     if not any(c.min_nodes <= problem.nodes for c in problem.candidates):
-        outcome = Outcome(proved=True, counts=[0] * len(problem.candidates))
+        outcome = SolveOutcome(proved=True, counts=[0] * len(problem.candidates))
     elif time.monotonic() < deadline_s:
         outcome = _try(problem, deadline_s, solver, formulation, incumbent)
     made = _choose(problem, outcome, incumbent, formulation.planner)
@@ -79,7 +79,7 @@ def solve(
     solver: str = "cbc",
     formulation: Formulation = PIECES,
     start: Sequence[int] | None = None,
-) -> Outcome:
+) -> SolveOutcome:
     """What ``solver`` makes of the formulation, from ``start`` on, until the monotonic clock shows ``deadline_s``.
 
     Raises
@@ -101,20 +101,20 @@ def solve(
         counts = formulation.counts(m)
         _check(problem, counts)
     bound = None if answer.bound is None else answer.bound / m.scale + m.constant
-    return Outcome(answer.proved, counts, bound, built_s - started_s, time.monotonic() - built_s)
+    return SolveOutcome(answer.proved, counts, bound, built_s - started_s, time.monotonic() - built_s)
 
 
 def _try(
     problem: Problem, deadline_s: float, solver: str, formulation: Formulation, incumbent: list[int] | None
-) -> Outcome:
+) -> SolveOutcome:
     try:
         return solve(problem, deadline_s, solver, formulation, incumbent)
     except (PilotError, OSError) as error:
         log.warning("solver %s: %s; the plan is the best that is known without it", solver, error)
-        return Outcome()
+        return SolveOutcome()
 
 
-def _choose(problem: Problem, outcome: Outcome, incumbent: list[int] | None, planner: str) -> Plan:
+def _choose(problem: Problem, outcome: SolveOutcome, incumbent: list[int] | None, planner: str) -> Plan:
     """The optimum that the solver proved, else the best that is known if better than now, else as now.
 
     Of plans that are worth the same, the incumbent is taken: its ties are settled.

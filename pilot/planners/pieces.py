@@ -13,7 +13,7 @@ NO_GAIN = 1e-200
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class LinearPiece:
     """Counts ``first`` to ``last``, on which eq. 16's term is ``gain + slope * (n - first)``, exact at each count."""
 
     first: int
@@ -22,19 +22,19 @@ class Piece:
     slope: float
 
 
-def pieces(candidate: Candidate, t_fwd_s: float, nodes: int) -> list[Piece]:
+def pieces(candidate: Candidate, t_fwd_s: float, nodes: int) -> list[LinearPiece]:
     """The pieces that cover each count from ``min_nodes`` to ``max_nodes`` (at most ``nodes``) once, in order.
 
     They end where the scaling curve bends and on both sides of C_j, where the cost of a rescale begins. A curve may
     bend between two counts: a piece then ends at the count before, or holds just these two.
     """
-    found: list[Piece] = []
+    found: list[LinearPiece] = []
     first, largest = candidate.min_nodes, min(candidate.max_nodes, nodes)
     while first <= largest:
         last = min(_linear_until(candidate, first, largest), largest)
         gain = candidate.gain(first, t_fwd_s)
         slope = (candidate.gain(last, t_fwd_s) - gain) / max(1, last - first)
-        found.append(Piece(first, last, gain, slope))
+        found.append(LinearPiece(first, last, gain, slope))
         first = last + 1
     return found
 

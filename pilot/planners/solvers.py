@@ -1,4 +1,4 @@
-"""Solvers: an LP file in, an :class:`Answer` out. Each is found where its package put it, never by luck.
+"""Solvers: an LP file in, an :class:`SolverAnswer` out. Each is found where its package put it, never by luck.
 
 CBC and GLPK run as programs on the files of a directory that the caller removes, and are killed when their time is up.
 HiGHS runs in this process and minds its time limit itself. What a solver left behind is read only if its status says
@@ -23,7 +23,7 @@ from pilot.core.errors import SolverError, UserError
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SolverAnswer:
     """What a solver found out.
 
     Parameters
@@ -38,13 +38,13 @@ class Answer:
     bound: float | None = None
 
 
-Solver = Callable[[Path, float, Mapping[str, float]], Answer]
+Solver = Callable[[Path, float, Mapping[str, float]], SolverAnswer]
 """Maximizes an LP file within a time (seconds), from a solution that is known (column name → value; may be empty).
 
 Raises :class:`SolverError` where it gives no readable answer.
 """
 
-NOTHING = Answer(proved=False, values=None)
+NOTHING = SolverAnswer(proved=False, values=None)
 
 _OWN_SHARE = 0.8
 """How much of the limit a program is told, so that it can still write what it has before it is killed."""
@@ -60,7 +60,7 @@ def find(name: str) -> Solver:
     return solver
 
 
-def cbc(lp: Path, limit_s: float, start: Mapping[str, float]) -> Answer:
+def cbc(lp: Path, limit_s: float, start: Mapping[str, float]) -> SolverAnswer:
     """COIN-OR CBC from the ``cbcbox`` wheel, without its heuristics: from an optimal start only a proof is missing."""
     solution = lp.with_suffix(".cbc")
     limit = ["-sec", f"{_OWN_SHARE * limit_s:.3f}", "-timeMode", "elapsed"]
@@ -71,7 +71,7 @@ def cbc(lp: Path, limit_s: float, start: Mapping[str, float]) -> Answer:
     return NOTHING if log is None else read_cbc(_read(solution, log), log)
 
 
-def read_cbc(solution: str, log: str) -> Answer:
+def read_cbc(solution: str, log: str) -> SolverAnswer:
     """CBC's solution file: a line with the status, then ``index name value reduced-cost``."""
     status, _, rows = solution.partition("\n")
     if not re.match(r"Optimal\b|Stopped on \w+", status):
@@ -79,11 +79,11 @@ def read_cbc(solution: str, log: str) -> Answer:
     proved = status.startswith("Optimal")
     bound = _last_number(r"^Upper bound:\s+(\S+)", log)
     if "no integer solution" in status:
-        return Answer(proved=False, values=None, bound=bound)
-    return Answer(proved, _columns(r"^[\s*]*\d+\s+(\S+)\s+(\S+)\s+\S+$", rows), bound)
+        return SolverAnswer(proved=False, values=None, bound=bound)
+    return SolverAnswer(proved, _columns(r"^[\s*]*\d+\s+(\S+)\s+(\S+)\s+\S+$", rows), bound)
 
 
-def glpk(lp: Path, limit_s: float, start: Mapping[str, float]) -> Answer:  # noqa: ARG001 - it takes no start
+def glpk(lp: Path, limit_s: float, start: Mapping[str, float]) -> SolverAnswer:  # noqa: ARG001 - it takes no start
     """GLPK's ``glpsol`` from the path. It counts whole seconds: a shorter limit is kept by killing it."""
     solution = lp.with_suffix(".glpk")
     limit = ["--tmlim", str(max(1, int(_OWN_SHARE * limit_s)))]
@@ -91,19 +91,19 @@ def glpk(lp: Path, limit_s: float, start: Mapping[str, float]) -> Answer:  # noq
     return NOTHING if log is None else read_glpk(_read(solution, log), log)
 
 
-def read_glpk(solution: str, log: str) -> Answer:
+def read_glpk(solution: str, log: str) -> SolverAnswer:
     """GLPK's report: ``Status:``, and per column ``number name * value lower upper`` (the star: an integer one)."""
     found = re.search(r"^Status:\s+INTEGER (OPTIMAL|NON-OPTIMAL|UNDEFINED)$", solution, re.MULTILINE)
     if found is None:
         raise SolverError(f"no solution, it says {_last_line(log)!r}")
     bound = _last_number(r"<=\s+(\S+)", log)
     if found[1] == "UNDEFINED":
-        return Answer(proved=False, values=None, bound=bound)
+        return SolverAnswer(proved=False, values=None, bound=bound)
     columns = _columns(r"^\s*\d+ (\S+)\s+\*\s+(\S+)", solution)
-    return Answer(found[1] == "OPTIMAL", columns, bound)
+    return SolverAnswer(found[1] == "OPTIMAL", columns, bound)
 
 
-def highs(lp: Path, limit_s: float, start: Mapping[str, float]) -> Answer:
+def highs(lp: Path, limit_s: float, start: Mapping[str, float]) -> SolverAnswer:
     """HiGHS from the ``highspy`` wheel."""
     from highspy import Highs, HighsModelStatus, HighsSolution, HighsStatus, SolutionStatus
 
@@ -123,9 +123,9 @@ def highs(lp: Path, limit_s: float, start: Mapping[str, float]) -> Answer:
         raise SolverError(f"no solution, it says {status.name!r}")
     bound = _finite(info.mip_dual_bound)
     if info.primal_solution_status != SolutionStatus.kSolutionStatusFeasible:
-        return Answer(proved=False, values=None, bound=bound)
+        return SolverAnswer(proved=False, values=None, bound=bound)
     values = dict(zip(names, solver.getSolution().col_value, strict=True))
-    return Answer(bool(status == HighsModelStatus.kOptimal), values, bound)
+    return SolverAnswer(bool(status == HighsModelStatus.kOptimal), values, bound)
 
 
 def _write_start(lp: Path, start: Mapping[str, float]) -> Path:

@@ -19,9 +19,9 @@ from typing import Protocol, TypeVar
 
 from pilot.core.errors import SubmitError
 from pilot.io.site import Site
-from pilot.provisioning.pilot_jobs import JobBook, JobEnded, JobNoticed
-from pilot.provisioning.scaling_policy import Backoff, Decision, Situation, decide
-from pilot.provisioning.scheduler import Phase, Queue, Snapshot
+from pilot.provisioning.pilot_jobs import JobEnded, JobNoticed, PilotJobs
+from pilot.provisioning.scaling_policy import Backoff, Scaling, Situation, decide
+from pilot.provisioning.scheduler import JobPhase, Queue, Snapshot
 
 T = TypeVar("T")
 
@@ -94,7 +94,7 @@ class Keeper:
         report: Callable[[KeeperEvent], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.book = JobBook(site)
+        self.book = PilotJobs(site)
         self._site = site
         self._provider = provider
         self._queue = queue
@@ -108,7 +108,7 @@ class Keeper:
         self._answered = False
         self._heard = False
         self._snapshot = Snapshot()
-        self._decision = Decision()
+        self._decision = Scaling()
         self._backoff = Backoff(site.poll_s)
         self._troubles = {"poll": "", "submit": "", "cancel": ""}
         self._poked = asyncio.Event()
@@ -146,8 +146,8 @@ class Keeper:
         staying = [job for job in jobs if not job.leaving]
         return KeeperStatus(
             wanted_nodes=self._wanted,
-            pending=sum(job.phase is Phase.PENDING for job in staying),
-            running=sum(job.phase is Phase.RUNNING for job in staying),
+            pending=sum(job.phase is JobPhase.PENDING for job in staying),
+            running=sum(job.phase is JobPhase.RUNNING for job in staying),
             leaving=len(jobs) - len(staying),
             others=self._snapshot.others,
             idle_nodes=self._snapshot.idle_nodes,

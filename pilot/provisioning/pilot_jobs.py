@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from pilot.io.site import Site
 from pilot.provisioning.scaling_policy import Kept
-from pilot.provisioning.scheduler import WALLTIME_WORD, Ending, JobView, Phase, Snapshot, what_became
+from pilot.provisioning.scheduler import WALLTIME_WORD, Ending, JobPhase, JobView, Snapshot, what_became
 
 STEADY_S = 60.0
 """A pilot that was in the pool for so long has worked; one that ends sooner by itself counts as a failure."""
@@ -37,13 +37,13 @@ class JobEnded:
 
 
 @dataclass(slots=True)
-class Record:
+class JobRecord:
     """One of our jobs. ``word`` is its agent's notice, ``since_s`` when its agent registered."""
 
     job: str
     submitted_s: float
     walltime_s: float
-    phase: Phase = Phase.PENDING
+    phase: JobPhase = JobPhase.PENDING
     restart: int = 0
     since_s: float | None = None
     word: str = ""
@@ -68,17 +68,17 @@ class Record:
 
 
 @dataclass(slots=True)
-class JobBook:
+class PilotJobs:
     """Our jobs that are not over, by id, how many ended in which way, and when the last one was preempted."""
 
     site: Site
-    jobs: dict[str, Record] = field(default_factory=dict)
+    jobs: dict[str, JobRecord] = field(default_factory=dict)
     endings: Counter[Ending] = field(default_factory=Counter)
     preempted_s: float = -math.inf
 
     def submitted(self, now_s: float, job: str, walltime_s: float) -> None:
         """We submitted ``job``."""
-        self.jobs[job] = Record(job, now_s, walltime_s)
+        self.jobs[job] = JobRecord(job, now_s, walltime_s)
 
     def cancelled(self, now_s: float, jobs: Iterable[str]) -> None:
         """We cancelled ``jobs``."""
@@ -92,7 +92,7 @@ class JobBook:
             return
         if restart > record.restart:
             record.live_again(restart)
-        record.phase = Phase.RUNNING
+        record.phase = JobPhase.RUNNING
         record.since_s = now_s if record.since_s is None else record.since_s
 
     def noticed(self, job: str, word: str) -> None:
@@ -104,7 +104,7 @@ class JobBook:
         """Take in the scheduler's answer to a question of ``asked_s``, and tell what is new."""
         news: list[JobNoticed | JobEnded] = []
         for view in snapshot.jobs.values():
-            if view.job in self.jobs or view.phase is not Phase.OVER:
+            if view.job in self.jobs or view.phase is not JobPhase.OVER:
                 news += self._see(now_s, view)
         unseen = [r for r in self.jobs.values() if r.job not in snapshot.jobs and r.submitted_s < asked_s]
         for record in unseen:
@@ -131,7 +131,7 @@ class JobBook:
     def uncancelled(self) -> list[str]:
         """The jobs that are to be cancelled at the end, pending ones first."""
         records = [r for r in self.jobs.values() if r.cancelled_s is None]
-        return [r.job for r in sorted(records, key=lambda r: r.phase is not Phase.PENDING)]
+        return [r.job for r in sorted(records, key=lambda r: r.phase is not JobPhase.PENDING)]
 
     def overdue(self, now_s: float) -> list[str]:
         """Jobs that outlived their cancellation by more than the site's grace."""
@@ -146,21 +146,23 @@ class JobBook:
     def _see(self, now_s: float, view: JobView) -> list[JobNoticed | JobEnded]:
         """A job of ours that is not in the book is of an earlier life of this coordinator, or was thought refused."""
         walltime_s = view.walltime_s or self.site.walltime_s
-        record = self.jobs.setdefault(view.job, Record(view.job, now_s, walltime_s))
-        waits_again = view.phase is Phase.PENDING and record.phase is Phase.RUNNING
+        record = self.jobs.setdefault(view.job, JobRecord(view.job, now_s, walltime_s))
+        waits_again = view.phase is JobPhase.PENDING and record.phase is JobPhase.RUNNING
         if view.restart > record.restart or waits_again:
             self.preempted_s = now_s
             record.live_again(max(view.restart, record.restart))
         record.view, record.phase, record.absent = view, view.phase, 0
-        if view.phase is Phase.OVER:
+        if view.phase is JobPhase.OVER:
             return [self._end(now_s, record)]
-        taken = view.phase is Phase.RUNNING and view.preempt_s is not None and view.preempt_s >= (view.start_s or 0.0)
+        taken = (
+            view.phase is JobPhase.RUNNING and view.preempt_s is not None and view.preempt_s >= (view.start_s or 0.0)
+        )
         if not taken or record.preempted:
             return []
         record.preempted = True
         return [JobNoticed(view.job, view.end_s or now_s + self.site.grace_s)]
 
-    def _end(self, now_s: float, record: Record) -> JobEnded:
+    def _end(self, now_s: float, record: JobRecord) -> JobEnded:
         del self.jobs[record.job]
         lead_s = self.site.notice_lead_s if self.site.notice_signal else 0.0
         ending = what_became(record.view, record.word, cancelled=record.cancelled_s is not None, lead_s=lead_s)
@@ -171,7 +173,7 @@ class JobBook:
         return JobEnded(record.job, ending, detail, _is_failure(now_s, record, ending))
 
 
-def _is_failure(now_s: float, record: Record, ending: Ending) -> bool:
+def _is_failure(now_s: float, record: JobRecord, ending: Ending) -> bool:
     """Whether pilots seem not to work: it ended by itself without ever having come, or failed soon after it came."""
     if record.since_s is None:
         return ending in (Ending.FAILED, Ending.GONE, Ending.COMPLETED)

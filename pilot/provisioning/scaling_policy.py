@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pilot.io.site import Site
-from pilot.provisioning.scheduler import Phase
+from pilot.provisioning.scheduler import JobPhase
 
 LONGEST_PAUSE_S = 600.0
 WINDOW_MARGIN_S = 60.0
@@ -32,7 +32,7 @@ class Kept:
     """
 
     job: str
-    phase: Phase
+    phase: JobPhase
     submitted_s: float
     walltime_s: float
     leaving: bool = False
@@ -59,7 +59,7 @@ class Situation:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class Scaling:
     """What to do: one submission per wall time (seconds), and the jobs to cancel. ``held_back`` says what limits it."""
 
     submit: tuple[float, ...] = ()
@@ -67,18 +67,18 @@ class Decision:
     held_back: str = ""
 
 
-def decide(site: Site, now: Situation) -> Decision:
+def decide(site: Site, now: Situation) -> Scaling:
     """What to submit and what to cancel now."""
     living = [job for job in now.jobs if not job.leaving]
     missing = math.ceil(now.wanted_nodes / site.nodes_per_pilot) - len(living)
     if missing < 0:
-        return Decision(cancel=_least_missed(living, -missing))
+        return Scaling(cancel=_least_missed(living, -missing))
     short_s = fitting_walltime_s(site, now)
     misfits, short = _for_planned_nodes(site, now, living, short_s) if short_s else ([], 0)
     count, held_back = _allowed(site, now, missing)
     walltimes = [short_s or 0.0] * min(count, short) + [float(site.walltime_s)] * max(0, count - short)
     replaced = [job.job for job in misfits[: max(0, short - count)]] if not held_back else []
-    return Decision(tuple(walltimes), tuple(replaced), held_back)
+    return Scaling(tuple(walltimes), tuple(replaced), held_back)
 
 
 def fitting_walltime_s(site: Site, now: Situation) -> float | None:
@@ -92,7 +92,7 @@ def fitting_walltime_s(site: Site, now: Situation) -> float | None:
 
 def _for_planned_nodes(site: Site, now: Situation, living: Sequence[Kept], short_s: float) -> tuple[list[Kept], int]:
     """Pending jobs that are too long for the planned nodes, newest first, and how many short ones should be had."""
-    pending = [job for job in living if job.phase is Phase.PENDING]
+    pending = [job for job in living if job.phase is JobPhase.PENDING]
     fitting = [job for job in pending if job.walltime_s <= short_s]
     misfits = [job for job in pending if job.walltime_s > short_s]
     start_anyway = (now.idle_nodes or 0) // site.nodes_per_pilot
@@ -118,8 +118,8 @@ def _allowed(site: Site, now: Situation, missing: int) -> tuple[int, str]:
 
 def _least_missed(living: Sequence[Kept], count: int) -> tuple[str, ...]:
     """At most ``count`` jobs to cancel: pending before running, the newest first; of those that run only spare ones."""
-    pending = [job for job in living if job.phase is Phase.PENDING]
-    spare = [job for job in living if job.phase is Phase.RUNNING and job.spare]
+    pending = [job for job in living if job.phase is JobPhase.PENDING]
+    spare = [job for job in living if job.phase is JobPhase.RUNNING and job.spare]
     by_age = [sorted(jobs, key=lambda job: -job.submitted_s) for jobs in (pending, spare)]
     return tuple(job.job for jobs in by_age for job in jobs)[:count]
 

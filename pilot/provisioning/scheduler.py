@@ -19,7 +19,7 @@ from typing import Protocol
 from pilot.core.errors import SubmitError
 
 
-class Phase(StrEnum):
+class JobPhase(StrEnum):
     """Where a job is in its life."""
 
     PENDING = "pending"
@@ -49,7 +49,7 @@ class JobView:
     """
 
     job: str
-    phase: Phase
+    phase: JobPhase
     ending: Ending | None = None
     name: str = ""
     restart: int = 0

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from pilot.io.proc import kill_marked
-from pilot.provisioning.scheduler import Ending, JobView, Phase, Snapshot
+from pilot.provisioning.scheduler import Ending, JobPhase, JobView, Snapshot
 
 _NAME = "JOBNAME"
 _ID = "PILOT_JOB"
@@ -34,10 +34,10 @@ class LocalQueue:
         """See :class:`pilot.provisioning.scheduler.Queue`."""
         living = self._living()
         names = {job: name for job, (name, _) in living.items()}
-        views = {job: JobView(job, Phase.RUNNING, name=name) for job, name in names.items()}
+        views = {job: JobView(job, JobPhase.RUNNING, name=name) for job, name in names.items()}
         for job in jobs:
             if job not in views:
-                views[job] = JobView(job, Phase.RUNNING) if self._is_starting(job) else self._over(job)
+                views[job] = JobView(job, JobPhase.RUNNING) if self._is_starting(job) else self._over(job)
         return Snapshot(views)
 
     def kill(self, jobs: Sequence[str]) -> None:
@@ -75,5 +75,5 @@ class LocalQueue:
         text = output.with_suffix(".ec").read_text().strip() if output else ""
         code = int(text) if text.isdecimal() else None
         if code is None or code > 128:
-            return JobView(job, Phase.OVER, Ending.GONE, detail="killed")
-        return JobView(job, Phase.OVER, Ending.FAILED if code else Ending.COMPLETED, detail=f"exit {code}")
+            return JobView(job, JobPhase.OVER, Ending.GONE, detail="killed")
+        return JobView(job, JobPhase.OVER, Ending.FAILED if code else Ending.COMPLETED, detail=f"exit {code}")

@@ -9,7 +9,7 @@ import msgspec
 
 from pilot.core.errors import SubmitError
 from pilot.io.site import Site
-from pilot.provisioning.scheduler import Ending, JobView, Phase, Run, Snapshot, run_command
+from pilot.provisioning.scheduler import Ending, JobPhase, JobView, Run, Snapshot, run_command
 
 _PENDING = {"PEND", "PSUSP", "WAIT"}
 _OVER = {"DONE", "EXIT"}
@@ -91,11 +91,11 @@ class LsfQueue:
 
 
 def _view(row: _Row) -> JobView:
-    phase = Phase.PENDING if row.stat in _PENDING else Phase.OVER if row.stat in _OVER else Phase.RUNNING
+    phase = JobPhase.PENDING if row.stat in _PENDING else JobPhase.OVER if row.stat in _OVER else JobPhase.RUNNING
     return JobView(
         row.jobid,
         phase,
-        ending=_ending(row) if phase is Phase.OVER else None,
+        ending=_ending(row) if phase is JobPhase.OVER else None,
         name=row.job_name,
         nodes=row.exec_host,
         detail=" ".join(part for part in (row.stat, row.exit_code, row.exit_reason) if part),

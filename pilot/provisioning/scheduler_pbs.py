@@ -16,7 +16,7 @@ import msgspec
 
 from pilot.core.errors import SubmitError
 from pilot.io.site import Site, walltime_seconds
-from pilot.provisioning.scheduler import Ending, JobView, Phase, Run, Snapshot, run_command
+from pilot.provisioning.scheduler import Ending, JobPhase, JobView, Run, Snapshot, run_command
 
 _PENDING = set("QHWTM")
 _OVER = set("FX")
@@ -84,17 +84,17 @@ class PbsQueue:
 
 def _view(job: str, of: dict[str, Any]) -> JobView:
     state = str(of.get("job_state", ""))
-    phase = Phase.PENDING if state in _PENDING else Phase.OVER if state in _OVER else Phase.RUNNING
+    phase = JobPhase.PENDING if state in _PENDING else JobPhase.OVER if state in _OVER else JobPhase.RUNNING
     runs = int(of.get("run_count") or 0)
     walltime_s = _walltime_s(of.get("Resource_List"))
     start_s = _time_s(of.get("stime"))
     return JobView(
         job,
         phase,
-        ending=_ending(of.get("Exit_status")) if phase is Phase.OVER else None,
+        ending=_ending(of.get("Exit_status")) if phase is JobPhase.OVER else None,
         name=str(of.get("Job_Name", "")),
         # PBS counts runs, and the first one is no restart; a job that waits again has had its earlier ones.
-        restart=max(0, runs if phase is Phase.PENDING else runs - 1),
+        restart=max(0, runs if phase is JobPhase.PENDING else runs - 1),
         start_s=start_s,
         end_s=_time_s(of.get("obittime")) or (start_s + walltime_s if start_s and walltime_s else None),
         walltime_s=walltime_s,

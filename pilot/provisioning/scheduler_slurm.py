@@ -13,7 +13,7 @@ import msgspec
 
 from pilot.core.errors import SubmitError
 from pilot.io.site import Site
-from pilot.provisioning.scheduler import Ending, JobView, Phase, Run, Snapshot, run_command
+from pilot.provisioning.scheduler import Ending, JobPhase, JobView, Run, Snapshot, run_command
 
 _PENDING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
 _ENDINGS = {
@@ -111,7 +111,7 @@ class SlurmQueue:
         partition, account = self._site.partition, self._site.account
         in_project = self._site.max_jobs_scope == "project"
         return sum(
-            _phase(row) is not Phase.OVER
+            _phase(row) is not JobPhase.OVER
             and str(_number(row.job_id)) not in ours
             and (partition is None or partition in (row.partition or "").split(","))
             and (row.account == account if in_project else row.user_name == self._user)
@@ -142,7 +142,7 @@ def _view(job: str, row: _Job) -> JobView:
     return JobView(
         job,
         phase,
-        ending=_ENDINGS.get(_states(row)[0], Ending.GONE) if phase is Phase.OVER else None,
+        ending=_ENDINGS.get(_states(row)[0], Ending.GONE) if phase is JobPhase.OVER else None,
         name=row.name or "",
         restart=_number(row.restart_cnt),
         start_s=_number(row.start_time) or None,
@@ -159,14 +159,14 @@ def _reason(row: _Job) -> list[str]:
     return [row.state_reason] if row.state_reason not in (None, "", "None") else []
 
 
-def _phase(row: _Job) -> Phase:
+def _phase(row: _Job) -> JobPhase:
     """Unknown states count as running: else one would submit too many."""
     states = _states(row)
     if "COMPLETING" in states:
-        return Phase.RUNNING
+        return JobPhase.RUNNING
     if _PENDING & set(states):
-        return Phase.PENDING
-    return Phase.OVER if states[0] in _ENDINGS else Phase.RUNNING
+        return JobPhase.PENDING
+    return JobPhase.OVER if states[0] in _ENDINGS else JobPhase.RUNNING
 
 
 def _states(row: _Job) -> list[str]:
@@ -184,8 +184,8 @@ def _number(value: Any) -> int:
 def _remembered(job: str, state: str, restarts: str, nodes: str) -> JobView:
     word = state.split()[0] if state else ""
     ending = _ENDINGS.get(word)
-    alive = Phase.PENDING if word in _PENDING else Phase.RUNNING
-    phase = Phase.OVER if ending else alive
+    alive = JobPhase.PENDING if word in _PENDING else JobPhase.RUNNING
+    phase = JobPhase.OVER if ending else alive
     return JobView(job, phase, ending, restart=int(restarts or 0), nodes=nodes, detail=f"{state} (sacct)")
 
 
@@ -197,6 +197,6 @@ def _window_s(rows: Iterable[_Job], ours: dict[str, _Job], now_s: float) -> floa
     starts = [
         _number(row.start_time)
         for row in rows
-        if _phase(row) is Phase.PENDING and _number(row.start_time) and str(_number(row.job_id)) not in ours
+        if _phase(row) is JobPhase.PENDING and _number(row.start_time) and str(_number(row.job_id)) not in ours
     ]
     return max(0.0, min(starts) - now_s) if starts else None

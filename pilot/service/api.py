@@ -19,12 +19,12 @@ from pilot.core.explain import explain
 from pilot.core.ids import TrainerId
 from pilot.core.spec import TrainerSpec
 from pilot.core.trainer import Trainer
-from pilot.io.wire import Reply, Request
+from pilot.io import wire
 from pilot.service import status_view
-from pilot.service.launch_store import Launch, Launches
-from pilot.service.live_driver import Driver
+from pilot.service.launch_store import LaunchSpec, LaunchStore
+from pilot.service.live_driver import LiveDriver
 from pilot.service.roster import Roster
-from pilot.service.server import Link, Server
+from pilot.service.server import Peer, Server
 from pilot.service.status_view import Plain
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 Verb = Callable[[dict[str, Any]], Awaitable[Any]]
 
 
-class Submission(Launch, frozen=True, forbid_unknown_fields=True):
+class Submission(LaunchSpec, frozen=True, forbid_unknown_fields=True):
     """The arguments of ``submit``: how the script is started, and what the planner should know."""
 
     name: str | None = None
@@ -69,7 +69,7 @@ class Api:
     """Answers requests; each in a task of its own, since some wait."""
 
     def __init__(
-        self, server: Server, driver: Driver, roster: Roster, launches: Launches, about: Callable[[], Plain]
+        self, server: Server, driver: LiveDriver, roster: Roster, launches: LaunchStore, about: Callable[[], Plain]
     ) -> None:
         self._server = server
         self._driver = driver
@@ -88,28 +88,28 @@ class Api:
             "pilots": self.pilots,
         }
 
-    def answer(self, link: Link, request: Request) -> None:
+    def answer(self, link: Peer, request: wire.Request) -> None:
         """Answer a request whose token was checked."""
         task = asyncio.get_running_loop().create_task(self._answer(link, request))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answer(self, link: Link, request: Request) -> None:
+    async def _answer(self, link: Peer, request: wire.Request) -> None:
         self._server.send(link, await self.reply(request.verb, request.arguments))
 
-    async def reply(self, verb: str, arguments: dict[str, Any]) -> Reply:
+    async def reply(self, verb: str, arguments: dict[str, Any]) -> wire.Reply:
         """The reply to ``verb``; a :class:`PilotError` becomes its error and exit status."""
         try:
             if verb not in self._verbs:
                 raise UserError(f"unknown verb {verb!r}; there are: {', '.join(self._verbs)}")
-            return Reply(result=await self._verbs[verb](arguments))
+            return wire.Reply(result=await self._verbs[verb](arguments))
         except msgspec.ValidationError as error:
-            return Reply(error=f"{verb}: {error}", exit_status=UserError.exit_status)
+            return wire.Reply(error=f"{verb}: {error}", exit_status=UserError.exit_status)
         except PilotError as error:
-            return Reply(error=str(error), exit_status=error.exit_status)
+            return wire.Reply(error=str(error), exit_status=error.exit_status)
         except Exception:
             log.exception("a bug of ours, in answering %s", verb)
-            return Reply(error=f"{verb} failed in the coordinator; its log has the details", exit_status=1)
+            return wire.Reply(error=f"{verb} failed in the coordinator; its log has the details", exit_status=1)
 
     # --- verbs ----------------------------------------------------------------------------------------------------
 
@@ -122,8 +122,8 @@ class Api:
         spec = given.spec(trainer)
         # A user's function that fails is refused here: the core could not go on.
         self._driver.core.config.objective(spec, spec.curve or Curve.proportional())
-        launch = {field: getattr(given, field) for field in Launch.__struct_fields__}
-        self._launches.add(trainer, Launch(**launch))
+        launch = {field: getattr(given, field) for field in LaunchSpec.__struct_fields__}
+        self._launches.add(trainer, LaunchSpec(**launch))
         await asyncio.wrap_future(self._driver.post(TrainerSubmitted(spec)))
         log.info("trainer %s was submitted: %s", trainer, given.script)
         return {"trainer": trainer, "directory": str(self._launches.directory(trainer))}

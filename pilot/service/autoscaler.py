@@ -12,25 +12,25 @@ from typing import assert_never
 from pilot.io.site import Site
 from pilot.provisioning.keeper import Keeper, KeeperEvent, Troubled
 from pilot.provisioning.pilot_jobs import JobEnded, JobNoticed
-from pilot.service.live_driver import Driver
+from pilot.service.live_driver import LiveDriver
 from pilot.service.roster import Pilot
-from pilot.service.service import Hub
+from pilot.service.service import Service
 
 log = logging.getLogger(__name__)
 
 
-class Crew:
+class Autoscaler:
     """Keeps ``pilots`` jobs submitted; None: as many as the trainers can use."""
 
-    def __init__(self, site: Site, hub: Hub, driver: Driver, pilots: int | None) -> None:
+    def __init__(self, site: Site, service: Service, driver: LiveDriver, pilots: int | None) -> None:
         self._site = site
-        self._hub = hub
+        self._service = service
         self._driver = driver
         self._pilots = pilots
 
     async def run(self, keeper: Keeper) -> None:
         """Keep the keeper informed until cancelled."""
-        self._hub.job_joined, self._hub.job_noticed = keeper.registered, keeper.noticed
+        self._service.job_joined, self._service.job_noticed = keeper.registered, keeper.noticed
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(keeper.run())
             while True:
@@ -43,7 +43,7 @@ class Crew:
             case JobNoticed():
                 grace_s = max(0.0, event.deadline_s - time.time())
                 for pilot in self._of(event.job):
-                    self._hub.notice(pilot, "the scheduler preempts it", grace_s)
+                    self._service.notice(pilot, "the scheduler preempts it", grace_s)
             case JobEnded():
                 self._ended(event)
             case Troubled():
@@ -68,7 +68,7 @@ class Crew:
             return []
         pool = self._driver.core.pool
         used: dict[str, bool] = {}
-        for pilot in self._hub.roster.pilots.values():
+        for pilot in self._service.roster.pilots.values():
             if pilot.hello is not None and pilot.hello.job:
                 busy = pilot.node in pool.owner or pilot.node in pool.occupant
                 used[pilot.hello.job] = used.get(pilot.hello.job, False) or busy
@@ -79,12 +79,12 @@ class Crew:
         log.info("job %s is over: %s (%s)", event.job, event.ending, event.detail)
         for pilot in self._of(event.job):
             if not pilot.here or self._driver.clock() - pilot.heard_s > self._site.silent_s:
-                self._hub.lose(pilot.node, f"its job {event.job} is over: {event.ending}")
+                self._service.lose(pilot.node, f"its job {event.job} is over: {event.ending}")
         if event.failed:
             self._driver.remark(text=f"pilot job {event.job} failed: {event.ending}, {event.detail}")
 
     def _of(self, job: str) -> list[Pilot]:
-        return [p for p in self._hub.roster.pilots.values() if p.hello is not None and p.hello.job == job]
+        return [p for p in self._service.roster.pilots.values() if p.hello is not None and p.hello.job == job]
 
     def _warm_up_s(self) -> float:
         """What a trainer needs to start on a new node, as far as is known."""

@@ -35,7 +35,7 @@ class _Change:
         )
 
 
-class Gather:
+class Coalescer:
     """Holds events back for :data:`GATHER_S`. ``due_s`` says when to :meth:`take` them, None: nothing waits."""
 
     def __init__(self) -> None:

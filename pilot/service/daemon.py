@@ -23,14 +23,14 @@ from pilot.io.site_files import SiteFile, load_site_file
 from pilot.provisioning.keeper_factory import make_keeper
 from pilot.service import startup
 from pilot.service.api import Api
-from pilot.service.autoscaler import Crew
-from pilot.service.launch_store import Launches
-from pilot.service.live_driver import Clock, Driver
+from pilot.service.autoscaler import Autoscaler
+from pilot.service.launch_store import LaunchStore
+from pilot.service.live_driver import Clock, LiveDriver
 from pilot.service.server import Server
-from pilot.service.service import Hub
+from pilot.service.service import Service
 from pilot.service.settings import Settings
 from pilot.service.solver_process import SolverProcess
-from pilot.service.startup import Pool
+from pilot.service.startup import PoolIdentity
 
 log = logging.getLogger("pilot.service")
 
@@ -41,25 +41,27 @@ DISMISS_S = 60.0
 class Live:
     """One running coordinator. Making one binds its port and restores its state; :meth:`run` serves."""
 
-    def __init__(self, rundir: RunDir, site_file: SiteFile, pool: Pool, pilots: int | None) -> None:
+    def __init__(self, rundir: RunDir, site_file: SiteFile, pool: PoolIdentity, pilots: int | None) -> None:
         site = self._site = site_file.site
         self._rundir = rundir
         self._pool = pool
-        self._keeper = make_keeper(site_file, rundir.pilots, rundir.connection, lambda news: self._crew.report(news))
+        self._keeper = make_keeper(
+            site_file, rundir.pilots, rundir.connection, lambda news: self._autoscaler.report(news)
+        )
         self._server = Server(pool.keys, bind_address(site), pool.port)
         where = startup.announce(rundir, pool, site, site_file.path, self._server)
         self._where = {"endpoint": where.endpoint, "run_dir": str(rundir.root)}
         self._journal = startup.open_journal(rundir, pool, site)
         clock = Clock(pool.start_s)
-        self._driver = Driver(pool.core(site_file.site), self._journal, clock)
-        self._launches = Launches(rundir, pool.name, site.checkpoint_dir)
+        self._driver = LiveDriver(pool.core(site_file.site), self._journal, clock)
+        self._launches = LaunchStore(rundir, pool.name, site.checkpoint_dir)
         self._solver = SolverProcess(pool.settings, rundir.solver, self._driver.post)
-        self._hub = Hub(site, pool.name, pool.token, self._server, self._driver, self._launches, self._solver)
+        self._service = Service(site, pool.name, pool.token, self._server, self._driver, self._launches, self._solver)
         if pool.contents is not None:
             self._restore(pool.contents)
-        self._crew = Crew(site, self._hub, self._driver, pilots)
-        self._api = Api(self._server, self._driver, self._hub.roster, self._launches, self._about)
-        self._hub.answer = self._api.answer
+        self._autoscaler = Autoscaler(site, self._service, self._driver, pilots)
+        self._api = Api(self._server, self._driver, self._service.roster, self._launches, self._about)
+        self._service.answer = self._api.answer
         log.info("coordinator %s listens at %s", pool.name, where.endpoint)
 
     async def run(self) -> None:
@@ -69,8 +71,8 @@ class Live:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._asked_to_end, number, stopped)
         async with asyncio.TaskGroup() as tasks:
-            keeping = tasks.create_task(self._crew.run(self._keeper))
-            serving = [tasks.create_task(self._hub.run()), tasks.create_task(self._solver.run())]
+            keeping = tasks.create_task(self._autoscaler.run(self._keeper))
+            serving = [tasks.create_task(self._service.run()), tasks.create_task(self._solver.run())]
             await _either(stopped.wait(), self._drained())
             keeping.cancel()
             await self._dismiss()
@@ -90,10 +92,10 @@ class Live:
         down_s = now_s - contents.last_s
         driver.restore(contents)
         driver.pending.restart(now_s)
-        self._hub.roster.expect(now_s, driver.core.pool.nodes)
+        self._service.roster.expect(now_s, driver.core.pool.nodes)
         for decision in contents.decisions:
             if isinstance(decision.event, PoolChanged):
-                self._hub.roster.gone.update(dict.fromkeys(decision.event.lost, decision.event.cause))
+                self._service.roster.gone.update(dict.fromkeys(decision.event.lost, decision.event.cause))
         for trainer in driver.core.trainers.values():
             if trainer.outcome is None:
                 self._launches.load(trainer.id)

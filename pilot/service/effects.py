@@ -24,24 +24,10 @@ from pilot.core.commands import (
 )
 from pilot.core.events import CheckpointWritten, Event, GroupBroken
 from pilot.core.ids import Generation, NodeId, TrainerId
+from pilot.io import wire
 from pilot.io.site import Site
-from pilot.io.wire import (
-    JoinGroup,
-    KillGroup,
-    LaunchWorker,
-    LeadGroup,
-    Leave,
-    Look,
-    Message,
-    PartFromGroup,
-    PauseMembers,
-    ProxyCommands,
-    SetInterval,
-    StopProcess,
-    WriteState,
-)
-from pilot.service.launch_store import Launches
-from pilot.service.pending import On, Pending
+from pilot.service.launch_store import LaunchStore
+from pilot.service.pending import On, PendingCommands
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +40,7 @@ STOP_LIMIT_S = 60.0
 WRITE_LIMIT_S = 900.0
 """A checkpoint that is asked for and not there by then has failed."""
 
-Send = Callable[[NodeId, Message], None]
+Send = Callable[[NodeId, wire.Message], None]
 
 
 class Solver(Protocol):
@@ -70,8 +56,8 @@ class Effects:
     def __init__(
         self,
         site: Site,
-        pending: Pending,
-        launches: Launches,
+        pending: PendingCommands,
+        launches: LaunchStore,
         solver: Solver,
         send: Send,
         give_up: Callable[[NodeId, str], None],
@@ -93,35 +79,35 @@ class Effects:
                 self._ended.discard((command.trainer, command.node))
                 self._send(command.node, self._launch(command.trainer))
             case StopWorker():
-                self._send(command.node, StopProcess(command.trainer, command.reason))
+                self._send(command.node, wire.StopWorker(command.trainer, command.reason))
             case FormGroup():
                 size = len(command.members)
-                self._send(command.members[0], LeadGroup(command.trainer, command.generation, size))
+                self._send(command.members[0], wire.LeadGroup(command.trainer, command.generation, size))
             case PauseGroup():
-                self._to_all(command.members, PauseMembers(command.trainer, command.generation))
+                self._to_all(command.members, wire.PauseGroup(command.trainer, command.generation))
             case LookAtGroup():
-                self._to_all(command.members, Look(command.trainer, command.generation))
+                self._to_all(command.members, wire.LookAtGroup(command.trainer, command.generation))
             case DissolveGroup():
-                self._to_all(command.members, KillGroup(command.trainer, command.generation, command.reason))
+                self._to_all(command.members, wire.DissolveGroup(command.trainer, command.generation, command.reason))
             case WriteCheckpoint():
-                self._send(command.node, WriteState(command.trainer, command.reason))
+                self._send(command.node, wire.WriteCheckpoint(command.trainer, command.reason))
             case PaceCheckpoints():
-                self._send(command.node, SetInterval(command.trainer, command.interval_s))
+                self._send(command.node, wire.PaceCheckpoints(command.trainer, command.interval_s))
             case ReleaseNode():
-                self._send(command.node, Leave(command.reason))
+                self._send(command.node, wire.ReleaseNode(command.reason))
             case CloseTrainer():
                 log.info("trainer %s %s: %s", command.trainer, command.outcome, command.reason)
             case _:
                 assert_never(command)
 
-    def join(self, message: ProxyCommands) -> None:
+    def join(self, message: wire.ProxyCommands) -> None:
         """The leader's ``mpiexec`` is up: every member joins, ranks of the previous group that are not members part."""
         group = self._pending.groups[TrainerId(message.trainer), Generation(message.generation)]
         for rank, (node, command) in enumerate(zip(group.members, message.commands, strict=True)):
             self._send(node, self._join_group(group, rank, command))
         for node in self._previous_members(group):
             if node not in group.members:
-                self._send(node, PartFromGroup(group.trainer, group.generation))
+                self._send(node, wire.PartFromGroup(group.trainer, group.generation))
 
     def overdue(self, now_s: float) -> list[Event]:
         """Complete what has waited for too long."""
@@ -150,9 +136,9 @@ class Effects:
             self._give_up(node, f"{trainer}'s process could not be ended within {patience_s:g} s")
         elif isinstance(command, StartWorker) and waited_s > WARM_LIMIT_S and (trainer, node) not in self._ended:
             self._ended.add((trainer, node))
-            self._send(node, StopProcess(trainer, f"it was not warm within {WARM_LIMIT_S:g} s"))
+            self._send(node, wire.StopWorker(trainer, f"it was not warm within {WARM_LIMIT_S:g} s"))
 
-    def _to_all(self, nodes: tuple[NodeId, ...], message: Message) -> None:
+    def _to_all(self, nodes: tuple[NodeId, ...], message: wire.Message) -> None:
         for node in nodes:
             self._send(node, message)
 
@@ -161,8 +147,8 @@ class Effects:
             return ()
         return self._pending.groups[group.trainer, group.previous].members
 
-    def _join_group(self, group: FormGroup, rank: int, command: str) -> JoinGroup:
-        return JoinGroup(
+    def _join_group(self, group: FormGroup, rank: int, command: str) -> wire.JoinGroup:
+        return wire.JoinGroup(
             trainer=group.trainer,
             generation=group.generation,
             rank=rank,
@@ -172,10 +158,10 @@ class Effects:
             command=command,
         )
 
-    def _launch(self, trainer: TrainerId) -> LaunchWorker:
+    def _launch(self, trainer: TrainerId) -> wire.StartWorker:
         launch = self._launches[trainer]
         directory: Path = self._launches.directory(trainer)
-        return LaunchWorker(
+        return wire.StartWorker(
             trainer=trainer,
             script=launch.script,
             script_sha256=launch.script_sha256,

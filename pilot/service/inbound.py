@@ -27,39 +27,37 @@ from pilot.core.events import (
     WorkerReady,
 )
 from pilot.core.ids import Generation, NodeId, TrainerId
-from pilot.io.wire import (
-    CheckpointDone,
-    GroupDown,
-    GroupUp,
-    Paused,
-    ProxyCommands,
-    Report,
-    WorkerDown,
-    WorkerFinished,
-    WorkerUp,
-)
-from pilot.service.pending import Of, Pending
+from pilot.io import wire
+from pilot.service.pending import Of, PendingCommands
 
 log = logging.getLogger(__name__)
 
 FromWorkers = (
-    WorkerUp | WorkerDown | ProxyCommands | GroupUp | GroupDown | Paused | CheckpointDone | Report | WorkerFinished
+    wire.WorkerReady
+    | wire.WorkerExited
+    | wire.ProxyCommands
+    | wire.GroupFormed
+    | wire.GroupBroken
+    | wire.RankPaused
+    | wire.CheckpointWritten
+    | wire.Progress
+    | wire.TrainerFinished
 )
 DETAIL_MAX = 8000
 
 Broken = Callable[[GroupBroken], None]
 
 
-class Facts:
+class Inbound:
     """Translates; remembers only which members of a group have paused."""
 
-    def __init__(self, core: Coordinator, pending: Pending, broken: Broken) -> None:
+    def __init__(self, core: Coordinator, pending: PendingCommands, broken: Broken) -> None:
         self._core = core
         self._pending = pending
         self._broken = broken
         self._paused: dict[Of, dict[NodeId, int]] = {}
 
-    def worker_up(self, node: NodeId, message: WorkerUp) -> list[Event]:
+    def worker_ready(self, node: NodeId, message: wire.WorkerReady) -> list[Event]:
         """Completes ``StartWorker``."""
         trainer = TrainerId(message.trainer)
         waiting = self._pending.workers.get((trainer, node))
@@ -67,7 +65,7 @@ class Facts:
             return []
         return [WorkerReady(trainer, node)]
 
-    def worker_down(self, node: NodeId, message: WorkerDown) -> list[Event]:
+    def worker_exited(self, node: NodeId, message: wire.WorkerExited) -> list[Event]:
         """Completes ``StopWorker`` and ``StartWorker``, or tells that a worker ended by itself."""
         trainer = self._core.trainers.get(TrainerId(message.trainer))
         if trainer is None or node not in trainer.workers:
@@ -77,7 +75,7 @@ class Facts:
             detail = f"{detail}\n(log: {message.log})"
         return [WorkerExited(trainer.id, node, _cause(message.cause), detail)]
 
-    def may_lead(self, node: NodeId, message: ProxyCommands) -> bool:
+    def may_lead(self, node: NodeId, message: wire.ProxyCommands) -> bool:
         """Whether these are the commands of a group that forms, from its leader, one per rank."""
         waiting = self._pending.forming.get(_of(message))
         if waiting is None or waiting[0].members[0] != node:
@@ -88,14 +86,14 @@ class Facts:
         self._broken(GroupBroken(*_of(message), reason))
         return False
 
-    def group_up(self, node: NodeId, message: GroupUp) -> list[Event]:
+    def group_formed(self, node: NodeId, message: wire.GroupFormed) -> list[Event]:
         """Completes ``FormGroup``."""
         waiting = self._pending.forming.get(_of(message))
         if waiting is None or waiting[0].members[0] != node:
             return []
         return [GroupFormed(*_of(message), message.step, message.resumed)]
 
-    def group_down(self, node: NodeId, message: GroupDown) -> None:
+    def group_broken(self, node: NodeId, message: wire.GroupBroken) -> None:
         """Completes ``FormGroup`` and ``PauseGroup``, or tells that a group that trains broke. Gathered by the
         driver."""
         trainer = self._core.trainers.get(TrainerId(message.trainer))
@@ -105,7 +103,7 @@ class Facts:
             if group is not None and group.generation == message.generation and node in group.members:
                 self._broken(GroupBroken(*_of(message), f"{node}: {message.reason}"))
 
-    def paused(self, node: NodeId, message: Paused) -> list[Event]:
+    def rank_paused(self, node: NodeId, message: wire.RankPaused) -> list[Event]:
         """Completes ``PauseGroup``, when the last member has said so."""
         of = _of(message)
         waiting = self._pending.pausing.get(of)
@@ -120,7 +118,7 @@ class Facts:
             return [GroupBroken(*of, f"its ranks paused after different steps: {steps}")]
         return [GroupPaused(*of, message.step)]
 
-    def checkpoint_done(self, node: NodeId, message: CheckpointDone) -> list[Event]:
+    def checkpoint_written(self, node: NodeId, message: wire.CheckpointWritten) -> list[Event]:
         """Tells what writing took; completes ``WriteCheckpoint`` where it was asked for."""
         trainer = self._core.trainers.get(TrainerId(message.trainer))
         if trainer is None or node not in trainer.workers:
@@ -131,13 +129,13 @@ class Facts:
             out.append(CheckpointWritten(trainer.id, node, message.step, message.error))
         return out
 
-    def report(self, node: NodeId, message: Report) -> list[Event]:
+    def progress(self, node: NodeId, message: wire.Progress) -> list[Event]:
         """Progress from the leader of a group; also late, since its ledger counts all the same."""
         if not self._leads(node, message):
             return []
         return [_progress(message)]
 
-    def finished(self, node: NodeId, message: WorkerFinished) -> list[Event]:
+    def trainer_finished(self, node: NodeId, message: wire.TrainerFinished) -> list[Event]:
         """The trainer ended; its last metrics are progress."""
         if not self._leads(node, message):
             return []
@@ -145,12 +143,19 @@ class Facts:
         last = Progress(*of, message.step, epoch, message.samples, metrics=_metrics(message.metrics))
         return [last, TrainerFinished(*of, message.step, message.samples)]
 
-    def _leads(self, node: NodeId, message: Report | WorkerFinished) -> bool:
+    def _leads(self, node: NodeId, message: wire.Progress | wire.TrainerFinished) -> bool:
         group = self._pending.groups.get(_of(message))
         return group is not None and group.members[0] == node
 
 
-def _of(message: ProxyCommands | GroupUp | GroupDown | Paused | Report | WorkerFinished) -> Of:
+def _of(
+    message: wire.ProxyCommands
+    | wire.GroupFormed
+    | wire.GroupBroken
+    | wire.RankPaused
+    | wire.Progress
+    | wire.TrainerFinished,
+) -> Of:
     return TrainerId(message.trainer), Generation(message.generation)
 
 
@@ -162,7 +167,7 @@ def _cause(text: str) -> ExitCause:
         return ExitCause.DIED
 
 
-def _progress(message: Report) -> Progress:
+def _progress(message: wire.Progress) -> Progress:
     return Progress(
         *_of(message),
         step=message.step,

@@ -12,7 +12,7 @@ from pilot.io.files import publish
 from pilot.io.rundir import RunDir
 
 
-class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the training process of a trainer is started; ``environment`` holds the variables that the user named."""
 
     script: str
@@ -23,7 +23,7 @@ class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     environment: dict[str, str]
 
 
-class Launches:
+class LaunchStore:
     """The launches by trainer, in memory and as ``spec.json`` (0600: an environment may hold a secret).
 
     ``checkpoint_dir`` is where the site wants the trainers' checkpoints and logs; None: in the run directory. There are
@@ -33,16 +33,16 @@ class Launches:
     def __init__(self, rundir: RunDir, pool: str, checkpoint_dir: str | None) -> None:
         self._rundir = rundir
         self._root = Path(checkpoint_dir) / pool if checkpoint_dir is not None else rundir.trainers
-        self._launches: dict[TrainerId, Launch] = {}
+        self._launches: dict[TrainerId, LaunchSpec] = {}
 
-    def __getitem__(self, trainer: TrainerId) -> Launch:
+    def __getitem__(self, trainer: TrainerId) -> LaunchSpec:
         return self._launches[trainer]
 
     def directory(self, trainer: TrainerId) -> Path:
         """The trainer's own folder: ``checkpoints/`` and ``logs/`` are in it."""
         return self._root / trainer
 
-    def add(self, trainer: TrainerId, launch: Launch) -> None:
+    def add(self, trainer: TrainerId, launch: LaunchSpec) -> None:
         """Record a submission, before the journal tells of it; :class:`PilotError` where the disk does not take it."""
         try:
             self._write(trainer, launch)
@@ -50,7 +50,7 @@ class Launches:
             raise PilotError(f"cannot record the submission of {trainer}: {error.strerror}", transient=True) from None
         self._launches[trainer] = launch
 
-    def _write(self, trainer: TrainerId, launch: Launch) -> None:
+    def _write(self, trainer: TrainerId, launch: LaunchSpec) -> None:
         here, directory = self._rundir.trainer(trainer), self.directory(trainer)
         for folder in (here, directory):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ class Launches:
         """Read it back after a restart."""
         path = self._spec(trainer)
         try:
-            self._launches[trainer] = msgspec.json.decode(path.read_bytes(), type=Launch)
+            self._launches[trainer] = msgspec.json.decode(path.read_bytes(), type=LaunchSpec)
         except (OSError, msgspec.DecodeError) as error:
             raise JournalError(f"cannot read what was submitted as {trainer} from {path}: {error}") from None
 

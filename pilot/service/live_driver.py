@@ -17,7 +17,7 @@ from pilot.core.events import Event
 from pilot.io.journal import Contents
 from pilot.io.journal_writer import JournalWriter
 from pilot.observation.monitor import Monitor
-from pilot.service.pending import Pending
+from pilot.service.pending import PendingCommands
 
 Perform = Callable[[Command], None]
 
@@ -33,13 +33,13 @@ class Clock:
         return time.monotonic() - self._zero_s
 
 
-class Driver:
+class LiveDriver:
     """The core with its journal. ``changed`` is set anew at every decision, for those who wait for one."""
 
     def __init__(self, core: Coordinator, journal: JournalWriter, clock: Clock) -> None:
         self.core = core
         self.clock = clock
-        self.pending = Pending()
+        self.pending = PendingCommands()
         self.monitor = Monitor()
         self._journal = journal
         self._queue: asyncio.Queue[tuple[Future[None], list[Command]]] = asyncio.Queue()

@@ -42,7 +42,7 @@ Of = tuple[TrainerId, Generation]
 
 
 @dataclass(slots=True)
-class Pending:
+class PendingCommands:
     """The commands that wait, by what completes them; the value is (command, when it was given).
 
     ``groups`` are the groups of open trainers that were ordered, also those that have formed; ``released`` the nodes

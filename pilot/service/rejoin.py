@@ -14,8 +14,8 @@ from pilot.core.coordinator import Coordinator
 from pilot.core.events import Event, ExitCause, GroupBroken, WorkerExited, WorkerReady
 from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.core.trainer import Group, Trainer, Worker, WorkerPhase
-from pilot.io.wire import Hello, KillGroup, Message, StopProcess
-from pilot.service.pending import Pending
+from pilot.io import wire
+from pilot.service.pending import PendingCommands
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,9 @@ class Believed:
 class Rejoined:
     """The comparison, for one pilot that came back at ``now_s``. Made then, asked a little later."""
 
-    def __init__(self, core: Coordinator, pending: Pending, node: NodeId, hello: Hello, now_s: float) -> None:
+    def __init__(
+        self, core: Coordinator, pending: PendingCommands, node: NodeId, hello: wire.Hello, now_s: float
+    ) -> None:
         self._core = core
         self._pending = pending
         self._node = node
@@ -47,15 +49,17 @@ class Rejoined:
         here = [t for t in core.trainers.values() if node in t.workers]
         self._believed = {t.id: Believed(t.workers[node], t.group, t.forming) for t in here}
 
-    def strays(self) -> list[Message]:
+    def strays(self) -> list[wire.Message]:
         """Ends what runs there and should not: workers that nobody knows, generations that were dissolved."""
-        out: list[Message] = []
+        out: list[wire.Message] = []
         for name, said in self._says.items():
             trainer = self._core.trainers.get(name)
             if trainer is None or self._node not in trainer.workers:
-                out.append(StopProcess(name, "no trainer of this pool needs it"))
+                out.append(wire.StopWorker(name, "no trainer of this pool needs it"))
             elif said.generation and said.generation not in _living(trainer):
-                out.append(KillGroup(name, said.generation, "it was dissolved while its pilot was not connected"))
+                out.append(
+                    wire.DissolveGroup(name, said.generation, "it was dissolved while its pilot was not connected")
+                )
         return out
 
     def missed(self) -> list[Event]:

@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from pilot.core.ids import NodeId
+from pilot.io import wire
 from pilot.io.site import Site
-from pilot.io.wire import Hello
-from pilot.service.server import Link
+from pilot.service.server import Peer
 
 AWAY_S = 0.25
 AWAY_ALONE_S = 2.0
@@ -39,8 +39,8 @@ class Pilot:
     """One node and its agent. ``hello`` is None for one of an earlier life that has not come back yet."""
 
     node: NodeId
-    hello: Hello | None
-    link: Link | None
+    hello: wire.Hello | None
+    link: Peer | None
     joined_s: float
     heard_s: float
     away_s: float | None = None
@@ -65,7 +65,7 @@ class Roster:
         for node in nodes:
             self.pilots[node] = Pilot(node, None, None, now_s, now_s)
 
-    def register(self, now_s: float, node: NodeId, link: Link, hello: Hello) -> bool:
+    def register(self, now_s: float, node: NodeId, link: Peer, hello: wire.Hello) -> bool:
         """Take in a pilot that may enter; False where it was here already and came back."""
         known = self.pilots.get(node)
         if known is None:
@@ -74,7 +74,7 @@ class Roster:
         known.hello, known.link, known.heard_s, known.away_s = hello, link, now_s, None
         return False
 
-    def earlier_lives(self, hello: Hello) -> list[NodeId]:
+    def earlier_lives(self, hello: wire.Hello) -> list[NodeId]:
         """Nodes of the same batch job before it was requeued: the batch system says that they are gone."""
         return [
             p.node
@@ -82,7 +82,7 @@ class Roster:
             if p.hello is not None and hello.job and p.hello.job == hello.job and p.hello.restart < hello.restart
         ]
 
-    def at(self, link: Link) -> Pilot | None:
+    def at(self, link: Peer) -> Pilot | None:
         """Whose connection ``link`` is; None where it has not registered."""
         return next((p for p in self.pilots.values() if p.link is link), None)
 
@@ -98,7 +98,7 @@ class Roster:
             pilot.heard_s = min(now_s, pilot.heard_s + deaf_s)
             pilot.away_s = min(now_s, pilot.away_s + deaf_s) if pilot.away_s is not None else None
 
-    def closed(self, now_s: float, link: Link) -> Pilot | None:
+    def closed(self, now_s: float, link: Peer) -> Pilot | None:
         """A connection closed; whose it was."""
         pilot = self.at(link)
         if pilot is not None and pilot.away_s is None:

@@ -19,7 +19,7 @@ import zmq.asyncio
 from zmq.utils.monitor import parse_monitor_message
 
 from pilot.core.errors import ProtocolError, UserError
-from pilot.io.wire import MAX_FRAME_BYTES, FromAgent, Message, Refused, Request, decode_at_coordinator, encode
+from pilot.io import wire
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Keys(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class Peer:
     """One connection of a peer, as long as it lasts."""
 
     identity: bytes
@@ -57,10 +57,10 @@ class Link:
 class Listener(Protocol):
     """Who is told what arrives."""
 
-    def received(self, link: Link, message: FromAgent | Request) -> None:
+    def received(self, link: Peer, message: wire.FromAgent | wire.Request) -> None:
         """A message that decodes. Whether its sender may send it is not checked yet."""
 
-    def closed(self, link: Link) -> None:
+    def closed(self, link: Peer) -> None:
         """The connection is gone: closed by the peer, or by the kernel when the peer was killed."""
 
 
@@ -74,14 +74,14 @@ class Server:
         self._socket.curve_secretkey = keys.secret.encode()
         self._socket.curve_publickey = keys.public.encode()
         self._socket.linger = 500
-        self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, wire.MAX_FRAME_BYTES)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         self._socket.setsockopt(zmq.IPV6, int(":" in address))
         self._monitor = self._socket.get_monitor_socket()
         self._notices: zmq.Socket[bytes] = zmq.Socket.shadow(self._monitor)
         self._open: set[int] = set()
-        self._links: dict[bytes, Link] = {}
+        self._links: dict[bytes, Peer] = {}
         self._warned_s = -WARNED_EVERY_S
         try:
             self.port = self._bind(address, port)
@@ -106,16 +106,16 @@ class Server:
             tasks.create_task(self._watch(listener))
             tasks.create_task(self._receive(listener))
 
-    def send(self, link: Link, message: Message) -> bool:
+    def send(self, link: Peer, message: wire.Message) -> bool:
         """Send to a peer; False where it is not connected any more (or takes nothing: then it is as good as gone)."""
-        sent = self._socket.send_multipart([link.identity, encode(message)], flags=zmq.DONTWAIT)
+        sent = self._socket.send_multipart([link.identity, wire.encode(message)], flags=zmq.DONTWAIT)
         assert isinstance(sent, asyncio.Future)  # done by now: with DONTWAIT it succeeds or fails at once
         return sent.exception() is None
 
-    def refuse(self, link: Link, reason: str) -> None:
+    def refuse(self, link: Peer, reason: str) -> None:
         """Tell a peer why it is not taken, and the log too."""
         log.warning("refused a peer at %s: %s", link.address, reason)
-        self.send(link, Refused(reason))
+        self.send(link, wire.Refused(reason))
 
     def close(self) -> None:
         """Close the socket. What was sent still goes out, for half a second at most."""
@@ -135,13 +135,13 @@ class Server:
             try:
                 if len(frames) != 2:
                     raise ProtocolError(f"a message has one frame, not {len(frames) - 1}")
-                message = decode_at_coordinator(frames[1].bytes)
+                message = wire.decode_at_coordinator(frames[1].bytes)
             except ProtocolError as error:
                 self.refuse(link, str(error))
                 continue
             listener.received(link, message)
 
-    def _link(self, listener: Listener, frames: list[zmq.Frame]) -> Link | None:
+    def _link(self, listener: Listener, frames: list[zmq.Frame]) -> Peer | None:
         """The connection that ``frames`` came on; None where it is closed already and was never known."""
         identity, descriptor = frames[0].bytes, int(frames[-1].get(zmq.SRCFD))
         known = self._links.get(identity)
@@ -150,7 +150,7 @@ class Server:
         self._drain_monitor(listener)
         if descriptor not in self._open:
             return None
-        link = self._links[identity] = Link(identity, descriptor, str(frames[-1].get("Peer-Address")))
+        link = self._links[identity] = Peer(identity, descriptor, str(frames[-1].get("Peer-Address")))
         return link
 
     # --- connections -----------------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ class Server:
             loop.call_later(REMEMBERED_S, self._forget, link)
             listener.closed(link)
 
-    def _forget(self, link: Link) -> None:
+    def _forget(self, link: Peer) -> None:
         if self._links.get(link.identity) is link:
             del self._links[link.identity]
 

@@ -15,40 +15,17 @@ from collections.abc import Callable, Iterable
 from pilot import __version__
 from pilot.core.events import Event, GroupBroken, Seen
 from pilot.core.ids import NodeId, TrainerId
+from pilot.io import wire
 from pilot.io.site import Site
-from pilot.io.wire import (
-    PROTOCOL,
-    CheckpointDone,
-    FromAgent,
-    GroupDown,
-    GroupUp,
-    Heard,
-    Heartbeat,
-    Hello,
-    Leave,
-    Leaving,
-    Looked,
-    Message,
-    Paused,
-    ProxyCommands,
-    Remark,
-    Report,
-    Request,
-    Waiting,
-    Welcome,
-    WorkerDown,
-    WorkerFinished,
-    WorkerUp,
-)
-from pilot.service.coalesce import Gather
+from pilot.service.coalesce import Coalescer
 from pilot.service.effects import Effects, Solver
-from pilot.service.inbound import Facts
-from pilot.service.launch_store import Launches
-from pilot.service.live_driver import Driver
+from pilot.service.inbound import Inbound
+from pilot.service.launch_store import LaunchStore
+from pilot.service.live_driver import LiveDriver
 from pilot.service.rejoin import Rejoined
 from pilot.service.roster import Pilot, Roster
-from pilot.service.server import Link, Server
-from pilot.service.stall_checks import Looks
+from pilot.service.server import Peer, Server
+from pilot.service.stall_checks import StallChecks
 
 log = logging.getLogger(__name__)
 
@@ -60,10 +37,10 @@ SETTLE_S = 2.0
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
-Answer = Callable[[Link, Request], None]
+Answer = Callable[[Peer, wire.Request], None]
 
 
-class Hub:
+class Service:
     """Connects the server, the driver and the effects.
 
     ``answer`` gets the CLI's requests, once their token is checked; ``job_joined`` and ``job_noticed`` hear what agents
@@ -71,7 +48,14 @@ class Hub:
     """
 
     def __init__(
-        self, site: Site, pool: str, token: str, server: Server, driver: Driver, launches: Launches, solver: Solver
+        self,
+        site: Site,
+        pool: str,
+        token: str,
+        server: Server,
+        driver: LiveDriver,
+        launches: LaunchStore,
+        solver: Solver,
     ) -> None:
         self._site = site
         self._pool = pool
@@ -79,9 +63,9 @@ class Hub:
         self._server = server
         self.driver = driver
         self.roster = Roster(site)
-        self._gather = Gather()
-        self._facts = Facts(driver.core, driver.pending, self._broke)
-        self._looks = Looks(driver.core, driver.pending)
+        self._coalescer = Coalescer()
+        self._inbound = Inbound(driver.core, driver.pending, self._broke)
+        self._stall_checks = StallChecks(driver.core, driver.pending)
         self.effects = Effects(site, driver.pending, launches, solver, self.send, self.lose)
         self._stir = asyncio.Event()
         self._strangers: set[bytes] = set()
@@ -96,13 +80,13 @@ class Hub:
             tasks.create_task(self._keep_time())
             tasks.create_task(self._server.run(self))
 
-    def send(self, node: NodeId, message: Message) -> None:
+    def send(self, node: NodeId, message: wire.Message) -> None:
         """Send to a node. What does not reach it is asked for again when it comes back, or it is lost with the node."""
         pilot = self.roster.pilots.get(node)
         if pilot is None or not pilot.here:
             return
         assert pilot.link is not None
-        if isinstance(message, Leave) and not pilot.leaving:
+        if isinstance(message, wire.ReleaseNode) and not pilot.leaving:
             pilot.leaving = message.reason
         if not self._server.send(pilot.link, message):
             self.closed(pilot.link)
@@ -112,9 +96,9 @@ class Hub:
         if node not in self.roster.pilots:
             return
         log.log(logging.INFO if self.roster.pilots[node].leaving else logging.WARNING, "%s is gone: %s", node, why)
-        self.send(node, Leave(f"it counts as lost: {why}"))
+        self.send(node, wire.ReleaseNode(f"it counts as lost: {why}"))
         self.roster.remove(node, why)
-        self._gather.lost(self.driver.clock(), node, why)
+        self._coalescer.lost(self.driver.clock(), node, why)
         self._stir.set()
 
     def notice(self, pilot: Pilot, cause: str, grace_s: float) -> None:
@@ -124,7 +108,7 @@ class Hub:
         now_s = self.driver.clock()
         pilot.leaving = cause
         log.info("%s was given notice: %s, %g s", pilot.node, cause, grace_s)
-        self._gather.leaving(now_s, pilot.node, now_s + grace_s, cause)
+        self._coalescer.leaving(now_s, pilot.node, now_s + grace_s, cause)
         if pilot.hello is not None:
             self.job_noticed(pilot.hello.job, cause)
         self._stir.set()
@@ -137,7 +121,7 @@ class Hub:
             now_s = self.driver.clock()
             self.roster.excuse(now_s, now_s - due_s)
             self._pass_time(now_s)
-            due_s = min(now_s + TICK_S, self.roster.due_s(now_s), self._gather.due_s or now_s + TICK_S)
+            due_s = min(now_s + TICK_S, self.roster.due_s(now_s), self._coalescer.due_s or now_s + TICK_S)
             try:
                 async with asyncio.timeout(max(0.0, due_s - self.driver.clock())):
                     await self._stir.wait()
@@ -148,10 +132,10 @@ class Hub:
     def _pass_time(self, now_s: float) -> None:
         for node, why in self.roster.lost(now_s, self._holders):
             self.lose(node, why)
-        for event in [*self.effects.overdue(now_s), *self._looks.overdue(now_s)]:
+        for event in [*self.effects.overdue(now_s), *self._stall_checks.overdue(now_s)]:
             self._post([event])
-        if self._gather.due_s is not None and self.driver.clock() >= self._gather.due_s:
-            self._post(self._gather.take(now_s, self._undecided))
+        if self._coalescer.due_s is not None and self.driver.clock() >= self._coalescer.due_s:
+            self._post(self._coalescer.take(now_s, self._undecided))
 
     def _holders(self, node: NodeId) -> Iterable[NodeId]:
         """Who holds the state that ``node`` holds."""
@@ -164,7 +148,7 @@ class Hub:
         return group is not None and any(self.roster.undecided(node) for node in group.members)
 
     def _broke(self, event: GroupBroken) -> None:
-        self._gather.broken(self.driver.clock(), event)
+        self._coalescer.broken(self.driver.clock(), event)
         self._stir.set()
 
     def _post(self, events: Iterable[Event]) -> None:
@@ -173,7 +157,7 @@ class Hub:
 
     # --- connections ----------------------------------------------------------------------------------------------
 
-    def closed(self, link: Link) -> None:
+    def closed(self, link: Peer) -> None:
         """A connection closed: its pilot is lost, unless it comes back at once."""
         self._strangers.discard(link.identity)
         pilot = self.roster.closed(self.driver.clock(), link)
@@ -181,12 +165,12 @@ class Hub:
             log.info("the connection of %s closed", pilot.node)
             self._stir.set()
 
-    def received(self, link: Link, message: FromAgent | Request) -> None:
+    def received(self, link: Peer, message: wire.FromAgent | wire.Request) -> None:
         """Check who says it, then act on it."""
         match message:
-            case Request():
+            case wire.Request():
                 self._asked(link, message)
-            case Hello():
+            case wire.Hello():
                 self._greeted(link, message)
             case _:
                 pilot = self.roster.at(link)
@@ -196,15 +180,15 @@ class Hub:
                 self.roster.heard(self.driver.clock(), pilot)
                 self._said(pilot, message)
 
-    def _stranger(self, link: Link, message: FromAgent) -> None:
+    def _stranger(self, link: Peer, message: wire.FromAgent) -> None:
         """Who did not register, or counts as lost by now; said once per connection."""
         if link.identity not in self._strangers:
             self._strangers.add(link.identity)
             log.warning("dropped a %s from %s, which is not registered", type(message).__name__, link.address)
 
-    def _asked(self, link: Link, request: Request) -> None:
-        if request.protocol != PROTOCOL:
-            self._server.refuse(link, f"protocol {request.protocol}; this coordinator speaks {PROTOCOL}")
+    def _asked(self, link: Peer, request: wire.Request) -> None:
+        if request.protocol != wire.PROTOCOL:
+            self._server.refuse(link, f"protocol {request.protocol}; this coordinator speaks {wire.PROTOCOL}")
         elif not self._knows(request.token):
             self._server.refuse(link, "wrong token: the connection file is not this coordinator's")
         else:
@@ -215,20 +199,20 @@ class Hub:
 
     # --- pilots ---------------------------------------------------------------------------------------------------
 
-    def _greeted(self, link: Link, hello: Hello) -> None:
+    def _greeted(self, link: Peer, hello: wire.Hello) -> None:
         node = NodeId(f"{hello.host}.{hello.pilot}")
         if reason := self._objection(node, hello):
             self._server.refuse(link, reason)
             return
         if node in self.roster.gone:
             log.warning("refused pilot %s: it counts as lost (%s)", node, self.roster.gone[node])
-            self._server.send(link, Leave(f"this pilot counts as lost: {self.roster.gone[node]}"))
+            self._server.send(link, wire.ReleaseNode(f"this pilot counts as lost: {self.roster.gone[node]}"))
             return
         self._enter(link, node, hello)
 
-    def _objection(self, node: NodeId, hello: Hello) -> str:
-        if hello.protocol != PROTOCOL or hello.version != __version__:
-            ours = f"{__version__} (protocol {PROTOCOL})"
+    def _objection(self, node: NodeId, hello: wire.Hello) -> str:
+        if hello.protocol != wire.PROTOCOL or hello.version != __version__:
+            ours = f"{__version__} (protocol {wire.PROTOCOL})"
             return f"a pilot of version {hello.version} (protocol {hello.protocol}); this coordinator is {ours}"
         if not self._knows(hello.token):
             return "wrong token: the connection file is not this coordinator's"
@@ -238,24 +222,24 @@ class Hub:
             return "the pool is being shut down"
         return ""
 
-    def _enter(self, link: Link, node: NodeId, hello: Hello) -> None:
+    def _enter(self, link: Peer, node: NodeId, hello: wire.Hello) -> None:
         now_s = self.driver.clock()
         for earlier in self.roster.earlier_lives(hello):
             self.lose(earlier, f"its job {hello.job} was requeued")
         new = self.roster.register(now_s, node, link, hello)
         site = self._site
-        welcome = Welcome(node, self._pool, site.heartbeat_s, site.silent_s, site.orphan_s, site.grace_s)
+        welcome = wire.Welcome(node, self._pool, site.heartbeat_s, site.silent_s, site.orphan_s, site.grace_s)
         self._server.send(link, welcome)
         log.info("%s %s (%s, job %s)", node, "joined" if new else "came back", hello.address, hello.job or "none")
         self.job_joined(hello.job, hello.restart)
         if new:
-            self._gather.joined(now_s, node)
+            self._coalescer.joined(now_s, node)
             self._stir.set()
         if hello.workers or not new:
             rejoined = Rejoined(self.driver.core, self.driver.pending, node, hello, now_s)
             asyncio.get_running_loop().call_later(SETTLE_S, self._settle, link, rejoined)
 
-    def _settle(self, link: Link, rejoined: Rejoined) -> None:
+    def _settle(self, link: Peer, rejoined: Rejoined) -> None:
         """What an agent had to say of its absence has arrived by now: what is still open was lost with a connection."""
         pilot = self.roster.at(link)
         if pilot is None or not pilot.here:
@@ -266,50 +250,50 @@ class Hub:
         for command in rejoined.unanswered():
             self.effects.perform(command)
 
-    def _said(self, pilot: Pilot, message: FromAgent) -> None:
+    def _said(self, pilot: Pilot, message: wire.FromAgent) -> None:
         node = pilot.node
         match message:
-            case Heartbeat():
-                self.send(node, Heard(message.sent_s))
-            case Leaving():
+            case wire.Heartbeat():
+                self.send(node, wire.Heard(message.sent_s))
+            case wire.Leaving():
                 self.notice(pilot, message.cause, message.grace_s)
-            case WorkerUp():
-                self._post(self._facts.worker_up(node, message))
-            case WorkerDown():
-                self._post(self._facts.worker_down(node, message))
-            case ProxyCommands():
-                if self._facts.may_lead(node, message):
+            case wire.WorkerReady():
+                self._post(self._inbound.worker_ready(node, message))
+            case wire.WorkerExited():
+                self._post(self._inbound.worker_exited(node, message))
+            case wire.ProxyCommands():
+                if self._inbound.may_lead(node, message):
                     self.effects.join(message)
-            case GroupUp():
-                self._post(self._facts.group_up(node, message))
-            case GroupDown():
-                self._facts.group_down(node, message)
-            case Paused():
-                self._post(self._facts.paused(node, message))
-            case Waiting():
-                self._post(self._looks.waiting(node, message))
-            case Looked():
+            case wire.GroupFormed():
+                self._post(self._inbound.group_formed(node, message))
+            case wire.GroupBroken():
+                self._inbound.group_broken(node, message)
+            case wire.RankPaused():
+                self._post(self._inbound.rank_paused(node, message))
+            case wire.RankStalled():
+                self._post(self._stall_checks.rank_stalled(node, message))
+            case wire.RankLookedAt():
                 self._looked(node, message)
-            case CheckpointDone():
+            case wire.CheckpointWritten():
                 self._checkpoint_done(node, message)
-            case Report():
-                self._post(self._facts.report(node, message))
-            case WorkerFinished():
-                self._post(self._facts.finished(node, message))
-            case Remark():
+            case wire.Progress():
+                self._post(self._inbound.progress(node, message))
+            case wire.TrainerFinished():
+                self._post(self._inbound.trainer_finished(node, message))
+            case wire.Remark():
                 self._remark(message.trainer, message.text)
             case _:
                 log.warning("%s sent a %s, which an agent does not send", node, type(message).__name__)
 
-    def _looked(self, node: NodeId, message: Looked) -> None:
+    def _looked(self, node: NodeId, message: wire.RankLookedAt) -> None:
         if verb := {Seen.SLOW.value: "is slow", Seen.LOST.value: "was stuck and is started again"}.get(message.seen):
             self._remark(message.trainer, f"{node} {verb}, the others wait for it: {message.detail}")
-        self._post(self._looks.looked(node, message))
+        self._post(self._stall_checks.rank_looked_at(node, message))
 
-    def _checkpoint_done(self, node: NodeId, message: CheckpointDone) -> None:
+    def _checkpoint_done(self, node: NodeId, message: wire.CheckpointWritten) -> None:
         if message.error:
             self._remark(message.trainer, f"a checkpoint at step {message.step} failed on {node}: {message.error}")
-        self._post(self._facts.checkpoint_done(node, message))
+        self._post(self._inbound.checkpoint_written(node, message))
 
     def _remark(self, trainer: str, text: str) -> None:
         log.info("%s: %s", trainer, text)

@@ -15,7 +15,7 @@ import msgspec
 from pilot import planners
 from pilot.core.errors import UserError
 from pilot.core.problem import Problem
-from pilot.service.solver_process import Answer
+from pilot.service.solver_process import PlannerAnswer
 
 _LENGTH = struct.Struct(">I")
 
@@ -27,16 +27,16 @@ def main(lifeline: int, planner: str, solver: str, limit_s: float) -> None:
     try:
         plan = planners.make(planner, solver, limit_s)
     except UserError as error:
-        _write(answers, Answer(error=str(error)))
+        _write(answers, PlannerAnswer(error=str(error)))
         return
-    _write(answers, Answer())
+    _write(answers, PlannerAnswer())
     while len(head := requests.read(_LENGTH.size)) == _LENGTH.size:
         problem = msgspec.msgpack.decode(requests.read(*_LENGTH.unpack(head)), type=Problem)
         try:
-            answer = Answer(plan(problem))
+            answer = PlannerAnswer(plan(problem))
         except Exception as error:  # whatever a solver's library raises, the coordinator goes on without it
             logging.exception("the planner failed")
-            answer = Answer(error=f"{type(error).__name__}: {error}")
+            answer = PlannerAnswer(error=f"{type(error).__name__}: {error}")
         _write(answers, answer)
 
 
@@ -55,7 +55,7 @@ def _private_stdout() -> BinaryIO:
     return answers
 
 
-def _write(answers: BinaryIO, answer: Answer) -> None:
+def _write(answers: BinaryIO, answer: PlannerAnswer) -> None:
     data = msgspec.msgpack.encode(answer)
     answers.write(_LENGTH.pack(len(data)) + data)
     answers.flush()

@@ -44,7 +44,7 @@ _LENGTH = struct.Struct(">I")
 Post = Callable[[PlanReady | PlanFailed], object]
 
 
-class Answer(msgspec.Struct, frozen=True):
+class PlannerAnswer(msgspec.Struct, frozen=True):
     """What the child says: that it is warm (neither), a plan, or why there is none."""
 
     plan: Plan | None = None
@@ -216,11 +216,11 @@ class _Child:
             raise SolverError(answer.error)
         return answer.plan
 
-    async def read(self) -> Answer:
+    async def read(self) -> PlannerAnswer:
         assert self._process.stdout is not None
         (size,) = _LENGTH.unpack(await self._process.stdout.readexactly(_LENGTH.size))
         data = await self._process.stdout.readexactly(size)
-        return msgspec.msgpack.decode(data, type=Answer)
+        return msgspec.msgpack.decode(data, type=PlannerAnswer)
 
     async def kill(self) -> None:
         """End it and what it started."""

@@ -9,22 +9,22 @@ from __future__ import annotations
 from pilot.core.coordinator import Coordinator
 from pilot.core.events import Event, GroupLookedAt, GroupStalled, Seen
 from pilot.core.ids import Generation, NodeId, TrainerId
-from pilot.io.wire import Looked, Waiting
-from pilot.service.pending import Of, Pending
+from pilot.io import wire
+from pilot.service.pending import Of, PendingCommands
 
 LOOK_LIMIT_S = 15.0
 """An agent takes about two seconds for a look."""
 
 
-class Looks:
+class StallChecks:
     """Translates; remembers only who has answered."""
 
-    def __init__(self, core: Coordinator, pending: Pending) -> None:
+    def __init__(self, core: Coordinator, pending: PendingCommands) -> None:
         self._core = core
         self._pending = pending
         self._seen: dict[Of, dict[NodeId, Seen]] = {}
 
-    def waiting(self, node: NodeId, message: Waiting) -> list[Event]:
+    def rank_stalled(self, node: NodeId, message: wire.RankStalled) -> list[Event]:
         """A member waits; dropped where its group is looked at already, and where it is none of the group."""
         of = _of(message)
         trainer = self._core.trainers.get(of[0])
@@ -34,7 +34,7 @@ class Looks:
         what = f"the sums of step {message.step}" if message.summing else "the group's start"
         return [GroupStalled(*of, f"{node} has waited {message.waited_s:.1f} s for {what}")]
 
-    def looked(self, node: NodeId, message: Looked) -> list[Event]:
+    def rank_looked_at(self, node: NodeId, message: wire.RankLookedAt) -> list[Event]:
         """Completes ``LookAtGroup``, when the last member has been looked at."""
         of = _of(message)
         waiting = self._pending.looking.get(of)
@@ -56,7 +56,7 @@ class Looks:
         return [GroupLookedAt(*of, tuple((node, seen.get(node, Seen.UNKNOWN)) for node in command.members))]
 
 
-def _of(message: Waiting | Looked) -> Of:
+def _of(message: wire.RankStalled | wire.RankLookedAt) -> Of:
     return TrainerId(message.trainer), Generation(message.generation)
 
 

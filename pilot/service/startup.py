@@ -32,7 +32,7 @@ _ANEW = "to begin anew, move the journal away"
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class PoolIdentity:
     """One pool's identity. ``contents`` is the journal that it goes on from, None: it is new."""
 
     name: str
@@ -54,7 +54,7 @@ class Pool:
         return fresh_core(self.contents) if self.contents else make_core(self.settings, site.model_dump())
 
 
-def open_pool(rundir: RunDir, site: Site, settings: Settings) -> Pool:
+def open_pool(rundir: RunDir, site: Site, settings: Settings) -> PoolIdentity:
     """The pool whose journal lies in ``rundir`` if it did not end in good order, else a new one.
 
     Raises
@@ -77,10 +77,10 @@ def open_pool(rundir: RunDir, site: Site, settings: Settings) -> Pool:
             return pool
         log.info("the earlier pool was shut down; its journal and trainers are in %s", rundir.set_aside())
     name = f"{site.name}-{secrets.token_hex(3)}"
-    return Pool(name, secrets.token_urlsafe(32), Keys.make(), site.port, settings, None)
+    return PoolIdentity(name, secrets.token_urlsafe(32), Keys.make(), site.port, settings, None)
 
 
-def _earlier_pool(rundir: RunDir, contents: Contents) -> Pool:
+def _earlier_pool(rundir: RunDir, contents: Contents) -> PoolIdentity:
     """The pilots of that pool know its address, key and token, so these must stay."""
     try:
         known = connection.load(rundir.connection)
@@ -89,10 +89,10 @@ def _earlier_pool(rundir: RunDir, contents: Contents) -> Pool:
         raise JournalError(f"cannot go on with the pool in {rundir.root}: {error}; {_ANEW}") from None
     port = int(known.endpoint.rpartition(":")[2])
     settings = settings_of(contents.header.settings)
-    return Pool(known.coordinator, known.token, keys, port, settings, contents)
+    return PoolIdentity(known.coordinator, known.token, keys, port, settings, contents)
 
 
-def open_journal(rundir: RunDir, pool: Pool, site: Site) -> JournalWriter:
+def open_journal(rundir: RunDir, pool: PoolIdentity, site: Site) -> JournalWriter:
     """The journal of ``pool``, ready to append to."""
     if pool.contents is not None:
         return JournalWriter.resume(rundir.journal, pool.contents)
@@ -100,7 +100,7 @@ def open_journal(rundir: RunDir, pool: Pool, site: Site) -> JournalWriter:
     return JournalWriter.create(rundir.journal, Header(FORMAT, __version__, pool.name, time.time(), settings, fields))
 
 
-def announce(rundir: RunDir, pool: Pool, site: Site, site_file: Path, server: Server) -> Connection:
+def announce(rundir: RunDir, pool: PoolIdentity, site: Site, site_file: Path, server: Server) -> Connection:
     """Write the files by which agents and the CLI find ``server``."""
     publish(rundir.server_key, msgspec.json.encode(pool.keys))
     if site_file != rundir.site:

@@ -8,9 +8,9 @@ from typing import Any
 from pilot import planners
 from pilot.core.coordinator import Coordinator
 from pilot.core.trainer import Trainer
-from pilot.observation.monitor import Monitor, Record
-from pilot.observation.utilisation import Account, utilisation
-from pilot.service.launch_store import Launches
+from pilot.observation.monitor import Monitor, TrainerRecord
+from pilot.observation.utilisation import WorkAccount, utilisation
+from pilot.service.launch_store import LaunchStore
 from pilot.service.roster import Roster
 
 SETS_MAX = 100
@@ -22,7 +22,7 @@ for so long without coming to its training."""
 Plain = dict[str, Any]
 
 
-def trainers(core: Coordinator, monitor: Monitor, launches: Launches) -> list[Plain]:
+def trainers(core: Coordinator, monitor: Monitor, launches: LaunchStore) -> list[Plain]:
     """One row per trainer, in the order of submission."""
     return [{"directory": str(launches.directory(t.id)), **_trainer(t, monitor)} for t in core.trainers.values()]
 
@@ -71,9 +71,9 @@ def summary(core: Coordinator, monitor: Monitor) -> Plain:
     }
 
 
-def account(core: Coordinator, monitor: Monitor) -> Account:
+def account(core: Coordinator, monitor: Monitor) -> WorkAccount:
     """What U is reckoned from: a copy, so that it can be reckoned in a thread."""
-    return Account(
+    return WorkAccount(
         specs=tuple(t.spec for t in core.trainers.values()),
         curves={t.id: t.measured.curve for t in core.trainers.values()},
         seconds_on={name: dict(record.seconds_on) for name, record in monitor.trainers.items()},
@@ -83,7 +83,7 @@ def account(core: Coordinator, monitor: Monitor) -> Account:
     )
 
 
-def use(account: Account) -> Plain:
+def use(account: WorkAccount) -> Plain:
     """U, in plain data; without U where there were too many different sets of trainers to reckon it while one waits."""
     best = planners.make("dp") if len(account.open_for_s) <= SETS_MAX else None
     found = utilisation(account, best)
@@ -133,7 +133,7 @@ def _remarks(trainer: Trainer, monitor: Monitor) -> list[str]:
     return [*record.remarks, *refused, *_quiet(trainer, record, monitor.now_s), *_slow_to_start(trainer, monitor)]
 
 
-def _quiet(trainer: Trainer, record: Record, now_s: float) -> list[str]:
+def _quiet(trainer: Trainer, record: TrainerRecord, now_s: float) -> list[str]:
     if not trainer.open or not record.nodes or record.started_s is None:
         return []
     quiet_s = now_s - (record.progress_s if record.progress_s is not None else record.started_s)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pilot.core.curve import Curve
-from pilot.traces.workload import Submission
+from pilot.traces.workload import WorkloadRow
 
 
 class Accounting(StrEnum):
@@ -34,7 +34,7 @@ FREE = Cost()
 class Account:
     """One trainer's progress: ``done`` samples at ``since_s``, then ``rate`` a second after ``paused_until_s``."""
 
-    submission: Submission
+    submission: WorkloadRow
     admitted_s: float
     curve: Curve = field(init=False)
     done: float = 0.0

@@ -48,7 +48,7 @@ from pilot.core.problem import Plan, Problem
 from pilot.sim.accounting import Account, Accounting
 from pilot.sim.records import Moment, Records
 from pilot.traces.changes import Change
-from pilot.traces.workload import Submission
+from pilot.traces.workload import WorkloadRow
 
 
 class Completions(StrEnum):
@@ -78,7 +78,7 @@ class Simulation:
         core: Coordinator,
         planner: Callable[[Problem], Plan],
         changes: Sequence[Change],
-        submissions: Sequence[Submission],
+        submissions: Sequence[WorkloadRow],
         config: SimConfig,
     ) -> None:
         self.core = core

@@ -95,7 +95,7 @@ def summarize(
     records: Records, accounts: Mapping[TrainerId, Account], accounting: Accounting, submitted: int, complete: bool
 ) -> Summary:
     """Compute the metrics from what was noted."""
-    columns, meter = records.columns(), Meter(records)
+    columns, meter = records.columns(), IntegralMeter(records)
     scale = meter.scale
     costs = columns["preemption"] + columns["rescale"]
     # Paid at once in the paper's accounting; a physical pause is in the gains already.
@@ -129,7 +129,7 @@ def summarize(
     )
 
 
-class Meter:
+class IntegralMeter:
     """Integrals over stretches of a replay."""
 
     def __init__(self, records: Records) -> None:
@@ -199,7 +199,7 @@ def returns_on_rescale(columns: Mapping[str, Floats]) -> Floats:
     return returned[paid] / invested[paid]
 
 
-def _bins(meter: Meter, columns: Mapping[str, Floats], charged: Floats, end_s: float) -> Iterable[Bin]:
+def _bins(meter: IntegralMeter, columns: Mapping[str, Floats], charged: Floats, end_s: float) -> Iterable[Bin]:
     """U by six hours."""
     for start_s in np.arange(0.0, end_s, BIN_S).tolist():
         stop_s = min(end_s, start_s + BIN_S)

@@ -10,7 +10,7 @@ import numpy as np
 from pilot.core.curve import Curve
 from pilot.core.problem import Plan, PlanStatus, Problem
 from pilot.traces.fragments import Floats
-from pilot.traces.workload import Submission
+from pilot.traces.workload import WorkloadRow
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -65,7 +65,7 @@ class Records:
         self.curves: dict[Kind, Curve] = {}
         self._weights: dict[int, float] = {}
 
-    def weight(self, submission: Submission) -> float:
+    def weight(self, submission: WorkloadRow) -> float:
         """Work per sample: node-seconds that one node takes for it."""
         weight = self._weights.get(submission.curve)
         if weight is None:
@@ -73,7 +73,7 @@ class Records:
             weight = self._weights[submission.curve] = 1.0 / curve.single_node_rate()
         return weight
 
-    def note(self, moment: Moment, running: Sequence[Submission]) -> None:
+    def note(self, moment: Moment, running: Sequence[WorkloadRow]) -> None:
         """Note a settled moment and who shares the pool from it on."""
         counts: dict[Kind, int] = {}
         for submission in running:

@@ -26,7 +26,7 @@ from pilot.sim.metrics import Summary, returns_on_rescale, summarize
 from pilot.sim.records import SolveRecord
 from pilot.traces.changes import read_changes
 from pilot.traces.fragments import Floats
-from pilot.traces.workload import Submission, read_curves, read_workload
+from pilot.traces.workload import WorkloadRow, read_curves, read_workload
 
 GIVEN = "given"
 """The objective of the curves file (``objective_per_s``), else scaling efficiency."""
@@ -110,7 +110,7 @@ def _core_config(case: Case, objective_of: ObjectiveOf) -> CoordinatorConfig:
     return CoordinatorConfig(case.t_fwd_s, case.max_parallel, objective, NODE_ORDERS[case.node_order])
 
 
-def _workload(inputs: Inputs, case: Case) -> list[Submission]:
+def _workload(inputs: Inputs, case: Case) -> list[WorkloadRow]:
     submissions = [s.rescaled(case.rescale_scale) for s in read_workload(inputs.trainers, inputs.curves)]
     if case.on_curve is not None:
         curves = read_curves(inputs.curves)
@@ -120,7 +120,7 @@ def _workload(inputs: Inputs, case: Case) -> list[Submission]:
     return submissions if case.objective == GIVEN else [_without_objective(s) for s in submissions]
 
 
-def _without_objective(submission: Submission) -> Submission:
+def _without_objective(submission: WorkloadRow) -> WorkloadRow:
     return replace(submission, spec=replace(submission.spec, objective_curve=None))
 
 

@@ -15,7 +15,7 @@ HANDOVER_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class TraceJob:
     """A job that held ``nodes`` over [start_s, end_s); ``end_s`` None: it still ran when the log ended."""
 
     start_s: float
@@ -36,7 +36,7 @@ class ImportedTrace:
 
 
 def idle_trace(
-    jobs: Sequence[Job],
+    jobs: Sequence[TraceJob],
     nodes: Iterable[NodeId] | None = None,
     *,
     handover_s: float = HANDOVER_S,
@@ -63,7 +63,7 @@ def idle_trace(
     return ImportedTrace(changes_of(fragments), origin_s, (*notes, *own_notes))
 
 
-def _busy(jobs: Sequence[Job], stop_s: float) -> dict[NodeId, list[tuple[float, float]]]:
+def _busy(jobs: Sequence[TraceJob], stop_s: float) -> dict[NodeId, list[tuple[float, float]]]:
     busy: dict[NodeId, list[tuple[float, float]]] = {}
     for job in sorted(jobs, key=lambda job: job.start_s):
         for node in job.nodes:

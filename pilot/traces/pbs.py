@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pilot.core.ids import NodeId
-from pilot.traces.jobs import HANDOVER_S, ImportedTrace, Job, idle_trace
+from pilot.traces.jobs import HANDOVER_S, ImportedTrace, TraceJob, idle_trace
 from pilot.traces.text_files import bad_input, number, read_lines
 
 STARTED, ENDED, RERUN = "S", "E", "R"
@@ -25,8 +25,8 @@ def import_pbs(
     ------
     UserError : with file and line, where a record is malformed
     """
-    running: dict[str, Job] = {}
-    jobs: list[Job] = []
+    running: dict[str, TraceJob] = {}
+    jobs: list[TraceJob] = []
     for path in paths:
         for kind, job_id, job in _records(path):
             if kind == STARTED:
@@ -37,7 +37,7 @@ def import_pbs(
     return idle_trace([*jobs, *running.values()], nodes, handover_s=handover_s, log=", ".join(map(str, paths)))
 
 
-def _records(path: Path) -> Iterator[tuple[str, str, Job]]:
+def _records(path: Path) -> Iterator[tuple[str, str, TraceJob]]:
     for line, text in enumerate(read_lines(path), start=1):
         if not text.strip():
             continue
@@ -50,7 +50,7 @@ def _records(path: Path) -> Iterator[tuple[str, str, Job]]:
             yield kind, job_id, _job(path, line, kind, values)
 
 
-def _job(path: Path, line: int, kind: str, values: dict[str, str]) -> Job:
+def _job(path: Path, line: int, kind: str, values: dict[str, str]) -> TraceJob:
     for key in ("start",) if kind == STARTED else ("start", "end"):
         if key not in values:
             raise bad_input(path, line, f"a record of type {kind} has no {key}=")
@@ -59,4 +59,4 @@ def _job(path: Path, line: int, kind: str, values: dict[str, str]) -> Job:
     nodes = tuple(dict.fromkeys(NodeId(name) for name in _NODE.findall(values["exec_host"])))
     if not nodes:
         raise bad_input(path, line, f"exec_host names no node: {values['exec_host']!r}")
-    return Job(start_s, end_s, nodes)
+    return TraceJob(start_s, end_s, nodes)

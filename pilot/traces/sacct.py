@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pilot.core.ids import NodeId
 from pilot.traces.hostlist import expand
-from pilot.traces.jobs import HANDOVER_S, ImportedTrace, Job, idle_trace
+from pilot.traces.jobs import HANDOVER_S, ImportedTrace, TraceJob, idle_trace
 from pilot.traces.text_files import bad_input, read_lines
 
 COLUMNS = ("JobID", "Start", "End", "NodeList")
@@ -32,7 +32,7 @@ def import_sacct(path: Path, nodes: Sequence[NodeId] | None = None, *, handover_
     return idle_trace(list(_jobs(path, reader)), nodes, handover_s=handover_s, log=str(path))
 
 
-def _jobs(path: Path, reader: csv.DictReader[str]) -> Iterator[Job]:
+def _jobs(path: Path, reader: csv.DictReader[str]) -> Iterator[TraceJob]:
     for row in reader:
         if None in row.values():
             found = sum(value is not None for value in row.values())
@@ -42,14 +42,14 @@ def _jobs(path: Path, reader: csv.DictReader[str]) -> Iterator[Job]:
         yield _job(path, reader.line_num, row)
 
 
-def _job(path: Path, line: int, row: Mapping[str, str]) -> Job:
+def _job(path: Path, line: int, row: Mapping[str, str]) -> TraceJob:
     end = row["End"]
     start_s = _time(path, line, row["Start"])
     end_s = None if end in _NO_TIME else _time(path, line, end)
     if end_s is not None and end_s < start_s:
         raise bad_input(path, line, f"job {row['JobID']} ends before it starts")
     try:
-        return Job(start_s, end_s, tuple(expand(row["NodeList"])))
+        return TraceJob(start_s, end_s, tuple(expand(row["NodeList"])))
     except ValueError as error:
         raise bad_input(path, line, f"NodeList: {error}") from None
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pilot.core.errors import UserError
 from pilot.core.ids import NodeId
-from pilot.traces.jobs import HANDOVER_S, ImportedTrace, Job, idle_trace
+from pilot.traces.jobs import HANDOVER_S, ImportedTrace, TraceJob, idle_trace
 from pilot.traces.text_files import bad_input, number, read_lines
 
 FIELDS = 18
@@ -89,12 +89,12 @@ class _Placement:
         self._free = list(range(machine))
         self._ends: list[tuple[float, list[int]]] = []
 
-    def start(self, run: _Run, nodes: int) -> Job:
+    def start(self, run: _Run, nodes: int) -> TraceJob:
         self._release(run.start_s)
         chosen = [heapq.heappop(self._free) for _ in range(min(nodes, len(self._free)))]
         self.cut += len(chosen) < nodes
         heapq.heappush(self._ends, (run.end_s, chosen))
-        return Job(run.start_s, run.end_s, tuple(self.names[index] for index in chosen))
+        return TraceJob(run.start_s, run.end_s, tuple(self.names[index] for index in chosen))
 
     def _release(self, now_s: float) -> None:
         while self._ends and self._ends[0][0] <= now_s:

@@ -21,7 +21,7 @@ COLUMNS = ("trainer", "submit_s", "min_nodes", "max_nodes", "rescale_up_s", "res
 
 
 @dataclass(frozen=True, slots=True)
-class Submission:
+class WorkloadRow:
     """One trainer of a replay.
 
     Parameters
@@ -37,18 +37,18 @@ class Submission:
     samples: float
     curve: int
 
-    def rescaled(self, factor: float) -> Submission:
+    def rescaled(self, factor: float) -> WorkloadRow:
         """The same trainer with its rescale costs multiplied by ``factor`` (FreeTrain §5.4.2)."""
         up_s, down_s = self.spec.rescale_up_s * factor, self.spec.rescale_down_s * factor
         return replace(self, spec=replace(self.spec, rescale_up_s=up_s, rescale_down_s=down_s))
 
-    def on_curve(self, index: int, curves: Sequence[tuple[Curve, Curve | None]]) -> Submission:
+    def on_curve(self, index: int, curves: Sequence[tuple[Curve, Curve | None]]) -> WorkloadRow:
         """The same trainer with another scaling curve (FreeTrain §5.4.1)."""
         rate, value = curves[index]
         return replace(self, spec=replace(self.spec, curve=rate, objective_curve=value), curve=index)
 
 
-def read_workload(trainers: Path, curves: Path) -> list[Submission]:
+def read_workload(trainers: Path, curves: Path) -> list[WorkloadRow]:
     """Read the trainers in submission order.
 
     Raises
@@ -116,7 +116,7 @@ def _curve(where: str, nodes: Any, per_s: Any) -> Curve:
 
 def _submission(
     path: Path, line: int, row: Mapping[str, str], curves: Sequence[tuple[Curve, Curve | None]]
-) -> Submission:
+) -> WorkloadRow:
     def value(column: str, least: float = 0.0) -> float:
         return number(path, line, column, row[column], least=least)
 
@@ -138,7 +138,7 @@ def _submission(
         )
     except UserError as error:
         raise error if str(error).startswith(str(path)) else bad_input(path, line, str(error)) from None
-    return Submission(spec, value("submit_s"), value("samples"), index)
+    return WorkloadRow(spec, value("submit_s"), value("samples"), index)
 
 
 def _whole(path: Path, line: int, what: str, value: float) -> int:

@@ -19,7 +19,7 @@ Place = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Agreement:
     """A meeting at (``epoch``, ``step``) about ``topic``: the sums by name of what the ranks brought."""
 
     epoch: int
@@ -33,16 +33,16 @@ class Entry:
         return self.epoch, self.step
 
 
-class Minutes:
+class AgreementLog:
     """The entries of the newest two places, in their order.
 
     Two, because a rank that missed the end of a meeting may find the others one place on.
     """
 
     def __init__(self, entries: Iterable[Iterable[Any]] = ()) -> None:
-        self._entries = [Entry(*entry) for entry in entries]
+        self._entries = [Agreement(*entry) for entry in entries]
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: Agreement) -> None:
         """The ranks agreed."""
         self._entries.append(entry)
         kept = sorted({entry.place for entry in self._entries})[-2:]

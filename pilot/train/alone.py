@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pilot.train.membership import Membership
-from pilot.train.sampler import Share
+from pilot.train.sampler import StepShare
 from pilot.train.step_words import Words
 from pilot.train.training import Training
 
@@ -13,7 +13,7 @@ ALONE = Membership(generation=0, rank=0, size=1)
 
 
 class Alone:
-    """See :class:`~pilot.train.group.Group`."""
+    """See :class:`~pilot.train.group.RankGroup`."""
 
     revision = 0
 
@@ -35,7 +35,7 @@ class Alone:
         """The sum over one rank is there."""
         return True
 
-    def applied(self, words: Words, share: Share, metrics: Callable[[], dict[str, float]]) -> None:
+    def applied(self, words: Words, share: StepShare, metrics: Callable[[], dict[str, float]]) -> None:
         """Nobody needs to be told."""
 
     def settle(self) -> None:

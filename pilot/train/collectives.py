@@ -23,7 +23,7 @@ import numpy as np
 
 from pilot.comm.channel import Gone
 from pilot.train.agreement_log import END_OF_EPOCH, TRAINING, Place, Sums, total
-from pilot.train.group import Group
+from pilot.train.group import RankGroup
 from pilot.train.training import Training
 
 Bring = Callable[[int, int], Sums]
@@ -33,7 +33,7 @@ _WORD_BYTES = 8
 _decoder = msgspec.msgpack.Decoder(Sums)
 
 
-class Meetings:
+class Collectives:
     """Of one rank.
 
     Parameters
@@ -42,7 +42,7 @@ class Meetings:
     training : whose state the outcome becomes a part of
     """
 
-    def __init__(self, group: Group, training: Training) -> None:
+    def __init__(self, group: RankGroup, training: Training) -> None:
         self._group = group
         self._training = training
         self._place: Place = training.place
@@ -80,7 +80,7 @@ class Meetings:
         sums = None
         while sums is None:
             self._group.enter()
-            agreed = self._training.minutes.of(self._place, topic)
+            agreed = self._training.agreements.of(self._place, topic)
             if number < len(agreed):
                 return agreed[number]
             if self._training.place != self._place:
@@ -113,7 +113,7 @@ class Meetings:
 
     def _progress(self) -> list[int]:
         place = self._training.place
-        return [place[0], self._training.minutes.count(place)]
+        return [place[0], self._training.agreements.count(place)]
 
     def _level(self, progress: list[list[int]]) -> None:
         """All are about to train: from there on they have the same state."""

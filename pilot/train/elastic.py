@@ -11,7 +11,7 @@ How a generation starts, on each of its ranks:
 2. All ranks gather what they hold: the generation of their state, its step, the model's fingerprint.
 3. The most advanced one spreads its state to those that hold less. Where none holds any, rank 0 loads the newest
    checkpoint that verifies, or begins from its fresh model, and spreads that.
-4. Rank 0 leads: it says ``GroupUp``, and reports from then on.
+4. Rank 0 leads: it says ``GroupFormed``, and reports from then on.
 
 Whatever goes wrong on the way (a rank process ends, the agent kills the generation) is a ``Gone``, and the worker
 waits for the next generation with the state that it held before.
@@ -29,14 +29,14 @@ from pilot.comm.channel import Gone
 from pilot.comm.messages import AnyNote, Attach, Gather, Gathered, Quit, Spread
 from pilot.io import wire
 from pilot.train.exchange import Exchange
-from pilot.train.membership import Membership, Regroup, Seat, agreed
+from pilot.train.membership import Membership, MembershipState, Seat, agreed
 from pilot.train.periodic import Periodic
-from pilot.train.release import Released, released
 from pilot.train.reporter import Metrics, Reporter
-from pilot.train.sampler import Share
+from pilot.train.sampler import StepShare
 from pilot.train.saver import Saver
-from pilot.train.sockets import Happening, Link, RankCame, RankGone, RankSaid
-from pilot.train.stall_timer import Patience
+from pilot.train.script_end import Released, released
+from pilot.train.sockets import Happening, RankCame, RankGone, RankSaid, WorkerSockets
+from pilot.train.stall_timer import StallTimer
 from pilot.train.state import Packed, unpack
 from pilot.train.state_transfer import NOTHING, Holding, Spreading, who_spreads
 from pilot.train.step_words import Words
@@ -44,7 +44,7 @@ from pilot.train.training import Training
 
 
 class Elastic:
-    """See the module, and :class:`~pilot.train.group.Group` for what the session uses.
+    """See the module, and :class:`~pilot.train.group.RankGroup` for what the session uses.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class Elastic:
     training, exchange : of the session
     saver : of the trainer's checkpoints
     interval_s : between two periodic checkpoints, until told otherwise
-    patience : with other ranks
+    stall_timer : with other ranks
     resized : called with the number of ranks when a generation starts, when its state is there
     """
 
@@ -61,12 +61,12 @@ class Elastic:
         self,
         trainer: str,
         seat: Seat,
-        link: Link,
+        link: WorkerSockets,
         training: Training,
         exchange: Exchange,
         saver: Saver,
         interval_s: float,
-        patience: Patience,
+        stall_timer: StallTimer,
         resized: Callable[[int], None],
     ) -> None:
         self._trainer = trainer
@@ -76,9 +76,9 @@ class Elastic:
         self._exchange = exchange
         self._saver = saver
         self._periodic = Periodic(saver, training, interval_s)
-        self._patience = patience
+        self._stall_timer = stall_timer
         self._resized = resized
-        self._regroup = Regroup()
+        self._membership = MembershipState()
         self._reporter = Reporter(trainer, training, link.tell)
         self._heard: list[RankSaid] = []
         self._hanging_up: set[int] = set()
@@ -95,17 +95,17 @@ class Elastic:
         if self._let_go is not None:
             return self._let_go
         self._announce()
-        while self._regroup.current is None:
-            membership = None if self._hanging_up else self._regroup.startable()
+        while self._membership.current is None:
+            membership = None if self._hanging_up else self._membership.startable()
             if membership is None:
                 self._attend(None)
             else:
                 self._start(membership.generation)
-        return self._regroup.current
+        return self._membership.current
 
     def ring(self) -> None:
         """The next part of the step is full."""
-        group = self._regroup.current
+        group = self._membership.current
         if group is None or group.size == 1:
             return
         try:
@@ -116,13 +116,13 @@ class Elastic:
     def words(self, loss: float) -> Words:
         """What this rank has to say with this step, as of now."""
         self._attend(0.0)
-        group, periodic = self._regroup.current, self._periodic
+        group, periodic = self._membership.current, self._periodic
         save, saved = periodic.may_save(group), periodic.has_saved(group)
-        return Words.of(self._regroup.ready_for, self._regroup.pause_asked, loss, save=save, saved=saved)
+        return Words.of(self._membership.ready_for, self._membership.pause_asked, loss, save=save, saved=saved)
 
     def summed(self) -> bool:
         """Wait for the step's sums. False: this generation has gone, the step is void."""
-        group = self._regroup.current
+        group = self._membership.current
         if group is None or group.size == 1:
             return group is not None
         try:
@@ -131,9 +131,9 @@ class Elastic:
             return False
         return True
 
-    def applied(self, words: Words, share: Share, metrics: Metrics) -> None:
+    def applied(self, words: Words, share: StepShare, metrics: Metrics) -> None:
         """Report an applied step."""
-        group, position = self._regroup.current, self._training.position
+        group, position = self._membership.current, self._training.position
         assert group is not None
         self._reporter.stepped(group, position.epoch, share, metrics)
         self._agreed = group, words
@@ -143,7 +143,7 @@ class Elastic:
         agreed, save if it is due.
         """
         agreement, self._agreed = self._agreed, None
-        if agreement is None or agreement[0] is not self._regroup.current:
+        if agreement is None or agreement[0] is not self._membership.current:
             return
         group, words = agreement
         if words.pause:
@@ -159,11 +159,11 @@ class Elastic:
         A switch waits for the next step, or for the epoch's end: there a newcomer does what the others did since.
         """
         self._attend(0.0)
-        group = self._regroup.current
+        group = self._membership.current
         if group is None:
             raise Gone
-        ready_for = self._regroup.ready_for if self._training.position.at_end else 0
-        rows = self._gather(group, [ready_for, int(self._regroup.pause_asked), *row])
+        ready_for = self._membership.ready_for if self._training.position.at_end else 0
+        rows = self._gather(group, [ready_for, int(self._membership.pause_asked), *row])
         ready = {row[0] for row in rows}
         if any(row[1] for row in rows):
             self._pause(group)
@@ -175,7 +175,7 @@ class Elastic:
 
     def hand_over(self, giver: int, takers: Sequence[int]) -> None:
         """As at the start of a generation."""
-        group = self._regroup.current
+        group = self._membership.current
         if group is None:
             raise Gone
         self._deal(group, Spreading(giver, tuple(takers), fresh=False))
@@ -200,12 +200,12 @@ class Elastic:
                         self._write(asked=False)
                     if group.rank == 0 and time.monotonic() >= again_s:
                         self._reporter.finished(group, metrics)
-                        again_s = time.monotonic() + self._patience.silent_s
-                    self._attend(self._patience.silent_s)
-                    if self._regroup.pause_asked:  # there is no step more to agree on it: all are where they end
+                        again_s = time.monotonic() + self._stall_timer.silent_s
+                    self._attend(self._stall_timer.silent_s)
+                    if self._membership.pause_asked:  # there is no step more to agree on it: all are where they end
                         self._pause(group)
         except Released:
-            self._let_go = self._regroup.current
+            self._let_go = self._membership.current
             if self._let_go is not None:
                 self._quit(self._let_go)
 
@@ -214,7 +214,7 @@ class Elastic:
     def _announce(self) -> None:
         if not self._announced:
             self._announced = True
-            self._link.tell(wire.WorkerUp(self._trainer, time.time() - psutil.Process().create_time()))
+            self._link.tell(wire.WorkerReady(self._trainer, time.time() - psutil.Process().create_time()))
 
     def _attend(self, timeout_s: float | None) -> None:
         """Take in what happens; waits up to ``timeout_s`` for it (None: without end)."""
@@ -224,70 +224,70 @@ class Elastic:
     def _take_in(self, happening: Happening) -> None:
         match happening:
             case wire.JoinGroup(_, generation, node, nodes, _, granted, _):
-                self._regroup.told_to_join(self._seat.member(generation, node, nodes, granted))
+                self._membership.told_to_join(self._seat.member(generation, node, nodes, granted))
             case wire.PartFromGroup(_, generation):
-                self._regroup.told_to_part(generation)
-            case wire.PauseMembers(_, generation):
+                self._membership.told_to_part(generation)
+            case wire.PauseGroup(_, generation):
                 self._told_to_pause(generation)
-            case wire.Look():
+            case wire.LookAtGroup():
                 self._tell_what_for()
-            case wire.KillGroup(_, generation):
+            case wire.DissolveGroup(_, generation):
                 self._lose(generation)
-                self._regroup.killed(generation)
-            case wire.WriteState():
+                self._membership.killed(generation)
+            case wire.WriteCheckpoint():
                 self._write(asked=True)
-            case wire.SetInterval(_, interval_s):
+            case wire.PaceCheckpoints(_, interval_s):
                 self._periodic.interval_s = interval_s
-            case wire.StopProcess():
+            case wire.StopWorker():
                 raise Released
             case RankCame(generation):
-                if not self._regroup.rank_came(generation):
+                if not self._membership.rank_came(generation):
                     self._link.drop(generation)
             case RankSaid():
                 self._heard.append(happening)
             case RankGone(generation):
                 self._hanging_up.discard(generation)
-                self._regroup.rank_lost(generation)
+                self._membership.rank_lost(generation)
 
     def _lose(self, generation: int) -> None:
         """A generation has gone. Its rank process must end before anybody else uses the arena."""
         if self._link.hang_up(generation):
             self._hanging_up.add(generation)
-        self._regroup.rank_lost(generation)
+        self._membership.rank_lost(generation)
 
     def _told_to_pause(self, generation: int) -> None:
-        self._regroup.told_to_pause(generation)
-        if self._regroup.current is None:
-            self._link.tell(wire.Paused(self._trainer, generation, self._training.position.step))
+        self._membership.told_to_pause(generation)
+        if self._membership.current is None:
+            self._link.tell(wire.RankPaused(self._trainer, generation, self._training.position.step))
 
     def _answer(self, generation: int, *, summing: bool = False) -> AnyNote | int | None:
         """What the rank process of ``generation``, which must be in force, says next: a note, a descriptor, or its
         doorbell.
         """
-        self._patience.begin(summing)
-        while self._regroup.current is not None and self._regroup.current.generation == generation:
+        self._stall_timer.begin(summing)
+        while self._membership.current is not None and self._membership.current.generation == generation:
             while self._heard:
                 said = self._heard.pop(0)
                 if said.generation == generation:
-                    self._patience.end()
+                    self._stall_timer.end()
                     return said.note if said.fd is None else said.fd
-            self._attend(self._patience.left_s())
-            if self._patience.is_over():
+            self._attend(self._stall_timer.left_s())
+            if self._stall_timer.is_over():
                 self._tell_what_for()
-        self._patience.end()
+        self._stall_timer.end()
         raise Gone
 
     def _tell_what_for(self) -> None:
         """What this rank waits for, and for how long by now."""
-        group, step = self._regroup.current, self._training.position.step
-        waited_s, summing = self._patience.waited_s(), self._patience.summing
-        self._link.tell(wire.Waiting(self._trainer, group.generation if group else 0, step, waited_s, summing))
+        group, step = self._membership.current, self._training.position.step
+        waited_s, summing = self._stall_timer.waited_s(), self._stall_timer.summing
+        self._link.tell(wire.RankStalled(self._trainer, group.generation if group else 0, step, waited_s, summing))
 
     # --- the start of a generation -----------------------------------------------------------------------------------
 
     def _start(self, generation: int) -> None:
         """Start ``generation``. Where that fails none is in force afterwards."""
-        group = self._regroup.start(generation)
+        group = self._membership.start(generation)
         self._exchange.idle()
         self.revision += 1
         try:
@@ -302,7 +302,7 @@ class Elastic:
 
     def _share_state(self, group: Membership) -> int | None:
         """Steps 2 and 3 of the module's list; the step that the group resumes from, where nobody held a state."""
-        position, met = self._training.position, self._training.minutes.count(self._training.place)
+        position, met = self._training.position, self._training.agreements.count(self._training.place)
         own = Holding(self._held, position.step, self._training.fingerprint(), position.epoch, met)
         spreading = who_spreads([Holding(*row) for row in self._gather(group, own.row())])
         if spreading.fresh and group.rank == spreading.root:
@@ -352,18 +352,18 @@ class Elastic:
     def _switch(self, group: Membership, generation: int) -> None:
         """All ranks stop here; go on in ``generation``, or hold the state until told where it is not ours."""
         self._quit(group)
-        if self._regroup.joining is not None and self._regroup.joining.generation == generation:
+        if self._membership.joining is not None and self._membership.joining.generation == generation:
             self._start(generation)
         else:
-            self._regroup.leave()
+            self._membership.leave()
             self.revision += 1
 
     def _pause(self, group: Membership) -> None:
         """All ranks stop here; hold the state until told what becomes of it."""
         self._quit(group)
-        self._regroup.leave()
+        self._membership.leave()
         self.revision += 1
-        self._link.tell(wire.Paused(self._trainer, group.generation, self._training.position.step))
+        self._link.tell(wire.RankPaused(self._trainer, group.generation, self._training.position.step))
 
     def _quit(self, group: Membership) -> None:
         """The generation ends in good order: its rank processes are done with the arena."""

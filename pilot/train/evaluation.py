@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from pilot.core.errors import UserError
 from pilot.train.agreement_log import Sums, total
-from pilot.train.collectives import Meetings
+from pilot.train.collectives import Collectives
 
 ROUND_BATCHES = 8
 """Of a rank, between two chances to rescale or to pause: a few seconds at most, and little against what they cost."""
@@ -53,10 +53,10 @@ class Evaluation:
         what = getattr(self._function, "__qualname__", type(self._function).__qualname__)
         return zlib.crc32(f"{what} {self._length} {self._batch_size}".encode())
 
-    def run(self, meetings: Meetings) -> dict[str, float]:
+    def run(self, collectives: Collectives) -> dict[str, float]:
         """The means over the dataset, the same on all ranks."""
         while self._done < self._length:
-            agreed = meetings.hold(self.topic, self._round)
+            agreed = collectives.hold(self.topic, self._round)
             if agreed is None:  # the others are long past it: by ourselves
                 agreed = self._round(0, 1)
             self._sums = total([self._sums, agreed])

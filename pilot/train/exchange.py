@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from pilot.comm.arena import Arena
-from pilot.comm.arena_layout import Layout, lay_out
+from pilot.comm.arena_layout import ArenaLayout, lay_out
 from pilot.comm.narrow import KINDS
 from pilot.core.errors import UserError
 from pilot.train.staging import staging
@@ -46,7 +46,7 @@ class Exchange:
             raise UserError(f"wire_dtype must be {' or '.join(KINDS)} or None, got {wire_dtype!r}")
         self._parameters = list(reversed(parameters))  # backward begins at the end
         kinds = [(p.numel(), _wire_dtype(p)) for p in self._parameters]
-        self.layout: Layout = lay_out(kinds, bucket_bytes, FIELDS + len(kinds), wire_dtype or "")
+        self.layout: ArenaLayout = lay_out(kinds, bucket_bytes, FIELDS + len(kinds), wire_dtype or "")
         self.arena = Arena.of_size(self.layout.size)
         places = [
             torch.frombuffer(self.arena.memory, dtype=getattr(torch, s.dtype), count=s.count, offset=s.offset).view(

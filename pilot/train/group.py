@@ -7,11 +7,11 @@ from typing import Protocol
 
 from pilot.train.membership import Membership
 from pilot.train.reporter import Metrics
-from pilot.train.sampler import Share
+from pilot.train.sampler import StepShare
 from pilot.train.step_words import Words
 
 
-class Group(Protocol):
+class RankGroup(Protocol):
     """Of an elastic trainer, or of a script by itself."""
 
     revision: int
@@ -29,7 +29,7 @@ class Group(Protocol):
     def summed(self) -> bool:
         """Whether the sums of this step came."""
 
-    def applied(self, words: Words, share: Share, metrics: Metrics) -> None:
+    def applied(self, words: Words, share: StepShare, metrics: Metrics) -> None:
         """A step was applied; ``words`` are the sums."""
 
     def settle(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 
-class Row(NamedTuple):
+class LineageRow(NamedTuple):
     """Samples [cursor, cursor_end) of ``epoch`` went into steps [step, step_end) of ``generation``."""
 
     generation: int
@@ -19,7 +19,7 @@ class Row(NamedTuple):
     cursor_end: int
 
 
-class Ledger:
+class Lineage:
     """The rows of one lineage, in the order of their steps, neighbours merged.
 
     It is part of the state: who takes over another rank's state, or a checkpoint, takes over its ledger, so no row is
@@ -27,10 +27,10 @@ class Ledger:
     """
 
     def __init__(self, rows: Iterable[Iterable[int]] = ()) -> None:
-        self._rows = [Row(*row) for row in rows]
+        self._rows = [LineageRow(*row) for row in rows]
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[LineageRow]:
         """All rows."""
         return list(self._rows)
 
@@ -41,8 +41,8 @@ class Ledger:
             if last[:2] == (generation, epoch) and (last.step_end, last.cursor_end) == (step, cursor):
                 self._rows[-1] = last._replace(step_end=step + 1, cursor_end=cursor_end)
                 return
-        self._rows.append(Row(generation, epoch, step, step + 1, cursor, cursor_end))
+        self._rows.append(LineageRow(generation, epoch, step, step + 1, cursor, cursor_end))
 
-    def newest(self, count: int) -> list[Row]:
+    def newest(self, count: int) -> list[LineageRow]:
         """The last ``count`` rows."""
         return self._rows[-count:]

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from pilot.core.errors import UserError
 from pilot.train import rng
-from pilot.train.sampler import Batching, Share, mix, permutation
+from pilot.train.sampler import Batching, StepShare, mix, permutation
 
 _Key = tuple[int, int]
 """(seed of the sample, its index)."""
@@ -34,7 +34,7 @@ class Course(Protocol):
     def epoch_has(self, samples: int) -> None:
         """How many samples an epoch has, as soon as that is known."""
 
-    def begin(self, share: Share, batch: int) -> None:
+    def begin(self, share: StepShare, batch: int) -> None:
         """The script gets micro-batch ``batch`` of ``share`` next; raises where it left out a ``session.step``."""
 
 
@@ -90,7 +90,7 @@ class Loader:
             options.setdefault("persistent_workers", True)  # they live through a new plan
         self._batches: DataLoader[Any] = DataLoader(_Seeded(dataset), batch_sampler=_Keys(self), **options)
 
-    def planned(self) -> Iterator[tuple[Share, int]]:
+    def planned(self) -> Iterator[tuple[StepShare, int]]:
         """(share, number of the micro-batch) from the session's position to the epoch's end."""
         _, cursor, rank, size, _ = self.course.where()
         for share in self.batching.shares(cursor, self.length, rank, size):

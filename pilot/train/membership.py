@@ -49,7 +49,7 @@ class Seat:
         return Membership(generation, node * self.size + self.rank, nodes * self.size, granted)
 
 
-class Regroup:
+class MembershipState:
     """See the module. Methods named in the past tense take in facts; the others answer."""
 
     def __init__(self) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from pilot.io.wire import GroupUp, Message, Report, WorkerFinished
-from pilot.train.lineage import Ledger, Row
+from pilot.io import wire
+from pilot.train.lineage import Lineage, LineageRow
 from pilot.train.membership import Membership
-from pilot.train.sampler import Share
-from pilot.train.step_meter import Meter
+from pilot.train.sampler import StepShare
+from pilot.train.step_meter import StepMeter
 from pilot.train.training import Training
 
 PERIOD_S = 1.0
@@ -30,12 +30,12 @@ class Reporter:
     tell : sends a message to the agent
     """
 
-    def __init__(self, trainer: str, training: Training, tell: Callable[[Message], None]) -> None:
+    def __init__(self, trainer: str, training: Training, tell: Callable[[wire.Message], None]) -> None:
         self._trainer = trainer
         self._training = training
         self._tell = tell
-        self._meter = Meter()
-        self._untold = Ledger()
+        self._meter = StepMeter()
+        self._untold = Lineage()
         self._due_s = 0.0
         self._size = 0
         self._resized = False
@@ -45,12 +45,12 @@ class Reporter:
         """A generation starts; every rank has the state."""
         self._meter.regrouped()
         self._resized, self._size = group.size != self._size, group.size
-        self._untold = Ledger(self._training.ledger.newest(RETOLD_ROWS))
+        self._untold = Lineage(self._training.ledger.newest(RETOLD_ROWS))
         self._due_s, self._stall_told = 0.0, False
         if group.rank == 0:
-            self._tell(GroupUp(self._trainer, group.generation, self._training.position.step, resumed))
+            self._tell(wire.GroupFormed(self._trainer, group.generation, self._training.position.step, resumed))
 
-    def stepped(self, group: Membership, epoch: int, share: Share, metrics: Metrics) -> None:
+    def stepped(self, group: Membership, epoch: int, share: StepShare, metrics: Metrics) -> None:
         """A step was applied."""
         now_s = time.monotonic()
         self._meter.stepped(now_s, share.total)
@@ -60,10 +60,10 @@ class Reporter:
         if now_s >= self._due_s:
             self._due_s = now_s + PERIOD_S
             self._report(group, self._untold.rows, metrics())
-            self._untold = Ledger()
+            self._untold = Lineage()
 
     def rested(self, seconds: float) -> None:
-        """See :meth:`~pilot.train.step_meter.Meter.rested`."""
+        """See :meth:`~pilot.train.step_meter.StepMeter.rested`."""
         self._meter.rested(seconds)
 
     def finished(self, group: Membership, metrics: Metrics) -> None:
@@ -72,13 +72,13 @@ class Reporter:
         for start in range(0, max(len(rows), 1), ROWS_PER_FRAME):
             self._report(group, rows[start : start + ROWS_PER_FRAME], metrics())
         position = self._training.position
-        self._tell(WorkerFinished(self._trainer, group.generation, position.step, position.samples, metrics()))
+        self._tell(wire.TrainerFinished(self._trainer, group.generation, position.step, position.samples, metrics()))
 
-    def _report(self, group: Membership, rows: list[Row], metrics: dict[str, float]) -> None:
+    def _report(self, group: Membership, rows: list[LineageRow], metrics: dict[str, float]) -> None:
         position = self._training.position
         stall_s = None if self._stall_told else self._meter.stall_s
         self._stall_told = True
-        report = Report(
+        report = wire.Progress(
             self._trainer,
             group.generation,
             position.step,

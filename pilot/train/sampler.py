@@ -37,7 +37,7 @@ def permutation(seed: int, epoch: int, length: int, *, shuffle: bool) -> NDArray
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class StepShare:
     """One rank's part of one step: [start, stop) of the step's [cursor, cursor_end), all in the epoch's order.
 
     ``batches`` cuts it into micro-batches. A rank without samples gets one batch of somebody else's, to run its loop
@@ -116,18 +116,18 @@ class Batching:
         left = length - cursor
         return left <= 0 or (self.drop_last and left < self.full(size))
 
-    def share(self, cursor: int, length: int, rank: int, size: int) -> Share:
+    def share(self, cursor: int, length: int, rank: int, size: int) -> StepShare:
         """The part of ``rank`` in the step at ``cursor``. An epoch's last step fills the lower ranks first."""
         end = min(cursor + self.full(size), length)
         start = min(cursor + self.quota_before(rank, size), end)
         stop = min(cursor + self.quota_before(rank + 1, size), end)
         if start == stop:
-            return Share(
+            return StepShare(
                 cursor, end, start, stop, (self._cut(cursor, min(cursor + self.quota_before(1, size), end))[0],)
             )
-        return Share(cursor, end, start, stop, self._cut(start, stop))
+        return StepShare(cursor, end, start, stop, self._cut(start, stop))
 
-    def shares(self, cursor: int, length: int, rank: int, size: int) -> Iterator[Share]:
+    def shares(self, cursor: int, length: int, rank: int, size: int) -> Iterator[StepShare]:
         """The parts of ``rank`` in all steps from ``cursor`` to the epoch's end, if the group stays as it is."""
         while not self.over(cursor, length, size):
             share = self.share(cursor, length, rank, size)

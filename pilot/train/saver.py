@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from pilot.checkpoint.snapshot import Snapshots
 from pilot.core.errors import CheckpointError
-from pilot.io.wire import CheckpointDone
+from pilot.io import wire
 from pilot.train.membership import Membership
 
 if TYPE_CHECKING:
-    from pilot.checkpoint.store import Part
+    from pilot.checkpoint.parts import WrittenPart
 
 
 class Saver:
@@ -29,14 +29,16 @@ class Saver:
     tell : called with the outcome of each write, from any thread
     """
 
-    def __init__(self, trainer: str, directory: Path, kept: int, tell: Callable[[CheckpointDone], None]) -> None:
+    def __init__(
+        self, trainer: str, directory: Path, kept: int, tell: Callable[[wire.CheckpointWritten], None]
+    ) -> None:
         self._trainer = trainer
         self._directory = directory
         self._kept = kept
         self._tell = tell
         self._thread: threading.Thread | None = None
         self._snapshots = Snapshots()
-        self._part: Part | None = None
+        self._part: WrittenPart | None = None
         self.failed_in = 0
 
     @property
@@ -93,10 +95,10 @@ class Saver:
         try:
             done = store.write(self._directory, generation, step, state, self._kept)
         except (CheckpointError, OSError) as error:
-            self._tell(CheckpointDone(self._trainer, generation, step, asked, error=str(error)))
+            self._tell(wire.CheckpointWritten(self._trainer, generation, step, asked, error=str(error)))
             return
         sizes = (done.seconds, done.bytes, done.seconds)
-        self._tell(CheckpointDone(self._trainer, generation, step, asked, str(done.path), "", *sizes))
+        self._tell(wire.CheckpointWritten(self._trainer, generation, step, asked, str(done.path), "", *sizes))
 
     def _write_part(
         self, group: Membership, step: int, state: Mapping[str, Any], shared: Callable[[str], bool]
@@ -108,9 +110,9 @@ class Saver:
                 self._directory, group.generation, step, group.rank, group.size, state, shared
             )
         except (CheckpointError, OSError) as error:
-            self._tell(CheckpointDone(self._trainer, group.generation, step, False, error=str(error)))
+            self._tell(wire.CheckpointWritten(self._trainer, group.generation, step, False, error=str(error)))
 
-    def _write_index(self, group: Membership, step: int, part: Part) -> None:
+    def _write_index(self, group: Membership, step: int, part: WrittenPart) -> None:
         from pilot.checkpoint import store
 
         generation = group.generation
@@ -118,10 +120,10 @@ class Saver:
             done = store.write_index(self._directory, generation, step, group.size, self._kept)
         except (CheckpointError, OSError) as error:
             self.failed_in = generation
-            self._tell(CheckpointDone(self._trainer, generation, step, False, error=str(error)))
+            self._tell(wire.CheckpointWritten(self._trainer, generation, step, False, error=str(error)))
             return
         sizes = (part.seconds + done.seconds, done.bytes, part.seconds * done.bytes / part.bytes + done.seconds)
-        self._tell(CheckpointDone(self._trainer, generation, step, False, str(done.path), "", *sizes))
+        self._tell(wire.CheckpointWritten(self._trainer, generation, step, False, str(done.path), "", *sizes))
 
     def load(self, granted: int, remark: Callable[[str], None]) -> Mapping[str, Any] | None:
         """The newest checkpoint that verifies, of a generation up to ``granted``; None: there is none.

@@ -1,15 +1,34 @@
-"""What is left to do for a script that left its loop by ``break``, when it has run to its end.
+"""How a script ends: let go while it waits at its end, or run to its end after it left the loop by ``break``.
 
 A generator that is closed cannot tell ``break`` from an exception in the loop's body; the end of the script can.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from pilot.train.release import Released
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 
 _left: list[Callable[[], None]] = []
+
+
+class Released(SystemExit):
+    """The worker was told to stop. Uncaught it ends the script, quietly and with status 0."""
+
+
+@contextmanager
+def released() -> Iterator[None]:
+    """Within, SIGTERM raises :class:`Released` (in the main thread; elsewhere nothing changes)."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _release)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def at_good_end(call: Callable[[], None]) -> None:
@@ -23,3 +42,7 @@ def script_ended(leaving: SystemExit | None = None) -> None:
         return
     while _left:
         _left.pop()()
+
+
+def _release(_number: int, _frame: FrameType | None) -> None:
+    raise Released(0)

@@ -14,15 +14,15 @@ from torch.utils.data import Dataset, default_collate
 from pilot.core.errors import UserError
 from pilot.train import rng, script_end
 from pilot.train.agreement_log import END_OF_EPOCH, STOP, Sums
-from pilot.train.collectives import Meetings
+from pilot.train.collectives import Collectives
 from pilot.train.evaluation import Evaluation, Function
 from pilot.train.exchange import Exchange
 from pilot.train.joining import group_of
 from pilot.train.loader import Loader
 from pilot.train.lr import LearningRate
 from pilot.train.membership import Membership, Seat
-from pilot.train.release import Released
-from pilot.train.sampler import Batching, Share, mix
+from pilot.train.sampler import Batching, StepShare, mix
+from pilot.train.script_end import Released
 from pilot.train.step_words import Words
 from pilot.train.stream import Stream
 from pilot.train.training import Scheduler, Training
@@ -37,9 +37,9 @@ class Session:
         self._training = training
         self._exchange = Exchange(training.parameters(), wire_dtype)
         self._group = group_of(os.environ, self._seat, training, self._exchange, self._resized)
-        self._meetings = Meetings(self._group, training)
+        self._collectives = Collectives(self._group, training)
         self._loader: Loader | Stream | None = None
-        self._share: Share | None = None
+        self._share: StepShare | None = None
         self._member: Membership | None = None
         self._batch = 0
         self._stepped = True
@@ -147,7 +147,7 @@ class Session:
         """
         self._group.enter()
         while (position := self._training.position).epoch < count and not position.stopped:
-            self._meetings.here()
+            self._collectives.here()
             try:
                 yield position.epoch
             except GeneratorExit:  # by break, or by an exception
@@ -178,7 +178,7 @@ class Session:
         if self._share is not None:
             raise UserError("session.evaluate belongs between two steps: after session.step, or outside the loop")
         began_s = time.monotonic()
-        means = Evaluation(self._training.model, dataset, function, batch_size, options).run(self._meetings)
+        means = Evaluation(self._training.model, dataset, function, batch_size, options).run(self._collectives)
         self._group.rested(time.monotonic() - began_s)
         return means
 
@@ -208,7 +208,7 @@ class Session:
             self._group.enter()
         else:
             self._apply(share, words)
-        self._meetings.here()
+        self._collectives.here()
         return words is not None
 
     def clip_grad_norm(self, max_norm: float) -> None:
@@ -230,7 +230,7 @@ class Session:
     def align(self) -> None:
         """See :class:`~pilot.train.loader.Course`. Ends the script where the others have stopped."""
         self._group.settle()
-        self._meetings.align()
+        self._collectives.align()
         if self._training.position.stopped:
             self._group.finish(self._current_metrics)
             raise Released
@@ -249,7 +249,7 @@ class Session:
         """See :class:`~pilot.train.loader.Course`."""
         self._metrics["epoch_samples"] = float(samples)  # whoever checks the ledger needs to know it
 
-    def begin(self, share: Share, batch: int) -> None:
+    def begin(self, share: StepShare, batch: int) -> None:
         """See :class:`~pilot.train.loader.Course`."""
         if not self._stepped:
             raise UserError("the script took a batch from session.loader without session.step for the one before")
@@ -265,7 +265,7 @@ class Session:
 
     # --- a step ------------------------------------------------------------------------------------------------------
 
-    def _open_share(self) -> Share:
+    def _open_share(self) -> StepShare:
         if self._share is None or self._stepped:
             raise UserError("session.step needs a batch of session.loader, and each batch one session.step")
         self._stepped = True
@@ -285,7 +285,7 @@ class Session:
             return None
         return self._exchange.take() if self._exchange.open else words
 
-    def _apply(self, share: Share, words: Words) -> None:
+    def _apply(self, share: StepShare, words: Words) -> None:
         if self._max_norm is not None:
             self._metrics["grad_norm"] = self._training.clip(self._max_norm)
         self._training.apply(self._membership().generation, share)
@@ -296,7 +296,7 @@ class Session:
     def _end_epoch(self, measured: Sums) -> None:
         """The ranks agree that the epoch is over, on what was measured, and whether it was the last."""
         stop = {STOP: 1.0} if self._stopping else {}
-        agreed = self._meetings.hold(END_OF_EPOCH, lambda rank, _ranks: stop | (measured if rank == 0 else {}))
+        agreed = self._collectives.hold(END_OF_EPOCH, lambda rank, _ranks: stop | (measured if rank == 0 else {}))
         self.report(**{name: value for name, value in (agreed or {}).items() if name != STOP})
 
     def _leave(self) -> None:

@@ -19,7 +19,7 @@ _LENGTH_BYTES = 4
 ORPHANED_STATUS = 3
 
 
-class Control:
+class AgentSocket:
     """The stream socket to the agent: wire messages, each preceded by its length (4 bytes, big endian)."""
 
     def __init__(self, fd: int) -> None:
@@ -87,7 +87,7 @@ class RankGone:
 Happening = wire.ToAgent | RankCame | RankSaid | RankGone
 
 
-class Link:
+class WorkerSockets:
     """All sockets of a worker, waited for together.
 
     Parameters
@@ -97,7 +97,7 @@ class Link:
     """
 
     def __init__(self, control_fd: int, worker_socket: Path) -> None:
-        self._control = Control(control_fd)
+        self._control = AgentSocket(control_fd)
         self._listener = listen(worker_socket)
         self._strangers: list[Channel] = []
         self._channels: dict[int, Channel] = {}
@@ -143,7 +143,7 @@ class Link:
 
     def fds(self) -> list[int]:
         """Every descriptor that a forked child must not keep."""
-        ends: list[Control | socket.socket | Channel] = [
+        ends: list[AgentSocket | socket.socket | Channel] = [
             self._control,
             self._listener,
             *self._strangers,
@@ -178,7 +178,7 @@ class Link:
         yield RankCame(note.generation)
 
 
-def _close_in_forked_children(link: Link) -> None:
+def _close_in_forked_children(link: WorkerSockets) -> None:
     """DataLoader's workers are forks of a worker: with its sockets in their hands, nobody would see that it died."""
     reference = weakref.ref(link)
 

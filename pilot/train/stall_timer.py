@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 
-class Patience:
+class StallTimer:
     """One wait at a time. It is over at the site's time-out, and again each time that the wait has doubled.
 
     Parameters

@@ -9,7 +9,7 @@ WINDOW = 20
 """Steps whose median is the current rate (FreeTrain's and MalleTrain's monitors need only a recent one)."""
 
 
-class Meter:
+class StepMeter:
     """Rates within a generation, and the stall between two generations.
 
     ``stall_s`` is the time between a rank's last step before and its first step after the last regroup, less the

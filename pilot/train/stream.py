@@ -15,7 +15,7 @@ from torch.utils.data import default_collate
 from pilot.core.errors import UserError
 from pilot.train import rng
 from pilot.train.loader import Course
-from pilot.train.sampler import Batching, Share, mix
+from pilot.train.sampler import Batching, StepShare, mix
 
 _Kept = dict[int, Any]
 _END = object()
@@ -66,7 +66,7 @@ class Stream:
             elif self.course.epoch_is_over():
                 return
 
-    def _step(self, share: Share, kept: _Kept, revision: int) -> Iterator[Any]:
+    def _step(self, share: StepShare, kept: _Kept, revision: int) -> Iterator[Any]:
         for number, (start, stop) in enumerate(share.batches):
             self.course.begin(share, number)
             yield self._collate([kept[position] for position in range(start, stop)])

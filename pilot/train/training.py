@@ -13,10 +13,10 @@ from torch import nn
 
 from pilot.core.errors import UserError
 from pilot.train import rng
-from pilot.train.agreement_log import END_OF_EPOCH, STOP, Entry, Minutes, Place, Sums
-from pilot.train.lineage import Ledger
+from pilot.train.agreement_log import END_OF_EPOCH, STOP, Agreement, AgreementLog, Place, Sums
+from pilot.train.lineage import Lineage
 from pilot.train.lr import LearningRate
-from pilot.train.sampler import Share
+from pilot.train.sampler import StepShare
 from pilot.train.state import copied
 
 
@@ -72,8 +72,8 @@ class Training:
         self.scaler = scaler
         self.rate = rate
         self.position = Position()
-        self.ledger = Ledger()
-        self.minutes = Minutes()
+        self.ledger = Lineage()
+        self.agreements = AgreementLog()
         self.user: dict[str, Any] = {}
         self._user_at_end: dict[str, Any] | None = None
         self._user_taken: dict[str, Any] | None = None
@@ -99,7 +99,7 @@ class Training:
         names = {f"model/{name}" for name, _ in self.model.named_parameters(remove_duplicate=False)}
         return lambda path: path in names or path.startswith("optimizer/")
 
-    def apply(self, generation: int, share: Share) -> None:
+    def apply(self, generation: int, share: StepShare) -> None:
         """Step the optimizer at the learning rate of this size, and account for the step's samples.
 
         Where the loss scaler finds a gradient that is not finite, which is then so on all ranks, the optimizer and the
@@ -171,7 +171,7 @@ class Training:
         if topic == END_OF_EPOCH:
             self._next_epoch(sums)
         else:
-            self.minutes.add(Entry(*self.place, topic, sums))
+            self.agreements.add(Agreement(*self.place, topic, sums))
 
     def _next_epoch(self, measured: Sums) -> None:
         self._user_at_end = None
@@ -194,7 +194,7 @@ class Training:
             "position": asdict(self.position),
             "ledger": np.array(self.ledger.rows, np.int64).reshape(-1, 6),
             "learning_rate": self.rate.as_dict(),
-            "minutes": self.minutes.rows(),
+            "minutes": self.agreements.rows(),
             "user": next(d for d in (self._user_at_end, self._user_taken, self.user) if d is not None),
             "rng": rng.capture(),
             "model": dict(self.model.state_dict()),
@@ -217,8 +217,8 @@ class Training:
         if self.scaler is not None and state.get("scaler"):
             self.scaler.load_state_dict(copied(state["scaler"]))
         self.position = Position(**state["position"])
-        self.ledger = Ledger(state["ledger"].tolist())
-        self.minutes = Minutes(state.get("minutes", ()))
+        self.ledger = Lineage(state["ledger"].tolist())
+        self.agreements = AgreementLog(state.get("minutes", ()))
         self.rate = LearningRate(**state["learning_rate"])
         if not (self.in_meeting and self.place == place):
             self._set_user(state["user"])

@@ -13,12 +13,12 @@ import torch
 from pilot.core.commands import FormGroup
 from pilot.core.events import GroupFormed
 from pilot.core.ids import Generation, TrainerId
-from pilot.core.invariants import violations
 from pilot.io.journal import Contents, read
 from pilot.observation.monitor import Monitor
 from pilot.service.settings import fresh_core
 from tests.chaos.place import Place, place
 from tests.chaos.storm import Storm
+from tests.invariants import violations
 from tests.pools import TRAIN, Plain, Pool
 
 EPOCH_SAMPLES = 1797

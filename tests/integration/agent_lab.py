@@ -20,23 +20,12 @@ import zmq
 
 from pilot import __version__
 from pilot.agent.workdir import MARK
-from pilot.io import connection, proc
-from pilot.io.wire import (
-    Heard,
-    Heartbeat,
-    Hello,
-    LaunchWorker,
-    Message,
-    Refused,
-    Welcome,
-    decode_at_coordinator,
-    encode,
-)
+from pilot.io import connection, proc, wire
 
 TOKEN = "enrolment-token-of-this-test"
 LIMIT_S = 60.0
 
-M = TypeVar("M", bound=Message)
+M = TypeVar("M", bound=wire.Message)
 
 
 def until(condition: Callable[[], bool], what: str, limit_s: float = LIMIT_S) -> float:
@@ -53,8 +42,8 @@ class Peer:
     """One agent as the coordinator sees it."""
 
     identity: bytes
-    hello: Hello
-    inbox: list[Message] = field(default_factory=list)
+    hello: wire.Hello
+    inbox: list[wire.Message] = field(default_factory=list)
 
     @property
     def mark(self) -> str:
@@ -86,8 +75,8 @@ class Coordinator:
     def close(self) -> None:
         self.context.destroy(linger=0)
 
-    def send(self, peer: Peer, message: Message) -> None:
-        self.socket.send_multipart([peer.identity, encode(message)])
+    def send(self, peer: Peer, message: wire.Message) -> None:
+        self.socket.send_multipart([peer.identity, wire.encode(message)])
 
     def peer(self, agent: subprocess.Popen[bytes]) -> Peer:
         """The agent, once it has registered (again, where it is known already)."""
@@ -130,16 +119,16 @@ class Coordinator:
         if not self.socket.poll(limit_s * 1000):
             return
         identity, frame = self.socket.recv_multipart()
-        message = decode_at_coordinator(frame)
-        if isinstance(message, Hello):
+        message = wire.decode_at_coordinator(frame)
+        if isinstance(message, wire.Hello):
             if message.token != TOKEN:
-                self.socket.send_multipart([identity, encode(Refused("the token is wrong"))])
+                self.socket.send_multipart([identity, wire.encode(wire.Refused("the token is wrong"))])
                 return
             self.peers[identity] = Peer(identity, message)
             node = f"{message.host}.{message.pilot}"
-            self.socket.send_multipart([identity, encode(Welcome(node=node, **self.welcome))])
-        elif isinstance(message, Heartbeat):
-            self.socket.send_multipart([identity, encode(Heard(message.sent_s))])
+            self.socket.send_multipart([identity, wire.encode(wire.Welcome(node=node, **self.welcome))])
+        elif isinstance(message, wire.Heartbeat):
+            self.socket.send_multipart([identity, wire.encode(wire.Heard(message.sent_s))])
         elif identity in self.peers:
             self.peers[identity].inbox.append(message)
 
@@ -163,7 +152,7 @@ class Agents:
     def said(self, agent: subprocess.Popen[bytes]) -> str:
         return (self.folder / f"agent{self.running.index(agent)}.err").read_text()
 
-    def homes(self) -> list[Path]:
+    def workdirs(self) -> list[Path]:
         return list(self.temporary.iterdir())
 
     def close(self) -> None:
@@ -172,16 +161,16 @@ class Agents:
                 agent.send_signal(signal.SIGCONT)
                 proc.kill(proc.tree(agent.pid))
                 agent.wait()
-        marks = [f"{MARK}={home.name}" for home in self.homes()]
+        marks = [f"{MARK}={home.name}" for home in self.workdirs()]
         until(lambda: not any(proc.marked(mark) for mark in marks), "the end of all processes")
         shutil.rmtree(self.temporary, ignore_errors=True)
 
 
-def launch(folder: Path, script: str, *arguments: str, trainer: str = "t1") -> LaunchWorker:
+def launch(folder: Path, script: str, *arguments: str, trainer: str = "t1") -> wire.StartWorker:
     """An order to run ``script`` (its text)."""
     path = folder / f"{trainer}.py"
     path.write_text(script)
-    return LaunchWorker(
+    return wire.StartWorker(
         trainer=trainer,
         script=path.name,
         script_sha256=hashlib.sha256(path.read_bytes()).hexdigest(),

@@ -171,8 +171,8 @@ class Peer:
 
 def warm(peer: Peer, trainer: str) -> None:
     """Answer the order to start a worker."""
-    assert peer.hears(wire.LaunchWorker).trainer == trainer
-    peer.say(wire.WorkerUp(trainer, 0.1))
+    assert peer.hears(wire.StartWorker).trainer == trainer
+    peer.say(wire.WorkerReady(trainer, 0.1))
 
 
 def form(members: list[Peer], trainer: str, step: int = 0, resumed: int | None = None) -> int:
@@ -184,5 +184,5 @@ def form(members: list[Peer], trainer: str, step: int = 0, resumed: int | None =
     for rank, member in enumerate(members):
         join = member.hears(wire.JoinGroup)
         assert (join.rank, join.size, join.command) == (rank, len(members), commands[rank])
-    members[0].say(wire.GroupUp(trainer, lead.generation, step, resumed))
+    members[0].say(wire.GroupFormed(trainer, lead.generation, step, resumed))
     return lead.generation

@@ -110,7 +110,7 @@ class Plane:
         nodes = [self._start_one(len(self.nodes) + i, cold) for i in range(count)]
         self.nodes += nodes
         for node in nodes:
-            self.wait(lambda node=node: bool(node.heard(wire.WorkerUp)), f"{node.name} is warm")
+            self.wait(lambda node=node: bool(node.heard(wire.WorkerReady)), f"{node.name} is warm")
         return nodes
 
     def _start_one(self, number: int, cold: bool) -> Node:
@@ -180,7 +180,7 @@ class Plane:
         generation = generation or self.generation
         for node in self.nodes:
             if node.alive and generation in node.proxies:
-                node.tell(wire.KillGroup("t1", generation, "broken"))
+                node.tell(wire.DissolveGroup("t1", generation, "broken"))
         for node in self.nodes:
             _kill_tree(node.proxies.get(generation))
         _kill_tree(self.mpiexec.get(generation))
@@ -198,8 +198,8 @@ class Plane:
     def pause(self) -> int:
         """Pause the group; the step after which all ranks stopped."""
         for node in self.training:
-            node.tell(wire.PauseMembers("t1", self.generation))
-        steps = {self.wait_for(node, wire.Paused, self.generation).step for node in self.training}
+            node.tell(wire.PauseGroup("t1", self.generation))
+        steps = {self.wait_for(node, wire.RankPaused, self.generation).step for node in self.training}
         assert len(steps) == 1, f"the ranks paused after different steps: {steps}"
         return steps.pop()
 
@@ -223,20 +223,20 @@ class Plane:
         message: _Message = found()[0]
         return message
 
-    def wait_up(self, generation: int) -> wire.GroupUp:
+    def wait_up(self, generation: int) -> wire.GroupFormed:
         """The leader's word that ``generation`` trains."""
-        return self.wait_for(self.training[0], wire.GroupUp, generation)
+        return self.wait_for(self.training[0], wire.GroupFormed, generation)
 
     def wait_step(self, step: int) -> None:
         """Until a leader has reported ``step`` or a later one."""
         self.wait(lambda: any(r.step >= step for r in self.reports()), f"step {step}")
 
-    def wait_finished(self) -> wire.WorkerFinished:
+    def wait_finished(self) -> wire.TrainerFinished:
         """The leader's word that the loop is over."""
-        return self.wait_for(self.training[0], wire.WorkerFinished, self.generation)
+        return self.wait_for(self.training[0], wire.TrainerFinished, self.generation)
 
-    def reports(self) -> list[wire.Report]:
-        return [message for node in self.nodes for message in node.heard(wire.Report)]
+    def reports(self) -> list[wire.Progress]:
+        return [message for node in self.nodes for message in node.heard(wire.Progress)]
 
     def _read(self, timeout_s: float) -> None:
         living = {node.control: node for node in self.nodes if node.alive}
@@ -261,7 +261,7 @@ class Plane:
         """Let all workers go, and wait for them."""
         for node in self.nodes:
             if node.alive:
-                node.tell(wire.StopProcess("t1", "over"))
+                node.tell(wire.StopWorker("t1", "over"))
         for node in self.nodes:
             if node.alive:
                 self._assert_ended_well(node)

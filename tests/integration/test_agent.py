@@ -15,8 +15,7 @@ import pytest
 import torch
 import zmq
 
-from pilot.io import connection, proc
-from pilot.io.wire import CheckpointDone, GroupDown, JoinGroup, Leave, Leaving, StopProcess, WorkerDown, WriteState
+from pilot.io import connection, proc, wire
 from tests.integration.agent_lab import LIMIT_S, Agents, Coordinator, lab, launch, until
 
 WAITS = """
@@ -55,7 +54,7 @@ def test_a_worker_runs_as_under_plain_python_and_its_death_is_told(
     assert '"argv": ["t1.py", "--lr", "0.1"]' in text
     assert f'"cwd": "{tmp_path}", "main": "{tmp_path}/t1.py", "user": "yes", "trainer": "t1", "threads": 1' in text
     os.kill(worker, signal.SIGKILL)
-    down = coordinator.expect(peer, WorkerDown)
+    down = coordinator.expect(peer, wire.WorkerExited)
     assert (down.trainer, down.cause, down.log) == ("t1", "died", str(log))
     assert "SIGKILL" in down.detail
 
@@ -64,7 +63,7 @@ def test_a_script_that_raises_fails_with_its_last_words(stage: tuple[Coordinator
     coordinator, agents = stage
     peer = coordinator.peer(agents.start(coordinator.file))
     coordinator.send(peer, launch(tmp_path, "def f():\n    raise ValueError('no such layer')\n\nf()\n"))
-    down = coordinator.expect(peer, WorkerDown)
+    down = coordinator.expect(peer, wire.WorkerExited)
     assert down.cause == "raised"
     lines = down.detail.splitlines()
     assert lines[0] == "Traceback (most recent call last):"
@@ -86,7 +85,7 @@ def test_a_script_that_ends_without_training(
     coordinator, agents = stage
     peer = coordinator.peer(agents.start(coordinator.file))
     coordinator.send(peer, launch(tmp_path, script))
-    down = coordinator.expect(peer, WorkerDown)
+    down = coordinator.expect(peer, wire.WorkerExited)
     assert down.cause == "raised"
     assert detail in down.detail
 
@@ -105,16 +104,16 @@ def test_orders_that_cannot_be_carried_out_are_answered(stage: tuple[Coordinator
     ]
     for refused, detail in cases:
         coordinator.send(peer, refused)
-        down = coordinator.expect(peer, WorkerDown)
+        down = coordinator.expect(peer, wire.WorkerExited)
         assert down.cause == "raised"
         assert detail in down.detail
         assert "\n" not in down.detail
-    coordinator.send(peer, StopProcess("t1", "to see"))
-    assert coordinator.expect(peer, WorkerDown).cause == "stopped"
-    coordinator.send(peer, WriteState("t1", "to see"))
-    assert "no worker of t1" in coordinator.expect(peer, CheckpointDone).error
-    coordinator.send(peer, JoinGroup("t1", 1, 0, 1, 0, 0, "true"))
-    assert "no worker of t1" in coordinator.expect(peer, GroupDown).reason
+    coordinator.send(peer, wire.StopWorker("t1", "to see"))
+    assert coordinator.expect(peer, wire.WorkerExited).cause == "stopped"
+    coordinator.send(peer, wire.WriteCheckpoint("t1", "to see"))
+    assert "no worker of t1" in coordinator.expect(peer, wire.CheckpointWritten).error
+    coordinator.send(peer, wire.JoinGroup("t1", 1, 0, 1, 0, 0, "true"))
+    assert "no worker of t1" in coordinator.expect(peer, wire.GroupBroken).reason
 
 
 def test_stop_ends_the_worker_with_all_that_it_started(stage: tuple[Coordinator, Agents], tmp_path: Path) -> None:
@@ -127,8 +126,8 @@ def test_stop_ends_the_worker_with_all_that_it_started(stage: tuple[Coordinator,
     worker = running(tmp_path)
     until(lambda: len(proc.tree(worker)) == 3, "the script's children")
     started = proc.tree(worker)
-    coordinator.send(peer, StopProcess("t1", "the plan takes it back"))
-    down = coordinator.expect(peer, WorkerDown)
+    coordinator.send(peer, wire.StopWorker("t1", "the plan takes it back"))
+    down = coordinator.expect(peer, wire.WorkerExited)
     assert (down.cause, down.detail) == ("stopped", "the plan takes it back")
     until(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in started), "their end")
 
@@ -154,7 +153,7 @@ def test_dataloader_workers_work_under_fork_and_spawn(stage: tuple[Coordinator, 
     coordinator, agents = stage
     peer = coordinator.peer(agents.start(coordinator.file))
     coordinator.send(peer, launch(tmp_path, DATALOADER))
-    down = coordinator.expect(peer, WorkerDown)
+    down = coordinator.expect(peer, wire.WorkerExited)
     text = Path(down.log).read_text()
     assert "fork [[0, 1, 4, 9], [16, 25, 36, 49]]\nspawn [[0, 1, 4, 9], [16, 25, 36, 49]]\nall read" in text
 
@@ -163,7 +162,7 @@ def test_dataloader_workers_work_under_fork_and_spawn(stage: tuple[Coordinator, 
 
 
 def assert_nothing_left(agents: Agents, mark: str) -> None:
-    until(lambda: proc.marked(mark) == [] and agents.homes() == [], "a clean node", limit_s=15)
+    until(lambda: proc.marked(mark) == [] and agents.workdirs() == [], "a clean node", limit_s=15)
 
 
 @pytest.mark.parametrize("notice", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
@@ -176,13 +175,13 @@ def test_a_notice_is_told_and_the_agent_leaves_when_it_may(
     coordinator.send(peer, launch(tmp_path, WAITS))
     worker = running(tmp_path)
     agent.send_signal(notice)
-    leaving = coordinator.expect(peer, Leaving)
+    leaving = coordinator.expect(peer, wire.Leaving)
     assert (leaving.cause, leaving.grace_s) == (f"signal {notice.name}", 10.0)
     assert psutil.pid_exists(worker), "it trains on until it is told"
-    coordinator.send(peer, Leave("released"))
+    coordinator.send(peer, wire.ReleaseNode("released"))
     assert agent.wait(LIMIT_S) == 0
     assert proc.marked(peer.mark) == []
-    assert agents.homes() == []
+    assert agents.workdirs() == []
     assert "left: released" in agents.said(agent)
 
 
@@ -193,10 +192,10 @@ def test_without_a_word_it_leaves_within_the_grace(stage: tuple[Coordinator, Age
     coordinator.send(peer, launch(tmp_path, WAITS))
     running(tmp_path)
     agent.send_signal(signal.SIGTERM)
-    assert coordinator.expect(peer, Leaving).grace_s == 1.5
+    assert coordinator.expect(peer, wire.Leaving).grace_s == 1.5
     assert agent.wait(LIMIT_S) == 0
     assert proc.marked(peer.mark) == []
-    assert agents.homes() == []
+    assert agents.workdirs() == []
 
 
 def test_it_leaves_before_its_wall_time_ends(stage: tuple[Coordinator, Agents]) -> None:
@@ -205,7 +204,7 @@ def test_it_leaves_before_its_wall_time_ends(stage: tuple[Coordinator, Agents]) 
     agent = agents.start(coordinator.file, "--grace-s", "1", SLURM_JOB_END_TIME=str(end_s), SLURM_JOB_ID="77")
     peer = coordinator.peer(agent)
     assert (peer.hello.job, peer.hello.walltime_end_s) == ("77", end_s)
-    leaving = coordinator.expect(peer, Leaving)
+    leaving = coordinator.expect(peer, wire.Leaving)
     assert leaving.cause == "wall time"
     assert 0 < leaving.grace_s <= 1
     assert agent.wait(LIMIT_S) == 0
@@ -246,7 +245,7 @@ def test_what_an_agent_and_its_guardian_left_is_swept_by_the_next_one(
     worker = running(tmp_path)
     segment = proc.SHARED_MEMORY / f"agent_test_{agent.pid}"
     segment.write_bytes(b"left")
-    (home,) = agents.homes()
+    (home,) = agents.workdirs()
     (home / "segments").write_text(f"{segment.name}\n")
     guardians = [p for p in psutil.process_iter(["cmdline"]) if str(home) in (p.info["cmdline"] or [])]
     assert len(guardians) == 1
@@ -258,7 +257,7 @@ def test_what_an_agent_and_its_guardian_left_is_swept_by_the_next_one(
     assert worker not in [process.pid for process in proc.marked(peer.mark)]
     assert not segment.exists()
     assert not home.exists()
-    assert len(agents.homes()) == 1, "its own, which is locked, stays"
+    assert len(agents.workdirs()) == 1, "its own, which is locked, stays"
 
 
 # --- the coordinator ------------------------------------------------------------------------------------------------
@@ -280,7 +279,7 @@ def test_a_wrong_key_or_token_ends_with_2(stage: tuple[Coordinator, Agents], wro
     said = agents.said(agent)
     assert words in said.splitlines()[-1]
     assert "Traceback" not in said
-    assert agents.homes() == []
+    assert agents.workdirs() == []
 
 
 def test_it_registers_again_with_its_workers_when_the_coordinator_comes_back(
@@ -297,7 +296,7 @@ def test_it_registers_again_with_its_workers_when_the_coordinator_comes_back(
     again = Coordinator(tmp_path, coordinator.port, coordinator.keys)
     peer = again.peer(agent)
     assert peer.hello.workers == []
-    assert again.expect(peer, WorkerDown).cause == "died", "what was said meanwhile is not lost"
+    assert again.expect(peer, wire.WorkerExited).cause == "died", "what was said meanwhile is not lost"
     again.close()
 
 
@@ -312,7 +311,7 @@ def test_an_orphan_leaves_after_orphan_s(stage: tuple[Coordinator, Agents], tmp_
     assert agent.wait(LIMIT_S) == 0
     assert "left: no coordinator for" in agents.said(agent)
     assert proc.marked(peer.mark) == []
-    assert agents.homes() == []
+    assert agents.workdirs() == []
 
 
 # --- the fork server ------------------------------------------------------------------------------------------------
@@ -329,10 +328,10 @@ def test_workers_outlive_their_fork_server(stage: tuple[Coordinator, Agents], tm
     fork_server.kill()
     until(lambda: "its workers live on" in agents.said(agent), "its word of the fork server's end")
     coordinator.send(peer, launch(tmp_path, "raise SystemExit(4)\n", trainer="t2"))
-    down = coordinator.expect(peer, WorkerDown)
+    down = coordinator.expect(peer, wire.WorkerExited)
     assert (down.trainer, down.cause) == ("t2", "raised"), "by another fork server"
     os.kill(worker, signal.SIGSEGV)
-    down = coordinator.expect(peer, WorkerDown)
+    down = coordinator.expect(peer, wire.WorkerExited)
     assert (down.trainer, down.cause) == ("t1", "died")
     assert "SIGSEGV" in down.detail
 
@@ -345,7 +344,7 @@ def test_another_interpreter_without_what_training_needs_is_said_so(
     python = str(tmp_path / "bare/bin/python")
     peer = coordinator.peer(agents.start(coordinator.file))
     coordinator.send(peer, msgspec.structs.replace(launch(tmp_path, WAITS), python=python))
-    down = coordinator.expect(peer, WorkerDown)
+    down = coordinator.expect(peer, wire.WorkerExited)
     assert down.cause == "raised"
     assert f"{python} cannot run pilot.train: ModuleNotFoundError: No module named 'numpy'" in down.detail
 

@@ -9,25 +9,7 @@ import psutil
 import pytest
 
 from pilot.agent.groups import MARK
-from pilot.io import proc
-from pilot.io.wire import (
-    CheckpointDone,
-    GroupDown,
-    GroupUp,
-    JoinGroup,
-    KillGroup,
-    LeadGroup,
-    Leave,
-    Paused,
-    PauseMembers,
-    ProxyCommands,
-    Report,
-    StopProcess,
-    WorkerDown,
-    WorkerFinished,
-    WorkerUp,
-    WriteState,
-)
+from pilot.io import proc, wire
 from tests.integration.agent_lab import LIMIT_S, Agents, Coordinator, Peer, lab, launch, until
 
 SCRIPT = Path(__file__).with_name("script.py").read_text()
@@ -49,17 +31,17 @@ class Pilots:
         for peer in self.peers:
             self.coordinator.send(peer, launch(folder, SCRIPT, *arguments))
         for peer in self.peers:
-            self.coordinator.expect(peer, WorkerUp)
+            self.coordinator.expect(peer, wire.WorkerReady)
 
-    def form(self, generation: int, members: list[Peer]) -> GroupUp:
+    def form(self, generation: int, members: list[Peer]) -> wire.GroupFormed:
         """Form a group that starts at once, and wait for its first step."""
         leader, size = members[0], len(members)
-        self.coordinator.send(leader, LeadGroup("t1", generation, size))
-        commands = self.coordinator.expect(leader, ProxyCommands).commands
+        self.coordinator.send(leader, wire.LeadGroup("t1", generation, size))
+        commands = self.coordinator.expect(leader, wire.ProxyCommands).commands
         for rank, (peer, command) in enumerate(zip(members, commands, strict=True)):
-            self.coordinator.send(peer, JoinGroup("t1", generation, rank, size, 0, generation, command))
-        up = self.coordinator.expect(leader, GroupUp)
-        self.coordinator.expect(leader, Report)
+            self.coordinator.send(peer, wire.JoinGroup("t1", generation, rank, size, 0, generation, command))
+        up = self.coordinator.expect(leader, wire.GroupFormed)
+        self.coordinator.expect(leader, wire.Progress)
         return up
 
     def ranks(self, peer: Peer, generation: int) -> list[psutil.Process]:
@@ -69,9 +51,9 @@ class Pilots:
 
     def half_form(self, generation: int, peer: Peer) -> list[Path]:
         """Have ``peer`` join a group whose other rank never comes; the segments that MPICH keeps meanwhile."""
-        self.coordinator.send(peer, LeadGroup("t1", generation, 2))
-        command = self.coordinator.expect(peer, ProxyCommands).commands[0]
-        self.coordinator.send(peer, JoinGroup("t1", generation, 0, 2, generation - 1, 1, command))
+        self.coordinator.send(peer, wire.LeadGroup("t1", generation, 2))
+        command = self.coordinator.expect(peer, wire.ProxyCommands).commands[0]
+        self.coordinator.send(peer, wire.JoinGroup("t1", generation, 0, 2, generation - 1, 1, command))
         file = self.agents.temporary / peer.hello.pilot / "segments"
 
         def there() -> list[Path]:
@@ -85,10 +67,10 @@ class Pilots:
         """All leave in good order, and nothing of them is left."""
         for process, peer in zip(self.processes, self.peers, strict=True):
             if process.poll() is None:
-                self.coordinator.send(peer, Leave("the test is over"))
+                self.coordinator.send(peer, wire.ReleaseNode("the test is over"))
                 assert process.wait(LIMIT_S) == 0
         until(lambda: all(proc.marked(peer.mark) == [] for peer in self.peers), "the end of all processes")
-        until(lambda: self.agents.homes() == [], f"an empty {self.agents.temporary}", limit_s=15)
+        until(lambda: self.agents.workdirs() == [], f"an empty {self.agents.temporary}", limit_s=15)
 
 
 def leads(process: psutil.Process) -> bool:
@@ -105,16 +87,16 @@ def test_survivors_go_on_when_a_pilot_is_killed(stage: tuple[Coordinator, Agents
     assert pilots.form(1, [first, second]).resumed == 0
 
     proc.kill(proc.tree(pilots.processes[1].pid))
-    pilots.coordinator.expect(first, GroupDown)
-    pilots.coordinator.send(first, KillGroup("t1", 1, "a member is lost"))
+    pilots.coordinator.expect(first, wire.GroupBroken)
+    pilots.coordinator.send(first, wire.DissolveGroup("t1", 1, "a member is lost"))
     up = pilots.form(2, [first])
     assert up.resumed is None
     assert up.step > 0
 
-    pilots.coordinator.send(first, PauseMembers("t1", 2))
-    paused = pilots.coordinator.expect(first, Paused)
-    pilots.coordinator.send(first, WriteState("t1", "to see"))
-    done = pilots.coordinator.expect(first, CheckpointDone)
+    pilots.coordinator.send(first, wire.PauseGroup("t1", 2))
+    paused = pilots.coordinator.expect(first, wire.RankPaused)
+    pilots.coordinator.send(first, wire.WriteCheckpoint("t1", "to see"))
+    done = pilots.coordinator.expect(first, wire.CheckpointWritten)
     assert (done.error, done.step, Path(done.path).exists()) == ("", paused.step, True)
     pilots.leave()
 
@@ -131,7 +113,7 @@ def test_a_killed_process_of_a_group_is_told_and_the_worker_lives(
     assert proxy is not None
     (mpiexec,) = [process for process in proc.marked(peer.mark, f"{MARK}=t1/1") if leads(process)]
     {"rank": rank, "proxy": proxy, "mpiexec": mpiexec}[victim].kill()
-    pilots.coordinator.expect(peer, GroupDown)
+    pilots.coordinator.expect(peer, wire.GroupBroken)
     until(lambda: not any(map(alive, (rank, proxy, mpiexec))), "the end of the generation", limit_s=10)
     up = pilots.form(2, [peer])
     assert up.resumed is None
@@ -145,10 +127,10 @@ def test_a_generation_is_killed_and_no_other(stage: tuple[Coordinator, Agents], 
     pilots.form(1, [peer])
     (first,) = pilots.ranks(peer, 1)
     segments = pilots.half_form(2, peer)
-    pilots.coordinator.send(peer, KillGroup("t1", 2, "superseded"))
+    pilots.coordinator.send(peer, wire.DissolveGroup("t1", 2, "superseded"))
     until(lambda: proc.marked(peer.mark, f"{MARK}=t1/2") == [], "the end of generation 2")
     until(lambda: not any(segment.exists() for segment in segments), "the end of its segments")
-    pilots.coordinator.expect(peer, Report)
+    pilots.coordinator.expect(peer, wire.Progress)
     assert alive(first)
     pilots.leave()
 
@@ -175,14 +157,14 @@ def test_a_stopped_process_is_killed_after_silent_s(
     pilots.form(1, [peer])
     if victim == "rank":
         pilots.ranks(peer, 1)[0].suspend()
-        assert "stopped (SIGSTOP)" in pilots.coordinator.expect(peer, GroupDown).reason
+        assert "stopped (SIGSTOP)" in pilots.coordinator.expect(peer, wire.GroupBroken).reason
         pilots.form(2, [peer])
     else:
         (worker,) = [
             p for p in peer.processes() if "pilot.agent.fork_server" in p.cmdline() and p.ppid() != peer.hello.pid
         ]
         worker.suspend()
-        down = pilots.coordinator.expect(peer, WorkerDown)
+        down = pilots.coordinator.expect(peer, wire.WorkerExited)
         assert down.cause == "died"
         assert "stopped (SIGSTOP)" in down.detail
     pilots.leave()
@@ -205,13 +187,13 @@ def test_orphans_pause_write_their_state_and_leave(stage: tuple[Coordinator, Age
 def test_a_finished_trainer_does_what_its_script_does_last(stage: tuple[Coordinator, Agents], tmp_path: Path) -> None:
     pilots = Pilots(stage, tmp_path, 2, epochs=30)
     pilots.form(1, pilots.peers)
-    pilots.coordinator.expect(pilots.peers[0], WorkerFinished)
+    pilots.coordinator.expect(pilots.peers[0], wire.TrainerFinished)
     for peer in pilots.peers:
-        pilots.coordinator.send(peer, StopProcess("t1", "finished"))
+        pilots.coordinator.send(peer, wire.StopWorker("t1", "finished"))
     for peer in pilots.peers:
-        down = pilots.coordinator.expect(peer, WorkerDown)
+        down = pilots.coordinator.expect(peer, wire.WorkerExited)
         assert (down.cause, down.detail) == ("stopped", "finished")
-        assert not [m for m in peer.inbox if isinstance(m, GroupDown)]
+        assert not [m for m in peer.inbox if isinstance(m, wire.GroupBroken)]
     assert (tmp_path / "out.pt").stat().st_size > 0, "what rank 0 saves after its loop"
     until(lambda: all(proc.marked(p.mark, f"{MARK}=t1/1") == [] for p in pilots.peers), "the end of the group")
     pilots.leave()

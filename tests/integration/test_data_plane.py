@@ -40,7 +40,7 @@ def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
         torch.testing.assert_close(tensor, other["model"][name], rtol=1e-12, atol=1e-15)
 
 
-def assert_exactly_once(reports: Sequence[wire.Report], epochs: int) -> Ledger:
+def assert_exactly_once(reports: Sequence[wire.Progress], epochs: int) -> Ledger:
     ledger = Ledger()
     for report in reports:
         ledger.add(LedgerRange(*row) for row in report.ledger)
@@ -53,7 +53,7 @@ def steps_of(cluster: Plane, *, before: int) -> list[int]:
     return [report.step for report in cluster.reports() if report.generation < before]
 
 
-def finish(cluster: Plane, gate: Path) -> wire.WorkerFinished:
+def finish(cluster: Plane, gate: Path) -> wire.TrainerFinished:
     gate.touch()
     finished = cluster.wait_finished()
     cluster.stop()
@@ -189,7 +189,7 @@ def test_when_all_are_killed_the_newest_checkpoint_that_verifies_is_taken(tmp_pa
     with plane(tmp_path, SCRIPT, *arguments, *pace, interval_s=0.3) as cluster:
         a, b = cluster.start(2)
         cluster.form([a, b])
-        cluster.wait(lambda: len(a.heard(wire.CheckpointDone)) >= 3, "three checkpoints")
+        cluster.wait(lambda: len(a.heard(wire.CheckpointWritten)) >= 3, "three checkpoints")
         cluster.kill(a)
         cluster.kill(b)
         newest, older, *_ = store.listing(tmp_path / "checkpoints")
@@ -211,15 +211,15 @@ def test_the_ranks_write_a_checkpoint_together_as_often_as_the_leader_is_told(tm
     with plane(tmp_path, SCRIPT, *pace) as cluster:
         a, b = cluster.start(2)
         cluster.form([a, b])
-        a.tell(wire.SetInterval("t1", 0.1))
-        cluster.wait(lambda: len(a.heard(wire.CheckpointDone)) >= 2, "two checkpoints")
+        a.tell(wire.PaceCheckpoints("t1", 0.1))
+        cluster.wait(lambda: len(a.heard(wire.CheckpointWritten)) >= 2, "two checkpoints")
         cluster.pause()
-        done = [message for message in a.heard(wire.CheckpointDone) if not message.asked][-1]
+        done = [message for message in a.heard(wire.CheckpointWritten) if not message.asked][-1]
         assert done.error == ""
         assert store.verify(Path(done.path)) == []
         parts = [entry.part for entry in names.parts(tmp_path / "checkpoints") if entry.age.step == done.step]
         assert parts == [0, 1]
-        assert b.heard(wire.CheckpointDone) == []
+        assert b.heard(wire.CheckpointWritten) == []
         cluster.form([a, b])
         finish(cluster, gate)
 
@@ -232,9 +232,9 @@ def test_with_notice_nothing_is_lost_even_when_all_nodes_go(tmp_path: Path) -> N
         cluster.form([a, b])
         cluster.wait_step(3)
         step = cluster.pause()
-        b.tell(wire.WriteState("t1", "all nodes go"))
-        cluster.wait(lambda: bool(b.heard(wire.CheckpointDone)), "the checkpoint")
-        (done,) = b.heard(wire.CheckpointDone)
+        b.tell(wire.WriteCheckpoint("t1", "all nodes go"))
+        cluster.wait(lambda: bool(b.heard(wire.CheckpointWritten)), "the checkpoint")
+        (done,) = b.heard(wire.CheckpointWritten)
         assert (done.step, done.asked, done.error) == (step, True, "")
         cluster.kill(a)
         cluster.kill(b)
@@ -287,7 +287,7 @@ def test_when_the_leader_dies_at_the_end_another_one_finishes(tmp_path: Path) ->
         assert (second.step, second.samples) == (first.step, first.samples)
         cluster.stop()
     assert saved.exists()
-    assert_exactly_once(b.heard(wire.Report), 2)
+    assert_exactly_once(b.heard(wire.Progress), 2)
 
 
 def test_who_is_not_stopped_at_the_end_says_again_that_it_has_finished(tmp_path: Path) -> None:
@@ -296,7 +296,7 @@ def test_who_is_not_stopped_at_the_end_says_again_that_it_has_finished(tmp_path:
         (node,) = cluster.start()
         cluster.form([node])
         first = cluster.wait_finished()
-        before = len(node.heard(wire.Report))
-        cluster.wait(lambda: node.heard(wire.WorkerFinished)[1:] == [first], "its word, once more")
+        before = len(node.heard(wire.Progress))
+        cluster.wait(lambda: node.heard(wire.TrainerFinished)[1:] == [first], "its word, once more")
         cluster.stop()
-    assert_exactly_once(node.heard(wire.Report)[before:], 1)
+    assert_exactly_once(node.heard(wire.Progress)[before:], 1)

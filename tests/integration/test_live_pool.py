@@ -40,13 +40,13 @@ def test_a_trainer_runs_from_submission_to_its_end_and_the_journal_replays(live:
     peers = joined(live, 2)
     trainer = trains(live, peers)
     row = (1, 0, 0, 10, 0, 320)
-    peers[0].say(wire.Report(trainer, 1, 10, 0, 320, 100.0, ledger=[row], metrics={"loss": 0.5}))
+    peers[0].say(wire.Progress(trainer, 1, 10, 0, 320, 100.0, ledger=[row], metrics={"loss": 0.5}))
     seen = until(lambda: (t := live.trainer(trainer))["step"] == 10 and t)
     assert (seen["samples"], seen["metrics"], seen["samples_per_s"]) == (320, {"loss": 0.5}, 100.0)
-    peers[0].say(wire.WorkerFinished(trainer, 1, 12, 384, {"accuracy": 0.9}))
+    peers[0].say(wire.TrainerFinished(trainer, 1, 12, 384, {"accuracy": 0.9}))
     for peer in peers:
-        assert peer.hears(wire.StopProcess).trainer == trainer
-        peer.say(wire.WorkerDown(trainer, "stopped"))
+        assert peer.hears(wire.StopWorker).trainer == trainer
+        peer.say(wire.WorkerExited(trainer, "stopped"))
     assert live.ask("wait", trainers=[trainer]) == {trainer: "finished"}
     assert live.trainer(trainer)["metrics"] == {"loss": 0.5, "accuracy": 0.9}
     leave(live, peers)
@@ -57,7 +57,7 @@ def test_a_trainer_runs_from_submission_to_its_end_and_the_journal_replays(live:
 def leave(live: Pool, peers: list[Peer]) -> None:
     live.ask("down")
     for peer in peers:
-        peer.hears(wire.Leave)
+        peer.hears(wire.ReleaseNode)
         peer.die()
     assert live.ended() == 0
     assert not live.file.exists()
@@ -72,7 +72,7 @@ def test_twenty_pilots_that_die_at_once_make_one_regroup(live: Pool) -> None:
         if peer not in survivors:
             peer.die()
     for peer in survivors:
-        assert peer.hears(wire.KillGroup).generation == 1
+        assert peer.hears(wire.DissolveGroup).generation == 1
     assert form(survivors, trainer, step=5) == 2
     until(lambda: live.trainer(trainer)["phase"] == "running")
     contents = read(live.run_dir / "journal.jsonl")
@@ -84,10 +84,10 @@ def test_twenty_pilots_that_die_at_once_make_one_regroup(live: Pool) -> None:
 def test_a_killed_peer_is_lost_at_once_and_its_broken_group_says_nothing_more(live: Pool) -> None:
     peers = joined(live, 3)
     trainer = trains(live, peers)
-    peers[1].say(wire.GroupDown(trainer, 1, "a rank process died"))
+    peers[1].say(wire.GroupBroken(trainer, 1, "a rank process died"))
     peers[2].die()
     for peer in peers[:2]:
-        assert peer.hears(wire.KillGroup).reason == "a member was lost"
+        assert peer.hears(wire.DissolveGroup).reason == "a member was lost"
     form(peers[:2], trainer, step=3)
     counts = until(lambda: (t := live.trainer(trainer))["phase"] == "running" and t)
     assert (counts["losses"], counts["lost_steps"]) == (1, 0)
@@ -102,10 +102,10 @@ def test_a_pilot_with_notice_leaves_and_counts_as_preempted(live: Pool) -> None:
     peers[0].say(wire.ProxyCommands(trainer, 2, ["proxy 0"]))
     assert peers[0].hears(wire.JoinGroup).previous == 1
     assert peers[1].hears(wire.PartFromGroup).generation == 2
-    peers[0].say(wire.GroupUp(trainer, 2, 7))
-    peers[1].hears(wire.StopProcess)
-    peers[1].say(wire.WorkerDown(trainer, "stopped"))
-    peers[1].hears(wire.Leave)
+    peers[0].say(wire.GroupFormed(trainer, 2, 7))
+    peers[1].hears(wire.StopWorker)
+    peers[1].say(wire.WorkerExited(trainer, "stopped"))
+    peers[1].hears(wire.ReleaseNode)
     peers[1].die()
     until(lambda: len(live.ask("status")["pool"]) == 1)
     seen = live.trainer(trainer)
@@ -117,16 +117,16 @@ def test_a_drain_pauses_and_writes_before_the_nodes_go(live: Pool) -> None:
     trainer = trains(live, peers)
     live.ask("down")
     for peer in peers:
-        assert peer.hears(wire.PauseMembers).generation == 1
-        peer.say(wire.Paused(trainer, 1, 9))
+        assert peer.hears(wire.PauseGroup).generation == 1
+        peer.say(wire.RankPaused(trainer, 1, 9))
     for peer in peers:
-        peer.hears(wire.KillGroup)
-    peers[0].hears(wire.WriteState)
-    peers[0].say(wire.CheckpointDone(trainer, 1, 9, asked=True, path="g1-s9.h5"))
+        peer.hears(wire.DissolveGroup)
+    peers[0].hears(wire.WriteCheckpoint)
+    peers[0].say(wire.CheckpointWritten(trainer, 1, 9, asked=True, path="g1-s9.h5"))
     for peer in peers:
-        peer.hears(wire.StopProcess)
-        peer.say(wire.WorkerDown(trainer, "stopped"))
-        peer.hears(wire.Leave)
+        peer.hears(wire.StopWorker)
+        peer.say(wire.WorkerExited(trainer, "stopped"))
+        peer.hears(wire.ReleaseNode)
         peer.die()
     assert live.ended() == 0
     assert sorted(p.name for p in live.run_dir.iterdir()) == [
@@ -145,17 +145,17 @@ def test_a_group_that_does_not_form_in_time_is_broken_and_formed_again(tmp_path:
         trainer = live.submit(name="a")
         warm(peer, trainer)
         assert peer.hears(wire.LeadGroup).generation == 1
-        assert "not formed within 1 s" in peer.hears(wire.KillGroup).reason
+        assert "not formed within 1 s" in peer.hears(wire.DissolveGroup).reason
         assert peer.hears(wire.LeadGroup).generation == 2
 
 
 def test_a_silent_node_is_lost_after_the_sites_time(tmp_path: Path) -> None:
     with pool(tmp_path, silent_s=1) as live:
         peer = joined(live, 1)[0]
-        assert "silent" in peer.hears(wire.Leave).reason
+        assert "silent" in peer.hears(wire.ReleaseNode).reason
         until(lambda: live.ask("status")["pool"] == [])
         peer.say(peer.hello)
-        assert "counts as lost" in peer.hears(wire.Leave).reason
+        assert "counts as lost" in peer.hears(wire.ReleaseNode).reason
 
 
 def test_a_trainer_whose_nodes_are_all_silent_is_not_started_again_before_they_have_stopped(tmp_path: Path) -> None:

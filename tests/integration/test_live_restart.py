@@ -65,15 +65,15 @@ def test_training_goes_on_no_trainer_restarts_and_the_clock_rises(live: Pool) ->
     restarted(live)
     assert load(live.file) == where
     peers = [back(live, peer, trainer, 1, 50) for peer in peers]
-    peers[0].say(wire.Report(trainer, 1, 60, 0, 600))
+    peers[0].say(wire.Progress(trainer, 1, 60, 0, 600))
     seen = until(lambda: (t := live.trainer(trainer))["step"] == 60 and t)
     assert (seen["phase"], seen["generation"], seen["losses"]) == ("running", 1, 0)
     after = live.ask("status")
     assert after["now_s"] > before["now_s"]
     assert any("started again" in text for text in after["remarks"])
-    peers[0].say(wire.WorkerFinished(trainer, 1, 61, 610))
+    peers[0].say(wire.TrainerFinished(trainer, 1, 61, 610))
     for peer in peers:
-        assert peer.hears(wire.StopProcess).reason == "finished"
+        assert peer.hears(wire.StopWorker).reason == "finished"
     replays(live)
 
 
@@ -84,7 +84,7 @@ def test_a_group_that_was_forming_is_formed_again(live: Pool) -> None:
     assert peers[0].hears(wire.LeadGroup).generation == 1
     restarted(live)
     peer = back(live, peers[0], trainer, 0, 0)
-    assert peer.hears(wire.KillGroup).generation == 1
+    assert peer.hears(wire.DissolveGroup).generation == 1
     assert form([peer], trainer, resumed=0) == 2
     until(lambda: live.trainer(trainer)["phase"] == "running")
 
@@ -92,7 +92,7 @@ def test_a_group_that_was_forming_is_formed_again(live: Pool) -> None:
 def test_orders_that_were_not_answered_are_given_again(live: Pool) -> None:
     peers = joined(live, 1)
     trainer = live.submit(name="a", max_nodes=1)
-    assert peers[0].hears(wire.LaunchWorker).trainer == trainer
+    assert peers[0].hears(wire.StartWorker).trainer == trainer
     restarted(live)
     host, _, pilot = peers[0].node.partition(".")
     peers[0].die()
@@ -104,7 +104,7 @@ def test_orders_that_were_not_answered_are_given_again(live: Pool) -> None:
 def test_a_worker_that_became_warm_meanwhile_is_known_to_be(live: Pool) -> None:
     peers = joined(live, 1)
     trainer = live.submit(name="a", max_nodes=1)
-    peers[0].hears(wire.LaunchWorker)
+    peers[0].hears(wire.StartWorker)
     restarted(live)
     peer = back(live, peers[0], trainer, 0, 0)
     assert peer.hears(wire.LeadGroup).generation == 1
@@ -115,7 +115,7 @@ def test_a_group_that_broke_meanwhile_is_regrouped(live: Pool) -> None:
     restarted(live)
     peers = [back(live, peer, trainer, 0, 50) for peer in peers]
     for peer in peers:
-        assert peer.hears(wire.KillGroup).generation == 1
+        assert peer.hears(wire.DissolveGroup).generation == 1
     assert form(peers, trainer, step=50) == 2
 
 
@@ -131,13 +131,13 @@ def test_a_pilot_that_died_meanwhile_is_lost_and_its_survivor_goes_on(tmp_path: 
             return peer.has_news(0.1)
 
         until(regroups)
-        assert peer.hears(wire.KillGroup).reason == "a member was lost"
+        assert peer.hears(wire.DissolveGroup).reason == "a member was lost"
         assert form([peer], trainer, step=50) == 2
 
 
 def test_what_runs_on_a_pilot_and_nobody_needs_is_ended(live: Pool) -> None:
     peer = Peer(live.file, "p", "n", workers=[("forgotten", 3, 9, True)]).welcomed()
-    assert peer.hears(wire.StopProcess).trainer == "forgotten"
+    assert peer.hears(wire.StopWorker).trainer == "forgotten"
 
 
 def test_a_journal_that_is_cut_off_is_taken_up_with_a_warning(live: Pool) -> None:
@@ -148,7 +148,7 @@ def test_a_journal_that_is_cut_off_is_taken_up_with_a_warning(live: Pool) -> Non
     live.up()
     assert "left out a last line that was cut off" in live.log()
     peer = back(live, peers[0], trainer, 1, 5)
-    peer.say(wire.Report(trainer, 1, 6, 0, 60))
+    peer.say(wire.Progress(trainer, 1, 6, 0, 60))
     until(lambda: live.trainer(trainer)["step"] == 6)
     replays(live)
 
@@ -169,7 +169,7 @@ def test_a_damaged_journal_is_refused_with_its_line(live: Pool) -> None:
 def test_after_a_drain_the_same_directory_holds_a_new_pool(live: Pool) -> None:
     peer = joined(live, 1)[0]
     live.ask("down")
-    peer.hears(wire.Leave)
+    peer.hears(wire.ReleaseNode)
     peer.die()
     assert live.ended() == 0
     live.up()
@@ -183,7 +183,7 @@ def test_a_signal_drains_and_a_second_one_ends_at_once(live: Pool) -> None:
     peer = joined(live, 1)[0]
     assert live.process is not None
     live.process.send_signal(signal.SIGTERM)
-    peer.hears(wire.Leave)
+    peer.hears(wire.ReleaseNode)
     live.process.send_signal(signal.SIGINT)
     assert live.ended() == 0
     assert "second signal" in live.log()
@@ -202,7 +202,7 @@ def test_a_disk_that_is_full_ends_it_in_one_line_and_nothing_wrong_is_kept(live:
     assert live.process.stderr.read().count("\n") == 1
     live.up()
     assert [t["trainer"] for t in live.ask("list")] == [trainer]
-    back(live, peers[0], trainer, 1, 5).say(wire.Report(trainer, 1, 6, 0, 60))
+    back(live, peers[0], trainer, 1, 5).say(wire.Progress(trainer, 1, 6, 0, 60))
     until(lambda: live.trainer(trainer)["step"] == 6)
     assert live.submit(name="b") == "b"
     replays(live)

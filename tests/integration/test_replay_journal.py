@@ -17,7 +17,7 @@ from pilot.io.journal import FORMAT, Decision, Header, header_line
 from pilot.planners import dp
 from pilot.sim.driver import SimConfig, Simulation
 from pilot.traces.synthesis import PUBLISHED, draw
-from pilot.traces.workload import Submission
+from pilot.traces.workload import WorkloadRow
 
 
 class Journaled(Coordinator):
@@ -40,7 +40,7 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
     changes = draw(PUBLISHED["summit"].on(64), 7200.0, seed=2)
     curve = Curve.of([(1, 10.0), (8, 70.0)])
     submissions = [
-        Submission(TrainerSpec(TrainerId(f"t{k}"), max_nodes=8, curve=curve, fixed_curve=True), 60.0 * k, 2e4, 0)
+        WorkloadRow(TrainerSpec(TrainerId(f"t{k}"), max_nodes=8, curve=curve, fixed_curve=True), 60.0 * k, 2e4, 0)
         for k in range(20)
     ]
     core = Journaled()

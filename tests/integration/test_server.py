@@ -103,7 +103,7 @@ def test_what_a_stranger_says_is_dropped_and_logged_once(live: Pool) -> None:
     peer = Peer(live.file, "p", token="wrong")
     peer.hears(wire.Refused)
     for _ in range(3):
-        peer.say(wire.Report("t", 1, 1, 0, 1))
+        peer.say(wire.Progress("t", 1, 1, 0, 1))
     until(lambda: "dropped a Report" in live.log())
     joins(live, "after-stranger")
     assert live.log().count("dropped a Report") == 1

@@ -11,11 +11,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from pilot.agent import workdir as homes
+from pilot.agent import workdir as workdirs
 from pilot.agent.vocabulary import Said, WorkerEnded
 from pilot.agent.workers import Workers
-from pilot.io import proc
-from pilot.io.wire import LaunchWorker, StopProcess
+from pilot.io import proc, wire
 
 LIMIT_S = 60.0
 RANK = "import os, signal, time\nrank, size = (int(os.environ['PILOT_LOCAL_' + w]) for w in ('RANK', 'SIZE'))\n"
@@ -27,7 +26,7 @@ class Bench:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.home = homes.create(Path("/tmp"))
+        self.home = workdirs.create(Path("/tmp"))
         self.emitted: list[Said | WorkerEnded] = []
         self.workers = Workers(self.home, self.emitted.append, "n")
 
@@ -37,7 +36,7 @@ class Bench:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         directory = str(self.folder / "t")
         here = str(self.folder)
-        order = LaunchWorker("t", "train.py", digest, [], here, sys.executable, {}, directory, 60.0, 2, ranks)
+        order = wire.StartWorker("t", "train.py", digest, [], here, sys.executable, {}, directory, 60.0, 2, ranks)
         self.workers.launch(order)
 
     def log(self, rank: int) -> str:
@@ -68,7 +67,7 @@ async def bench(folder: Path) -> AsyncIterator[Bench]:
     finally:
         made.workers.close()
         os.close(made.home.lock)
-        assert homes.erase(made.home.path) == []
+        assert workdirs.erase(made.home.path) == []
         assert proc.marked(made.home.mark) == []
 
 
@@ -89,7 +88,7 @@ def test_those_that_were_told_to_stop_end_by_themselves(tmp_path: Path) -> None:
         async with bench(tmp_path) as it:
             it.launch(f"print('here', flush=True)\n{CONTROL}if rank == 2: time.sleep(0.5)\nprint('done', flush=True)\n")
             await it.until(lambda: all("here" in it.log(rank) for rank in range(3)), "all have begun")
-            it.workers.tell("t", StopProcess("t", "finished"))
+            it.workers.tell("t", wire.StopWorker("t", "finished"))
             assert (await it.end()).status == 0
             assert all("done" in it.log(rank) for rank in range(3))
 

@@ -42,8 +42,8 @@ from pilot.core.events import (
     WorkerReady,
 )
 from pilot.core.ids import Generation, NodeId, TrainerId
-from pilot.core.invariants import violations
 from pilot.core.problem import Plan, PlanStatus, Problem
+from tests.invariants import violations
 
 Asynchronous = Solve | StartWorker | StopWorker | FormGroup | PauseGroup | LookAtGroup | WriteCheckpoint
 

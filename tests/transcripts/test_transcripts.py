@@ -50,9 +50,9 @@ from pilot.core.events import (
     WorkerReady,
 )
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
-from pilot.core.invariants import violations
 from pilot.core.problem import Plan, PlanStatus
 from pilot.core.spec import TrainerSpec
+from tests.invariants import violations
 
 FILES = sorted(Path(__file__).parent.glob("*.txt"))
 

@@ -25,7 +25,7 @@ Plain = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class DemoReport:
     """``faults`` is empty where everything holds that the demo promises."""
 
     run: Run
@@ -55,7 +55,7 @@ class Report:
         }
 
 
-def judge(run: Run) -> Report:
+def judge(run: Run) -> DemoReport:
     """Check the ledger, the lost steps, the replay and what was left behind."""
     contents = read(run.root / "journal.jsonl")
     monitor = Monitor.of(contents.decisions)
@@ -66,7 +66,7 @@ def judge(run: Run) -> Report:
     faults += [f"the journal does not replay: {difference}"] if difference else []
     faults += [f"left behind: {name}" for name in run.leftovers]
     course = timeline(contents.decisions, fresh_core(contents))
-    return Report(run, proofs, difference, faults, monitor.solves, course)
+    return DemoReport(run, proofs, difference, faults, monitor.solves, course)
 
 
 def _proof(monitor: Monitor, name: str, epochs: int) -> Verdict:
@@ -76,7 +76,7 @@ def _proof(monitor: Monitor, name: str, epochs: int) -> Verdict:
     return record.ledger.exactly_once(dict.fromkeys(range(epochs), size))
 
 
-def write(report: Report) -> Path:
+def write(report: DemoReport) -> Path:
     """``report.json`` and the picture; where the picture is."""
     picture = report.run.folder / "nodes.png"
     draw(report.timeline, picture)
@@ -84,7 +84,7 @@ def write(report: Report) -> Path:
     return picture
 
 
-def show(console: Console, report: Report, picture: Path) -> None:
+def show(console: Console, report: DemoReport, picture: Path) -> None:
     """The tables at the end."""
     status = report.run.status
     for line in report.run.befell:

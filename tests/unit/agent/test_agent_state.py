@@ -14,8 +14,7 @@ from pilot.agent.vocabulary import (
     GroupProcessEnded,
     KillGeneration,
     KillWorker,
-    Launch,
-    Note,
+    LogLine,
     Noticed,
     Ordered,
     ProxiesNamed,
@@ -24,6 +23,7 @@ from pilot.agent.vocabulary import (
     RunProxy,
     Said,
     Send,
+    SpawnWorker,
     Stopped,
     Tell,
     Ticked,
@@ -31,36 +31,10 @@ from pilot.agent.vocabulary import (
     Watched,
     WorkerEnded,
 )
-from pilot.io.wire import (
-    CheckpointDone,
-    GroupDown,
-    Heard,
-    JoinGroup,
-    KillGroup,
-    LaunchWorker,
-    LeadGroup,
-    Leave,
-    Leaving,
-    Look,
-    Looked,
-    Paused,
-    PauseMembers,
-    ProxyCommands,
-    Refused,
-    Remark,
-    Report,
-    SetInterval,
-    StopProcess,
-    ToAgent,
-    Waiting,
-    Welcome,
-    WorkerDown,
-    WorkerUp,
-    WriteState,
-)
+from pilot.io import wire
 
-WELCOME = Welcome("n1", "lab", heartbeat_s=1, silent_s=5, orphan_s=100, grace_s=30)
-ORDER = LaunchWorker("t1", "train.py", "", [], "/", "python", {}, "/run/t1", 60, 2)
+WELCOME = wire.Welcome("n1", "lab", heartbeat_s=1, silent_s=5, orphan_s=100, grace_s=30)
+ORDER = wire.StartWorker("t1", "train.py", "", [], "/", "python", {}, "/run/t1", 60, 2)
 
 
 class Machine:
@@ -71,14 +45,14 @@ class Machine:
         self.now_s = 1000.0
 
     def take(self, event: Event) -> list[Effect]:
-        return [e for e in self.state.handle(self.now_s, event) if not isinstance(e, Note)]
+        return [e for e in self.state.handle(self.now_s, event) if not isinstance(e, LogLine)]
 
     def welcome(self) -> list[Effect]:
         """Its Hello, and the answer to it."""
         self.state.departure.greeted(self.now_s)
         return self.order(WELCOME)
 
-    def order(self, message: ToAgent) -> list[Effect]:
+    def order(self, message: wire.ToAgent) -> list[Effect]:
         return self.take(Ordered(message))
 
     def after(self, seconds: float) -> list[Effect]:
@@ -96,21 +70,21 @@ def joined() -> Machine:
 @pytest.fixture
 def up(joined: Machine) -> Machine:
     """A warm worker of t1."""
-    assert joined.order(ORDER) == [Launch(ORDER)]
-    word = WorkerUp("t1", 2.0)
+    assert joined.order(ORDER) == [SpawnWorker(ORDER)]
+    word = wire.WorkerReady("t1", 2.0)
     assert joined.take(Said("t1", word)) == [Send(word)]
     return joined
 
 
-def join(generation: int, previous: int = 0) -> JoinGroup:
-    return JoinGroup("t1", generation, 0, 1, previous, generation, "proxy")
+def join(generation: int, previous: int = 0) -> wire.JoinGroup:
+    return wire.JoinGroup("t1", generation, 0, 1, previous, generation, "proxy")
 
 
 @pytest.fixture
 def training(up: Machine) -> Machine:
     """t1 leads and trains in generation 1."""
-    assert up.order(LeadGroup("t1", 1, 1)) == [RunMpiexec(LeadGroup("t1", 1, 1))]
-    assert up.take(ProxiesNamed("t1", 1, ("proxy",))) == [Send(ProxyCommands("t1", 1, ["proxy"]))]
+    assert up.order(wire.LeadGroup("t1", 1, 1)) == [RunMpiexec(wire.LeadGroup("t1", 1, 1))]
+    assert up.take(ProxiesNamed("t1", 1, ("proxy",))) == [Send(wire.ProxyCommands("t1", 1, ["proxy"]))]
     assert up.order(join(1)) == [Tell("t1", join(1)), RunProxy(join(1))]
     return up
 
@@ -121,41 +95,41 @@ def training(up: Machine) -> Machine:
 def test_a_second_order_for_a_worker_that_runs_starts_no_other(joined: Machine) -> None:
     joined.order(ORDER)
     assert joined.order(ORDER) == []
-    joined.take(Said("t1", WorkerUp("t1", 2.0)))
-    assert joined.order(ORDER) == [Send(WorkerUp("t1", 0.0))]
+    joined.take(Said("t1", wire.WorkerReady("t1", 2.0)))
+    assert joined.order(ORDER) == [Send(wire.WorkerReady("t1", 0.0))]
 
 
 def test_a_worker_that_is_told_to_stop_has_time_to_end_by_itself(up: Machine) -> None:
-    stop = StopProcess("t1", "finished")
+    stop = wire.StopWorker("t1", "finished")
     assert up.order(stop) == [Tell("t1", stop)]
     assert up.after(STOP_LIMIT_S - 1) == []
-    assert up.take(WorkerEnded("t1", 0, "")) == [Send(WorkerDown("t1", "stopped", "finished"))]
+    assert up.take(WorkerEnded("t1", 0, "")) == [Send(wire.WorkerExited("t1", "stopped", "finished"))]
     assert up.after(STOP_LIMIT_S) == []
 
 
 def test_a_worker_that_does_not_stop_is_killed_once(up: Machine) -> None:
-    up.order(StopProcess("t1", "cancelled"))
+    up.order(wire.StopWorker("t1", "cancelled"))
     assert up.after(STOP_LIMIT_S) == [KillWorker("t1")]
     assert up.after(1) == []
-    assert up.take(WorkerEnded("t1", -9, "")) == [Send(WorkerDown("t1", "stopped", "cancelled"))]
+    assert up.take(WorkerEnded("t1", -9, "")) == [Send(wire.WorkerExited("t1", "stopped", "cancelled"))]
 
 
 def test_a_worker_that_still_imports_is_killed_at_once(joined: Machine) -> None:
     joined.order(ORDER)
-    assert joined.order(StopProcess("t1", "cancelled")) == [KillWorker("t1")]
+    assert joined.order(wire.StopWorker("t1", "cancelled")) == [KillWorker("t1")]
 
 
 def test_a_worker_that_dies_takes_its_generations_with_it_silently(training: Machine) -> None:
     assert training.take(WorkerEnded("t1", -11, "", "/log")) == [
         KillGeneration("t1", 1),
-        Send(WorkerDown("t1", "died", "killed by SIGSEGV", "/log")),
+        Send(wire.WorkerExited("t1", "died", "killed by SIGSEGV", "/log")),
     ]
     assert training.take(GroupProcessEnded("t1", 1, Role.PROXY, 7, "")) == []
 
 
 def test_rank_processes_of_a_worker_that_ended_well_may_take_leave_of_each_other(training: Machine) -> None:
-    training.order(StopProcess("t1", "finished"))
-    assert training.take(WorkerEnded("t1", 0, "")) == [Send(WorkerDown("t1", "stopped", "finished"))]
+    training.order(wire.StopWorker("t1", "finished"))
+    assert training.take(WorkerEnded("t1", 0, "")) == [Send(wire.WorkerExited("t1", "stopped", "finished"))]
     assert training.after(1) == []
     assert training.take(GroupProcessEnded("t1", 1, Role.PROXY, 0, "")) == []
     assert training.after(FINALIZE_LIMIT_S) == [KillGeneration("t1", 1)], "its mpiexec hangs"
@@ -163,18 +137,20 @@ def test_rank_processes_of_a_worker_that_ended_well_may_take_leave_of_each_other
 
 
 def test_a_worker_of_one_trainer_cannot_speak_for_another(up: Machine) -> None:
-    assert up.take(Said("t1", WorkerUp("t2", 1.0))) == []
-    assert up.take(Said("t1", Leaving("mischief", 0.0))) == []
-    assert up.take(Said("t1", Remark("t1", "slow"))) == [Send(Remark("t1", "slow"))]
+    assert up.take(Said("t1", wire.WorkerReady("t2", 1.0))) == []
+    assert up.take(Said("t1", wire.Leaving("mischief", 0.0))) == []
+    assert up.take(Said("t1", wire.Remark("t1", "slow"))) == [Send(wire.Remark("t1", "slow"))]
 
 
 def test_orders_about_what_is_not_there_are_answered(joined: Machine) -> None:
     nobody = "no worker of t1 runs on this node"
-    assert joined.order(StopProcess("t1", "x")) == [Send(WorkerDown("t1", "stopped", "it was not running"))]
-    assert joined.order(SetInterval("t1", 7.5)) == []
-    assert joined.order(WriteState("t1", "x")) == [Send(CheckpointDone("t1", 0, 0, asked=True, error=nobody))]
-    assert joined.order(join(1)) == [KillGeneration("t1", 1), Send(GroupDown("t1", 1, nobody))]
-    assert joined.order(PauseMembers("t1", 2)) == [KillGeneration("t1", 2), Send(GroupDown("t1", 2, nobody))]
+    assert joined.order(wire.StopWorker("t1", "x")) == [Send(wire.WorkerExited("t1", "stopped", "it was not running"))]
+    assert joined.order(wire.PaceCheckpoints("t1", 7.5)) == []
+    assert joined.order(wire.WriteCheckpoint("t1", "x")) == [
+        Send(wire.CheckpointWritten("t1", 0, 0, asked=True, error=nobody))
+    ]
+    assert joined.order(join(1)) == [KillGeneration("t1", 1), Send(wire.GroupBroken("t1", 1, nobody))]
+    assert joined.order(wire.PauseGroup("t1", 2)) == [KillGeneration("t1", 2), Send(wire.GroupBroken("t1", 2, nobody))]
 
 
 # --- groups ---------------------------------------------------------------------------------------------------------
@@ -184,13 +160,13 @@ def test_a_group_that_breaks_is_killed_and_told_once(training: Machine) -> None:
     reason = "mpiexec ended with status 9: bad termination"
     assert training.take(GroupProcessEnded("t1", 1, Role.MPIEXEC, 9, "\nbad termination\n")) == [
         KillGeneration("t1", 1),
-        Tell("t1", KillGroup("t1", 1, reason)),
-        Send(GroupDown("t1", 1, reason)),
+        Tell("t1", wire.DissolveGroup("t1", 1, reason)),
+        Send(wire.GroupBroken("t1", 1, reason)),
     ]
     assert training.take(GroupProcessEnded("t1", 1, Role.PROXY, 7, "")) == []
-    assert training.take(Said("t1", GroupDown("t1", 1, "my rank is gone"))) == []
+    assert training.take(Said("t1", wire.GroupBroken("t1", 1, "my rank is gone"))) == []
     assert training.order(join(1)) == [], "what is over stays over"
-    assert training.order(LeadGroup("t1", 1, 1)) == []
+    assert training.order(wire.LeadGroup("t1", 1, 1)) == []
 
 
 def test_the_end_of_a_generation_after_a_switch_is_no_news(training: Machine) -> None:
@@ -198,32 +174,32 @@ def test_the_end_of_a_generation_after_a_switch_is_no_news(training: Machine) ->
     assert training.state.inventory() == [("t1", 1, 0, True)]
     assert training.take(GroupProcessEnded("t1", 1, Role.PROXY, 0, "")) == []
     assert training.take(GroupProcessEnded("t1", 1, Role.MPIEXEC, 0, "")) == []
-    training.take(Said("t1", Report("t1", 2, 40, 0, 100)))
+    training.take(Said("t1", wire.Progress("t1", 2, 40, 0, 100)))
     assert training.state.inventory() == [("t1", 2, 40, True)]
 
 
 def test_a_younger_generation_can_break_without_the_one_that_trains(training: Machine) -> None:
     training.order(join(2, previous=1))
-    kill = KillGroup("t1", 2, "superseded")
+    kill = wire.DissolveGroup("t1", 2, "superseded")
     assert training.order(kill) == [KillGeneration("t1", 2), Tell("t1", kill)]
     assert training.take(GroupProcessEnded("t1", 2, Role.PROXY, -9, "")) == []
     assert training.take(GroupProcessEnded("t1", 1, Role.PROXY, 7, ""))[-1] == Send(
-        GroupDown("t1", 1, "proxy ended with status 7")
+        wire.GroupBroken("t1", 1, "proxy ended with status 7")
     )
 
 
 def test_a_stopped_rank_process_breaks_its_group_and_a_stopped_worker_dies(training: Machine) -> None:
     reason = "a rank process was stopped (SIGSTOP) for 6 s"
-    assert training.take(Stopped("t1", 1, 6.0))[-1] == Send(GroupDown("t1", 1, reason))
+    assert training.take(Stopped("t1", 1, 6.0))[-1] == Send(wire.GroupBroken("t1", 1, reason))
     assert training.take(Stopped("t1", 0, 7.0)) == [KillWorker("t1")]
     (down,) = training.take(WorkerEnded("t1", -9, ""))
-    assert down == Send(WorkerDown("t1", "died", "stopped (SIGSTOP) for 7 s, then killed"))
+    assert down == Send(wire.WorkerExited("t1", "died", "stopped (SIGSTOP) for 7 s, then killed"))
 
 
 # --- leaving --------------------------------------------------------------------------------------------------------
 
 
-LOOK = Look("t1", 1)
+LOOK = wire.LookAtGroup("t1", 1)
 
 
 @pytest.fixture
@@ -234,54 +210,56 @@ def looked_at(training: Machine) -> Machine:
 
 
 def test_a_worker_without_progress_is_lost_and_one_with_progress_is_slow(looked_at: Machine) -> None:
-    assert looked_at.take(Watched("t1", True, "it computes")) == [Send(Looked("t1", 1, "slow", "it computes"))]
+    assert looked_at.take(Watched("t1", True, "it computes")) == [
+        Send(wire.RankLookedAt("t1", 1, "slow", "it computes"))
+    ]
     looked_at.order(LOOK)
     lost = looked_at.take(Watched("t1", False, "it is stopped"))
-    assert lost == [Send(Looked("t1", 1, "lost", "it is stopped")), KillWorker("t1")]
-    down = WorkerDown("t1", "died", "the others waited for it and it is stopped: killed")
+    assert lost == [Send(wire.RankLookedAt("t1", 1, "lost", "it is stopped")), KillWorker("t1")]
+    down = wire.WorkerExited("t1", "died", "the others waited for it and it is stopped: killed")
     assert looked_at.take(WorkerEnded("t1", -9, ""))[-1] == Send(down)
 
 
 @pytest.mark.parametrize(
     ("answer", "seen"),
     [
-        (Waiting("t1", 1, 9, 5.0, summing=True), "waits"),
-        (Waiting("t1", 1, 9, 0.5, summing=True), "here"),
-        (Waiting("t1", 1, 9, 5.0, summing=False), "here"),
-        (Waiting("t1", 2, 9, 5.0, summing=True), "here"),
-        (Waiting("t1", 0, 9, 0.0, summing=False), "here"),
+        (wire.RankStalled("t1", 1, 9, 5.0, summing=True), "waits"),
+        (wire.RankStalled("t1", 1, 9, 0.5, summing=True), "here"),
+        (wire.RankStalled("t1", 1, 9, 5.0, summing=False), "here"),
+        (wire.RankStalled("t1", 2, 9, 5.0, summing=True), "here"),
+        (wire.RankStalled("t1", 0, 9, 0.0, summing=False), "here"),
     ],
 )
-def test_a_worker_that_answers_is_not_lost(looked_at: Machine, answer: Waiting, seen: str) -> None:
+def test_a_worker_that_answers_is_not_lost(looked_at: Machine, answer: wire.RankStalled, seen: str) -> None:
     assert looked_at.take(Said("t1", answer)) == [Send(answer)]
     (told,) = looked_at.take(Watched("t1", False, "it makes no progress"))
     assert isinstance(told, Send)
-    assert isinstance(told.message, Looked)
+    assert isinstance(told.message, wire.RankLookedAt)
     assert told.message.seen == seen
 
 
 def test_what_it_said_before_the_look_does_not_count(training: Machine) -> None:
-    training.take(Said("t1", Waiting("t1", 1, 9, 5.0, summing=True)))
+    training.take(Said("t1", wire.RankStalled("t1", 1, 9, 5.0, summing=True)))
     training.order(LOOK)
     assert KillWorker("t1") in training.take(Watched("t1", False, "it makes no progress"))
 
 
 def test_a_look_at_no_worker_is_answered_and_one_at_a_worker_that_ended_is_over(training: Machine) -> None:
-    (told,) = training.order(Look("t9", 1))
-    assert told == Send(Looked("t9", 1, "unknown", "no worker of t9 runs on this node"))
+    (told,) = training.order(wire.LookAtGroup("t9", 1))
+    assert told == Send(wire.RankLookedAt("t9", 1, "unknown", "no worker of t9 runs on this node"))
     training.order(LOOK)
     training.take(WorkerEnded("t1", -9, ""))
     assert training.take(Watched("t1", False, "it makes no progress")) == []
 
 
 def test_orders_to_end(joined: Machine) -> None:
-    assert joined.order(Leave("released")) == [Exit(0, "released")]
-    assert joined.order(Refused("another version")) == [Exit(2, "refused by the coordinator: another version")]
+    assert joined.order(wire.ReleaseNode("released")) == [Exit(0, "released")]
+    assert joined.order(wire.Refused("another version")) == [Exit(2, "refused by the coordinator: another version")]
 
 
 def test_a_notice_is_told_once_and_the_grace_is_used(joined: Machine) -> None:
     notice = Noticed("signal SIGTERM")
-    assert joined.take(notice) == [Send(Leaving("signal SIGTERM", 30.0))]
+    assert joined.take(notice) == [Send(wire.Leaving("signal SIGTERM", 30.0))]
     assert joined.take(notice) == []
     assert joined.after(28.9) == []
     assert joined.after(0.2) == [Exit(0, "signal SIGTERM: the time given is over")]
@@ -300,15 +278,15 @@ def test_a_coordinator_that_comes_back_learns_of_the_notice(joined: Machine) -> 
     joined.take(CoordinatorLost())
     assert joined.take(Noticed("signal SIGTERM")) == []
     joined.now_s += 5
-    assert joined.welcome() == [Send(Leaving("signal SIGTERM", 25.0))]
+    assert joined.welcome() == [Send(wire.Leaving("signal SIGTERM", 25.0))]
 
 
 def test_the_wall_time_is_known_before_its_end() -> None:
     machine = Machine(AgentState(Departure(own_grace_s=20, walltime_end_s=1100.0)))
     machine.welcome()
     assert machine.after(74) == []
-    machine.order(Heard(machine.now_s))
-    assert machine.after(2) == [Send(Leaving("wall time", 20))]
+    machine.order(wire.Heard(machine.now_s))
+    assert machine.after(2) == [Send(wire.Leaving("wall time", 20))]
     assert machine.after(17) == []
     assert machine.after(2) == [Exit(0, "wall time: the time given is over")]
 
@@ -319,24 +297,24 @@ def test_the_wall_time_is_known_before_its_end() -> None:
 def test_an_orphan_pauses_writes_and_leaves(training: Machine) -> None:
     training.take(CoordinatorLost())
     assert training.after(89) == []
-    assert training.after(1) == [Tell("t1", PauseMembers("t1", 1))]
-    paused = Paused("t1", 1, 7)
-    write = Tell("t1", WriteState("t1", "no coordinator for 90 s"))
+    assert training.after(1) == [Tell("t1", wire.PauseGroup("t1", 1))]
+    paused = wire.RankPaused("t1", 1, 7)
+    write = Tell("t1", wire.WriteCheckpoint("t1", "no coordinator for 90 s"))
     assert training.take(Said("t1", paused)) == [Send(paused), write]
-    done = CheckpointDone("t1", 1, 7, asked=True, path="/x.h5")
+    done = wire.CheckpointWritten("t1", 1, 7, asked=True, path="/x.h5")
     assert training.take(Said("t1", done)) == [Send(done), Exit(0, "no coordinator for 90 s")]
 
 
 @pytest.mark.parametrize("closes", [True, False])
 def test_the_lease_runs_from_what_the_coordinator_is_known_to_have_heard(training: Machine, closes: bool) -> None:
     training.after(50)
-    training.order(Heard(training.now_s - 2))
-    training.order(Heard(training.now_s - 40))
+    training.order(wire.Heard(training.now_s - 2))
+    training.order(wire.Heard(training.now_s - 40))
     training.after(12)
     if closes:
         training.take(CoordinatorLost())
     assert training.after(75) == []
-    assert training.after(1) == [Tell("t1", PauseMembers("t1", 1))]
+    assert training.after(1) == [Tell("t1", wire.PauseGroup("t1", 1))]
 
 
 def test_what_still_trains_when_the_lease_ends_is_killed(training: Machine) -> None:
@@ -358,8 +336,8 @@ def test_a_group_that_does_not_pause_is_given_up_here_and_its_state_written(trai
     reason = "no coordinator for 90 s"
     assert training.after(1) == [
         KillGeneration("t1", 1),
-        Tell("t1", KillGroup("t1", 1, reason)),
-        Tell("t1", WriteState("t1", reason)),
+        Tell("t1", wire.DissolveGroup("t1", 1, reason)),
+        Tell("t1", wire.WriteCheckpoint("t1", reason)),
     ]
     assert training.after(50) == [Exit(0, f"{reason}; not all states were written in time")]
 
@@ -370,9 +348,9 @@ def test_an_orphan_without_a_state_leaves_at_once(up: Machine) -> None:
 
 
 def test_a_parked_worker_writes_at_once(training: Machine) -> None:
-    training.order(KillGroup("t1", 1, "a member is lost"))
+    training.order(wire.DissolveGroup("t1", 1, "a member is lost"))
     training.take(CoordinatorLost())
-    assert training.after(100) == [Tell("t1", WriteState("t1", "no coordinator for 100 s"))]
+    assert training.after(100) == [Tell("t1", wire.WriteCheckpoint("t1", "no coordinator for 100 s"))]
     assert training.take(WorkerEnded("t1", -9, ""))[-1] == Exit(0, "no coordinator for 100 s")
 
 
@@ -386,6 +364,6 @@ def test_a_coordinator_that_comes_back_in_time_changes_nothing(training: Machine
 def test_a_notice_without_coordinator_begins_the_farewell_early(training: Machine) -> None:
     training.take(CoordinatorLost())
     training.take(Noticed("signal SIGTERM"))
-    assert training.after(7) == [Tell("t1", PauseMembers("t1", 1))]
+    assert training.after(7) == [Tell("t1", wire.PauseGroup("t1", 1))]
     assert training.after(9)[0] == KillGeneration("t1", 1)
     assert training.after(12) == [Exit(0, "no coordinator for 7 s; not all states were written in time")]

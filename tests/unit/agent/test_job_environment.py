@@ -12,27 +12,29 @@ from pilot.io import addresses
 
 
 def test_slurm_pbs_and_lsf_name_their_jobs() -> None:
-    none = job_environment.job_facts({})
+    none = job_environment.job_environment({})
     slurm = {
         "SLURM_JOB_ID": "7",
         "SLURM_RESTART_COUNT": "2",
         "SLURMD_NODENAME": "n5",
         "SLURM_JOB_END_TIME": "1700000000",
     }
-    assert job_environment.job_facts(slurm) == job_environment.JobFacts("7", 2, "n5", 1700000000.0)
-    assert job_environment.job_facts({"PBS_JOBID": "12.server"}).job == "12.server"
-    assert job_environment.job_facts({"LSB_JOBID": "9"}) == job_environment.JobFacts("9", 0, none.host, None)
-    assert job_environment.job_facts({"LSB_JOBID": "9", "LSB_RESTART": "Y"}).restart == 1
+    assert job_environment.job_environment(slurm) == job_environment.JobEnvironment("7", 2, "n5", 1700000000.0)
+    assert job_environment.job_environment({"PBS_JOBID": "12.server"}).job == "12.server"
+    assert job_environment.job_environment({"LSB_JOBID": "9"}) == job_environment.JobEnvironment(
+        "9", 0, none.host, None
+    )
+    assert job_environment.job_environment({"LSB_JOBID": "9", "LSB_RESTART": "Y"}).restart == 1
     assert (none.job, none.restart, none.walltime_end_s) == ("", 0, None)
     assert none.host == socket.gethostname().split(".")[0]
 
 
 def test_the_nearest_word_on_the_wall_time_counts() -> None:
     environment = {"PILOT_WALLTIME_END": "20.5", "SLURM_JOB_END_TIME": "30"}
-    assert job_environment.job_facts(environment).walltime_end_s == 20.5
-    assert job_environment.job_facts(environment, walltime_end_s=10.0).walltime_end_s == 10.0
+    assert job_environment.job_environment(environment).walltime_end_s == 20.5
+    assert job_environment.job_environment(environment, walltime_end_s=10.0).walltime_end_s == 10.0
     with pytest.raises(UserError, match="PILOT_WALLTIME_END is 'noon'"):
-        job_environment.job_facts({"PILOT_WALLTIME_END": "noon"})
+        job_environment.job_environment({"PILOT_WALLTIME_END": "noon"})
 
 
 def test_the_interface_towards_the_coordinator() -> None:

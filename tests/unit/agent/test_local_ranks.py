@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-from pilot.agent.local_ranks import Unison
-from pilot.io.wire import (
-    JoinGroup,
-    Look,
-    Paused,
-    PauseMembers,
-    Remark,
-    Report,
-    StopProcess,
-    Waiting,
-    WorkerUp,
-    WriteState,
-)
+from pilot.agent.local_ranks import LocalRanks
+from pilot.io import wire
 
 
-def waiting(seconds: float, *, summing: bool = True) -> Waiting:
-    return Waiting("t", 1, 5, seconds, summing)
+def waiting(seconds: float, *, summing: bool = True) -> wire.RankStalled:
+    return wire.RankStalled("t", 1, 5, seconds, summing)
 
 
 def test_a_worker_is_up_when_its_last_process_is() -> None:
-    unison = Unison(3)
-    assert [unison.said(process, WorkerUp("t", 1.0 + process)) for process in (2, 0)] == [None, None]
-    assert unison.said(1, WorkerUp("t", 9.0)) == WorkerUp("t", 9.0)
+    unison = LocalRanks(3)
+    assert [unison.said(process, wire.WorkerReady("t", 1.0 + process)) for process in (2, 0)] == [None, None]
+    assert unison.said(1, wire.WorkerReady("t", 9.0)) == wire.WorkerReady("t", 9.0)
 
 
 def test_a_pause_is_told_once_in_each_generation_however_often_a_process_says_it() -> None:
-    unison, first, second = Unison(2), Paused("t", 1, 40), Paused("t", 2, 50)
+    unison, first, second = LocalRanks(2), wire.RankPaused("t", 1, 40), wire.RankPaused("t", 2, 50)
     assert [unison.said(0, first), unison.said(0, first), unison.said(0, second)] == [None, None, None]
     assert unison.said(1, first) == first
     assert unison.said(1, second) == second
@@ -36,41 +25,46 @@ def test_a_pause_is_told_once_in_each_generation_however_often_a_process_says_it
 
 
 def test_what_one_process_says_for_all_goes_on_at_once() -> None:
-    unison = Unison(2)
-    for message in (Report("t", 1, 5, 0, 80), Remark("t", "hm"), waiting(30.0)):
+    unison = LocalRanks(2)
+    for message in (wire.Progress("t", 1, 5, 0, 80), wire.Remark("t", "hm"), waiting(30.0)):
         assert unison.said(1, message) == message
 
 
 def test_all_are_told_but_one_writes_the_state() -> None:
-    unison = Unison(4)
-    for message in (JoinGroup("t", 1, 0, 1, 0, 1, ""), PauseMembers("t", 1), StopProcess("t", ""), Look("t", 1)):
+    unison = LocalRanks(4)
+    for message in (
+        wire.JoinGroup("t", 1, 0, 1, 0, 1, ""),
+        wire.PauseGroup("t", 1),
+        wire.StopWorker("t", ""),
+        wire.LookAtGroup("t", 1),
+    ):
         assert list(unison.told(message)) == [0, 1, 2, 3]
-    assert list(unison.told(WriteState("t", ""))) == [0]
+    assert list(unison.told(wire.WriteCheckpoint("t", ""))) == [0]
 
 
 def test_a_look_is_answered_when_all_have_answered_by_who_waits_least() -> None:
-    unison = Unison(3)
-    unison.told(Look("t", 1))
+    unison = LocalRanks(3)
+    unison.told(wire.LookAtGroup("t", 1))
     assert unison.said(2, waiting(30.0)) is None
     assert unison.said(2, waiting(60.0)) is None
     assert unison.said(0, waiting(0.0, summing=False)) is None
     assert unison.silent() == [1]
     assert unison.said(1, waiting(1.0)) == waiting(0.0, summing=False)
     assert unison.silent() == []
-    unison.told(Look("t", 1))
+    unison.told(wire.LookAtGroup("t", 1))
     assert unison.silent() == [0, 1, 2]
 
 
 def test_who_waits_after_a_look_that_somebody_did_not_answer_is_heard_at_once() -> None:
-    unison = Unison(2)
-    unison.told(Look("t", 1))
+    unison = LocalRanks(2)
+    unison.told(wire.LookAtGroup("t", 1))
     assert unison.said(0, waiting(5.0)) is None
     unison.looked_at()
     assert unison.said(0, waiting(10.0)) == waiting(10.0)
 
 
 def test_one_process_speaks_for_itself() -> None:
-    unison = Unison(1)
-    unison.told(Look("t", 1))
-    for message in (WorkerUp("t", 1.0), Paused("t", 1, 40), waiting(30.0), WorkerUp("t", 1.0)):
+    unison = LocalRanks(1)
+    unison.told(wire.LookAtGroup("t", 1))
+    for message in (wire.WorkerReady("t", 1.0), wire.RankPaused("t", 1, 40), waiting(30.0), wire.WorkerReady("t", 1.0)):
         assert unison.said(0, message) == message

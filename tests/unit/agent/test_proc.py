@@ -11,7 +11,7 @@ import time
 
 import psutil
 
-from pilot.agent.stopped import Stops
+from pilot.agent.stall_probe import StoppedProcesses
 from pilot.io import proc
 
 
@@ -78,7 +78,7 @@ def test_only_orphans_are_reaped() -> None:
 
 
 def test_the_time_since_a_process_was_first_seen_stopped() -> None:
-    stops = Stops()
+    stops = StoppedProcesses()
     assert stops.look(10.0, [1, 2]) == {1: 0.0, 2: 0.0}
     assert stops.look(12.0, [2]) == {2: 2.0}
     assert stops.look(13.0, [1, 2]) == {1: 0.0, 2: 3.0}

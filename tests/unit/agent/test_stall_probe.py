@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-from pilot.agent.stall_probe import GLANCES, Glance, Lookout, glance, progress
+from pilot.agent.stall_probe import GLANCES, Glance, StallProbe, glance, progress
 from pilot.agent.vocabulary import Watched
 from tests.integration.agent_lab import until
 
@@ -77,7 +77,7 @@ def fall_asleep(process: subprocess.Popen[bytes]) -> None:
 
 def watched(process: subprocess.Popen[bytes]) -> Watched:
     """A whole look at a real process; the waits between glances are for its processor time."""
-    lookout = Lookout()
+    lookout = StallProbe()
     lookout.begin("t")
     for _ in range(GLANCES):
         if found := lookout.tick({"t": [process.pid]}):
@@ -102,7 +102,7 @@ def test_a_worker_is_as_far_as_the_worst_of_its_processes_that_did_not_answer(
     asleep, stopped = start("time.sleep(600)"), start("time.sleep(600)")
     pause(stopped)
     fall_asleep(asleep)
-    lookout = Lookout()
+    lookout = StallProbe()
     lookout.begin("t")
     assert [lookout.tick({"t": [asleep.pid, stopped.pid]}) for _ in range(GLANCES - 1)] == [[]] * (GLANCES - 1)
     (found,) = lookout.tick({"t": [stopped.pid]})  # the other one has answered meanwhile
@@ -110,7 +110,7 @@ def test_a_worker_is_as_far_as_the_worst_of_its_processes_that_did_not_answer(
 
 
 def test_a_look_ends_with_its_worker() -> None:
-    lookout = Lookout()
+    lookout = StallProbe()
     lookout.begin("t")
     assert [lookout.tick({}) for _ in range(GLANCES)] == [[]] * GLANCES
     assert glance(2**22 + 1).states == ()

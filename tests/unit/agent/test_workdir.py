@@ -7,44 +7,44 @@ import stat
 import subprocess
 from pathlib import Path
 
-from pilot.agent import workdir as homes
+from pilot.agent import workdir as workdirs
 from pilot.io import proc
 
 
 def test_a_home_is_private_and_short_enough_for_sockets(tmp_path: Path) -> None:
-    home = homes.create(tmp_path)
+    home = workdirs.create(tmp_path)
     assert stat.S_IMODE(home.path.stat().st_mode) == 0o700
-    longest = homes._LONGEST_BASE + len(f"/pilot-4294967295-{'x' * 12}") + len("/t/pymp-12345678/listener-12345678")
+    longest = workdirs._LONGEST_BASE + len(f"/pilot-4294967295-{'x' * 12}") + len("/t/pymp-12345678/listener-12345678")
     assert longest <= 107
     os.close(home.lock)
 
 
 def test_a_sweep_leaves_alone_what_is_locked_or_strange(tmp_path: Path) -> None:
-    home = homes.create(tmp_path)
+    home = workdirs.create(tmp_path)
     prefix = f"pilot-{os.getuid()}-"
     (tmp_path / f"{prefix}open").mkdir(mode=0o755)
     (tmp_path / f"{prefix}file").touch(mode=0o600)
     (tmp_path / f"{prefix}without-lock").mkdir(mode=0o700)
     (tmp_path / f"{prefix}link").symlink_to(tmp_path)
     before = sorted(tmp_path.iterdir())
-    assert homes.sweep(tmp_path) == []
+    assert workdirs.sweep(tmp_path) == []
     assert sorted(tmp_path.iterdir()) == before
     os.close(home.lock)
-    assert homes.sweep(tmp_path) == [home.path.name]
+    assert workdirs.sweep(tmp_path) == [home.path.name]
     assert not home.path.exists()
 
 
 def test_what_a_guardian_left_that_was_killed_while_it_erased_is_swept(tmp_path: Path) -> None:
-    home = homes.create(tmp_path)
+    home = workdirs.create(tmp_path)
     os.close(home.lock)
     (home.path / "lock").unlink()
     (home.temporary / "cache").mkdir()
-    assert homes.sweep(tmp_path) == [home.path.name]
+    assert workdirs.sweep(tmp_path) == [home.path.name]
     assert list(tmp_path.iterdir()) == []
 
 
 def test_erasing_kills_by_the_mark_and_removes_what_was_recorded(tmp_path: Path) -> None:
-    home = homes.create(tmp_path)
+    home = workdirs.create(tmp_path)
     mark, _, name = home.mark.partition("=")
     ours = subprocess.Popen(["sleep", "600"], env={mark: name}, start_new_session=True)
     other = subprocess.Popen(["sleep", "600"], env={mark: f"{name}x"})
@@ -55,7 +55,7 @@ def test_erasing_kills_by_the_mark_and_removes_what_was_recorded(tmp_path: Path)
     home.record_segments([segments[0].name])
     assert (home.path / "segments").read_text().split() == sorted([segments[0].name, "gone-already"])
     os.close(home.lock)
-    assert homes.erase(home.path) == []
+    assert workdirs.erase(home.path) == []
     assert ours.wait(10) == -9
     assert other.poll() is None
     assert [segment.exists() for segment in segments] == [False, True]

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from pilot.comm.arena import Arena
-from pilot.comm.arena_layout import Layout, lay_out
+from pilot.comm.arena_layout import ArenaLayout, lay_out
 from pilot.comm.channel import Channel, Gone, ready
 from pilot.comm.messages import AnyNote, Attach, Gather, Gathered, Here, Quit, Spread, Spreaded
 from pilot.comm.pipeline import PIECE_BYTES
-from pilot.comm.rank_server import Server
+from pilot.comm.rank_server import RankServer
 from pilot.core.errors import ProtocolError
 from tests.unit.comm.twin import TwinFabric, World
 
@@ -25,7 +25,7 @@ class Node:
         pairs = [Channel.pair() for _ in range(count)]
         self.error: Exception | None = None
         self._ends = [theirs for _, theirs in pairs]
-        self._server = Server(self._ends, fabric, generation=7)
+        self._server = RankServer(self._ends, fabric, generation=7)
         self.ranks = [Rank(ours, self) for ours, _ in pairs]
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
@@ -172,7 +172,7 @@ def test_processes_of_a_node_that_ask_for_different_things_are_refused() -> None
     assert isinstance(node.error, ProtocolError)
 
 
-def attach(ranks: list[Rank]) -> Layout:
+def attach(ranks: list[Rank]) -> ArenaLayout:
     layout = lay_out([(5, "float32")], bucket_bytes=16, control_count=2)
     for rank in ranks:
         rank.channel.send(Attach(list(layout.parts)), Arena.of_size(layout.size).fd)

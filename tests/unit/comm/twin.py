@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pilot.comm.fabric import Fabric, Pending
+from pilot.comm.fabric import Fabric, Operation
 from pilot.comm.narrow import narrowed, widened
 
 Deposits = dict[int, NDArray[Any]]
@@ -37,7 +37,7 @@ class World:
 
     def meet(
         self, key: tuple[Any, ...], rank: int, size: int, brought: NDArray[Any], combine: Callable[[Deposits], None]
-    ) -> Pending:
+    ) -> Operation:
         with self._lock:
             meeting = self._meetings.setdefault(key, Meeting())
             meeting.deposits[rank] = brought
@@ -65,7 +65,7 @@ class TwinFabric:
         self.rank = rank
         self.size = len(members)
 
-    def sum(self, numbers: NDArray[Any]) -> Pending:
+    def sum(self, numbers: NDArray[Any]) -> Operation:
         def combine(deposits: Deposits) -> None:
             total = np.sum([deposits[rank] for rank in sorted(deposits)], axis=0)
             for deposit in deposits.values():
@@ -73,7 +73,7 @@ class TwinFabric:
 
         return self._meet(numbers, combine)
 
-    def sum_narrow(self, numbers: NDArray[np.float32], kind: str) -> Pending:
+    def sum_narrow(self, numbers: NDArray[np.float32], kind: str) -> Operation:
         def combine(deposits: Deposits) -> None:
             total = np.sum([widened(narrowed(deposits[rank], kind), kind) for rank in sorted(deposits)], axis=0)
             for deposit in deposits.values():
@@ -81,7 +81,7 @@ class TwinFabric:
 
         return self._meet(numbers, combine)
 
-    def gather(self, row: NDArray[np.int64], rows: NDArray[np.int64]) -> Pending:
+    def gather(self, row: NDArray[np.int64], rows: NDArray[np.int64]) -> Operation:
         rows[self.rank] = row
 
         def combine(deposits: Deposits) -> None:
@@ -94,16 +94,16 @@ class TwinFabric:
     def among(self, ranks: Sequence[int]) -> Fabric:
         return TwinFabric(self._world, tuple(ranks), list(ranks).index(self.rank))
 
-    def broadcast(self, block: NDArray[np.uint8], root: int) -> Pending:
+    def broadcast(self, block: NDArray[np.uint8], root: int) -> Operation:
         def combine(deposits: Deposits) -> None:
             for deposit in deposits.values():
                 deposit[:] = deposits[root]
 
         return self._meet(block, combine)
 
-    def barrier(self) -> Pending:
+    def barrier(self) -> Operation:
         return self._meet(np.empty(0), lambda _: None)
 
-    def _meet(self, brought: NDArray[Any], combine: Callable[[Deposits], None]) -> Pending:
+    def _meet(self, brought: NDArray[Any], combine: Callable[[Deposits], None]) -> Operation:
         self._operations += 1
         return self._world.meet((self._members, self._operations), self.rank, self.size, brought, combine)

@@ -18,14 +18,14 @@ DECODERS: list[Callable[[bytes], Any]] = [wire.decode_at_coordinator, wire.decod
 
 SAMPLES: list[wire.Message] = [
     wire.Hello(1, "0.1.0", "token", "p1", "host", "10.0.0.1", 42, workers=[("t", 3, 7, True)]),
-    wire.Report("t", 1, 2, 0, 64, 10.0, ledger=[(1, 0, 0, 2, 0, 64)], metrics={"loss": 0.5}),
+    wire.Progress("t", 1, 2, 0, 64, 10.0, ledger=[(1, 0, 0, 2, 0, 64)], metrics={"loss": 0.5}),
     wire.Request(1, "token", "submit", {"script": "s.py", "curve": [[1, 2.0]]}),
-    wire.Waiting("t", 1, 7, 30.5, summing=True),
-    wire.Looked("t", 1, "slow", "it computes"),
+    wire.RankStalled("t", 1, 7, 30.5, summing=True),
+    wire.RankLookedAt("t", 1, "slow", "it computes"),
     wire.Welcome("n", "pool", 1.0, 2.0, 3.0, 4.0),
     wire.Heard(12.5),
-    wire.Look("t", 1),
-    wire.LaunchWorker("t", "s.py", "ab", ["x"], "/", "python", {"A": "b"}, "/d", 60.0, 3),
+    wire.LookAtGroup("t", 1),
+    wire.StartWorker("t", "s.py", "ab", ["x"], "/", "python", {"A": "b"}, "/d", 60.0, 3),
     wire.Reply(result={"a": [1, None, "x"]}),
 ]
 

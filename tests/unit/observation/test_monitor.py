@@ -24,7 +24,7 @@ from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
 from pilot.core.problem import Plan, PlanStatus, Problem
 from pilot.core.spec import TrainerSpec
 from pilot.observation.monitor import REMARKS_KEPT, Monitor
-from pilot.observation.utilisation import Account, utilisation
+from pilot.observation.utilisation import WorkAccount, utilisation
 
 T, U = TrainerId("t"), TrainerId("u")
 A, B = NodeId("a"), NodeId("b")
@@ -136,8 +136,8 @@ def test_remarks_are_few_and_not_repeated() -> None:
     assert monitor.pool_remarks == ["of the pool"]
 
 
-def account(monitor: Monitor, curve: Curve, max_parallel: int = 10) -> Account:
-    return Account(
+def account(monitor: Monitor, curve: Curve, max_parallel: int = 10) -> WorkAccount:
+    return WorkAccount(
         specs=tuple(TrainerSpec(t, max_nodes=2) for t in monitor.trainers),
         curves=dict.fromkeys(monitor.trainers, curve),
         seconds_on={t: r.seconds_on for t, r in monitor.trainers.items()},

@@ -1,7 +1,7 @@
 import pytest
 
 from pilot.core.curve import Curve
-from pilot.planners.pieces import Piece, pieces
+from pilot.planners.pieces import LinearPiece, pieces
 from tests.unit.planners.problems import candidate
 
 CURVES = [
@@ -31,4 +31,4 @@ def test_pieces_are_as_long_as_the_curve_is_straight() -> None:
 
 def test_they_are_clipped_to_the_pool() -> None:
     assert pieces(candidate(low=2), 60.0, nodes=1) == []
-    assert pieces(candidate(low=2), 60.0, nodes=3) == [Piece(2, 3, 120.0, 60.0)]
+    assert pieces(candidate(low=2), 60.0, nodes=3) == [LinearPiece(2, 3, 120.0, 60.0)]

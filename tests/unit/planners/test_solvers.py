@@ -5,7 +5,7 @@ import pytest
 
 from pilot.core.errors import SolverError, UserError
 from pilot.planners import solvers
-from pilot.planners.solvers import Answer, read_cbc, read_glpk
+from pilot.planners.solvers import SolverAnswer, read_cbc, read_glpk
 
 MODEL = """max
 value:
@@ -70,12 +70,12 @@ def test_a_model_without_solution_is_an_error_and_not_an_answer(name: str, lp: P
 
 def test_cbc_stopped_before_it_had_a_solution_leaves_values_that_are_none() -> None:
     relaxed = "Stopped on time (no integer solution - continuous used) - objective value 63493573.1\n 6 x8 1 -0\n"
-    assert read_cbc(relaxed, STOPPED) == Answer(proved=False, values=None, bound=6.34936e7)
+    assert read_cbc(relaxed, STOPPED) == SolverAnswer(proved=False, values=None, bound=6.34936e7)
 
 
 def test_cbc_stopped_with_a_solution_has_not_proved_it() -> None:
     answer = read_cbc("Stopped on time - objective value 63489259.3\n 6 x8 1 -0\n** 9 x11 2 0\n", STOPPED)
-    assert answer == Answer(proved=False, values={"x8": 1.0, "x11": 2.0}, bound=6.34936e7)
+    assert answer == SolverAnswer(proved=False, values={"x8": 1.0, "x11": 2.0}, bound=6.34936e7)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_what_cbc_did_not_solve_is_never_read(text: str) -> None:
 
 
 def test_glpk_stopped_before_it_had_a_solution() -> None:
-    assert read_glpk("Status:     INTEGER UNDEFINED\n 1 x1 * 3 0 3\n", "") == Answer(proved=False, values=None)
+    assert read_glpk("Status:     INTEGER UNDEFINED\n 1 x1 * 3 0 3\n", "") == SolverAnswer(proved=False, values=None)
 
 
 def test_a_value_that_is_not_a_number_is_an_error() -> None:

@@ -20,7 +20,7 @@ from pilot.io.site_files import SiteFile
 from pilot.provisioning.keeper import Keeper, KeeperEvent, Troubled, pool_name
 from pilot.provisioning.keeper_factory import make_keeper
 from pilot.provisioning.pilot_jobs import JobEnded
-from pilot.provisioning.scheduler import Ending, JobView, Phase, Snapshot
+from pilot.provisioning.scheduler import Ending, JobPhase, JobView, Snapshot
 
 LIMIT_S = 30.0
 LOCAL = Site(name="test", scheduler="local", poll_s=0.1, grace_s=0.5)
@@ -186,7 +186,7 @@ class Scripted:
     """A scheduler whose answers the test sets; both provider and queue."""
 
     def __init__(self) -> None:
-        self.phases: dict[str, Phase] = {}
+        self.phases: dict[str, JobPhase] = {}
         self.refuses = self.silent = False
         self.names: list[str] = []
         self.slow_s = 0.0
@@ -197,12 +197,12 @@ class Scripted:
         time.sleep(self.slow_s)
         job = str(len(self.names))
         self.names.append(job_name)
-        self.phases[job] = Phase.PENDING
+        self.phases[job] = JobPhase.PENDING
         return job
 
     def cancel(self, jobs: Sequence[str]) -> list[str]:
         for job in jobs:
-            self.phases[job] = Phase.OVER
+            self.phases[job] = JobPhase.OVER
         return list(jobs)
 
     def kill(self, jobs: Sequence[str]) -> None:
@@ -211,7 +211,7 @@ class Scripted:
     def poll(self, jobs: Sequence[str], now_s: float) -> Snapshot:  # noqa: ARG002
         if self.silent:
             raise SubmitError("squeue did not answer within 10 s", transient=True)
-        endings = {Phase.OVER: Ending.CANCELLED}
+        endings = {JobPhase.OVER: Ending.CANCELLED}
         return Snapshot({job: JobView(job, phase, endings.get(phase)) for job, phase in self.phases.items()})
 
 
@@ -266,7 +266,7 @@ def test_a_submission_under_way_at_the_end_is_cancelled_too() -> None:
         await asyncio.sleep(0.1)  # the submission is under way, or not begun: in both cases nothing must be left
 
     assert play(keeper, script) == []
-    assert set(scheduler.phases.values()) <= {Phase.OVER}
+    assert set(scheduler.phases.values()) <= {JobPhase.OVER}
 
 
 def test_what_cannot_be_cancelled_is_told_after_the_limit() -> None:

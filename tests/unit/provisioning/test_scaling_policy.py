@@ -12,13 +12,13 @@ from pilot.io.site import Site
 from pilot.provisioning.scaling_policy import (
     LONGEST_PAUSE_S,
     Backoff,
-    Decision,
     Kept,
+    Scaling,
     Situation,
     decide,
     fitting_walltime_s,
 )
-from pilot.provisioning.scheduler import Phase
+from pilot.provisioning.scheduler import JobPhase
 
 SITE = Site(name="x", scheduler="slurm", walltime="02:00:00", walltime_min="00:10:00")
 HOUR_S = 3600.0
@@ -26,27 +26,27 @@ FULL_S = 2 * HOUR_S
 
 
 def pending(*jobs: str, walltime_s: float = FULL_S, since_s: float = 0) -> list[Kept]:
-    return [Kept(job, Phase.PENDING, since_s, walltime_s) for job in jobs]
+    return [Kept(job, JobPhase.PENDING, since_s, walltime_s) for job in jobs]
 
 
 def running(*jobs: str, spare: bool = False, leaving: bool = False) -> list[Kept]:
-    return [Kept(job, Phase.RUNNING, 0, FULL_S, leaving, spare) for job in jobs]
+    return [Kept(job, JobPhase.RUNNING, 0, FULL_S, leaving, spare) for job in jobs]
 
 
-def decision(wanted: int, jobs: Sequence[Kept] = (), site: Site = SITE, **known: float | bool) -> Decision:
+def decision(wanted: int, jobs: Sequence[Kept] = (), site: Site = SITE, **known: float | bool) -> Scaling:
     return decide(site, Situation(0, wanted, jobs, **known))  # type: ignore[arg-type]
 
 
 def test_what_is_wanted_and_not_there_is_submitted() -> None:
-    assert decision(3, running("a")) == Decision(submit=(FULL_S, FULL_S))
+    assert decision(3, running("a")) == Scaling(submit=(FULL_S, FULL_S))
 
 
 def test_what_is_pending_counts() -> None:
-    assert decision(3, running("a") + pending("b", "c")) == Decision()
+    assert decision(3, running("a") + pending("b", "c")) == Scaling()
 
 
 def test_a_leaving_pilot_is_replaced() -> None:
-    assert decision(2, running("a") + running("b", leaving=True)) == Decision(submit=(FULL_S,))
+    assert decision(2, running("a") + running("b", leaving=True)) == Scaling(submit=(FULL_S,))
 
 
 def test_jobs_of_several_nodes() -> None:
@@ -89,7 +89,7 @@ def test_nothing_is_submitted_in_a_pause_after_failures() -> None:
 def test_nothing_is_submitted_while_another_job_takes_nodes_from_us() -> None:
     found = decision(2, running("a", leaving=True), yielding=True)
     assert (found.submit, found.held_back) == ((), "another job is taking nodes; it comes first")
-    assert decision(1, running("a"), yielding=True) == Decision()
+    assert decision(1, running("a"), yielding=True) == Scaling()
 
 
 def test_planned_nodes_get_pilots_that_fit_before_the_other_job_starts() -> None:
@@ -110,15 +110,15 @@ def test_a_site_without_a_least_wall_time_never_asks_for_less() -> None:
 
 def test_a_long_job_that_waits_makes_room_for_one_that_fits() -> None:
     first = decision(2, pending("a", "b"), planned_nodes=1, window_s=31 * 60.0)
-    assert first == Decision(cancel=("a",))
-    left = [Kept("a", Phase.PENDING, 0, FULL_S, leaving=True), *pending("b")]
+    assert first == Scaling(cancel=("a",))
+    left = [Kept("a", JobPhase.PENDING, 0, FULL_S, leaving=True), *pending("b")]
     assert decision(2, left, planned_nodes=1, window_s=31 * 60.0).submit == (30 * 60.0,)
     fitting = pending("b") + pending("c", walltime_s=30 * 60.0)
-    assert decision(2, fitting, planned_nodes=1, window_s=31 * 60.0) == Decision()
+    assert decision(2, fitting, planned_nodes=1, window_s=31 * 60.0) == Scaling()
 
 
 def test_jobs_that_will_start_on_idle_nodes_are_left_alone() -> None:
-    assert decision(2, pending("a", "b"), idle_nodes=2, planned_nodes=3, window_s=HOUR_S) == Decision()
+    assert decision(2, pending("a", "b"), idle_nodes=2, planned_nodes=3, window_s=HOUR_S) == Scaling()
 
 
 @pytest.mark.parametrize(("window_s", "fits_s"), [(3600.0, 3540.0), (3659.0, 3540.0), (659.0, None), (9000.0, None)])
@@ -130,7 +130,7 @@ jobs_of = st.lists(
     st.builds(
         Kept,
         st.uuids().map(str),
-        st.sampled_from([Phase.PENDING, Phase.RUNNING]),
+        st.sampled_from([JobPhase.PENDING, JobPhase.RUNNING]),
         st.floats(0, 100),
         st.sampled_from([600.0, FULL_S]),
         st.booleans(),
@@ -155,7 +155,7 @@ def test_no_decision_exceeds_the_cap_or_the_wish_or_kills_work(
     assert len(set(found.cancel)) == len(found.cancel)
     for job in found.cancel:
         assert not by_id[job].leaving
-        assert by_id[job].phase is Phase.PENDING or by_id[job].spare
+        assert by_id[job].phase is JobPhase.PENDING or by_id[job].spare
 
 
 def test_pauses_double_up_to_a_limit_and_end_with_success() -> None:

@@ -9,11 +9,11 @@ import psutil
 import pytest
 
 from pilot.core.errors import SubmitError
-from pilot.provisioning.scheduler import Ending, JobView, Phase, run_command, what_became
+from pilot.provisioning.scheduler import Ending, JobPhase, JobView, run_command, what_became
 
 
 def over(ending: Ending | None, **known: float) -> JobView:
-    return JobView("1", Phase.OVER, ending, **known)  # type: ignore[arg-type]
+    return JobView("1", JobPhase.OVER, ending, **known)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from pilot.core.errors import SubmitError
 from pilot.io.site import Site
-from pilot.provisioning.scheduler import Ending, Phase
+from pilot.provisioning.scheduler import Ending, JobPhase
 from pilot.provisioning.scheduler_lsf import LsfQueue
 from tests.unit.provisioning.recordings import PREFIX, Recorded, text
 
@@ -24,17 +24,17 @@ def recorded() -> Recorded:
 def test_every_state_is_read() -> None:
     jobs = queue(recorded()).poll([], 0).jobs
     assert {job: (view.phase, view.ending) for job, view in jobs.items()} == {
-        "201": (Phase.RUNNING, None),
-        "202": (Phase.PENDING, None),
-        "203": (Phase.OVER, Ending.COMPLETED),
-        "204": (Phase.OVER, Ending.PREEMPTED),
-        "205": (Phase.OVER, Ending.WALLTIME),
-        "206": (Phase.OVER, Ending.CANCELLED),
-        "207": (Phase.OVER, Ending.FAILED),
-        "208": (Phase.OVER, Ending.GONE),
-        "209": (Phase.OVER, Ending.NODE_FAILED),
-        "210": (Phase.RUNNING, None),
-        "213": (Phase.RUNNING, None),
+        "201": (JobPhase.RUNNING, None),
+        "202": (JobPhase.PENDING, None),
+        "203": (JobPhase.OVER, Ending.COMPLETED),
+        "204": (JobPhase.OVER, Ending.PREEMPTED),
+        "205": (JobPhase.OVER, Ending.WALLTIME),
+        "206": (JobPhase.OVER, Ending.CANCELLED),
+        "207": (JobPhase.OVER, Ending.FAILED),
+        "208": (JobPhase.OVER, Ending.GONE),
+        "209": (JobPhase.OVER, Ending.NODE_FAILED),
+        "210": (JobPhase.RUNNING, None),
+        "213": (JobPhase.RUNNING, None),
     }
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from pilot.core.errors import SubmitError
 from pilot.io.site import Site
-from pilot.provisioning.scheduler import Ending, Phase
+from pilot.provisioning.scheduler import Ending, JobPhase
 from pilot.provisioning.scheduler_pbs import PbsQueue
 from tests.unit.provisioning.recordings import PREFIX, Recorded, loaded
 
@@ -42,20 +42,20 @@ def queue(run: Recorded, site: Site = SITE) -> PbsQueue:
 @pytest.mark.parametrize(
     ("name", "phase", "ending", "restart"),
     [
-        ("running", Phase.RUNNING, None, 0),
-        ("queued", Phase.PENDING, None, 0),
-        ("requeued", Phase.PENDING, None, 1),
-        ("rerun", Phase.RUNNING, None, 1),
-        ("exiting", Phase.RUNNING, None, 0),
-        ("completed", Phase.OVER, Ending.COMPLETED, 0),
-        ("failed", Phase.OVER, Ending.FAILED, 0),
-        ("walltime", Phase.OVER, Ending.WALLTIME, 0),
-        ("terminated", Phase.OVER, Ending.GONE, 0),
-        ("node_failed", Phase.OVER, Ending.NODE_FAILED, 0),
-        ("deleted_while_queued", Phase.OVER, Ending.GONE, 0),
+        ("running", JobPhase.RUNNING, None, 0),
+        ("queued", JobPhase.PENDING, None, 0),
+        ("requeued", JobPhase.PENDING, None, 1),
+        ("rerun", JobPhase.RUNNING, None, 1),
+        ("exiting", JobPhase.RUNNING, None, 0),
+        ("completed", JobPhase.OVER, Ending.COMPLETED, 0),
+        ("failed", JobPhase.OVER, Ending.FAILED, 0),
+        ("walltime", JobPhase.OVER, Ending.WALLTIME, 0),
+        ("terminated", JobPhase.OVER, Ending.GONE, 0),
+        ("node_failed", JobPhase.OVER, Ending.NODE_FAILED, 0),
+        ("deleted_while_queued", JobPhase.OVER, Ending.GONE, 0),
     ],
 )
-def test_every_state_is_read(name: str, phase: Phase, ending: Ending | None, restart: int) -> None:
+def test_every_state_is_read(name: str, phase: JobPhase, ending: Ending | None, restart: int) -> None:
     view = queue(recorded()).poll([ID[name]], 0).jobs[ID[name]]
     assert (view.phase, view.ending, view.restart) == (phase, ending, restart)
 

@@ -6,7 +6,7 @@ import pytest
 
 from pilot.core.errors import SubmitError
 from pilot.io.site import Site
-from pilot.provisioning.scheduler import Ending, Phase
+from pilot.provisioning.scheduler import Ending, JobPhase
 from pilot.provisioning.scheduler_slurm import SlurmQueue
 from tests.unit.provisioning.recordings import PREFIX, Recorded, text
 
@@ -27,15 +27,15 @@ def queue(run: Recorded, site: Site = SITE) -> SlurmQueue:
 def test_every_state_is_read() -> None:
     jobs = queue(recorded()).poll([], NOW_S).jobs
     assert {job: (view.phase, view.ending) for job, view in jobs.items()} == {
-        "11": (Phase.RUNNING, None),
-        "12": (Phase.RUNNING, None),
-        "13": (Phase.OVER, Ending.FAILED),
-        "14": (Phase.OVER, Ending.COMPLETED),
-        "15": (Phase.OVER, Ending.WALLTIME),
-        "16": (Phase.OVER, Ending.NODE_FAILED),
-        "17": (Phase.OVER, Ending.CANCELLED),
-        "18": (Phase.PENDING, None),
-        "19": (Phase.RUNNING, None),
+        "11": (JobPhase.RUNNING, None),
+        "12": (JobPhase.RUNNING, None),
+        "13": (JobPhase.OVER, Ending.FAILED),
+        "14": (JobPhase.OVER, Ending.COMPLETED),
+        "15": (JobPhase.OVER, Ending.WALLTIME),
+        "16": (JobPhase.OVER, Ending.NODE_FAILED),
+        "17": (JobPhase.OVER, Ending.CANCELLED),
+        "18": (JobPhase.PENDING, None),
+        "19": (JobPhase.RUNNING, None),
     }
 
 
@@ -48,13 +48,13 @@ def test_a_preemption_shows_early_and_after_the_job_left_in_its_grace() -> None:
 
 def test_a_requeued_job_waits_again_with_a_restart_count() -> None:
     view = queue(recorded()).poll([], NOW_S).jobs["18"]
-    assert (view.phase, view.restart) == (Phase.PENDING, 1)
+    assert (view.phase, view.restart) == (JobPhase.PENDING, 1)
 
 
 def test_the_form_of_later_versions() -> None:
     jobs = queue(recorded(squeue=text("squeue-24.05.json"))).poll([], NOW_S).jobs
     assert jobs["11"].preempt_s == 1795172720.0
-    assert (jobs["12"].phase, jobs["12"].restart) == (Phase.RUNNING, 2)
+    assert (jobs["12"].phase, jobs["12"].restart) == (JobPhase.RUNNING, 2)
     assert jobs["13"].ending is Ending.FAILED
 
 
@@ -88,7 +88,7 @@ def test_accounting_is_asked_once_for_all_jobs_that_squeue_forgot() -> None:
     run = recorded(sacct="7|PREEMPTED|0|n3\n8|CANCELLED by 1000|0|n4\n9|RUNNING|1|n5\n")
     jobs = queue(run).poll(["7", "8", "9", "10"], NOW_S).jobs
     assert (jobs["7"].ending, jobs["8"].ending) == (Ending.PREEMPTED, Ending.CANCELLED)
-    assert (jobs["9"].phase, jobs["9"].restart) == (Phase.RUNNING, 1)
+    assert (jobs["9"].phase, jobs["9"].restart) == (JobPhase.RUNNING, 1)
     assert "10" not in jobs
     assert run.times("sacct") == 1
 
@@ -122,7 +122,7 @@ def test_an_sinfo_that_does_not_answer_is_told_and_harmless() -> None:
 
 def test_an_unknown_state_is_alive() -> None:
     run = recorded(squeue=text("squeue-22.05.json").replace('"CANCELLED"', '"SOMETHING_NEW"'))
-    assert queue(run).poll([], NOW_S).jobs["17"].phase is Phase.RUNNING
+    assert queue(run).poll([], NOW_S).jobs["17"].phase is JobPhase.RUNNING
 
 
 def test_kill_names_the_jobs() -> None:

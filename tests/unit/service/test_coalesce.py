@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from pilot.core.events import GroupBroken, PoolChanged
 from pilot.core.ids import Generation, NodeId, TrainerId
-from pilot.service.coalesce import GATHER_S, Gather
+from pilot.service.coalesce import GATHER_S, Coalescer
 
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
 BROKEN = GroupBroken(TrainerId("t"), Generation(2), "a rank died")
 
 
-def taken(gather: Gather) -> list[object]:
+def taken(gather: Coalescer) -> list[object]:
     return list(gather.take(9.0, lambda _: False))
 
 
 def test_nothing_waits_at_first() -> None:
-    assert Gather().due_s is None
+    assert Coalescer().due_s is None
 
 
 def test_what_happens_within_the_window_is_one_event() -> None:
-    gather = Gather()
+    gather = Coalescer()
     gather.lost(1.0, A, "its connection closed")
     gather.leaving(1.01, B, 31.0, "SIGTERM")
     gather.leaving(1.02, C, 21.0, "SIGTERM")
@@ -31,7 +31,7 @@ def test_what_happens_within_the_window_is_one_event() -> None:
 
 
 def test_a_second_fact_about_a_node_is_a_second_event() -> None:
-    gather = Gather()
+    gather = Coalescer()
     gather.joined(1.0, A)
     gather.joined(1.0, B)
     gather.lost(1.0, A, "killed")
@@ -43,7 +43,7 @@ def test_a_second_fact_about_a_node_is_a_second_event() -> None:
 
 
 def test_losses_come_before_the_news_that_their_group_broke_and_members_say_it_once() -> None:
-    gather = Gather()
+    gather = Coalescer()
     gather.broken(1.0, BROKEN)
     gather.broken(1.0, GroupBroken(BROKEN.trainer, BROKEN.generation, "another member says so too"))
     gather.lost(1.01, A, "killed")
@@ -51,7 +51,7 @@ def test_losses_come_before_the_news_that_their_group_broke_and_members_say_it_o
 
 
 def test_a_broken_group_waits_for_the_fate_of_its_members() -> None:
-    gather = Gather()
+    gather = Coalescer()
     gather.broken(1.0, BROKEN)
     assert gather.take(2.0, lambda _: True) == []
     assert gather.due_s == 2.0 + GATHER_S

@@ -28,8 +28,8 @@ from pilot.io import wire
 from pilot.io.rundir import RunDir
 from pilot.io.site import Site
 from pilot.service.effects import STOP_LIMIT_S, WARM_LIMIT_S, WRITE_LIMIT_S, Effects
-from pilot.service.launch_store import Launch, Launches
-from pilot.service.pending import Pending
+from pilot.service.launch_store import LaunchSpec, LaunchStore
+from pilot.service.pending import PendingCommands
 
 T, A, B, C = TrainerId("t"), NodeId("a"), NodeId("b"), NodeId("c")
 SITE = Site(
@@ -41,7 +41,7 @@ SITE = Site(
     checkpoint_interval_s=30,
     checkpoints_kept=2,
 )
-LAUNCH = Launch("/s.py", "ab12", ["--x"], "/work", "/bin/python", {"KEY": "secret"})
+LAUNCH = LaunchSpec("/s.py", "ab12", ["--x"], "/work", "/bin/python", {"KEY": "secret"})
 
 
 class Bench:
@@ -50,9 +50,9 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         rundir = RunDir(folder / "run")
         rundir.create()
-        self.launches = Launches(rundir, "pool", None)
+        self.launches = LaunchStore(rundir, "pool", None)
         self.launches.add(T, LAUNCH)
-        self.pending = Pending()
+        self.pending = PendingCommands()
         self.sent: list[tuple[NodeId, wire.Message]] = []
         self.solves: list[Solve] = []
         self.given_up: list[NodeId] = []
@@ -85,13 +85,13 @@ def form(generation: int, *members: NodeId, previous: int | None = None) -> Form
 
 
 ONE_MESSAGE = [
-    (StopWorker(T, A, "r"), [(A, wire.StopProcess(T, "r"))]),
+    (StopWorker(T, A, "r"), [(A, wire.StopWorker(T, "r"))]),
     (form(1, A, B), [(A, wire.LeadGroup(T, 1, 2))]),
-    (PauseGroup(T, Generation(1), (A, B), "r"), [(n, wire.PauseMembers(T, 1)) for n in (A, B)]),
-    (DissolveGroup(T, Generation(1), (A, B), "r"), [(n, wire.KillGroup(T, 1, "r")) for n in (A, B)]),
-    (WriteCheckpoint(T, A, "r"), [(A, wire.WriteState(T, "r"))]),
-    (PaceCheckpoints(T, A, 7.5, "r"), [(A, wire.SetInterval(T, 7.5))]),
-    (ReleaseNode(A, "r"), [(A, wire.Leave("r"))]),
+    (PauseGroup(T, Generation(1), (A, B), "r"), [(n, wire.PauseGroup(T, 1)) for n in (A, B)]),
+    (DissolveGroup(T, Generation(1), (A, B), "r"), [(n, wire.DissolveGroup(T, 1, "r")) for n in (A, B)]),
+    (WriteCheckpoint(T, A, "r"), [(A, wire.WriteCheckpoint(T, "r"))]),
+    (PaceCheckpoints(T, A, 7.5, "r"), [(A, wire.PaceCheckpoints(T, 7.5))]),
+    (ReleaseNode(A, "r"), [(A, wire.ReleaseNode("r"))]),
     (CloseTrainer(T, Outcome.FINISHED, "r"), []),
 ]
 
@@ -107,7 +107,7 @@ def test_a_worker_is_started_as_it_was_submitted(bench: Bench, tmp_path: Path) -
     [(node, message)] = bench.sent
     assert node == A
     folder = tmp_path / "run" / "trainers" / T
-    launch = wire.LaunchWorker(
+    launch = wire.StartWorker(
         T, "/s.py", "ab12", ["--x"], "/work", "/bin/python", {"KEY": "secret"}, str(folder), 30.0, 2, 4
     )
     assert message == launch
@@ -147,7 +147,7 @@ def test_a_worker_that_does_not_get_warm_is_ended_once_and_then_its_node_is_give
     bench.sent.clear()
     for now_s in (WARM_LIMIT_S, WARM_LIMIT_S + 1, WARM_LIMIT_S + 2):
         bench.effects.overdue(now_s)
-    assert [type(message) for _, message in bench.sent] == [wire.StopProcess]
+    assert [type(message) for _, message in bench.sent] == [wire.StopWorker]
     assert bench.given_up == []
     bench.effects.overdue(WARM_LIMIT_S + STOP_LIMIT_S + SITE.grace_s + 1)
     assert bench.given_up == [A]
@@ -171,12 +171,12 @@ def test_a_submission_that_the_disk_does_not_take_is_one_clear_line(tmp_path: Pa
 def test_the_site_may_want_checkpoints_elsewhere(tmp_path: Path) -> None:
     rundir = RunDir(tmp_path / "run")
     rundir.create()
-    launches = Launches(rundir, "pool-1", str(tmp_path / "scratch"))
+    launches = LaunchStore(rundir, "pool-1", str(tmp_path / "scratch"))
     launches.add(T, LAUNCH)
     assert launches.directory(T) == tmp_path / "scratch" / "pool-1" / T
     assert (rundir.trainer(T) / "checkpoints").resolve() == launches.directory(T) / "checkpoints"
     assert (rundir.trainer(T) / "logs").resolve().is_dir()
     launches.add(T, LAUNCH)
-    again = Launches(rundir, "pool-1", str(tmp_path / "scratch"))
+    again = LaunchStore(rundir, "pool-1", str(tmp_path / "scratch"))
     again.load(T)
     assert again[T] == LAUNCH

@@ -24,8 +24,8 @@ from pilot.core.events import (
 )
 from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.io import wire
-from pilot.service.inbound import DETAIL_MAX, Facts
-from pilot.service.pending import Pending
+from pilot.service.inbound import DETAIL_MAX, Inbound
+from pilot.service.pending import PendingCommands
 from tests.property.test_core import play
 from tests.property.world import World
 
@@ -37,9 +37,9 @@ class Desk:
 
     def __init__(self, script: list[tuple[str, int]]) -> None:
         self.world: World = play(script)
-        self.pending = Pending()
+        self.pending = PendingCommands()
         self.broken: list[GroupBroken] = []
-        self.facts = Facts(self.world.core, self.pending, self.broken.append)
+        self.inbound = Inbound(self.world.core, self.pending, self.broken.append)
         self._noted = 0
         self.catch_up()
 
@@ -77,26 +77,26 @@ def test_a_worker_is_ready_once_and_only_where_it_was_started() -> None:
     desk = Desk([*START, ("answer", 0)])
     start = desk.waits(StartWorker)
     assert isinstance(start, StartWorker)
-    up = wire.WorkerUp(T, 1.0)
-    assert desk.facts.worker_up(NodeId("elsewhere"), up) == []
-    assert desk.facts.worker_up(start.node, wire.WorkerUp("other", 1.0)) == []
-    events = desk.facts.worker_up(start.node, up)
+    up = wire.WorkerReady(T, 1.0)
+    assert desk.inbound.worker_ready(NodeId("elsewhere"), up) == []
+    assert desk.inbound.worker_ready(start.node, wire.WorkerReady("other", 1.0)) == []
+    events = desk.inbound.worker_ready(start.node, up)
     assert events == [WorkerReady(T, start.node)]
     desk.send(events)
-    assert desk.facts.worker_up(start.node, up) == []
+    assert desk.inbound.worker_ready(start.node, up) == []
 
 
 def test_a_worker_ends_where_it_was(forming: Desk) -> None:
     node = members(forming)[1]
-    down = wire.WorkerDown(T, "died", "signal 9", log="/logs/n.log")
-    assert forming.facts.worker_down(NodeId("elsewhere"), down) == []
-    assert forming.facts.worker_down(node, wire.WorkerDown("other", "died")) == []
-    events = forming.facts.worker_down(node, down)
+    down = wire.WorkerExited(T, "died", "signal 9", log="/logs/n.log")
+    assert forming.inbound.worker_exited(NodeId("elsewhere"), down) == []
+    assert forming.inbound.worker_exited(node, wire.WorkerExited("other", "died")) == []
+    events = forming.inbound.worker_exited(node, down)
     assert events == [WorkerExited(T, node, ExitCause.DIED, "signal 9\n(log: /logs/n.log)")]
 
 
 def test_an_unknown_cause_and_an_endless_detail_do_no_harm(forming: Desk) -> None:
-    [event] = forming.facts.worker_down(members(forming)[0], wire.WorkerDown(T, "bored", "x" * 10 * DETAIL_MAX))
+    [event] = forming.inbound.worker_exited(members(forming)[0], wire.WorkerExited(T, "bored", "x" * 10 * DETAIL_MAX))
     assert isinstance(event, WorkerExited)
     assert (event.cause, len(event.detail)) == (ExitCause.DIED, DETAIL_MAX)
 
@@ -104,41 +104,41 @@ def test_an_unknown_cause_and_an_endless_detail_do_no_harm(forming: Desk) -> Non
 def test_only_the_leader_may_lead_and_with_one_command_per_rank(forming: Desk) -> None:
     leader, other = members(forming)
     good = wire.ProxyCommands(T, 1, ["a", "b"])
-    assert forming.facts.may_lead(leader, good)
-    assert not forming.facts.may_lead(other, good)
-    assert not forming.facts.may_lead(leader, wire.ProxyCommands(T, 2, ["a", "b"]))
+    assert forming.inbound.may_lead(leader, good)
+    assert not forming.inbound.may_lead(other, good)
+    assert not forming.inbound.may_lead(leader, wire.ProxyCommands(T, 2, ["a", "b"]))
     assert forming.broken == []
-    assert not forming.facts.may_lead(leader, wire.ProxyCommands(T, 1, ["a"]))
+    assert not forming.inbound.may_lead(leader, wire.ProxyCommands(T, 1, ["a"]))
     assert [b.generation for b in forming.broken] == [1]
 
 
 def test_a_group_is_formed_once_by_its_leader(forming: Desk) -> None:
     leader, other = members(forming)
-    up = wire.GroupUp(T, 1, 5, resumed=None)
-    assert forming.facts.group_up(other, up) == []
-    assert forming.facts.group_up(leader, wire.GroupUp(T, 2, 5)) == []
-    events = forming.facts.group_up(leader, up)
+    up = wire.GroupFormed(T, 1, 5, resumed=None)
+    assert forming.inbound.group_formed(other, up) == []
+    assert forming.inbound.group_formed(leader, wire.GroupFormed(T, 2, 5)) == []
+    events = forming.inbound.group_formed(leader, up)
     assert events == [GroupFormed(T, Generation(1), 5, None)]
     forming.send(events)
-    assert forming.facts.group_up(leader, up) == []
+    assert forming.inbound.group_formed(leader, up) == []
 
 
 def test_a_group_is_broken_by_a_member_while_it_lives(forming: Desk) -> None:
     member = members(forming)[1]
-    forming.facts.group_down(NodeId("elsewhere"), wire.GroupDown(T, 1, "no"))
-    forming.facts.group_down(member, wire.GroupDown(T, 7, "no"))
-    forming.facts.group_down(member, wire.GroupDown("other", 1, "no"))
+    forming.inbound.group_broken(NodeId("elsewhere"), wire.GroupBroken(T, 1, "no"))
+    forming.inbound.group_broken(member, wire.GroupBroken(T, 7, "no"))
+    forming.inbound.group_broken(member, wire.GroupBroken("other", 1, "no"))
     assert forming.broken == []
-    forming.facts.group_down(member, wire.GroupDown(T, 1, "a rank died"))
+    forming.inbound.group_broken(member, wire.GroupBroken(T, 1, "a rank died"))
     assert forming.broken == [GroupBroken(T, Generation(1), f"{member}: a rank died")]
     forming.send(list(forming.broken))
-    forming.facts.group_down(member, wire.GroupDown(T, 1, "again"))
+    forming.inbound.group_broken(member, wire.GroupBroken(T, 1, "again"))
     assert len(forming.broken) == 1
 
 
 def pausing(forming: Desk) -> Desk:
     leader = members(forming)[0]
-    forming.send(forming.facts.group_up(leader, wire.GroupUp(T, 1, 0)))
+    forming.send(forming.inbound.group_formed(leader, wire.GroupFormed(T, 1, 0)))
     forming.send([DrainRequested()])
     assert isinstance(forming.waits(PauseGroup), PauseGroup)
     return forming
@@ -147,45 +147,45 @@ def pausing(forming: Desk) -> Desk:
 def test_a_pause_needs_the_word_of_every_member_and_says_so_once(forming: Desk) -> None:
     desk = pausing(forming)
     first, second = members(desk)
-    assert desk.facts.paused(first, wire.Paused(T, 1, 9)) == []
-    assert desk.facts.paused(first, wire.Paused(T, 1, 9)) == []
-    assert desk.facts.paused(NodeId("elsewhere"), wire.Paused(T, 1, 9)) == []
-    events = desk.facts.paused(second, wire.Paused(T, 1, 9))
+    assert desk.inbound.rank_paused(first, wire.RankPaused(T, 1, 9)) == []
+    assert desk.inbound.rank_paused(first, wire.RankPaused(T, 1, 9)) == []
+    assert desk.inbound.rank_paused(NodeId("elsewhere"), wire.RankPaused(T, 1, 9)) == []
+    events = desk.inbound.rank_paused(second, wire.RankPaused(T, 1, 9))
     assert events == [GroupPaused(T, Generation(1), 9)]
     desk.send(events)
-    assert desk.facts.paused(second, wire.Paused(T, 1, 9)) == []
+    assert desk.inbound.rank_paused(second, wire.RankPaused(T, 1, 9)) == []
 
 
 def test_ranks_that_paused_after_different_steps_are_a_broken_group(forming: Desk) -> None:
     desk = pausing(forming)
     first, second = members(desk)
-    desk.facts.paused(first, wire.Paused(T, 1, 9))
-    [event] = desk.facts.paused(second, wire.Paused(T, 1, 8))
+    desk.inbound.rank_paused(first, wire.RankPaused(T, 1, 9))
+    [event] = desk.inbound.rank_paused(second, wire.RankPaused(T, 1, 8))
     assert isinstance(event, GroupBroken)
 
 
 def test_a_checkpoint_counts_where_it_was_asked_for(forming: Desk) -> None:
     desk = pausing(forming)
     for node in members(desk):
-        desk.send(desk.facts.paused(node, wire.Paused(T, 1, 9)))
+        desk.send(desk.inbound.rank_paused(node, wire.RankPaused(T, 1, 9)))
     write = desk.waits(WriteCheckpoint)
     assert isinstance(write, WriteCheckpoint)
-    done = wire.CheckpointDone(T, 1, 9, asked=True, error="no space left")
+    done = wire.CheckpointWritten(T, 1, 9, asked=True, error="no space left")
     other = next(n for n in members(desk) if n != write.node)
-    assert desk.facts.checkpoint_done(other, done) == []
-    periodic = wire.CheckpointDone(T, 1, 9, asked=False, path="/x.h5", alone_s=1.5)
-    assert desk.facts.checkpoint_done(write.node, periodic) == [CheckpointPublished(T, 9, 1.5)]
-    assert desk.facts.checkpoint_done(NodeId("elsewhere"), periodic) == []
-    assert desk.facts.checkpoint_done(write.node, done) == [CheckpointWritten(T, write.node, 9, "no space left")]
+    assert desk.inbound.checkpoint_written(other, done) == []
+    periodic = wire.CheckpointWritten(T, 1, 9, asked=False, path="/x.h5", alone_s=1.5)
+    assert desk.inbound.checkpoint_written(write.node, periodic) == [CheckpointPublished(T, 9, 1.5)]
+    assert desk.inbound.checkpoint_written(NodeId("elsewhere"), periodic) == []
+    assert desk.inbound.checkpoint_written(write.node, done) == [CheckpointWritten(T, write.node, 9, "no space left")]
 
 
 def test_progress_is_the_leaders_and_what_cannot_be_measured_is_left_out(forming: Desk) -> None:
     leader, other = members(forming)
-    report = wire.Report(
+    report = wire.Progress(
         T, 1, 3, 0, 96, math.nan, math.inf, -1.0, ledger=[(1, 0, 0, 3, 0, 96)], metrics={"b": math.nan, "a": 1.0}
     )
-    assert forming.facts.report(other, report) == []
-    [event] = forming.facts.report(leader, report)
+    assert forming.inbound.progress(other, report) == []
+    [event] = forming.inbound.progress(leader, report)
     assert isinstance(event, Progress)
     assert (event.samples_per_s, event.stall_s, event.rescale_s) == (None, None, None)
     assert event.ledger == (LedgerRange(Generation(1), 0, 0, 3, 0, 96),)
@@ -194,9 +194,9 @@ def test_progress_is_the_leaders_and_what_cannot_be_measured_is_left_out(forming
 
 def test_the_end_of_a_trainer_brings_its_last_metrics(forming: Desk) -> None:
     leader, other = members(forming)
-    finished = wire.WorkerFinished(T, 1, 7, 70, {"accuracy": 0.9})
-    assert forming.facts.finished(other, finished) == []
-    last, end = forming.facts.finished(leader, finished)
+    finished = wire.TrainerFinished(T, 1, 7, 70, {"accuracy": 0.9})
+    assert forming.inbound.trainer_finished(other, finished) == []
+    last, end = forming.inbound.trainer_finished(leader, finished)
     assert isinstance(last, Progress)
     assert last.metrics == (("accuracy", 0.9),)
     assert end == TrainerFinished(T, Generation(1), 7, 70)

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from pilot.core.commands import FormGroup, PauseGroup, Solve, StartWorker, StopWorker, WriteCheckpoint
 from pilot.core.events import PoolChanged
 from pilot.core.ids import Generation, NodeId, TrainerId
-from pilot.service.pending import Pending
+from pilot.service.pending import PendingCommands
 from tests.property.test_core import play, scripts
 
 T, A, B = TrainerId("t"), NodeId("a"), NodeId("b")
 NOTHING = PoolChanged()
 
 
-def waiting(pending: Pending) -> list[object]:
+def waiting(pending: PendingCommands) -> list[object]:
     groups = (pending.workers, pending.writing, pending.forming, pending.pausing)
     found: list[object] = [command for group in groups for command, _ in group.values()]
     return found + ([pending.solve] if pending.solve is not None else [])
@@ -25,7 +25,7 @@ def waiting(pending: Pending) -> list[object]:
 @settings(max_examples=200, deadline=None)
 @given(scripts)
 def test_it_is_what_the_world_still_has_to_answer(script: list[tuple[str, int]]) -> None:
-    world, pending = play(script), Pending()
+    world, pending = play(script), PendingCommands()
     for entry in world.history:
         pending.note(*entry)
     assert sorted(map(repr, waiting(pending))) == sorted(map(repr, world.pending))
@@ -34,7 +34,7 @@ def test_it_is_what_the_world_still_has_to_answer(script: list[tuple[str, int]])
 @settings(max_examples=50, deadline=None)
 @given(scripts)
 def test_nothing_is_pending_when_everything_was_answered(script: list[tuple[str, int]]) -> None:
-    world, pending = play(script), Pending()
+    world, pending = play(script), PendingCommands()
     world.settle()
     for entry in world.history:
         pending.note(*entry)
@@ -42,7 +42,7 @@ def test_nothing_is_pending_when_everything_was_answered(script: list[tuple[str,
 
 
 def test_groups_of_a_trainer_that_ended_are_forgotten() -> None:
-    pending = Pending()
+    pending = PendingCommands()
     script = [("join", 2), ("submit", 3), *[("answer", n) for n in range(12)], ("cancel", 0)]
     world = play(script)
     world.settle()
@@ -53,7 +53,7 @@ def test_groups_of_a_trainer_that_ended_are_forgotten() -> None:
 
 
 def test_what_a_node_is_asked_once_more() -> None:
-    pending = Pending()
+    pending = PendingCommands()
     start, stop = StartWorker(T, A, ""), StopWorker(TrainerId("u"), A, "")
     write = WriteCheckpoint(TrainerId("v"), A, "")
     pause = PauseGroup(T, Generation(3), (A, B), "")
@@ -67,7 +67,7 @@ def test_what_a_node_is_asked_once_more() -> None:
 
 def test_a_newer_question_takes_the_place_of_an_older_one() -> None:
     world = play([("join", 0), ("submit", 0), ("submit", 0)])
-    pending = Pending()
+    pending = PendingCommands()
     for entry in world.history:
         pending.note(*entry)
     solves = [c for _, _, commands in world.history for c in commands if isinstance(c, Solve)]

@@ -7,8 +7,8 @@ import pytest
 from pilot.core.commands import FormGroup, StartWorker
 from pilot.core.events import ExitCause, GroupBroken, GroupFormed, WorkerExited, WorkerReady
 from pilot.core.ids import Generation, NodeId, TrainerId
-from pilot.io.wire import Hello, KillGroup, StopProcess
-from pilot.service.pending import Pending
+from pilot.io import wire
+from pilot.service.pending import PendingCommands
 from pilot.service.rejoin import Rejoined
 from tests.property.test_core import play
 from tests.property.world import World
@@ -18,12 +18,12 @@ FORMING = [("join", 1), ("submit", 4), ("answer", 0), ("answer", 0), ("answer", 
 """Two nodes, one trainer for two nodes, its first group forms."""
 
 
-def hello(*workers: tuple[str, int, int, bool]) -> Hello:
-    return Hello(1, "v", "token", "p", "h", "a", 1, workers=list(workers))
+def hello(*workers: tuple[str, int, int, bool]) -> wire.Hello:
+    return wire.Hello(1, "v", "token", "p", "h", "a", 1, workers=list(workers))
 
 
-def rejoined(world: World, node: NodeId, said: Hello) -> Rejoined:
-    pending = Pending()
+def rejoined(world: World, node: NodeId, said: wire.Hello) -> Rejoined:
+    pending = PendingCommands()
     for entry in world.history:
         pending.note(*entry)
     return Rejoined(world.core, pending, node, said, world.now_s)
@@ -98,4 +98,4 @@ def test_a_rank_that_is_gone_breaks_its_group(world: World, generation: int) -> 
 def test_what_nobody_needs_is_ended(world: World) -> None:
     node = trains(world)
     back = rejoined(world, node, hello((T, 7, 9, True), ("unknown", 1, 1, True)))
-    assert [type(m) for m in back.strays()] == [KillGroup, StopProcess]
+    assert [type(m) for m in back.strays()] == [wire.DissolveGroup, wire.StopWorker]

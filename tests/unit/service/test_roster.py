@@ -5,21 +5,21 @@ from __future__ import annotations
 import pytest
 
 from pilot.core.ids import NodeId
+from pilot.io import wire
 from pilot.io.site import Site
-from pilot.io.wire import Hello
 from pilot.service.roster import AWAY_ALONE_S, AWAY_S, Roster
-from pilot.service.server import Link
+from pilot.service.server import Peer
 
 SITE = Site(name="s", scheduler="local", heartbeat_s=1, silent_s=10, orphan_s=60)
 A, B = NodeId("h.a"), NodeId("h.b")
 
 
-def hello(pilot: str, job: str = "", restart: int = 0) -> Hello:
-    return Hello(1, "v", "token", pilot, "h", "127.0.0.1", 1, job=job, restart=restart)
+def hello(pilot: str, job: str = "", restart: int = 0) -> wire.Hello:
+    return wire.Hello(1, "v", "token", pilot, "h", "127.0.0.1", 1, job=job, restart=restart)
 
 
-def link(name: str) -> Link:
-    return Link(name.encode(), 7, "127.0.0.1")
+def link(name: str) -> Peer:
+    return Peer(name.encode(), 7, "127.0.0.1")
 
 
 def roster(*nodes: NodeId) -> Roster:

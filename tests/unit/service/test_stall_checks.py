@@ -20,21 +20,21 @@ from pilot.core.events import (
 from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.core.problem import Plan, PlanStatus
 from pilot.core.spec import TrainerSpec
-from pilot.io.wire import Looked, Waiting
-from pilot.service.pending import Pending
-from pilot.service.stall_checks import LOOK_LIMIT_S, Looks
+from pilot.io import wire
+from pilot.service.pending import PendingCommands
+from pilot.service.stall_checks import LOOK_LIMIT_S, StallChecks
 
 T, G = TrainerId("t"), Generation(1)
 NODES = (NodeId("n1"), NodeId("n2"), NodeId("n3"))
-WAITING = Waiting("t", 1, 12, 30.0, summing=True)
+WAITING = wire.RankStalled("t", 1, 12, 30.0, summing=True)
 
 
 class Stage:
     """The core with what is pending: three nodes train one trainer in generation 1, a fourth is free."""
 
     def __init__(self) -> None:
-        self.core, self.pending, self.now_s = Coordinator(), Pending(), 0.0
-        self.looks = Looks(self.core, self.pending)
+        self.core, self.pending, self.now_s = Coordinator(), PendingCommands(), 0.0
+        self.checks = StallChecks(self.core, self.pending)
         self.post(PoolChanged(joined=(*NODES, NodeId("n4"))))
         self.post(TrainerSubmitted(TrainerSpec(T, 1, 3)))
         self.post(PlanReady(self.core.plan_id, Plan(PlanStatus.OPTIMAL, ((T, 3),), 0.0)))
@@ -47,7 +47,7 @@ class Stage:
         self.pending.note(self.now_s, event, commands)
 
     def stalled(self) -> None:
-        (event,) = self.looks.waiting(NODES[0], WAITING)
+        (event,) = self.checks.rank_stalled(NODES[0], WAITING)
         self.post(event)
 
 
@@ -57,49 +57,49 @@ def stage() -> Stage:
 
 
 def test_the_first_member_that_waits_has_all_looked_at_once(stage: Stage) -> None:
-    (event,) = stage.looks.waiting(NODES[0], WAITING)
+    (event,) = stage.checks.rank_stalled(NODES[0], WAITING)
     assert event == GroupStalled(T, G, "n1 has waited 30.0 s for the sums of step 12")
     stage.post(event)
     assert stage.pending.looking[T, G][0] == LookAtGroup(T, G, NODES, event.reason)
-    assert stage.looks.waiting(NODES[1], WAITING) == []
+    assert stage.checks.rank_stalled(NODES[1], WAITING) == []
 
 
 @pytest.mark.parametrize(
     ("node", "message"),
     [
         ("n4", WAITING),
-        ("n1", Waiting("t", 2, 12, 30.0, summing=True)),
-        ("n1", Waiting("other", 1, 12, 30.0, summing=True)),
+        ("n1", wire.RankStalled("t", 2, 12, 30.0, summing=True)),
+        ("n1", wire.RankStalled("other", 1, 12, 30.0, summing=True)),
     ],
 )
-def test_who_is_none_of_the_group_is_not_heard(stage: Stage, node: str, message: Waiting) -> None:
-    assert stage.looks.waiting(NodeId(node), message) == []
+def test_who_is_none_of_the_group_is_not_heard(stage: Stage, node: str, message: wire.RankStalled) -> None:
+    assert stage.checks.rank_stalled(NodeId(node), message) == []
 
 
 def test_the_look_is_complete_when_all_have_answered(stage: Stage) -> None:
     stage.stalled()
-    assert stage.looks.looked(NODES[1], Looked("t", 1, "slow")) == []
-    assert stage.looks.looked(NodeId("n4"), Looked("t", 1, "lost")) == []
-    assert stage.looks.looked(NODES[0], Looked("t", 1, "waits")) == []
-    (event,) = stage.looks.looked(NODES[2], Looked("t", 1, "what is this"))
+    assert stage.checks.rank_looked_at(NODES[1], wire.RankLookedAt("t", 1, "slow")) == []
+    assert stage.checks.rank_looked_at(NodeId("n4"), wire.RankLookedAt("t", 1, "lost")) == []
+    assert stage.checks.rank_looked_at(NODES[0], wire.RankLookedAt("t", 1, "waits")) == []
+    (event,) = stage.checks.rank_looked_at(NODES[2], wire.RankLookedAt("t", 1, "what is this"))
     assert event == GroupLookedAt(T, G, ((NODES[0], Seen.WAITS), (NODES[1], Seen.SLOW), (NODES[2], Seen.UNKNOWN)))
     stage.post(event)
-    assert stage.looks.looked(NODES[0], Looked("t", 1, "waits")) == []
-    assert stage.looks.waiting(NODES[0], WAITING) != []
+    assert stage.checks.rank_looked_at(NODES[0], wire.RankLookedAt("t", 1, "waits")) == []
+    assert stage.checks.rank_stalled(NODES[0], WAITING) != []
 
 
 def test_who_does_not_answer_in_time_is_unknown(stage: Stage) -> None:
     stage.stalled()
-    stage.looks.looked(NODES[1], Looked("t", 1, "lost"))
-    assert stage.looks.overdue(LOOK_LIMIT_S) == []
-    (event,) = stage.looks.overdue(LOOK_LIMIT_S + 1)
+    stage.checks.rank_looked_at(NODES[1], wire.RankLookedAt("t", 1, "lost"))
+    assert stage.checks.overdue(LOOK_LIMIT_S) == []
+    (event,) = stage.checks.overdue(LOOK_LIMIT_S + 1)
     assert event == GroupLookedAt(T, G, ((NODES[0], Seen.UNKNOWN), (NODES[1], Seen.LOST), (NODES[2], Seen.UNKNOWN)))
 
 
 def test_a_look_at_a_group_that_was_dissolved_is_over(stage: Stage) -> None:
     stage.stalled()
-    stage.looks.looked(NODES[1], Looked("t", 1, "lost"))
+    stage.checks.rank_looked_at(NODES[1], wire.RankLookedAt("t", 1, "lost"))
     stage.post(PoolChanged(lost=(NODES[1],)))
     assert stage.pending.looking == {}
-    assert stage.looks.looked(NODES[0], Looked("t", 1, "waits")) == []
-    assert stage.looks.overdue(1e9) == []
+    assert stage.checks.rank_looked_at(NODES[0], wire.RankLookedAt("t", 1, "waits")) == []
+    assert stage.checks.overdue(1e9) == []

@@ -12,7 +12,7 @@ from pilot.core.problem import Plan, PlanStatus
 from pilot.core.spec import TrainerSpec
 from pilot.io.rundir import RunDir
 from pilot.observation.monitor import Monitor
-from pilot.service.launch_store import Launches
+from pilot.service.launch_store import LaunchStore
 from pilot.service.status_view import QUIET_S, trainers
 
 A, T = NodeId("a"), TrainerId("t")
@@ -20,7 +20,7 @@ A, T = NodeId("a"), TrainerId("t")
 
 def test_a_script_that_trains_without_a_word_or_never_trains_is_told_after_a_while(tmp_path: Path) -> None:
     core, monitor = Coordinator(), Monitor()
-    launches = Launches(RunDir(tmp_path), "pool", None)
+    launches = LaunchStore(RunDir(tmp_path), "pool", None)
 
     def tell(now_s: float, event: Event) -> list[Command]:
         commands = core.handle(now_s, event)

@@ -10,7 +10,7 @@ from pilot.core.curve import Curve
 from pilot.core.ids import TrainerId
 from pilot.core.spec import TrainerSpec
 from pilot.sim.accounting import FREE, Account, Accounting, Cost
-from pilot.traces.workload import Submission
+from pilot.traces.workload import WorkloadRow
 
 PAPER, PHYSICAL = Accounting.PAPER, Accounting.PHYSICAL
 CURVE = Curve.of([(1, 10.0), (2, 18.0), (4, 30.0)])
@@ -20,7 +20,7 @@ def account(samples: float = 1e6, min_nodes: int = 1) -> Account:
     spec = TrainerSpec(
         TrainerId("t"), min_nodes=min_nodes, max_nodes=4, curve=CURVE, rescale_up_s=20.0, rescale_down_s=5.0
     )
-    return Account(Submission(spec, 0.0, samples, 0), admitted_s=0.0)
+    return Account(WorkloadRow(spec, 0.0, samples, 0), admitted_s=0.0)
 
 
 def running(nodes: int, accounting: Accounting, **spec: int) -> Account:

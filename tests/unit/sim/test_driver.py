@@ -10,7 +10,6 @@ import pytest
 from pilot.core.coordinator import Coordinator, CoordinatorConfig
 from pilot.core.curve import Curve
 from pilot.core.ids import NodeId, TrainerId
-from pilot.core.invariants import violations
 from pilot.core.problem import Plan, Problem
 from pilot.core.spec import TrainerSpec
 from pilot.planners import dp
@@ -18,19 +17,20 @@ from pilot.sim.accounting import Accounting
 from pilot.sim.driver import Completions, SimConfig, Simulation
 from pilot.traces.changes import Change
 from pilot.traces.synthesis import PUBLISHED, draw
-from pilot.traces.workload import Submission
+from pilot.traces.workload import WorkloadRow
+from tests.invariants import violations
 
 A, B, C = (NodeId(name) for name in "abc")
 
 
-def submission(name: str, samples: float, submit_s: float = 0.0, **spec: object) -> Submission:
+def submission(name: str, samples: float, submit_s: float = 0.0, **spec: object) -> WorkloadRow:
     """A trainer of 1 sample a second and node."""
     values = {"max_nodes": 8, "rescale_up_s": 10.0, "rescale_down_s": 5.0, **spec}
     made = TrainerSpec(TrainerId(name), curve=Curve.of([(1, 1), (8, 8)]), fixed_curve=True, **values)  # type: ignore[arg-type]
-    return Submission(made, submit_s, samples, 0)
+    return WorkloadRow(made, submit_s, samples, 0)
 
 
-def simulate(changes: Sequence[Change], submissions: Sequence[Submission], **config: object) -> Simulation:
+def simulate(changes: Sequence[Change], submissions: Sequence[WorkloadRow], **config: object) -> Simulation:
     values = {"until_s": 1000.0, **config}
     parallel = values.pop("parallel", 10)
     core = Coordinator(CoordinatorConfig(max_parallel_trainers=parallel))  # type: ignore[arg-type]

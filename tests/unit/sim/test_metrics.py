@@ -12,10 +12,10 @@ from pilot.core.spec import TrainerSpec
 from pilot.planners import dp
 from pilot.sim.accounting import Accounting
 from pilot.sim.driver import SimConfig, Simulation
-from pilot.sim.metrics import NODE_SECONDS, Meter, Summary, returns_on_rescale, summarize
+from pilot.sim.metrics import NODE_SECONDS, IntegralMeter, Summary, returns_on_rescale, summarize
 from pilot.sim.records import Kind, Records
 from pilot.traces.changes import Change
-from pilot.traces.workload import Submission
+from pilot.traces.workload import WorkloadRow
 
 SHUFFLENET = Curve.of(
     [(1, 2831.0), (2, 5259.0), (4, 9988.0), (8, 20379.2), (16, 38895.3), (32, 74125.1), (64, 145081.5)]
@@ -23,7 +23,7 @@ SHUFFLENET = Curve.of(
 NODES = tuple(NodeId(f"n{k}") for k in range(85))
 
 
-def replay(changes: list[Change], submissions: list[Submission], until_s: float) -> tuple[Summary, Records]:
+def replay(changes: list[Change], submissions: list[WorkloadRow], until_s: float) -> tuple[Summary, Records]:
     core = Coordinator(CoordinatorConfig())
     simulation = Simulation(core, dp.plan, changes, submissions, SimConfig(until_s))
     complete = simulation.run(lambda: False, lambda _: None)
@@ -31,12 +31,12 @@ def replay(changes: list[Change], submissions: list[Submission], until_s: float)
     return summarize(records, simulation.accounts, Accounting.PAPER, len(submissions), complete), records
 
 
-def trainers(count: int, curves: list[Curve], samples: float = 1e12) -> list[Submission]:
+def trainers(count: int, curves: list[Curve], samples: float = 1e12) -> list[WorkloadRow]:
     made = []
     for k in range(count):
         index = k % len(curves)
         spec = TrainerSpec(TrainerId(f"t{k}"), curve=curves[index], fixed_curve=True)
-        made.append(Submission(spec, 0.0, samples, index))
+        made.append(WorkloadRow(spec, 0.0, samples, index))
     return made
 
 
@@ -52,7 +52,7 @@ def test_the_static_rate_of_the_summit_week() -> None:
     """168 h times the best rate of ten ShuffleNets on 85.09 nodes is 1.3038e11 samples."""
     records = Records()
     records.curves[Kind(0, 1, 64)] = SHUFFLENET
-    meter = Meter(records)
+    meter = IntegralMeter(records)
     rate = meter.best_rate(((Kind(0, 1, 64), 10),), 85.0942)
     assert rate * meter.scale * 168 * 3600 == pytest.approx(1.3038e11, rel=1e-4)
 
@@ -100,7 +100,7 @@ def test_the_return_is_the_work_until_the_next_event_by_its_cost() -> None:
 
 
 def test_a_replay_without_trainers_has_no_u() -> None:
-    late = [Submission(submission.spec, 1e9, 1.0, 0) for submission in trainers(1, [SHUFFLENET])]
+    late = [WorkloadRow(submission.spec, 1e9, 1.0, 0) for submission in trainers(1, [SHUFFLENET])]
     summary, _ = replay([Change(0.0, joined=NODES)], late, 3600.0)
     assert summary.efficiency is None
     assert summary.used == 0.0

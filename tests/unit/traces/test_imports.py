@@ -10,7 +10,7 @@ from pilot.core.errors import UserError
 from pilot.core.ids import NodeId
 from pilot.traces.changes import Change
 from pilot.traces.hostlist import expand
-from pilot.traces.jobs import Job, idle_trace
+from pilot.traces.jobs import TraceJob, idle_trace
 from pilot.traces.pbs import import_pbs
 from pilot.traces.sacct import import_sacct
 from pilot.traces.swf import import_swf
@@ -26,31 +26,36 @@ def swf(number: int, submit: int, wait: int, run: int, processors: int) -> str:
 
 class TestIdle:
     def test_gaps_are_fragments_and_handovers_are_not(self) -> None:
-        jobs = [Job(100, 200, n("a")), Job(230, 400, n("a")), Job(600, 700, n("a")), Job(100, 700, n("b"))]
+        jobs = [
+            TraceJob(100, 200, n("a")),
+            TraceJob(230, 400, n("a")),
+            TraceJob(600, 700, n("a")),
+            TraceJob(100, 700, n("b")),
+        ]
         imported = idle_trace(jobs, handover_s=60)
         assert imported.origin_s == 100
         assert imported.changes == [Change(300, joined=n("a")), Change(500, left=n("a"))]
 
     def test_overlapping_jobs_of_one_node_count_once(self) -> None:
-        jobs = [Job(0, 500, n("a")), Job(10, 100, n("a")), Job(0, 1000, n("b"))]
+        jobs = [TraceJob(0, 500, n("a")), TraceJob(10, 100, n("a")), TraceJob(0, 1000, n("b"))]
         assert idle_trace(jobs).changes == [Change(500, joined=n("a"))]
 
     def test_a_running_job_holds_its_nodes_to_the_end(self) -> None:
-        jobs = [Job(0, None, n("a")), Job(0, 1000, n("b")), Job(2000, 3000, n("b"))]
+        jobs = [TraceJob(0, None, n("a")), TraceJob(0, 1000, n("b")), TraceJob(2000, 3000, n("b"))]
         assert idle_trace(jobs).changes == [Change(1000, joined=n("b")), Change(2000, left=n("b"))]
 
     def test_nodes_without_a_job_are_idle_where_they_are_named(self) -> None:
-        assert idle_trace([Job(0, 100, n("a"))], n("a", "b")).changes == [Change(0, joined=n("b"))]
+        assert idle_trace([TraceJob(0, 100, n("a"))], n("a", "b")).changes == [Change(0, joined=n("b"))]
 
     def test_it_is_said_that_nodes_without_a_job_are_missed(self) -> None:
-        notes = idle_trace([Job(0, 9, n("a")), Job(99, 100, n("a"))]).notes
+        notes = idle_trace([TraceJob(0, 9, n("a")), TraceJob(99, 100, n("a"))]).notes
         assert any("taken to be the 1 nodes" in note for note in notes)
 
     def test_no_jobs_and_no_idle_node_are_refused(self) -> None:
         with pytest.raises(UserError, match="no job"):
             idle_trace([])
         with pytest.raises(UserError, match="no node was idle"):
-            idle_trace([Job(0, 100, n("a"))])
+            idle_trace([TraceJob(0, 100, n("a"))])
 
 
 class TestSwf:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pilot.core.errors import UserError
-from pilot.traces.workload import COLUMNS, Submission, read_workload
+from pilot.traces.workload import COLUMNS, WorkloadRow, read_workload
 
 CURVES = [
     {"nodes": [0, 1, 2], "samples_per_s": [0, 10, 18]},
@@ -17,7 +17,7 @@ CURVES = [
 ROW = "t1,0.0,1,2,18.0,12.0,1000.0,0"
 
 
-def read(tmp_path: Path, *rows: str, curves: object = CURVES, header: str = ",".join(COLUMNS)) -> list[Submission]:
+def read(tmp_path: Path, *rows: str, curves: object = CURVES, header: str = ",".join(COLUMNS)) -> list[WorkloadRow]:
     (tmp_path / "trainers.csv").write_text("\n".join([header, *rows]) + "\n")
     (tmp_path / "curves.json").write_text(curves if isinstance(curves, str) else json.dumps(curves))
     return read_workload(tmp_path / "trainers.csv", tmp_path / "curves.json")

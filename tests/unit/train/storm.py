@@ -19,7 +19,7 @@ from pilot.comm.channel import Gone
 from pilot.train.alone import Alone
 from pilot.train.exchange import Exchange
 from pilot.train.membership import Membership
-from pilot.train.sampler import Share
+from pilot.train.sampler import StepShare
 from pilot.train.state import copied
 from pilot.train.state_transfer import NOTHING, Holding, who_spreads
 from pilot.train.step_words import Words
@@ -162,7 +162,7 @@ class World:
 
 
 class Rank(Alone):
-    """One rank's group, see :class:`~pilot.train.group.Group`."""
+    """One rank's group, see :class:`~pilot.train.group.RankGroup`."""
 
     _orders = iter(range(1 << 30))
 
@@ -178,7 +178,7 @@ class Rank(Alone):
         self._operation = 0
 
     def holding(self) -> Holding:
-        position, met = self.training.position, self.training.minutes.count(self.training.place)
+        position, met = self.training.position, self.training.agreements.count(self.training.place)
         return Holding(self._held, position.step, 0, position.epoch, met)
 
     def begin(self, member: Membership) -> None:
@@ -240,7 +240,7 @@ class Rank(Alone):
         assert {kind for kind, _ in rows} == {"step"}, rows
         return True
 
-    def applied(self, words: Words, share: Share, metrics: Any) -> None:
+    def applied(self, words: Words, share: StepShare, metrics: Any) -> None:
         pass
 
     def hand_over(self, giver: int, takers: Sequence[int]) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pilot.train.agreement_log import END_OF_EPOCH, STOP, Entry, Minutes, Sums
-from pilot.train.collectives import Meetings
+from pilot.train.agreement_log import END_OF_EPOCH, STOP, Agreement, AgreementLog, Sums
+from pilot.train.collectives import Collectives
 from tests.unit.train.twin import Twin, together
 
 EVALUATION, OTHER = 7, 3
@@ -17,7 +17,7 @@ def one_each(rank: int, ranks: int) -> Sums:
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_all_get_the_sums_by_name(count: int) -> None:
-    outcomes = together(count, lambda twin: Meetings(twin, twin.training).hold(EVALUATION, one_each))
+    outcomes = together(count, lambda twin: Collectives(twin, twin.training).hold(EVALUATION, one_each))
     assert outcomes[0] is not None
     assert outcomes[0]["ranks"] == count
     assert outcomes[0][f"rank {count - 1}"] == 0.1
@@ -26,14 +26,14 @@ def test_all_get_the_sums_by_name(count: int) -> None:
 
 def test_a_newcomer_that_is_about_to_train_attends_what_the_others_do_before() -> None:
     def script(twin: Twin) -> tuple[int, int, dict[str, float]]:
-        meetings, training = Meetings(twin, twin.training), twin.training
+        meetings, training = Collectives(twin, twin.training), twin.training
         if twin.enter().rank != 1:
             training.user |= meetings.hold(EVALUATION, one_each) or {}
             meetings.hold(EVALUATION, one_each)
             meetings.hold(END_OF_EPOCH, lambda _rank, _ranks: {})
             meetings.here()
         meetings.align()
-        return training.position.epoch, training.minutes.count((0, 0)), training.user
+        return training.position.epoch, training.agreements.count((0, 0)), training.user
 
     epoch, held, values = together(3, script)[0]
     assert (epoch, held, values["ranks"]) == (1, 2, 2.0)
@@ -42,8 +42,8 @@ def test_a_newcomer_that_is_about_to_train_attends_what_the_others_do_before() -
 
 def test_a_newcomer_at_the_end_of_an_epoch_reads_what_was_agreed_and_joins_in_the_rest() -> None:
     def script(twin: Twin) -> list[Sums | None]:
-        twin.training.minutes.add(Entry(0, 0, EVALUATION, {"ranks": 5.0}))
-        meetings = Meetings(twin, twin.training)
+        twin.training.agreements.add(Agreement(0, 0, EVALUATION, {"ranks": 5.0}))
+        meetings = Collectives(twin, twin.training)
         known = []
         if twin.enter().rank == 0:  # only a newcomer does again what led to the entry
             known = [meetings.hold(EVALUATION, one_each)]
@@ -59,7 +59,7 @@ def test_a_newcomer_at_the_end_of_an_epoch_reads_what_was_agreed_and_joins_in_th
 
 def test_those_who_are_further_behind_meet_first() -> None:
     def script(twin: Twin) -> tuple[Sums | None, bool]:
-        meetings = Meetings(twin, twin.training)
+        meetings = Collectives(twin, twin.training)
         topics = [(END_OF_EPOCH,), (OTHER, END_OF_EPOCH), (EVALUATION, OTHER, END_OF_EPOCH)][twin.enter().rank]
         outcome = None
         for topic in topics:
@@ -73,7 +73,7 @@ def test_those_who_are_further_behind_meet_first() -> None:
 def test_whoever_asks_to_stop_stops_all() -> None:
     def script(twin: Twin) -> bool:
         asked = {STOP: 1.0} if twin.enter().rank == 1 else {}
-        Meetings(twin, twin.training).hold(END_OF_EPOCH, lambda _rank, _ranks: asked)
+        Collectives(twin, twin.training).hold(END_OF_EPOCH, lambda _rank, _ranks: asked)
         return twin.training.position.stopped
 
     assert together(3, script) == [True] * 3
@@ -81,7 +81,7 @@ def test_whoever_asks_to_stop_stops_all() -> None:
 
 def test_a_script_that_is_behind_its_state_holds_no_meeting() -> None:
     def script(twin: Twin) -> Sums | None:
-        meetings = Meetings(twin, twin.training)
+        meetings = Collectives(twin, twin.training)
         twin.training.position.step = 20  # it took over a state in the middle of its evaluation
         return meetings.hold(EVALUATION, one_each)
 
@@ -89,10 +89,10 @@ def test_a_script_that_is_behind_its_state_holds_no_meeting() -> None:
 
 
 def test_the_minutes_of_two_places_are_kept_and_travel() -> None:
-    minutes = Minutes()
+    minutes = AgreementLog()
     for step in (4, 8, 8, 12):
-        minutes.add(Entry(1, step, EVALUATION, {"loss": float(step)}))
-    copied = Minutes(minutes.rows())
+        minutes.add(Agreement(1, step, EVALUATION, {"loss": float(step)}))
+    copied = AgreementLog(minutes.rows())
     assert copied.of((1, 4), EVALUATION) == []
     assert copied.of((1, 8), EVALUATION) == [{"loss": 8.0}] * 2
     assert copied.of((1, 8), OTHER) == []

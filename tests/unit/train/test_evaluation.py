@@ -11,7 +11,7 @@ from torch.utils.data import TensorDataset
 
 import pilot.train
 from pilot.core.errors import UserError
-from pilot.train.collectives import Meetings
+from pilot.train.collectives import Collectives
 from pilot.train.evaluation import Evaluation
 from tests.unit.train.twin import Twin, together
 
@@ -29,7 +29,7 @@ def test_it_is_the_mean_over_all_samples(count: int, length: int, batch_size: in
 
     def script(twin: Twin) -> dict[str, float]:
         evaluation = Evaluation(nn.Identity(), data, mean_square, batch_size, {})
-        return evaluation.run(Meetings(twin, twin.training))
+        return evaluation.run(Collectives(twin, twin.training))
 
     results = together(count, script)
     expected = {name: value.item() for name, value in mean_square([x[:length]]).items()}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilot.train.membership import Membership, Regroup, Seat, agreed
+from pilot.train.membership import Membership, MembershipState, Seat, agreed
 
 
 def member(generation: int, rank: int = 0, size: int = 2) -> Membership:
@@ -14,9 +14,9 @@ def member(generation: int, rank: int = 0, size: int = 2) -> Membership:
 
 
 @pytest.fixture
-def training() -> Regroup:
+def training() -> MembershipState:
     """A worker that trains in generation 3."""
-    regroup = Regroup()
+    regroup = MembershipState()
     regroup.told_to_join(member(3))
     regroup.rank_came(3)
     regroup.start(3)
@@ -24,7 +24,7 @@ def training() -> Regroup:
 
 
 def test_a_worker_starts_when_it_was_told_and_its_rank_process_is_there() -> None:
-    regroup = Regroup()
+    regroup = MembershipState()
     regroup.told_to_join(member(1))
     assert regroup.startable() is None
     assert regroup.rank_came(1)
@@ -34,14 +34,14 @@ def test_a_worker_starts_when_it_was_told_and_its_rank_process_is_there() -> Non
     assert regroup.ready_for == 0
 
 
-def test_the_rank_process_may_come_before_the_word(training: Regroup) -> None:
+def test_the_rank_process_may_come_before_the_word(training: MembershipState) -> None:
     assert training.rank_came(4)
     assert training.ready_for == 0
     training.told_to_join(member(4))
     assert training.ready_for == 4
 
 
-def test_a_newer_generation_supersedes_one_that_forms(training: Regroup) -> None:
+def test_a_newer_generation_supersedes_one_that_forms(training: MembershipState) -> None:
     training.told_to_join(member(4))
     training.rank_came(4)
     training.told_to_join(member(5))
@@ -51,7 +51,7 @@ def test_a_newer_generation_supersedes_one_that_forms(training: Regroup) -> None
     assert not training.rank_came(4)
 
 
-def test_what_is_of_older_generations_is_not_wanted(training: Regroup) -> None:
+def test_what_is_of_older_generations_is_not_wanted(training: MembershipState) -> None:
     assert not training.rank_came(3)
     assert not training.rank_came(2)
     training.told_to_join(member(2))
@@ -60,14 +60,14 @@ def test_what_is_of_older_generations_is_not_wanted(training: Regroup) -> None:
     assert (training.joining, training.parting, training.pause_asked) == (None, None, False)
 
 
-def test_who_parts_is_ready_at_once_and_a_later_word_to_join_takes_it_back(training: Regroup) -> None:
+def test_who_parts_is_ready_at_once_and_a_later_word_to_join_takes_it_back(training: MembershipState) -> None:
     training.told_to_part(4)
     assert training.ready_for == 4
     training.told_to_join(member(5))
     assert training.ready_for == 0
 
 
-def test_when_the_generation_that_forms_is_killed_the_present_one_goes_on(training: Regroup) -> None:
+def test_when_the_generation_that_forms_is_killed_the_present_one_goes_on(training: MembershipState) -> None:
     training.told_to_join(member(4))
     training.rank_came(4)
     training.killed(4)
@@ -78,7 +78,7 @@ def test_when_the_generation_that_forms_is_killed_the_present_one_goes_on(traini
     assert training.ready_for == 0
 
 
-def test_when_the_present_generation_is_killed_the_next_one_starts_without_a_switch(training: Regroup) -> None:
+def test_when_the_present_generation_is_killed_the_next_one_starts_without_a_switch(training: MembershipState) -> None:
     training.told_to_join(member(4))
     training.killed(3)
     assert training.current is None
@@ -87,7 +87,7 @@ def test_when_the_present_generation_is_killed_the_next_one_starts_without_a_swi
     assert training.startable() == member(4)
 
 
-def test_a_worker_that_parted_and_whose_group_died_waits(training: Regroup) -> None:
+def test_a_worker_that_parted_and_whose_group_died_waits(training: MembershipState) -> None:
     training.told_to_part(4)
     training.rank_lost(3)
     assert training.current is None
@@ -105,7 +105,7 @@ def test_ranks_agree_only_when_all_name_the_same_generation(ready: list[int]) ->
     st.lists(st.tuples(st.sampled_from(["join", "part", "pause", "kill", "came", "lost", "start"]), st.integers(1, 6)))
 )
 def test_generations_only_rise_and_ready_means_startable(facts: list[tuple[str, int]]) -> None:
-    regroup, newest = Regroup(), 0
+    regroup, newest = MembershipState(), 0
     for kind, generation in facts:
         match kind:
             case "join":

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from pilot.checkpoint import names, store
-from pilot.io.wire import CheckpointDone
+from pilot.io import wire
 from pilot.train.lr import LearningRate
 from pilot.train.membership import Membership
 from pilot.train.periodic import Periodic
@@ -32,7 +32,7 @@ class Rank:
         optimizer = torch.optim.Adam(model.parameters())
         model(torch.randn(8, 64)).sum().backward()
         optimizer.step()
-        self.told: queue.SimpleQueue[CheckpointDone] = queue.SimpleQueue()
+        self.told: queue.SimpleQueue[wire.CheckpointWritten] = queue.SimpleQueue()
         self.training = Training(model, optimizer, None, "step", LearningRate("none", 0))
         self.saver = Saver("t1", directory, 3, self.told.put)
         self.periodic = Periodic(self.saver, self.training, interval_s)
@@ -64,7 +64,7 @@ def step(ranks: list[Rank], generation: int = 1) -> None:
         rank.periodic.stepped(group, Words.read(sums))
 
 
-def steps_until_told(ranks: list[Rank], by: int = 0, generation: int = 1) -> CheckpointDone:
+def steps_until_told(ranks: list[Rank], by: int = 0, generation: int = 1) -> wire.CheckpointWritten:
     """Steps until rank ``by`` tells the outcome of a checkpoint."""
     end_s = time.monotonic() + DEADLINE_S
     while time.monotonic() < end_s:

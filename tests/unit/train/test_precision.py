@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 import pilot.train
 from pilot.train.exchange import Exchange
 from pilot.train.lr import LearningRate
-from pilot.train.sampler import Share
+from pilot.train.sampler import StepShare
 from pilot.train.step_words import Words
 from pilot.train.training import Training
 
@@ -66,7 +66,7 @@ def test_a_skipped_step_is_behind_the_ledger_and_leaves_the_optimizer_and_the_sc
     training = Training(model, optimizer, scheduler, "step", LearningRate("none"), ours)
     before = copy.deepcopy(model.state_dict())
     ours.scale(model(torch.full((1, 8), torch.nan)).sum()).backward()
-    training.apply(1, Share(0, 4, 0, 4, ((0, 4),)))
+    training.apply(1, StepShare(0, 4, 0, 4, ((0, 4),)))
     torch.testing.assert_close(dict(model.state_dict()), dict(before))
     assert not optimizer.state
     assert scheduler.last_epoch == 0

@@ -11,7 +11,7 @@ from torch.utils.data import TensorDataset
 
 import pilot.train
 from pilot.train import script_end
-from pilot.train.release import Released
+from pilot.train.script_end import Released
 
 
 @pytest.fixture(autouse=True)

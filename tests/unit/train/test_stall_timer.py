@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pilot.train import stall_timer
-from pilot.train.stall_timer import Patience
+from pilot.train.stall_timer import StallTimer
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_it_is_over_at_the_time_out_and_each_time_that_the_wait_has_doubled(now: list[float]) -> None:
-    wait = Patience(4.0)
+    wait = StallTimer(4.0)
     wait.begin(summing=True)
     over = []
     for _ in range(40):
@@ -27,7 +27,7 @@ def test_it_is_over_at_the_time_out_and_each_time_that_the_wait_has_doubled(now:
 
 
 def test_each_wait_begins_anew_and_none_lasts_between_them(now: list[float]) -> None:
-    wait = Patience(4.0)
+    wait = StallTimer(4.0)
     wait.begin(summing=True)
     now[0] += 9.0
     assert (wait.waited_s(), wait.summing, wait.is_over()) == (9.0, True, True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from pilot.train.step_meter import Meter
+from pilot.train.step_meter import StepMeter
 
 
 def test_the_rate_is_the_median_of_the_last_twenty_steps() -> None:
-    meter = Meter()
+    meter = StepMeter()
     meter.regrouped()
     now_s = 0.0
     for seconds in [9.0] * 10 + [0.5] * 15 + [5.0] * 5:
@@ -17,7 +17,7 @@ def test_the_rate_is_the_median_of_the_last_twenty_steps() -> None:
 
 
 def test_no_rate_before_two_steps_of_a_generation() -> None:
-    meter = Meter()
+    meter = StepMeter()
     meter.regrouped()
     meter.stepped(1.0, 10)
     assert meter.samples_per_s() is None
@@ -27,7 +27,7 @@ def test_no_rate_before_two_steps_of_a_generation() -> None:
 
 
 def test_the_stall_is_the_gap_less_the_median_step_before() -> None:
-    meter = Meter()
+    meter = StepMeter()
     meter.regrouped()
     for now_s in (1.0, 2.0, 3.0):
         meter.stepped(now_s, 10)
@@ -40,7 +40,7 @@ def test_the_stall_is_the_gap_less_the_median_step_before() -> None:
 
 
 def test_a_newcomer_has_no_stall() -> None:
-    meter = Meter()
+    meter = StepMeter()
     meter.regrouped()
     meter.stepped(100.0, 10)
     assert meter.stall_s is None

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 import pilot.train
 from pilot.core.errors import UserError
-from pilot.train.sampler import Batching, Share
+from pilot.train.sampler import Batching, StepShare
 from pilot.train.stream import Stream
 
 
@@ -46,7 +46,7 @@ class Course:
     cursor: int = 0
     seed: int = 0
     revision: int = 0
-    begun: list[tuple[Share, int]] = field(default_factory=list)
+    begun: list[tuple[StepShare, int]] = field(default_factory=list)
     length: int | None = None
 
     def where(self) -> tuple[int, int, int, int, int]:
@@ -61,7 +61,7 @@ class Course:
     def epoch_has(self, samples: int) -> None:
         self.length = samples
 
-    def begin(self, share: Share, batch: int) -> None:
+    def begin(self, share: StepShare, batch: int) -> None:
         self.begun.append((share, batch))
 
 

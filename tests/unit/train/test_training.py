@@ -15,7 +15,7 @@ import pilot.train
 from pilot.core.errors import UserError
 from pilot.train.agreement_log import END_OF_EPOCH
 from pilot.train.lr import LearningRate
-from pilot.train.sampler import Share
+from pilot.train.sampler import StepShare
 from pilot.train.state import Packed, unpack
 from pilot.train.training import Training
 
@@ -66,7 +66,7 @@ def step(model: Tied, training: Training, number: int) -> None:
     torch.manual_seed(number)
     model(torch.randn(6, 4), rare=number % 3 == 0).backward()
     training.clip(0.5)
-    training.apply(1, Share(number, number + 1, number, number + 1, ((number, number + 1),)))
+    training.apply(1, StepShare(number, number + 1, number, number + 1, ((number, number + 1),)))
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
