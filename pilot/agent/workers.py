@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import math
 import os
@@ -15,40 +14,14 @@ from pathlib import Path
 
 from pilot.agent import fork_server, job_environment
 from pilot.agent.fork_client import ForkClient
-from pilot.agent.local_ranks import LocalRanks
 from pilot.agent.vocabulary import Said, WorkerEnded
 from pilot.agent.workdir import Workdir
+from pilot.agent.worker import LocalRanks, NodeWorker, TrainingProcess, check, kill_session
 from pilot.agent.worker_socket import WorkerSocket
 from pilot.core.errors import UserError
-from pilot.io import proc, wire
+from pilot.io import wire
 
 log = logging.getLogger(__name__)
-
-_TAIL_BYTES = 8192
-
-
-@dataclass(slots=True)
-class _Life:
-    """One training process, from the order to its end. ``begin`` is where its part of the log starts."""
-
-    number: int
-    rank: int
-    control: WorkerSocket
-    log: Path
-    begin: int
-    pid: int = 0
-    doomed: bool = False
-
-
-@dataclass(slots=True)
-class _Worker:
-    """The training processes of one trainer here, by their rank on the node. ``end``: how the first of them ended."""
-
-    order: wire.StartWorker
-    local_ranks: LocalRanks
-    lives: list[_Life] = field(default_factory=list)
-    stopping: bool = False
-    end: WorkerEnded | None = None
 
 
 @dataclass(slots=True)
@@ -63,7 +36,7 @@ class Workers:
     emit: Callable[[Said | WorkerEnded], None]
     node: str = "node"
     silent_s: float = math.inf
-    _workers: dict[str, _Worker] = field(default_factory=dict)
+    _workers: dict[str, NodeWorker] = field(default_factory=dict)
     _servers: dict[str, ForkClient] = field(default_factory=dict)
     _count: int = 0
 
@@ -75,7 +48,7 @@ class Workers:
 
     def launch(self, order: wire.StartWorker) -> None:
         """Start the worker; an order that cannot be carried out ends as a worker that could not be started."""
-        worker = self._workers[order.trainer] = _Worker(order, LocalRanks(order.ranks))
+        worker = self._workers[order.trainer] = NodeWorker(order, LocalRanks(order.ranks))
         try:
             self._launch(worker)
         except (OSError, ValueError, UserError) as error:
@@ -90,12 +63,12 @@ class Workers:
         addressed = worker.local_ranks.told(message)
         for life in worker.lives:
             if life.rank in addressed and not life.control.send(message):
-                _kill(life)
+                life.kill()
 
     def kill(self, trainer: str) -> None:
         """Kill the worker with all that it started."""
         for life in self._lives(trainer):
-            _kill(life)
+            life.kill()
 
     def sockets_of(self, trainer: str) -> list[Path]:
         """Where the worker's processes listen for their rank processes, by rank; none where there is no worker."""
@@ -136,20 +109,20 @@ class Workers:
         """Kill everything, and say nothing of it."""
         for life in self._all():
             life.control.close()
-            _kill_session(life.pid)
+            kill_session(life.pid)
         for server in self._servers.values():
             server.close()
 
     # --- starting ---------------------------------------------------------------------------------------------------
 
-    def _launch(self, worker: _Worker) -> None:
+    def _launch(self, worker: NodeWorker) -> None:
         order = worker.order
-        _check(order)
+        check(order)
         Path(order.directory, "logs").mkdir(mode=0o700, parents=True, exist_ok=True)
         for rank in range(order.ranks):
             worker.lives.append(self._begin(order, rank))
 
-    def _begin(self, order: wire.StartWorker, rank: int) -> _Life:
+    def _begin(self, order: wire.StartWorker, rank: int) -> TrainingProcess:
         """Order one training process."""
         self._count += 1
         path = Path(order.directory, "logs", f"{self.node}.{rank}.log" if order.ranks > 1 else f"{self.node}.log")
@@ -159,7 +132,7 @@ class Workers:
             self.warm_up(order.python).launch(packet, [theirs.fileno(), file.fileno()])
             begin = file.tell()
         said, broken = partial(self._said, order.trainer, rank), partial(self._nonsense, order.trainer)
-        return _Life(self._count, rank, WorkerSocket(ours, said, broken), path, begin)
+        return TrainingProcess(self._count, rank, WorkerSocket(ours, said, broken), path, begin)
 
     def _job(self, order: wire.StartWorker, rank: int) -> fork_server.ForkJob:
         ours = {
@@ -209,7 +182,7 @@ class Workers:
         for life in [life for life in self._all() if life.number == number]:
             life.pid = pid
             if life.doomed:
-                _kill_session(pid)
+                kill_session(pid)
 
     def _give_up(self, python: str, status: int | None, why: str) -> None:
         """Its fork server is of no use any more. Processes that it forked live on; the others never came to be."""
@@ -224,19 +197,19 @@ class Workers:
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
-    def _ended(self, which: Callable[[_Life], bool], status: int) -> None:
+    def _ended(self, which: Callable[[TrainingProcess], bool], status: int) -> None:
         """A training process is gone."""
         for worker in list(self._workers.values()):
             for life in [life for life in worker.lives if which(life)]:
                 life.control.drain()
                 life.control.close()
-                _kill_session(life.pid)
+                kill_session(life.pid)
                 self.workdir.socket(life.number).unlink(missing_ok=True)
                 worker.lives.remove(life)
-                trainer, tail = worker.order.trainer, _tail(life.log, life.begin)
-                self._end(worker, WorkerEnded(trainer, status, tail, str(life.log)))
+                end = WorkerEnded(worker.order.trainer, status, life.last_words(), str(life.log))
+                self._end(worker, end)
 
-    def _end(self, worker: _Worker, end: WorkerEnded) -> None:
+    def _end(self, worker: NodeWorker, end: WorkerEnded) -> None:
         """One of its processes is gone, or could not be started; the worker is, when the last one is."""
         worker.end = worker.end or end
         if worker.lives:
@@ -246,45 +219,8 @@ class Workers:
         del self._workers[worker.order.trainer]
         self.emit(worker.end)
 
-    def _all(self) -> list[_Life]:
+    def _all(self) -> list[TrainingProcess]:
         return [life for worker in self._workers.values() for life in worker.lives]
 
-    def _lives(self, trainer: str) -> list[_Life]:
+    def _lives(self, trainer: str) -> list[TrainingProcess]:
         return self._workers[trainer].lives if trainer in self._workers else []
-
-
-def _check(order: wire.StartWorker) -> None:
-    """What can be known before the start; UserError in one line."""
-    script = Path(order.cwd, order.script)
-    if not Path(order.cwd).is_dir():
-        raise UserError(f"no directory {order.cwd} on this node")
-    try:
-        content = script.read_bytes()
-    except OSError as error:
-        raise UserError(f"cannot read script {script} on this node: {error.strerror}") from None
-    if hashlib.sha256(content).hexdigest() != order.script_sha256:
-        raise UserError(f"script {script} was edited since it was submitted (its sha256 differs): submit it again")
-    if not os.access(order.python, os.X_OK):
-        raise UserError(f"no interpreter {order.python} on this node")
-
-
-def _kill(life: _Life) -> None:
-    life.doomed = True
-    _kill_session(life.pid)
-
-
-def _kill_session(pid: int) -> None:
-    """A training process leads a session: whatever it started is in it, or descends from it."""
-    if pid:
-        proc.kill(proc.tree(pid))
-        proc.kill(proc.session(pid))
-
-
-def _tail(path: Path, begin: int) -> str:
-    """The last lines that this life wrote."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(begin, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-            return file.read().decode(errors="replace")
-    except OSError:
-        return ""

@@ -1,14 +1,21 @@
-"""The ranks that train together, as the session sees them."""
+"""The ranks that train together, as the session sees them: of an elastic trainer, or of a script by itself."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
-from pilot.train.membership import Membership
+from pilot.train.elastic import Elastic
+from pilot.train.exchange import Exchange
+from pilot.train.membership import Membership, Seat
 from pilot.train.reporter import Metrics
 from pilot.train.sampler import StepShare
+from pilot.train.saver import Saver
+from pilot.train.sockets import WorkerSockets
+from pilot.train.stall_timer import StallTimer
 from pilot.train.step_words import Words
+from pilot.train.training import Training
 
 
 class RankGroup(Protocol):
@@ -49,3 +56,64 @@ class RankGroup(Protocol):
 
     def finish(self, metrics: Metrics) -> None:
         """The loop is over; returns when the worker is let go."""
+
+
+ALONE = Membership(generation=0, rank=0, size=1)
+
+
+class Alone:
+    """The script by itself, under plain ``python``: a group of one that never changes."""
+
+    revision = 0
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+
+    def enter(self) -> Membership:
+        """At once."""
+        return ALONE
+
+    def ring(self) -> None:
+        """Nobody listens."""
+
+    def words(self, loss: float) -> Words:
+        """Nothing but the loss."""
+        return Words.of(0, False, loss)
+
+    def summed(self) -> bool:
+        """The sum over one rank is there."""
+        return True
+
+    def applied(self, words: Words, share: StepShare, metrics: Metrics) -> None:
+        """Nobody needs to be told."""
+
+    def settle(self) -> None:
+        """Nothing changes."""
+
+    def gather(self, row: list[int]) -> list[list[int]]:
+        """One row."""
+        return [row]
+
+    def hand_over(self, giver: int, takers: Sequence[int]) -> None:
+        """There is nobody else."""
+
+    def rested(self, seconds: float) -> None:
+        """Nobody asks how long a rescale takes."""
+
+    def finish(self, metrics: Metrics) -> None:
+        """Nobody needs to be told."""
+
+
+def group_of(
+    environment: Mapping[str, str], seat: Seat, training: Training, exchange: Exchange, resized: Callable[[int], None]
+) -> RankGroup:
+    """By what the agent put into the environment, see ``docs/processes.md``."""
+    if "PILOT_CONTROL_FD" not in environment:
+        return Alone(training)
+    trainer = environment["PILOT_TRAINER"]
+    link = WorkerSockets(int(environment["PILOT_CONTROL_FD"]), Path(environment["PILOT_WORKER_SOCKET"]))
+    directory = Path(environment["PILOT_TRAINER_DIR"], "checkpoints")
+    saver = Saver(trainer, directory, int(environment["PILOT_CHECKPOINTS_KEPT"]), link.tell)
+    interval_s = float(environment["PILOT_CHECKPOINT_INTERVAL_S"])
+    stall_timer = StallTimer(float(environment["PILOT_SILENT_S"]))
+    return Elastic(trainer, seat, link, training, exchange, saver, interval_s, stall_timer, resized)

@@ -17,7 +17,7 @@ from pilot.train.agreement_log import END_OF_EPOCH, STOP, Sums
 from pilot.train.collectives import Collectives
 from pilot.train.evaluation import Evaluation, Function
 from pilot.train.exchange import Exchange
-from pilot.train.joining import group_of
+from pilot.train.group import group_of
 from pilot.train.loader import Loader
 from pilot.train.lr import LearningRate
 from pilot.train.membership import Membership, Seat

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from pilot.comm.channel import Gone
-from pilot.train.alone import Alone
 from pilot.train.exchange import Exchange
+from pilot.train.group import Alone
 from pilot.train.membership import Membership
 from pilot.train.sampler import StepShare
 from pilot.train.state import copied
@@ -274,7 +274,7 @@ class Rank(Alone):
 def group_of(
     _environment: object, _seat: object, training: Training, exchange: Exchange, resized: Callable[[int], None]
 ) -> Rank:
-    """Of a session in a rank's thread; see :func:`pilot.train.joining.group_of`."""
+    """Of a session in a rank's thread; see :func:`pilot.train.group.group_of`."""
     return Rank(_here.world, training, exchange, resized)
 
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from pilot.train.alone import Alone
+from pilot.train.group import Alone
 from pilot.train.lr import LearningRate
 from pilot.train.membership import Membership
 from pilot.train.training import Training

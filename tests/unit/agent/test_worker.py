@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pilot.agent.local_ranks import LocalRanks
+from pilot.agent.worker import LocalRanks
 from pilot.io import wire
 
 

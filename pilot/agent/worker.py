@@ -1,4 +1,4 @@
-"""What the training processes of one worker say, as if they were one. Pure.
+"""One worker: the training processes of one trainer on this node, and what they say as if they were one.
 
 A worker has one training process per rank of its node. The agent's state machine and the coordinator know workers only:
 a worker's orders go to all of its processes, and what all of them say goes on once.
@@ -12,7 +12,17 @@ a worker's orders go to all of its processes, and what all of them say goes on o
 
 from __future__ import annotations
 
-from pilot.io import wire
+import hashlib
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pilot.agent.vocabulary import WorkerEnded
+from pilot.agent.worker_socket import WorkerSocket
+from pilot.core.errors import UserError
+from pilot.io import proc, wire
+
+_TAIL_BYTES = 8192
 
 
 class LocalRanks:
@@ -63,3 +73,63 @@ class LocalRanks:
         if len(answers) < self._size:
             return None
         return min(answers.values(), key=lambda waiting: (waiting.summing, waiting.waited_s))
+
+
+@dataclass(slots=True)
+class TrainingProcess:
+    """One training process, from the order to its end. ``begin`` is where its part of the log starts."""
+
+    number: int
+    rank: int
+    control: WorkerSocket
+    log: Path
+    begin: int
+    pid: int = 0
+    doomed: bool = False
+
+    def kill(self) -> None:
+        """End it and all that it started; one that is not forked yet, as soon as it is."""
+        self.doomed = True
+        kill_session(self.pid)
+
+    def last_words(self) -> str:
+        """The last lines that it wrote."""
+        try:
+            with self.log.open("rb") as file:
+                file.seek(max(self.begin, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+                return file.read().decode(errors="replace")
+        except OSError:
+            return ""
+
+
+@dataclass(slots=True)
+class NodeWorker:
+    """The training processes of one trainer here, by their rank on the node. ``end``: how the first of them ended."""
+
+    order: wire.StartWorker
+    local_ranks: LocalRanks
+    lives: list[TrainingProcess] = field(default_factory=list)
+    stopping: bool = False
+    end: WorkerEnded | None = None
+
+
+def check(order: wire.StartWorker) -> None:
+    """What can be known before the start; UserError in one line."""
+    script = Path(order.cwd, order.script)
+    if not Path(order.cwd).is_dir():
+        raise UserError(f"no directory {order.cwd} on this node")
+    try:
+        content = script.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read script {script} on this node: {error.strerror}") from None
+    if hashlib.sha256(content).hexdigest() != order.script_sha256:
+        raise UserError(f"script {script} was edited since it was submitted (its sha256 differs): submit it again")
+    if not os.access(order.python, os.X_OK):
+        raise UserError(f"no interpreter {order.python} on this node")
+
+
+def kill_session(pid: int) -> None:
+    """A training process leads a session: whatever it started is in it, or descends from it."""
+    if pid:
+        proc.kill(proc.tree(pid))
+        proc.kill(proc.session(pid))
