@@ -1,4 +1,4 @@
-"""The agent's end of a worker's control socket: wire messages, each preceded by its length (4 bytes, big endian)."""
+"""The agent's end of a worker's control socket: wire messages in frames."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from pilot.core.errors import ProtocolError
 from pilot.io import wire
+from pilot.io.framing import Frames, framed
 
-_LENGTH_BYTES = 4
 _PIECE_BYTES = 1 << 16
 
 
@@ -30,13 +30,12 @@ class WorkerSocket:
         self._socket.setblocking(False)
         self._said = said
         self._broken = broken
-        self._received = bytearray()
+        self._frames = Frames(wire.MAX_FRAME_BYTES)
         asyncio.get_running_loop().add_reader(connection, self.drain)
 
     def send(self, message: wire.Message) -> bool:
         """Send at once; False where the worker is gone, or has not read for so long that the socket is full."""
-        frame = wire.encode(message)
-        data = len(frame).to_bytes(_LENGTH_BYTES, "big") + frame
+        data = framed(wire.encode(message))
         try:
             return self._socket.send(data) == len(data)
         except OSError:
@@ -48,9 +47,8 @@ class WorkerSocket:
             if not piece:
                 asyncio.get_running_loop().remove_reader(self._socket)
                 return
-            self._received += piece
             try:
-                self._take_messages()
+                self._take_messages(piece)
             except ProtocolError as error:
                 self.close()
                 self._broken(str(error))
@@ -70,15 +68,8 @@ class WorkerSocket:
         except OSError:
             return b""
 
-    def _take_messages(self) -> None:
-        while len(self._received) >= _LENGTH_BYTES:
-            end = _LENGTH_BYTES + int.from_bytes(self._received[:_LENGTH_BYTES], "big")
-            if end > wire.MAX_FRAME_BYTES:
-                raise ProtocolError(f"a message of {end} bytes is larger than {wire.MAX_FRAME_BYTES}")
-            if len(self._received) < end:
-                return
-            frame = bytes(self._received[_LENGTH_BYTES:end])
-            del self._received[:end]
+    def _take_messages(self, piece: bytes) -> None:
+        for frame in self._frames.feed(piece):
             message = wire.decode_at_coordinator(frame)
             if isinstance(message, wire.Request | wire.Hello):
                 raise ProtocolError(f"a worker does not say {type(message).__name__}")

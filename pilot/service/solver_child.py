@@ -6,7 +6,6 @@ import fcntl
 import logging
 import os
 import signal
-import struct
 import sys
 from typing import BinaryIO
 
@@ -15,9 +14,8 @@ import msgspec
 from pilot import planners
 from pilot.core.errors import UserError
 from pilot.core.problem import Problem
+from pilot.io.framing import HEAD_BYTES, framed, length_of
 from pilot.service.solver_process import PlannerAnswer
-
-_LENGTH = struct.Struct(">I")
 
 
 def main(lifeline: int, planner: str, solver: str, limit_s: float) -> None:
@@ -30,8 +28,8 @@ def main(lifeline: int, planner: str, solver: str, limit_s: float) -> None:
         _write(answers, PlannerAnswer(error=str(error)))
         return
     _write(answers, PlannerAnswer())
-    while len(head := requests.read(_LENGTH.size)) == _LENGTH.size:
-        problem = msgspec.msgpack.decode(requests.read(*_LENGTH.unpack(head)), type=Problem)
+    while len(head := requests.read(HEAD_BYTES)) == HEAD_BYTES:
+        problem = msgspec.msgpack.decode(requests.read(length_of(head)), type=Problem)
         try:
             answer = PlannerAnswer(plan(problem))
         except Exception as error:  # whatever a solver's library raises, the coordinator goes on without it
@@ -56,8 +54,7 @@ def _private_stdout() -> BinaryIO:
 
 
 def _write(answers: BinaryIO, answer: PlannerAnswer) -> None:
-    data = msgspec.msgpack.encode(answer)
-    answers.write(_LENGTH.pack(len(data)) + data)
+    answers.write(framed(msgspec.msgpack.encode(answer)))
     answers.flush()
 
 

@@ -12,7 +12,6 @@ import logging
 import os
 import shutil
 import signal
-import struct
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,6 +25,7 @@ from pilot.core.errors import PilotError, SolverError, UserError
 from pilot.core.events import PlanFailed, PlanReady
 from pilot.core.ids import PlanId
 from pilot.core.problem import Plan, PlanStatus, Problem
+from pilot.io.framing import HEAD_BYTES, framed, length_of
 from pilot.service.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -38,8 +38,6 @@ WARM_S = 60.0
 
 SUPERSEDED_S = 1.0
 """A solve that nobody waits for any more may still run so long: a new child would take about as long to get warm."""
-
-_LENGTH = struct.Struct(">I")
 
 Post = Callable[[PlanReady | PlanFailed], object]
 
@@ -208,8 +206,7 @@ class _Child:
 
     async def ask(self, problem: Problem) -> Plan:
         assert self._process.stdin is not None
-        data = msgspec.msgpack.encode(problem)
-        self._process.stdin.write(_LENGTH.pack(len(data)) + data)
+        self._process.stdin.write(framed(msgspec.msgpack.encode(problem)))
         await self._process.stdin.drain()
         answer = await self.read()
         if answer.plan is None:
@@ -218,8 +215,8 @@ class _Child:
 
     async def read(self) -> PlannerAnswer:
         assert self._process.stdout is not None
-        (size,) = _LENGTH.unpack(await self._process.stdout.readexactly(_LENGTH.size))
-        data = await self._process.stdout.readexactly(size)
+        head = await self._process.stdout.readexactly(HEAD_BYTES)
+        data = await self._process.stdout.readexactly(length_of(head))
         return msgspec.msgpack.decode(data, type=PlannerAnswer)
 
     async def kill(self) -> None:

@@ -14,17 +14,17 @@ from pathlib import Path
 from pilot.comm.channel import Channel, Gone, close_inherited, listen
 from pilot.comm.messages import AnyNote, Here
 from pilot.io import wire
+from pilot.io.framing import Frames, framed
 
-_LENGTH_BYTES = 4
 ORPHANED_STATUS = 3
 
 
 class AgentSocket:
-    """The stream socket to the agent: wire messages, each preceded by its length (4 bytes, big endian)."""
+    """The stream socket to the agent: wire messages in frames."""
 
     def __init__(self, fd: int) -> None:
         self._socket = socket.socket(fileno=fd)
-        self._received = bytearray()
+        self._frames = Frames(wire.MAX_FRAME_BYTES)
         self._sending = threading.Lock()
 
     def fileno(self) -> int:
@@ -33,10 +33,10 @@ class AgentSocket:
 
     def send(self, message: wire.Message) -> None:
         """Send one message; from any thread. A worker without agent is an orphan and ends at once."""
-        frame = wire.encode(message)
+        frame = framed(wire.encode(message))
         with self._sending:
             try:
-                self._socket.sendall(len(frame).to_bytes(_LENGTH_BYTES, "big") + frame)
+                self._socket.sendall(frame)
             except OSError:
                 os._exit(ORPHANED_STATUS)
 
@@ -48,17 +48,8 @@ class AgentSocket:
             piece = b""
         if not piece:
             os._exit(ORPHANED_STATUS)
-        self._received += piece
-        while (frame := self._frame()) is not None:
+        for frame in self._frames.feed(piece):
             yield wire.decode_at_agent(frame)
-
-    def _frame(self) -> bytes | None:
-        end = _LENGTH_BYTES + int.from_bytes(self._received[:_LENGTH_BYTES], "big")
-        if len(self._received) < max(end, _LENGTH_BYTES):
-            return None
-        frame = bytes(self._received[_LENGTH_BYTES:end])
-        del self._received[:end]
-        return frame
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,11 +27,11 @@ import psutil
 
 from launchers import hydra
 from pilot.io import wire
+from pilot.io.framing import Frames, framed
 from pilot.train.script_end import script_ended
 
 DEADLINE_S = 60.0
 _Message = TypeVar("_Message")
-_LENGTH_BYTES = 4
 _cold = multiprocessing.get_context("spawn")
 _warm = multiprocessing.get_context("forkserver")
 _warm.set_forkserver_preload(["torch", "torch.utils.data", "pilot.train"])
@@ -48,13 +48,12 @@ class Node:
     log: Path
     said: list[wire.FromAgent] = field(default_factory=list)
     proxies: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
-    received: bytearray = field(default_factory=bytearray)
+    frames: Frames = field(default_factory=lambda: Frames(wire.MAX_FRAME_BYTES))
     alive: bool = True
 
     def tell(self, message: wire.Message) -> None:
-        frame = wire.encode(message)
         with contextlib.suppress(OSError):
-            self.control.sendall(len(frame).to_bytes(_LENGTH_BYTES, "big") + frame)
+            self.control.sendall(framed(wire.encode(message)))
 
     def signal(self, number: int) -> None:
         """Send a signal to the worker."""
@@ -249,8 +248,7 @@ class Plane:
             if not piece:
                 node.alive = False
                 self._assert_ended_well(node)
-            node.received += piece
-            node.said += _messages(node.received)
+            node.said += _messages(node.frames.feed(piece))
 
     def logs(self) -> str:
         return "\n".join(f"--- {node.log.name}\n{node.log.read_text()[-2000:]}" for node in self.nodes)
@@ -288,13 +286,9 @@ def plane(folder: Path, script: Path, *arguments: str, **options: Any) -> Iterat
         made.clean()
 
 
-def _messages(received: bytearray) -> Iterator[wire.FromAgent]:
-    while len(received) >= _LENGTH_BYTES:
-        end = _LENGTH_BYTES + int.from_bytes(received[:_LENGTH_BYTES], "big")
-        if len(received) < end:
-            return
-        message = wire.decode_at_coordinator(bytes(received[_LENGTH_BYTES:end]))
-        del received[:end]
+def _messages(frames: Iterator[bytes]) -> Iterator[wire.FromAgent]:
+    for frame in frames:
+        message = wire.decode_at_coordinator(frame)
         assert not isinstance(message, wire.Request)
         yield message
 
