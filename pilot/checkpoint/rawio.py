@@ -19,6 +19,7 @@ import xxhash
 
 from pilot.checkpoint.names import temporary_name
 from pilot.core.errors import CheckpointError
+from pilot.io.files import sync_directory
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -105,18 +106,6 @@ def published(path: Path, step: int) -> Iterator[int]:
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
-
-
-def sync_directory(directory: Path) -> None:
-    """Bring renames and removals in ``directory`` to disk, where its file system can (some refuse with EINVAL)."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise
-    finally:
-        os.close(fd)
 
 
 def _not_written(path: Path, step: int, error: OSError) -> CheckpointError:

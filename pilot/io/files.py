@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from pathlib import Path
@@ -27,9 +28,16 @@ def publish(path: Path, data: bytes, mode: int = 0o600) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make a rename or a creation in ``directory`` outlast a power failure."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    """Make renames, creations and removals in ``directory`` outlast a power failure, where its file system can.
+
+    Some network and user-space file systems cannot sync a directory and say so (EINVAL, ENOTSUP). There the file's own
+    bytes are safe, when its name is depends on the file system, and nothing more can be done: that is no error.
+    """
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
     finally:
         os.close(descriptor)
