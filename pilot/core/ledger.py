@@ -2,7 +2,9 @@
 
 Records are ranges: samples [cursor, cursor_end) of an epoch went into steps [step, step_end) of a generation. A
 generation's first record voids what earlier generations recorded at or beyond its step: those steps were lost or
-redone. What is left is the *lineage*. Records may arrive late or twice and in any order.
+redone. What is left is the *lineage*. Records may arrive late, twice, cut anew and in any order: they are made disjoint
+and joined when they are noted (:mod:`pilot.core.step_ranges`), so a trainer's ledger grows with its generations and
+epochs and not with its steps.
 
 Within one generation all steps of an epoch use the same number of samples, except the epoch's last one. So where a
 record is voided from its middle on, the cursor of the cut is known up to that rule, and it is checked.
@@ -15,6 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from pilot.core.events import LedgerRange
 from pilot.core.ids import Generation
+from pilot.core.step_ranges import StepRanges
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,7 @@ class Verdict:
 class Ledger:
     """The records of one trainer."""
 
-    _records: dict[Generation, dict[int, LedgerRange]] = field(default_factory=dict)
+    _epochs: dict[Generation, dict[int, StepRanges]] = field(default_factory=dict)
     _began: dict[Generation, int] = field(default_factory=dict)
 
     def began(self, generation: Generation, step: int) -> None:
@@ -38,39 +41,56 @@ class Ledger:
         self._began[generation] = step
 
     def add(self, records: Iterable[LedgerRange]) -> None:
-        """Take in what a leader reported. Of two records that begin at the same step the longer one holds."""
+        """Take in what a leader reported."""
         for record in records:
-            own = self._records.setdefault(record.generation, {})
-            known = own.get(record.step)
-            if known is None or known.step_end < record.step_end:
-                own[record.step] = record
+            self._epochs.setdefault(record.generation, {}).setdefault(record.epoch, StepRanges()).add(record)
 
     def lineage(self) -> list[LedgerRange]:
         """What is behind the current parameters, in the order of steps; cut records end where they were voided."""
-        kept: list[LedgerRange] = []
-        cut: _Cut | None = None
-        for generation in sorted(self._records.keys() | self._began.keys(), reverse=True):
-            own = sorted(self._records.get(generation, {}).values(), key=lambda r: r.step)
-            kept = list(_before(own, cut)) + kept
-            begin = self._begin(generation, own)
-            if cut is None or begin.step < cut.step:
-                cut = begin
-        return kept
+        kept: list[list[LedgerRange]] = []
+        for generation, cut in self._cuts():
+            kept.append(list(_before(self._own(generation), cut)))
+        return [record for own in reversed(kept) for record in own]
 
-    def _begin(self, generation: Generation, own: list[LedgerRange]) -> _Cut:
-        first = own[0].step if own else None
-        step = min(s for s in (first, self._began.get(generation)) if s is not None)
-        return _Cut(step, own[0] if first == step else None)
+    def _cuts(self) -> Iterator[tuple[Generation, _Cut | None]]:
+        """The generations, the newest first, each with where later ones void it."""
+        cut: _Cut | None = None
+        for generation in sorted(self._epochs.keys() | self._began.keys(), reverse=True):
+            yield generation, cut
+            begin = self._begin(generation)
+            if begin is not None and (cut is None or begin.step < cut.step):
+                cut = begin
+
+    def _own(self, generation: Generation) -> list[LedgerRange]:
+        """What is known of ``generation``, in the order of steps."""
+        known = [record for epoch in self._epochs.get(generation, {}).values() for record in epoch.ranges]
+        return sorted(known, key=lambda record: (record.step, record.epoch))
+
+    def _begin(self, generation: Generation) -> _Cut | None:
+        first = next(iter(self._own(generation)), None)
+        began = self._began.get(generation)
+        if first is None or (began is not None and began < first.step):
+            return _Cut(began, None) if began is not None else None
+        return _Cut(first.step, first)
 
     def voided_steps(self) -> int:
         """Recorded steps that a later generation did again."""
-        recorded = sum(_covered(own.values()) for own in self._records.values())
+        recorded = sum(_covered(self._own(generation)) for generation in self._epochs)
         return recorded - _covered(self.lineage())
+
+    def _disputed(self) -> str:
+        """A report about steps that count which contradicts another one."""
+        for generation, cut in self._cuts():
+            for epoch in self._epochs.get(generation, {}).values():
+                record = epoch.disputed
+                if record is not None and (cut is None or record.step < cut.step):
+                    return f"{_where(record)}: reported with other samples as well"
+        return ""
 
     def exactly_once(self, sizes: Mapping[int, int]) -> Verdict:
         """Check that the lineage covers epochs 0, 1, … of ``sizes`` samples each, gap-free and once."""
         lineage = self.lineage()
-        if problem := _first_gap(lineage, sizes):
+        if problem := self._disputed() or _first_gap(lineage, sizes):
             return Verdict(False, problem)
         total = sum(sizes.values())
         generations = len({record.generation for record in lineage})
@@ -97,18 +117,12 @@ class _Cut:
 
 
 def _before(own: list[LedgerRange], cut: _Cut | None) -> Iterator[LedgerRange]:
-    """The records of one generation up to ``cut``, without what repeats an earlier one of them."""
-    end = -1
+    """The records of one generation up to ``cut``."""
     for record in own:
         if cut is not None and record.step >= cut.step:
             return
-        if record.step_end <= end:
-            continue
-        end = record.step_end
-        if cut is not None and end > cut.step:
-            yield replace(record, step_end=cut.step, cursor_end=cut.cursor(record))
-            return
-        yield record
+        crosses = cut is not None and record.step_end > cut.step
+        yield replace(record, step_end=cut.step, cursor_end=cut.cursor(record)) if cut and crosses else record
 
 
 def _covered(records: Iterable[LedgerRange]) -> int:
@@ -122,6 +136,7 @@ def _covered(records: Iterable[LedgerRange]) -> int:
 
 def _first_gap(lineage: list[LedgerRange], sizes: Mapping[int, int]) -> str:
     step, epoch, cursor = 0, 0, 0
+    batches: dict[tuple[Generation, int], int] = {}
     for record in lineage:
         if cursor == sizes.get(epoch) and record.epoch == epoch + 1:
             epoch, cursor = epoch + 1, 0
@@ -130,7 +145,7 @@ def _first_gap(lineage: list[LedgerRange], sizes: Mapping[int, int]) -> str:
                 f"generation {record.generation} goes on at step {record.step}, epoch {record.epoch}, sample "
                 f"{record.cursor}, but step {step}, epoch {epoch}, sample {cursor} was next"
             )
-        if problem := _uneven(record, sizes.get(epoch, 0)):
+        if problem := _uneven(record, sizes.get(epoch, 0), batches):
             return problem
         step, cursor = record.step_end, record.cursor_end
     wanted = (len(sizes) - 1, sizes.get(len(sizes) - 1, 0)) if sizes else (0, 0)
@@ -139,15 +154,23 @@ def _first_gap(lineage: list[LedgerRange], sizes: Mapping[int, int]) -> str:
     return ""
 
 
-def _uneven(record: LedgerRange, size: int) -> str:
-    """A record whose samples do not divide among its steps; an epoch's last step may be smaller than the others."""
+def _uneven(record: LedgerRange, size: int, batches: dict[tuple[Generation, int], int]) -> str:
+    """A record whose samples do not divide among its steps as those of its generation and epoch do (``batches``).
+
+    An epoch's last step may be smaller than the others.
+    """
     steps, samples = record.step_end - record.step, record.cursor_end - record.cursor
-    where = f"generation {record.generation}, steps {record.step} to {record.step_end - 1}, epoch {record.epoch}"
     if steps < 1 or samples < steps:
-        return f"{where}: {samples} samples do not fill {steps} steps"
+        return f"{_where(record)}: {samples} samples do not fill {steps} steps"
     if record.cursor_end > size:
-        return f"{where}: sample {record.cursor_end} is beyond the epoch's {size}"
-    if record.cursor_end == size:
-        batch = -(-samples // steps)
-        return "" if (steps - 1) * batch < samples else f"{where}: {samples} samples in {steps} steps are uneven"
-    return f"{where}: {samples} samples in {steps} steps are uneven" if samples % steps else ""
+        return f"{_where(record)}: sample {record.cursor_end} is beyond the epoch's {size}"
+    batch = batches.setdefault((record.generation, record.epoch), -(-samples // steps))
+    last = samples - (steps - 1) * batch
+    if last == batch or (record.cursor_end == size and 0 < last < batch):
+        return ""
+    return f"{_where(record)}: {samples} samples in {steps} steps are uneven, {batch} to a step"
+
+
+def _where(record: LedgerRange) -> str:
+    steps = f"steps {record.step} to {record.step_end - 1}"
+    return f"generation {record.generation}, {steps}, epoch {record.epoch}"

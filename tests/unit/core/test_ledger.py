@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pilot.core.events import LedgerRange
@@ -33,6 +36,45 @@ def test_records_may_come_late_twice_and_growing() -> None:
     made = ledger(WHOLE[2], WHOLE[0], row(2, 0, 4, 5, 40, 60), WHOLE[1], WHOLE[0])
     assert made.lineage() == list(WHOLE)
     assert made.voided_steps() == 0
+
+
+def test_a_past_told_anew_by_who_resumed_from_a_checkpoint_is_no_gap() -> None:
+    """Generation 2 lost all its nodes after step 12; generation 3 went on from the checkpoint at step 6."""
+    made = ledger(row(2, 0, 0, 1, 0, 10), row(2, 0, 1, 12, 10, 120), row(2, 0, 0, 6, 0, 60), row(3, 0, 6, 10, 60, 100))
+    assert made.lineage() == [row(2, 0, 0, 6, 0, 60), row(3, 0, 6, 10, 60, 100)]
+    assert made.voided_steps() == 6
+    verdict = made.exactly_once({0: 100})
+    assert verdict.proved, verdict.text
+
+
+def test_two_tales_of_the_same_steps_are_found() -> None:
+    for first, second in ((0, 1), (1, 0)):
+        tales = (row(1, 0, 0, 4, 0, 40), row(1, 0, 0, 6, 4, 64))
+        made = ledger(tales[first], tales[second], row(1, 0, 4, 10, 40, 100))
+        assert "reported with other samples as well" in made.exactly_once({0: 100}).text
+        made.began(Generation(2), 0)
+        made.add([row(2, 0, 0, 10, 0, 100)])
+        assert made.exactly_once({0: 100}).proved, "what is void need not be true"
+
+
+def test_a_record_without_steps_is_found() -> None:
+    made = ledger(row(1, 0, 0, 4, 0, 40), row(1, 0, 3, 3, 30, 30))
+    assert "steps 3 to 2, epoch 0: reported with other samples" in made.exactly_once({0: 40}).text
+    assert not ledger(row(1, 0, 3, 3, 30, 30)).exactly_once({0: 40}).proved
+
+
+def test_a_step_of_another_size_than_the_others_of_its_generation_is_found() -> None:
+    made = ledger(row(1, 0, 0, 2, 0, 20), row(1, 0, 2, 4, 20, 36), row(1, 0, 4, 6, 36, 56))
+    assert "16 samples in 2 steps are uneven, 10 to a step" in made.exactly_once({0: 56}).text
+    assert ledger(row(1, 0, 0, 2, 0, 20), row(2, 0, 2, 4, 20, 36)).exactly_once({0: 36}).proved
+
+
+def test_a_run_of_weeks_is_one_range_per_generation_and_epoch() -> None:
+    made = Ledger()
+    for step in range(20_000):
+        begin = max(step - 3, step // 5000 * 5000)
+        made.add([row(1 + step // 5000, 0, begin, step + 1, 10 * begin, 10 * step + 10)])
+    assert made.lineage() == [row(g, 0, 5000 * (g - 1), 5000 * g, 50_000 * (g - 1), 50_000 * g) for g in range(1, 5)]
 
 
 def test_a_later_generation_voids_steps_at_and_beyond_its_first() -> None:
@@ -77,16 +119,40 @@ def test_the_last_step_of_an_epoch_may_be_smaller() -> None:
     assert ledger(row(1, 0, 0, 4, 0, 72)).exactly_once({0: 100}).proved is False
 
 
-@given(st.data())
-def test_a_run_with_random_regroups_is_proved_and_any_lost_record_is_found(data: st.DataObject) -> None:
-    """Plays a trainer: batches change at every regroup, which goes back by some steps that are done again."""
-    size, epochs = data.draw(st.integers(1, 60)), data.draw(st.integers(1, 3))
+@dataclass(frozen=True)
+class Run:
+    """What a trainer did: a row per step of each generation, where each began, and what an epoch has."""
+
+    rows: list[LedgerRange]
+    began: dict[int, int]
+    epochs: int
+    size: int
+
+    @property
+    def sizes(self) -> dict[int, int]:
+        return dict.fromkeys(range(self.epochs), self.size)
+
+    def counts(self, record: LedgerRange) -> bool:
+        """Whether no later generation did this step again."""
+        return all(record.step < step for number, step in self.began.items() if number > record.generation)
+
+    def judge(self, reports: Sequence[LedgerRange]) -> Ledger:
+        made = ledger(*reports)
+        for number, step in self.began.items():
+            made.began(Generation(number), step)
+        return made
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> Run:
+    """Batches change at every regroup, which goes back by some steps that are done again."""
+    size, epochs = draw(st.integers(1, 60)), draw(st.integers(1, 3))
     rows: list[LedgerRange] = []
     state, history = (0, 0, 0), [(0, 0, 0)]
     generation, began = 1, {1: 0}
     while state[1] < epochs:
-        batch = data.draw(st.integers(1, 12))
-        for _ in range(data.draw(st.integers(1, 12))):
+        batch = draw(st.integers(1, 12))
+        for _ in range(draw(st.integers(1, 12))):
             step, epoch, cursor = state
             end = min(size, cursor + batch)
             rows.append(row(generation, epoch, step, step + 1, cursor, end))
@@ -95,16 +161,76 @@ def test_a_run_with_random_regroups_is_proved_and_any_lost_record_is_found(data:
             if state[1] == epochs:
                 break
         if state[1] < epochs:
-            del history[max(1, len(history) - data.draw(st.integers(0, 3))) :]
+            del history[max(1, len(history) - draw(st.integers(0, 3))) :]
             state, generation = history[-1], generation + 1
             began[generation] = state[0]
-    made = ledger(*data.draw(st.permutations(rows)))
-    verdict = made.exactly_once(dict.fromkeys(range(epochs), size))
+    return Run(rows, began, epochs, size)
+
+
+@st.composite
+def tellings(draw: st.DrawFn, run: Run) -> list[LedgerRange]:
+    """All of a run as it may be reported: in pieces cut anywhere, some told again cut elsewhere, in any order."""
+    tracks: dict[tuple[int, int], list[LedgerRange]] = {}
+    for record in run.rows:
+        tracks.setdefault((record.generation, record.epoch), []).append(record)
+    reports: list[LedgerRange] = []
+    for track in tracks.values():
+        spans = [(i, i + 1) for i in range(len(track))]
+        for _ in range(draw(st.integers(0, 3))):
+            begin = draw(st.integers(0, len(track) - 1))
+            spans.append((begin, draw(st.integers(begin + 1, len(track)))))
+        wide = [(a, b) for a, b in spans if b - a > 1]
+        told = [s for s in spans if s in wide or draw(st.booleans()) or not any(a <= s[0] < b for a, b in wide)]
+        reports += [
+            replace(track[a], step_end=track[b - 1].step_end, cursor_end=track[b - 1].cursor_end) for a, b in told
+        ]
+    return draw(st.permutations(reports))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_a_run_with_random_regroups_is_proved_however_it_is_told(data: st.DataObject) -> None:
+    run = data.draw(runs())
+    made = run.judge(data.draw(tellings(run)))
+    verdict = made.exactly_once(run.sizes)
     assert verdict.proved, verdict.text
     used = [(r.epoch, s) for r in made.lineage() for s in range(r.cursor, r.cursor_end)]
-    assert used == [(e, s) for e in range(epochs) for s in range(size)]
-    lost = data.draw(st.sampled_from(made.lineage()))
-    rest = ledger(*(r for r in rows if r != lost))
-    for number, step in began.items():
-        rest.began(Generation(number), step)
-    assert not rest.exactly_once(dict.fromkeys(range(epochs), size)).proved
+    assert used == [(e, s) for e in range(run.epochs) for s in range(run.size)]
+    done = {(r.generation, r.step) for r in run.rows}
+    assert made.voided_steps() == len(done) - len([r for r in run.rows if run.counts(r)])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_a_step_that_nobody_reported_is_found(data: st.DataObject) -> None:
+    run = data.draw(runs())
+    lost = data.draw(st.sampled_from([r for r in run.rows if run.counts(r)]))
+    reports = data.draw(st.permutations([r for r in run.rows if r != lost]))
+    assert not run.judge(reports).exactly_once(run.sizes).proved
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.data())
+def test_a_false_report_among_true_ones_is_found_in_any_order(data: st.DataObject) -> None:
+    run = data.draw(runs())
+    counting = [r for r in run.rows if run.counts(r)]
+    true = data.draw(st.sampled_from(counting))
+    last = data.draw(
+        st.sampled_from(
+            [r for r in counting if (r.generation, r.epoch) == (true.generation, true.epoch) and r.step >= true.step]
+        )
+    )
+    false = replace(true, step_end=last.step_end, cursor_end=last.cursor_end)
+    wrong = data.draw(st.integers(-30, 30).filter(bool))
+    end = data.draw(st.sampled_from(("cursor", "cursor_end", "epoch")))
+    false = replace(false, **{end: getattr(false, end) + wrong})
+    verdict = run.judge(data.draw(st.permutations([*run.rows, false]))).exactly_once(run.sizes)
+    assert not verdict.proved, f"{false} was believed"
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_what_is_known_does_not_depend_on_the_order_of_reports(data: st.DataObject) -> None:
+    run = data.draw(runs())
+    reports = data.draw(tellings(run))
+    assert run.judge(reports).lineage() == run.judge(data.draw(st.permutations(reports))).lineage()
