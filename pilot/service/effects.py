@@ -4,7 +4,8 @@ time-outs."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, assert_never
 
@@ -50,8 +51,24 @@ class Solver(Protocol):
         """Begin; the completion is posted later. An earlier solve that still runs is superseded."""
 
 
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """What commands that have waited for too long come to.
+
+    Parameters
+    ----------
+    events : complete them
+    stops : to be performed: workers that do not get warm, each once
+    hopeless : nodes that do not do what they are told, and what that was: to be given up
+    """
+
+    events: tuple[Event, ...] = ()
+    stops: tuple[StopWorker, ...] = ()
+    hopeless: tuple[tuple[NodeId, str], ...] = ()
+
+
 class Effects:
-    """Performs commands. ``give_up`` is called for a node that does not do what it is told."""
+    """Performs commands. ``_stopped`` are the workers that were told to end since they were last started."""
 
     def __init__(
         self,
@@ -60,15 +77,13 @@ class Effects:
         launches: LaunchStore,
         solver: Solver,
         send: Send,
-        give_up: Callable[[NodeId, str], None],
     ) -> None:
         self._site = site
         self._pending = pending
         self._launches = launches
         self._solver = solver
         self._send = send
-        self._give_up = give_up
-        self._ended: set[On] = set()
+        self._stopped: set[On] = set()
 
     def perform(self, command: Command) -> None:
         """Do what the core decided."""
@@ -76,9 +91,10 @@ class Effects:
             case Solve():
                 self._solver.solve(command)
             case StartWorker():
-                self._ended.discard((command.trainer, command.node))
+                self._stopped.discard((command.trainer, command.node))
                 self._send(command.node, self._launch(command.trainer))
             case StopWorker():
+                self._stopped.add((command.trainer, command.node))
                 self._send(command.node, wire.StopWorker(command.trainer, command.reason))
             case FormGroup():
                 size = len(command.members)
@@ -109,34 +125,36 @@ class Effects:
             if node not in group.members:
                 self._send(node, wire.PartFromGroup(group.trainer, group.generation))
 
-    def overdue(self, now_s: float) -> list[Event]:
-        """Complete what has waited for too long."""
-        waiting = self._pending
-        out: list[Event] = []
+    def overdue(self, now_s: float) -> Overdue:
+        """What has waited for too long by ``now_s``. Does nothing about it."""
+        stops, hopeless = self._late_workers(now_s)
+        return Overdue((*self._late_groups(now_s), *self._late_writes(now_s)), stops, hopeless)
+
+    def _late_groups(self, now_s: float) -> Iterator[GroupBroken]:
         limit_s = self._site.form_timeout_s
-        for waiting_groups, verb in ((waiting.forming, "formed"), (waiting.pausing, "paused")):
-            for of, (_, since_s) in waiting_groups.items():
+        for waiting, verb in ((self._pending.forming, "formed"), (self._pending.pausing, "paused")):
+            for of, (_, since_s) in waiting.items():
                 if now_s - since_s > limit_s:
-                    out.append(GroupBroken(*of, f"not {verb} within {limit_s:g} s"))
-        for write, since_s in waiting.writing.values():
+                    yield GroupBroken(*of, f"not {verb} within {limit_s:g} s")
+
+    def _late_writes(self, now_s: float) -> Iterator[CheckpointWritten]:
+        for write, since_s in self._pending.writing.values():
             if now_s - since_s > WRITE_LIMIT_S:
                 error = f"not written within {WRITE_LIMIT_S:g} s"
-                out.append(CheckpointWritten(write.trainer, write.node, 0, error))
-        for (trainer, node), (command, since_s) in list(waiting.workers.items()):
-            self._end_overdue(trainer, node, command, now_s - since_s)
-        return out
+                yield CheckpointWritten(write.trainer, write.node, 0, error)
 
-    def _end_overdue(
-        self, trainer: TrainerId, node: NodeId, command: StartWorker | StopWorker, waited_s: float
-    ) -> None:
+    def _late_workers(self, now_s: float) -> tuple[tuple[StopWorker, ...], tuple[tuple[NodeId, str], ...]]:
         """A worker that does not get warm is ended by its agent; a node on which even that fails is given up."""
         patience_s = STOP_LIMIT_S + self._site.grace_s
-        limit_s = patience_s if isinstance(command, StopWorker) else patience_s + WARM_LIMIT_S
-        if waited_s > limit_s:
-            self._give_up(node, f"{trainer}'s process could not be ended within {patience_s:g} s")
-        elif isinstance(command, StartWorker) and waited_s > WARM_LIMIT_S and (trainer, node) not in self._ended:
-            self._ended.add((trainer, node))
-            self._send(node, wire.StopWorker(trainer, f"it was not warm within {WARM_LIMIT_S:g} s"))
+        stops: list[StopWorker] = []
+        hopeless: list[tuple[NodeId, str]] = []
+        for (trainer, node), (command, since_s) in self._pending.workers.items():
+            warm_s = WARM_LIMIT_S if isinstance(command, StartWorker) else 0.0
+            if now_s - since_s > warm_s + patience_s:
+                hopeless.append((node, f"{trainer}'s process could not be ended within {patience_s:g} s"))
+            elif warm_s and now_s - since_s > warm_s and (trainer, node) not in self._stopped:
+                stops.append(StopWorker(trainer, node, f"it was not warm within {WARM_LIMIT_S:g} s"))
+        return tuple(stops), tuple(hopeless)
 
     def _to_all(self, nodes: tuple[NodeId, ...], message: wire.Message) -> None:
         for node in nodes:

@@ -66,7 +66,7 @@ class Service:
         self._coalescer = Coalescer()
         self._inbound = Inbound(driver.core, driver.pending, self._broke)
         self._stall_checks = StallChecks(driver.core, driver.pending)
-        self.effects = Effects(site, driver.pending, launches, solver, self.send, self.lose)
+        self.effects = Effects(site, driver.pending, launches, solver, self.send)
         self._stir = asyncio.Event()
         self._strangers: set[bytes] = set()
         self.job_joined: Callable[[str, int], None] = lambda _job, _restart: None
@@ -132,8 +132,12 @@ class Service:
     def _pass_time(self, now_s: float) -> None:
         for node, why in self.roster.lost(now_s, self._holders):
             self.lose(node, why)
-        for event in [*self.effects.overdue(now_s), *self._stall_checks.overdue(now_s)]:
-            self._post([event])
+        late = self.effects.overdue(now_s)
+        for node, why in late.hopeless:
+            self.lose(node, why)
+        for stop in late.stops:
+            self.effects.perform(stop)
+        self._post([*late.events, *self._stall_checks.overdue(now_s)])
         if self._coalescer.due_s is not None and self.driver.clock() >= self._coalescer.due_s:
             self._post(self._coalescer.take(now_s, self._undecided))
 

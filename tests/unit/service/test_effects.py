@@ -27,7 +27,7 @@ from pilot.core.problem import Problem
 from pilot.io import wire
 from pilot.io.rundir import RunDir
 from pilot.io.site import Site
-from pilot.service.effects import STOP_LIMIT_S, WARM_LIMIT_S, WRITE_LIMIT_S, Effects
+from pilot.service.effects import STOP_LIMIT_S, WARM_LIMIT_S, WRITE_LIMIT_S, Effects, Overdue
 from pilot.service.launch_store import LaunchSpec, LaunchStore
 from pilot.service.pending import PendingCommands
 
@@ -45,7 +45,7 @@ LAUNCH = LaunchSpec("/s.py", "ab12", ["--x"], "/work", "/bin/python", {"KEY": "s
 
 
 class Bench:
-    """Effects whose messages, solves and given-up nodes are kept."""
+    """Effects whose messages and solves are kept."""
 
     def __init__(self, folder: Path) -> None:
         rundir = RunDir(folder / "run")
@@ -55,14 +55,8 @@ class Bench:
         self.pending = PendingCommands()
         self.sent: list[tuple[NodeId, wire.Message]] = []
         self.solves: list[Solve] = []
-        self.given_up: list[NodeId] = []
         self.effects = Effects(
-            SITE,
-            self.pending,
-            self.launches,
-            self,
-            lambda node, message: self.sent.append((node, message)),
-            lambda node, _: self.given_up.append(node),
+            SITE, self.pending, self.launches, self, lambda node, message: self.sent.append((node, message))
         )
 
     def solve(self, command: Solve) -> None:
@@ -135,30 +129,50 @@ def test_members_join_and_those_who_part_are_told(bench: Bench) -> None:
 def test_what_waits_for_too_long_is_completed(bench: Bench) -> None:
     bench.order(form(1, A), WriteCheckpoint(T, B, ""))
     bench.order(PauseGroup(T, Generation(7), (A,), ""), at_s=5.0)
-    assert bench.effects.overdue(20.0) == []
-    assert bench.effects.overdue(20.5) == [GroupBroken(T, Generation(1), "not formed within 20 s")]
-    late = bench.effects.overdue(WRITE_LIMIT_S + 1)
-    assert GroupBroken(T, Generation(7), "not paused within 20 s") in late
-    assert [e.error for e in late if isinstance(e, CheckpointWritten)] == [f"not written within {WRITE_LIMIT_S:g} s"]
+    assert bench.effects.overdue(20.0) == Overdue()
+    assert bench.effects.overdue(20.5) == Overdue((GroupBroken(T, Generation(1), "not formed within 20 s"),))
+    assert bench.effects.overdue(WRITE_LIMIT_S + 1).events == (
+        GroupBroken(T, Generation(1), "not formed within 20 s"),
+        GroupBroken(T, Generation(7), "not paused within 20 s"),
+        CheckpointWritten(T, B, 0, f"not written within {WRITE_LIMIT_S:g} s"),
+    )
+
+
+def test_to_ask_what_is_overdue_changes_nothing(bench: Bench) -> None:
+    bench.order(form(1, A), StartWorker(T, A, ""), StopWorker(T, B, ""))
+    bench.sent.clear()
+    first = bench.effects.overdue(WARM_LIMIT_S + 1)
+    assert (len(first.events), len(first.stops), len(first.hopeless)) == (1, 1, 1)
+    assert bench.effects.overdue(WARM_LIMIT_S + 1) == first
+    assert bench.sent == []
 
 
 def test_a_worker_that_does_not_get_warm_is_ended_once_and_then_its_node_is_given_up(bench: Bench) -> None:
+    stop = StopWorker(T, A, f"it was not warm within {WARM_LIMIT_S:g} s")
     bench.order(StartWorker(T, A, ""))
-    bench.sent.clear()
-    for now_s in (WARM_LIMIT_S, WARM_LIMIT_S + 1, WARM_LIMIT_S + 2):
-        bench.effects.overdue(now_s)
-    assert [type(message) for _, message in bench.sent] == [wire.StopWorker]
-    assert bench.given_up == []
-    bench.effects.overdue(WARM_LIMIT_S + STOP_LIMIT_S + SITE.grace_s + 1)
-    assert bench.given_up == [A]
+    assert bench.effects.overdue(WARM_LIMIT_S) == Overdue()
+    assert bench.effects.overdue(WARM_LIMIT_S + 1) == Overdue(stops=(stop,))
+    bench.effects.perform(stop)
+    assert bench.sent[-1] == (A, wire.StopWorker(T, stop.reason))
+    assert bench.effects.overdue(WARM_LIMIT_S + 2) == Overdue()
+    late = bench.effects.overdue(WARM_LIMIT_S + STOP_LIMIT_S + SITE.grace_s + 1)
+    assert late == Overdue(hopeless=((A, f"{T}'s process could not be ended within 65 s"),))
+
+
+def test_a_worker_that_is_started_again_has_its_time_anew(bench: Bench) -> None:
+    bench.order(StartWorker(T, A, ""))
+    for stop in bench.effects.overdue(WARM_LIMIT_S + 1).stops:
+        bench.effects.perform(stop)
+    bench.order(StartWorker(T, A, ""), at_s=WARM_LIMIT_S + 2)
+    assert bench.effects.overdue(2 * WARM_LIMIT_S) == Overdue()
+    assert [stop.node for stop in bench.effects.overdue(2 * WARM_LIMIT_S + 3).stops] == [A]
 
 
 def test_a_node_on_which_a_worker_cannot_be_ended_is_given_up(bench: Bench) -> None:
     bench.order(StopWorker(T, A, ""))
-    bench.effects.overdue(STOP_LIMIT_S + SITE.grace_s)
-    assert bench.given_up == []
-    bench.effects.overdue(STOP_LIMIT_S + SITE.grace_s + 1)
-    assert bench.given_up == [A]
+    assert bench.effects.overdue(STOP_LIMIT_S + SITE.grace_s) == Overdue()
+    [(node, _)] = bench.effects.overdue(STOP_LIMIT_S + SITE.grace_s + 1).hopeless
+    assert node == A
 
 
 def test_a_submission_that_the_disk_does_not_take_is_one_clear_line(tmp_path: Path) -> None:
