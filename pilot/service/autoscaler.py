@@ -18,27 +18,50 @@ from pilot.service.service import Service
 
 log = logging.getLogger(__name__)
 
+DISMISS_S = 60.0
+"""What cancelling our jobs may take beyond the site's grace."""
+
 
 class Autoscaler:
-    """Keeps ``pilots`` jobs submitted; None: as many as the trainers can use."""
+    """Keeps ``pilots`` jobs submitted; None: as many as the trainers can use. ``news`` is what ``keeper`` reports."""
 
-    def __init__(self, site: Site, service: Service, driver: LiveDriver, pilots: int | None) -> None:
+    def __init__(
+        self,
+        site: Site,
+        service: Service,
+        driver: LiveDriver,
+        keeper: Keeper,
+        news: asyncio.Queue[KeeperEvent],
+        pilots: int | None,
+    ) -> None:
         self._site = site
         self._service = service
         self._driver = driver
+        self._keeper = keeper
+        self._news = news
         self._pilots = pilots
 
-    async def run(self, keeper: Keeper) -> None:
+    async def run(self) -> None:
         """Keep the keeper informed until cancelled."""
-        self._service.job_joined, self._service.job_noticed = keeper.registered, keeper.noticed
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(keeper.run())
+            tasks.create_task(self._keeper.run())
             while True:
-                keeper.want(self.wanted_nodes(), spare=self.spare_jobs(), warm_up_s=self._warm_up_s())
+                self._keeper.want(self.wanted_nodes(), spare=self.spare_jobs(), warm_up_s=self._warm_up_s())
                 await self._driver.wait_for_change()
 
-    def report(self, event: KeeperEvent) -> None:
-        """The keeper's news, on the event loop."""
+    async def listen(self) -> None:
+        """Act on the keeper's news, also while it is taken :meth:`down`; until cancelled."""
+        while True:
+            self._act_on(await self._news.get())
+            self._news.task_done()
+
+    async def down(self) -> list[str]:
+        """When :meth:`run` was cancelled: cancel what is left of our jobs; those that are still there after that."""
+        left = await self._keeper.down(DISMISS_S + self._site.grace_s)
+        await self._news.join()
+        return left
+
+    def _act_on(self, event: KeeperEvent) -> None:
         match event:
             case JobNoticed():
                 grace_s = max(0.0, event.deadline_s - time.time())

@@ -20,12 +20,14 @@ from pilot.io.addresses import bind_address
 from pilot.io.journal import Contents
 from pilot.io.rundir import Lock, RunDir, default_path
 from pilot.io.site_files import SiteFile, load_site_file
+from pilot.provisioning.keeper import KeeperEvent
 from pilot.provisioning.keeper_factory import make_keeper
 from pilot.service import startup
 from pilot.service.api import Api
 from pilot.service.autoscaler import Autoscaler
 from pilot.service.launch_store import LaunchStore
 from pilot.service.live_driver import Clock, LiveDriver
+from pilot.service.roster import Roster
 from pilot.service.server import Server
 from pilot.service.service import Service
 from pilot.service.settings import Settings
@@ -33,9 +35,6 @@ from pilot.service.solver_process import SolverProcess
 from pilot.service.startup import PoolIdentity
 
 log = logging.getLogger("pilot.service")
-
-DISMISS_S = 60.0
-"""What cancelling our jobs may take beyond the site's grace."""
 
 
 class Live:
@@ -45,23 +44,32 @@ class Live:
         site = self._site = site_file.site
         self._rundir = rundir
         self._pool = pool
-        self._keeper = make_keeper(
-            site_file, rundir.pilots, rundir.connection, lambda news: self._autoscaler.report(news)
-        )
+        news: asyncio.Queue[KeeperEvent] = asyncio.Queue()
+        self._keeper = make_keeper(site_file, rundir.pilots, rundir.connection, news.put_nowait)
         self._server = Server(pool.keys, bind_address(site), pool.port)
         where = startup.announce(rundir, pool, site, site_file.path, self._server)
         self._where = {"endpoint": where.endpoint, "run_dir": str(rundir.root)}
         self._journal = startup.open_journal(rundir, pool, site)
-        clock = Clock(pool.start_s)
-        self._driver = LiveDriver(pool.core(site_file.site), self._journal, clock)
+        self._driver = LiveDriver(pool.core(site), self._journal, Clock(pool.start_s))
         self._launches = LaunchStore(rundir, pool.name, site.checkpoint_dir)
         self._solver = SolverProcess(pool.settings, rundir.solver, self._driver.post)
-        self._service = Service(site, pool.name, pool.token, self._server, self._driver, self._launches, self._solver)
+        self._roster = Roster(site)
         if pool.contents is not None:
             self._restore(pool.contents)
-        self._autoscaler = Autoscaler(site, self._service, self._driver, pilots)
-        self._api = Api(self._server, self._driver, self._service.roster, self._launches, self._about)
-        self._service.answer = self._api.answer
+        self._api = Api(self._server, self._driver, self._roster, self._launches, self._about)
+        self._service = Service(
+            site,
+            pool.name,
+            pool.token,
+            server=self._server,
+            driver=self._driver,
+            roster=self._roster,
+            launches=self._launches,
+            solver=self._solver,
+            requests=self._api,
+            jobs=self._keeper,
+        )
+        self._autoscaler = Autoscaler(site, self._service, self._driver, self._keeper, news, pilots)
         log.info("coordinator %s listens at %s", pool.name, where.endpoint)
 
     async def run(self) -> None:
@@ -71,10 +79,11 @@ class Live:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._asked_to_end, number, stopped)
         async with asyncio.TaskGroup() as tasks:
-            keeping = tasks.create_task(self._autoscaler.run(self._keeper))
-            serving = [tasks.create_task(self._service.run()), tasks.create_task(self._solver.run())]
+            scaling = tasks.create_task(self._autoscaler.run())
+            served = (self._service.run(), self._solver.run(), self._autoscaler.listen())
+            serving = [tasks.create_task(part) for part in served]
             await _either(stopped.wait(), self._drained())
-            keeping.cancel()
+            scaling.cancel()
             await self._dismiss()
             for task in serving:
                 task.cancel()
@@ -92,10 +101,10 @@ class Live:
         down_s = now_s - contents.last_s
         driver.restore(contents)
         driver.pending.restart(now_s)
-        self._service.roster.expect(now_s, driver.core.pool.nodes)
+        self._roster.expect(now_s, driver.core.pool.nodes)
         for decision in contents.decisions:
             if isinstance(decision.event, PoolChanged):
-                self._service.roster.gone.update(dict.fromkeys(decision.event.lost, decision.event.cause))
+                self._roster.gone.update(dict.fromkeys(decision.event.lost, decision.event.cause))
         for trainer in driver.core.trainers.values():
             if trainer.outcome is None:
                 self._launches.load(trainer.id)
@@ -114,7 +123,7 @@ class Live:
 
     async def _dismiss(self) -> None:
         """Cancel what is left of our jobs; who still registers meanwhile is refused."""
-        if left := await self._keeper.down(DISMISS_S + self._site.grace_s):
+        if left := await self._autoscaler.down():
             log.error("these jobs are still there; cancel them by hand: %s", ", ".join(left))
         elif not self._keeper.answers:
             log.error("whether jobs of this pool are left is not known: %s", self._keeper.status().trouble)

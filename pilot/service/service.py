@@ -10,7 +10,8 @@ import asyncio
 import hmac
 import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from typing import Protocol
 
 from pilot import __version__
 from pilot.core.events import Event, GroupBroken, Seen
@@ -37,41 +38,55 @@ SETTLE_S = 2.0
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
-Answer = Callable[[Peer, wire.Request], None]
+
+class Requests(Protocol):
+    """Who answers the CLI."""
+
+    def answer(self, link: Peer, request: wire.Request) -> None:
+        """Answer a request whose token was checked."""
+
+
+class Jobs(Protocol):
+    """Who hears what agents say of their batch jobs."""
+
+    def registered(self, job: str, restart: int) -> None:
+        """The agent of ``job`` is in the pool."""
+
+    def noticed(self, job: str, word: str) -> None:
+        """The agent of ``job`` leaves, because of ``word``."""
 
 
 class Service:
-    """Connects the server, the driver and the effects.
-
-    ``answer`` gets the CLI's requests, once their token is checked; ``job_joined`` and ``job_noticed`` hear what agents
-    say of their batch jobs.
-    """
+    """Connects the server, the driver and the effects."""
 
     def __init__(
         self,
         site: Site,
         pool: str,
         token: str,
+        *,
         server: Server,
         driver: LiveDriver,
+        roster: Roster,
         launches: LaunchStore,
         solver: Solver,
+        requests: Requests,
+        jobs: Jobs,
     ) -> None:
         self._site = site
         self._pool = pool
         self._token = token.encode()
         self._server = server
         self.driver = driver
-        self.roster = Roster(site)
+        self.roster = roster
+        self._requests = requests
+        self._jobs = jobs
         self._coalescer = Coalescer()
         self._inbound = Inbound(driver.core, driver.pending, self._broke)
         self._stall_checks = StallChecks(driver.core, driver.pending)
         self.effects = Effects(site, driver.pending, launches, solver, self.send)
         self._stir = asyncio.Event()
         self._strangers: set[bytes] = set()
-        self.job_joined: Callable[[str, int], None] = lambda _job, _restart: None
-        self.job_noticed: Callable[[str, str], None] = lambda _job, _cause: None
-        self.answer: Answer = lambda link, _: server.refuse(link, "the coordinator is still starting")
 
     async def run(self) -> None:
         """Serve until cancelled, or until something fails that must not be survived (the journal, an invariant)."""
@@ -110,7 +125,7 @@ class Service:
         log.info("%s was given notice: %s, %g s", pilot.node, cause, grace_s)
         self._coalescer.leaving(now_s, pilot.node, now_s + grace_s, cause)
         if pilot.hello is not None:
-            self.job_noticed(pilot.hello.job, cause)
+            self._jobs.noticed(pilot.hello.job, cause)
         self._stir.set()
 
     # --- time -----------------------------------------------------------------------------------------------------
@@ -196,7 +211,7 @@ class Service:
         elif not self._knows(request.token):
             self._server.refuse(link, "wrong token: the connection file is not this coordinator's")
         else:
-            self.answer(link, request)
+            self._requests.answer(link, request)
 
     def _knows(self, token: str) -> bool:
         return hmac.compare_digest(token.encode(errors="replace"), self._token)
@@ -235,7 +250,7 @@ class Service:
         welcome = wire.Welcome(node, self._pool, site.heartbeat_s, site.silent_s, site.orphan_s, site.grace_s)
         self._server.send(link, welcome)
         log.info("%s %s (%s, job %s)", node, "joined" if new else "came back", hello.address, hello.job or "none")
-        self.job_joined(hello.job, hello.restart)
+        self._jobs.registered(hello.job, hello.restart)
         if new:
             self._coalescer.joined(now_s, node)
             self._stir.set()
