@@ -17,7 +17,7 @@ NOTHING = PoolChanged()
 
 
 def waiting(pending: PendingCommands) -> list[object]:
-    groups = (pending.workers, pending.writing, pending.forming, pending.pausing)
+    groups = (pending.workers, pending.writing, pending.forming, pending.pausing, pending.looking)
     found: list[object] = [command for group in groups for command, _ in group.values()]
     return found + ([pending.solve] if pending.solve is not None else [])
 
