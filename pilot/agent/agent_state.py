@@ -1,14 +1,14 @@
 """The agent's state machine: events in, effects out. Pure: no clock, no processes, no sockets.
 
-Theory of operation. The agent runs at most one worker per trainer, and per (trainer, generation) at most one mpiexec
-and one proxy. It does what the coordinator orders and tells what became of it; every order that has a completion gets
+Theory of operation. The agent runs at most one worker per trainer, and per (trainer, generation) at most one rank
+process. It does what the coordinator orders and tells what became of it; every order that has a completion gets
 one, also where what it is about is gone. What a worker says is passed on.
 
     process                     ends                        what follows
     worker                      status 0                    ``WorkerExited``; its rank processes end by themselves
     worker                      otherwise                   ``WorkerExited``; its generations are killed
-    proxy, mpiexec              status 0                    nothing: its generation has ended, or mpiexec will tell
-    proxy, mpiexec              otherwise                   the generation is *over*: killed here, ``GroupBroken``
+    rank process                status 0                    nothing: its generation has ended
+    rank process                otherwise                   the generation is *over*: killed here, ``GroupBroken``
     any                         killed by us                nothing
 
 A generation that is over stays over: later orders and messages about it are dropped. Without coordinator for
@@ -29,19 +29,18 @@ from pilot.agent.vocabulary import (
     Effect,
     Event,
     Exit,
-    GroupProcessEnded,
-    KillGeneration,
+    IntroduceRanks,
+    KillRank,
     KillWorker,
     LogLine,
     Noticed,
     Ordered,
-    ProxiesNamed,
-    Role,
-    RunMpiexec,
-    RunProxy,
+    RankEnded,
+    RankEntered,
     Said,
     Send,
     SpawnWorker,
+    StartRank,
     Stopped,
     Tell,
     Ticked,
@@ -85,7 +84,7 @@ class AgentState:
 
     departure: Departure = field(default_factory=Departure)
     workers: dict[str, AgentWorker] = field(default_factory=dict)
-    groups: dict[tuple[str, int], set[Role]] = field(default_factory=dict)
+    groups: set[tuple[str, int]] = field(default_factory=set)
     shutdown: Shutdown | None = None
     _leftover_since_s: dict[tuple[str, int], float] = field(default_factory=dict)
     _over: set[tuple[str, int]] = field(default_factory=set)
@@ -99,11 +98,11 @@ class AgentState:
                 return self._said(event)
             case WorkerEnded():
                 return self._worker_ended(event)
-            case GroupProcessEnded():
-                return self._group_process_ended(event)
-            case ProxiesNamed(trainer, generation, commands):
+            case RankEnded():
+                return self._rank_ended(event)
+            case RankEntered(trainer, generation, puts):
                 known = (trainer, generation) in self.groups
-                return [Send(wire.ProxyCommands(trainer, generation, list(commands)))] if known else []
+                return [Send(wire.RankAddress(trainer, generation, puts))] if known else []
             case Stopped():
                 return self._stopped(event)
             case Watched():
@@ -139,10 +138,10 @@ class AgentState:
                 return self._launch(message)
             case wire.StopWorker():
                 return self._stop(now_s, message)
-            case wire.LeadGroup():
-                return self._lead(message)
             case wire.JoinGroup():
                 return self._join(message)
+            case wire.GroupAddresses(trainer, generation):
+                return [IntroduceRanks(message)] if (trainer, generation) in self.groups else []
             case wire.DissolveGroup():
                 return self._kill_group(message)
             case wire.PartFromGroup() | wire.PauseGroup():
@@ -174,13 +173,6 @@ class AgentState:
         note = LogLine(f"{trainer}: stopping: {message.reason}")
         return [note, Tell(trainer, message) if worker.up else KillWorker(trainer)]
 
-    def _lead(self, message: wire.LeadGroup) -> list[Effect]:
-        key = (message.trainer, message.generation)
-        if key in self._over:
-            return []
-        self.groups.setdefault(key, set()).add(Role.MPIEXEC)
-        return [RunMpiexec(message)]
-
     def _join(self, message: wire.JoinGroup) -> list[Effect]:
         key = (message.trainer, message.generation)
         if key in self._over:
@@ -188,16 +180,16 @@ class AgentState:
         if message.trainer not in self.workers:
             return self._give_up(key, _NOBODY.format(message.trainer))
         self.workers[message.trainer].held = True
-        self.groups.setdefault(key, set()).add(Role.PROXY)
+        self.groups.add(key)
         note = f"{message.trainer}: rank {message.rank} of {message.size} in generation {message.generation}"
-        return [LogLine(note), Tell(message.trainer, message), RunProxy(message)]
+        return [LogLine(note), Tell(message.trainer, message), StartRank(message)]
 
     def _kill_group(self, message: wire.DissolveGroup) -> list[Effect]:
         key = (message.trainer, message.generation)
         self._over.add(key)
-        self.groups.pop(key, None)
+        self.groups.discard(key)
         tell = [Tell(message.trainer, message)] if message.trainer in self.workers else []
-        return [KillGeneration(*key), *tell]
+        return [KillRank(*key), *tell]
 
     def _pass_on(self, message: wire.PartFromGroup | wire.PauseGroup) -> list[Effect]:
         trainer = message.trainer
@@ -246,16 +238,13 @@ class AgentState:
             *(self.shutdown.done(event.trainer) if self.shutdown else []),
         ]
 
-    def _group_process_ended(self, event: GroupProcessEnded) -> list[Effect]:
+    def _rank_ended(self, event: RankEnded) -> list[Effect]:
         key = (event.trainer, event.generation)
-        roles = self.groups.get(key)
-        if roles is None:
+        if key not in self.groups:
             return []
-        roles.discard(event.role)
         if event.status != 0:
-            return self._give_up(key, diagnosis.on_group(event))
-        if not roles:
-            del self.groups[key]
+            return self._give_up(key, diagnosis.on_rank(event))
+        self.groups.discard(key)
         return []
 
     def _stopped(self, event: Stopped) -> list[Effect]:
@@ -302,19 +291,19 @@ class AgentState:
         if key in self._over:
             return []
         self._over.add(key)
-        self.groups.pop(key, None)
+        self.groups.discard(key)
         trainer, generation = key
         tell = [Tell(trainer, wire.DissolveGroup(trainer, generation, reason))] if trainer in self.workers else []
         note = LogLine(f"{trainer}: generation {generation} is over: {reason}")
-        return [note, KillGeneration(trainer, generation), *tell, Send(wire.GroupBroken(trainer, generation, reason))]
+        return [note, KillRank(trainer, generation), *tell, Send(wire.GroupBroken(trainer, generation, reason))]
 
     def _end_groups(self, trainer: str) -> list[Effect]:
         """Silently: the end of the worker says it all."""
         keys = [key for key in self.groups if key[0] == trainer]
         for key in keys:
             self._over.add(key)
-            del self.groups[key]
-        return [KillGeneration(*key) for key in keys]
+            self.groups.discard(key)
+        return [KillRank(*key) for key in keys]
 
     # --- time -------------------------------------------------------------------------------------------------------
 
@@ -339,8 +328,8 @@ class AgentState:
         overdue = [key for key in leftover if now_s - self._leftover_since_s[key] >= FINALIZE_LIMIT_S]
         for key in overdue:
             self._over.add(key)
-            del self.groups[key]
-        return [*(KillWorker(worker.trainer) for worker in late), *(KillGeneration(*key) for key in overdue)]
+            self.groups.discard(key)
+        return [*(KillWorker(worker.trainer) for worker in late), *(KillRank(*key) for key in overdue)]
 
     def _training(self, trainer: str) -> int:
         """The generation in which the worker trains: the oldest one that lives (a younger one waits for its switch)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from pilot.agent.vocabulary import GroupProcessEnded, Watched, WorkerEnded
+from pilot.agent.vocabulary import RankEnded, Watched, WorkerEnded
 from pilot.core.events import ExitCause, Seen
 from pilot.io import wire
 
@@ -36,11 +36,11 @@ def on_exit(event: WorkerEnded, up: bool, stop_reason: str | None, stuck_reason:
     return ExitCause.RAISED, _NOT_FINISHED if up else _NO_SESSION
 
 
-def on_group(event: GroupProcessEnded) -> str:
+def on_rank(event: RankEnded) -> str:
     """Why the generation is over, in one line."""
     how = f"ended with status {event.status}" if event.status > 0 else f"was {_by_signal(-event.status)}"
     lines = event.tail.strip().splitlines()
-    return f"{event.role.value} {how}" + (f": {lines[-1]}" if lines else "")
+    return f"its rank process {how}" + (f": {lines[-1]}" if lines else "")
 
 
 def on_look(

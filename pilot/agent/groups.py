@@ -1,185 +1,125 @@
-"""The processes of MPI groups on this node: mpiexec where it leads, a proxy and its rank process per generation.
+"""The rank processes of this node: one per generation, and one that waits warm for the next.
 
-hydra gives each rank process its own session, and a proxy that is killed leaves it running. So a generation is killed
-by tree and by the marks that its processes carry, and what MPICH leaves in /dev/shm is removed by the names that the
-rank processes announced, or were seen to have mapped, never by pattern.
+A rank process is killed by its process id; what MPICH leaves in /dev/shm is removed by its name, which is known before
+the process is given its order (:mod:`pilot.comm.mpich`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import shlex
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from launchers import hydra
 from pilot.agent.fork_server import THREAD_VARIABLES
-from pilot.agent.vocabulary import GroupProcessEnded, ProxiesNamed, Role
-from pilot.agent.workdir import Workdir, remove_segments
-from pilot.io import proc, wire
-from pilot.io.prctl import die_with_parent
+from pilot.agent.ranks import Puts, RankProcess
+from pilot.agent.vocabulary import RankEnded, RankEntered
+from pilot.agent.workdir import Workdir
+from pilot.comm import mpich
+from pilot.comm.order import Order
+from pilot.core.errors import ProtocolError
+from pilot.io import proc
+from pilot.io.wire import JoinGroup
 
-MARK = "PILOT_GROUP"
-
-_TAIL_LINES = 20
-_EXEC_FAILED = 127
 _CLOSE_LIMIT_S = 2.0
-_YOUNG_LOOK_S = 0.02
-_YOUNG_LOOKS = 500
+_SPARE_AFTER_S = 2.0
+"""The next rank process begins to warm up so long after one was taken: the group that forms has the processor first."""
 
 Key = tuple[str, int]
 
 
-@dataclass(slots=True)
-class _Run:
-    """One mpiexec or proxy. ``ranks`` are the children of a proxy, ``segments`` what they have mapped."""
-
-    key: Key
-    role: Role
-    process: asyncio.subprocess.Process | None = None
-    killed: bool = False
-    tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
-    ranks: list[int] = field(default_factory=list)
-    segments: set[str] = field(default_factory=set)
-
-
 class Groups:
-    """``emit`` is told of proxy commands and of ends that were not ordered here.
+    """``emit`` is told what ranks have put, and of ends that were not ordered here.
 
     Parameters
     ----------
-    interface : that mpiexec and the ranks bind to; all pilots are on one machine where it is the loopback
+    interface : that the ranks' ports are bound to
     provider : libfabric's
     """
 
     def __init__(
-        self, workdir: Workdir, interface: str, provider: str, emit: Callable[[ProxiesNamed | GroupProcessEnded], None]
+        self, workdir: Workdir, interface: str, provider: str, emit: Callable[[RankEntered | RankEnded], None]
     ) -> None:
         self._workdir = workdir
-        self._interface = interface
-        self._fabric = hydra.environment(provider=provider, one_machine=interface == "lo")
+        mark, _, name = workdir.mark.partition("=")
+        variables = mpich.environment(os.environ, interface=interface, provider=provider)
+        self._environment = variables | {mark: name} | dict.fromkeys(THREAD_VARIABLES, "1")
         self._emit = emit
-        self._runs: list[_Run] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._spare: RankProcess | None = None
+        self._ranks: dict[Key, RankProcess] = {}
+        self._segments: dict[RankProcess, str] = {}
+        self._tasks: dict[asyncio.Task[None], RankProcess] = {}
+        self._closing = False
 
-    def lead(self, order: wire.LeadGroup) -> None:
-        """Run mpiexec, which names the proxies and then leads them."""
-        command = hydra.mpiexec_command(order.size, order.generation, interface=self._interface)
-        run = _Run((order.trainer, order.generation), Role.MPIEXEC)
-        self._start(run, command, {})
+    def warm_up(self) -> None:
+        """Have a rank process ready for the next order."""
+        if self._spare is None and not self._closing:
+            self._spare = self._start()
 
-    def join(self, order: wire.JoinGroup, sockets: Sequence[Path]) -> None:
-        """Run the proxy, which starts the rank process that connects to the ``sockets`` of the worker's processes."""
-        run = _Run((order.trainer, order.generation), Role.PROXY)
-        paths = os.pathsep.join(map(str, sockets))
-        more = {"PILOT_WORKER_SOCKETS": paths, "PILOT_SEGMENTS": str(self._workdir.segments)}
-        self._start(run, shlex.split(order.command), more)
+    def join(self, message: JoinGroup, sockets: Sequence[Path]) -> None:
+        """Be a rank for the worker whose processes listen on ``sockets``."""
+        key = (message.trainer, message.generation)
+        rank, self._spare = self._spare or self._start(), None
+        self._ranks[key] = rank
+        space = f"pilot_{secrets.token_hex(8)}"
+        self._segments[rank] = mpich.segment_name(space, message.rank)
+        self._workdir.record_segments(self._segments.values())
+        order = Order(message.generation, message.rank, message.size, [str(path) for path in sockets])
+        rank.begin(order, space, lambda puts: self._entered(key, puts))
+        asyncio.get_running_loop().call_later(_SPARE_AFTER_S, self.warm_up)
+
+    def introduce(self, trainer: str, generation: int, table: Mapping[str, str]) -> None:
+        """All ranks of the generation have put what is in ``table``. A rank to which that is no answer is killed."""
+        rank = self._ranks.get((trainer, generation))
+        if rank is None:
+            return
+        try:
+            rank.introduce(table)
+        except ProtocolError as error:
+            rank.fail(str(error))
 
     def kill(self, trainer: str, generation: int) -> None:
-        """Kill what runs of the generation here, and remove its segments."""
-        self.observe()
-        for run in [run for run in self._runs if run.key == (trainer, generation)]:
-            run.killed = True
-            if run.process is not None:
-                proc.kill(proc.tree(run.process.pid))
-        self._clean((trainer, generation))
-
-    def observe(self) -> None:
-        """Note the rank processes and what they have mapped, before one of them is killed by somebody."""
-        for run in self._runs:
-            if run.role is Role.PROXY and run.process is not None:
-                run.ranks = run.ranks or proc.children(run.process.pid)
-                run.segments |= {name for pid in run.ranks for name in proc.segments(pid)}
-                self._workdir.record_segments(run.segments)
+        """Kill the rank process of the generation; its segment goes when it has ended."""
+        rank = self._ranks.pop((trainer, generation), None)
+        if rank is not None:
+            rank.kill()
 
     def ranks(self) -> Iterator[tuple[Key, int]]:
-        """The rank processes that were noted."""
-        return ((run.key, pid) for run in self._runs for pid in run.ranks)
+        """The rank processes that have an order, by process id."""
+        return ((key, rank.pid) for key, rank in self._ranks.items() if rank.pid)
 
     def pids(self) -> list[int]:
         """The processes that were started here."""
-        return [run.process.pid for run in self._runs if run.process is not None]
+        return [rank.pid for rank in self._tasks.values() if rank.pid]
 
     async def close(self) -> None:
         """Kill everything and wait for its end."""
-        for key in sorted({run.key for run in self._runs}):
-            self.kill(*key)
+        self._closing = True
+        self._ranks.clear()
+        for rank in self._tasks.values():
+            rank.kill()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_CLOSE_LIMIT_S)
 
-    def _start(self, run: _Run, command: Sequence[str], more: dict[str, str]) -> None:
-        self._runs.append(run)
-        for work in (self._attend(run, command, more), self._meet(run)):
-            task = asyncio.get_running_loop().create_task(work)
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+    def _start(self) -> RankProcess:
+        rank = RankProcess(self._environment)
+        task = asyncio.get_running_loop().create_task(self._attend(rank))
+        self._tasks[task] = rank
+        task.add_done_callback(self._tasks.pop)
+        return rank
 
-    async def _meet(self, run: _Run) -> None:
-        """Look often at a young proxy, until its rank process is in MPI: it may be killed soon after."""
-        for _ in range(_YOUNG_LOOKS):
-            if run.role is not Role.PROXY or run.segments or run not in self._runs:
-                return
-            await asyncio.sleep(_YOUNG_LOOK_S)
-            self.observe()
-
-    async def _attend(self, run: _Run, command: Sequence[str], more: dict[str, str]) -> None:
+    async def _attend(self, rank: RankProcess) -> None:
         """From start to end of one process."""
-        try:
-            status = await self._execute(run, command, more)
-        except OSError as error:
-            run.tail.append(f"{command[0]}: {error.strerror}")
-            status = _EXEC_FAILED
-        self._runs.remove(run)
-        if run.role is Role.PROXY:
-            self._clean(run.key)
-            remove_segments(self._workdir.segments)
-        if not run.killed:
-            self._emit(GroupProcessEnded(*run.key, run.role, status, "\n".join(run.tail)))
+        status = await rank.run()
+        if rank is self._spare:
+            self._spare = None  # the next order starts one, and tells what is wrong with it
+        if (segment := self._segments.pop(rank, None)) is not None:
+            proc.unlink_segments([segment])
+            self._workdir.record_segments(self._segments.values())
+        for key in [key for key, living in self._ranks.items() if living is rank]:
+            del self._ranks[key]
+            self._emit(RankEnded(*key, status, rank.tail))
 
-    async def _execute(self, run: _Run, command: Sequence[str], more: dict[str, str]) -> int:
-        run.process = process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env=self._environment(run.key) | more,
-            preexec_fn=partial(die_with_parent, os.getpid()),
-        )
-        if run.killed:
-            process.kill()
-        assert process.stdout is not None
-        await self._read(run, process.stdout)
-        return await process.wait()
-
-    async def _read(self, run: _Run, output: asyncio.StreamReader) -> None:
-        printed: list[str] = []
-        named = run.role is not Role.MPIEXEC
-        async for line in output:
-            text = line.decode(errors="replace").rstrip()
-            printed.append(text)
-            commands = None if named else hydra.proxy_commands(printed)
-            if commands is not None:
-                named = True
-                self._emit(ProxiesNamed(*run.key, tuple(commands)))
-            elif named:
-                run.tail.append(text)
-
-    def _environment(self, key: Key) -> dict[str, str]:
-        mark, _, name = self._workdir.mark.partition("=")
-        ours = {mark: name, MARK: _group_name(key), "PYTHONSAFEPATH": "1"} | dict.fromkeys(THREAD_VARIABLES, "1")
-        return dict(os.environ) | self._fabric | ours
-
-    def _clean(self, key: Key) -> None:
-        """Kill rank processes whose proxy is gone; mpiexec and living proxies are left alone."""
-        own = set(self.pids()) - {run.process.pid for run in self._runs if run.process and run.killed}
-        found = proc.marked(self._workdir.mark, f"{MARK}={_group_name(key)}")
-        proc.kill(process for process in found if process.pid not in own)
-
-
-def _group_name(key: Key) -> str:
-    trainer, generation = key
-    return f"{trainer}/{generation}"
+    def _entered(self, key: Key, puts: Puts) -> None:
+        self._emit(RankEntered(*key, puts))

@@ -27,15 +27,15 @@ from pilot.agent.vocabulary import (
     Effect,
     Event,
     Exit,
-    KillGeneration,
+    IntroduceRanks,
+    KillRank,
     KillWorker,
     LogLine,
     Noticed,
     Ordered,
-    RunMpiexec,
-    RunProxy,
     Send,
     SpawnWorker,
+    StartRank,
     Stopped,
     Tell,
     Ticked,
@@ -122,6 +122,7 @@ class Agent:
             asyncio.get_running_loop().add_signal_handler(notice, self._signalled, notice)
         log.info("agent %s on %s (%s), pid %d", self._workdir.path.name, self._job.host, self._address, os.getpid())
         self._workers.warm_up(self._python)
+        self._groups.warm_up()
         work: list[Coroutine[Any, Any, None]] = [self._coordinator.run(), self._join_in_time(), self._tick()]
         tasks = [asyncio.create_task(coroutine) for coroutine in work]
         for task in tasks:
@@ -171,7 +172,6 @@ class Agent:
             await asyncio.sleep(TICK_S)
             ticks += 1
             self._take(Ticked())
-            self._groups.observe()
             for watched in self._stall_probe.tick(self._workers.silent()):
                 self._workers.looked_at(watched.trainer)
                 self._take(watched)
@@ -209,11 +209,11 @@ class Agent:
                 self._workers.kill(trainer)
             case Watch(trainer):
                 self._stall_probe.begin(trainer)
-            case RunMpiexec(message):
-                self._groups.lead(message)
-            case RunProxy(message):
-                self._run_proxy(effect)
-            case KillGeneration(trainer, generation):
+            case StartRank(message):
+                self._start_rank(message)
+            case IntroduceRanks(message):
+                self._groups.introduce(message.trainer, message.generation, message.puts)
+            case KillRank(trainer, generation):
                 self._groups.kill(trainer, generation)
             case LogLine(text):
                 log.info("%s", text)
@@ -223,10 +223,10 @@ class Agent:
             case _:
                 assert_never(effect)
 
-    def _run_proxy(self, effect: RunProxy) -> None:
-        sockets = self._workers.sockets_of(effect.message.trainer)
+    def _start_rank(self, message: wire.JoinGroup) -> None:
+        sockets = self._workers.sockets_of(message.trainer)
         if sockets:
-            self._groups.join(effect.message, sockets)
+            self._groups.join(message, sockets)
 
     def _hello(self) -> wire.Hello:
         self._state.departure.greeted(time.monotonic())

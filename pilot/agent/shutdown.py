@@ -6,7 +6,7 @@ abort the step that they are in and hold a whole state, which is then written.
 
 from __future__ import annotations
 
-from pilot.agent.vocabulary import Effect, Exit, KillGeneration, LogLine, Tell
+from pilot.agent.vocabulary import Effect, Exit, KillRank, LogLine, Tell
 from pilot.io import wire
 
 
@@ -57,7 +57,7 @@ class Shutdown:
         for trainer, generation in late.items():
             effects += [
                 LogLine(f"{trainer}: generation {generation} did not pause; given up on this node"),
-                KillGeneration(trainer, generation),
+                KillRank(trainer, generation),
                 Tell(trainer, wire.DissolveGroup(trainer, generation, self.reason)),
                 *self._write(trainer),
             ]

@@ -3,17 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from pilot.io import wire
-
-
-class Role(StrEnum):
-    """What a process of a group is."""
-
-    MPIEXEC = "mpiexec"
-    PROXY = "proxy"
-
 
 # --- events ---------------------------------------------------------------------------------------------------------
 
@@ -47,23 +38,22 @@ class WorkerEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupProcessEnded:
-    """``mpiexec`` or the proxy of a generation is gone without having been killed by us."""
+class RankEnded:
+    """The rank process of a generation is gone without having been ordered to by us. ``tail``: what it printed last."""
 
     trainer: str
     generation: int
-    role: Role
     status: int
     tail: str
 
 
 @dataclass(frozen=True, slots=True)
-class ProxiesNamed:
-    """Our ``mpiexec`` printed its proxy commands, one per rank."""
+class RankEntered:
+    """The rank process of a generation has put its addresses, and waits for those of the others."""
 
     trainer: str
     generation: int
-    commands: tuple[str, ...]
+    puts: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,18 +91,7 @@ class Ticked:
     """Time has passed."""
 
 
-Event = (
-    Ordered
-    | Said
-    | WorkerEnded
-    | GroupProcessEnded
-    | ProxiesNamed
-    | Stopped
-    | Watched
-    | Noticed
-    | CoordinatorLost
-    | Ticked
-)
+Event = Ordered | Said | WorkerEnded | RankEnded | RankEntered | Stopped | Watched | Noticed | CoordinatorLost | Ticked
 
 
 # --- effects --------------------------------------------------------------------------------------------------------
@@ -155,22 +134,22 @@ class Watch:
 
 
 @dataclass(frozen=True, slots=True)
-class RunMpiexec:
-    """Lead a group. ``ProxiesNamed`` or ``GroupProcessEnded`` follows."""
-
-    message: wire.LeadGroup
-
-
-@dataclass(frozen=True, slots=True)
-class RunProxy:
-    """Join a group. ``GroupProcessEnded`` follows, unless it is killed."""
+class StartRank:
+    """Be a rank of a group. ``RankEntered`` follows, or ``RankEnded``, unless it is killed."""
 
     message: wire.JoinGroup
 
 
 @dataclass(frozen=True, slots=True)
-class KillGeneration:
-    """Kill this agent's processes of a generation, rank processes included, and remove their segments."""
+class IntroduceRanks:
+    """Tell the rank process the addresses of all ranks."""
+
+    message: wire.GroupAddresses
+
+
+@dataclass(frozen=True, slots=True)
+class KillRank:
+    """Kill this node's rank process of a generation, and remove its segment."""
 
     trainer: str
     generation: int
@@ -191,4 +170,4 @@ class Exit:
     reason: str
 
 
-Effect = Send | Tell | SpawnWorker | KillWorker | Watch | RunMpiexec | RunProxy | KillGeneration | LogLine | Exit
+Effect = Send | Tell | SpawnWorker | KillWorker | Watch | StartRank | IntroduceRanks | KillRank | LogLine | Exit

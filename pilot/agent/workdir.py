@@ -14,7 +14,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from pilot.io import proc
@@ -33,7 +33,6 @@ class Workdir:
 
     path: Path
     lock: int
-    _recorded: set[str] = field(default_factory=set)
 
     @property
     def mark(self) -> str:
@@ -45,22 +44,19 @@ class Workdir:
         return self.path / f"w{life}"
 
     @property
-    def segments(self) -> Path:
-        """The list of names under /dev/shm; rank processes add theirs before they exist."""
-        return _segments_file(self.path)
-
-    @property
     def temporary(self) -> Path:
         """``TMPDIR`` of the workers: what they leave there goes with the agent."""
         return self.path / "t"
 
     def record_segments(self, names: Iterable[str]) -> None:
-        """Note names under /dev/shm that this agent's rank processes have mapped, before they are needed."""
-        new = sorted(set(names) - self._recorded)
-        if new:
-            with self.segments.open("a") as file:
-                file.writelines(f"{name}\n" for name in new)
-            self._recorded.update(new)
+        """Note the names under /dev/shm that this agent's rank processes may have, in place of those noted before.
+
+        They are noted before they are there, so that nothing is left of an agent that is killed meanwhile.
+        """
+        file = _segments_file(self.path)
+        unfinished = file.with_suffix(".new")
+        unfinished.write_text("".join(f"{name}\n" for name in names))
+        unfinished.replace(file)
 
 
 def create(base: Path | None = None) -> Workdir:
@@ -80,15 +76,9 @@ def erase(path: Path) -> list[int]:
     Returns the pids that could not be killed.
     """
     left = proc.kill_marked(f"{MARK}={path.name}")
-    remove_segments(_segments_file(path))
+    _remove_segments(_segments_file(path))
     shutil.rmtree(path, ignore_errors=True)
     return left
-
-
-def remove_segments(names: Path) -> None:
-    """Remove what is left of the segments in this list. Whoever has one mapped keeps it, and nobody opens one twice."""
-    if names.is_file():
-        proc.unlink_segments(name for name in names.read_text().splitlines() if "/" not in name)
 
 
 def sweep(base: Path | None = None) -> list[str]:
@@ -109,6 +99,11 @@ def _base() -> Path:
 
 def _prefix() -> str:
     return f"pilot-{os.getuid()}-"
+
+
+def _remove_segments(names: Path) -> None:
+    if names.is_file():
+        proc.unlink_segments(name for name in names.read_text().splitlines() if "/" not in name)
 
 
 def _segments_file(workdir: Path) -> Path:

@@ -1,6 +1,4 @@
-"""Run by ``pilot doctor`` under mpiexec: an allreduce whose result is known, over the fabric that a group would use.
-
-    mpiexec -n 2 python -m pilot.comm.allreduce_check
+"""Run by ``pilot doctor`` as each rank of a world: an allreduce whose result is known, over the fabric of a group.
 
 Rank 0 prints one line of JSON; any rank whose result is wrong ends with status 1.
 """

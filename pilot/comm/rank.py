@@ -1,32 +1,45 @@
-"""The rank process: ``python -m pilot.comm.rank GENERATION``, started by hydra's proxy.
+"""The rank process: ``python -m pilot.comm.rank DESCRIPTOR``.
 
-Exit status 0: told to quit by its worker. 1: its worker has gone. Anything else: MPI failed.
+It imports what it needs and waits for its order (:mod:`pilot.comm.order`) on the socket behind the descriptor; that
+takes most of the time that it needs, and can be over long before the order comes. MPI_Init then speaks PMI on the same
+socket.
+
+Exit status 0: told to quit by its worker, or never given an order. 1: its worker has gone. Anything else: MPI failed.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from contextlib import suppress
 from pathlib import Path
 
+from pilot.comm import mpi
 from pilot.comm.channel import Channel, Gone
+from pilot.comm.order import Order, receive
+from pilot.comm.pmi import variables
 from pilot.comm.rank_server import RankServer
-from pilot.comm.segment import announce
 
 _TIMER_SLACK = Path("/proc/self/timerslack_ns")
+_NAME = Path("/proc/self/comm")
 
 
-def main() -> None:
-    """Serve the processes whose sockets ``PILOT_WORKER_SOCKETS`` lists, in the generation that the argument names."""
-    from pilot.comm import mpi
-
+def main(descriptor: int) -> None:
+    """Wait for the order and carry it out."""
     _wake_on_time()
+    order = receive(socket.socket(fileno=os.dup(descriptor)))
+    if order is not None:
+        _carry_out(order, descriptor)
+
+
+def _carry_out(order: Order, descriptor: int) -> None:
+    _NAME.write_text(f"rank g{order.generation}")  # what ps and top show
+    os.environ.update(variables(descriptor, order.rank, order.size))
     try:
-        announce(os.environ)
         fabric = mpi.start()
-        channels = [Channel.connect(Path(path)) for path in os.environ["PILOT_WORKER_SOCKETS"].split(os.pathsep)]
-        RankServer(channels, fabric, int(sys.argv[1])).run()
+        channels = [Channel.connect(Path(path)) for path in order.sockets]
+        RankServer(channels, fabric, order.generation).run()
     except (Gone, OSError):
         os._exit(1)  # no MPI_Finalize: it would wait for ranks that may never come
     mpi.finish()
@@ -39,4 +52,4 @@ def _wake_on_time() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1]))

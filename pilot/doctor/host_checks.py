@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
-import shutil
-import subprocess
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -14,8 +13,8 @@ from pathlib import Path
 
 import psutil
 
-from launchers import hydra
 from pilot import planners
+from pilot.comm import mpich, world
 from pilot.core.curve import Curve
 from pilot.core.errors import PilotError
 from pilot.core.ids import TrainerId
@@ -34,7 +33,7 @@ def mpi(site: Site, _run_dir: Path) -> Iterator[Finding]:
     here = site.interface if site.interface in psutil.net_if_addrs() else None
     where = f"{site.fabric} on {here or 'any interface'}"
     try:
-        told = json.loads(_run_selftest(site, here))
+        told = json.loads(_sum_over(site.fabric, here))
     except (PilotError, ValueError) as error:
         yield fail(
             "MPI",
@@ -45,29 +44,17 @@ def mpi(site: Site, _run_dir: Path) -> Iterator[Finding]:
     yield ok("MPI", f"two ranks over {where}: up in {told['init_s']:.2f} s, 8 MB summed in {told['allreduce_s']:.3f} s")
 
 
-def _run_selftest(site: Site, interface: str | None) -> str:
-    beside = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
-    mpiexec = shutil.which("mpiexec", path=beside)
-    if mpiexec is None:
-        raise PilotError("there is no mpiexec")
-    command = [mpiexec, "-n", "2", *(["-iface", interface] if interface else [])]
-    environment = os.environ | hydra.environment(provider=site.fabric, one_machine=True)
-    try:
-        done = subprocess.run(
-            [*command, sys.executable, "-m", "pilot.comm.allreduce_check"],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=MPI_LIMIT_S,
-        )
-    except subprocess.TimeoutExpired:
-        raise PilotError(
-            f"no answer in {MPI_LIMIT_S:g} s; does a firewall stop this host from reaching itself?"
-        ) from None
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-        raise PilotError(next((line for line in lines if "error" in line or "unable" in line), lines[-1]).strip())
-    return done.stdout
+def _sum_over(provider: str, interface: str | None) -> str:
+    """What rank 0 of :mod:`pilot.comm.allreduce_check` prints."""
+    environment = mpich.environment(os.environ, interface=interface, provider=provider)
+    done = world.run([sys.executable, "-P", "-m", "pilot.comm.allreduce_check"], 2, environment, MPI_LIMIT_S)
+    if all(rank.returncode == 0 for rank in done):
+        return done[0].stdout
+    failed = next((rank for rank in done if rank.returncode != -signal.SIGKILL), None)
+    if failed is None:
+        raise PilotError(f"no answer in {MPI_LIMIT_S:g} s; does a firewall stop this host from reaching itself?")
+    lines = failed.stderr.strip().splitlines() or [f"exit status {failed.returncode}"]
+    raise PilotError(next((line for line in lines if "error" in line or "unable" in line), lines[-1]).strip())
 
 
 def solvers(_site: Site, _run_dir: Path) -> Iterator[Finding]:

@@ -76,12 +76,12 @@ class WorkerExited(Message, frozen=True):
     log: str = ""
 
 
-class ProxyCommands(Message, frozen=True):
-    """The leader's ``mpiexec`` printed one proxy command per rank."""
+class RankAddress(Message, frozen=True):
+    """From each member while its group forms: what its rank process has put (PMI) for the others to find it by."""
 
     trainer: str
     generation: int
-    commands: list[str]
+    puts: dict[str, str]
 
 
 class GroupFormed(Message, frozen=True):
@@ -94,7 +94,7 @@ class GroupFormed(Message, frozen=True):
 
 
 class GroupBroken(Message, frozen=True):
-    """From any member: the group of ``generation`` cannot go on (a rank process or mpiexec died, forming failed)."""
+    """From any member: the group of ``generation`` cannot go on (a rank process died, forming failed)."""
 
     trainer: str
     generation: int
@@ -236,16 +236,9 @@ class StopWorker(Message, frozen=True):
     reason: str
 
 
-class LeadGroup(Message, frozen=True):
-    """To the leader: run ``mpiexec -launcher manual`` for ``size`` ranks and answer ``ProxyCommands``."""
-
-    trainer: str
-    generation: int
-    size: int
-
-
 class JoinGroup(Message, frozen=True):
-    """To each member: run this proxy command; your rank is ``rank``. ``previous`` (0: none) trains on until the switch.
+    """To each member: start a rank process of rank ``rank`` and answer ``RankAddress``. ``previous`` (0: none) trains
+    on until the switch.
 
     Checkpoints of generations up to ``granted`` may be loaded.
     """
@@ -256,7 +249,14 @@ class JoinGroup(Message, frozen=True):
     size: int
     previous: int
     granted: int
-    command: str
+
+
+class GroupAddresses(Message, frozen=True):
+    """To each member, when all have sent their ``RankAddress``: what all of them have put."""
+
+    trainer: str
+    generation: int
+    puts: dict[str, str]
 
 
 class PartFromGroup(Message, frozen=True):
@@ -337,7 +337,7 @@ FromAgent = (
     | Leaving
     | WorkerReady
     | WorkerExited
-    | ProxyCommands
+    | RankAddress
     | GroupFormed
     | GroupBroken
     | RankPaused
@@ -354,8 +354,8 @@ ToAgent = (
     | Refused
     | StartWorker
     | StopWorker
-    | LeadGroup
     | JoinGroup
+    | GroupAddresses
     | PartFromGroup
     | PauseGroup
     | LookAtGroup

@@ -24,7 +24,7 @@ from pilot.core.commands import (
     WriteCheckpoint,
 )
 from pilot.core.events import CheckpointWritten, Event, GroupBroken
-from pilot.core.ids import Generation, NodeId, TrainerId
+from pilot.core.ids import NodeId, TrainerId
 from pilot.io import wire
 from pilot.io.site import Site
 from pilot.service.launch_store import LaunchStore
@@ -97,8 +97,7 @@ class Effects:
                 self._stopped.add((command.trainer, command.node))
                 self._send(command.node, wire.StopWorker(command.trainer, command.reason))
             case FormGroup():
-                size = len(command.members)
-                self._send(command.members[0], wire.LeadGroup(command.trainer, command.generation, size))
+                self._form(command)
             case PauseGroup():
                 self._to_all(command.members, wire.PauseGroup(command.trainer, command.generation))
             case LookAtGroup():
@@ -115,15 +114,6 @@ class Effects:
                 log.info("trainer %s %s: %s", command.trainer, command.outcome, command.reason)
             case _:
                 assert_never(command)
-
-    def join(self, message: wire.ProxyCommands) -> None:
-        """The leader's ``mpiexec`` is up: every member joins, ranks of the previous group that are not members part."""
-        group = self._pending.groups[TrainerId(message.trainer), Generation(message.generation)]
-        for rank, (node, command) in enumerate(zip(group.members, message.commands, strict=True)):
-            self._send(node, self._join_group(group, rank, command))
-        for node in self._previous_members(group):
-            if node not in group.members:
-                self._send(node, wire.PartFromGroup(group.trainer, group.generation))
 
     def overdue(self, now_s: float) -> Overdue:
         """What has waited for too long by ``now_s``. Does nothing about it."""
@@ -160,21 +150,19 @@ class Effects:
         for node in nodes:
             self._send(node, message)
 
-    def _previous_members(self, group: FormGroup) -> tuple[NodeId, ...]:
-        if group.previous is None:
-            return ()
-        return self._pending.groups[group.trainer, group.previous].members
+    def _form(self, group: FormGroup) -> None:
+        """Every member joins; ranks of the previous group that are no members part."""
+        size, previous = len(group.members), group.previous or 0
+        for rank, node in enumerate(group.members):
+            self._send(node, wire.JoinGroup(group.trainer, group.generation, rank, size, previous, group.generation))
+        for node in self._previous_members(group):
+            if node not in group.members:
+                self._send(node, wire.PartFromGroup(group.trainer, group.generation))
 
-    def _join_group(self, group: FormGroup, rank: int, command: str) -> wire.JoinGroup:
-        return wire.JoinGroup(
-            trainer=group.trainer,
-            generation=group.generation,
-            rank=rank,
-            size=len(group.members),
-            previous=group.previous or 0,
-            granted=group.generation,
-            command=command,
-        )
+    def _previous_members(self, group: FormGroup) -> tuple[NodeId, ...]:
+        """None where the trainer has been closed since the core decided."""
+        previous = group.previous and self._pending.groups.get((group.trainer, group.previous))
+        return previous.members if previous else ()
 
     def _launch(self, trainer: TrainerId) -> wire.StartWorker:
         launch = self._launches[trainer]

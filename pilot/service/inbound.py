@@ -35,7 +35,6 @@ log = logging.getLogger(__name__)
 FromWorkers = (
     wire.WorkerReady
     | wire.WorkerExited
-    | wire.ProxyCommands
     | wire.GroupFormed
     | wire.GroupBroken
     | wire.RankPaused
@@ -74,17 +73,6 @@ class Inbound:
         if message.log:
             detail = f"{detail}\n(log: {message.log})"
         return [WorkerExited(trainer.id, node, _cause(message.cause), detail)]
-
-    def may_lead(self, node: NodeId, message: wire.ProxyCommands) -> bool:
-        """Whether these are the commands of a group that forms, from its leader, one per rank."""
-        waiting = self._pending.forming.get(_of(message))
-        if waiting is None or waiting[0].members[0] != node:
-            return False
-        if len(message.commands) == len(waiting[0].members):
-            return True
-        reason = f"mpiexec gave {len(message.commands)} commands for {len(waiting[0].members)} ranks"
-        self._broken(GroupBroken(*_of(message), reason))
-        return False
 
     def group_formed(self, node: NodeId, message: wire.GroupFormed) -> list[Event]:
         """Completes ``FormGroup``."""
@@ -149,12 +137,7 @@ class Inbound:
 
 
 def _of(
-    message: wire.ProxyCommands
-    | wire.GroupFormed
-    | wire.GroupBroken
-    | wire.RankPaused
-    | wire.Progress
-    | wire.TrainerFinished,
+    message: wire.GroupFormed | wire.GroupBroken | wire.RankPaused | wire.Progress | wire.TrainerFinished,
 ) -> Of:
     return TrainerId(message.trainer), Generation(message.generation)
 

@@ -24,6 +24,7 @@ from pilot.service.inbound import Inbound
 from pilot.service.launch_store import LaunchStore
 from pilot.service.live_driver import LiveDriver
 from pilot.service.rejoin import Rejoined
+from pilot.service.rendezvous import Rendezvous
 from pilot.service.roster import Pilot, Roster
 from pilot.service.server import Peer, Server
 from pilot.service.stall_checks import StallChecks
@@ -84,6 +85,7 @@ class Service:
         self._coalescer = Coalescer()
         self._inbound = Inbound(driver.core, driver.pending, self._broke)
         self._stall_checks = StallChecks(driver.core, driver.pending)
+        self._rendezvous = Rendezvous(driver.pending, self.send, self._broke)
         self.effects = Effects(site, driver.pending, launches, solver, self.send)
         self._stir = asyncio.Event()
         self._strangers: set[bytes] = set()
@@ -280,9 +282,8 @@ class Service:
                 self._post(self._inbound.worker_ready(node, message))
             case wire.WorkerExited():
                 self._post(self._inbound.worker_exited(node, message))
-            case wire.ProxyCommands():
-                if self._inbound.may_lead(node, message):
-                    self.effects.join(message)
+            case wire.RankAddress():
+                self._rendezvous.arrived(node, message)
             case wire.GroupFormed():
                 self._post(self._inbound.group_formed(node, message))
             case wire.GroupBroken():

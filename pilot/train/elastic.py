@@ -223,7 +223,7 @@ class Elastic:
 
     def _take_in(self, happening: Happening) -> None:
         match happening:
-            case wire.JoinGroup(_, generation, node, nodes, _, granted, _):
+            case wire.JoinGroup(_, generation, node, nodes, _, granted):
                 self._membership.told_to_join(self._seat.member(generation, node, nodes, granted))
             case wire.PartFromGroup(_, generation):
                 self._membership.told_to_part(generation)

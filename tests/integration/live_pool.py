@@ -177,12 +177,11 @@ def warm(peer: Peer, trainer: str) -> None:
 
 def form(members: list[Peer], trainer: str, step: int = 0, resumed: int | None = None) -> int:
     """Play the forming of a group in which nobody trained before; its generation."""
-    lead = members[0].hears(wire.LeadGroup)
-    assert (lead.trainer, lead.size) == (trainer, len(members))
-    commands = [f"proxy {rank}" for rank in range(len(members))]
-    members[0].say(wire.ProxyCommands(trainer, lead.generation, commands))
     for rank, member in enumerate(members):
         join = member.hears(wire.JoinGroup)
-        assert (join.rank, join.size, join.command) == (rank, len(members), commands[rank])
-    members[0].say(wire.GroupFormed(trainer, lead.generation, step, resumed))
-    return lead.generation
+        assert (join.trainer, join.rank, join.size) == (trainer, rank, len(members))
+        member.say(wire.RankAddress(trainer, join.generation, {f"rank-{rank}": "address"}))
+    for member in members:
+        assert member.hears(wire.GroupAddresses).puts == {f"rank-{rank}": "address" for rank in range(len(members))}
+    members[0].say(wire.GroupFormed(trainer, join.generation, step, resumed))
+    return join.generation

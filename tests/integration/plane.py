@@ -1,7 +1,7 @@
-"""Plays the agents of a few pilots for tests of the data plane: real workers, real hydra, real MPI, real SIGKILL.
+"""Plays the agents of a few pilots for tests of the data plane: real workers, real MPI, real SIGKILL.
 
 A :class:`Plane` is one trainer. Each :class:`Node` is what a pilot has of it: a worker with its control socket, and a
-proxy per generation. Everything is driven from the test's thread; waiting is for an event, with a deadline.
+rank process per generation. Everything is driven from the test's thread; waiting is for an event, with a deadline.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import multiprocessing
 import os
 import runpy
 import select
-import shlex
 import signal
 import socket
 import subprocess
@@ -25,10 +24,11 @@ from typing import Any, TypeVar
 
 import psutil
 
-from launchers import hydra
+from pilot.comm.order import Order, encode
 from pilot.io import wire
 from pilot.io.framing import Frames, framed
 from pilot.train.script_end import script_ended
+from tests.integration.rank_processes import serve, start_rank_process
 
 DEADLINE_S = 60.0
 _Message = TypeVar("_Message")
@@ -47,7 +47,8 @@ class Node:
     socket_path: Path
     log: Path
     said: list[wire.FromAgent] = field(default_factory=list)
-    proxies: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
+    ranks: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
+    warm: list[tuple[subprocess.Popen[bytes], socket.socket]] = field(default_factory=list)
     frames: Frames = field(default_factory=lambda: Frames(wire.MAX_FRAME_BYTES))
     alive: bool = True
 
@@ -62,8 +63,7 @@ class Node:
 
     def rank_process(self, generation: int) -> psutil.Process:
         """The rank process that this node runs in ``generation``."""
-        (rank,) = psutil.Process(self.proxies[generation].pid).children(recursive=True)
-        return rank
+        return psutil.Process(self.ranks[generation].pid)
 
     def heard(self, kind: type[_Message]) -> list[_Message]:
         return [message for message in self.said if isinstance(message, kind)]
@@ -77,6 +77,7 @@ class Plane:
     folder : for sockets, logs and checkpoints
     script, arguments : what the workers run
     ranks_per_node : so many workers, one after the other, share a node and its rank process
+    warm_ranks : rank processes that a node starts with its worker; later ones are started when they are needed
     """
 
     def __init__(
@@ -87,16 +88,17 @@ class Plane:
         interval_s: float = 1e9,
         silent_s: float = 60.0,
         ranks_per_node: int = 1,
+        warm_ranks: int = 0,
     ) -> None:
         self.folder = folder
         self.command = [str(script), *arguments]
         self.interval_s = interval_s
         self.silent_s = silent_s
         self.ranks_per_node = ranks_per_node
+        self.warm_ranks = warm_ranks
         self.nodes: list[Node] = []
         self.generation = 0
         self.training: list[Node] = []
-        self.mpiexec: dict[int, subprocess.Popen[bytes]] = {}
         (folder / "checkpoints").mkdir(exist_ok=True)
 
     # --- what a pilot does -------------------------------------------------------------------------------------------
@@ -131,7 +133,9 @@ class Plane:
         process = make(target=_work, args=(self.command, environment, theirs, log), daemon=False)
         process.start()
         theirs.close()
-        return Node(name, process, ours, path, log)
+        node = Node(name, process, ours, path, log)
+        node.warm = [self._start_rank(node) for _ in range(self.warm_ranks)]
+        return node
 
     def form(self, members: list[Node], *, switch: bool = False, wait: bool = True) -> int:
         """Form the next generation over ``members``; with a ``switch`` the present group trains on until then."""
@@ -139,13 +143,10 @@ class Plane:
         generation = self.generation
         previous = generation - 1 if switch else 0
         together = [members[i : i + self.ranks_per_node] for i in range(0, len(members), self.ranks_per_node)]
-        commands = self._mpiexec(generation, len(together))
-        for number, (workers, command) in enumerate(zip(together, commands, strict=True)):
+        for number, workers in enumerate(together):
             for worker in workers:
-                worker.tell(wire.JoinGroup("t1", generation, number, len(together), previous, generation, command))
-            proxy = self._proxy(workers, command)
-            for worker in workers:
-                worker.proxies[generation] = proxy
+                worker.tell(wire.JoinGroup("t1", generation, number, len(together), previous, generation))
+        serve([self._order_rank(workers, generation, number, len(together)) for number, workers in enumerate(together)])
         for node in self.training:
             if switch and node not in members:
                 node.tell(wire.PartFromGroup("t1", generation))
@@ -154,35 +155,26 @@ class Plane:
             self.wait_up(generation)
         return generation
 
-    def _mpiexec(self, generation: int, size: int) -> list[str]:
-        environment = os.environ | hydra.environment(one_machine=True)
-        process = subprocess.Popen(
-            hydra.mpiexec_command(size, generation, interface="lo"), env=environment, stdout=subprocess.PIPE
-        )
-        self.mpiexec[generation] = process
-        assert process.stdout is not None
-        printed: list[str] = []
-        while (commands := hydra.proxy_commands(printed)) is None:
-            line = process.stdout.readline().decode()
-            assert line, "mpiexec ended without its commands"
-            printed.append(line)
-        return commands
+    def _order_rank(self, workers: list[Node], generation: int, rank: int, size: int) -> socket.socket:
+        """Have a node's rank process be ``rank``; the socket to serve it on."""
+        process, end = workers[0].warm.pop() if workers[0].warm else self._start_rank(workers[0])
+        for worker in workers:
+            worker.ranks[generation] = process
+        end.sendall(encode(Order(generation, rank, size, [str(worker.socket_path) for worker in workers])))
+        return end
 
-    def _proxy(self, workers: list[Node], command: str) -> subprocess.Popen[bytes]:
-        sockets = os.pathsep.join(str(worker.socket_path) for worker in workers)
-        environment = os.environ | hydra.environment(one_machine=True) | {"PILOT_WORKER_SOCKETS": sockets}
-        with workers[0].log.open("ab") as output:
-            return subprocess.Popen(shlex.split(command), env=environment, stdout=output, stderr=output)
+    def _start_rank(self, node: Node) -> tuple[subprocess.Popen[bytes], socket.socket]:
+        with node.log.open("ab") as output:
+            return start_rank_process(output)
 
     def dissolve(self, generation: int | None = None) -> None:
         """Kill what runs of a generation on all nodes, and tell the workers."""
         generation = generation or self.generation
         for node in self.nodes:
-            if node.alive and generation in node.proxies:
+            if node.alive and generation in node.ranks:
                 node.tell(wire.DissolveGroup("t1", generation, "broken"))
         for node in self.nodes:
-            _kill_tree(node.proxies.get(generation))
-        _kill_tree(self.mpiexec.get(generation))
+            _kill_tree(node.ranks.get(generation))
 
     def kill(self, node: Node) -> None:
         """SIGKILL everything on a node."""
@@ -190,8 +182,8 @@ class Plane:
         if node.process.pid is not None:
             _kill_family(node.process.pid)
         node.process.join(DEADLINE_S)
-        for proxy in node.proxies.values():
-            _kill_tree(proxy)
+        for rank in (*node.ranks.values(), *(rank for rank, _ in node.warm)):
+            _kill_tree(rank)
         node.control.close()
 
     def pause(self) -> int:
@@ -272,8 +264,6 @@ class Plane:
         """Kill whatever is left."""
         for node in self.nodes:
             self.kill(node)
-        for process in self.mpiexec.values():
-            _kill_tree(process)
 
 
 @contextlib.contextmanager

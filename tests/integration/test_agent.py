@@ -112,7 +112,7 @@ def test_orders_that_cannot_be_carried_out_are_answered(stage: tuple[Coordinator
     assert coordinator.expect(peer, wire.WorkerExited).cause == "stopped"
     coordinator.send(peer, wire.WriteCheckpoint("t1", "to see"))
     assert "no worker of t1" in coordinator.expect(peer, wire.CheckpointWritten).error
-    coordinator.send(peer, wire.JoinGroup("t1", 1, 0, 1, 0, 0, "true"))
+    coordinator.send(peer, wire.JoinGroup("t1", 1, 0, 1, 0, 0))
     assert "no worker of t1" in coordinator.expect(peer, wire.GroupBroken).reason
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pilot.agent.groups import MARK
 from pilot.io import proc, wire
 from tests.integration.agent_lab import LIMIT_S, Agents, Coordinator, Peer, lab, launch, until
 
@@ -36,24 +35,24 @@ class Pilots:
     def form(self, generation: int, members: list[Peer]) -> wire.GroupFormed:
         """Form a group that starts at once, and wait for its first step."""
         leader, size = members[0], len(members)
-        self.coordinator.send(leader, wire.LeadGroup("t1", generation, size))
-        commands = self.coordinator.expect(leader, wire.ProxyCommands).commands
-        for rank, (peer, command) in enumerate(zip(members, commands, strict=True)):
-            self.coordinator.send(peer, wire.JoinGroup("t1", generation, rank, size, 0, generation, command))
+        for rank, peer in enumerate(members):
+            self.coordinator.send(peer, wire.JoinGroup("t1", generation, rank, size, 0, generation))
+        table = {}
+        for peer in members:
+            table |= self.coordinator.expect(peer, wire.RankAddress).puts
+        for peer in members:
+            self.coordinator.send(peer, wire.GroupAddresses("t1", generation, table))
         up = self.coordinator.expect(leader, wire.GroupFormed)
         self.coordinator.expect(leader, wire.Progress)
         return up
 
     def ranks(self, peer: Peer, generation: int) -> list[psutil.Process]:
         """The rank processes of ``peer``."""
-        found = proc.marked(peer.mark, f"{MARK}=t1/{generation}")
-        return [process for process in found if "pilot.comm.rank" in process.cmdline() and not leads(process)]
+        return [process for process in proc.marked(peer.mark) if name_of(process) == f"rank g{generation}"]
 
     def half_form(self, generation: int, peer: Peer) -> list[Path]:
         """Have ``peer`` join a group whose other rank never comes; the segments that MPICH keeps meanwhile."""
-        self.coordinator.send(peer, wire.LeadGroup("t1", generation, 2))
-        command = self.coordinator.expect(peer, wire.ProxyCommands).commands[0]
-        self.coordinator.send(peer, wire.JoinGroup("t1", generation, 0, 2, generation - 1, 1, command))
+        self.coordinator.send(peer, wire.JoinGroup("t1", generation, 0, 2, generation - 1, 1))
         file = self.agents.temporary / peer.hello.pilot / "segments"
 
         def there() -> list[Path]:
@@ -73,8 +72,11 @@ class Pilots:
         until(lambda: self.agents.workdirs() == [], f"an empty {self.agents.temporary}", limit_s=15)
 
 
-def leads(process: psutil.Process) -> bool:
-    return "mpiexec" in process.cmdline()[0]
+def name_of(process: psutil.Process) -> str:
+    try:
+        return process.name()
+    except psutil.NoSuchProcess:
+        return ""
 
 
 def alive(process: psutil.Process) -> bool:
@@ -87,7 +89,6 @@ def test_survivors_go_on_when_a_pilot_is_killed(stage: tuple[Coordinator, Agents
     assert pilots.form(1, [first, second]).resumed == 0
 
     proc.kill(proc.tree(pilots.processes[1].pid))
-    pilots.coordinator.expect(first, wire.GroupBroken)
     pilots.coordinator.send(first, wire.DissolveGroup("t1", 1, "a member is lost"))
     up = pilots.form(2, [first])
     assert up.resumed is None
@@ -101,20 +102,13 @@ def test_survivors_go_on_when_a_pilot_is_killed(stage: tuple[Coordinator, Agents
     pilots.leave()
 
 
-@pytest.mark.parametrize("victim", ["rank", "proxy", "mpiexec"])
-def test_a_killed_process_of_a_group_is_told_and_the_worker_lives(
-    stage: tuple[Coordinator, Agents], tmp_path: Path, victim: str
-) -> None:
+def test_a_killed_rank_process_is_told_and_the_worker_lives(stage: tuple[Coordinator, Agents], tmp_path: Path) -> None:
     pilots = Pilots(stage, tmp_path, 1)
     (peer,) = pilots.peers
     step = pilots.form(1, [peer]).step
     (rank,) = pilots.ranks(peer, 1)
-    proxy = rank.parent()
-    assert proxy is not None
-    (mpiexec,) = [process for process in proc.marked(peer.mark, f"{MARK}=t1/1") if leads(process)]
-    {"rank": rank, "proxy": proxy, "mpiexec": mpiexec}[victim].kill()
-    pilots.coordinator.expect(peer, wire.GroupBroken)
-    until(lambda: not any(map(alive, (rank, proxy, mpiexec))), "the end of the generation", limit_s=10)
+    rank.kill()
+    assert pilots.coordinator.expect(peer, wire.GroupBroken).reason.startswith("its rank process was killed by SIGKILL")
     up = pilots.form(2, [peer])
     assert up.resumed is None
     assert up.step >= step
@@ -128,7 +122,7 @@ def test_a_generation_is_killed_and_no_other(stage: tuple[Coordinator, Agents], 
     (first,) = pilots.ranks(peer, 1)
     segments = pilots.half_form(2, peer)
     pilots.coordinator.send(peer, wire.DissolveGroup("t1", 2, "superseded"))
-    until(lambda: proc.marked(peer.mark, f"{MARK}=t1/2") == [], "the end of generation 2")
+    until(lambda: pilots.ranks(peer, 2) == [], "the end of generation 2")
     until(lambda: not any(segment.exists() for segment in segments), "the end of its segments")
     pilots.coordinator.expect(peer, wire.Progress)
     assert alive(first)
@@ -195,5 +189,28 @@ def test_a_finished_trainer_does_what_its_script_does_last(stage: tuple[Coordina
         assert (down.cause, down.detail) == ("stopped", "finished")
         assert not [m for m in peer.inbox if isinstance(m, wire.GroupBroken)]
     assert (tmp_path / "out.pt").stat().st_size > 0, "what rank 0 saves after its loop"
-    until(lambda: all(proc.marked(p.mark, f"{MARK}=t1/1") == [] for p in pilots.peers), "the end of the group")
+    until(lambda: all(pilots.ranks(peer, 1) == [] for peer in pilots.peers), "the end of the group")
+    pilots.leave()
+
+
+def test_ranks_listen_on_the_pilots_interface_only(stage: tuple[Coordinator, Agents], tmp_path: Path) -> None:
+    pilots = Pilots(stage, tmp_path, 2)
+    pilots.form(1, pilots.peers)
+    for peer in pilots.peers:
+        sockets = [socket for process in peer.processes() for socket in process.net_connections("inet")]
+        listening = {socket.laddr.ip for socket in sockets if not socket.raddr}
+        assert listening == {"127.0.0.1"}
+    pilots.leave()
+
+
+def test_a_table_that_is_none_ends_the_rank_process_and_nothing_else(
+    stage: tuple[Coordinator, Agents], tmp_path: Path
+) -> None:
+    pilots = Pilots(stage, tmp_path, 1)
+    (peer,) = pilots.peers
+    pilots.coordinator.send(peer, wire.JoinGroup("t1", 1, 0, 1, 0, 1))
+    pilots.coordinator.expect(peer, wire.RankAddress)
+    pilots.coordinator.send(peer, wire.GroupAddresses("t1", 1, {"key": "forged\ncmd=barrier_out"}))
+    assert "not a key and a value" in pilots.coordinator.expect(peer, wire.GroupBroken).reason
+    pilots.form(2, [peer])
     pilots.leave()

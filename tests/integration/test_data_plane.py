@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from launchers import hydra
 from pilot.checkpoint import names, store
+from pilot.comm import mpich, world
 from pilot.core.events import LedgerRange
 from pilot.core.ledger import Ledger
 from pilot.io import wire
@@ -119,11 +118,10 @@ def test_gradients_may_travel_as_16_bits(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_a_narrow_sum_rounds_twice_and_gives_all_ranks_the_same_bits(ranks: int) -> None:
-    mpiexec = Path(sys.executable).with_name("mpiexec")
-    command = [mpiexec, "-n", str(ranks), sys.executable, "-m", "tests.integration.narrow_ranks"]
-    environment = os.environ | hydra.environment(one_machine=True)
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, timeout=60)
-    errors = json.loads(done.stdout)
+    command = [sys.executable, "-m", "tests.integration.narrow_ranks"]
+    done = world.run(command, ranks, mpich.environment(os.environ, interface="lo", provider="tcp"), limit_s=60)
+    assert [rank.returncode for rank in done] == [0] * ranks
+    errors = json.loads(done[0].stdout)
     assert 0 < errors["float16"] < 2 * 2**-11
     assert 0 < errors["bfloat16"] < 2 * 2**-8
 

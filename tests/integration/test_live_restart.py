@@ -81,7 +81,7 @@ def test_a_group_that_was_forming_is_formed_again(live: Pool) -> None:
     peers = joined(live, 1)
     trainer = live.submit(name="a", max_nodes=1)
     warm(peers[0], trainer)
-    assert peers[0].hears(wire.LeadGroup).generation == 1
+    assert peers[0].hears(wire.JoinGroup).generation == 1
     restarted(live)
     peer = back(live, peers[0], trainer, 0, 0)
     assert peer.hears(wire.DissolveGroup).generation == 1
@@ -98,7 +98,7 @@ def test_orders_that_were_not_answered_are_given_again(live: Pool) -> None:
     peers[0].die()
     peer = Peer(live.file, pilot, host).welcomed()
     warm(peer, trainer)
-    assert peer.hears(wire.LeadGroup).generation == 1
+    assert peer.hears(wire.JoinGroup).generation == 1
 
 
 def test_a_worker_that_became_warm_meanwhile_is_known_to_be(live: Pool) -> None:
@@ -107,7 +107,7 @@ def test_a_worker_that_became_warm_meanwhile_is_known_to_be(live: Pool) -> None:
     peers[0].hears(wire.StartWorker)
     restarted(live)
     peer = back(live, peers[0], trainer, 0, 0)
-    assert peer.hears(wire.LeadGroup).generation == 1
+    assert peer.hears(wire.JoinGroup).generation == 1
 
 
 def test_a_group_that_broke_meanwhile_is_regrouped(live: Pool) -> None:

@@ -85,7 +85,7 @@ def parse(line: str, core: Coordinator) -> Event:
         case "resumed", [name, generation, "at", step]:
             return GroupFormed(TrainerId(name), Generation(int(generation[1:])), int(step), resumed=int(step))
         case "broken", [name, generation]:
-            return GroupBroken(TrainerId(name), Generation(int(generation[1:])), "mpiexec died")
+            return GroupBroken(TrainerId(name), Generation(int(generation[1:])), "a rank process died")
         case "paused", [name, generation, "at", step]:
             return GroupPaused(TrainerId(name), Generation(int(generation[1:])), int(step))
         case "stalled", [name, generation, *reason]:

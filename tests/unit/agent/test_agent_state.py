@@ -11,19 +11,18 @@ from pilot.agent.vocabulary import (
     Effect,
     Event,
     Exit,
-    GroupProcessEnded,
-    KillGeneration,
+    IntroduceRanks,
+    KillRank,
     KillWorker,
     LogLine,
     Noticed,
     Ordered,
-    ProxiesNamed,
-    Role,
-    RunMpiexec,
-    RunProxy,
+    RankEnded,
+    RankEntered,
     Said,
     Send,
     SpawnWorker,
+    StartRank,
     Stopped,
     Tell,
     Ticked,
@@ -77,15 +76,16 @@ def up(joined: Machine) -> Machine:
 
 
 def join(generation: int, previous: int = 0) -> wire.JoinGroup:
-    return wire.JoinGroup("t1", generation, 0, 1, previous, generation, "proxy")
+    return wire.JoinGroup("t1", generation, 0, 1, previous, generation)
 
 
 @pytest.fixture
 def training(up: Machine) -> Machine:
     """t1 leads and trains in generation 1."""
-    assert up.order(wire.LeadGroup("t1", 1, 1)) == [RunMpiexec(wire.LeadGroup("t1", 1, 1))]
-    assert up.take(ProxiesNamed("t1", 1, ("proxy",))) == [Send(wire.ProxyCommands("t1", 1, ["proxy"]))]
-    assert up.order(join(1)) == [Tell("t1", join(1)), RunProxy(join(1))]
+    table = wire.GroupAddresses("t1", 1, {"key": "value"})
+    assert up.order(join(1)) == [Tell("t1", join(1)), StartRank(join(1))]
+    assert up.take(RankEntered("t1", 1, table.puts)) == [Send(wire.RankAddress("t1", 1, table.puts))]
+    assert up.order(table) == [IntroduceRanks(table)]
     return up
 
 
@@ -121,18 +121,17 @@ def test_a_worker_that_still_imports_is_killed_at_once(joined: Machine) -> None:
 
 def test_a_worker_that_dies_takes_its_generations_with_it_silently(training: Machine) -> None:
     assert training.take(WorkerEnded("t1", -11, "", "/log")) == [
-        KillGeneration("t1", 1),
+        KillRank("t1", 1),
         Send(wire.WorkerExited("t1", "died", "killed by SIGSEGV", "/log")),
     ]
-    assert training.take(GroupProcessEnded("t1", 1, Role.PROXY, 7, "")) == []
+    assert training.take(RankEnded("t1", 1, 7, "")) == []
 
 
 def test_rank_processes_of_a_worker_that_ended_well_may_take_leave_of_each_other(training: Machine) -> None:
     training.order(wire.StopWorker("t1", "finished"))
     assert training.take(WorkerEnded("t1", 0, "")) == [Send(wire.WorkerExited("t1", "stopped", "finished"))]
     assert training.after(1) == []
-    assert training.take(GroupProcessEnded("t1", 1, Role.PROXY, 0, "")) == []
-    assert training.after(FINALIZE_LIMIT_S) == [KillGeneration("t1", 1)], "its mpiexec hangs"
+    assert training.after(FINALIZE_LIMIT_S) == [KillRank("t1", 1)], "its rank process hangs"
     assert training.after(FINALIZE_LIMIT_S) == []
 
 
@@ -149,31 +148,31 @@ def test_orders_about_what_is_not_there_are_answered(joined: Machine) -> None:
     assert joined.order(wire.WriteCheckpoint("t1", "x")) == [
         Send(wire.CheckpointWritten("t1", 0, 0, asked=True, error=nobody))
     ]
-    assert joined.order(join(1)) == [KillGeneration("t1", 1), Send(wire.GroupBroken("t1", 1, nobody))]
-    assert joined.order(wire.PauseGroup("t1", 2)) == [KillGeneration("t1", 2), Send(wire.GroupBroken("t1", 2, nobody))]
+    assert joined.order(join(1)) == [KillRank("t1", 1), Send(wire.GroupBroken("t1", 1, nobody))]
+    assert joined.order(wire.PauseGroup("t1", 2)) == [KillRank("t1", 2), Send(wire.GroupBroken("t1", 2, nobody))]
 
 
 # --- groups ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_group_that_breaks_is_killed_and_told_once(training: Machine) -> None:
-    reason = "mpiexec ended with status 9: bad termination"
-    assert training.take(GroupProcessEnded("t1", 1, Role.MPIEXEC, 9, "\nbad termination\n")) == [
-        KillGeneration("t1", 1),
+    reason = "its rank process ended with status 9: bad termination"
+    assert training.take(RankEnded("t1", 1, 9, "\nbad termination\n")) == [
+        KillRank("t1", 1),
         Tell("t1", wire.DissolveGroup("t1", 1, reason)),
         Send(wire.GroupBroken("t1", 1, reason)),
     ]
-    assert training.take(GroupProcessEnded("t1", 1, Role.PROXY, 7, "")) == []
+    assert training.take(RankEnded("t1", 1, 7, "")) == []
     assert training.take(Said("t1", wire.GroupBroken("t1", 1, "my rank is gone"))) == []
     assert training.order(join(1)) == [], "what is over stays over"
-    assert training.order(wire.LeadGroup("t1", 1, 1)) == []
+    assert training.take(RankEntered("t1", 1, {})) == []
+    assert training.order(wire.GroupAddresses("t1", 1, {})) == []
 
 
 def test_the_end_of_a_generation_after_a_switch_is_no_news(training: Machine) -> None:
     training.order(join(2, previous=1))
     assert training.state.inventory() == [("t1", 1, 0, True)]
-    assert training.take(GroupProcessEnded("t1", 1, Role.PROXY, 0, "")) == []
-    assert training.take(GroupProcessEnded("t1", 1, Role.MPIEXEC, 0, "")) == []
+    assert training.take(RankEnded("t1", 1, 0, "")) == []
     training.take(Said("t1", wire.Progress("t1", 2, 40, 0, 100)))
     assert training.state.inventory() == [("t1", 2, 40, True)]
 
@@ -181,10 +180,10 @@ def test_the_end_of_a_generation_after_a_switch_is_no_news(training: Machine) ->
 def test_a_younger_generation_can_break_without_the_one_that_trains(training: Machine) -> None:
     training.order(join(2, previous=1))
     kill = wire.DissolveGroup("t1", 2, "superseded")
-    assert training.order(kill) == [KillGeneration("t1", 2), Tell("t1", kill)]
-    assert training.take(GroupProcessEnded("t1", 2, Role.PROXY, -9, "")) == []
-    assert training.take(GroupProcessEnded("t1", 1, Role.PROXY, 7, ""))[-1] == Send(
-        wire.GroupBroken("t1", 1, "proxy ended with status 7")
+    assert training.order(kill) == [KillRank("t1", 2), Tell("t1", kill)]
+    assert training.take(RankEnded("t1", 2, -9, "")) == []
+    assert training.take(RankEnded("t1", 1, 7, ""))[-1] == Send(
+        wire.GroupBroken("t1", 1, "its rank process ended with status 7")
     )
 
 
@@ -320,7 +319,7 @@ def test_the_lease_runs_from_what_the_coordinator_is_known_to_have_heard(trainin
 def test_what_still_trains_when_the_lease_ends_is_killed(training: Machine) -> None:
     training.after(90)
     assert training.after(9) == []
-    assert training.after(1)[0] == KillGeneration("t1", 1)
+    assert training.after(1)[0] == KillRank("t1", 1)
 
 
 def test_a_notice_while_the_coordinator_listens_does_not_shorten_the_lease(training: Machine) -> None:
@@ -335,7 +334,7 @@ def test_a_group_that_does_not_pause_is_given_up_here_and_its_state_written(trai
     assert training.after(9) == []
     reason = "no coordinator for 90 s"
     assert training.after(1) == [
-        KillGeneration("t1", 1),
+        KillRank("t1", 1),
         Tell("t1", wire.DissolveGroup("t1", 1, reason)),
         Tell("t1", wire.WriteCheckpoint("t1", reason)),
     ]
@@ -365,5 +364,5 @@ def test_a_notice_without_coordinator_begins_the_farewell_early(training: Machin
     training.take(CoordinatorLost())
     training.take(Noticed("signal SIGTERM"))
     assert training.after(7) == [Tell("t1", wire.PauseGroup("t1", 1))]
-    assert training.after(9)[0] == KillGeneration("t1", 1)
+    assert training.after(9)[0] == KillRank("t1", 1)
     assert training.after(12) == [Exit(0, "no coordinator for 7 s; not all states were written in time")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pilot.agent import diagnosis
-from pilot.agent.vocabulary import GroupProcessEnded, Role, WorkerEnded
+from pilot.agent.vocabulary import RankEnded, WorkerEnded
 from pilot.core.events import ExitCause
 
 TRACEBACK = """step 3
@@ -57,6 +57,7 @@ def test_last_words_are_the_last_traceback() -> None:
 
 
 def test_why_a_group_is_over_is_one_line() -> None:
-    assert diagnosis.on_group(GroupProcessEnded("t1", 1, Role.PROXY, -9, "")).startswith("proxy was killed by SIGKILL")
-    ended = GroupProcessEnded("t1", 1, Role.MPIEXEC, 127, "a\nmpiexec: No such file or directory\n")
-    assert diagnosis.on_group(ended) == "mpiexec ended with status 127: mpiexec: No such file or directory"
+    killed = diagnosis.on_rank(RankEnded("t1", 1, -9, ""))
+    assert killed.startswith("its rank process was killed by SIGKILL")
+    ended = RankEnded("t1", 1, 127, "a\npython: No such file or directory\n")
+    assert diagnosis.on_rank(ended) == "its rank process ended with status 127: python: No such file or directory"

@@ -33,7 +33,7 @@ def test_what_one_process_says_for_all_goes_on_at_once() -> None:
 def test_all_are_told_but_one_writes_the_state() -> None:
     unison = LocalRanks(4)
     for message in (
-        wire.JoinGroup("t", 1, 0, 1, 0, 1, ""),
+        wire.JoinGroup("t", 1, 0, 1, 0, 1),
         wire.PauseGroup("t", 1),
         wire.StopWorker("t", ""),
         wire.LookAtGroup("t", 1),

@@ -80,7 +80,7 @@ def form(generation: int, *members: NodeId, previous: int | None = None) -> Form
 
 ONE_MESSAGE = [
     (StopWorker(T, A, "r"), [(A, wire.StopWorker(T, "r"))]),
-    (form(1, A, B), [(A, wire.LeadGroup(T, 1, 2))]),
+    (form(1, A, B), [(n, wire.JoinGroup(T, 1, rank, 2, 0, 1)) for rank, n in enumerate((A, B))]),
     (PauseGroup(T, Generation(1), (A, B), "r"), [(n, wire.PauseGroup(T, 1)) for n in (A, B)]),
     (DissolveGroup(T, Generation(1), (A, B), "r"), [(n, wire.DissolveGroup(T, 1, "r")) for n in (A, B)]),
     (WriteCheckpoint(T, A, "r"), [(A, wire.WriteCheckpoint(T, "r"))]),
@@ -116,12 +116,12 @@ def test_a_solve_goes_to_the_solver(bench: Bench) -> None:
 
 
 def test_members_join_and_those_who_part_are_told(bench: Bench) -> None:
-    bench.order(form(1, A, B), form(2, C, A, previous=1))
+    bench.order(form(1, A, B))
     bench.sent.clear()
-    bench.effects.join(wire.ProxyCommands(T, 2, ["zero", "one"]))
+    bench.order(form(2, C, A, previous=1))
     assert bench.sent == [
-        (C, wire.JoinGroup(T, 2, 0, 2, 1, 2, "zero")),
-        (A, wire.JoinGroup(T, 2, 1, 2, 1, 2, "one")),
+        (C, wire.JoinGroup(T, 2, 0, 2, 1, 2)),
+        (A, wire.JoinGroup(T, 2, 1, 2, 1, 2)),
         (B, wire.PartFromGroup(T, 2)),
     ]
 

@@ -101,17 +101,6 @@ def test_an_unknown_cause_and_an_endless_detail_do_no_harm(forming: Desk) -> Non
     assert (event.cause, len(event.detail)) == (ExitCause.DIED, DETAIL_MAX)
 
 
-def test_only_the_leader_may_lead_and_with_one_command_per_rank(forming: Desk) -> None:
-    leader, other = members(forming)
-    good = wire.ProxyCommands(T, 1, ["a", "b"])
-    assert forming.inbound.may_lead(leader, good)
-    assert not forming.inbound.may_lead(other, good)
-    assert not forming.inbound.may_lead(leader, wire.ProxyCommands(T, 2, ["a", "b"]))
-    assert forming.broken == []
-    assert not forming.inbound.may_lead(leader, wire.ProxyCommands(T, 1, ["a"]))
-    assert [b.generation for b in forming.broken] == [1]
-
-
 def test_a_group_is_formed_once_by_its_leader(forming: Desk) -> None:
     leader, other = members(forming)
     up = wire.GroupFormed(T, 1, 5, resumed=None)

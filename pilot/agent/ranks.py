@@ -1,0 +1,135 @@
+"""One rank process of this node, from its start to its end: warm first, then a rank of one generation.
+
+The agent is its PMI server. What the rank puts goes to the coordinator, and comes back with what all ranks have put.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+
+from pilot.comm.order import Order, encode
+from pilot.comm.pmi import PmiServer
+from pilot.core.errors import ProtocolError
+from pilot.io.prctl import die_with_parent
+
+Puts = dict[str, str]
+
+_TAIL_LINES = 20
+_EXEC_FAILED = 127
+_PIECE_BYTES = 1 << 16
+
+
+class RankProcess:
+    """Construct it in a running event loop; :meth:`run` starts it.
+
+    Parameters
+    ----------
+    environment : its whole environment
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+        self._end, self._theirs = socket.socketpair()
+        self._end.setblocking(False)
+        self._process: asyncio.subprocess.Process | None = None
+        self._killed = False
+        self._server: PmiServer | None = None
+        self._entered: Callable[[Puts], None] = lambda _: None
+        self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
+
+    @property
+    def pid(self) -> int:
+        """0 before it has been started."""
+        return 0 if self._process is None else self._process.pid
+
+    @property
+    def tail(self) -> str:
+        """The last lines that it printed."""
+        return "\n".join(self._tail)
+
+    async def run(self) -> int:
+        """Start it and wait for its end: the exit status, or minus the signal."""
+        try:
+            return await self._run()
+        except OSError as error:
+            self._tail.append(f"{sys.executable}: {error.strerror}")
+            return _EXEC_FAILED
+        finally:
+            self._hang_up()
+
+    def begin(self, order: Order, space: str, entered: Callable[[Puts], None]) -> None:
+        """Be a rank. ``space`` names its key-value space; ``entered`` is called with its puts at each barrier."""
+        self._server, self._entered = PmiServer(order.size, space), entered
+        asyncio.get_running_loop().add_reader(self._end, self._hear)
+        self._say(encode(order))
+
+    def introduce(self, table: Mapping[str, str]) -> None:
+        """All ranks have entered the barrier; :class:`ProtocolError` where this one has not."""
+        if self._server is None:
+            raise ProtocolError("a rank process without an order has no peers")
+        self._say(self._server.open(table))
+
+    def kill(self) -> None:
+        """Kill it; :meth:`run` returns soon."""
+        self._killed = True
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+
+    def fail(self, reason: str) -> None:
+        """Kill it, for a reason that is told like its own last words."""
+        self._tail.append(reason)
+        self.kill()
+
+    async def _run(self) -> int:
+        with self._theirs:
+            self._process = process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", "pilot.comm.rank", str(self._theirs.fileno())),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                env=self._environment,
+                pass_fds=[self._theirs.fileno()],
+                preexec_fn=partial(die_with_parent, os.getpid()),
+            )
+        if self._killed:
+            self.kill()
+        assert process.stdout is not None
+        async for line in process.stdout:
+            self._tail.append(line.decode(errors="replace").rstrip())
+        return await process.wait()
+
+    def _hear(self) -> None:
+        try:
+            received = self._end.recv(_PIECE_BYTES)
+        except BlockingIOError:
+            return
+        except ConnectionResetError:
+            received = b""
+        if not received:
+            asyncio.get_running_loop().remove_reader(self._end)
+            return
+        assert self._server is not None
+        waited = self._server.in_barrier
+        try:
+            self._say(self._server.hear(received))
+        except ProtocolError as error:
+            self.fail(str(error))
+        if self._server.in_barrier and not waited:
+            self._entered(dict(self._server.puts))
+
+    def _say(self, text: bytes) -> None:
+        """One answer is out at a time, so there is always room for it; a rank that has ended hears nothing."""
+        with suppress(BrokenPipeError):
+            self._end.sendall(text)
+
+    def _hang_up(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._end)
+        self._end.close()

@@ -1,0 +1,41 @@
+"""What a rank process that waits warm is told, as one line on the socket on which it then speaks PMI."""
+
+from __future__ import annotations
+
+import socket
+
+import msgspec
+
+from pilot.core.errors import ProtocolError
+
+_LINE_MAX_BYTES = 1 << 16
+
+
+class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Be ``rank`` of ``size`` in ``generation``, for the training processes that listen on ``sockets``."""
+
+    generation: int
+    rank: int
+    size: int
+    sockets: list[str]
+
+
+def encode(order: Order) -> bytes:
+    """One line."""
+    return msgspec.json.encode(order) + b"\n"
+
+
+def receive(end: socket.socket) -> Order | None:
+    """Wait for an order; None where there will be none, since the other end is closed.
+
+    What follows the line is left in the socket.
+    """
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        byte = end.recv(1)
+        if not byte:
+            return None
+        line += byte
+        if len(line) > _LINE_MAX_BYTES:
+            raise ProtocolError("an order that does not end")
+    return msgspec.json.decode(line, type=Order)

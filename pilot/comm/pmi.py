@@ -1,0 +1,132 @@
+"""PMI-1 from the server's side: how a rank process learns in MPI_Init where the other ranks listen. Pure: no IO.
+
+MPICH's client speaks lines of ``name=value`` words over the socket that ``PMI_FD`` names, and waits for an answer to
+each. A rank *puts* its addresses and enters the *barrier*. When all ranks have, the barrier opens, and each rank *gets*
+what the others have put. Who serves a rank collects its puts (:attr:`PmiServer.puts`) when it has entered the barrier,
+brings them together with those of the others, and opens the barrier with the whole table (:meth:`PmiServer.open`).
+
+    the client says                       the answer
+    init, get_maxes, get_appnum,          at once
+    get_my_kvsname, get_universe_size
+    put                                   at once; kept until the barrier
+    get                                   at once: from the table of the last barrier
+    barrier_in                            when the barrier opens
+    finalize                              at once; nothing is said after that
+    abort                                 none: the process is about to end
+
+Each rank is served as if it were on a node of its own (``PMI_process_mapping``), so MPICH uses the network between all
+of them. The name of the key-value space is only this rank's; MPICH names its shared-memory segment after it
+(:mod:`pilot.comm.mpich`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from pilot.core.errors import ProtocolError
+
+NAME_MAX, KEY_MAX, VALUE_MAX = 256, 64, 1024
+"""Characters, as the client is told (``get_maxes``)."""
+
+PUTS_MAX = 64
+"""Between two barriers; MPICH puts one or two."""
+
+_LINE_MAX_BYTES = 2 * (NAME_MAX + KEY_MAX + VALUE_MAX)
+_KEY = re.compile(rf"[!-<>-~]{{1,{KEY_MAX}}}")
+_VALUE = re.compile(rf"[!-~]{{1,{VALUE_MAX}}}")
+
+
+class PmiServer:
+    """Serves one rank.
+
+    Parameters
+    ----------
+    size : ranks in the world
+    name : of its key-value space
+    """
+
+    def __init__(self, size: int, name: str) -> None:
+        self._size = size
+        self._name = name
+        self._own = {"PMI_process_mapping": f"(vector,(0,{size},1))"}
+        self._table: dict[str, str] = {}
+        self._received = b""
+        self.puts: dict[str, str] = {}
+        self.in_barrier = False
+        self.finalized = False
+
+    def hear(self, received: bytes) -> bytes:
+        """Take in what came; what is to be sent. :class:`ProtocolError` where it is not PMI-1, or out of turn."""
+        *lines, self._received = (self._received + received).split(b"\n")
+        if max(map(len, (*lines, self._received))) > _LINE_MAX_BYTES:
+            raise ProtocolError("PMI: a line that does not end")
+        return b"".join(self._answer(line.decode("ascii", "replace")) for line in lines)
+
+    def open(self, table: Mapping[str, str]) -> bytes:
+        """Open the barrier that this rank is in; ``table`` is what all ranks have put. What is to be sent."""
+        if not self.in_barrier:
+            raise ProtocolError("PMI: the rank is not in a barrier")
+        for key, value in table.items():
+            check_put(key, value)
+        self._table |= table
+        self.puts = {}
+        self.in_barrier = False
+        return _line("barrier_out", rc=0)
+
+    def _answer(self, line: str) -> bytes:
+        words = dict(word.partition("=")[::2] for word in line.split())
+        if self.in_barrier or self.finalized:
+            raise ProtocolError(f"PMI: {line[:80]!r} out of turn")
+        match words.get("cmd"):
+            case "init":
+                return _line("response_to_init", pmi_version=1, pmi_subversion=1, rc=0)
+            case "get_maxes":
+                return _line("maxes", kvsname_max=NAME_MAX, keylen_max=KEY_MAX, vallen_max=VALUE_MAX, rc=0)
+            case "get_appnum":
+                return _line("appnum", appnum=0, rc=0)
+            case "get_my_kvsname":
+                return _line("my_kvsname", kvsname=self._name, rc=0)
+            case "get_universe_size":
+                return _line("universe_size", size=self._size, rc=0)
+            case "put":
+                return self._put(words.get("key", ""), words.get("value", ""))
+            case "get":
+                return self._get(words.get("key", ""))
+            case "barrier_in":
+                self.in_barrier = True
+                return b""
+            case "finalize":
+                self.finalized = True
+                return _line("finalize_ack", rc=0)
+            case "abort":
+                return b""
+        raise ProtocolError(f"PMI: not understood: {line[:80]!r}")
+
+    def _put(self, key: str, value: str) -> bytes:
+        check_put(key, value)
+        if key in self.puts or len(self.puts) == PUTS_MAX:
+            raise ProtocolError(f"PMI: {key} put twice, or more than {PUTS_MAX} keys")
+        self.puts[key] = value
+        return _line("put_result", rc=0)
+
+    def _get(self, key: str) -> bytes:
+        value = self._own.get(key, self._table.get(key))
+        return (
+            _line("get_result", rc=-1, msg="key_not_found") if value is None else _line("get_result", rc=0, value=value)
+        )
+
+
+def variables(descriptor: int, rank: int, size: int) -> dict[str, str]:
+    """By which MPI_Init finds its server, on a descriptor of its process."""
+    return {"PMI_FD": str(descriptor), "PMI_RANK": str(rank), "PMI_SIZE": str(size)}
+
+
+def check_put(key: str, value: str) -> None:
+    """:class:`ProtocolError` where a rank cannot have put this: a blank or a line's end in it would forge an answer."""
+    if not (_KEY.fullmatch(key) and _VALUE.fullmatch(value)):
+        raise ProtocolError(f"PMI: not a key and a value: {key[:80]!r}, {value[:80]!r}")
+
+
+def _line(command: str, **words: object) -> bytes:
+    return " ".join(f"{name}={value}" for name, value in {"cmd": command, **words}.items()).encode() + b"\n"

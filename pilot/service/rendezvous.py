@@ -1,0 +1,62 @@
+"""Where the ranks of a group that forms find each other: what each has put is kept until all have, then all are told.
+
+A pilot's word is about its own rank only: what it says is filed under its node, and no key of another rank's is taken
+from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pilot.comm.pmi import PUTS_MAX, check_put
+from pilot.core.commands import FormGroup
+from pilot.core.errors import ProtocolError
+from pilot.core.events import GroupBroken
+from pilot.core.ids import Generation, NodeId, TrainerId
+from pilot.io.wire import GroupAddresses, Message, RankAddress
+from pilot.service.pending import Of, PendingCommands
+
+Puts = dict[str, str]
+
+
+class Rendezvous:
+    """``broken`` is called where a group cannot form from what a member said."""
+
+    def __init__(
+        self, pending: PendingCommands, send: Callable[[NodeId, Message], None], broken: Callable[[GroupBroken], None]
+    ) -> None:
+        self._pending = pending
+        self._send = send
+        self._broken = broken
+        self._puts: dict[Of, dict[NodeId, Puts]] = {}
+
+    def arrived(self, node: NodeId, message: RankAddress) -> None:
+        """A rank of a group that forms waits for the others; dropped where no such group forms with this node."""
+        of = (TrainerId(message.trainer), Generation(message.generation))
+        self._puts = {forming: puts for forming, puts in self._puts.items() if forming in self._pending.forming}
+        waiting = self._pending.forming.get(of)
+        if waiting is None or node not in waiting[0].members:
+            return
+        try:
+            _check(message.puts)
+            self._file(waiting[0], node, message.puts)
+        except ProtocolError as error:
+            self._broken(GroupBroken(*of, f"{node}: {error}"))
+
+    def _file(self, group: FormGroup, node: NodeId, puts: Puts) -> None:
+        of = (group.trainer, group.generation)
+        filed = self._puts.setdefault(of, {})
+        if any(key in others for other, others in filed.items() for key in puts if other != node):
+            raise ProtocolError("it has put what another rank has put")
+        filed[node] = puts
+        if len(filed) == len(group.members):
+            table = {key: value for each in self._puts.pop(of).values() for key, value in each.items()}
+            for member in group.members:
+                self._send(member, GroupAddresses(*of, table))
+
+
+def _check(puts: Puts) -> None:
+    if len(puts) > PUTS_MAX:
+        raise ProtocolError(f"it has put {len(puts)} keys; at most {PUTS_MAX} are taken")
+    for key, value in puts.items():
+        check_put(key, value)

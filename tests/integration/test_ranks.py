@@ -1,0 +1,145 @@
+"""Rank processes that nothing but our own PMI server wires up: sums, ports, segments, and their end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from pilot.comm import mpich
+from pilot.comm.arena import Arena
+from pilot.comm.channel import Channel, listen
+from pilot.comm.messages import Attach, BucketPart, Gather, Gathered, Here, Quit
+from pilot.comm.mpich import segment_name
+from pilot.comm.order import Order, encode
+from pilot.comm.pmi import variables
+from pilot.comm.world import World, run
+from pilot.io import proc
+from tests.integration.rank_processes import serve, start_rank_process
+
+LIMIT_S = 60.0
+NUMBERS = 100_000
+
+DIES = """
+import os, signal
+from pilot.comm import mpi
+from pilot.io import proc
+
+def die():
+    os.write(1, "".join(f"{name}\\n" for name in proc.segments(os.getpid())).encode())
+    os.kill(os.getpid(), signal.SIGKILL)
+
+mpi._forget_segments = die
+mpi.start()
+"""
+"""A rank that is killed while it has MPICH's segments mapped, and says which."""
+
+
+@dataclass
+class Ranks:
+    """Rank processes of one generation, and the ends of their training processes."""
+
+    processes: list[subprocess.Popen[bytes]]
+    channels: list[Channel]
+
+
+@contextmanager
+def ranks(folder: Path, size: int) -> Iterator[Ranks]:
+    """A generation in MPI, warm before it got its orders."""
+    listeners = [listen(folder / f"w{rank}") for rank in range(size)]
+    started = [start_rank_process() for _ in range(size)]
+    for rank, (_, end) in enumerate(started):
+        end.sendall(encode(Order(7, rank, size, [str(folder / f"w{rank}")])))
+    thread = serve([end for _, end in started])
+    try:
+        yield Ranks([process for process, _ in started], [_accept(listener) for listener in listeners])
+    finally:
+        for process, _ in started:
+            process.kill()
+            process.wait()
+        thread.join()
+
+
+def _accept(listener: socket.socket) -> Channel:
+    listener.settimeout(LIMIT_S)
+    return Channel(listener.accept()[0])
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_ranks_sum_and_end_in_good_order(tmp_path: Path, size: int) -> None:
+    with ranks(tmp_path, size) as group:
+        arenas = [Arena.of_size(8 * NUMBERS) for _ in range(size)]
+        numbers = [np.frombuffer(arena.memory, np.float64) for arena in arenas]
+        for rank, channel in enumerate(group.channels):
+            assert channel.receive() == (Here(7, rank, size), None)
+            numbers[rank][:] = rank + 1
+            channel.send(Attach([BucketPart(0, NUMBERS, "float64")]), arenas[rank].fd)
+            channel.ring()
+        for rank, channel in enumerate(group.channels):
+            assert channel.receive() == (None, None)
+            assert (numbers[rank] == size * (size + 1) / 2).all()
+            channel.send(Gather([rank]))
+        for channel in group.channels:
+            assert channel.receive() == (Gathered([[rank] for rank in range(size)]), None)
+            channel.send(Quit())
+        assert [process.wait(LIMIT_S) for process in group.processes] == [0] * size
+
+
+def test_ranks_listen_on_the_sites_interface_only(tmp_path: Path) -> None:
+    with ranks(tmp_path, 2) as group:
+        for channel in group.channels:
+            channel.receive()
+        for process in group.processes:
+            sockets = psutil.Process(process.pid).net_connections("inet")
+            listening = [s.laddr.ip for s in sockets if s.status == psutil.CONN_LISTEN or not s.raddr]
+            assert set(listening) == {"127.0.0.1"}
+
+
+def test_a_rank_whose_worker_goes_ends(tmp_path: Path) -> None:
+    with ranks(tmp_path, 1) as group:
+        group.channels[0].receive()
+        group.channels[0].close()
+        assert group.processes[0].wait(LIMIT_S) == 1
+
+
+def test_a_warm_rank_process_ends_with_its_agent() -> None:
+    process, end = start_rank_process()
+    end.close()
+    assert process.wait(LIMIT_S) == 0
+
+
+def test_ranks_that_die_in_mpi_init_leave_the_segment_that_their_agents_know(capfd: pytest.CaptureFixture[str]) -> None:
+    """A rank process may be killed at any moment, also while MPI_Init makes the segment."""
+    pairs = [socket.socketpair() for _ in range(2)]
+    world = World([ours for ours, _ in pairs])
+    processes = [_dies(theirs, rank) for rank, (_, theirs) in enumerate(pairs)]
+    assert not world.serve(LIMIT_S)
+    assert [process.wait(LIMIT_S) for process in processes] == [-signal.SIGKILL] * 2
+    known = [segment_name(space, rank) for rank, space in enumerate(world.spaces)]
+    assert sorted(capfd.readouterr().out.split()) == sorted(known), "these and no others"
+    assert all((proc.SHARED_MEMORY / name).exists() for name in known)
+    proc.unlink_segments(known)
+    assert not any((proc.SHARED_MEMORY / name).exists() for name in known)
+
+
+def _dies(end: socket.socket, rank: int) -> subprocess.Popen[bytes]:
+    environment = mpich.environment(os.environ, interface="lo", provider="tcp") | variables(end.fileno(), rank, 2)
+    with end:
+        return subprocess.Popen([sys.executable, "-c", DIES], env=environment, pass_fds=[end.fileno()])
+
+
+def test_a_world_ends_with_the_first_rank_that_fails() -> None:
+    program = "import sys; from pilot.comm import mpi; mpi.start()"
+    environment = mpich.environment(os.environ, interface="lo", provider="nosuch")
+    done = run([sys.executable, "-c", program], 2, environment, LIMIT_S)
+    assert any(rank.returncode > 0 and "getinfo failed" in rank.stderr for rank in done)
