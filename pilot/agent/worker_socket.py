@@ -79,7 +79,7 @@ class WorkerSocket:
                 return
             frame = bytes(self._received[_LENGTH_BYTES:end])
             del self._received[:end]
-            message = wire.decode_at_coordinator(frame)
+            message = wire.decode_from_agent(frame)
             if isinstance(message, wire.Request | wire.Hello):
                 raise ProtocolError(f"a worker does not say {type(message).__name__}")
             self._said(message)

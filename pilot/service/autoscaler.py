@@ -12,6 +12,7 @@ from typing import assert_never
 from pilot.io.site import Site
 from pilot.provisioning.keeper import Keeper, KeeperEvent, Troubled
 from pilot.provisioning.pilot_jobs import JobEnded, JobNoticed
+from pilot.service.admission import Admission
 from pilot.service.live_driver import LiveDriver
 from pilot.service.roster import Pilot
 from pilot.service.service import Service
@@ -22,10 +23,13 @@ log = logging.getLogger(__name__)
 class Autoscaler:
     """Keeps ``pilots`` jobs submitted; None: as many as the trainers can use."""
 
-    def __init__(self, site: Site, service: Service, driver: LiveDriver, pilots: int | None) -> None:
+    def __init__(
+        self, site: Site, service: Service, driver: LiveDriver, admission: Admission, pilots: int | None
+    ) -> None:
         self._site = site
         self._service = service
         self._driver = driver
+        self._admission = admission
         self._pilots = pilots
 
     async def run(self, keeper: Keeper) -> None:
@@ -77,6 +81,7 @@ class Autoscaler:
     def _ended(self, event: JobEnded) -> None:
         """A job is over. Agents that are connected say themselves what becomes of them."""
         log.info("job %s is over: %s (%s)", event.job, event.ending, event.detail)
+        self._admission.revoke(event.job)
         for pilot in self._of(event.job):
             if not pilot.here or self._driver.clock() - pilot.heard_s > self._site.silent_s:
                 self._service.lose(pilot.node, f"its job {event.job} is over: {event.ending}")

@@ -18,10 +18,12 @@ from pilot.core.errors import PilotError, UserError
 from pilot.core.events import PoolChanged
 from pilot.io.addresses import bind_address
 from pilot.io.journal import Contents
+from pilot.io.listener import allow_many_files
 from pilot.io.rundir import Lock, RunDir, default_path
 from pilot.io.site_files import SiteFile, load_site_file
 from pilot.provisioning.keeper_factory import make_keeper
 from pilot.service import startup
+from pilot.service.admission import Admission
 from pilot.service.api import Api
 from pilot.service.autoscaler import Autoscaler
 from pilot.service.launch_store import LaunchStore
@@ -45,21 +47,24 @@ class Live:
         site = self._site = site_file.site
         self._rundir = rundir
         self._pool = pool
-        self._keeper = make_keeper(
-            site_file, rundir.pilots, rundir.connection, lambda news: self._autoscaler.report(news)
-        )
-        self._server = Server(pool.keys, bind_address(site), pool.port)
+        self._server = Server(pool.certificate, bind_address(site), pool.port)
         where = startup.announce(rundir, pool, site, site_file.path, self._server)
+        self._admission = Admission(where, rundir.pilots, site.nodes_per_pilot)
+        self._keeper = make_keeper(
+            site_file, rundir.pilots, rundir.root, lambda news: self._autoscaler.report(news), self._admission
+        )
         self._where = {"endpoint": where.endpoint, "run_dir": str(rundir.root)}
         self._journal = startup.open_journal(rundir, pool, site)
         clock = Clock(pool.start_s)
         self._driver = LiveDriver(pool.core(site_file.site), self._journal, clock)
         self._launches = LaunchStore(rundir, pool.name, site.checkpoint_dir)
         self._solver = SolverProcess(pool.settings, rundir.solver, self._driver.post)
-        self._service = Service(site, pool.name, pool.token, self._server, self._driver, self._launches, self._solver)
+        self._service = Service(
+            site, pool.name, self._admission, self._server, self._driver, self._launches, self._solver
+        )
         if pool.contents is not None:
             self._restore(pool.contents)
-        self._autoscaler = Autoscaler(site, self._service, self._driver, pilots)
+        self._autoscaler = Autoscaler(site, self._service, self._driver, self._admission, pilots)
         self._api = Api(self._server, self._driver, self._service.roster, self._launches, self._about)
         self._service.answer = self._api.answer
         log.info("coordinator %s listens at %s", pool.name, where.endpoint)
@@ -84,6 +89,7 @@ class Live:
         self._server.close()
         self._journal.close()
         if self._driver.core.draining:
+            self._admission.revoke_all()
             startup.withdraw(self._rundir)
 
     def _restore(self, contents: Contents) -> None:
@@ -138,6 +144,7 @@ async def _either(*waits: Coroutine[Any, Any, object]) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Run a coordinator in the foreground; its exit status."""
     os.umask(0o077)
+    allow_many_files()
     screen = os.dup(2)
     options = _parser().parse_args(arguments)
     try:
