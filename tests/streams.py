@@ -103,6 +103,10 @@ class ThreadedServer:
         """One frame."""
         self._call(link.send, body)
 
+    def drop(self, link: Link) -> None:
+        """Close the connection."""
+        self._call(link.close)
+
     def close(self) -> None:
         """End the connections and the thread."""
         self._call(self._listener.close)

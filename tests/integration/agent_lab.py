@@ -125,6 +125,7 @@ class Coordinator:
             self._admitted.add(link)
         else:
             self._server.send(link, wire.encode(wire.Refused("the token is wrong")))
+            self._server.drop(link)
 
     def _said(self, link: Link, message: wire.FromAgent) -> None:
         if isinstance(message, wire.Hello):
