@@ -13,14 +13,16 @@ import sys
 from pilot.io.site import Site
 
 
-def agent_command(site: Site, connection: str, python: str = sys.executable) -> str:
-    """The shell command that runs the agent; ``connection`` is the path of the connection file.
+def agent_command(site: Site, connection: str | None = None, python: str = sys.executable) -> str:
+    """The shell command that runs the agent; ``connection`` is the path of the connection file, None: it is in the
+    environment.
 
-    ``python`` is the interpreter unless the site names its own.
+    ``python`` is the interpreter unless the site names its own. ``-P``: what lies in the job's folder is not imported.
     """
-    options = ["--interface", site.interface] if site.interface else []
+    options = ["--connection", connection] if connection is not None else []
+    options += ["--interface", site.interface] if site.interface else []
     options += ["--fabric", site.fabric] if site.fabric != "tcp" else []
-    return shlex.join([site.python or python, "-m", "pilot", "agent", "--connection", connection, *options])
+    return shlex.join([site.python or python, "-P", "-m", "pilot", "agent", *options])
 
 
 def step(site: Site, command: str) -> str:

@@ -51,7 +51,7 @@ class Pool:
     def pilot(self, *arguments: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
         """``pilot ARGUMENTS``; its status is checked unless ``check`` is off."""
         done = subprocess.run(
-            [sys.executable, "-m", "pilot", *map(str, arguments)],
+            [sys.executable, "-P", "-m", "pilot", *map(str, arguments)],
             capture_output=True,
             text=True,
             cwd=self.folder,
@@ -80,7 +80,7 @@ class Pool:
         """One more pilot, started by hand; ``within`` is a command that runs it."""
         log = (self.folder / f"agent{len(self.agents)}.log").open("wb")
         file = connection or self.run_dir / "connection.json"
-        command = [*within, sys.executable, "-m", "pilot", "agent", "--connection", str(file)]
+        command = [*within, sys.executable, "-P", "-m", "pilot", "agent", "--connection", str(file)]
         process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, env=self.environment())
         self.agents.append(process)
         return process

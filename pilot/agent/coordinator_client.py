@@ -7,22 +7,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
 from collections import deque
 from collections.abc import Callable
 
-import zmq
-import zmq.asyncio
-
-from pilot.agent.coordinator_link import CoordinatorLink, HandshakeFailed, Unreachable
+from pilot.agent.coordinator_link import CoordinatorLink, Unreachable
 from pilot.core.errors import UserError
 from pilot.io import wire
 from pilot.io.connection import Connection
+from pilot.io.transport import NotTaken
 
 log = logging.getLogger(__name__)
 
 _TRY_S = 10.0
-_RETRY_S = 1.0
+_RETRY_S = 0.5
+"""Whoever lost the same coordinator does not come back at the same moment: half of that is drawn."""
+
+_FIRST_BEAT_S = 1.0
 
 
 class CoordinatorClient:
@@ -46,21 +48,19 @@ class CoordinatorClient:
         self._hello = hello
         self._take = take
         self._lost = lost
-        self._keys = zmq.curve_keypair()
-        self._context = zmq.asyncio.Context()
         self._link: CoordinatorLink | None = None
         self._welcome: wire.Welcome | None = None
         self._unsent: deque[wire.Message] = deque()
         self.joined = asyncio.Event()
 
     async def run(self) -> None:
-        """Stay connected until cancelled; UserError where the coordinator does not take the key."""
+        """Stay connected until cancelled; UserError where another server answers."""
         while True:
             self._link = await self._connect()
             self._link.send(self._hello())
             beats = asyncio.create_task(self._beat())
             try:
-                await self._link.run(self._taken)
+                await self._link.wait_closed()
             finally:
                 beats.cancel()
                 self._drop_link()
@@ -74,34 +74,33 @@ class CoordinatorClient:
         else:
             self._unsent.append(message)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close for good; what was sent still goes out, for a second at most."""
+        link = self._link
         self._drop_link()
-        self._context.term()
+        if link is not None:
+            await link.wait_closed()
 
     async def _connect(self) -> CoordinatorLink:
         while True:
-            link = CoordinatorLink(self._context, self._connection, self._keys)
+            link = CoordinatorLink(self._connection, self._taken)
             try:
                 await link.open(_TRY_S)
-            except (Unreachable, HandshakeFailed) as failure:
-                link.close()
-                if isinstance(failure, HandshakeFailed):
-                    await self._not_taken()
-            except BaseException:
-                link.close()
-                raise
+            except Unreachable:
+                pass
+            except NotTaken as failure:
+                self._not_taken(failure)
             else:
                 return link
+            await asyncio.sleep(random.uniform(_RETRY_S / 2, _RETRY_S))
 
-    async def _not_taken(self) -> None:
+    def _not_taken(self, failure: NotTaken) -> None:
         """At first it is our file that is wrong; later it may be another server on a port that ours left."""
-        endpoint = self._connection.endpoint
         if not self.joined.is_set():
             raise UserError(
-                f"{endpoint} does not take the key in the connection file; copy the file of the running pool"
+                f"what answers at {self._connection.endpoint} is not the coordinator of this connection file "
+                f"({failure}); copy the file of the running pool"
             )
-        await asyncio.sleep(_RETRY_S)
 
     def _taken(self, message: wire.ToAgent) -> None:
         if isinstance(message, wire.Welcome):
@@ -113,7 +112,7 @@ class CoordinatorClient:
 
     async def _beat(self) -> None:
         while True:
-            await asyncio.sleep(self._welcome.heartbeat_s if self._welcome is not None else _RETRY_S)
+            await asyncio.sleep(self._welcome.heartbeat_s if self._welcome is not None else _FIRST_BEAT_S)
             if self._link is not None and self._welcome is not None:
                 self._link.send(wire.Heartbeat(time.monotonic()))
 

@@ -14,7 +14,6 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, assert_never
 
-from pilot import __version__
 from pilot.agent import guardian, job_environment
 from pilot.agent import workdir as workdirs
 from pilot.agent.agent_state import AgentState
@@ -99,7 +98,7 @@ class Agent:
 
     def __init__(self, connection: Connection, options: Options, workdir: workdirs.Workdir) -> None:
         self._job = job_environment.job_environment(os.environ, options.walltime_end_s)
-        interface = options.interface or addresses.interface_to(connection.endpoint)
+        interface = options.interface or addresses.interface_to(*connection.address)
         self._address = addresses.interface_address(interface)
         self._connection = connection
         self._python = options.python
@@ -231,10 +230,8 @@ class Agent:
     def _hello(self) -> wire.Hello:
         self._state.departure.greeted(time.monotonic())
         return wire.Hello(
-            protocol=wire.PROTOCOL,
-            version=__version__,
-            token=self._connection.token,
             pilot=self._workdir.path.name,
+            secret=self._workdir.secret,
             host=self._job.host,
             address=self._address,
             pid=os.getpid(),
@@ -247,7 +244,7 @@ class Agent:
     async def _close(self) -> None:
         await self._groups.close()
         self._workers.close()
-        self._coordinator.close()
+        await self._coordinator.close()
         proc.kill(proc.tree(os.getpid())[1:])
 
 

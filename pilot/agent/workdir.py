@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import secrets
 import shutil
 import stat
 import tempfile
@@ -17,11 +16,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pilot.io import proc
+from pilot.io import proc, tokens
 
 MARK = "PILOT_AGENT_MARK"
 
-_OURS = re.compile(r"pilot-\d+-[0-9a-f]{12}")
+_OURS = re.compile(r"pilot-\d+-[a-z2-7]{16}")
 
 _LONGEST_BASE = 40
 """AF_UNIX paths end at 107 bytes; below this there is room for this directory and a socket of multiprocessing in it."""
@@ -29,10 +28,13 @@ _LONGEST_BASE = 40
 
 @dataclass(slots=True)
 class Workdir:
-    """The directory of a living agent. ``lock`` is the descriptor that the guardian inherits."""
+    """The directory of a living agent. ``lock`` is the descriptor that the guardian inherits; the name ends in
+    ``tokens.life_name(secret)``, by which the agent proves that the name is its own.
+    """
 
     path: Path
     lock: int
+    secret: str
 
     @property
     def mark(self) -> str:
@@ -65,7 +67,8 @@ def create(base: Path | None = None) -> Workdir:
     unfinished = Path(tempfile.mkdtemp(prefix=".pilot-", dir=parent))
     lock = os.open(unfinished / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    workdir = Workdir(unfinished.rename(parent / f"{_prefix()}{secrets.token_hex(6)}"), lock)
+    secret = tokens.new_token()
+    workdir = Workdir(unfinished.rename(parent / f"{_prefix()}{tokens.life_name(secret)}"), lock, secret)
     workdir.temporary.mkdir()
     return workdir
 

@@ -70,7 +70,7 @@ class WorkerSocket:
 
     def _take_messages(self, piece: bytes) -> None:
         for frame in self._frames.feed(piece):
-            message = wire.decode_at_coordinator(frame)
+            message = wire.decode_from_agent(frame)
             if isinstance(message, wire.Request | wire.Hello):
                 raise ProtocolError(f"a worker does not say {type(message).__name__}")
             self._said(message)

@@ -61,7 +61,7 @@ def command(run_dir: Path | None, site: str, foreground: bool, as_json: bool, **
 
 def coordinator_command(root: Path, site: str, settings: dict[str, Any]) -> list[str]:
     """The coordinator's command line. It holds paths and plain settings, no secrets."""
-    command = [sys.executable, "-m", "pilot.service.daemon", "--run-dir", str(root), "--site", site]
+    command = [sys.executable, "-P", "-m", "pilot.service.daemon", "--run-dir", str(root), "--site", site]
     for name, value in settings.items():
         if value is not None:
             command += [f"--{name.replace('_', '-')}", str(value)]

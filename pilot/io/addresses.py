@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from urllib.parse import urlsplit
 
 import psutil
 
@@ -42,15 +41,12 @@ def interface_address(interface: str) -> str:
     raise UserError(f"network interface {interface!r} has no IPv4 address")
 
 
-def interface_to(endpoint: str) -> str:
-    """The network interface of this host from which packets to ``endpoint`` leave."""
-    url = urlsplit(endpoint)
-    if url.hostname is None or url.port is None:
-        raise UserError(f"the connection file's endpoint {endpoint!r} is not tcp://host:port; run pilot up again")
+def interface_to(host: str, port: int) -> str:
+    """The network interface of this host from which packets to ``host`` leave."""
     try:
-        address = _source_address(url.hostname, url.port)
+        address = _source_address(host, port)
     except OSError as error:
-        raise UserError(f"cannot find a way to the coordinator at {url.hostname}: {error.strerror}") from None
+        raise UserError(f"cannot find a way to the coordinator at {host}: {error.strerror}") from None
     for name, entries in psutil.net_if_addrs().items():
         if any(entry.address == address for entry in entries):
             return name

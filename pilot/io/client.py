@@ -1,14 +1,22 @@
-"""One call of the CLI to a coordinator: a CURVE-encrypted request and its reply."""
+"""One call of the CLI to a coordinator: credentials, a request, its reply."""
 
 from __future__ import annotations
 
+import socket
+import ssl
+import time
 from pathlib import Path
 from typing import Any
 
-import zmq
-
-from pilot.core.errors import PilotError, UserError
+from pilot import __version__
+from pilot.core.errors import PilotError, ProtocolError, UserError
 from pilot.io import connection, wire
+from pilot.io.certificate import client_context, is_pinned
+from pilot.io.connection import Connection
+from pilot.io.frames import Frames, framed
+
+_RETRY_S = 0.2
+_READ_BYTES = 1 << 16
 
 
 def request(file: Path, verb: str, arguments: dict[str, Any], timeout_s: float) -> wire.Reply:
@@ -22,20 +30,77 @@ def request(file: Path, verb: str, arguments: dict[str, Any], timeout_s: float) 
         No answer within ``timeout_s``: it is stopped, or the network is cut. Transient.
     """
     where = connection.load(file)
-    message = wire.Request(wire.PROTOCOL, where.token, verb, arguments)
-    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
-        socket.linger = 0
-        socket.curve_publickey, socket.curve_secretkey = zmq.curve_keypair()
-        socket.curve_serverkey = where.server_key.encode()
-        socket.connect(where.endpoint)
-        socket.send(wire.encode(message))
-        if not socket.poll(round(timeout_s * 1000)):
-            raise PilotError(
-                f"no answer from the coordinator at {where.endpoint} within {timeout_s:g} s; "
-                f"is it up? its log is {file.parent / 'coordinator.log'}",
-                transient=True,
-            )
-        reply = wire.decode_at_cli(socket.recv())
+    message = wire.Request(verb, arguments)
+    end_s = time.monotonic() + timeout_s
+    try:
+        reply = _ask(where, message, end_s)
+    except OSError as error:
+        reason = f"no answer within {timeout_s:g} s" if isinstance(error, TimeoutError) else f"no answer: {error}"
+        raise PilotError(
+            f"{reason} from the coordinator at {where.endpoint}; "
+            f"is it up? its log is {file.parent / 'coordinator.log'}",
+            transient=True,
+        ) from None
+    except ProtocolError as error:
+        raise PilotError(f"the coordinator at {where.endpoint} gave an answer that is none: {error}") from None
     if isinstance(reply, wire.Refused):
         raise UserError(f"the coordinator refuses: {reply.reason}")
     return reply
+
+
+def _ask(where: Connection, message: wire.Request, end_s: float) -> wire.Reply | wire.Refused:
+    credentials = wire.Credentials(wire.PROTOCOL, __version__, where.token)
+    with _connected(where, end_s) as stream:
+        stream.sendall(framed(wire.encode(credentials)) + framed(wire.encode(message)))
+        return wire.decode_at_cli(_frame(stream, end_s))
+
+
+def _connected(where: Connection, end_s: float) -> ssl.SSLSocket:
+    """TLS to the server that the file names. Nothing is sent to another one."""
+    plain = _dialled(where.address, end_s)
+    try:
+        plain.settimeout(_left_s(end_s))
+        stream = client_context().wrap_socket(plain)
+    except ssl.SSLError as error:
+        plain.close()
+        raise UserError(_other(where, f"it does not speak our TLS: {error.reason}")) from None
+    except BaseException:
+        plain.close()
+        raise
+    if not is_pinned(stream.getpeercert(binary_form=True), where.certificate):
+        stream.close()
+        raise UserError(_other(where, "its certificate is another one"))
+    return stream
+
+
+def _dialled(address: tuple[str, int], end_s: float) -> socket.socket:
+    """A connection; until ``end_s`` somebody may begin to listen there: a coordinator that is started again."""
+    while True:
+        try:
+            return socket.create_connection(address, timeout=_left_s(end_s))
+        except ConnectionRefusedError:
+            if _left_s(end_s) <= _RETRY_S:
+                raise
+            time.sleep(_RETRY_S)
+
+
+def _frame(stream: ssl.SSLSocket, end_s: float) -> bytes:
+    frames = Frames(wire.MAX_FRAME_BYTES)
+    while True:
+        stream.settimeout(_left_s(end_s))
+        data = stream.recv(_READ_BYTES)
+        if not data:
+            raise ConnectionResetError("it closed the connection")
+        for frame in frames.feed(data):
+            return frame
+
+
+def _left_s(end_s: float) -> float:
+    left_s = end_s - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError
+    return left_s
+
+
+def _other(where: Connection, why: str) -> str:
+    return f"what answers at {where.endpoint} is not the coordinator of this connection file ({why}); is the pool up?"

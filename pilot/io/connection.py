@@ -1,7 +1,8 @@
 """The connection file: how an agent and the CLI find the coordinator, and prove that they may.
 
-It holds the server's public key and the enrolment token, so it is 0600 and belongs to one user. Arguments and
-environment carry its path, never its content.
+It holds the certificate by which the server is known, and tokens, so it is 0600 and belongs to one user. Arguments and
+environment carry its path, never its content. The pool's own file has a token for each role; that of a pilot job which
+the pool submitted has the job's own, and no other.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -21,18 +23,36 @@ class Connection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Parameters
     ----------
-    endpoint : ZeroMQ endpoint on the advertised address, ``tcp://host:port``
-    server_key : the coordinator's public CURVE key (Z85, 40 characters)
-    token : the enrolment token, which a peer's first message repeats
+    endpoint : on the advertised address, ``tcp://host:port``
+    certificate : SHA-256 of the coordinator's certificate, in hex: no other one is taken
+    token : the user's, for requests of the CLI; "" in a job's file
+    enrolment : with which a pilot joins
     coordinator : names this pool, through restarts of its coordinator
     version : of the package that wrote the file
+    job : the batch job that ``enrolment`` is bound to; "" where it is any's
     """
 
     endpoint: str
-    server_key: str
+    certificate: str
     token: str
+    enrolment: str
     coordinator: str
     version: str
+    job: str = ""
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of ``endpoint``; :class:`UserError` where it has none."""
+        try:
+            url = urlsplit(self.endpoint)
+            host, port = url.hostname, url.port
+        except ValueError:
+            host, port = None, None
+        if not host or not port or not self.endpoint.startswith("tcp://"):
+            raise UserError(
+                f"the connection file's endpoint {self.endpoint!r} is not tcp://host:port; run pilot up again"
+            )
+        return host, port
 
 
 def write(path: Path, connection: Connection) -> None:

@@ -1,8 +1,8 @@
 """Messages between the coordinator, the agents and the CLI: msgspec structs in MessagePack, never pickle.
 
 One frame is one message. Decoding is strict: an unknown tag, a missing or mistyped field, or an oversized frame raises
-:class:`ProtocolError`, and the peer is refused. Secrets travel inside (CURVE encrypts), never in arguments or the
-environment.
+:class:`ProtocolError`, and the peer is refused. A peer's first message is :class:`Credentials`; what it may send after
+them is its role's. Secrets travel inside (TLS encrypts), never in arguments or the environment.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 from pilot.core.errors import ProtocolError
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Raised with every incompatible change; peers of another number are refused."""
 
 MAX_FRAME_BYTES = 8 * 1024 * 1024
@@ -23,21 +23,31 @@ class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
     """Base of all messages; the tag is the class name."""
 
 
-# --- agent -> coordinator -------------------------------------------------------------------------------------------
+# --- anybody -> coordinator -----------------------------------------------------------------------------------------
 
 
-class Hello(Message, frozen=True):
-    """First message of an agent, on its first connection and after every reconnection.
-
-    ``pilot`` names this life of the pilot (unique), ``address`` is where other nodes reach it for MPI, ``job`` and
-    ``restart`` are the batch scheduler's job id and restart count ("" and 0 where there is none). ``walltime_end_s`` is
-    in Unix time. ``workers`` tells which trainers' processes run on it, as (trainer, generation or 0, step, ready).
-    """
+class Credentials(Message, frozen=True):
+    """First message of every peer. Its fields and its name stay as they are in every later protocol."""
 
     protocol: int
     version: str
     token: str
+
+
+# --- agent -> coordinator -------------------------------------------------------------------------------------------
+
+
+class Hello(Message, frozen=True):
+    """First message of an agent after its credentials, on its first connection and after every reconnection.
+
+    ``pilot`` names this life of the pilot (unique) and ends in ``tokens.life_name(secret)``; ``address`` is where other
+    nodes reach it for MPI, ``job`` and ``restart`` are the batch scheduler's job id and restart count ("" and 0 where
+    there is none). ``walltime_end_s`` is in Unix time. ``workers`` tells which trainers' processes run on it, as
+    (trainer, generation or 0, step, ready).
+    """
+
     pilot: str
+    secret: str
     host: str
     address: str
     pid: int
@@ -317,8 +327,6 @@ class ReleaseNode(Message, frozen=True):
 class Request(Message, frozen=True):
     """One call of the CLI: a verb of ``live.api`` and its arguments."""
 
-    protocol: int
-    token: str
     verb: str
     arguments: dict[str, Any] = {}
 
@@ -366,7 +374,9 @@ ToAgent = (
 )
 
 _encoder = msgspec.msgpack.Encoder()
-_to_coordinator = msgspec.msgpack.Decoder(FromAgent | Request)
+_credentials = msgspec.msgpack.Decoder(Credentials)
+_from_agent = msgspec.msgpack.Decoder(FromAgent)
+_from_cli = msgspec.msgpack.Decoder(Request)
 _to_agent = msgspec.msgpack.Decoder(ToAgent)
 _to_cli = msgspec.msgpack.Decoder(Reply | Refused)
 
@@ -376,9 +386,21 @@ def encode(message: Message) -> bytes:
     return _encoder.encode(message)
 
 
-def decode_at_coordinator(frame: bytes) -> FromAgent | Request:
-    """Decode what an agent or the CLI sent; :class:`ProtocolError` where it is not one of their messages."""
-    message: FromAgent | Request = _decode(_to_coordinator, frame)
+def decode_credentials(frame: bytes) -> Credentials:
+    """Decode what a peer sent first; :class:`ProtocolError` where it is something else."""
+    message: Credentials = _decode(_credentials, frame)
+    return message
+
+
+def decode_from_agent(frame: bytes) -> FromAgent:
+    """Decode what an agent sent; :class:`ProtocolError` where it is not one of an agent's messages."""
+    message: FromAgent = _decode(_from_agent, frame)
+    return message
+
+
+def decode_from_cli(frame: bytes) -> Request:
+    """Decode what the CLI sent."""
+    message: Request = _decode(_from_cli, frame)
     return message
 
 

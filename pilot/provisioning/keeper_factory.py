@@ -9,6 +9,7 @@ from launchers.steps import agent_command
 from pilot.core.errors import SiteError
 from pilot.io.site import Site
 from pilot.io.site_files import SiteFile
+from pilot.provisioning.job_tokens import JobTokens, TokenProvider
 from pilot.provisioning.keeper import Keeper, KeeperEvent, pool_name
 from pilot.provisioning.provider import PilotProvider
 from pilot.provisioning.scheduler import Queue
@@ -21,22 +22,24 @@ from pilot.provisioning.scheduler_slurm import SlurmQueue
 def make_keeper(
     site_file: SiteFile,
     script_dir: Path,
-    connection: Path,
+    run_dir: Path,
     report: Callable[[KeeperEvent], None],
+    tokens: JobTokens,
     *,
     command: str | None = None,
 ) -> Keeper:
-    """A keeper of the pool whose agents read ``connection``; the scripts and output of its jobs go to ``script_dir``.
+    """A keeper of the pool of ``run_dir``; the scripts and output of its jobs go to ``script_dir``.
 
-    ``command`` is what the jobs run instead of the agent. Nothing is submitted before :meth:`Keeper.want`.
+    Each job gets a token from ``tokens``. ``command`` is what the jobs run instead of the agent. Nothing is submitted
+    before :meth:`Keeper.want`.
     """
     site = site_file.site
     if site.retired:
         raise SiteError(f"site {site.name} is kept for replays only: {site.retired}")
     provider = PilotProvider(site_file, script_dir)
-    name = pool_name(connection.parent)
-    agent = command or agent_command(site, str(connection))
-    return Keeper(site, provider, make_queue(site, name, provider), command=agent, name=name, report=report)
+    name, queue = pool_name(run_dir), make_queue(site, pool_name(run_dir), provider)
+    submits = TokenProvider(provider, tokens)
+    return Keeper(site, submits, queue, command=command or agent_command(site), name=name, report=report)
 
 
 def make_queue(site: Site, name: str, provider: PilotProvider) -> Queue:

@@ -89,7 +89,7 @@ class Api:
         }
 
     def answer(self, link: Peer, request: wire.Request) -> None:
-        """Answer a request whose token was checked."""
+        """Answer a request of a user."""
         task = asyncio.get_running_loop().create_task(self._answer(link, request))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -12,6 +12,7 @@ from typing import assert_never
 from pilot.io.site import Site
 from pilot.provisioning.keeper import Keeper, KeeperEvent, Troubled
 from pilot.provisioning.pilot_jobs import JobEnded, JobNoticed
+from pilot.service.admission import Admission
 from pilot.service.live_driver import LiveDriver
 from pilot.service.roster import Pilot
 from pilot.service.service import Service
@@ -30,6 +31,7 @@ class Autoscaler:
         site: Site,
         service: Service,
         driver: LiveDriver,
+        admission: Admission,
         keeper: Keeper,
         news: asyncio.Queue[KeeperEvent],
         pilots: int | None,
@@ -37,6 +39,7 @@ class Autoscaler:
         self._site = site
         self._service = service
         self._driver = driver
+        self._admission = admission
         self._keeper = keeper
         self._news = news
         self._pilots = pilots
@@ -100,6 +103,7 @@ class Autoscaler:
     def _ended(self, event: JobEnded) -> None:
         """A job is over. Agents that are connected say themselves what becomes of them."""
         log.info("job %s is over: %s (%s)", event.job, event.ending, event.detail)
+        self._admission.revoke(event.job)
         for pilot in self._of(event.job):
             if not pilot.here or self._driver.clock() - pilot.heard_s > self._site.silent_s:
                 self._service.lose(pilot.node, f"its job {event.job} is over: {event.ending}")

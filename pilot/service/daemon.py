@@ -18,11 +18,13 @@ from pilot.core.errors import PilotError, UserError
 from pilot.core.events import PoolChanged
 from pilot.io.addresses import bind_address
 from pilot.io.journal import Contents
+from pilot.io.listener import allow_many_files
 from pilot.io.rundir import Lock, RunDir, default_path
 from pilot.io.site_files import SiteFile, load_site_file
 from pilot.provisioning.keeper import KeeperEvent
 from pilot.provisioning.keeper_factory import make_keeper
 from pilot.service import startup
+from pilot.service.admission import Admission
 from pilot.service.api import Api
 from pilot.service.autoscaler import Autoscaler
 from pilot.service.launch_store import LaunchStore
@@ -45,9 +47,10 @@ class Live:
         self._rundir = rundir
         self._pool = pool
         news: asyncio.Queue[KeeperEvent] = asyncio.Queue()
-        self._keeper = make_keeper(site_file, rundir.pilots, rundir.connection, news.put_nowait)
-        self._server = Server(pool.keys, bind_address(site), pool.port)
+        self._server = Server(pool.certificate, bind_address(site), pool.port)
         where = startup.announce(rundir, pool, site, site_file.path, self._server)
+        self._admission = Admission(where, rundir.pilots, site.nodes_per_pilot)
+        self._keeper = make_keeper(site_file, rundir.pilots, rundir.root, news.put_nowait, self._admission)
         self._where = {"endpoint": where.endpoint, "run_dir": str(rundir.root)}
         self._journal = startup.open_journal(rundir, pool, site)
         self._driver = LiveDriver(pool.core(site), self._journal, Clock(pool.start_s))
@@ -60,7 +63,7 @@ class Live:
         self._service = Service(
             site,
             pool.name,
-            pool.token,
+            self._admission,
             server=self._server,
             driver=self._driver,
             roster=self._roster,
@@ -69,7 +72,7 @@ class Live:
             requests=self._api,
             jobs=self._keeper,
         )
-        self._autoscaler = Autoscaler(site, self._service, self._driver, self._keeper, news, pilots)
+        self._autoscaler = Autoscaler(site, self._service, self._driver, self._admission, self._keeper, news, pilots)
         log.info("coordinator %s listens at %s", pool.name, where.endpoint)
 
     async def run(self) -> None:
@@ -93,6 +96,7 @@ class Live:
         self._server.close()
         self._journal.close()
         if self._driver.core.draining:
+            self._admission.revoke_all()
             startup.withdraw(self._rundir)
 
     def _restore(self, contents: Contents) -> None:
@@ -147,6 +151,7 @@ async def _either(*waits: Coroutine[Any, Any, object]) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Run a coordinator in the foreground; its exit status."""
     os.umask(0o077)
+    allow_many_files()
     screen = os.dup(2)
     options = _parser().parse_args(arguments)
     try:

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pilot.core.ids import NodeId
 from pilot.io import wire
 from pilot.io.site import Site
+from pilot.service.admission import Grant, Living, same_job
 from pilot.service.server import Peer
 
 AWAY_S = 0.25
@@ -74,13 +75,29 @@ class Roster:
         known.hello, known.link, known.heard_s, known.away_s = hello, link, now_s, None
         return False
 
-    def earlier_lives(self, hello: wire.Hello) -> list[NodeId]:
-        """Nodes of the same batch job before it was requeued: the batch system says that they are gone."""
-        return [
-            p.node
-            for p in self.pilots.values()
-            if p.hello is not None and hello.job and p.hello.job == hello.job and p.hello.restart < hello.restart
-        ]
+    def others(self, grant: Grant, node: NodeId, hello: wire.Hello) -> list[Living]:
+        """The other pilots of the job of ``hello`` that are here with the same token."""
+        found = ((p.node, p.hello) for p in self._with(grant) if p.node != node)
+        return [Living(name, known.restart) for name, known in found if known and same_job(known.job, hello.job)]
+
+    def earlier_lives(self, now_s: float, grant: Grant, hello: wire.Hello) -> list[NodeId]:
+        """Nodes of the same batch job before it was requeued: the batch system says that they are gone.
+
+        A job's own token vouches for that. Anybody with the enrolment token can name any job: there a pilot that
+        answers stays.
+        """
+        return [p.node for p in self._with(grant) if self._is_earlier(now_s, p, hello)]
+
+    def _with(self, grant: Grant) -> list[Pilot]:
+        return [p for p in self.pilots.values() if p.link is not None and p.link.grant is grant]
+
+    def _is_earlier(self, now_s: float, pilot: Pilot, hello: wire.Hello) -> bool:
+        if pilot.hello is None or pilot.link is None or not hello.job:
+            return False
+        requeued = pilot.hello.job == hello.job and pilot.hello.restart < hello.restart
+        if pilot.link.grant.file is None:
+            return requeued and not self._answers(now_s, pilot.node)
+        return requeued or not same_job(pilot.hello.job, hello.job)
 
     def at(self, link: Peer) -> Pilot | None:
         """Whose connection ``link`` is; None where it has not registered."""

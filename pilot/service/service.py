@@ -7,17 +7,16 @@ solver its own process, and effects go out from a task that waits for the disk.
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import re
 from collections.abc import Iterable
 from typing import Protocol
 
-from pilot import __version__
 from pilot.core.events import Event, GroupBroken, Seen
 from pilot.core.ids import NodeId, TrainerId
 from pilot.io import wire
 from pilot.io.site import Site
+from pilot.service.admission import Admission
 from pilot.service.coalesce import Coalescer
 from pilot.service.effects import Effects, Solver
 from pilot.service.inbound import Inbound
@@ -64,7 +63,7 @@ class Service:
         self,
         site: Site,
         pool: str,
-        token: str,
+        admission: Admission,
         *,
         server: Server,
         driver: LiveDriver,
@@ -76,7 +75,7 @@ class Service:
     ) -> None:
         self._site = site
         self._pool = pool
-        self._token = token.encode()
+        self._admission = admission
         self._server = server
         self.driver = driver
         self.roster = roster
@@ -88,14 +87,14 @@ class Service:
         self._rendezvous = Rendezvous(driver.pending, self.send, self._broke)
         self.effects = Effects(site, driver.pending, launches, solver, self.send)
         self._stir = asyncio.Event()
-        self._strangers: set[bytes] = set()
+        self._strangers: set[Peer] = set()
 
     async def run(self) -> None:
         """Serve until cancelled, or until something fails that must not be survived (the journal, an invariant)."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.driver.run(self.effects.perform))
             tasks.create_task(self._keep_time())
-            tasks.create_task(self._server.run(self))
+            tasks.create_task(self._server.run(self, self._admission.grant))
 
     def send(self, node: NodeId, message: wire.Message) -> None:
         """Send to a node. What does not reach it is asked for again when it comes back, or it is lost with the node."""
@@ -180,7 +179,7 @@ class Service:
 
     def closed(self, link: Peer) -> None:
         """A connection closed: its pilot is lost, unless it comes back at once."""
-        self._strangers.discard(link.identity)
+        self._strangers.discard(link)
         pilot = self.roster.closed(self.driver.clock(), link)
         if pilot is not None:
             log.info("the connection of %s closed", pilot.node)
@@ -190,7 +189,7 @@ class Service:
         """Check who says it, then act on it."""
         match message:
             case wire.Request():
-                self._asked(link, message)
+                self._requests.answer(link, message)
             case wire.Hello():
                 self._greeted(link, message)
             case _:
@@ -203,26 +202,15 @@ class Service:
 
     def _stranger(self, link: Peer, message: wire.FromAgent) -> None:
         """Who did not register, or counts as lost by now; said once per connection."""
-        if link.identity not in self._strangers:
-            self._strangers.add(link.identity)
+        if link not in self._strangers:
+            self._strangers.add(link)
             log.warning("dropped a %s from %s, which is not registered", type(message).__name__, link.address)
-
-    def _asked(self, link: Peer, request: wire.Request) -> None:
-        if request.protocol != wire.PROTOCOL:
-            self._server.refuse(link, f"protocol {request.protocol}; this coordinator speaks {wire.PROTOCOL}")
-        elif not self._knows(request.token):
-            self._server.refuse(link, "wrong token: the connection file is not this coordinator's")
-        else:
-            self._requests.answer(link, request)
-
-    def _knows(self, token: str) -> bool:
-        return hmac.compare_digest(token.encode(errors="replace"), self._token)
 
     # --- pilots ---------------------------------------------------------------------------------------------------
 
     def _greeted(self, link: Peer, hello: wire.Hello) -> None:
         node = NodeId(f"{hello.host}.{hello.pilot}")
-        if reason := self._objection(node, hello):
+        if reason := self._objection(link, node, hello):
             self._server.refuse(link, reason)
             return
         if node in self.roster.gone:
@@ -231,21 +219,18 @@ class Service:
             return
         self._enter(link, node, hello)
 
-    def _objection(self, node: NodeId, hello: wire.Hello) -> str:
-        if hello.protocol != wire.PROTOCOL or hello.version != __version__:
-            ours = f"{__version__} (protocol {wire.PROTOCOL})"
-            return f"a pilot of version {hello.version} (protocol {hello.protocol}); this coordinator is {ours}"
-        if not self._knows(hello.token):
-            return "wrong token: the connection file is not this coordinator's"
+    def _objection(self, peer: Peer, node: NodeId, hello: wire.Hello) -> str:
         if not (_NAME.fullmatch(hello.host) and _NAME.fullmatch(hello.pilot)):
             return f"not a name for a node: {node[:80]!r}"
         if self.driver.core.draining and node not in self.roster.pilots:
             return "the pool is being shut down"
-        return ""
+        if (here := self.roster.at(peer)) is not None and here.node != node:
+            return f"this connection is that of {here.node}"
+        return self._admission.objection(peer.grant, hello, self.roster.others(peer.grant, node, hello))
 
     def _enter(self, link: Peer, node: NodeId, hello: wire.Hello) -> None:
         now_s = self.driver.clock()
-        for earlier in self.roster.earlier_lives(hello):
+        for earlier in self.roster.earlier_lives(now_s, link.grant, hello):
             self.lose(earlier, f"its job {hello.job} was requeued")
         new = self.roster.register(now_s, node, link, hello)
         site = self._site

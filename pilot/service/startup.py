@@ -17,13 +17,14 @@ from pilot.core.errors import JournalError, UserError
 from pilot.core.events import DrainRequested
 from pilot.io import connection
 from pilot.io.addresses import advertise_address
+from pilot.io.certificate import Certificate
 from pilot.io.connection import Connection
-from pilot.io.files import publish
 from pilot.io.journal import FORMAT, Contents, Header, read
 from pilot.io.journal_writer import JournalWriter
 from pilot.io.rundir import RunDir
 from pilot.io.site import Site
-from pilot.service.server import Keys, Server
+from pilot.io.tokens import new_token
+from pilot.service.server import Server
 from pilot.service.settings import Settings, fresh_core, make_core, settings_of
 
 log = logging.getLogger(__name__)
@@ -37,7 +38,8 @@ class PoolIdentity:
 
     name: str
     token: str
-    keys: Keys
+    enrolment: str
+    certificate: Certificate
     port: int
     settings: Settings
     contents: Contents | None
@@ -77,19 +79,19 @@ def open_pool(rundir: RunDir, site: Site, settings: Settings) -> PoolIdentity:
             return pool
         log.info("the earlier pool was shut down; its journal and trainers are in %s", rundir.set_aside())
     name = f"{site.name}-{secrets.token_hex(3)}"
-    return PoolIdentity(name, secrets.token_urlsafe(32), Keys.make(), site.port, settings, None)
+    return PoolIdentity(name, new_token(), new_token(), Certificate.make(), site.port, settings, None)
 
 
 def _earlier_pool(rundir: RunDir, contents: Contents) -> PoolIdentity:
-    """The pilots of that pool know its address, key and token, so these must stay."""
+    """The pilots of that pool know its address, certificate and tokens, so these must stay."""
     try:
         known = connection.load(rundir.connection)
-        keys = msgspec.json.decode(rundir.server_key.read_bytes(), type=Keys)
-    except (UserError, OSError, msgspec.DecodeError) as error:
+        certificate = Certificate.load(rundir.server_key)
+        port = known.address[1]
+    except UserError as error:
         raise JournalError(f"cannot go on with the pool in {rundir.root}: {error}; {_ANEW}") from None
-    port = int(known.endpoint.rpartition(":")[2])
     settings = settings_of(contents.header.settings)
-    return PoolIdentity(known.coordinator, known.token, keys, port, settings, contents)
+    return PoolIdentity(known.coordinator, known.token, known.enrolment, certificate, port, settings, contents)
 
 
 def open_journal(rundir: RunDir, pool: PoolIdentity, site: Site) -> JournalWriter:
@@ -102,11 +104,12 @@ def open_journal(rundir: RunDir, pool: PoolIdentity, site: Site) -> JournalWrite
 
 def announce(rundir: RunDir, pool: PoolIdentity, site: Site, site_file: Path, server: Server) -> Connection:
     """Write the files by which agents and the CLI find ``server``."""
-    publish(rundir.server_key, msgspec.json.encode(pool.keys))
+    pool.certificate.save(rundir.server_key)
     if site_file != rundir.site:
         shutil.copyfile(site_file, rundir.site)
     endpoint = f"tcp://{advertise_address(site)}:{server.port}"
-    where = Connection(endpoint, pool.keys.public, pool.token, pool.name, __version__)
+    pin = pool.certificate.fingerprint
+    where = Connection(endpoint, pin, pool.token, pool.enrolment, pool.name, __version__)
     connection.write(rundir.connection, where)
     return where
 

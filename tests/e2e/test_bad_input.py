@@ -7,9 +7,9 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from pilot import __version__
 from pilot.cli.main import run
 from pilot.io import connection
 from tests.pools import TRAIN, Pool
@@ -123,9 +123,7 @@ def test_a_pilot_of_another_version_or_with_a_wrong_token_is_refused_and_logged(
     pool.up()
     true = connection.load(pool.run_dir / "connection.json")
     file = tmp_path / "wrong.json"
-    connection.write(
-        file, connection.Connection(true.endpoint, true.server_key, "guess", true.coordinator, __version__)
-    )
+    connection.write(file, msgspec.structs.replace(true, enrolment="guess"))
     done = pool.pilot("agent", "--connection", file, check=False)
     assert done.returncode == 2
     assert "wrong token" in done.stderr

@@ -12,4 +12,4 @@
 export PILOT_WALLTIME_END=$(( $(date +%s) + 86400 ))
 
 # "exec": the script becomes the step's launcher, so a signal to the script reaches the agent too.
-exec python -m pilot agent --connection /shared/run/connection.json
+exec python -P -m pilot agent --connection /shared/run/connection.json

@@ -12,4 +12,4 @@
 export PILOT_WALLTIME_END=$(( $(date +%s) + 3600 ))
 
 # "exec": the script becomes the step's launcher, so a signal to the script reaches the agent too.
-exec jsrun -n 1 -r 1 -a 1 -c ALL_CPUS -g ALL_GPUS -b none python -m pilot agent --connection /shared/run/connection.json
+exec jsrun -n 1 -r 1 -a 1 -c ALL_CPUS -g ALL_GPUS -b none python -P -m pilot agent --connection /shared/run/connection.json

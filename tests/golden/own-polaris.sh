@@ -14,4 +14,4 @@ export PILOT_WALLTIME_END=$(( $(date +%s) + 259200 ))
 export TMPDIR=/tmp
 
 # "exec": the script becomes the step's launcher, so a signal to the script reaches the agent too.
-exec python -m pilot agent --connection /shared/run/connection.json --interface bond0
+exec python -P -m pilot agent --connection /shared/run/connection.json --interface bond0

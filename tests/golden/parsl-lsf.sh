@@ -16,4 +16,4 @@ export PILOT_WALLTIME_END=$(( $(date +%s) + 3600 ))
 
 export JOBNAME="pilot-0123456789.TIME"
 
-exec jsrun -n 1 -r 1 -a 1 -c ALL_CPUS -g ALL_GPUS -b none /opt/venv/bin/python -m pilot agent --connection /run/connection.json
+exec jsrun -n 1 -r 1 -a 1 -c ALL_CPUS -g ALL_GPUS -b none /opt/venv/bin/python -P -m pilot agent --connection /run/connection.json

@@ -20,4 +20,4 @@ module load conda
 
 export JOBNAME="pilot-0123456789.TIME"
 
-exec srun --nodes=4 --ntasks=4 --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_ON_NODE" --cpu-bind=none --kill-on-bad-exit=0 --wait=0 /opt/venv/bin/python -m pilot agent --connection /run/connection.json --interface hsn0 --fabric cxi
+exec srun --nodes=4 --ntasks=4 --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_ON_NODE" --cpu-bind=none --kill-on-bad-exit=0 --wait=0 /opt/venv/bin/python -P -m pilot agent --connection /run/connection.json --interface hsn0 --fabric cxi

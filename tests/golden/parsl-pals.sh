@@ -14,5 +14,5 @@ export PILOT_WALLTIME_END=$(( $(date +%s) + 259200 ))
 
 export JOBNAME="pilot-0123456789.TIME"
 
-exec mpiexec -n 2 --ppn 1 --cpu-bind none /opt/venv/bin/python -m pilot agent --connection /run/connection.json
+exec mpiexec -n 2 --ppn 1 --cpu-bind none /opt/venv/bin/python -P -m pilot agent --connection /run/connection.json
 

@@ -23,4 +23,4 @@ export PARSL_CORES=64
 
 export JOBNAME="pilot-0123456789.TIME"
 
-exec /opt/venv/bin/python -m pilot agent --connection /run/connection.json --interface hsn0
+exec /opt/venv/bin/python -P -m pilot agent --connection /run/connection.json --interface hsn0

@@ -23,4 +23,4 @@ export PARSL_CORES=64
 
 export JOBNAME="pilot-0123456789.TIME"
 
-exec srun --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_ON_NODE" --cpu-bind=none --kill-on-bad-exit=0 --wait=0 /opt/venv/bin/python -m pilot agent --connection /run/connection.json --interface hsn0
+exec srun --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_ON_NODE" --cpu-bind=none --kill-on-bad-exit=0 --wait=0 /opt/venv/bin/python -P -m pilot agent --connection /run/connection.json --interface hsn0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import queue
 import shutil
 import signal
 import subprocess
@@ -16,11 +17,13 @@ from pathlib import Path
 from typing import TypeVar
 
 import psutil
-import zmq
 
 from pilot import __version__
 from pilot.agent.workdir import MARK
 from pilot.io import connection, proc, wire
+from pilot.io.certificate import Certificate
+from pilot.io.transport import Link
+from tests.streams import ThreadedServer
 
 TOKEN = "enrolment-token-of-this-test"
 LIMIT_S = 60.0
@@ -41,7 +44,7 @@ def until(condition: Callable[[], bool], what: str, limit_s: float = LIMIT_S) ->
 class Peer:
     """One agent as the coordinator sees it."""
 
-    identity: bytes
+    link: Link
     hello: wire.Hello
     inbox: list[wire.Message] = field(default_factory=list)
 
@@ -55,28 +58,24 @@ class Peer:
 
 
 class Coordinator:
-    """A ROUTER with CURVE. Answers ``Hello`` with ``Welcome``; everything else is the test's."""
+    """Our own server. Answers ``Hello`` with ``Welcome``; everything else is the test's."""
 
-    def __init__(self, folder: Path, port: int | None = None, keys: tuple[bytes, bytes] | None = None) -> None:
-        self.keys = keys or zmq.curve_keypair()
-        self.context = zmq.Context()
-        self.socket = self.context.socket(zmq.ROUTER)
-        self.socket.curve_server = True
-        self.socket.curve_publickey, self.socket.curve_secretkey = self.keys
-        self.socket.linger = 0
-        self.socket.bind(f"tcp://127.0.0.1:{port or '*'}")
-        endpoint = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        self.port = int(endpoint.rpartition(":")[2])
+    def __init__(self, folder: Path, port: int = 0, certificate: Certificate | None = None) -> None:
+        self.certificate = certificate or Certificate.make()
+        self._server = ThreadedServer(self.certificate, port)
+        self.port = self._server.port
         self.file = folder / "connection.json"
         self.welcome = {"coordinator": "lab", "heartbeat_s": 0.2, "silent_s": 5.0, "orphan_s": 600.0, "grace_s": 10.0}
-        self.peers: dict[bytes, Peer] = {}
-        connection.write(self.file, connection.Connection(endpoint, self.keys[0].decode(), TOKEN, "lab", __version__))
+        self.peers: dict[Link, Peer] = {}
+        self._admitted: set[Link] = set()
+        endpoint, pin = f"tcp://127.0.0.1:{self.port}", self.certificate.fingerprint
+        connection.write(self.file, connection.Connection(endpoint, pin, "", TOKEN, "lab", __version__))
 
     def close(self) -> None:
-        self.context.destroy(linger=0)
+        self._server.close()
 
     def send(self, peer: Peer, message: wire.Message) -> None:
-        self.socket.send_multipart([peer.identity, wire.encode(message)])
+        self._server.send(peer.link, wire.encode(message))
 
     def peer(self, agent: subprocess.Popen[bytes]) -> Peer:
         """The agent, once it has registered (again, where it is known already)."""
@@ -116,21 +115,27 @@ class Coordinator:
             self._take(left_s)
 
     def _take(self, limit_s: float) -> None:
-        if not self.socket.poll(limit_s * 1000):
+        try:
+            link, frame = self._server.came.get(timeout=limit_s)
+        except queue.Empty:
             return
-        identity, frame = self.socket.recv_multipart()
-        message = wire.decode_at_coordinator(frame)
+        if link in self._admitted:
+            self._said(link, wire.decode_from_agent(frame))
+        elif wire.decode_credentials(frame).token == TOKEN:
+            self._admitted.add(link)
+        else:
+            self._server.send(link, wire.encode(wire.Refused("the token is wrong")))
+            self._server.drop(link)
+
+    def _said(self, link: Link, message: wire.FromAgent) -> None:
         if isinstance(message, wire.Hello):
-            if message.token != TOKEN:
-                self.socket.send_multipart([identity, wire.encode(wire.Refused("the token is wrong"))])
-                return
-            self.peers[identity] = Peer(identity, message)
+            self.peers[link] = Peer(link, message)
             node = f"{message.host}.{message.pilot}"
-            self.socket.send_multipart([identity, wire.encode(wire.Welcome(node=node, **self.welcome))])
+            self._server.send(link, wire.encode(wire.Welcome(node=node, **self.welcome)))
         elif isinstance(message, wire.Heartbeat):
-            self.socket.send_multipart([identity, wire.encode(wire.Heard(message.sent_s))])
-        elif identity in self.peers:
-            self.peers[identity].inbox.append(message)
+            self._server.send(link, wire.encode(wire.Heard(message.sent_s)))
+        elif link in self.peers:
+            self.peers[link].inbox.append(message)
 
 
 class Agents:
@@ -145,7 +150,7 @@ class Agents:
         log = (self.folder / f"agent{len(self.running)}.err").open("wb")
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "PILOT"))}
         more = {"TMPDIR": str(self.temporary), "OMP_NUM_THREADS": "1", "PILOT_CONNECTION": str(file)} | environment
-        command = [sys.executable, "-m", "pilot.cli.main", "agent", *arguments]
+        command = [sys.executable, "-P", "-m", "pilot.cli.main", "agent", *arguments]
         self.running.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log, env=inherited | more))
         return self.running[-1]
 

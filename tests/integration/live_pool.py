@@ -1,4 +1,4 @@
-"""A coordinator in a process of its own, and peers that speak the wire protocol to it over real CURVE sockets."""
+"""A coordinator in a process of its own, and peers that speak the wire protocol to it over real TLS."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-import zmq
-
 from pilot import __version__
 from pilot.core.errors import PilotError
 from pilot.io import connection, wire
 from pilot.io.client import request
+from pilot.io.tokens import life_name
+from tests.streams import Stream
 
 M = TypeVar("M", bound=wire.Message)
 
@@ -126,16 +126,14 @@ class Peer:
 
     def __init__(self, file: Path, pilot: str, host: str = "host", **changes: Any) -> None:
         where = connection.load(file)
+        pilot = f"{pilot}-{life_name(pilot)}" if changes.pop("proven", True) else pilot
         self.node = f"{host}.{pilot}"
-        self._context = zmq.Context()
-        self.socket = self._context.socket(zmq.DEALER)
-        self.socket.linger = 1000
-        self.socket.curve_publickey, self.socket.curve_secretkey = zmq.curve_keypair()
-        self.socket.curve_serverkey = changes.pop("server_key", where.server_key).encode()
-        self.socket.connect(where.endpoint)
+        self.socket = Stream(where.address)
         self._news: list[wire.Message] = []
-        greeting = {"token": where.token, "version": __version__, "protocol": wire.PROTOCOL, **changes}
-        self.hello = wire.Hello(pilot=pilot, host=host, address="127.0.0.1", pid=os.getpid(), **greeting)
+        shown = {"protocol": wire.PROTOCOL, "version": __version__, "token": where.enrolment}
+        self.say(wire.Credentials(**{name: changes.pop(name, value) for name, value in shown.items()}))
+        secret = changes.pop("secret", pilot.rpartition("-")[0])
+        self.hello = wire.Hello(pilot, secret, host=host, address="127.0.0.1", pid=os.getpid(), **changes)
         self.say(self.hello)
 
     def say(self, message: wire.Message) -> None:
@@ -145,7 +143,7 @@ class Peer:
     def has_news(self, limit_s: float) -> bool:
         """Whether a message is there within the time; answers to heartbeats are none."""
         end_s = time.monotonic() + limit_s
-        while not self._news and self.socket.poll(max(0, round((end_s - time.monotonic()) * 1000))):
+        while not self._news and self.socket.poll(max(0.0, end_s - time.monotonic())):
             message = wire.decode_at_agent(self.socket.recv())
             if not isinstance(message, wire.Heard):
                 self._news.append(message)
@@ -165,8 +163,7 @@ class Peer:
 
     def die(self) -> None:
         """As a SIGKILL: the connection closes without a word."""
-        self.socket.close(linger=0)
-        self._context.term()
+        self.socket.close()
 
 
 def warm(peer: Peer, trainer: str) -> None:

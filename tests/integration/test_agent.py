@@ -13,7 +13,6 @@ import msgspec
 import psutil
 import pytest
 import torch
-import zmq
 
 from pilot.io import connection, proc, wire
 from tests.integration.agent_lab import LIMIT_S, Agents, Coordinator, lab, launch, until
@@ -266,8 +265,8 @@ def test_what_an_agent_and_its_guardian_left_is_swept_by_the_next_one(
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"token": "guessed"}, "refused by the coordinator: the token is wrong"),
-        ({"server_key": zmq.curve_keypair()[0].decode()}, "does not take the key in the connection file"),
+        ({"enrolment": "guessed"}, "refused by the coordinator: the token is wrong"),
+        ({"certificate": "0" * 64}, "is not the coordinator of this connection file"),
     ],
 )
 def test_a_wrong_key_or_token_ends_with_2(stage: tuple[Coordinator, Agents], wrong: dict[str, str], words: str) -> None:
@@ -293,7 +292,7 @@ def test_it_registers_again_with_its_workers_when_the_coordinator_comes_back(
     coordinator.close()
     os.kill(worker, signal.SIGKILL)
     until(lambda: "t1: worker died" in agents.said(agent), "its word of the worker's end")
-    again = Coordinator(tmp_path, coordinator.port, coordinator.keys)
+    again = Coordinator(tmp_path, coordinator.port, coordinator.certificate)
     peer = again.peer(agent)
     assert peer.hello.workers == []
     assert again.expect(peer, wire.WorkerExited).cause == "died", "what was said meanwhile is not lost"

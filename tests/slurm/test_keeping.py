@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pilot.io.connection import Connection
 from pilot.io.site import Site
 from pilot.io.site_files import SiteFile, load_site
 from pilot.provisioning.keeper import Keeper, KeeperEvent, Troubled, pool_name
@@ -16,6 +17,7 @@ from pilot.provisioning.keeper_factory import make_keeper
 from pilot.provisioning.pilot_jobs import JobEnded, JobNoticed
 from pilot.provisioning.scheduler import Ending
 from pilot.provisioning.scheduler_slurm import SlurmQueue
+from pilot.service.admission import Admission
 from tests.slurm.lab import Lab, LabConfig
 
 POLITE = "bash -c 'trap \"exit 0\" USR1 TERM; while :; do sleep 0.1; done'"
@@ -33,8 +35,9 @@ class Crew:
         scripts.mkdir()
         self.events: list[KeeperEvent] = []
         self.name = pool_name(folder)
+        tokens = Admission(Connection("tcp://127.0.0.1:1", "0" * 64, "u", "e", "pool", "0"), scripts, 1)
         self.keeper = make_keeper(
-            SiteFile(site, Path("x.py"), None), scripts, folder / "connection.json", self.events.append, command=command
+            SiteFile(site, Path("x.py"), None), scripts, folder, self.events.append, tokens, command=command
         )
 
     def endings(self) -> list[Ending]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pilot.core.errors import UserError
 from pilot.io import connection
 from pilot.io.connection import Connection
 
-SAMPLE = Connection("tcp://login1:4411", "k" * 40, "secret", "pool-1", "0.1.0")
+SAMPLE = Connection("tcp://login1:4411", "c" * 64, "secret", "enrolment", "pool-1", "0.1.0")
 
 
 def test_round_trip_is_private_and_leaves_no_temporary_file(tmp_path: Path) -> None:
@@ -52,3 +53,16 @@ def test_a_damaged_file_is_one_clear_line(tmp_path: Path, content: bytes) -> Non
 def test_a_missing_file_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="pilot up"):
         connection.load(tmp_path / "connection.json")
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["", "login1:4411", "tcp://login1", "tcp://:1", "tcp://h:99999999", "ipc://h:1", "tcp://["]
+)
+def test_an_endpoint_that_is_none_is_one_clear_line(endpoint: str) -> None:
+    with pytest.raises(UserError, match="is not tcp://host:port"):
+        _ = msgspec.structs.replace(SAMPLE, endpoint=endpoint).address
+
+
+def test_the_address_of_an_endpoint() -> None:
+    assert SAMPLE.address == ("login1", 4411)
+    assert msgspec.structs.replace(SAMPLE, endpoint="tcp://[::1]:5").address == ("::1", 5)

@@ -14,12 +14,19 @@ from hypothesis import strategies as st
 from pilot.core.errors import ProtocolError
 from pilot.io import wire
 
-DECODERS: list[Callable[[bytes], Any]] = [wire.decode_at_coordinator, wire.decode_at_agent, wire.decode_at_cli]
+DECODERS: list[Callable[[bytes], Any]] = [
+    wire.decode_credentials,
+    wire.decode_from_agent,
+    wire.decode_from_cli,
+    wire.decode_at_agent,
+    wire.decode_at_cli,
+]
 
 SAMPLES: list[wire.Message] = [
-    wire.Hello(1, "0.1.0", "token", "p1", "host", "10.0.0.1", 42, workers=[("t", 3, 7, True)]),
+    wire.Credentials(1, "0.1.0", "token"),
+    wire.Hello("p1", "secret", "host", "10.0.0.1", 42, workers=[("t", 3, 7, True)]),
     wire.Progress("t", 1, 2, 0, 64, 10.0, ledger=[(1, 0, 0, 2, 0, 64)], metrics={"loss": 0.5}),
-    wire.Request(1, "token", "submit", {"script": "s.py", "curve": [[1, 2.0]]}),
+    wire.Request("submit", {"script": "s.py", "curve": [[1, 2.0]]}),
     wire.RankStalled("t", 1, 7, 30.5, summing=True),
     wire.RankLookedAt("t", 1, "slow", "it computes"),
     wire.Welcome("n", "pool", 1.0, 2.0, 3.0, 4.0),
@@ -66,12 +73,12 @@ def test_well_formed_frames_with_any_fields(decode: Callable[[bytes], Any], kind
 @pytest.mark.parametrize("depth", [1_000, 100_000])
 def test_deep_nesting_is_refused(depth: int) -> None:
     with pytest.raises(ProtocolError):
-        wire.decode_at_coordinator(b"\x91" * depth)
+        wire.decode_from_agent(b"\x91" * depth)
 
 
 def test_an_oversized_frame_is_refused() -> None:
     with pytest.raises(ProtocolError, match="larger than"):
-        wire.decode_at_coordinator(b"\xc0" * (wire.MAX_FRAME_BYTES + 1))
+        wire.decode_from_agent(b"\xc0" * (wire.MAX_FRAME_BYTES + 1))
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda s: type(s).__name__)

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from pilot.core.errors import SubmitError
+from pilot.io.connection import Connection
 from pilot.io.proc import kill_marked, marked
 from pilot.io.site import Site
 from pilot.io.site_files import SiteFile
@@ -19,6 +20,7 @@ from pilot.provisioning.keeper import Keeper, KeeperEvent, Troubled, pool_name
 from pilot.provisioning.keeper_factory import make_keeper
 from pilot.provisioning.pilot_jobs import JobEnded
 from pilot.provisioning.scheduler import Ending, JobPhase, JobView, Snapshot
+from pilot.service.admission import Admission
 
 LIMIT_S = 30.0
 LOCAL = Site(name="test", scheduler="local", poll_s=0.1, grace_s=0.5)
@@ -31,9 +33,9 @@ class Pool:
         self.events: list[KeeperEvent] = []
         self.folder = folder / "pilots"
         self.folder.mkdir()
-        self.connection = folder / "connection.json"
+        self.tokens = Admission(Connection("tcp://127.0.0.1:1", "0" * 64, "u", "e", "pool", "0"), self.folder, 1)
         self.keeper = make_keeper(
-            SiteFile(site, Path("test.py"), None), self.folder, self.connection, self.events.append, command=command
+            SiteFile(site, Path("test.py"), None), self.folder, folder, self.events.append, self.tokens, command=command
         )
 
     def processes(self) -> list[psutil.Process]:
@@ -169,8 +171,9 @@ def test_a_restarted_coordinator_takes_over_the_jobs_of_the_earlier_one(tmp_path
     keeper = make_keeper(
         SiteFile(LOCAL, Path("test.py"), None),
         earlier.folder,
-        earlier.connection,
+        tmp_path,
         earlier.events.append,
+        earlier.tokens,
         command="false",
     )
     # It was there, with its name, before the new coordinator asked.

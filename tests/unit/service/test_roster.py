@@ -2,30 +2,51 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
 import pytest
 
 from pilot.core.ids import NodeId
 from pilot.io import wire
+from pilot.io.certificate import client_context
+from pilot.io.listener import UNPROVEN
 from pilot.io.site import Site
+from pilot.io.transport import Link
+from pilot.service.admission import Grant, Living, Role
 from pilot.service.roster import AWAY_ALONE_S, AWAY_S, Roster
 from pilot.service.server import Peer
 
+ENROLMENT = Grant(Role.PILOT)
 SITE = Site(name="s", scheduler="local", heartbeat_s=1, silent_s=10, orphan_s=60)
 A, B = NodeId("h.a"), NodeId("h.b")
 
 
 def hello(pilot: str, job: str = "", restart: int = 0) -> wire.Hello:
-    return wire.Hello(1, "v", "token", pilot, "h", "127.0.0.1", 1, job=job, restart=restart)
+    return wire.Hello(pilot, "secret", "h", "127.0.0.1", 1, job=job, restart=restart)
 
 
-def link(name: str) -> Peer:
-    return Peer(name.encode(), 7, "127.0.0.1")
+class Deaf:
+    """Nothing comes on these links."""
+
+    def received(self, link: Link, frame: bytes) -> None:
+        pass
+
+    def closed(self, link: Link, reason: str) -> None:
+        pass
+
+
+def peer(grant: Grant = ENROLMENT) -> Peer:
+    async def link() -> Link:
+        return Link(client_context(), Deaf(), UNPROVEN)
+
+    return Peer(asyncio.run(link()), grant)
 
 
 def roster(*nodes: NodeId) -> Roster:
     made = Roster(SITE)
     for node in nodes:
-        assert made.register(0.0, node, link(node), hello(node))
+        assert made.register(0.0, node, peer(), hello(node))
     return made
 
 
@@ -51,7 +72,7 @@ def test_a_closed_connection_is_a_loss_after_a_moment() -> None:
 def test_who_comes_back_in_that_moment_is_not_lost() -> None:
     made = roster(A)
     close(made, 5.0, A)
-    assert not made.register(5.1, A, link("again"), hello("a"))
+    assert not made.register(5.1, A, peer(), hello("a"))
     assert lost(made, 9.0) == []
     assert not made.undecided(A)
 
@@ -88,26 +109,52 @@ def test_when_all_holders_of_a_state_are_silent_they_are_lost_only_when_they_hav
 def test_who_is_expected_back_counts_as_silent_since_the_restart() -> None:
     made = Roster(SITE)
     made.expect(100.0, [A, B])
-    assert not made.register(101.0, A, link("a"), hello("a"))
+    assert not made.register(101.0, A, peer(), hello("a"))
     made.heard(109.0, made.pilots[A])
     assert lost(made, 109.0, A, B) == []
     assert lost(made, 110.0, A, B) == [B]
 
 
 def test_a_requeued_job_ends_its_earlier_life() -> None:
+    own = Grant(Role.PILOT, Path("token"), "12")
     made = Roster(SITE)
-    made.register(0.0, A, link("a"), hello("a", job="12", restart=0))
-    assert made.earlier_lives(hello("b", job="12", restart=1)) == [A]
-    assert made.earlier_lives(hello("b", job="12", restart=0)) == []
-    assert made.earlier_lives(hello("b", job="13", restart=1)) == []
-    assert made.earlier_lives(hello("b")) == []
+    made.register(0.0, A, peer(own), hello("a", job="12", restart=0))
+    assert made.earlier_lives(1.0, own, hello("b", job="12", restart=1)) == [A]
+    assert made.earlier_lives(1.0, own, hello("b", job="12", restart=0)) == []
+    assert made.earlier_lives(1.0, own, hello("b")) == []
+    assert made.earlier_lives(1.0, Grant(Role.PILOT, Path("another")), hello("b", job="12", restart=1)) == []
+
+
+def test_who_has_taken_a_jobs_token_goes_when_the_job_comes() -> None:
+    own = Grant(Role.PILOT, Path("token"), "12")
+    made = Roster(SITE)
+    made.register(0.0, A, peer(own), hello("a", job="11", restart=7))
+    assert made.others(own, B, hello("b", job="12")) == []
+    assert made.earlier_lives(1.0, own, hello("b", job="12")) == [A]
+
+
+def test_with_the_enrolment_token_a_claim_evicts_nobody_who_answers() -> None:
+    made = Roster(SITE)
+    made.register(0.0, A, peer(), hello("a", job="12", restart=0))
+    assert made.earlier_lives(1.0, ENROLMENT, hello("b", job="12", restart=1)) == []
+    assert made.earlier_lives(1.0 + SITE.silent_s, ENROLMENT, hello("b", job="12", restart=1)) == [A]
+    close(made, 1.0, A)
+    assert made.earlier_lives(1.0, ENROLMENT, hello("b", job="12", restart=1)) == [A]
+
+
+def test_the_others_of_a_job() -> None:
+    own = Grant(Role.PILOT, Path("token"), "12")
+    made = Roster(SITE)
+    made.register(0.0, A, peer(own), hello("a", job="12", restart=3))
+    assert made.others(own, A, hello("a", job="12")) == []
+    assert made.others(own, B, hello("b", job="12")) == [Living(A, 3)]
 
 
 def test_a_lost_node_is_remembered() -> None:
     made = roster(A)
     made.remove(A, "silent")
     assert made.gone == {A: "silent"}
-    assert made.at(link(A)) is None
+    assert made.at(peer()) is None
 
 
 def test_while_the_coordinator_does_not_listen_nobody_is_silent_or_away_for_long() -> None:

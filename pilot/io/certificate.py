@@ -1,0 +1,97 @@
+"""The coordinator's certificate: self-signed, made with the pool, and pinned by the connection file.
+
+There is no authority and no host name to check: a peer takes exactly the certificate whose fingerprint its connection
+file names. TLS 1.3 has the server prove that it holds the private key, whatever is checked of the certificate besides.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import ssl
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+
+from pilot.core.errors import UserError
+from pilot.io.files import publish
+
+_KEY = "-----BEGIN PRIVATE KEY-----"
+_BEGAN = datetime(2020, 1, 1, tzinfo=UTC)
+_NEVER = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+"""RFC 5280's "no well-defined expiration date": the pool ends long before, and a node's clock may be wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A certificate with its private key, PEM. Its file is the server's secret."""
+
+    pem: bytes
+
+    @classmethod
+    def make(cls) -> Certificate:
+        """A new key on P-256 and a certificate that it signs itself."""
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes
+        from cryptography.hazmat.primitives.asymmetric import ec
+        from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "pilot coordinator")])
+        builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+        builder = builder.serial_number(x509.random_serial_number()).not_valid_before(_BEGAN).not_valid_after(_NEVER)
+        signed = builder.sign(key, hashes.SHA256())
+        secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        return cls(signed.public_bytes(Encoding.PEM) + secret)
+
+    @classmethod
+    def load(cls, path: Path) -> Certificate:
+        """Read it back; :class:`UserError` where it is not there or damaged."""
+        try:
+            made = cls(path.read_bytes())
+            made.server_context()
+        except (OSError, ValueError) as error:
+            raise UserError(f"cannot read the coordinator's key {path}: {error}") from None
+        return made
+
+    def save(self, path: Path) -> None:
+        """Publish it, mode 0600."""
+        publish(path, self.pem, mode=0o600)
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the certificate (DER), in hex: what the connection file names."""
+        return fingerprint(ssl.PEM_cert_to_DER_cert(self.pem.decode().partition(_KEY)[0]))
+
+    def server_context(self) -> ssl.SSLContext:
+        """What the server speaks: TLS 1.3 only, no session tickets (nobody resumes)."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.num_tickets = 0
+        with os.fdopen(os.memfd_create("certificate"), "wb") as file:  # ssl takes a key from a file only
+            file.write(self.pem)
+            file.flush()
+            context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
+        return context
+
+
+def fingerprint(der: bytes) -> str:
+    """SHA-256 of a certificate, in hex."""
+    return hashlib.sha256(der).hexdigest()
+
+
+def is_pinned(der: bytes | None, pin: str) -> bool:
+    """Whether a peer's certificate (DER) is the one of which ``pin`` is the fingerprint."""
+    return der is not None and hmac.compare_digest(fingerprint(der), pin)
+
+
+@cache
+def client_context() -> ssl.SSLContext:
+    """What a peer speaks. It checks the certificate itself, by :func:`is_pinned`, before it sends anything."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context

@@ -1,0 +1,43 @@
+"""Gives every job that the pool submits a token of its own, in a connection file that only this job is told of."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from pilot.provisioning.keeper import Provider
+
+
+class JobTokens(Protocol):
+    """What the coordinator offers; see :class:`pilot.service.admission.Admission`."""
+
+    def issue(self) -> Path:
+        """A connection file for one more job."""
+
+    def bind(self, path: Path, job: str) -> None:
+        """The file was given to ``job``."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenProvider:
+    """Submits through ``provider``. The command finds its connection file in ``PILOT_CONNECTION``.
+
+    A submission that seems to have failed keeps its file: schedulers take jobs and then do not answer.
+    """
+
+    provider: Provider
+    tokens: JobTokens
+
+    def submit(self, command: str, job_name: str, walltime_s: float | None = None) -> str:
+        """See :class:`pilot.provisioning.keeper.Provider`."""
+        file = self.tokens.issue()
+        job = self.provider.submit(f"env PILOT_CONNECTION={shlex.quote(str(file))} {command}", job_name, walltime_s)
+        self.tokens.bind(file, job)
+        return job
+
+    def cancel(self, jobs: Sequence[str]) -> list[str]:
+        """See :class:`pilot.provisioning.keeper.Provider`."""
+        return self.provider.cancel(jobs)

@@ -1,0 +1,160 @@
+"""Who may do what: one token per role, and one per pilot job that the pool submitted.
+
+=============  ==================================  ================================================================
+token          where it lies                       what it allows
+=============  ==================================  ================================================================
+user           the pool's ``connection.json``      requests of the CLI, nothing else
+enrolment      the pool's ``connection.json``      to join as a pilot, from a batch script of one's own
+a job's own    ``pilots/<…>.connection.json``      to join as a pilot of that job: on as many nodes as it has, in
+                                                   its newest life; until the job is over
+=============  ==================================  ================================================================
+
+A pilot's name ends in a hash of a secret that its agent drew: nobody else can come back under that name. Only digests
+of tokens are compared.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from pilot.core.errors import UserError
+from pilot.io import connection
+from pilot.io.connection import Connection
+from pilot.io.tokens import digest, new_token, owns
+from pilot.io.wire import Hello
+
+log = logging.getLogger(__name__)
+
+SUFFIX = ".connection.json"
+
+UNCLAIMED_MAX = 64
+"""Tokens whose job is not known: of submissions that failed, and may have been taken all the same."""
+
+
+class Role(enum.Enum):
+    """What a token's owner is."""
+
+    USER = "user"
+    PILOT = "pilot"
+
+
+@dataclass(slots=True, eq=False)
+class Grant:
+    """What one token allows. ``file`` is that of a job's own token; ``job`` is "" as long as it is not known."""
+
+    role: Role
+    file: Path | None = None
+    job: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Living:
+    """A pilot that is here with the same token: its node, its job's life."""
+
+    node: str
+    restart: int
+
+
+@dataclass(slots=True)
+class Admission:
+    """The tokens of one pool. ``folder`` is where the jobs' own connection files lie."""
+
+    where: Connection
+    folder: Path
+    nodes_per_pilot: int
+    _grants: dict[bytes, Grant] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._grants[digest(self.where.token)] = Grant(Role.USER)
+        self._grants[digest(self.where.enrolment)] = Grant(Role.PILOT)
+        for path in sorted(self.folder.glob(f"*{SUFFIX}")):
+            self._restore(path)
+
+    def grant(self, token: str) -> Grant | None:
+        """What ``token`` allows; None: it is not one of this pool, or its job is over."""
+        return self._grants.get(digest(token))
+
+    # --- the jobs' own tokens --------------------------------------------------------------------------------------
+
+    def issue(self) -> Path:
+        """A connection file for one more job. Called by the thread that submits."""
+        token = new_token()
+        path = self.folder / f"{new_token()[:12]}{SUFFIX}"
+        connection.write(path, msgspec.structs.replace(self.where, token="", enrolment=token))
+        self._grants[digest(token)] = Grant(Role.PILOT, path)
+        self._forget_unclaimed()
+        return path
+
+    def bind(self, path: Path, job: str) -> None:
+        """The file was given to ``job``."""
+        where = connection.load(path)
+        self._grants[digest(where.enrolment)].job = job
+        connection.write(path, msgspec.structs.replace(where, job=job))
+
+    def revoke(self, job: str) -> None:
+        """``job`` is over: its token allows nothing any more."""
+        for key, grant in list(self._grants.items()):
+            if grant.file is not None and grant.job == job:
+                self._drop(key, grant)
+
+    def revoke_all(self) -> None:
+        """The pool is over."""
+        for key, grant in list(self._grants.items()):
+            if grant.file is not None:
+                self._drop(key, grant)
+
+    def _restore(self, path: Path) -> None:
+        try:
+            where = connection.load(path)
+        except UserError as error:
+            log.warning("the pilots of %s cannot come back: %s", path.name, error)
+            return
+        self._grants[digest(where.enrolment)] = Grant(Role.PILOT, path, where.job)
+
+    def _forget_unclaimed(self) -> None:
+        unclaimed = [(k, g) for k, g in list(self._grants.items()) if g.file is not None and not g.job]
+        for key, grant in unclaimed[:-UNCLAIMED_MAX]:
+            self._drop(key, grant)
+
+    def _drop(self, key: bytes, grant: Grant) -> None:
+        del self._grants[key]
+        assert grant.file is not None
+        grant.file.unlink(missing_ok=True)
+
+    # --- pilots ----------------------------------------------------------------------------------------------------
+
+    def objection(self, grant: Grant, hello: Hello, others: Sequence[Living]) -> str:
+        """Why a pilot may not enter; "" where it may. ``others`` are the pilots that are here with the same token."""
+        if not owns(hello.secret, hello.pilot):
+            return f"the name {hello.pilot} is another pilot's"
+        if grant.file is None:
+            return self._enrolling(hello)
+        if not grant.job:
+            self._claim(grant, hello.job)
+        if not same_job(hello.job, grant.job):
+            return f"its token is that of job {grant.job}, not of {hello.job or 'no job'}"
+        living = [other for other in others if other.restart >= hello.restart]
+        if len(living) >= self.nodes_per_pilot:
+            return f"job {grant.job} has its {self.nodes_per_pilot} pilots already: {living[0].node}"
+        return ""
+
+    def _enrolling(self, hello: Hello) -> str:
+        if hello.job and any(grant.file and same_job(grant.job, hello.job) for grant in list(self._grants.values())):
+            return f"job {hello.job} was submitted by the pool and has a token of its own"
+        return ""
+
+    def _claim(self, grant: Grant, job: str) -> None:
+        """The submission was thought to have failed, or its answer is still to come: the first to come has the job."""
+        if job and grant.file is not None:
+            self.bind(grant.file, job)
+
+
+def same_job(one: str, other: str) -> bool:
+    """Whether two ids name the same job: PBS gives an id with its server's name, longer or shorter."""
+    return bool(one) and one.partition(".")[0] == other.partition(".")[0]
