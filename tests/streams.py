@@ -108,7 +108,9 @@ class ThreadedServer:
         self._call(link.close)
 
     def close(self) -> None:
-        """End the connections and the thread."""
+        """End the connections and the thread. Idempotent."""
+        if self._loop.is_closed():
+            return
         self._call(self._listener.close)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

@@ -67,6 +67,7 @@ class Coordinator:
         self.file = folder / "connection.json"
         self.welcome = {"coordinator": "lab", "heartbeat_s": 0.2, "silent_s": 5.0, "orphan_s": 600.0, "grace_s": 10.0}
         self.peers: dict[Link, Peer] = {}
+        self._known: set[Link] = set()
         self._admitted: set[Link] = set()
         endpoint, pin = f"tcp://127.0.0.1:{self.port}", self.certificate.fingerprint
         connection.write(self.file, connection.Connection(endpoint, pin, "", TOKEN, "lab", __version__))
@@ -121,7 +122,12 @@ class Coordinator:
             return
         if link in self._admitted:
             self._said(link, wire.decode_from_agent(frame))
-        elif wire.decode_credentials(frame).token == TOKEN:
+        elif link not in self._known:
+            self._shown(link, wire.decode_credentials(frame))
+
+    def _shown(self, link: Link, credentials: wire.Credentials) -> None:
+        self._known.add(link)
+        if credentials.token == TOKEN:
             self._admitted.add(link)
         else:
             self._server.send(link, wire.encode(wire.Refused("the token is wrong")))
