@@ -6,8 +6,17 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from pilot.core.errors import UserError
+
+RATES = (1e-9, 1e15)
+"""What a rate may be, per second: one in 30 years, and more than any machine does. Within it nothing overflows."""
+
+
+def is_rate(per_s: float | None) -> TypeGuard[float]:
+    """Whether ``per_s`` can be reckoned with: 0, or within :data:`RATES`."""
+    return per_s is not None and (per_s == 0 or RATES[0] <= per_s <= RATES[1])
 
 
 @dataclass(frozen=True, slots=True)

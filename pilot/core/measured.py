@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from pilot.core.curve import Curve
+from pilot.core.curve import Curve, is_rate
 from pilot.core.spec import TrainerSpec
 
 KEPT_COSTS = 5
@@ -67,8 +67,9 @@ class Measured:
         del self._writes_s[:-KEPT_COSTS]
 
     def rate(self, nodes: int, samples_per_s: float) -> None:
-        """Take in a rate measured on ``nodes`` nodes; a falling curve is valid, a rate of 0 is no measure."""
-        if samples_per_s <= 0:
+        """Take in a rate measured on ``nodes`` nodes; a falling curve is valid, a rate of 0 is no measure, nor is one
+        that no machine can have."""
+        if samples_per_s <= 0 or not is_rate(samples_per_s):
             return
         self._rates[nodes] = samples_per_s
         if not self._spec.fixed_curve:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pilot.core.curve import Curve
+from pilot.core.curve import RATES, Curve, is_rate
 from pilot.core.errors import UserError
 from pilot.core.ids import TrainerId
+
+NODES_MAX = 1_000_000
+COST_MAX_S = 1e9
+PRIORITY_MAX = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,14 @@ class TrainerSpec:
             raise UserError(f"trainer {self.trainer}: min_nodes must be at least 1, got {self.min_nodes}")
         if self.min_nodes > self.max_nodes:
             raise UserError(f"trainer {self.trainer}: min_nodes {self.min_nodes} exceeds max_nodes {self.max_nodes}")
-        if self.rescale_up_s < 0 or self.rescale_down_s < 0:
-            raise UserError(f"trainer {self.trainer}: a rescale cost is negative; give seconds, 0 or more")
-        if not self.priority > 0:
-            raise UserError(f"trainer {self.trainer}: priority must be greater than 0, got {self.priority}")
+        if self.max_nodes > NODES_MAX:
+            raise UserError(f"trainer {self.trainer}: max_nodes must be at most {NODES_MAX}, got {self.max_nodes}")
+        if not (0 <= self.rescale_up_s <= COST_MAX_S and 0 <= self.rescale_down_s <= COST_MAX_S):
+            raise UserError(f"trainer {self.trainer}: a rescale cost must be between 0 and {COST_MAX_S:g} seconds")
+        if not 1 / PRIORITY_MAX <= self.priority <= PRIORITY_MAX:
+            raise UserError(
+                f"trainer {self.trainer}: priority must be greater than 0, between {1 / PRIORITY_MAX:g} and "
+                f"{PRIORITY_MAX:g}, got {self.priority}"
+            )
+        if self.curve is not None and not all(map(is_rate, self.curve.per_s)):
+            raise UserError(f"trainer {self.trainer}: a rate must be 0 or between {RATES[0]:g} and {RATES[1]:g}")

@@ -21,12 +21,14 @@ def load_objective(name: str) -> Objective:
     if ":" not in name:
         return named_objective(name)
     module, _, function = name.partition(":")
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)  # as ``python -m`` has it: a user's module is where the user is
+    here = str(Path.cwd())
+    sys.path.append(here)  # last: a user's module is where the user is, but nothing there takes a library's place
     try:
         value = getattr(importlib.import_module(module), function)
     except Exception as error:  # whatever a user's module raises
         raise UserError(f"cannot load the objective {name!r}: {type(error).__name__}: {error}") from None
+    finally:
+        sys.path.remove(here)
     if not callable(value):
         raise UserError(f"the objective {name!r} is not a function of (trainer, nodes)")
     return per_node_value(value, name)

@@ -7,7 +7,7 @@ them is its role's. Secrets travel inside (TLS encrypts), never in arguments or 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -17,6 +17,12 @@ PROTOCOL = 4
 """Raised with every incompatible change; peers of another number are refused."""
 
 MAX_FRAME_BYTES = 8 * 1024 * 1024
+
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+"""What peers count: a whole number that every reader of JSON keeps, and that sums do not overflow."""
+
+Name = Annotated[str, msgspec.Meta(max_length=256)]
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -50,11 +56,11 @@ class Hello(Message, frozen=True):
     secret: str
     host: str
     address: str
-    pid: int
+    pid: Count
     job: str = ""
-    restart: int = 0
+    restart: Count = 0
     walltime_end_s: float | None = None
-    workers: list[tuple[str, int, int, bool]] = []
+    workers: list[tuple[Name, Count, Count, bool]] = []
 
 
 class Heartbeat(Message, frozen=True):
@@ -73,14 +79,14 @@ class Leaving(Message, frozen=True):
 class WorkerReady(Message, frozen=True):
     """The worker of ``trainer`` is warm: imported, model built, waiting for a group."""
 
-    trainer: str
+    trainer: Name
     warm_s: float
 
 
 class WorkerExited(Message, frozen=True):
     """The worker of ``trainer`` ended. ``cause`` is an ``ExitCause``; ``detail`` is for people (signal, last lines)."""
 
-    trainer: str
+    trainer: Name
     cause: str
     detail: str = ""
     log: str = ""
@@ -89,34 +95,34 @@ class WorkerExited(Message, frozen=True):
 class RankAddress(Message, frozen=True):
     """From each member while its group forms: what its rank process has put (PMI) for the others to find it by."""
 
-    trainer: str
-    generation: int
+    trainer: Name
+    generation: Count
     puts: dict[str, str]
 
 
 class GroupFormed(Message, frozen=True):
     """From the leader: the group of ``generation`` trains from ``step`` on. See ``core.events.GroupFormed``."""
 
-    trainer: str
-    generation: int
-    step: int
-    resumed: int | None = None
+    trainer: Name
+    generation: Count
+    step: Count
+    resumed: Count | None = None
 
 
 class GroupBroken(Message, frozen=True):
     """From any member: the group of ``generation`` cannot go on (a rank process died, forming failed)."""
 
-    trainer: str
-    generation: int
+    trainer: Name
+    generation: Count
     reason: str
 
 
 class RankPaused(Message, frozen=True):
     """From each member: it stopped after ``step`` as ``PauseGroup`` asked."""
 
-    trainer: str
-    generation: int
-    step: int
+    trainer: Name
+    generation: Count
+    step: Count
 
 
 class RankStalled(Message, frozen=True):
@@ -124,9 +130,9 @@ class RankStalled(Message, frozen=True):
     and in answer to ``LookAtGroup``. ``summing``: for the sums of ``step``, not for the group's start.
     """
 
-    trainer: str
-    generation: int
-    step: int
+    trainer: Name
+    generation: Count
+    step: Count
     waited_s: float
     summing: bool
 
@@ -134,8 +140,8 @@ class RankStalled(Message, frozen=True):
 class RankLookedAt(Message, frozen=True):
     """Answers ``LookAtGroup``. ``seen`` is a ``core.events.Seen``; ``detail`` is for people."""
 
-    trainer: str
-    generation: int
+    trainer: Name
+    generation: Count
     seen: str
     detail: str = ""
 
@@ -146,14 +152,14 @@ class CheckpointWritten(Message, frozen=True):
     ``seconds`` is what writing took, ``alone_s`` what it takes one rank to write all ``bytes`` by itself.
     """
 
-    trainer: str
-    generation: int
-    step: int
+    trainer: Name
+    generation: Count
+    step: Count
     asked: bool
     path: str = ""
     error: str = ""
     seconds: float = 0.0
-    bytes: int = 0
+    bytes: Count = 0
     alone_s: float = 0.0
 
 
@@ -163,32 +169,32 @@ class Progress(Message, frozen=True):
     ``ledger`` rows are (generation, epoch, step, step_end, cursor, cursor_end).
     """
 
-    trainer: str
-    generation: int
-    step: int
-    epoch: int
-    samples: int
+    trainer: Name
+    generation: Count
+    step: Count
+    epoch: Count
+    samples: Count
     samples_per_s: float | None = None
     stall_s: float | None = None
     rescale_s: float | None = None
-    ledger: list[tuple[int, int, int, int, int, int]] = []
+    ledger: list[tuple[Count, Count, Count, Count, Count, Count]] = []
     metrics: dict[str, float] = {}
 
 
 class TrainerFinished(Message, frozen=True):
     """From the leader: the script's loop ended on all ranks after ``step`` and the final checkpoint is published."""
 
-    trainer: str
-    generation: int
-    step: int
-    samples: int
+    trainer: Name
+    generation: Count
+    step: Count
+    samples: Count
     metrics: dict[str, float] = {}
 
 
 class Remark(Message, frozen=True):
     """Something that a person should see: a checkpoint that was skipped and why, a script that reports no progress."""
 
-    trainer: str
+    trainer: Name
     text: str
 
 

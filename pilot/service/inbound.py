@@ -7,11 +7,11 @@ and it can be wrong, but it cannot complete a command twice or another's.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable
 
 from pilot.core.commands import StartWorker
 from pilot.core.coordinator import Coordinator
+from pilot.core.curve import is_rate
 from pilot.core.events import (
     CheckpointPublished,
     CheckpointWritten,
@@ -43,6 +43,9 @@ FromWorkers = (
     | wire.TrainerFinished
 )
 DETAIL_MAX = 8000
+METRICS_MAX, METRIC_NAME_MAX = 64, 64
+MEASURE_MAX = 1e12
+"""Seconds: 30,000 years. What a rate may be, the core says: :data:`pilot.core.curve.RATES`."""
 
 Broken = Callable[[GroupBroken], None]
 
@@ -69,9 +72,9 @@ class Inbound:
         trainer = self._core.trainers.get(TrainerId(message.trainer))
         if trainer is None or node not in trainer.workers:
             return []
-        detail = message.detail[-DETAIL_MAX:]
+        detail = short(message.detail)
         if message.log:
-            detail = f"{detail}\n(log: {message.log})"
+            detail = f"{detail}\n(log: {short(message.log)})"
         return [WorkerExited(trainer.id, node, _cause(message.cause), detail)]
 
     def group_formed(self, node: NodeId, message: wire.GroupFormed) -> list[Event]:
@@ -89,7 +92,7 @@ class Inbound:
             return
         for group in (trainer.group, trainer.forming):
             if group is not None and group.generation == message.generation and node in group.members:
-                self._broken(GroupBroken(*_of(message), f"{node}: {message.reason}"))
+                self._broken(GroupBroken(*_of(message), f"{node}: {short(message.reason)}"))
 
     def rank_paused(self, node: NodeId, message: wire.RankPaused) -> list[Event]:
         """Completes ``PauseGroup``, when the last member has said so."""
@@ -114,7 +117,7 @@ class Inbound:
         alone_s = _measured(message.alone_s) if message.path else None
         out: list[Event] = [] if alone_s is None else [CheckpointPublished(trainer.id, message.step, alone_s)]
         if message.asked and (trainer.id, node) in self._pending.writing:
-            out.append(CheckpointWritten(trainer.id, node, message.step, message.error))
+            out.append(CheckpointWritten(trainer.id, node, message.step, short(message.error)))
         return out
 
     def progress(self, node: NodeId, message: wire.Progress) -> list[Event]:
@@ -156,7 +159,7 @@ def _progress(message: wire.Progress) -> Progress:
         step=message.step,
         epoch=message.epoch,
         samples=message.samples,
-        samples_per_s=_measured(message.samples_per_s),
+        samples_per_s=message.samples_per_s if is_rate(message.samples_per_s) else None,
         stall_s=_measured(message.stall_s),
         rescale_s=_measured(message.rescale_s),
         ledger=tuple(LedgerRange(Generation(row[0]), *row[1:]) for row in message.ledger),
@@ -166,8 +169,18 @@ def _progress(message: wire.Progress) -> Progress:
 
 def _measured(value: float | None) -> float | None:
     """A measure that the core can reckon with; a clock that jumped gives none."""
-    return value if value is not None and math.isfinite(value) and value >= 0 else None
+    return value if value is not None and 0 <= value <= MEASURE_MAX else None
 
 
 def _metrics(values: dict[str, float]) -> tuple[tuple[str, float], ...]:
-    return tuple(sorted(values.items()))
+    return tuple((name[:METRIC_NAME_MAX], value) for name, value in sorted(values.items())[:METRICS_MAX])
+
+
+def grace_s(message: wire.Leaving) -> float:
+    """How long a pilot that leaves will be there; one that does not say it is as good as gone."""
+    return message.grace_s if 0 <= message.grace_s <= MEASURE_MAX else 0.0
+
+
+def short(text: str) -> str:
+    """The end of what people are told: that is where errors are."""
+    return text[-DETAIL_MAX:]

@@ -16,6 +16,7 @@ from pilot.core.events import Event, GroupBroken, Seen
 from pilot.core.ids import NodeId, TrainerId
 from pilot.io import wire
 from pilot.io.site import Site
+from pilot.service import inbound
 from pilot.service.admission import Admission
 from pilot.service.coalesce import Coalescer
 from pilot.service.effects import Effects, Solver
@@ -262,7 +263,7 @@ class Service:
             case wire.Heartbeat():
                 self.send(node, wire.Heard(message.sent_s))
             case wire.Leaving():
-                self.notice(pilot, message.cause, message.grace_s)
+                self.notice(pilot, inbound.short(message.cause), inbound.grace_s(message))
             case wire.WorkerReady():
                 self._post(self._inbound.worker_ready(node, message))
             case wire.WorkerExited():
@@ -301,6 +302,7 @@ class Service:
         self._post(self._inbound.checkpoint_written(node, message))
 
     def _remark(self, trainer: str, text: str) -> None:
+        text = inbound.short(text)
         log.info("%s: %s", trainer, text)
         if TrainerId(trainer) in self.driver.core.trainers:
             self.driver.remark(trainer=trainer, text=text[:2000])

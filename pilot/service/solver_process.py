@@ -188,7 +188,7 @@ class _Child:
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         try:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "pilot.service.solver_child", str(reading)),
+                *(sys.executable, "-P", "-m", "pilot.service.solver_child", str(reading)),
                 *(settings.planner, settings.solver, str(settings.solve_limit_s)),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,

@@ -122,17 +122,21 @@ def pool(folder: Path, *options: str, **site: float) -> Iterator[Pool]:
 
 
 class Peer:
-    """One agent's side of the wire, in the hands of a test. It has no workers: the test says what they would."""
+    """One agent's side of the wire, in the hands of a test. It has no workers: the test says what they would.
+
+    ``pilot`` is the secret behind its name, so the same one comes back as the same pilot.
+    """
 
     def __init__(self, file: Path, pilot: str, host: str = "host", **changes: Any) -> None:
         where = connection.load(file)
+        self.secret, self.host = pilot, host
         pilot = f"{pilot}-{life_name(pilot)}" if changes.pop("proven", True) else pilot
         self.node = f"{host}.{pilot}"
         self.socket = Stream(where.address)
         self._news: list[wire.Message] = []
         shown = {"protocol": wire.PROTOCOL, "version": __version__, "token": where.enrolment}
         self.say(wire.Credentials(**{name: changes.pop(name, value) for name, value in shown.items()}))
-        secret = changes.pop("secret", pilot.rpartition("-")[0])
+        secret = changes.pop("secret", self.secret)
         self.hello = wire.Hello(pilot, secret, host=host, address="127.0.0.1", pid=os.getpid(), **changes)
         self.say(self.hello)
 

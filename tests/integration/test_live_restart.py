@@ -49,9 +49,8 @@ def restarted(live: Pool) -> None:
 
 def back(live: Pool, peer: Peer, trainer: str, generation: int, step: int, ready: bool = True) -> Peer:
     """The same pilot on a new connection, with a worker."""
-    host, _, pilot = peer.node.partition(".")
     peer.die()
-    return Peer(live.file, pilot, host, workers=[(trainer, generation, step, ready)]).welcomed()
+    return Peer(live.file, peer.secret, peer.host, workers=[(trainer, generation, step, ready)]).welcomed()
 
 
 def replays(live: Pool) -> None:
@@ -94,9 +93,8 @@ def test_orders_that_were_not_answered_are_given_again(live: Pool) -> None:
     trainer = live.submit(name="a", max_nodes=1)
     assert peers[0].hears(wire.StartWorker).trainer == trainer
     restarted(live)
-    host, _, pilot = peers[0].node.partition(".")
     peers[0].die()
-    peer = Peer(live.file, pilot, host).welcomed()
+    peer = Peer(live.file, peers[0].secret, peers[0].host).welcomed()
     warm(peer, trainer)
     assert peer.hears(wire.JoinGroup).generation == 1
 
