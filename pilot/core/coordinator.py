@@ -48,6 +48,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import assert_never
 
+from pilot.core.acts import dissolve, dissolve_broken
 from pilot.core.assign import assign
 from pilot.core.commands import Command, Outcome, ReleaseNode, Solve
 from pilot.core.errors import InvariantError, UserError
@@ -77,7 +78,7 @@ from pilot.core.objective import Objective, scaling_efficiency
 from pilot.core.pacing import Pace, pace
 from pilot.core.pool import NodeOrder, Pool, hostname_order
 from pilot.core.problem import Plan, PlanStatus, Problem
-from pilot.core.reconcile import dissolve, dissolve_broken, reconcile
+from pilot.core.reconcile import reconcile
 from pilot.core.spec import TrainerSpec
 from pilot.core.trainer import Trainer
 from pilot.core.transitions import TrainerEvent, note
