@@ -65,7 +65,7 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="pilot")
 def cli() -> None:
-    """Turn the idle holes of a supercomputer into elastic deep-learning training.
+    """Turn the idle nodes of a supercomputer into elastic deep-learning training.
 
     \b
     Example:
