@@ -179,7 +179,7 @@ GROUP = Question(
         ),
         Rule(
             "all are ready",
-            "no group, and no state is held: it starts from the newest checkpoint, or from scratch",
+            "no group, and nobody who stays holds a state: it starts from the newest checkpoint, or from scratch",
             lambda _: True,
             acts.form("it can start"),
             (FormGroup,),
