@@ -11,7 +11,7 @@ TORCH  ?= torch==2.13.0
 # Libraries that start a thread per core would fight: many ranks share a machine here.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: run test test-slurm lint bench chaos clean
+.PHONY: run test test-slurm lint tables bench chaos clean
 run: $(READY)
 	$(BIN)/pilot demo
 
@@ -26,6 +26,10 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The parts of ARCHITECTURE.md that are written from the code; a test fails where they are stale.
+tables: $(READY)
+	$(BIN)/python -m tests.architecture
 
 chaos: $(READY)
 	$(BIN)/python -m tests.chaos --seed $(or $(SEED),1) --minutes $(or $(MINUTES),10)

@@ -1,1 +1,1 @@
-"""See ARCHITECTURE.md."""
+"""What runs on a node: the agent, its guardian, the fork server; workers and rank processes are its children."""

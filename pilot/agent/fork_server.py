@@ -126,7 +126,7 @@ def become_worker(job: ForkJob, descriptors: Sequence[int]) -> None:
     os.dup2(log, sys.stdout.fileno())
     os.dup2(log, sys.stderr.fileno())
     os.close(log)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # typed TextIO, is a TextIOWrapper
     faulthandler.enable()
     os.set_inheritable(control, False)
     os.environ.update(job.environment, PILOT_CONTROL_FD=str(control))
@@ -140,7 +140,7 @@ def run(job: ForkJob) -> None:
     script = str(Path(job.cwd, job.script))
     sys.argv = [job.script, *job.arguments]
     sys.path.insert(0, str(Path(script).resolve().parent))
-    multiprocessing.process.ORIGINAL_DIR = job.cwd  # type: ignore[attr-defined]  # where spawned DataLoader workers go
+    multiprocessing.process.ORIGINAL_DIR = job.cwd  # type: ignore[attr-defined]  # not in typeshed; where spawned DataLoader workers go
     main_module = types.ModuleType("__main__")
     main_module.__dict__.update(__file__=script, __builtins__=builtins)
     sys.modules["__main__"] = main_module

@@ -1,1 +1,1 @@
-"""See ARCHITECTURE.md."""
+"""HDF5 checkpoints: written in parts or whole, verified, published by rename."""

@@ -1,7 +1,7 @@
 """The HDF5 side of a file: everything in it but the bytes of the arrays.
 
 h5py builds it in memory (a memfd): all datasets contiguous and allocated but not written, so the file is a sparse
-skeleton whose holes are the arrays. The real file is then written in one go: skeleton, array, skeleton, array. So HDF5
+skeleton that leaves out the arrays. The real file is then written in one go: skeleton, array, skeleton, array. So HDF5
 never writes to the real file system: a full disk, a quota or a broken lock cannot hit it half-way.
 A skeleton depends on names, types and shapes only, which stay the same while a trainer trains: it is made once.
 """

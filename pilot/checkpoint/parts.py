@@ -68,8 +68,8 @@ def write_part(
         share += [(leaf, 0, rows_of(leaf.shape)) for leaf in encoded.leaves if leaf.path not in digests]
     pieces = [_piece(leaf, start, stop, digests.get(leaf.path, "")) for leaf, start, stop in share]
     table = {array.slot.path: described for array, described in pieces}
-    layout = _checksum(common, digests)
-    about = Structure(generation, step, part, parts, layout, encoded.tree, table, encoded.aliases)
+    checksum = _checksum(common, digests)
+    about = Structure(generation, step, part, parts, checksum, encoded.tree, table, encoded.aliases)
     path = directory / names.part_name(generation, step, part, parts)
     size = publish(path, about, [array for array, _ in pieces], linked=False)
     return WrittenPart(path, size, time.monotonic() - started_s)
@@ -102,7 +102,7 @@ def publish_index(directory: Path, generation: int, step: int, parts: int) -> in
     paths = [directory / names.part_name(generation, step, part, parts) for part in range(parts)]
     abouts = [_read(path) for path in paths]
     for path, about in zip(paths, abouts, strict=True):
-        if about.layout != abouts[0].layout:
+        if about.shared_checksum != abouts[0].shared_checksum:
             raise CheckpointError(
                 f"{path.name}: it differs from part 0 in what the ranks share (parameters, optimizer): there is no "
                 f"checkpoint of step {step}"

@@ -16,6 +16,10 @@ from pilot.checkpoint.tree import OWN_GROUP
 FORMAT = 1
 """Raised with every incompatible change."""
 
+FIELDS = {name: name for name in ("generation", "step", "part", "parts")} | {"layout": "shared_checksum"}
+FIELDS |= {name: name for name in ("tree", "aliases")}
+"""The names in the text, in its order, and those of :class:`Structure`."""
+
 GENERATION = f"{OWN_GROUP}/generation"
 STEP = f"{OWN_GROUP}/step"
 TEXT = f"{OWN_GROUP}/structure"
@@ -65,15 +69,15 @@ class DatasetShare:
 class Structure:
     """Everything about a checkpoint, or about one part of it (``part`` of ``parts``; 0 of 0: a single file).
 
-    ``layout`` is the checksum of what the ranks share, names, types, shapes and bytes; the parts of one state have the
-    same ("" where there are none).
+    ``shared_checksum`` is that of all that the ranks share, names, types, shapes and bytes; the parts of one state have
+    the same ("" where there are none). In the text it is called ``layout``.
     """
 
     generation: int
     step: int
     part: int
     parts: int
-    layout: str
+    shared_checksum: str
     tree: Any
     datasets: Mapping[str, DatasetShare]
     aliases: Mapping[str, str]
@@ -89,9 +93,7 @@ class Structure:
             path: [share.dtype, share.shape, [[p.file, p.start, p.stop, p.digest] for p in share.pieces]]
             for path, share in self.datasets.items()
         }
-        fields = {
-            name: getattr(self, name) for name in ("generation", "step", "part", "parts", "layout", "tree", "aliases")
-        }
+        fields = {name: getattr(self, field) for name, field in FIELDS.items()}
         return json.dumps({"format": FORMAT, **fields, "datasets": rows}, separators=(",", ":")).encode("ascii")
 
     @classmethod
@@ -107,7 +109,7 @@ class Structure:
             )
             for path, (dtype, shape, pieces) in rows.items()
         }
-        return cls(datasets=datasets, **fields)
+        return cls(datasets=datasets, **{field: fields[name] for name, field in FIELDS.items()})
 
 
 def rows_of(shape: tuple[int, ...]) -> int:

@@ -1,1 +1,1 @@
-"""See ARCHITECTURE.md."""
+"""The command line, one file per command: parse, call, print."""

@@ -17,7 +17,7 @@ from pilot.comm.narrow import Floats, narrowed, widened
 mpi4py.rc.initialize = False
 mpi4py.rc.finalize = False
 
-from mpi4py import MPI  # noqa: E402  (the two settings come first)
+from mpi4py import MPI  # noqa: E402  # MPI reads the two settings when it is imported
 
 
 class _Request:

@@ -9,31 +9,10 @@ for its solution (``Solve``); a newer question makes the older one stale. ``Plan
 nodes. In between, and where no plan comes, targets stay as they are: a slow or failing solver never strands a node.
 
 *The trainers.* What happens to one is noted by :mod:`pilot.core.transitions`. Then it is led from where it stands to
-its target by :mod:`pilot.core.reconcile`, whose table says what follows from which facts. Losses do not wait for a
+its target by :mod:`pilot.core.reconcile`, a table of rules: what follows from which facts. Losses do not wait for a
 plan: survivors regroup at once.
 
-=====================  ================================================================  =============
-event                  what is noted                                                     new problem
-=====================  ================================================================  =============
-PoolChanged            nodes come; leaving and lost ones leave their targets; a group    yes
-                       with a lost member is dissolved
-TrainerSubmitted       the trainer, last in the order of submission                      yes
-TrainerCancelled       it closes                                                         yes
-DrainRequested         every target becomes empty, for good                              never again
-PlanReady, PlanFailed  targets, where the id is the newest                               no
-WorkerReady            the worker can join a group                                       no
-WorkerExited           the worker is gone; its group is dissolved; three deaths in a     if it failed
-                       row without a step, or a script that raised: the trainer failed
-GroupFormed            the forming group trains; its members hold the state              no
-GroupBroken            the group is dissolved; five in a row without a step: failed      if it failed
-GroupPaused            no group; all members hold the same state                         no
-GroupStalled           its members are looked at, unless they are already                no
-GroupLookedAt          the group is dissolved if all its ranks wait for one another      if it failed
-CheckpointWritten      the state is saved (or not, and is tried again)                   no
-CheckpointPublished    how long writing takes                                            no
-Progress               the step, the measured rate and rescale cost                      no
-TrainerFinished        it closes                                                         yes
-=====================  ================================================================  =============
+What each event does is in the tables of :mod:`pilot.core.lifecycle`.
 
 Fences: a plan by its id, everything of a group by its generation, which only rises; what is stale is dropped. The order
 of trainers is the order of submission, that of nodes the pool's; no set is ever iterated into a decision.
@@ -48,6 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import assert_never
 
+from pilot.core.acts import dissolve, dissolve_broken
 from pilot.core.assign import assign
 from pilot.core.commands import Command, Outcome, ReleaseNode, Solve
 from pilot.core.errors import InvariantError, UserError
@@ -77,7 +57,7 @@ from pilot.core.objective import Objective, scaling_efficiency
 from pilot.core.pacing import Pace, pace
 from pilot.core.pool import NodeOrder, Pool, hostname_order
 from pilot.core.problem import Plan, PlanStatus, Problem
-from pilot.core.reconcile import dissolve, dissolve_broken, reconcile
+from pilot.core.reconcile import reconcile
 from pilot.core.spec import TrainerSpec
 from pilot.core.trainer import Trainer
 from pilot.core.transitions import TrainerEvent, note

@@ -1,184 +1,205 @@
 """What one trainer needs next: from where it stands to where the plan wants it.
 
+Theory of operation
+-------------------
 Level-triggered: nothing here remembers how a state came about. After every event the coordinator calls
 :func:`reconcile` for each trainer that the event touched; out come the commands that lead from the facts to the target.
 Calling it once more changes nothing until another event comes.
 
-The order of thought, each line only where the ones above did not apply:
+Four questions are asked, one after the other: does the trainer end, does it lack workers, what becomes of its group,
+and has it workers that nobody needs. :data:`QUESTIONS` is the table of answers, and what happens is what it says: the
+first :class:`Rule` of a question that applies acts, and where that rule is *final* the later questions are not asked.
+ARCHITECTURE.md shows the table as it is here.
 
-============================================================  =======================================================
-the facts                                                  the commands
-============================================================  =======================================================
-the trainer ends (finished, failed, cancelled)             DissolveGroup, StopWorker everywhere, then CloseTrainer
-a target node without a worker, nobody's worker on it      StartWorker
-a pause or a checkpoint is under way                       wait
-a group forms                                              wait (a loss or a notice in it dissolves it beforehand)
-a group trains, none of its members stays                  PauseGroup
-a group trains, too few stay, and one has been given notice PauseGroup
-a group trains, members leave or all newcomers are ready   FormGroup, the old group trains on until the switch
-no group, unsaved state held only where it cannot stay     WriteCheckpoint there
-no group, unsaved state held by too few (parked)           WriteCheckpoint there, then wait for a plan
-no group, enough holders of a state stay                   FormGroup at once
-no group, no state anywhere, all newcomers ready           FormGroup (from the newest checkpoint, or fresh)
-a worker that is not needed for any of this                StopWorker
-a node that leaves, and nobody's worker on it              ReleaseNode (the coordinator's part)
-============================================================  =======================================================
+- Workers are started first, whatever the group does: newcomers import and warm up while the others train.
+- While a group pauses or forms, its completion is awaited and nothing else is decided. The coordinator dissolves a
+  group that forms when one of its members is lost or gets a notice.
+- A group trains on until the next one takes over, so that a change costs the switch alone. Only what cannot train on
+  pauses.
+- The state of workers that have to go is saved before they are stopped, if no other worker can keep it.
+
+A node that leaves and has nobody's worker on it is released by the coordinator; that is no one trainer's matter.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pilot.core import acts
 from pilot.core.commands import (
     CloseTrainer,
     Command,
     DissolveGroup,
     FormGroup,
-    Outcome,
     PauseGroup,
     StartWorker,
     StopWorker,
     WriteCheckpoint,
 )
-from pilot.core.ids import Generation, NodeId
 from pilot.core.pool import Pool
-from pilot.core.trainer import Group, Trainer, Worker, WorkerPhase
+from pilot.core.standing import Standing
+from pilot.core.trainer import Trainer
 
-WRITES_TRIED = 3
-"""A trainer that goes to 0 nodes tries so often to save its state before its nodes are released without."""
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Where ``applies``, ``act`` gives commands, all of them of the kinds ``gives``.
+
+    ``facts`` says to people what ``applies`` asks, once the rules above it do not apply. ``final``: nothing more is
+    asked after this rule.
+    """
+
+    name: str
+    facts: str
+    applies: Callable[[Standing], bool]
+    act: acts.Act = acts.wait
+    gives: tuple[type[Command], ...] = ()
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The first of its ``rules`` that applies answers it; where none does, nothing is to be done."""
+
+    asked: str
+    rules: tuple[Rule, ...]
 
 
 def reconcile(trainer: Trainer, pool: Pool) -> list[Command]:
     """The commands that ``trainer`` needs now; its bookkeeping is updated as if they were given."""
-    if trainer.outcome is not None:
-        return []
-    if trainer.closing is not None:
-        return _close(trainer, trainer.closing)
-    out = _start_workers(trainer, pool)
-    if trainer.pausing or trainer.forming is not None:
-        return out
-    if not trainer.writing:
-        out += _regroup(trainer, pool) if trainer.group is not None else _gather(trainer)
-    if not (trainer.pausing or _held_elsewhere_only(trainer)):
-        out += _stop_surplus(trainer)
-    return out
-
-
-def dissolve(trainer: Trainer, reason: str) -> list[Command]:
-    """Give up the group that trains and the one that forms; their workers may differ by a step from now on."""
-    groups = [g for g in (trainer.group, trainer.forming) if g is not None]
-    trainer.group = trainer.forming = None
-    trainer.pausing = trainer.synced = False
-    return [_dissolve_command(trainer, g, reason) for g in groups]
-
-
-def dissolve_broken(trainer: Trainer) -> list[Command]:
-    """Dissolve if a member has lost its worker; reconcile then forms the next group of the survivors at once."""
-    groups = (trainer.group, trainer.forming)
-    if not any(n not in trainer.workers for group in groups if group is not None for n in group.members):
-        return []
-    return dissolve(trainer, "a member was lost")
-
-
-def _dissolve_command(trainer: Trainer, group: Group, reason: str) -> Command:
-    living = tuple(n for n in group.members if n in trainer.workers)
-    return DissolveGroup(trainer.id, group.generation, living, reason)
-
-
-def _close(trainer: Trainer, outcome: Outcome) -> list[Command]:
-    # A finished group is not dissolved: its ranks end with their workers, in good order.
-    out = [] if outcome is Outcome.FINISHED else dissolve(trainer, trainer.reason)
-    trainer.group = trainer.forming = None
-    trainer.pausing = False
-    trainer.writing.clear()
-    out += [command for node in list(trainer.workers) for command in _stop(trainer, node, outcome.value)]
-    if not trainer.workers:
-        trainer.outcome, trainer.closing = outcome, None
-        out.append(CloseTrainer(trainer.id, outcome, trainer.reason))
-    return out
-
-
-def _start_workers(trainer: Trainer, pool: Pool) -> list[Command]:
     out: list[Command] = []
-    for node in trainer.target:
-        if node in trainer.workers or node in pool.occupant:
-            continue
-        trainer.workers[node] = Worker(attempt=trainer.deaths_in_a_row)
-        pool.occupant[node] = trainer.id
-        out.append(StartWorker(trainer.id, node, "the plan gives it this node"))
+    standing = Standing(trainer, pool)
+    for question in QUESTIONS:
+        for rule in question.rules:
+            if rule.applies(standing):
+                out += rule.act(standing)
+                if rule.final:
+                    return out
+                break
     return out
 
 
-def _held_elsewhere_only(trainer: Trainer) -> bool:
-    """Whether a checkpoint is awaited of a state that no worker holds that stays."""
-    return bool(trainer.writing) and not any(trainer.holds_state(node) for node in trainer.target)
+ENDS = Question(
+    "Does it end?",
+    (
+        Rule("ended", "it has ended", lambda s: s.trainer.outcome is not None, final=True),
+        Rule(
+            "ends",
+            "it finished, failed or was cancelled: all its workers are stopped, and with the last one it is closed",
+            lambda s: s.trainer.closing is not None,
+            acts.close,
+            (DissolveGroup, StopWorker, CloseTrainer),
+            final=True,
+        ),
+    ),
+)
 
+LACKS = Question(
+    "Does it lack workers?",
+    (
+        Rule(
+            "newcomers",
+            "target nodes have nobody's worker on them",
+            lambda s: bool(s.lacking),
+            acts.start_lacking,
+            (StartWorker,),
+        ),
+    ),
+)
 
-def _pending(trainer: Trainer) -> bool:
-    """Whether a node of the target will be ready later."""
-    return any(not trainer.ready_on(node) for node in trainer.target)
+GROUP = Question(
+    "What becomes of its group?",
+    (
+        Rule("pausing", "its group pauses: that is awaited", lambda s: s.trainer.pausing, final=True),
+        Rule("forming", "a group forms: that is awaited", lambda s: s.trainer.forming is not None, final=True),
+        Rule("writing", "a checkpoint is written on request: that is awaited", lambda s: bool(s.trainer.writing)),
+        Rule(
+            "none stays",
+            "a group trains, and none of its members stays",
+            lambda s: s.trains and not s.staying,
+            acts.pause("none of its nodes stays"),
+            (PauseGroup,),
+            final=True,
+        ),
+        Rule(
+            "too few stay",
+            "a group trains, too few are left for the next one, and a member got a notice",
+            lambda s: s.trains and s.too_few and s.noticed,
+            acts.pause("too few of its nodes stay"),
+            (PauseGroup,),
+            final=True,
+        ),
+        Rule(
+            "in between",
+            "a group trains, and too few are ready for the next one: it trains on until they are",
+            lambda s: s.trains and s.too_few,
+        ),
+        Rule(
+            "members leave",
+            "a group trains, and some of its members do not stay: it trains on until the next one takes over",
+            lambda s: s.parting,
+            acts.form("nodes are taken back"),
+            (FormGroup,),
+        ),
+        Rule(
+            "members come",
+            "a group trains, and all newcomers are ready: it trains on until the next one takes over",
+            lambda s: s.trains and bool(s.newcomers) and not s.pending,
+            acts.form("nodes were added"),
+            (FormGroup,),
+        ),
+        Rule("trains", "a group trains, as planned or until all newcomers are ready", lambda s: s.trains),
+        Rule(
+            "parked",
+            "no group, and the unsaved state is held by too few to train (it is parked)",
+            lambda s: s.unsaved and s.trainer.parked,
+            acts.save_parked,
+            (WriteCheckpoint,),
+        ),
+        Rule(
+            "none can stay",
+            "no group, and the unsaved state is held only where it cannot stay",
+            lambda s: s.unsaved and not s.staying,
+            acts.save_going,
+            (WriteCheckpoint,),
+        ),
+        Rule("too few", "no group, and too few workers are ready: more of them or a plan come", lambda s: s.too_few),
+        Rule(
+            "warming up",
+            "no group, and too few hold a state: those of the target that are not ready are awaited",
+            lambda s: s.pending and s.too_few_stay,
+        ),
+        Rule(
+            "survivors",
+            "no group, and workers that hold a state stay: they go on at once, with the newcomers that are ready",
+            lambda s: bool(s.staying),
+            acts.form("the survivors go on"),
+            (FormGroup,),
+        ),
+        Rule(
+            "all are ready",
+            "no group, and nobody who stays holds a state: it starts from the newest checkpoint, or from scratch",
+            lambda _: True,
+            acts.form("it can start"),
+            (FormGroup,),
+        ),
+    ),
+)
 
+SURPLUS = Question(
+    "Has it workers that nobody needs?",
+    (
+        Rule("saving", "a state is being written that no worker holds that stays", lambda s: s.saving_what_goes),
+        Rule(
+            "surplus",
+            "workers are on nodes that neither the target nor a group nor a checkpoint needs",
+            lambda s: bool(s.surplus),
+            acts.stop_surplus,
+            (StopWorker,),
+        ),
+    ),
+)
 
-def _regroup(trainer: Trainer, pool: Pool) -> list[Command]:
-    group = trainer.group
-    assert group is not None
-    target = set(trainer.target)
-    stay = [n for n in group.members if n in target]
-    newcomers = [n for n in trainer.target if n not in group.members and trainer.ready_on(n)]
-    parting = len(stay) < len(group.members)
-    if not parting and (not newcomers or _pending(trainer)):
-        return []
-    if not stay:
-        return _pause(trainer, group, "none of its nodes stays")
-    if len(stay) + len(newcomers) < trainer.spec.min_nodes:
-        urgent = any(n in pool.leaving for n in group.members)
-        return _pause(trainer, group, "too few of its nodes stay") if urgent else []
-    reason = "nodes are taken back" if parting else "nodes were added"
-    return _form(trainer, (*stay, *newcomers), group.generation, reason)
-
-
-def _gather(trainer: Trainer) -> list[Command]:
-    holders = trainer.holders()
-    staying = [n for n in trainer.target if trainer.holds_state(n) and trainer.ready_on(n)]
-    at_risk = not staying or trainer.parked
-    if holders and at_risk and not trainer.saved and trainer.failed_writes < WRITES_TRIED:
-        return _save(trainer, staying or holders)
-    ready = [n for n in trainer.target if trainer.ready_on(n)]
-    if len(ready) < trainer.spec.min_nodes or (_pending(trainer) and len(staying) < trainer.spec.min_nodes):
-        return []
-    newcomers = [n for n in ready if n not in staying]
-    return _form(trainer, (*staying, *newcomers), None, "the survivors go on" if staying else "it can start")
-
-
-def _save(trainer: Trainer, holders: list[NodeId]) -> list[Command]:
-    """Survivors of a broken group may differ by a step, so each writes: the newest file wins."""
-    nodes = holders[:1] if trainer.synced else holders
-    trainer.writing.update(nodes)
-    reason = "it is parked" if trainer.parked else "its nodes are given back"
-    return [WriteCheckpoint(trainer.id, n, reason) for n in nodes]
-
-
-def _pause(trainer: Trainer, group: Group, reason: str) -> list[Command]:
-    trainer.pausing = True
-    return [PauseGroup(trainer.id, group.generation, group.members, reason)]
-
-
-def _form(trainer: Trainer, members: tuple[NodeId, ...], previous: Generation | None, reason: str) -> list[Command]:
-    trainer.generation = Generation(trainer.generation + 1)
-    trainer.forming = Group(trainer.generation, members, previous)
-    return [FormGroup(trainer.id, trainer.generation, members, previous, reason)]
-
-
-def _stop_surplus(trainer: Trainer) -> list[Command]:
-    needed = {*trainer.target, *trainer.writing}
-    for group in (trainer.group, trainer.forming):
-        if group is not None:
-            needed.update(group.members)
-    surplus = [n for n in trainer.workers if n not in needed]
-    return [command for node in surplus for command in _stop(trainer, node, "the plan takes this node back")]
-
-
-def _stop(trainer: Trainer, node: NodeId, reason: str) -> list[Command]:
-    worker = trainer.workers[node]
-    if worker.phase is WorkerPhase.STOPPING:
-        return []
-    worker.phase, worker.has_state = WorkerPhase.STOPPING, False
-    return [StopWorker(trainer.id, node, reason)]
+QUESTIONS = (ENDS, LACKS, GROUP, SURPLUS)
+"""Every rule there is, in the order in which they are tried."""

@@ -6,8 +6,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from pilot.core.commands import Outcome
+from pilot.core.commands import Outcome, StartWorker, StopWorker
 from pilot.core.curve import Curve
+from pilot.core.events import PoolChanged, WorkerExited, WorkerReady
 from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.core.measured import Measured
 from pilot.core.pool import Pool
@@ -26,6 +27,29 @@ class WorkerPhase(StrEnum):
     STOPPING = "stopping"
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A phase and one that may follow it, and the commands or events with which it does. None: it is not there."""
+
+    before: StrEnum | None
+    after: StrEnum | None
+    causes: tuple[type, ...]
+
+
+WORKER_CHANGES = (
+    Change(None, WorkerPhase.STARTING, (StartWorker,)),
+    Change(WorkerPhase.STARTING, WorkerPhase.READY, (WorkerReady,)),
+    Change(WorkerPhase.STARTING, WorkerPhase.STOPPING, (StopWorker,)),
+    Change(WorkerPhase.READY, WorkerPhase.STOPPING, (StopWorker,)),
+    Change(WorkerPhase.STARTING, None, (WorkerExited, PoolChanged)),
+    Change(WorkerPhase.READY, None, (WorkerExited, PoolChanged)),
+    Change(WorkerPhase.STOPPING, None, (WorkerExited, PoolChanged)),
+)
+"""All that a worker's phase ever does. A worker goes with its process, or with its node."""
+
+_WORKER_STEPS = {(change.before, change.after) for change in WORKER_CHANGES}
+
+
 @dataclass(slots=True)
 class Worker:
     """A trainer's process on one node. ``has_state``: it was in a group, so it holds parameters that count.
@@ -38,6 +62,10 @@ class Worker:
     phase: WorkerPhase = WorkerPhase.STARTING
     has_state: bool = False
     interval_s: float | None = None
+
+    def may_become(self, phase: WorkerPhase) -> bool:
+        """Whether ``phase`` may follow the one that it is in."""
+        return (self.phase, phase) in _WORKER_STEPS
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from pilot.core.acts import dissolve, dissolve_broken
 from pilot.core.commands import Command, LookAtGroup
 from pilot.core.events import (
     CheckpointPublished,
@@ -23,7 +24,6 @@ from pilot.core.events import (
     WorkerExited,
     WorkerReady,
 )
-from pilot.core.reconcile import dissolve, dissolve_broken
 from pilot.core.trainer import NO_GENERATION, Trainer, WorkerPhase
 
 DEATHS_ALLOWED = 3
@@ -84,7 +84,7 @@ def note(trainer: Trainer, event: TrainerEvent) -> Noted | None:
 
 def _worker_ready(trainer: Trainer, event: WorkerReady) -> Noted | None:
     worker = trainer.workers.get(event.node)
-    if worker is None or worker.phase is not WorkerPhase.STARTING:
+    if worker is None or not worker.may_become(WorkerPhase.READY):
         return None
     worker.phase = WorkerPhase.READY
     return Noted()

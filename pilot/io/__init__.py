@@ -1,1 +1,1 @@
-"""See ARCHITECTURE.md."""
+"""What crosses processes: wire messages and their framing, connection file, journal, run directory, site files."""

@@ -1,4 +1,4 @@
-"""U: what the pool's idle holes were worth (FreeTrain eqs 17-18)."""
+"""U: what the pool's idle fragments were worth (FreeTrain eqs 17-18)."""
 
 from __future__ import annotations
 

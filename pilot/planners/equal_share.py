@@ -13,7 +13,7 @@ import math
 from pilot.core.problem import Plan, PlanStatus, Problem
 
 
-def plan(problem: Problem, limit_s: float = math.inf) -> Plan:  # noqa: ARG001 - the planners' common interface
+def plan(problem: Problem, limit_s: float = math.inf) -> Plan:  # noqa: ARG001  # the planners' signature
     """The equal shares, whether or not they are better than now; nothing is known of how far from the optimum."""
     named = {c.trainer: n for c, n in zip(problem.candidates, shares(problem), strict=True)}
     return Plan(PlanStatus.INCUMBENT, tuple(named.items()), problem.objective(named), None, "equal-share")

@@ -83,7 +83,7 @@ def read_cbc(solution: str, log: str) -> SolverAnswer:
     return SolverAnswer(proved, _columns(r"^[\s*]*\d+\s+(\S+)\s+(\S+)\s+\S+$", rows), bound)
 
 
-def glpk(lp: Path, limit_s: float, start: Mapping[str, float]) -> SolverAnswer:  # noqa: ARG001 - it takes no start
+def glpk(lp: Path, limit_s: float, start: Mapping[str, float]) -> SolverAnswer:  # noqa: ARG001  # the solvers' signature; GLPK takes no start
     """GLPK's ``glpsol`` from the path. It counts whole seconds: a shorter limit is kept by killing it."""
     solution = lp.with_suffix(".glpk")
     limit = ["--tmlim", str(max(1, int(_OWN_SHARE * limit_s)))]

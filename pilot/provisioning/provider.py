@@ -21,14 +21,14 @@ from pilot.io.site import Site, walltime_seconds, walltime_text
 from pilot.io.site_files import SiteFile
 
 
-class StepLauncher(Launcher):  # type: ignore[misc]  # Parsl has no types
+class StepLauncher(Launcher):  # type: ignore[misc]  # Parsl is not followed: its classes are Any
     """Parsl's launcher interface over :func:`launchers.steps.step`."""
 
     def __init__(self, site: Site) -> None:
         super().__init__(debug=False)
         self.site = site
 
-    def __call__(self, command: str, tasks_per_node: int, nodes_per_block: int, script_dir: str = "") -> str:  # noqa: ARG002
+    def __call__(self, command: str, tasks_per_node: int, nodes_per_block: int, script_dir: str = "") -> str:  # noqa: ARG002  # Parsl's signature
         """One agent per node, whatever Parsl's counts."""
         return step(self.site, command)
 

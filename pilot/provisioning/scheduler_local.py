@@ -30,7 +30,7 @@ class LocalQueue:
         self._prefix = f"{prefix}."
         self._output_of = output_of
 
-    def poll(self, jobs: Sequence[str], now_s: float) -> Snapshot:  # noqa: ARG002 (the protocol's)
+    def poll(self, jobs: Sequence[str], now_s: float) -> Snapshot:  # noqa: ARG002  # the protocol's signature
         """See :class:`pilot.provisioning.scheduler.Queue`."""
         living = self._living()
         names = {job: name for job, (name, _) in living.items()}

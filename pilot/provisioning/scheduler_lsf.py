@@ -57,7 +57,7 @@ class LsfQueue:
         self._run = run
         self._user = user or getpass.getuser()
 
-    def poll(self, jobs: Sequence[str], now_s: float) -> Snapshot:  # noqa: ARG002 (the protocol's)
+    def poll(self, jobs: Sequence[str], now_s: float) -> Snapshot:  # noqa: ARG002  # the protocol's signature
         """See :class:`pilot.provisioning.scheduler.Queue`."""
         rows = self._bjobs()
         asked = set(jobs)

@@ -38,7 +38,7 @@ class PbsQueue:
         self._strangers: set[str] = set()
         self._also_over = ["-x"]
 
-    def poll(self, jobs: Sequence[str], now_s: float) -> Snapshot:  # noqa: ARG002 (the protocol's)
+    def poll(self, jobs: Sequence[str], now_s: float) -> Snapshot:  # noqa: ARG002  # the protocol's signature
         """See :class:`pilot.provisioning.scheduler.Queue`."""
         mine = self._qselect("-u", self._user)
         unknown = [job for job in mine if job not in self._strangers and job not in jobs]

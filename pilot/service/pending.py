@@ -68,7 +68,7 @@ class PendingCommands:
         """The time that nobody was there to wait does not count."""
         for waiting in (self.workers, self.forming, self.pausing, self.looking, self.writing):
             for key, (command, _) in waiting.items():
-                waiting[key] = (command, now_s)  # type: ignore[index, assignment]
+                waiting[key] = (command, now_s)  # type: ignore[index, assignment]  # each key goes back where it was
 
     def on(self, node: NodeId, since_s: float) -> list[Command]:
         """What has waited for ``node`` since ``since_s``, and can be asked of it once more."""
@@ -141,4 +141,4 @@ class PendingCommands:
     def _trainer_ended(self, trainer: TrainerId) -> None:
         for waiting in (self.workers, self.writing, self.forming, self.pausing, self.looking, self.groups):
             for key in [key for key in waiting if key[0] == trainer]:
-                del waiting[key]  # type: ignore[arg-type]
+                del waiting[key]  # type: ignore[arg-type]  # each key is of the dict that it came from

@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 
 from pilot.sim.sweep import Replay
 
-STYLE = {"svg.hashsalt": "pilot", "svg.fonttype": "path", "font.size": 9}
 HOUR_S = 3600.0
 DrawReplay = Callable[[Axes, Replay], None]
 
@@ -50,7 +49,7 @@ def comparison(replays: Sequence[Replay], labels: Sequence[str]) -> str:
 
 
 def _draw(draw: Callable[[Axes], None], height: float = 3.2) -> str:
-    with rc_context(STYLE):
+    with rc_context({"svg.hashsalt": "pilot", "svg.fonttype": "path", "font.size": 9}):
         figure = Figure(figsize=(8, height), layout="constrained")
         draw(figure.subplots())
         out = io.StringIO()

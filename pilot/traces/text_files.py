@@ -32,7 +32,7 @@ def read_lines(path: Path) -> Iterator[str]:
     line = 0
     try:
         with _open_text(path) as stream:
-            for line, text in enumerate(stream, start=1):  # noqa: B007 - needed in the handlers
+            for line, text in enumerate(stream, start=1):  # noqa: B007  # the handlers name the line
                 yield text
     except EOFError:
         raise bad_input(path, line + 1, "the gzip file is truncated; copy or download it again") from None

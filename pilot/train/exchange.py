@@ -99,7 +99,7 @@ class Exchange:
         if index not in self._watched:
             self._watched.add(index)
             look = partial(self._finished, self._bucket_of[index])
-            self._parameters[index].register_post_accumulate_grad_hook(look)  # type: ignore[no-untyped-call]
+            self._parameters[index].register_post_accumulate_grad_hook(look)  # type: ignore[no-untyped-call]  # torch has no types here
 
     def _finished(self, bucket: int, _: torch.Tensor) -> None:
         """A gradient is finished that is usually the last of its bucket: collect them, or watch what was later."""

@@ -1,4 +1,4 @@
-"""What the leader of a group reports: progress at most once a second, and the ledger without a hole."""
+"""What the leader of a group reports: progress at most once a second, and the ledger with nothing left out."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class GpuStaging:
         self._parameters = parameters
         self._places = places
         self._device = parameters[0].device
-        self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]  # torch has no types here
         self._collected: dict[int, torch.Tensor] = {}
         self._waiting: deque[tuple[torch.cuda.Event, Ring]] = deque()
         _pin(arena)
@@ -119,7 +119,7 @@ class GpuStaging:
     def then(self, ring: Ring) -> None:
         """See :class:`Staging`."""
         self._waiting.append((self._stream.record_event(), ring))
-        while self._waiting and self._waiting[0][0].query():  # type: ignore[no-untyped-call]
+        while self._waiting and self._waiting[0][0].query():  # type: ignore[no-untyped-call]  # torch has no types here
             self._waiting.popleft()[1]()
 
     def flush(self) -> None:
@@ -152,6 +152,6 @@ def staging(parameters: Sequence[nn.Parameter], places: Sequence[torch.Tensor], 
 def _pin(arena: Arena) -> None:
     """Tell CUDA of the arena, which stays for the life of the process: copies from and to it need not wait then."""
     address = torch.frombuffer(arena.memory, dtype=torch.uint8).data_ptr()
-    status = torch.cuda.cudart().cudaHostRegister(address, arena.size, 0)  # type: ignore[no-untyped-call]
+    status = torch.cuda.cudart().cudaHostRegister(address, arena.size, 0)  # type: ignore[no-untyped-call]  # torch has no types here
     if int(status) != 0:
         log.warning("CUDA cannot pin %d bytes (error %d): gradients are copied slowly", arena.size, int(status))

@@ -23,14 +23,13 @@ from tests.pools import TRAIN, Plain, Pool
 
 EPOCH_SAMPLES = 1797
 STEP_S = 0.03
-CALM_PILOTS = 4
-"""So many that each trainer has the fewest nodes that it takes."""
-
 CALM_LIMIT_S = 600.0
 PROGRESS_LIMIT_S = 120.0
 """A trainer with nodes steps within this, whatever happens: regroups take seconds, on a loaded machine some more."""
 
 TRAINERS = {"one": ("--min-nodes", "1"), "two": ("--min-nodes", "2"), "three": ("--min-nodes", "1", "--max-nodes", "3")}
+CALM_PILOTS = sum(int(options[options.index("--min-nodes") + 1]) for options in TRAINERS.values())
+"""So many that each trainer has the fewest nodes that it takes."""
 
 Say = Callable[[str], None]
 

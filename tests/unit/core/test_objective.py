@@ -38,6 +38,6 @@ def test_a_users_function_is_taken_at_every_count() -> None:
     ],
 )
 def test_what_is_no_value_is_named_with_its_trainer(worth: object, message: str) -> None:
-    objective = per_node_value(lambda _trainer, nodes: worth if nodes == 2 else 1.0, "mine:f")  # type: ignore[arg-type, return-value]
+    objective = per_node_value(lambda _trainer, nodes: worth if nodes == 2 else 1.0, "mine:f")
     with pytest.raises(UserError, match=f"the objective mine:f, of trainer t on 2 nodes, {message}"):
         objective(SPEC, CURVE)

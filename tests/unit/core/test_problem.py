@@ -63,4 +63,4 @@ def test_natural_order() -> None:
 )
 def test_a_bad_spec_is_refused(wrong: dict[str, float], complaint: str) -> None:
     with pytest.raises(UserError, match=complaint):
-        TrainerSpec(A, **wrong)  # type: ignore[arg-type]
+        TrainerSpec(A, **wrong)

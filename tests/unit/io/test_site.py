@@ -10,7 +10,7 @@ from pilot.io.site import Site, explain, walltime_seconds, walltime_text
 
 def mistakes(**fields: object) -> list[str]:
     with pytest.raises(ValidationError) as caught:
-        Site(**{"name": "x", "scheduler": "slurm", **fields})  # type: ignore[arg-type]
+        Site(**{"name": "x", "scheduler": "slurm", **fields})
     return explain(caught.value)
 
 
@@ -51,7 +51,7 @@ def test_a_wrong_field_is_named_with_what_is_wrong(fields: dict[str, object], me
 
 def test_all_mistakes_are_told_at_once() -> None:
     with pytest.raises(ValidationError) as caught:
-        Site(walltime="x", fabric="")  # type: ignore[call-arg]
+        Site(walltime="x", fabric="")
     lines = explain(caught.value)
     assert [line.split(":")[0] for line in lines] == ["name", "scheduler", "walltime", "fabric"]
     assert lines[1] == "scheduler: missing; for example scheduler='slurm'"

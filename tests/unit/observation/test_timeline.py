@@ -32,7 +32,7 @@ def of(world: World) -> Timeline:
     return timeline(decisions, Coordinator(world.config))
 
 
-def when(world: World, wanted: type[Event]) -> list[float]:  # type: ignore[valid-type]
+def when(world: World, wanted: type[Event]) -> list[float]:
     return [t for t, event, _ in world.history if isinstance(event, wanted)]
 
 

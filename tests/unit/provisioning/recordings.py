@@ -31,7 +31,7 @@ class Recorded:
         self.answers = dict(answers)
         self.asked: list[list[str]] = []
 
-    def __call__(self, command: Sequence[str], limit_s: float) -> str:  # noqa: ARG002 (as run_command)
+    def __call__(self, command: Sequence[str], limit_s: float) -> str:  # noqa: ARG002  # run_command's signature
         """As :func:`pilot.provisioning.scheduler.run_command`."""
         self.asked.append(list(command))
         answer = self.answers[command[0]]

@@ -12,7 +12,7 @@ SITE = Site(name="x", scheduler="slurm", grace_s=20, poll_s=2)
 
 
 def view(job: str, phase: JobPhase, ending: Ending | None = None, **known: float) -> JobView:
-    return JobView(job, phase, ending, **known)  # type: ignore[arg-type]
+    return JobView(job, phase, ending, **known)
 
 
 def shown(*views: JobView) -> Snapshot:

@@ -34,7 +34,7 @@ def running(*jobs: str, spare: bool = False, leaving: bool = False) -> list[Kept
 
 
 def decision(wanted: int, jobs: Sequence[Kept] = (), site: Site = SITE, **known: float | bool) -> Scaling:
-    return decide(site, Situation(0, wanted, jobs, **known))  # type: ignore[arg-type]
+    return decide(site, Situation(0, wanted, jobs, **known))
 
 
 def test_what_is_wanted_and_not_there_is_submitted() -> None:

@@ -13,7 +13,7 @@ from pilot.provisioning.scheduler import Ending, JobPhase, JobView, run_command,
 
 
 def over(ending: Ending | None, **known: float) -> JobView:
-    return JobView("1", JobPhase.OVER, ending, **known)  # type: ignore[arg-type]
+    return JobView("1", JobPhase.OVER, ending, **known)
 
 
 @pytest.mark.parametrize(

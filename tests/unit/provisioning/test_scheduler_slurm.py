@@ -17,7 +17,7 @@ SINFO = "n1 alloc\nn2 idle\nn3 plnd\nn4 plnd\nn5 idle~\nn6 down*\n"
 
 def recorded(**changes: object) -> Recorded:
     answers: dict[str, object] = {"squeue": text("squeue-22.05.json"), "sinfo": SINFO, "sacct": ""}
-    return Recorded(answers | changes)  # type: ignore[arg-type]
+    return Recorded(answers | changes)
 
 
 def queue(run: Recorded, site: Site = SITE) -> SlurmQueue:

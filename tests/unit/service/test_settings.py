@@ -37,7 +37,7 @@ def test_settings_come_back_and_make_the_cores_configuration() -> None:
 )
 def test_what_makes_no_sense_is_the_users_error(changes: dict[str, object], says: str) -> None:
     with pytest.raises(UserError, match=says):
-        Settings(**changes).config()  # type: ignore[arg-type]
+        Settings(**changes).config()
 
 
 def site(**fields: object) -> Site:

@@ -26,15 +26,15 @@ A, B, C = (NodeId(name) for name in "abc")
 def submission(name: str, samples: float, submit_s: float = 0.0, **spec: object) -> WorkloadRow:
     """A trainer of 1 sample a second and node."""
     values = {"max_nodes": 8, "rescale_up_s": 10.0, "rescale_down_s": 5.0, **spec}
-    made = TrainerSpec(TrainerId(name), curve=Curve.of([(1, 1), (8, 8)]), fixed_curve=True, **values)  # type: ignore[arg-type]
+    made = TrainerSpec(TrainerId(name), curve=Curve.of([(1, 1), (8, 8)]), fixed_curve=True, **values)
     return WorkloadRow(made, submit_s, samples, 0)
 
 
 def simulate(changes: Sequence[Change], submissions: Sequence[WorkloadRow], **config: object) -> Simulation:
     values = {"until_s": 1000.0, **config}
     parallel = values.pop("parallel", 10)
-    core = Coordinator(CoordinatorConfig(max_parallel_trainers=parallel))  # type: ignore[arg-type]
-    simulation = Simulation(core, dp.plan, changes, submissions, SimConfig(**values))  # type: ignore[arg-type]
+    core = Coordinator(CoordinatorConfig(max_parallel_trainers=parallel))
+    simulation = Simulation(core, dp.plan, changes, submissions, SimConfig(**values))
     assert simulation.run(lambda: False, lambda _: None)
     return simulation
 

@@ -23,7 +23,7 @@ def gradients(device: str, dtype: torch.dtype) -> list[torch.Tensor]:
     exchange = Exchange([*model.parameters(), unused], bucket_bytes=1024)
     for _ in range(3):
         rings = []
-        exchange.begin(lambda: rings.append(1))  # noqa: B023
+        exchange.begin(lambda: rings.append(1))  # noqa: B023  # called before the next step begins
         for part, weight in ((x[:6], 0.6), (x[6:], 0.4)):
             exchange.begin_batch(weight, last=weight == 0.4)
             model(part).square().mean().backward()

@@ -1,0 +1,130 @@
+"""What can be done about one trainer: each act gives commands and keeps its books as if they were carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pilot.core.commands import (
+    CloseTrainer,
+    Command,
+    DissolveGroup,
+    FormGroup,
+    Outcome,
+    PauseGroup,
+    StartWorker,
+    StopWorker,
+    WriteCheckpoint,
+)
+from pilot.core.ids import Generation, NodeId
+from pilot.core.standing import Standing
+from pilot.core.trainer import Group, Trainer, Worker, WorkerPhase
+
+Act = Callable[[Standing], list[Command]]
+
+
+def wait(_: Standing) -> list[Command]:
+    """Nothing; an event that will come is awaited."""
+    return []
+
+
+def close(standing: Standing) -> list[Command]:
+    """Stop every worker, and close the trainer once none is left."""
+    trainer, outcome = standing.trainer, standing.trainer.closing
+    assert outcome is not None
+    # A finished group is not dissolved: its ranks end with their workers, in good order.
+    out = [] if outcome is Outcome.FINISHED else dissolve(trainer, trainer.reason)
+    trainer.group = trainer.forming = None
+    trainer.pausing = False
+    trainer.writing.clear()
+    out += _stop(trainer, list(trainer.workers), outcome.value)
+    if not trainer.workers:
+        trainer.outcome, trainer.closing = outcome, None
+        out.append(CloseTrainer(trainer.id, outcome, trainer.reason))
+    return out
+
+
+def start_lacking(standing: Standing) -> list[Command]:
+    """Start the workers that it lacks."""
+    trainer, lacking = standing.trainer, standing.lacking
+    for node in lacking:
+        trainer.workers[node] = Worker(attempt=trainer.deaths_in_a_row)
+        standing.pool.occupant[node] = trainer.id
+    return [StartWorker(trainer.id, node, "the plan gives it this node") for node in lacking]
+
+
+def stop_surplus(standing: Standing) -> list[Command]:
+    """Stop the workers that nobody needs."""
+    return _stop(standing.trainer, standing.surplus, "the plan takes this node back")
+
+
+def _stop(trainer: Trainer, nodes: list[NodeId], reason: str) -> list[Command]:
+    out: list[Command] = []
+    for node in nodes:
+        worker = trainer.workers[node]
+        if worker.may_become(WorkerPhase.STOPPING):
+            worker.phase, worker.has_state = WorkerPhase.STOPPING, False
+            out.append(StopWorker(trainer.id, node, reason))
+    return out
+
+
+def save_parked(standing: Standing) -> list[Command]:
+    """Save the state where it stays."""
+    return _save(standing.trainer, standing.staying, "it is parked")
+
+
+def save_going(standing: Standing) -> list[Command]:
+    """Save the state where it cannot stay."""
+    return _save(standing.trainer, standing.trainer.holders(), "its nodes are given back")
+
+
+def _save(trainer: Trainer, holders: list[NodeId], reason: str) -> list[Command]:
+    """Survivors of a broken group may differ by a step, so each writes: the newest file wins."""
+    nodes = holders[:1] if trainer.synced else holders
+    trainer.writing.update(nodes)
+    return [WriteCheckpoint(trainer.id, n, reason) for n in nodes]
+
+
+def pause(reason: str) -> Act:
+    """Pause the group that trains, for ``reason``."""
+
+    def act(standing: Standing) -> list[Command]:
+        trainer, group = standing.trainer, standing.trainer.group
+        assert group is not None
+        trainer.pausing = True
+        return [PauseGroup(trainer.id, group.generation, group.members, reason)]
+
+    return act
+
+
+def form(reason: str) -> Act:
+    """Form the next group of those that stay and the newcomers, for ``reason``."""
+
+    def act(standing: Standing) -> list[Command]:
+        trainer, members = standing.trainer, (*standing.staying, *standing.newcomers)
+        previous = trainer.group.generation if trainer.group is not None else None
+        trainer.generation = Generation(trainer.generation + 1)
+        trainer.forming = Group(trainer.generation, members, previous)
+        return [FormGroup(trainer.id, trainer.generation, members, previous, reason)]
+
+    return act
+
+
+def dissolve(trainer: Trainer, reason: str) -> list[Command]:
+    """Give up the group that trains and the one that forms; their workers may differ by a step from now on."""
+    groups = [g for g in (trainer.group, trainer.forming) if g is not None]
+    trainer.group = trainer.forming = None
+    trainer.pausing = trainer.synced = False
+    return [_dissolve_command(trainer, g, reason) for g in groups]
+
+
+def dissolve_broken(trainer: Trainer) -> list[Command]:
+    """Dissolve if a member has lost its worker; reconcile then forms the next group of the survivors at once."""
+    groups = (trainer.group, trainer.forming)
+    if not any(n not in trainer.workers for group in groups if group is not None for n in group.members):
+        return []
+    return dissolve(trainer, "a member was lost")
+
+
+def _dissolve_command(trainer: Trainer, group: Group, reason: str) -> Command:
+    living = tuple(n for n in group.members if n in trainer.workers)
+    return DissolveGroup(trainer.id, group.generation, living, reason)

@@ -1,0 +1,102 @@
+"""What each event does, and which phase of a trainer follows which: two tables about all of the core.
+
+Nothing is decided here: :mod:`pilot.core.coordinator` and :mod:`pilot.core.transitions` note events, and a trainer's
+phase follows from its facts. The tests hold both tables against everything that they play, in both directions, and
+ARCHITECTURE.md shows them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pilot.core.events import (
+    CheckpointPublished,
+    CheckpointWritten,
+    DrainRequested,
+    Event,
+    GroupBroken,
+    GroupFormed,
+    GroupLookedAt,
+    GroupPaused,
+    GroupStalled,
+    PlanFailed,
+    PlanReady,
+    PoolChanged,
+    Progress,
+    TrainerCancelled,
+    TrainerFinished,
+    TrainerSubmitted,
+    WorkerExited,
+    WorkerReady,
+)
+from pilot.core.trainer import Change, Phase
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What is ``noted`` of an event, and when it makes a new problem (``asks``; "": never)."""
+
+    event: type[Event]
+    noted: str
+    asks: str = ""
+
+
+EFFECTS = (
+    Effect(
+        PoolChanged,
+        "nodes come; leaving and lost ones leave their targets; a group with a lost member, and one that forms with a "
+        "leaving one, is dissolved",
+        "if a node came, or one went that was counted on",
+    ),
+    Effect(TrainerSubmitted, "the trainer, last in the order of submission", "always"),
+    Effect(TrainerCancelled, "it closes", "if it was open"),
+    Effect(DrainRequested, "every target becomes empty, for good; no problem is posed any more"),
+    Effect(PlanReady, "targets, where the plan's id is the newest"),
+    Effect(PlanFailed, "nothing: targets stay as they are"),
+    Effect(WorkerReady, "the worker can join a group"),
+    Effect(
+        WorkerExited,
+        "the worker is gone; its group is dissolved; a script that raised, or three deaths in a row without a step: "
+        "the trainer failed. A newcomer whose script raised only ends its growth",
+        "if it failed, or a newcomer could not start",
+    ),
+    Effect(GroupFormed, "the forming group trains; its members hold the state"),
+    Effect(GroupBroken, "the group is dissolved; five in a row without a step: the trainer failed", "if it failed"),
+    Effect(GroupPaused, "no group trains; all members hold the same state"),
+    Effect(GroupStalled, "its members are looked at, unless they are already"),
+    Effect(
+        GroupLookedAt, "the group is dissolved if all its ranks wait for one another, as one that broke", "if it failed"
+    ),
+    Effect(CheckpointWritten, "the state is saved (or not, and is tried again)"),
+    Effect(CheckpointPublished, "how long writing takes"),
+    Effect(Progress, "the step, the measured rate and rescale cost"),
+    Effect(TrainerFinished, "it closes", "if it was open"),
+)
+
+TRAINER_CHANGES = (
+    Change(None, Phase.QUEUED, (TrainerSubmitted,)),
+    Change(Phase.QUEUED, Phase.STARTING, (PlanReady,)),
+    Change(Phase.QUEUED, Phase.RUNNING, (GroupFormed,)),
+    Change(Phase.STARTING, Phase.RUNNING, (GroupFormed,)),
+    Change(Phase.STARTING, Phase.QUEUED, (PlanReady, WorkerExited, PoolChanged, DrainRequested)),
+    Change(Phase.RUNNING, Phase.PAUSED, (GroupPaused, GroupBroken, GroupLookedAt, WorkerExited, PoolChanged)),
+    Change(Phase.RUNNING, Phase.STARTING, (WorkerExited, PoolChanged)),
+    Change(Phase.RUNNING, Phase.QUEUED, (WorkerExited, PoolChanged)),
+    Change(Phase.PAUSED, Phase.RUNNING, (GroupFormed,)),
+    Change(Phase.PAUSED, Phase.STARTING, (CheckpointWritten, GroupBroken, WorkerExited, PoolChanged)),
+    Change(Phase.PAUSED, Phase.QUEUED, (CheckpointWritten, PlanReady, WorkerExited, PoolChanged, DrainRequested)),
+    Change(Phase.QUEUED, Phase.CLOSING, (TrainerCancelled, WorkerExited, GroupBroken)),
+    Change(Phase.STARTING, Phase.CLOSING, (TrainerCancelled, WorkerExited, GroupBroken)),
+    Change(Phase.RUNNING, Phase.CLOSING, (TrainerFinished, TrainerCancelled, WorkerExited, GroupBroken, GroupLookedAt)),
+    Change(Phase.PAUSED, Phase.CLOSING, (TrainerCancelled, WorkerExited, GroupBroken)),
+    Change(Phase.CLOSING, Phase.FINISHED, (WorkerExited, PoolChanged)),
+    Change(Phase.CLOSING, Phase.FAILED, (WorkerExited, PoolChanged)),
+    Change(Phase.CLOSING, Phase.CANCELLED, (WorkerExited, PoolChanged)),
+    Change(Phase.QUEUED, Phase.CANCELLED, (TrainerCancelled,)),
+    Change(Phase.STARTING, Phase.CANCELLED, (TrainerCancelled,)),
+    Change(Phase.QUEUED, Phase.FAILED, (WorkerExited,)),
+    Change(Phase.STARTING, Phase.FAILED, (WorkerExited,)),
+    Change(Phase.RUNNING, Phase.FAILED, (WorkerExited,)),
+    Change(Phase.PAUSED, Phase.FAILED, (WorkerExited,)),
+)
+"""From before an event to after it: a trainer that has no worker left when it ends is never seen closing."""

@@ -1,0 +1,103 @@
+"""The facts that decide what a trainer needs next: where it stands against its target."""
+
+from __future__ import annotations
+
+from pilot.core.ids import NodeId
+from pilot.core.pool import Pool
+from pilot.core.trainer import Trainer
+
+WRITES_TRIED = 3
+"""A trainer that goes to 0 nodes tries so often to save its state before its nodes are released without."""
+
+
+class Standing:
+    """Where ``trainer`` stands.
+
+    *Staying* nodes and *newcomers* make the next group. They are worked out once, when a rule first asks, and hold
+    until a command is given that changes a worker which is ready.
+    """
+
+    __slots__ = ("_newcomers", "_staying", "pool", "trainer", "trains")
+
+    def __init__(self, trainer: Trainer, pool: Pool) -> None:
+        self.trainer = trainer
+        self.pool = pool
+        self.trains = trainer.group is not None
+        self._staying: list[NodeId] | None = None
+        self._newcomers: list[NodeId] | None = None
+
+    @property
+    def staying(self) -> list[NodeId]:
+        """Target nodes that carry on: members of the group that trains, or without one the holders of the state."""
+        if self._staying is None:
+            self._staying = self._stay()
+        return self._staying
+
+    def _stay(self) -> list[NodeId]:
+        trainer, group = self.trainer, self.trainer.group
+        if group is None:
+            return [n for n in trainer.target if trainer.holds_state(n) and trainer.ready_on(n)]
+        target = set(trainer.target)
+        return [n for n in group.members if n in target]
+
+    @property
+    def newcomers(self) -> list[NodeId]:
+        """Target nodes whose workers are ready to join those that stay."""
+        if self._newcomers is None:
+            staying = set(self.staying)
+            self._newcomers = [n for n in self.trainer.target if n not in staying and self.trainer.ready_on(n)]
+        return self._newcomers
+
+    @property
+    def too_few(self) -> bool:
+        """Whether those that stay and the newcomers are not enough for a group."""
+        return len(self.staying) + len(self.newcomers) < self.trainer.spec.min_nodes
+
+    @property
+    def too_few_stay(self) -> bool:
+        """Whether those that stay are not enough for a group of their own."""
+        return len(self.staying) < self.trainer.spec.min_nodes
+
+    @property
+    def pending(self) -> bool:
+        """Whether a node of the target will be ready later."""
+        return any(not self.trainer.ready_on(node) for node in self.trainer.target)
+
+    @property
+    def parting(self) -> bool:
+        """Whether a member of the group that trains does not stay."""
+        group = self.trainer.group
+        return group is not None and len(self.staying) < len(group.members)
+
+    @property
+    def noticed(self) -> bool:
+        """Whether a member of the group that trains got a notice."""
+        group = self.trainer.group
+        return group is not None and any(n in self.pool.leaving for n in group.members)
+
+    @property
+    def unsaved(self) -> bool:
+        """Whether workers hold a state that no checkpoint has, and saving it has not failed too often."""
+        return not self.trainer.saved and self.trainer.failed_writes < WRITES_TRIED and bool(self.trainer.holders())
+
+    @property
+    def saving_what_goes(self) -> bool:
+        """Whether a checkpoint is awaited of a state that no worker holds that stays."""
+        trainer = self.trainer
+        return bool(trainer.writing) and not any(trainer.holds_state(node) for node in trainer.target)
+
+    @property
+    def lacking(self) -> list[NodeId]:
+        """Target nodes on which nobody's worker is."""
+        workers, occupant = self.trainer.workers, self.pool.occupant
+        return [n for n in self.trainer.target if n not in workers and n not in occupant]
+
+    @property
+    def surplus(self) -> list[NodeId]:
+        """Nodes of workers that neither the target nor a group nor a checkpoint needs."""
+        trainer = self.trainer
+        needed = {*trainer.target, *trainer.writing}
+        for group in (trainer.group, trainer.forming):
+            if group is not None:
+                needed.update(group.members)
+        return [n for n in trainer.workers if n not in needed]

@@ -1,0 +1,151 @@
+"""The parts of ARCHITECTURE.md that the code itself says: the core's tables and what each folder imports.
+
+Each one lies between ``<!-- generated: name -->`` and ``<!-- end -->``; ``make tables`` writes them anew.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterable
+from configparser import ConfigParser
+from pathlib import Path
+
+import grimp
+
+from pilot.core.lifecycle import EFFECTS, TRAINER_CHANGES
+from pilot.core.reconcile import QUESTIONS, Rule
+from pilot.core.trainer import WORKER_CHANGES, Change
+
+ROOT = Path(__file__).parents[1]
+OURS = ("pilot", "launchers", "site_configs")
+SECTION = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+ROLE = re.compile(r":\w+:`~?(?:[\w.]*\.)?(\w+)`")
+
+
+def rewritten(text: str) -> str:
+    """The document ``text`` with its generated sections as the code says them now."""
+    return SECTION.sub(lambda found: f"{found[1]}\n{SECTIONS[found[2]]()}\n{found[3]}", text)
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table in Markdown."""
+    head = list(head)
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def code(names: Iterable[str]) -> str:
+    """Names as code."""
+    return ", ".join(f"`{name}`" for name in names)
+
+
+# --- the core -----------------------------------------------------------------------------------------------------
+
+
+def rules() -> str:
+    """What follows from which facts for one trainer."""
+    return "\n".join(
+        f"**{number}. {question.asked}**\n\n{table(('rule', 'the facts', 'what follows'), map(_rule, question.rules))}"
+        for number, question in enumerate(QUESTIONS, start=1)
+    )
+
+
+def _rule(rule: Rule) -> list[str]:
+    given = code(kind.__name__ for kind in rule.gives) or "nothing"
+    return [rule.name, rule.facts, f"{given}; no more is asked" if rule.final else given]
+
+
+def events() -> str:
+    """What each event does."""
+    rows = ([f"`{effect.event.__name__}`", effect.noted, effect.asks or "no"] for effect in EFFECTS)
+    return table(("event", "what is noted", "new problem"), rows)
+
+
+def diagram(changes: Iterable[Change]) -> str:
+    """Phases and what follows which, as a diagram in Mermaid."""
+    return "```mermaid\nstateDiagram-v2\n" + "".join(map(_arrow, changes)) + "```\n"
+
+
+def _arrow(change: Change) -> str:
+    before, after = change.before or "[*]", change.after or "[*]"
+    return f"    {before} --> {after} : {', '.join(cause.__name__ for cause in change.causes)}\n"
+
+
+# --- the folders --------------------------------------------------------------------------------------------------
+
+
+def folders() -> str:
+    """What each folder is, and what its files import, as measured; the layers are the contract's."""
+    imports = _imports()
+    rows = [
+        [f"`{room.replace('.', '/')}/`", _purpose(room), _rooms(imports[room]), _libraries(imports[room])]
+        for room in _layered(imports)
+    ]
+    return table(("folder", "what it is", "imports", "libraries"), rows)
+
+
+def layers() -> str:
+    """The layers of ``setup.cfg``; a folder imports from lower ones only, never from its siblings."""
+    return "```\n" + "\n".join(line.replace("pilot.", "") for line in _layers()) + "\n```\n"
+
+
+def _layers() -> list[str]:
+    setup = ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    return setup["importlinter:contract:layers"]["layers"].strip().splitlines()
+
+
+def _layered(rooms: Iterable[str]) -> list[str]:
+    """``rooms``, lowest layer first; at the end those that are in no layer."""
+    order = [room.strip() for line in reversed(_layers()) for room in line.split("|")]
+    return sorted(rooms, key=lambda room: (order.index(room) if room in order else len(order), room))
+
+
+def _imports() -> dict[str, set[str]]:
+    """What each folder imports: folders and libraries, without the standard library."""
+    graph = grimp.build_graph(*OURS, include_external_packages=True, cache_dir=None)
+    found: dict[str, set[str]] = {}
+    for module in graph.modules:
+        room = _room(module)
+        if module.split(".")[0] in OURS and (ROOT / room.replace(".", "/")).is_dir() and room != "pilot":
+            imported = map(_room, graph.find_modules_directly_imported_by(module))
+            found.setdefault(room, set()).update(i for i in imported if i != room and i not in sys.stdlib_module_names)
+    return found
+
+
+def _room(module: str) -> str:
+    first, *rest = module.split(".")
+    return f"{first}.{rest[0]}" if first == "pilot" and rest else first
+
+
+def _rooms(imported: set[str]) -> str:
+    inside = [room for room in reversed(_layered(i for i in imported if i.split(".")[0] in OURS)) if room != "pilot"]
+    return ", ".join(room.removeprefix("pilot.") for room in inside) or "-"
+
+
+def _libraries(imported: set[str]) -> str:
+    return ", ".join(sorted(i for i in imported if i.split(".")[0] not in OURS)) or "-"
+
+
+def _purpose(room: str) -> str:
+    """The first sentence of its docstring."""
+    path = ROOT / room.replace(".", "/") / "__init__.py"
+    said = ast.get_docstring(ast.parse(path.read_text())) or ""
+    return ROLE.sub(r"`\1`", said.split("\n\n")[0].replace("\n", " ").replace("``", "`")).removesuffix(".")
+
+
+SECTIONS = {
+    "rules": rules,
+    "events": events,
+    "trainers": lambda: diagram(TRAINER_CHANGES),
+    "workers": lambda: diagram(WORKER_CHANGES),
+    "folders": folders,
+    "layers": layers,
+}
+
+
+if __name__ == "__main__":
+    document = ROOT / "ARCHITECTURE.md"
+    document.write_text(rewritten(document.read_text()))

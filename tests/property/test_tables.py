@@ -1,0 +1,171 @@
+"""The core's tables say what it does: they are held against all transcripts and hundreds of random event sequences.
+
+Both ways: nothing happens that a table does not say, and all that a table says happens.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, get_args
+
+import pytest
+
+from pilot.core import reconcile
+from pilot.core.commands import Command, Solve, StartWorker, StopWorker
+from pilot.core.coordinator import Coordinator
+from pilot.core.events import DrainRequested, Event, ExitCause, GroupBroken, WorkerExited
+from pilot.core.lifecycle import EFFECTS, TRAINER_CHANGES
+from pilot.core.reconcile import Question, Rule
+from pilot.core.trainer import WORKER_CHANGES, Change, Phase, WorkerPhase
+from tests.property.test_core import ACTIONS, act
+from tests.property.world import World
+from tests.transcripts import test_transcripts
+
+SEEDS = range(400)
+WEATHERS = (
+    [*ACTIONS, "break", "raise", "drain"],
+    ["join", "submit", "answer", "answer", "answer", "break", "stall", "fail", "cancel"],
+    ["join", "submit", "answer", "answer", "answer", "answer", "raise", "lose", "notice", "fail", "finish"],
+)
+RARE = {
+    (Phase.STARTING, Phase.QUEUED, "WorkerExited"),
+    (Phase.RUNNING, Phase.QUEUED, "WorkerExited"),
+    (Phase.RUNNING, Phase.STARTING, "PoolChanged"),
+    (Phase.PAUSED, Phase.STARTING, "WorkerExited"),
+    (Phase.PAUSED, Phase.STARTING, "GroupBroken"),
+}
+"""Causes that these sequences need not come upon; each was seen in some of 3,000 others."""
+
+Step = tuple[Any, Any, str]
+"""Before, after, cause."""
+
+
+class Seen:
+    """What the core was seen to do."""
+
+    def __init__(self) -> None:
+        self.trainers: set[Step] = set()
+        self.workers: set[Step] = set()
+        self.asking: set[type] = set()
+        self.rules: dict[str, set[type]] = {}
+
+    def watched(self, rule: Rule) -> Rule:
+        """``rule``, which leaves here what it gives."""
+
+        def act(standing: reconcile.Standing) -> list[Command]:
+            commands = rule.act(standing)
+            self.rules.setdefault(rule.name, set()).update(map(type, commands))
+            return commands
+
+        return replace(rule, act=act)
+
+
+class Watched(Coordinator):
+    """A coordinator that is watched."""
+
+    seen = Seen()
+
+    def handle(self, now_s: float, event: Event) -> list[Command]:
+        phases = {t.id: t.phase for t in self.trainers.values()}
+        workers = {(t.id, n): (w, w.phase) for t in self.trainers.values() for n, w in t.workers.items()}
+        commands = super().handle(now_s, event)
+        self._note_trainers(phases, event)
+        self._note_workers(workers, event, commands)
+        if any(isinstance(command, Solve) for command in commands):
+            self.seen.asking.add(type(event))
+        return commands
+
+    def _note_trainers(self, before: dict[Any, Phase], event: Event) -> None:
+        for trainer in self.trainers.values():
+            was = before.get(trainer.id)
+            if was is not trainer.phase:
+                self.seen.trainers.add((was, trainer.phase, type(event).__name__))
+
+    def _note_workers(self, before: dict[Any, Any], event: Event, commands: list[Command]) -> None:
+        given = {(type(c), c.trainer, c.node) for c in commands if isinstance(c, StartWorker | StopWorker)}
+        after = {(t.id, n): w for t in self.trainers.values() for n, w in t.workers.items()}
+        for key in [*before, *(k for k in after if k not in before)]:
+            was, phase = before.get(key, (None, None))
+            now = after.get(key)
+            if was is not None and now is not was:
+                self.seen.workers.add((phase, None, type(event).__name__))
+                was, phase = None, None
+            if now is not None and now.phase is not phase:
+                kinds = [kind for kind in (StartWorker, StopWorker) if (kind, *key) in given]
+                self.seen.workers.add((phase, now.phase, (kinds or [type(event)])[0].__name__))
+
+
+def rough(world: World, action: str, number: int) -> None:
+    """What befalls the world; more than :func:`act` knows."""
+    rng = random.Random(number)
+    trainers = [t for t in world.core.trainers.values() if t.open]
+    match action:
+        case "drain":
+            if number % 8 == 0:
+                world.send(DrainRequested())
+        case "break":
+            groups = [(t.id, g.generation) for t in trainers for g in (t.group, t.forming) if g is not None]
+            if groups:
+                world.send(GroupBroken(*rng.choice(groups), "mpiexec died"))
+        case "raise":
+            if world.workers:
+                died = world.worker_dies(*rng.choice(list(world.workers)))
+                assert isinstance(died, WorkerExited)
+                world.send(replace(died, cause=ExitCause.RAISED, detail="ZeroDivisionError"))
+        case _:
+            act(world, action, number)
+
+
+@pytest.fixture(scope="module")
+def seen() -> Iterator[Seen]:
+    """What is seen in all transcripts and in random sequences."""
+    watched = Seen()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Watched, "seen", watched)
+        patch.setattr("tests.property.world.Coordinator", Watched)
+        patch.setattr(test_transcripts, "Coordinator", Watched)
+        questions = [Question(q.asked, tuple(map(watched.watched, q.rules))) for q in reconcile.QUESTIONS]
+        patch.setattr(reconcile, "QUESTIONS", questions)
+        for path in test_transcripts.FILES:
+            test_transcripts.play(path.read_text())
+        for seed in SEEDS:
+            _play(random.Random(seed), WEATHERS[seed % len(WEATHERS)])
+        yield watched
+
+
+def _play(rng: random.Random, actions: list[str]) -> None:
+    world = World()
+    for _ in range(rng.randrange(10, 150)):
+        rough(world, rng.choice(actions), rng.randrange(1 << 16))
+    world.settle()
+
+
+def said(changes: tuple[Change, ...]) -> set[Step]:
+    return {(change.before, change.after, cause.__name__) for change in changes for cause in change.causes}
+
+
+def test_trainers_change_their_phase_as_the_table_says(seen: Seen) -> None:
+    assert seen.trainers - said(TRAINER_CHANGES) == set()
+    assert said(TRAINER_CHANGES) - seen.trainers <= RARE
+    assert {(c.before, c.after) for c in TRAINER_CHANGES} == {(before, after) for before, after, _ in seen.trainers}
+
+
+def test_workers_change_their_phase_as_the_table_says(seen: Seen) -> None:
+    assert seen.workers == said(WORKER_CHANGES)
+
+
+def test_a_new_problem_follows_the_events_that_the_table_says(seen: Seen) -> None:
+    assert seen.asking == {effect.event for effect in EFFECTS if effect.asks}
+
+
+def test_the_table_has_every_event_and_every_phase() -> None:
+    assert [effect.event for effect in EFFECTS] == list(get_args(Event))
+    assert {change.after for change in TRAINER_CHANGES} == set(Phase)
+    assert {change.after for change in WORKER_CHANGES} == {*WorkerPhase, None}
+
+
+def test_every_rule_applies_somewhere_and_gives_what_it_says(seen: Seen) -> None:
+    rules = {rule.name: set(rule.gives) for question in reconcile.QUESTIONS for rule in question.rules}
+    assert seen.rules == rules
