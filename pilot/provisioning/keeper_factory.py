@@ -16,6 +16,7 @@ from pilot.provisioning.scheduler_local import LocalQueue
 from pilot.provisioning.scheduler_lsf import LsfQueue
 from pilot.provisioning.scheduler_pbs import PbsQueue
 from pilot.provisioning.scheduler_slurm import SlurmQueue
+from pilot.provisioning.scheduler_thread import SchedulerThread
 
 
 def make_keeper(
@@ -36,7 +37,7 @@ def make_keeper(
     provider = PilotProvider(site_file, script_dir)
     name = pool_name(connection.parent)
     agent = command or agent_command(site, str(connection))
-    return Keeper(site, provider, make_queue(site, name, provider), command=agent, name=name, report=report)
+    return Keeper(site, SchedulerThread(provider, make_queue(site, name, provider), agent, name), report)
 
 
 def make_queue(site: Site, name: str, provider: PilotProvider) -> Queue:

@@ -10,8 +10,9 @@ from statistics import median
 from typing import assert_never
 
 from pilot.io.site import Site
-from pilot.provisioning.keeper import Keeper, KeeperEvent, Troubled
+from pilot.provisioning.keeper import Keeper, KeeperEvent
 from pilot.provisioning.pilot_jobs import JobEnded, JobNoticed
+from pilot.provisioning.troubles import Troubled
 from pilot.service.live_driver import LiveDriver
 from pilot.service.roster import Pilot
 from pilot.service.service import Service

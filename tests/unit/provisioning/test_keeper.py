@@ -15,10 +15,13 @@ from pilot.core.errors import SubmitError
 from pilot.io.proc import kill_marked, marked
 from pilot.io.site import Site
 from pilot.io.site_files import SiteFile
-from pilot.provisioning.keeper import Keeper, KeeperEvent, Troubled, pool_name
+from pilot.provisioning.keeper import Keeper, KeeperEvent, pool_name
 from pilot.provisioning.keeper_factory import make_keeper
 from pilot.provisioning.pilot_jobs import JobEnded
+from pilot.provisioning.provider import PilotProvider
 from pilot.provisioning.scheduler import Ending, JobPhase, JobView, Snapshot
+from pilot.provisioning.scheduler_thread import SchedulerThread
+from pilot.provisioning.troubles import Troubled, Troubles
 
 LIMIT_S = 30.0
 LOCAL = Site(name="test", scheduler="local", poll_s=0.1, grace_s=0.5)
@@ -165,7 +168,7 @@ def test_pilots_that_fail_at_once_are_not_resubmitted_at_once(tmp_path: Path) ->
 @pytest.mark.usefixtures("leftovers")
 def test_a_restarted_coordinator_takes_over_the_jobs_of_the_earlier_one(tmp_path: Path) -> None:
     earlier = Pool(tmp_path, "sleep 600")
-    job = earlier.keeper._provider.submit("sleep 600", pool_name(tmp_path))
+    job = PilotProvider(SiteFile(LOCAL, Path("test.py"), None), earlier.folder).submit("sleep 600", pool_name(tmp_path))
     keeper = make_keeper(
         SiteFile(LOCAL, Path("test.py"), None),
         earlier.folder,
@@ -219,7 +222,7 @@ class Scripted:
 
 def keeper_of(scheduler: Scripted, events: list[KeeperEvent], **site: object) -> Keeper:
     fast = Site(name="x", scheduler="slurm").replace(poll_s=0.05, **site)
-    return Keeper(fast, scheduler, scheduler, command="c", name="pilot-x", report=events.append)
+    return Keeper(fast, SchedulerThread(scheduler, scheduler, "c", "pilot-x"), events.append)
 
 
 def test_a_scheduler_that_does_not_answer_changes_nothing_and_is_reported() -> None:
@@ -287,9 +290,8 @@ def test_a_scheduler_that_never_answered_is_not_waited_for_to_the_end() -> None:
     scheduler, seconds = Scripted(), count()
     scheduler.silent = True
     site = Site(name="x", scheduler="slurm", poll_s=0.05)
-    keeper = Keeper(
-        site, scheduler, scheduler, command="c", name="pilot-x", report=print, clock=lambda: float(next(seconds))
-    )
+    thread = SchedulerThread(scheduler, scheduler, "c", "pilot-x")
+    keeper = Keeper(site, thread, print, clock=lambda: float(next(seconds)))
 
     async def script() -> None:
         await until(lambda: keeper.status().trouble)
@@ -302,3 +304,16 @@ def test_a_scheduler_that_never_answered_is_not_waited_for_to_the_end() -> None:
 def test_the_name_of_a_pool_is_that_of_its_run_directory(tmp_path: Path) -> None:
     assert pool_name(tmp_path) == pool_name(tmp_path / "." / "")
     assert pool_name(tmp_path) != pool_name(tmp_path / "other")
+
+
+def test_trouble_is_told_when_it_begins_changes_and_ends() -> None:
+    told: list[Troubled] = []
+    troubles = Troubles(told.append)
+    for text in ("", "busy", "busy", "down"):
+        troubles.say("poll", text)
+    with troubles.of("cancel"):
+        raise SubmitError("unknown job")
+    with troubles.of("cancel"):
+        assert troubles.text == "down; unknown job"
+    troubles.say("poll", "")
+    assert [event.text for event in told] == ["busy", "down", "down; unknown job", "down", ""]

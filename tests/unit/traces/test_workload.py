@@ -69,9 +69,7 @@ def test_a_bad_row_is_named_with_file_and_line(tmp_path: Path, row: str, message
         read(tmp_path, row)
 
 
-def test_a_bad_row_is_named_once_whatever_the_name_of_its_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bad_row_is_named_once_whatever_the_name_of_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read(tmp_path, ROW)
     text = (tmp_path / "trainers.csv").read_text()
     (tmp_path / "trainer").write_text(text.replace(ROW, "t1,0,3,2,18,12,1000,0"))
