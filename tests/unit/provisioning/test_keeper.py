@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from itertools import count
 from pathlib import Path
 
@@ -19,9 +19,10 @@ from pilot.provisioning.keeper import Keeper, KeeperEvent, pool_name
 from pilot.provisioning.keeper_factory import make_keeper
 from pilot.provisioning.pilot_jobs import JobEnded
 from pilot.provisioning.provider import PilotProvider
-from pilot.provisioning.scheduler import Ending, JobPhase, JobView, Snapshot
+from pilot.provisioning.scheduler import Ending, JobPhase
 from pilot.provisioning.scheduler_thread import SchedulerThread
 from pilot.provisioning.troubles import Troubled, Troubles
+from tests.unit.provisioning.scripted import Scripted
 
 LIMIT_S = 30.0
 LOCAL = Site(name="test", scheduler="local", poll_s=0.1, grace_s=0.5)
@@ -185,39 +186,6 @@ def test_a_restarted_coordinator_takes_over_the_jobs_of_the_earlier_one(tmp_path
 
     assert play(keeper, script) == []
     assert [(end.job, end.ending) for end in earlier.ended()] == [(job, Ending.CANCELLED)]
-
-
-class Scripted:
-    """A scheduler whose answers the test sets; both provider and queue."""
-
-    def __init__(self) -> None:
-        self.phases: dict[str, JobPhase] = {}
-        self.refuses = self.silent = False
-        self.names: list[str] = []
-        self.slow_s = 0.0
-
-    def submit(self, command: str, job_name: str, walltime_s: float | None = None) -> str:  # noqa: ARG002
-        if self.refuses:
-            raise SubmitError("submission failed: sbatch: error: Batch job submission failed: Job violates policy")
-        time.sleep(self.slow_s)
-        job = str(len(self.names))
-        self.names.append(job_name)
-        self.phases[job] = JobPhase.PENDING
-        return job
-
-    def cancel(self, jobs: Sequence[str]) -> list[str]:
-        for job in jobs:
-            self.phases[job] = JobPhase.OVER
-        return list(jobs)
-
-    def kill(self, jobs: Sequence[str]) -> None:
-        self.cancel(jobs)
-
-    def poll(self, jobs: Sequence[str], now_s: float) -> Snapshot:  # noqa: ARG002
-        if self.silent:
-            raise SubmitError("squeue did not answer within 10 s", transient=True)
-        endings = {JobPhase.OVER: Ending.CANCELLED}
-        return Snapshot({job: JobView(job, phase, endings.get(phase)) for job, phase in self.phases.items()})
 
 
 def keeper_of(scheduler: Scripted, events: list[KeeperEvent], **site: object) -> Keeper:
