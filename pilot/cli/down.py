@@ -26,15 +26,12 @@ def command(run_dir: Path | None, limit_s: float, as_json: bool) -> None:
     from pilot.agent import workdir
 
     root = find_run_dir(run_dir)
-    log = root / "coordinator.log"
-    begin = log.stat().st_size if log.exists() else 0
     nodes = ask(root, "down")["nodes"]
     if not as_json:
         click.echo(f"draining {nodes} nodes of {root}")
     wait_until_gone(root, limit_s)
     workdir.sweep()
-    if errors := errors_since(log, begin):
-        raise PilotError(f"the coordinator has ended, but: {'; '.join(errors)}; its log is {log}")
+    refuse_disorder(root)
     told = {"run_dir": str(root), "nodes": nodes}
     click.echo(to_json(told) if as_json else "down: trainers are saved, nothing is left")
 
@@ -54,8 +51,13 @@ def wait_until_gone(root: Path, limit_s: float) -> None:
         time.sleep(0.1)
 
 
-def errors_since(log: Path, begin: int) -> list[str]:
-    """What the coordinator logged as errors from byte ``begin`` of its log on: jobs that it could not cancel, a bug."""
-    text = log.read_bytes()[begin:].decode(errors="replace") if log.exists() else ""
-    rows = [line.split(maxsplit=4) for line in text.splitlines()]
-    return [row[4] for row in rows if len(row) == 5 and row[2] in ("ERROR", "CRITICAL")]
+def refuse_disorder(root: Path) -> None:
+    """:class:`PilotError` where the coordinator, which has ended, says that something is left or lost, or nothing."""
+    from pilot.io import ended
+    from pilot.io.rundir import RunDir
+
+    rundir = RunDir(root)
+    how = ended.load(rundir.ended)
+    problems = how.problems() if how is not None else ["it was killed before it could say what is left"]
+    if problems:
+        raise PilotError(f"the coordinator has ended, but: {'; '.join(problems)}; its log is {rundir.log}")

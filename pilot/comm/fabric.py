@@ -48,10 +48,15 @@ class Fabric(Protocol):
         """Over when all ranks have come here."""
 
 
+def longer(nap_s: float) -> float:
+    """The nap after one of ``nap_s`` in which nothing happened."""
+    return min(max(nap_s * GROWTH, FIRST_NAP_S), LONGEST_NAP_S)
+
+
 def wait_for(done: Callable[[], bool], channels: Sequence[Channel]) -> None:
     """Nap until ``done``; :class:`Gone` when a training process goes meanwhile (they say nothing while they wait)."""
     nap_s = FIRST_NAP_S
     while not done():
         if ready(channels, nap_s):
             raise Gone
-        nap_s = min(nap_s * GROWTH, LONGEST_NAP_S)
+        nap_s = longer(nap_s)

@@ -11,14 +11,13 @@ from functools import partial
 from typing import TypeVar, assert_never
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pilot.comm.arena import Arena
 from pilot.comm.channel import Channel, Gone, ready
-from pilot.comm.fabric import FIRST_NAP_S, GROWTH, LONGEST_NAP_S, Fabric, wait_for
+from pilot.comm.fabric import LONGEST_NAP_S, Fabric, wait_for
 from pilot.comm.messages import AnyNote, Attach, Gather, Gathered, Here, Quit, Spread, Spreaded
-from pilot.comm.node import add_up, hand_out
 from pilot.comm.pipeline import Pipeline, pieces
+from pilot.comm.step_sum import SharedPart, StepSum
 from pilot.core.errors import ProtocolError
 
 QUIT_LIMIT_S = 5.0
@@ -41,8 +40,7 @@ class RankServer:
         self._channels = list(channels)
         self._fabric = fabric
         self._generation = generation
-        self._parts: list[tuple[NDArray[np.generic], ...]] = []  # of each part: that of each training process
-        self._wires: list[str] = []
+        self._parts: list[SharedPart] = []
 
     def run(self) -> None:
         """Serve until ``Quit``; raises :class:`~pilot.comm.channel.Gone` when one of them goes without it."""
@@ -67,7 +65,7 @@ class RankServer:
         match notes[0]:
             case None:
                 _alike(type(None), notes)
-                self._sum_step()
+                StepSum(self._parts, self._channels, self._fabric).run()
             case Attach():
                 self._attach(_alike(Attach, notes), fds)
             case Gather():
@@ -103,49 +101,9 @@ class RankServer:
             arena = Arena(fd)
             arena.close_fd()
             arenas.append([np.frombuffer(arena.memory, p.dtype, p.count, p.offset) for p in note.parts])
-        self._wires = [part.wire for part in notes[0].parts]
-        self._parts = list(zip(*arenas, strict=False))  # different models are told apart before the first sum
-
-    # --- a step ------------------------------------------------------------------------------------------------------
-
-    def _sum_step(self) -> None:
-        """Start a sum when all have rung for a part (for the first they have), drive all on, ring when all are over."""
-        parts, sums, nap_s = self._parts, Pipeline(), 0.0
-        self._start(0, sums)
-        started, over, silent = 1, 0, self._channels.copy()
-        while over < len(parts):
-            rung = ready(silent if started < len(parts) else self._channels, nap_s if over < started else None)
-            for channel in rung:
-                self._hear_doorbell(channel, expected=started < len(parts))
-                silent.remove(channel)
-            if not silent:
-                self._start(started, sums)
-                started, silent = started + 1, self._channels.copy()
-            nap_s = min(max(nap_s * GROWTH, FIRST_NAP_S), LONGEST_NAP_S)
-            if rung:
-                nap_s = 0.0  # who else has rung is heard before MPI is driven on
-                continue
-            sums.done()
-            while over < sums.over:
-                hand_out(parts[over], sums.done)
-                over, nap_s = over + 1, FIRST_NAP_S
-        for channel in self._channels:
-            channel.ring()
-
-    def _start(self, number: int, sums: Pipeline) -> None:
-        part, wire = self._parts[number], self._wires[number]
-        add_up(part, sums.done)
-        if wire:
-            sums.put(partial(self._fabric.sum_narrow, piece.view(np.float32), wire) for piece in pieces(part[0]))
-        else:
-            sums.put(partial(self._fabric.sum, piece) for piece in pieces(part[0]))
-
-    def _hear_doorbell(self, channel: Channel, *, expected: bool) -> None:
-        note, _ = channel.receive()
-        if note is not None:
-            raise ProtocolError(f"{type(note).__name__} in the middle of a step")
-        if not expected:
-            raise ProtocolError("one doorbell more than the step has parts")
+        wires = (part.wire for part in notes[0].parts)
+        # Different models are told apart before the first sum: their parts need not be as many.
+        self._parts = [SharedPart(tuple(arrays), wire) for *arrays, wire in zip(*arenas, wires, strict=False)]
 
     # --- between steps -----------------------------------------------------------------------------------------------
 

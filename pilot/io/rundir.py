@@ -36,6 +36,7 @@ class RunDir:
         self.lock = self.root / "coordinator.lock"
         self.journal = self.root / "journal.jsonl"
         self.log = self.root / "coordinator.log"
+        self.ended = self.root / "ended.json"
         self.server_key = self.root / "server.key"
         self.site = self.root / "site.py"
         self.trainers = self.root / "trainers"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from pilot.provisioning.keeper import Provider
+from pilot.provisioning.scheduler_thread import Provider
 
 
 class JobTokens(Protocol):

@@ -1,8 +1,7 @@
 """Keeps pilots submitted: asks the scheduler, notes what became of each job, replaces what goes.
 
 What to do is decided in :mod:`pilot.provisioning.scaling_policy` from what :mod:`pilot.provisioning.pilot_jobs` knows;
-this is the loop around them. One thread makes all calls to the scheduler, one after the other: so a submission that is
-under way when the loop is cancelled is still seen, and cancelled, by :meth:`Keeper.down`.
+this is the loop around them.
 """
 
 from __future__ import annotations
@@ -11,40 +10,21 @@ import asyncio
 import contextlib
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
 
 from pilot.core.errors import SubmitError
 from pilot.io.site import Site
 from pilot.provisioning.pilot_jobs import JobEnded, JobNoticed, PilotJobs
 from pilot.provisioning.scaling_policy import Backoff, Scaling, Situation, decide
-from pilot.provisioning.scheduler import JobPhase, Queue, Snapshot
-
-T = TypeVar("T")
+from pilot.provisioning.scheduler import JobPhase, Snapshot
+from pilot.provisioning.scheduler_thread import SchedulerThread
+from pilot.provisioning.troubles import Troubled, Troubles
 
 NEVER_HEARD_S = 10.0
 """A scheduler that has not answered once was given no job by us: so long it is asked at the end for those of an earlier
 coordinator."""
-
-
-class Provider(Protocol):
-    """What the keeper needs of :class:`pilot.provisioning.provider.PilotProvider`."""
-
-    def submit(self, command: str, job_name: str, walltime_s: float | None = None) -> str:
-        """Submit a job; its id."""
-
-    def cancel(self, jobs: Sequence[str]) -> list[str]:
-        """Cancel jobs; those that the scheduler agreed to."""
-
-
-@dataclass(frozen=True, slots=True)
-class Troubled:
-    """The scheduler does not answer or takes no jobs: ``text`` says so; it is empty when that is over."""
-
-    text: str
 
 
 KeeperEvent = JobNoticed | JobEnded | Troubled
@@ -71,14 +51,21 @@ def pool_name(run_dir: Path) -> str:
     return f"pilot-{hashlib.sha256(str(run_dir.resolve()).encode()).hexdigest()[:10]}"
 
 
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the coordinator wants, see :meth:`Keeper.want`."""
+
+    nodes: int = 0
+    spare: frozenset[str] = frozenset()
+    warm_up_s: float = 0.0
+
+
 class Keeper:
     """Keeps the pilots of one pool.
 
     Parameters
     ----------
-    site, provider, queue : where, and what speaks to the scheduler (both block; they are called in a thread)
-    command : the shell command of an agent
-    name : of the jobs, see :func:`pool_name`
+    site, scheduler : where, and what is asked to submit, show and cancel jobs
     report : is told what happens, on the event loop
     clock : Unix time
     """
@@ -86,39 +73,28 @@ class Keeper:
     def __init__(
         self,
         site: Site,
-        provider: Provider,
-        queue: Queue,
-        *,
-        command: str,
-        name: str,
+        scheduler: SchedulerThread,
         report: Callable[[KeeperEvent], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.book = PilotJobs(site)
         self._site = site
-        self._provider = provider
-        self._queue = queue
-        self._command = command
-        self._name = name
+        self._scheduler = scheduler
         self._report = report
         self._clock = clock
-        self._wanted = 0
-        self._warm_up_s = 0.0
-        self._spare: frozenset[str] = frozenset()
-        self._answered = False
-        self._heard = False
-        self._snapshot = Snapshot()
-        self._decision = Scaling()
+        self._wish = Wish()
+        self._heard: Snapshot | None = None
+        self._answers = False
+        self._scaling = Scaling()
         self._backoff = Backoff(site.poll_s)
-        self._troubles = {"poll": "", "submit": "", "cancel": ""}
+        self._troubles = Troubles(report)
         self._poked = asyncio.Event()
         self._turn = asyncio.Lock()
-        self._thread = ThreadPoolExecutor(1, "scheduler")
 
     @property
     def answers(self) -> bool:
         """Whether the scheduler answered when it was asked last."""
-        return self._answered
+        return self._answers
 
     # --- what the coordinator says
 
@@ -128,7 +104,7 @@ class Keeper:
         ``spare`` are jobs that run and may be cancelled where there are too many; ``warm_up_s`` is what a trainer needs
         to start on a new node: no pilot is worth less.
         """
-        self._wanted, self._spare, self._warm_up_s = nodes, frozenset(spare), warm_up_s
+        self._wish = Wish(nodes, frozenset(spare), warm_up_s)
         self._poked.set()
 
     def registered(self, job: str, restart: int = 0) -> None:
@@ -144,17 +120,18 @@ class Keeper:
         """For people."""
         jobs = self.book.kept(())
         staying = [job for job in jobs if not job.leaving]
+        heard = self._heard or Snapshot()
         return KeeperStatus(
-            wanted_nodes=self._wanted,
+            wanted_nodes=self._wish.nodes,
             pending=sum(job.phase is JobPhase.PENDING for job in staying),
             running=sum(job.phase is JobPhase.RUNNING for job in staying),
             leaving=len(jobs) - len(staying),
-            others=self._snapshot.others,
-            idle_nodes=self._snapshot.idle_nodes,
-            planned_nodes=self._snapshot.planned_nodes,
+            others=heard.others,
+            idle_nodes=heard.idle_nodes,
+            planned_nodes=heard.planned_nodes,
             endings={str(ending): count for ending, count in sorted(self.book.endings.items())},
-            trouble=self._trouble(),
-            held_back=self._decision.held_back,
+            trouble=self._troubles.text,
+            held_back=self._scaling.held_back,
         )
 
     # --- the loop
@@ -168,8 +145,8 @@ class Keeper:
                 if self._clock() >= due_s:
                     due_s = self._clock() + self._site.poll_s
                     await self._poll()
-                if self._answered:
-                    await self._act()
+                if self._answers and self._heard is not None:
+                    await self._act(self._heard)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._poked.wait(), max(0.0, due_s - self._clock()))
 
@@ -183,30 +160,30 @@ class Keeper:
             while True:
                 await self._poll()
                 waited_s = self._clock() - began_s
-                never_heard = not self._heard and waited_s > NEVER_HEARD_S
-                if not self.book.jobs and (self._answered or never_heard):
+                never_heard = self._heard is None and waited_s > NEVER_HEARD_S
+                if not self.book.jobs and (self._answers or never_heard):
                     break
                 await self._cancel(self.book.uncancelled())
                 await self._kill_overdue()
                 if waited_s > limit_s:
                     break
                 await asyncio.sleep(min(1.0, self._site.poll_s))
-        self._thread.shutdown(wait=False)
+        self._scheduler.close()
         return list(self.book.jobs)
 
     async def _poll(self) -> None:
         asked_s = self._clock()
         try:
-            self._snapshot = await self._call(self._queue.poll, list(self.book.jobs), asked_s)
+            self._heard = await self._scheduler.poll(list(self.book.jobs), asked_s)
         except SubmitError as error:
             # It says nothing of the jobs: everything stays as it was, and nothing is done, until it answers again.
-            self._answered = False
-            self._say("poll", str(error))
+            self._answers = False
+            self._troubles.say("poll", str(error))
             return
-        self._answered = self._heard = True
-        self._say("poll", self._snapshot.trouble)
+        self._answers = True
+        self._troubles.say("poll", self._heard.trouble)
         now_s = self._clock()
-        news = self.book.take(now_s, asked_s, self._snapshot)
+        news = self.book.take(now_s, asked_s, self._heard)
         if any(isinstance(item, JobEnded) and item.failed for item in news):
             self._backoff.failed(now_s)
         elif self.book.works(now_s, self._backoff.failed_s):
@@ -214,67 +191,46 @@ class Keeper:
         for item in news:
             self._report(item)
 
-    async def _act(self) -> None:
-        self._decision = decide(self._site, self._situation())
-        await self._cancel(self._decision.cancel)
+    async def _act(self, heard: Snapshot) -> None:
+        self._scaling = decide(self._site, self._situation(heard))
+        await self._cancel(self._scaling.cancel)
         await self._kill_overdue()
-        for walltime_s in self._decision.submit:
+        for walltime_s in self._scaling.submit:
             if not await self._submit(walltime_s):
                 break
 
-    def _situation(self) -> Situation:
-        shown = self._snapshot
+    def _situation(self, heard: Snapshot) -> Situation:
         return Situation(
             now_s=self._clock(),
-            wanted_nodes=self._wanted,
-            jobs=self.book.kept(self._spare),
-            others=shown.others,
-            idle_nodes=shown.idle_nodes,
-            planned_nodes=shown.planned_nodes,
-            window_s=shown.window_s,
-            warm_up_s=self._warm_up_s,
+            wanted_nodes=self._wish.nodes,
+            jobs=self.book.kept(self._wish.spare),
+            others=heard.others,
+            idle_nodes=heard.idle_nodes,
+            planned_nodes=heard.planned_nodes,
+            window_s=heard.window_s,
+            warm_up_s=self._wish.warm_up_s,
             resume_s=self._backoff.resume_s,
             yielding=self.book.yielding(self._clock()),
         )
 
     async def _submit(self, walltime_s: float) -> bool:
+        """Submit a job; whether the scheduler took it."""
         try:
-            job = await self._call(self._provider.submit, self._command, self._name, walltime_s)
+            job = await self._scheduler.submit(walltime_s)
         except SubmitError as error:
             self._backoff.failed(self._clock())
-            self._say("submit", str(error))
+            self._troubles.say("submit", str(error))
             return False
         self.book.submitted(self._clock(), job, walltime_s)
-        self._say("submit", "")
+        self._troubles.say("submit", "")
         return True
 
     async def _cancel(self, jobs: Sequence[str]) -> None:
         if jobs:
-            with self._said_as("cancel"):
-                self.book.cancelled(self._clock(), await self._call(self._provider.cancel, jobs))
+            with self._troubles.of("cancel"):
+                self.book.cancelled(self._clock(), await self._scheduler.cancel(jobs))
 
     async def _kill_overdue(self) -> None:
         if jobs := self.book.overdue(self._clock()):
-            with self._said_as("cancel"):
-                await self._call(self._queue.kill, jobs)
-
-    @contextlib.contextmanager
-    def _said_as(self, about: str) -> Iterator[None]:
-        try:
-            yield
-        except SubmitError as error:
-            self._say(about, str(error))
-        else:
-            self._say(about, "")
-
-    async def _call(self, function: Callable[..., T], *arguments: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
-
-    def _trouble(self) -> str:
-        return "; ".join(text for text in self._troubles.values() if text)
-
-    def _say(self, about: str, text: str) -> None:
-        """Report trouble when it begins, changes or ends."""
-        if self._troubles[about] != text:
-            self._troubles[about] = text
-            self._report(Troubled(self._trouble()))
+            with self._troubles.of("cancel"):
+                await self._scheduler.kill(jobs)

@@ -17,6 +17,7 @@ from pilot.provisioning.scheduler_local import LocalQueue
 from pilot.provisioning.scheduler_lsf import LsfQueue
 from pilot.provisioning.scheduler_pbs import PbsQueue
 from pilot.provisioning.scheduler_slurm import SlurmQueue
+from pilot.provisioning.scheduler_thread import SchedulerThread
 
 
 def make_keeper(
@@ -37,9 +38,11 @@ def make_keeper(
     if site.retired:
         raise SiteError(f"site {site.name} is kept for replays only: {site.retired}")
     provider = PilotProvider(site_file, script_dir)
-    name, queue = pool_name(run_dir), make_queue(site, pool_name(run_dir), provider)
-    submits = TokenProvider(provider, tokens)
-    return Keeper(site, submits, queue, command=command or agent_command(site), name=name, report=report)
+    name = pool_name(run_dir)
+    thread = SchedulerThread(
+        TokenProvider(provider, tokens), make_queue(site, name, provider), command or agent_command(site), name
+    )
+    return Keeper(site, thread, report)
 
 
 def make_queue(site: Site, name: str, provider: PilotProvider) -> Queue:

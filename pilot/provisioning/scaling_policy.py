@@ -14,7 +14,7 @@ planned nodes   idle, but another job will start there: worth a pilot only with 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pilot.io.site import Site
@@ -67,18 +67,34 @@ class Scaling:
     held_back: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class ShortJobs:
+    """What planned nodes are worth: ``count`` more jobs of ``walltime_s``, and the pending jobs (newest first) that are
+    too long for them.
+    """
+
+    walltime_s: float = 0.0
+    count: int = 0
+    too_long: tuple[str, ...] = ()
+
+
 def decide(site: Site, now: Situation) -> Scaling:
     """What to submit and what to cancel now."""
     living = [job for job in now.jobs if not job.leaving]
-    missing = math.ceil(now.wanted_nodes / site.nodes_per_pilot) - len(living)
+    missing = _jobs_wanted(site, now) - len(living)
     if missing < 0:
         return Scaling(cancel=_least_missed(living, -missing))
-    short_s = fitting_walltime_s(site, now)
-    misfits, short = _for_planned_nodes(site, now, living, short_s) if short_s else ([], 0)
     count, held_back = _allowed(site, now, missing)
-    walltimes = [short_s or 0.0] * min(count, short) + [float(site.walltime_s)] * max(0, count - short)
-    replaced = [job.job for job in misfits[: max(0, short - count)]] if not held_back else []
-    return Scaling(tuple(walltimes), tuple(replaced), held_back)
+    short = _short_jobs(site, now, living)
+    of_short = min(short.count, count)
+    submit = (short.walltime_s,) * of_short + (float(site.walltime_s),) * (count - of_short)
+    # Where as many are there as are wanted, a short job takes the place of one that is too long.
+    replaced = () if held_back else short.too_long[: short.count - of_short]
+    return Scaling(submit, replaced, held_back)
+
+
+def _jobs_wanted(site: Site, now: Situation) -> int:
+    return math.ceil(now.wanted_nodes / site.nodes_per_pilot)
 
 
 def fitting_walltime_s(site: Site, now: Situation) -> float | None:
@@ -90,15 +106,19 @@ def fitting_walltime_s(site: Site, now: Situation) -> float | None:
     return fits_s if worth_s <= fits_s < site.walltime_s else None
 
 
-def _for_planned_nodes(site: Site, now: Situation, living: Sequence[Kept], short_s: float) -> tuple[list[Kept], int]:
-    """Pending jobs that are too long for the planned nodes, newest first, and how many short ones should be had."""
+def _short_jobs(site: Site, now: Situation, living: Sequence[Kept]) -> ShortJobs:
+    """Planned nodes get so many short jobs as are wanted beyond what runs and what will start on idle nodes."""
+    walltime_s = fitting_walltime_s(site, now)
+    if walltime_s is None:
+        return ShortJobs()
     pending = [job for job in living if job.phase is JobPhase.PENDING]
-    fitting = [job for job in pending if job.walltime_s <= short_s]
-    misfits = [job for job in pending if job.walltime_s > short_s]
+    too_long = _newest_first(job for job in pending if job.walltime_s > walltime_s)
+    running = len(living) - len(pending)
     start_anyway = (now.idle_nodes or 0) // site.nodes_per_pilot
-    wanted = math.ceil(now.wanted_nodes / site.nodes_per_pilot) - (len(living) - len(pending)) - start_anyway
-    short = min(now.planned_nodes // site.nodes_per_pilot, wanted) - len(fitting)
-    return sorted(misfits, key=lambda job: -job.submitted_s), max(0, short)
+    lacking = _jobs_wanted(site, now) - running - start_anyway
+    short_there = len(pending) - len(too_long)
+    count = min(now.planned_nodes // site.nodes_per_pilot, lacking) - short_there
+    return ShortJobs(walltime_s, max(0, count), too_long)
 
 
 def _allowed(site: Site, now: Situation, missing: int) -> tuple[int, str]:
@@ -118,10 +138,13 @@ def _allowed(site: Site, now: Situation, missing: int) -> tuple[int, str]:
 
 def _least_missed(living: Sequence[Kept], count: int) -> tuple[str, ...]:
     """At most ``count`` jobs to cancel: pending before running, the newest first; of those that run only spare ones."""
-    pending = [job for job in living if job.phase is JobPhase.PENDING]
-    spare = [job for job in living if job.phase is JobPhase.RUNNING and job.spare]
-    by_age = [sorted(jobs, key=lambda job: -job.submitted_s) for jobs in (pending, spare)]
-    return tuple(job.job for jobs in by_age for job in jobs)[:count]
+    pending = _newest_first(job for job in living if job.phase is JobPhase.PENDING)
+    spare = _newest_first(job for job in living if job.phase is JobPhase.RUNNING and job.spare)
+    return (*pending, *spare)[:count]
+
+
+def _newest_first(jobs: Iterable[Kept]) -> tuple[str, ...]:
+    return tuple(job.job for job in sorted(jobs, key=lambda job: -job.submitted_s))
 
 
 @dataclass(slots=True)

@@ -7,20 +7,33 @@ import asyncio
 import logging
 import time
 from statistics import median
-from typing import assert_never
+from typing import Protocol, assert_never
 
+from pilot.core.ids import NodeId
 from pilot.io.site import Site
-from pilot.provisioning.keeper import Keeper, KeeperEvent, Troubled
+from pilot.provisioning.keeper import Keeper, KeeperEvent
 from pilot.provisioning.pilot_jobs import JobEnded, JobNoticed
+from pilot.provisioning.troubles import Troubled
 from pilot.service.admission import Admission
 from pilot.service.live_driver import LiveDriver
-from pilot.service.roster import Pilot
-from pilot.service.service import Service
+from pilot.service.roster import Pilot, Roster
 
 log = logging.getLogger(__name__)
 
 DISMISS_S = 60.0
 """What cancelling our jobs may take beyond the site's grace."""
+
+
+class Pilots(Protocol):
+    """Who knows the pilots, and tells the core what becomes of them: the service."""
+
+    roster: Roster
+
+    def notice(self, pilot: Pilot, cause: str, grace_s: float) -> None:
+        """``pilot`` was given notice."""
+
+    def lose(self, node: NodeId, why: str) -> None:
+        """``node`` is lost."""
 
 
 class Autoscaler:
@@ -29,7 +42,7 @@ class Autoscaler:
     def __init__(
         self,
         site: Site,
-        service: Service,
+        service: Pilots,
         driver: LiveDriver,
         admission: Admission,
         keeper: Keeper,

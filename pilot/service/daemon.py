@@ -16,7 +16,9 @@ from typing import Any
 
 from pilot.core.errors import PilotError, UserError
 from pilot.core.events import PoolChanged
+from pilot.io import ended
 from pilot.io.addresses import bind_address
+from pilot.io.ended import Ended
 from pilot.io.journal import Contents
 from pilot.io.listener import allow_many_files
 from pilot.io.rundir import Lock, RunDir, default_path
@@ -75,8 +77,8 @@ class Live:
         self._autoscaler = Autoscaler(site, self._service, self._driver, self._admission, self._keeper, news, pilots)
         log.info("coordinator %s listens at %s", pool.name, where.endpoint)
 
-    async def run(self) -> None:
-        """Serve until the pool has drained, or a second signal says: now."""
+    async def run(self) -> Ended:
+        """Serve until the pool has drained, or a second signal says: now. What is left then."""
         stopped = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -87,9 +89,17 @@ class Live:
             serving = [tasks.create_task(part) for part in served]
             await _either(stopped.wait(), self._drained())
             scaling.cancel()
-            await self._dismiss()
+            nodes_left = tuple(self._driver.core.pool.nodes)
+            jobs_left = tuple(await self._autoscaler.down())
             for task in serving:
                 task.cancel()
+        jobs_unknown = "" if jobs_left or self._keeper.answers else self._keeper.status().trouble
+        return Ended(jobs_left=jobs_left, jobs_unknown=jobs_unknown, nodes_left=nodes_left, unsaved=self._unsaved())
+
+    def _unsaved(self) -> tuple[str, ...]:
+        """Trainers that paused and could not write their state."""
+        trainers = self._driver.core.trainers.values()
+        return tuple(t.id for t in trainers if t.outcome is None and t.failed_writes and not t.saved)
 
     def close(self) -> None:
         """Flush the journal and the socket; a pool that has drained is over, and nobody needs to find it again."""
@@ -120,17 +130,10 @@ class Live:
 
     def _asked_to_end(self, number: int, stopped: asyncio.Event) -> None:
         if self._driver.core.draining:
-            log.warning("stopped by a second signal, with %d nodes still there", len(self._driver.core.pool))
+            log.warning("stopped by a second signal")
             stopped.set()
         else:
             self._api.drain(signal.Signals(number).name)
-
-    async def _dismiss(self) -> None:
-        """Cancel what is left of our jobs; who still registers meanwhile is refused."""
-        if left := await self._autoscaler.down():
-            log.error("these jobs are still there; cancel them by hand: %s", ", ".join(left))
-        elif not self._keeper.answers:
-            log.error("whether jobs of this pool are left is not known: %s", self._keeper.status().trouble)
 
     def _about(self) -> dict[str, object]:
         keeper = asdict(self._keeper.status())
@@ -162,25 +165,33 @@ def main(arguments: list[str] | None = None) -> int:
         rundir.create()
         lock = Lock(rundir)  # held until the process has ended
         _log_to(rundir.log)
+        rundir.ended.unlink(missing_ok=True)
     except PilotError as error:
         return _fail(error, screen)
     try:
-        asyncio.run(_serve(rundir, site_file, settings, options.pilots))
+        _end(rundir, asyncio.run(_serve(rundir, site_file, settings, options.pilots)))
     except BaseExceptionGroup as group:
-        return _fail(_first(group), screen, rundir.log)
+        return _fail(_first(group), screen, rundir)
     except Exception as error:
-        return _fail(error, screen, rundir.log)
+        return _fail(error, screen, rundir)
     finally:
         del lock
     return 0
 
 
-async def _serve(rundir: RunDir, site_file: SiteFile, settings: Settings, pilots: int | None) -> None:
+async def _serve(rundir: RunDir, site_file: SiteFile, settings: Settings, pilots: int | None) -> Ended:
     live = Live(rundir, site_file, startup.open_pool(rundir, site_file.site, settings), pilots)
     try:
-        await live.run()
+        return await live.run()
     finally:
         live.close()
+
+
+def _end(rundir: RunDir, how: Ended) -> None:
+    """Say it in the log for people, in a file for ``pilot down``."""
+    for problem in how.problems():
+        log.error("%s", problem)
+    ended.write(rundir.ended, how)
 
 
 def _settings(options: argparse.Namespace) -> Settings:
@@ -210,13 +221,16 @@ def _log_to(path: Path) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
 
-def _fail(error: BaseException, screen: int, log_file: Path | None = None) -> int:
+def _fail(error: BaseException, screen: int, rundir: RunDir | None = None) -> int:
     """One line on the screen, if somebody still looks; the traceback of a bug in the log."""
-    line, status = f"pilot: the coordinator failed ({type(error).__name__}: {error}); see {log_file}", 1
+    failure = str(error) if isinstance(error, PilotError) else f"{type(error).__name__}: {error}"
+    line, status = f"pilot: the coordinator failed ({failure}); see {rundir and rundir.log}", 1
     if isinstance(error, PilotError):
         line, status = f"pilot: {error}", error.exit_status
-    if log_file is not None:
+    if rundir is not None:
         log.critical("%s", error, exc_info=None if isinstance(error, PilotError) else error)
+        with suppress(OSError):
+            ended.write(rundir.ended, Ended(failure=failure))
     with suppress(OSError):
         os.write(screen, f"{line}\n".encode())
     return status

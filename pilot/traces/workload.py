@@ -59,17 +59,42 @@ def read_workload(trainers: Path, curves: Path) -> list[WorkloadRow]:
     known = read_curves(curves)
     seen: set[str] = set()
     submissions = []
-    for line, row in _rows(trainers):
-        submissions.append(_submission(trainers, line, row, known))
-        if row["trainer"] in seen:
-            raise bad_input(trainers, line, f"trainer {row['trainer']} appears twice")
-        seen.add(row["trainer"])
+    for row in _rows(trainers):
+        submissions.append(_submission(row, known))
+        if row.trainer in seen:
+            raise row.bad(f"trainer {row.trainer} appears twice")
+        seen.add(row.trainer)
     if not submissions:
         raise UserError(f"{trainers}: no trainers; it needs at least one row after its header")
     return sorted(submissions, key=lambda submission: submission.submit_s)
 
 
-def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One line of a file of trainers; what is wrong with it is said with its name and line."""
+
+    path: Path
+    line: int
+    fields: Mapping[str, str]
+
+    @property
+    def trainer(self) -> str:
+        return self.fields["trainer"]
+
+    def number(self, column: str, least: float = 0.0) -> float:
+        return number(self.path, self.line, column, self.fields[column], least=least)
+
+    def whole(self, column: str, least: float = 0.0) -> int:
+        value = self.number(column, least)
+        if value != int(value):
+            raise self.bad(f"{column} must be a whole number, got {value:g}")
+        return int(value)
+
+    def bad(self, message: str) -> UserError:
+        return bad_input(self.path, self.line, message)
+
+
+def _rows(path: Path) -> Iterator[_Row]:
     records = read_records(path, read_lines(path))
     _, header = next(records, (1, []))
     missing = [column for column in COLUMNS if column not in header]
@@ -79,7 +104,7 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
         if fields and len(fields) != len(header):
             raise bad_input(path, line, f"expected {len(header)} columns, as the header has, found {len(fields)}")
         if fields:
-            yield line, dict(zip(header, fields, strict=True))
+            yield _Row(path, line, dict(zip(header, fields, strict=True)))
 
 
 def read_curves(path: Path) -> list[tuple[Curve, Curve | None]]:
@@ -114,34 +139,28 @@ def _curve(where: str, nodes: Any, per_s: Any) -> Curve:
         raise UserError(f"{where}: {error}") from None
 
 
-def _submission(
-    path: Path, line: int, row: Mapping[str, str], curves: Sequence[tuple[Curve, Curve | None]]
-) -> WorkloadRow:
-    def value(column: str, least: float = 0.0) -> float:
-        return number(path, line, column, row[column], least=least)
-
-    index = _whole(path, line, "curve", value("curve"))
+def _submission(row: _Row, curves: Sequence[tuple[Curve, Curve | None]]) -> WorkloadRow:
+    index = row.whole("curve")
     if index >= len(curves):
-        raise bad_input(path, line, f"curve {index} is unknown; the curves file has 0 to {len(curves) - 1}")
-    rate, objective = curves[index]
+        raise row.bad(f"curve {index} is unknown; the curves file has 0 to {len(curves) - 1}")
+    return WorkloadRow(_spec(row, *curves[index]), row.number("submit_s"), row.number("samples"), index)
+
+
+def _spec(row: _Row, rate: Curve, objective: Curve | None) -> TrainerSpec:
+    min_nodes, max_nodes = row.whole("min_nodes", 1), row.whole("max_nodes", 1)
+    up_s, down_s = row.number("rescale_up_s"), row.number("rescale_down_s")
+    priority = row.number(PRIORITY) if row.fields.get(PRIORITY) else 1.0
     try:
-        spec = TrainerSpec(
-            trainer=TrainerId(row["trainer"]),
-            min_nodes=_whole(path, line, "min_nodes", value("min_nodes", 1)),
-            max_nodes=_whole(path, line, "max_nodes", value("max_nodes", 1)),
+        return TrainerSpec(
+            trainer=TrainerId(row.trainer),
+            min_nodes=min_nodes,
+            max_nodes=max_nodes,
             curve=rate,
             fixed_curve=True,
-            rescale_up_s=value("rescale_up_s"),
-            rescale_down_s=value("rescale_down_s"),
-            priority=value(PRIORITY) if row.get(PRIORITY) else 1.0,
+            rescale_up_s=up_s,
+            rescale_down_s=down_s,
+            priority=priority,
             objective_curve=objective,
         )
-    except UserError as error:
-        raise error if str(error).startswith(str(path)) else bad_input(path, line, str(error)) from None
-    return WorkloadRow(spec, value("submit_s"), value("samples"), index)
-
-
-def _whole(path: Path, line: int, what: str, value: float) -> int:
-    if value != int(value):
-        raise bad_input(path, line, f"{what} must be a whole number, got {value:g}")
-    return int(value)
+    except UserError as error:  # its numbers do not fit together
+        raise row.bad(str(error)) from None

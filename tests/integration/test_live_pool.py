@@ -9,7 +9,9 @@ import pytest
 
 from pilot.core.commands import FormGroup
 from pilot.core.events import PoolChanged
-from pilot.io import wire
+from pilot.core.reconcile import WRITES_TRIED
+from pilot.io import ended, wire
+from pilot.io.ended import Ended
 from pilot.io.journal import read, replay
 from pilot.service.settings import fresh_core
 from tests.integration.live_pool import Peer, Pool, form, pool, until, warm
@@ -129,11 +131,31 @@ def test_a_drain_pauses_and_writes_before_the_nodes_go(live: Pool) -> None:
     assert sorted(p.name for p in live.run_dir.iterdir()) == [
         "coordinator.lock",
         "coordinator.log",
+        "ended.json",
         "journal.jsonl",
         "pilots",
         "site.py",
         "trainers",
     ]
+    assert ended.load(live.run_dir / "ended.json") == Ended()
+
+
+def test_a_drain_tells_whose_state_could_not_be_written(live: Pool) -> None:
+    [peer] = joined(live, 1)
+    trainer = trains(live, [peer])
+    live.ask("down")
+    peer.hears(wire.PauseGroup)
+    peer.say(wire.RankPaused(trainer, 1, 9))
+    peer.hears(wire.DissolveGroup)
+    for _ in range(WRITES_TRIED):
+        peer.hears(wire.WriteCheckpoint)
+        peer.say(wire.CheckpointWritten(trainer, 1, 9, asked=True, error="no space left"))
+    peer.hears(wire.StopWorker)
+    peer.say(wire.WorkerExited(trainer, "stopped"))
+    peer.hears(wire.ReleaseNode)
+    peer.die()
+    assert live.ended() == 0
+    assert ended.load(live.run_dir / "ended.json") == Ended(unsaved=(trainer,))
 
 
 def test_a_group_that_does_not_form_in_time_is_broken_and_formed_again(tmp_path: Path) -> None:

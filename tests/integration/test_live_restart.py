@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from pilot import __version__
-from pilot.io import wire
+from pilot.io import ended, wire
 from pilot.io.client import request
 from pilot.io.connection import load
+from pilot.io.ended import Ended
 from pilot.io.journal import read, replay
 from pilot.service.settings import fresh_core
 from tests.integration.live_pool import DEADLINE_S, Peer, Pool, form, pool, until, warm
@@ -185,6 +186,7 @@ def test_a_signal_drains_and_a_second_one_ends_at_once(live: Pool) -> None:
     live.process.send_signal(signal.SIGINT)
     assert live.ended() == 0
     assert "second signal" in live.log()
+    assert ended.load(live.run_dir / "ended.json") == Ended(nodes_left=(peer.node,))
 
 
 def test_a_disk_that_is_full_ends_it_in_one_line_and_nothing_wrong_is_kept(live: Pool) -> None:
@@ -198,7 +200,11 @@ def test_a_disk_that_is_full_ends_it_in_one_line_and_nothing_wrong_is_kept(live:
     assert live.ended() == 1
     assert live.process.stderr is not None
     assert live.process.stderr.read().count("\n") == 1
+    how = ended.load(live.run_dir / "ended.json")
+    assert how is not None
+    assert "cannot write the journal" in how.failure
     live.up()
+    assert not (live.run_dir / "ended.json").exists()
     assert [t["trainer"] for t in live.ask("list")] == [trainer]
     back(live, peers[0], trainer, 1, 5).say(wire.Progress(trainer, 1, 6, 0, 60))
     until(lambda: live.trainer(trainer)["step"] == 6)

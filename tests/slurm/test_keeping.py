@@ -12,11 +12,12 @@ import pytest
 from pilot.io.connection import Connection
 from pilot.io.site import Site
 from pilot.io.site_files import SiteFile, load_site
-from pilot.provisioning.keeper import Keeper, KeeperEvent, Troubled, pool_name
+from pilot.provisioning.keeper import Keeper, KeeperEvent, pool_name
 from pilot.provisioning.keeper_factory import make_keeper
 from pilot.provisioning.pilot_jobs import JobEnded, JobNoticed
 from pilot.provisioning.scheduler import Ending
 from pilot.provisioning.scheduler_slurm import SlurmQueue
+from pilot.provisioning.troubles import Troubled
 from pilot.service.admission import Admission
 from tests.slurm.lab import Lab, LabConfig
 

@@ -4,19 +4,45 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pilot.cli.down import errors_since
+import pytest
 
-BEFORE = "2026-11-20 14:00:00,001 ERROR pilot.service: of an earlier pool\n"
-SINCE = """\
-2026-11-20 14:46:42,815 INFO pilot.service.api: draining: pilot down
-2026-11-20 14:46:43,000 WARNING pilot.service.service: ERROR is not its level
-2026-11-20 14:47:45,406 ERROR pilot.service: these jobs are still there; cancel them by hand: 17, 18
-Traceback (most recent call last):
-"""
+from pilot.cli.down import refuse_disorder
+from pilot.core.errors import PilotError
+from pilot.io import ended
+from pilot.io.ended import Ended
+from pilot.io.rundir import RunDir
 
 
-def test_errors_since_the_drain_began(tmp_path: Path) -> None:
-    log = tmp_path / "coordinator.log"
-    log.write_text(BEFORE + SINCE)
-    assert errors_since(log, len(BEFORE)) == ["these jobs are still there; cancel them by hand: 17, 18"]
-    assert errors_since(log, len(BEFORE + SINCE)) == []
+def test_a_drain_that_went_well_is_no_trouble(tmp_path: Path) -> None:
+    ended.write(RunDir(tmp_path).ended, Ended())
+    refuse_disorder(tmp_path)
+
+
+LEFT = [
+    (Ended(jobs_left=("17", "18")), "these jobs are still there; cancel them by hand: 17, 18"),
+    (Ended(jobs_unknown="qstat: no answer"), "whether jobs of this pool are left is not known: qstat: no answer"),
+    (Ended(nodes_left=("a.1", "b.2")), "it was stopped before these nodes had left: a.1, b.2"),
+    (Ended(unsaved=("t1",)), "the state of these trainers could not be written: t1"),
+    (Ended(failure="disk full", unsaved=("t1",)), "it failed: disk full; the state of these trainers could not be"),
+]
+
+
+@pytest.mark.parametrize(("how", "text"), LEFT)
+def test_what_is_left_or_lost_is_said(tmp_path: Path, how: Ended, text: str) -> None:
+    rundir = RunDir(tmp_path)
+    ended.write(rundir.ended, how)
+    with pytest.raises(PilotError) as raised:
+        refuse_disorder(tmp_path)
+    assert str(raised.value).startswith(f"the coordinator has ended, but: {text}")
+    assert str(raised.value).endswith(f"its log is {rundir.log}")
+
+
+def test_a_coordinator_that_was_killed_meanwhile_has_said_nothing(tmp_path: Path) -> None:
+    with pytest.raises(PilotError, match="it was killed before it could say what is left"):
+        refuse_disorder(tmp_path)
+
+
+def test_a_damaged_word_is_one_clear_line(tmp_path: Path) -> None:
+    RunDir(tmp_path).ended.write_text('{"jobs_left": 3}')
+    with pytest.raises(PilotError, match=r"cannot read how the coordinator ended from .*ended.json"):
+        refuse_disorder(tmp_path)

@@ -163,6 +163,18 @@ def test_a_process_that_rings_out_of_turn_is_refused(ranks: list[Rank]) -> None:
     assert isinstance(ranks[0].error, ProtocolError)
 
 
+def test_who_says_something_else_in_the_middle_of_a_step_is_refused() -> None:
+    node = Node(World(1).ranks()[0], 2)
+    attach(node.ranks)
+    for rank in node.ranks:
+        rank.note()
+        rank.channel.ring()
+    node.ranks[1].channel.send(Quit())
+    assert node.ranks[0].ended()
+    assert isinstance(node.error, ProtocolError)
+    assert str(node.error) == "Quit in the middle of a step"
+
+
 def test_processes_of_a_node_that_ask_for_different_things_are_refused() -> None:
     node = Node(World(1).ranks()[0], 2)
     attach(node.ranks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from itertools import count
 from pathlib import Path
 
@@ -16,11 +16,15 @@ from pilot.io.connection import Connection
 from pilot.io.proc import kill_marked, marked
 from pilot.io.site import Site
 from pilot.io.site_files import SiteFile
-from pilot.provisioning.keeper import Keeper, KeeperEvent, Troubled, pool_name
+from pilot.provisioning.keeper import Keeper, KeeperEvent, pool_name
 from pilot.provisioning.keeper_factory import make_keeper
 from pilot.provisioning.pilot_jobs import JobEnded
-from pilot.provisioning.scheduler import Ending, JobPhase, JobView, Snapshot
+from pilot.provisioning.provider import PilotProvider
+from pilot.provisioning.scheduler import Ending, JobPhase
+from pilot.provisioning.scheduler_thread import SchedulerThread
+from pilot.provisioning.troubles import Troubled, Troubles
 from pilot.service.admission import Admission
+from tests.unit.provisioning.scripted import Scripted
 
 LIMIT_S = 30.0
 LOCAL = Site(name="test", scheduler="local", poll_s=0.1, grace_s=0.5)
@@ -167,7 +171,7 @@ def test_pilots_that_fail_at_once_are_not_resubmitted_at_once(tmp_path: Path) ->
 @pytest.mark.usefixtures("leftovers")
 def test_a_restarted_coordinator_takes_over_the_jobs_of_the_earlier_one(tmp_path: Path) -> None:
     earlier = Pool(tmp_path, "sleep 600")
-    job = earlier.keeper._provider.submit("sleep 600", pool_name(tmp_path))
+    job = PilotProvider(SiteFile(LOCAL, Path("test.py"), None), earlier.folder).submit("sleep 600", pool_name(tmp_path))
     keeper = make_keeper(
         SiteFile(LOCAL, Path("test.py"), None),
         earlier.folder,
@@ -187,42 +191,9 @@ def test_a_restarted_coordinator_takes_over_the_jobs_of_the_earlier_one(tmp_path
     assert [(end.job, end.ending) for end in earlier.ended()] == [(job, Ending.CANCELLED)]
 
 
-class Scripted:
-    """A scheduler whose answers the test sets; both provider and queue."""
-
-    def __init__(self) -> None:
-        self.phases: dict[str, JobPhase] = {}
-        self.refuses = self.silent = False
-        self.names: list[str] = []
-        self.slow_s = 0.0
-
-    def submit(self, command: str, job_name: str, walltime_s: float | None = None) -> str:  # noqa: ARG002  # the protocol's signature
-        if self.refuses:
-            raise SubmitError("submission failed: sbatch: error: Batch job submission failed: Job violates policy")
-        time.sleep(self.slow_s)
-        job = str(len(self.names))
-        self.names.append(job_name)
-        self.phases[job] = JobPhase.PENDING
-        return job
-
-    def cancel(self, jobs: Sequence[str]) -> list[str]:
-        for job in jobs:
-            self.phases[job] = JobPhase.OVER
-        return list(jobs)
-
-    def kill(self, jobs: Sequence[str]) -> None:
-        self.cancel(jobs)
-
-    def poll(self, jobs: Sequence[str], now_s: float) -> Snapshot:  # noqa: ARG002  # the protocol's signature
-        if self.silent:
-            raise SubmitError("squeue did not answer within 10 s", transient=True)
-        endings = {JobPhase.OVER: Ending.CANCELLED}
-        return Snapshot({job: JobView(job, phase, endings.get(phase)) for job, phase in self.phases.items()})
-
-
 def keeper_of(scheduler: Scripted, events: list[KeeperEvent], **site: object) -> Keeper:
     fast = Site(name="x", scheduler="slurm").replace(poll_s=0.05, **site)
-    return Keeper(fast, scheduler, scheduler, command="c", name="pilot-x", report=events.append)
+    return Keeper(fast, SchedulerThread(scheduler, scheduler, "c", "pilot-x"), events.append)
 
 
 def test_a_scheduler_that_does_not_answer_changes_nothing_and_is_reported() -> None:
@@ -290,9 +261,8 @@ def test_a_scheduler_that_never_answered_is_not_waited_for_to_the_end() -> None:
     scheduler, seconds = Scripted(), count()
     scheduler.silent = True
     site = Site(name="x", scheduler="slurm", poll_s=0.05)
-    keeper = Keeper(
-        site, scheduler, scheduler, command="c", name="pilot-x", report=print, clock=lambda: float(next(seconds))
-    )
+    thread = SchedulerThread(scheduler, scheduler, "c", "pilot-x")
+    keeper = Keeper(site, thread, print, clock=lambda: float(next(seconds)))
 
     async def script() -> None:
         await until(lambda: keeper.status().trouble)
@@ -305,3 +275,16 @@ def test_a_scheduler_that_never_answered_is_not_waited_for_to_the_end() -> None:
 def test_the_name_of_a_pool_is_that_of_its_run_directory(tmp_path: Path) -> None:
     assert pool_name(tmp_path) == pool_name(tmp_path / "." / "")
     assert pool_name(tmp_path) != pool_name(tmp_path / "other")
+
+
+def test_trouble_is_told_when_it_begins_changes_and_ends() -> None:
+    told: list[Troubled] = []
+    troubles = Troubles(told.append)
+    for text in ("", "busy", "busy", "down"):
+        troubles.say("poll", text)
+    with troubles.of("cancel"):
+        raise SubmitError("unknown job")
+    with troubles.of("cancel"):
+        assert troubles.text == "down; unknown job"
+    troubles.say("poll", "")
+    assert [event.text for event in told] == ["busy", "down", "down; unknown job", "down", ""]

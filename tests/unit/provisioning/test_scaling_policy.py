@@ -117,6 +117,18 @@ def test_a_long_job_that_waits_makes_room_for_one_that_fits() -> None:
     assert decision(2, fitting, planned_nodes=1, window_s=31 * 60.0) == Scaling()
 
 
+def test_long_jobs_make_room_newest_first_and_only_for_as_many_as_the_planned_nodes_take() -> None:
+    waiting = pending("old", since_s=1) + pending("new", since_s=2) + pending("newer", since_s=3)
+    assert decision(3, waiting, planned_nodes=2, window_s=31 * 60.0) == Scaling(cancel=("newer", "new"))
+    found = decision(4, waiting, planned_nodes=2, window_s=31 * 60.0)
+    assert found == Scaling(submit=(30 * 60.0,), cancel=("newer",))
+
+
+def test_nothing_makes_room_while_nothing_may_be_submitted() -> None:
+    found = decision(2, pending("a", "b"), planned_nodes=1, window_s=31 * 60.0, resume_s=12.0)
+    assert found == Scaling(held_back="waiting 12 s after failures")
+
+
 def test_jobs_that_will_start_on_idle_nodes_are_left_alone() -> None:
     assert decision(2, pending("a", "b"), idle_nodes=2, planned_nodes=3, window_s=HOUR_S) == Scaling()
 

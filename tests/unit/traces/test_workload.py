@@ -69,6 +69,16 @@ def test_a_bad_row_is_named_with_file_and_line(tmp_path: Path, row: str, message
         read(tmp_path, row)
 
 
+def test_a_bad_row_is_named_once_whatever_the_name_of_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read(tmp_path, ROW)
+    text = (tmp_path / "trainers.csv").read_text()
+    (tmp_path / "trainer").write_text(text.replace(ROW, "t1,0,3,2,18,12,1000,0"))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError) as raised:
+        read_workload(Path("trainer"), Path("curves.json"))
+    assert str(raised.value) == "trainer:2: trainer t1: min_nodes 3 exceeds max_nodes 2"
+
+
 def test_an_id_is_used_once(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"trainers\.csv:3: trainer t1 appears twice"):
         read(tmp_path, ROW, ROW)

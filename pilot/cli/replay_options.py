@@ -1,0 +1,118 @@
+"""The options of ``pilot replay`` that can be swept: several values with commas between them, one replay for each."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pilot.core.pool import NODE_ORDERS
+from pilot.planners import NAMES, SOLVERS
+
+if TYPE_CHECKING:
+    from pilot.sim.sweep import Case
+
+Values = tuple[Any, ...]
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def sweep_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """All of :data:`SWEPT`, in this order in the help."""
+    for option in reversed(SWEPT):
+        function = option(function)
+    return function
+
+
+def all_cases(swept: Mapping[str, Values | None]) -> list[Case]:
+    """All combinations of the swept values."""
+    from pilot.sim.sweep import Case
+
+    combinations = itertools.product(*(values or (None,) for values in swept.values()))
+    return [Case(**dict(zip(swept, values, strict=True))) for values in combinations]
+
+
+def swept_names(swept: Mapping[str, Values | None]) -> list[str]:
+    """What tells the cases apart."""
+    return [name for name, values in swept.items() if values is not None and len(values) > 1] or ["planner"]
+
+
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise ValueError("give a finite number, 0 or more, or several with commas between them")
+    return value
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError("give a whole number, or several with commas between them") from None
+
+
+def _choice(*names: str) -> Callable[[str], str]:
+    def choose(text: str) -> str:
+        if text not in names:
+            raise ValueError(f"choose from {', '.join(names)}")
+        return text
+
+    return choose
+
+
+def _sweep(
+    flag: str, field: str, kind: Callable[[str], Any], metavar: str, text: str, default: str | None
+) -> Decorator:
+    """An option that takes several values, separated by commas; ``field`` is the case's field."""
+
+    def parse(_ctx: click.Context, _param: click.Parameter, value: str | None) -> Values | None:
+        try:
+            return None if value is None else tuple(kind(item.strip()) for item in value.split(","))
+        except ValueError as error:
+            raise click.BadParameter(f"{value!r}: {error}") from None
+
+    return click.option(flag, field, metavar=metavar, help=text, default=default, show_default=True, callback=parse)
+
+
+SWEPT: Sequence[Decorator] = (
+    _sweep("--planner", "planner", _choice(*NAMES), "NAMES", "milp, dp, equal-share or milp-nodes.", default="milp"),
+    _sweep("--solver", "solver", _choice(*SOLVERS), "NAMES", "cbc, glpk or highs.", default="cbc"),
+    _sweep(
+        "--objective",
+        "objective",
+        str,
+        "NAMES",
+        "given (by the curves file), scaling-efficiency, throughput, priority or module:function.",
+        default="given",
+    ),
+    _sweep("--t-fwd", "t_fwd_s", _number, "SECONDS", "Forward-looking time.", default="120"),
+    _sweep("--max-parallel", "max_parallel", _whole, "COUNTS", "Trainers at once (Pj_max).", default="10"),
+    _sweep("--rescale-scale", "rescale_scale", _number, "FACTORS", "Multiply rescale costs.", default="1"),
+    _sweep("--solver-latency", "solver_latency_s", _number, "SECONDS", "A plan comes so late.", default="0"),
+    _sweep("--node-order", "node_order", _choice(*NODE_ORDERS), "NAMES", "hostname or join.", default="hostname"),
+    _sweep(
+        "--accounting",
+        "accounting",
+        _choice("paper", "physical"),
+        "NAMES",
+        "paper: a rescale costs its seconds at the rate before it; physical: it pauses the trainer, starts included.",
+        default="paper",
+    ),
+    _sweep(
+        "--completions",
+        "completions",
+        _choice("at-once", "at-node-events"),
+        "NAMES",
+        "at-node-events: completions and arrivals wait for the next change of the pool, "
+        "as in the authors' replay code.",
+        default="at-once",
+    ),
+    _sweep(
+        "--on-curve", "on_curve", _whole, "INDICES", "Put all trainers on this curve of the curves file.", default=None
+    ),
+)

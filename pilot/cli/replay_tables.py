@@ -1,0 +1,92 @@
+"""What ``pilot replay`` prints of its replays: tables for people, plain data for ``--json``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from pilot.sim.sweep import Replay
+
+
+def label(replay: Replay, names: Sequence[str]) -> str:
+    """A replay by the values of the options ``names``."""
+    return ", ".join(f"{name.removesuffix('_s')} {getattr(replay.case, name)}" for name in names)
+
+
+def as_dict(replay: Replay) -> dict[str, Any]:
+    """What ``--json`` prints of a replay."""
+    from pilot.sim.metrics import U_IN_WORDS
+
+    compared = {"efficiency_is": U_IN_WORDS.format(unit=replay.summary.unit)}
+    return {"case": asdict(replay.case)} | replay.summary.as_dict() | compared
+
+
+def rows(replays: Sequence[Replay], names: Sequence[str]) -> list[dict[str, str]]:
+    """The first table: column → cell of each replay."""
+    return [{name.removesuffix("_s"): f"{getattr(r.case, name)}" for name in names} | _row(r) for r in replays]
+
+
+def _row(replay: Replay) -> dict[str, str]:
+    s = replay.summary
+    return {
+        "U": "-" if s.efficiency is None else f"{s.efficiency:.2%}",
+        "A_e": f"{s.work:.4e}",
+        "A_s": f"{s.static_work:.4e}",
+        "eq nodes": f"{s.eq_nodes:.2f}",
+        "used": f"{s.used:.1%}",
+        "completed": f"{s.completed} of {s.submitted}",
+        "hours": f"{s.reached_h:.1f}",
+    }
+
+
+def _cost_row(replay: Replay) -> dict[str, str]:
+    s = replay.summary
+    return {
+        "rescale cost": f"{s.rescale_per_event:.3e}",
+        "preemption cost": f"{s.preemption_per_event:.3e}",
+        "return on rescale": "-" if s.return_on_rescale is None else f"{s.return_on_rescale:.1f}",
+        "solves": f"{s.solves}",
+        "plans": ", ".join(f"{count} {status}" for status, count in s.plans.items()),
+    }
+
+
+def _run_time_row(replay: Replay, curves: Sequence[int]) -> dict[str, str]:
+    mean_h = {row.curve: f"{row.mean_h:.2f}" for row in replay.summary.run_times}
+    return {f"curve {index}": mean_h.get(index, "-") for index in curves}
+
+
+def print_tables(replays: Sequence[Replay], names: Sequence[str]) -> None:
+    """All tables; nothing where no replay was even begun."""
+    from pilot.sim.metrics import U_IN_WORDS
+
+    if not replays:
+        return
+    heads = [{"": label(replay, names)} for replay in replays]
+    curves = sorted({row.curve for replay in replays for row in replay.summary.run_times})
+    _print_table(rows(replays, names))
+    for unit in dict.fromkeys(replay.summary.unit for replay in replays):
+        click.echo(U_IN_WORDS.format(unit=unit) + "\n")
+    click.echo("Mean work per change of the pool that rescaling and preemption cost:")
+    _print_table([head | _cost_row(replay) for head, replay in zip(heads, replays, strict=True)])
+    if len(curves) > 1:
+        click.echo("Mean run time in hours, from admission to completion, of completed trainers:")
+        _print_table([head | _run_time_row(replay, curves) for head, replay in zip(heads, replays, strict=True)])
+
+
+def _print_table(cells: Sequence[Mapping[str, str]]) -> None:
+    from rich.box import SIMPLE
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=SIMPLE, pad_edge=False)
+    for name in cells[0]:
+        table.add_column(name, no_wrap=True)
+    for row in cells:
+        table.add_row(*row.values())
+    console = Console()
+    console.width = max(console.width, console.measure(table, options=console.options.update(max_width=1000)).maximum)
+    console.print(table)

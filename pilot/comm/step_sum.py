@@ -1,0 +1,99 @@
+"""The sums of one step, in the loop of a rank process.
+
+=========  ==========================================================================================
+waiting    for a doorbell of each training process: its share of the part is in the shared memory
+under way  added up on the node, and handed to the pipeline, which sums over the nodes
+over       the sum is with all training processes of the node
+=========  ==========================================================================================
+
+Parts go through these in order; there are ``over`` ≤ ``started`` ≤ all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pilot.comm.channel import Channel, ready
+from pilot.comm.fabric import FIRST_NAP_S, Fabric, longer
+from pilot.comm.node import add_up, hand_out
+from pilot.comm.pipeline import Pipeline, pieces
+from pilot.core.errors import ProtocolError
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPart:
+    """What is summed at once: the array of each training process, and as what it travels (empty: as it is)."""
+
+    arrays: tuple[NDArray[np.generic], ...]
+    wire: str
+
+
+class StepSum:
+    """One step; ``channels`` are those to the training processes of this node."""
+
+    def __init__(self, parts: Sequence[SharedPart], channels: Sequence[Channel], fabric: Fabric) -> None:
+        self._parts = parts
+        self._channels = channels
+        self._fabric = fabric
+        self._sums = Pipeline()
+        self._started = 0
+        self._over = 0
+        self._silent = list(channels)  # those that have not rung for the next part
+
+    def run(self) -> None:
+        """Sum all parts, then ring: all training processes have rung for the first one already.
+
+        Who has rung is heard before MPI is driven on; while nothing happens, naps get longer.
+        """
+        self._start_next()
+        nap_s = 0.0
+        while self._over < len(self._parts):
+            if rung := ready(self._expected(), nap_s if self._over < self._started else None):
+                self._hear(rung)
+                nap_s = 0.0
+            elif self._finish():
+                nap_s = FIRST_NAP_S
+            else:
+                nap_s = longer(nap_s)
+        for channel in self._channels:
+            channel.ring()
+
+    def _expected(self) -> Sequence[Channel]:
+        """Who may say something, if only that it is gone."""
+        return self._silent if self._started < len(self._parts) else self._channels
+
+    def _hear(self, rung: Sequence[Channel]) -> None:
+        for channel in rung:
+            note, _ = channel.receive()
+            if note is not None:
+                raise ProtocolError(f"{type(note).__name__} in the middle of a step")
+            if self._started == len(self._parts):
+                raise ProtocolError("one doorbell more than the step has parts")
+            self._silent.remove(channel)
+        if not self._silent:
+            self._start_next()
+
+    def _start_next(self) -> None:
+        part = self._parts[self._started]
+        first = part.arrays[0]
+        add_up(part.arrays, self._sums.done)
+        if part.wire:
+            self._sums.put(partial(self._fabric.sum_narrow, p.view(np.float32), part.wire) for p in pieces(first))
+        else:
+            self._sums.put(partial(self._fabric.sum, piece) for piece in pieces(first))
+        self._started += 1
+        self._silent = list(self._channels)
+
+    def _finish(self) -> bool:
+        """Drive MPI on and hand out what is summed by now; whether that was a part."""
+        before = self._over
+        self._sums.done()
+        while self._over < self._sums.over:
+            hand_out(self._parts[self._over].arrays, self._sums.done)
+            self._over += 1
+        return self._over > before

@@ -1,0 +1,62 @@
+"""The scheduler on the event loop: one thread makes all calls, one after the other.
+
+So a submission that is under way when its caller is cancelled is still made, and seen by the next poll.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol, TypeVar
+
+from pilot.provisioning.scheduler import Queue, Snapshot
+
+T = TypeVar("T")
+
+
+class Provider(Protocol):
+    """What submits: :class:`pilot.provisioning.provider.PilotProvider`."""
+
+    def submit(self, command: str, job_name: str, walltime_s: float | None = None) -> str:
+        """Submit a job; its id."""
+
+    def cancel(self, jobs: Sequence[str]) -> list[str]:
+        """Cancel jobs; those that the scheduler agreed to."""
+
+
+class SchedulerThread:
+    """Calls ``provider`` and ``queue``, which block, for jobs called ``name`` that run the shell command ``command``.
+
+    Each call raises :class:`~pilot.core.errors.SubmitError` where the scheduler refuses or does not answer.
+    """
+
+    def __init__(self, provider: Provider, queue: Queue, command: str, name: str) -> None:
+        self._provider = provider
+        self._queue = queue
+        self._command = command
+        self._name = name
+        self._thread = ThreadPoolExecutor(1, "scheduler")
+
+    async def poll(self, jobs: Sequence[str], now_s: float) -> Snapshot:
+        """What the scheduler says of all jobs of this name, and of ``jobs``."""
+        return await self._call(self._queue.poll, jobs, now_s)
+
+    async def submit(self, walltime_s: float) -> str:
+        """Submit a job; its id."""
+        return await self._call(self._provider.submit, self._command, self._name, walltime_s)
+
+    async def cancel(self, jobs: Sequence[str]) -> list[str]:
+        """Cancel ``jobs``; those that the scheduler agreed to."""
+        return await self._call(self._provider.cancel, jobs)
+
+    async def kill(self, jobs: Sequence[str]) -> None:
+        """Kill what is left of ``jobs``."""
+        await self._call(self._queue.kill, jobs)
+
+    def close(self) -> None:
+        """End the thread, after the call that it may be in."""
+        self._thread.shutdown(wait=False)
+
+    async def _call(self, function: Callable[..., T], *arguments: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)

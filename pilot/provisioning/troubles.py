@@ -1,0 +1,48 @@
+"""What the scheduler refuses or does not answer: told when it begins, changes and ends, not each time it is seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+from pilot.core.errors import SubmitError
+
+Call = Literal["poll", "submit", "cancel"]
+
+
+@dataclass(frozen=True, slots=True)
+class Troubled:
+    """The scheduler does not answer or takes no jobs: ``text`` says so; it is empty when that is over."""
+
+    text: str
+
+
+class Troubles:
+    """The trouble with each kind of call, empty where there is none; ``report`` is told what changes."""
+
+    def __init__(self, report: Callable[[Troubled], None]) -> None:
+        self._report = report
+        self._texts: dict[Call, str] = {"poll": "", "submit": "", "cancel": ""}
+
+    @property
+    def text(self) -> str:
+        """All of it, in a line."""
+        return "; ".join(text for text in self._texts.values() if text)
+
+    def say(self, call: Call, text: str) -> None:
+        """The trouble with ``call`` is ``text`` now."""
+        if self._texts[call] != text:
+            self._texts[call] = text
+            self._report(Troubled(self.text))
+
+    @contextmanager
+    def of(self, call: Call) -> Iterator[None]:
+        """A refusal of what happens within is the trouble with ``call``; there is none where it succeeds."""
+        try:
+            yield
+        except SubmitError as error:
+            self.say(call, str(error))
+        else:
+            self.say(call, "")

@@ -1,0 +1,42 @@
+"""A scheduler in the hands of a test."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from pilot.core.errors import SubmitError
+from pilot.provisioning.scheduler import Ending, JobPhase, JobView, Snapshot
+
+
+class Scripted:
+    """A scheduler whose answers the test sets; both provider and queue."""
+
+    def __init__(self) -> None:
+        self.phases: dict[str, JobPhase] = {}
+        self.refuses = self.silent = False
+        self.names: list[str] = []
+        self.slow_s = 0.0
+
+    def submit(self, command: str, job_name: str, walltime_s: float | None = None) -> str:  # noqa: ARG002
+        if self.refuses:
+            raise SubmitError("submission failed: sbatch: error: Batch job submission failed: Job violates policy")
+        time.sleep(self.slow_s)
+        job = str(len(self.names))
+        self.names.append(job_name)
+        self.phases[job] = JobPhase.PENDING
+        return job
+
+    def cancel(self, jobs: Sequence[str]) -> list[str]:
+        for job in jobs:
+            self.phases[job] = JobPhase.OVER
+        return list(jobs)
+
+    def kill(self, jobs: Sequence[str]) -> None:
+        self.cancel(jobs)
+
+    def poll(self, jobs: Sequence[str], now_s: float) -> Snapshot:  # noqa: ARG002
+        if self.silent:
+            raise SubmitError("squeue did not answer within 10 s", transient=True)
+        endings = {JobPhase.OVER: Ending.CANCELLED}
+        return Snapshot({job: JobView(job, phase, endings.get(phase)) for job, phase in self.phases.items()})
