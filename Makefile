@@ -30,6 +30,7 @@ lint: $(READY)
 # The parts of ARCHITECTURE.md that are written from the code; a test fails where they are stale.
 tables: $(READY)
 	$(BIN)/python -m tests.architecture
+	$(BIN)/python -m tests.json_reference
 
 chaos: $(READY)
 	$(BIN)/python -m tests.chaos --seed $(or $(SEED),1) --minutes $(or $(MINUTES),10)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from pilot.cli.asking import ask, find_run_dir, json_option, run_dir_option, to_json
+from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option, to_json
 from pilot.cli.numbers import FiniteRange
 from pilot.core.errors import PilotError
 
@@ -26,13 +26,12 @@ def command(run_dir: Path | None, limit_s: float, as_json: bool) -> None:
     from pilot.agent import workdir
 
     root = find_run_dir(run_dir)
-    nodes = ask(root, "down")["nodes"]
+    told = pool_at(root).down()
     if not as_json:
-        click.echo(f"draining {nodes} nodes of {root}")
+        click.echo(f"draining {told.nodes} nodes of {root}")
     wait_until_gone(root, limit_s)
     workdir.sweep()
     refuse_disorder(root)
-    told = {"run_dir": str(root), "nodes": nodes}
     click.echo(to_json(told) if as_json else "down: trainers are saved, nothing is left")
 
 

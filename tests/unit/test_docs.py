@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.architecture import rewritten
+from tests.json_reference import DOCUMENT, written
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -32,3 +33,7 @@ def test_architecture_describes_every_package() -> None:
 def test_what_is_generated_is_as_the_code_says() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
     assert rewritten(text) == text, "make tables writes it anew"
+
+
+def test_the_json_reference_is_what_the_types_say() -> None:
+    assert DOCUMENT.read_text() == written(), "make tables writes it anew"
