@@ -86,7 +86,7 @@ def on_pilots(repeats: int) -> tuple[list[float], list[float]]:
                     pool.trains(name, 3)
                 delays.append(_delay_s(lab))
                 pool.until_pilots(len(lab.nodes))
-            assert all(pool.trainer(name)["lost_steps"] == 0 for name in trainers)
+            assert all(pool.trainer(name).lost_steps == 0 for name in trainers)
             freed = notice_to_free_s(lab, (pool.run_dir / "coordinator.log").read_text())
         finally:
             pool.end()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -10,12 +9,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import psutil
 
+from pilot.cli.asking import to_json
 from pilot.io import proc
 from pilot.io.rundir import RunDir, owner
+from pilot.io.status import PoolStatus, TrainerStatus
+from pilot.io.verbs import Submitted
 
 TRAIN = Path(__file__).parent / "e2e" / "train.py"
 LIMIT_S = 180.0
@@ -30,8 +32,6 @@ site = Site(
     checkpoints_kept=3, ranks_per_node={ranks},
 )
 """
-
-Plain = dict[str, Any]
 
 
 @dataclass
@@ -87,17 +87,15 @@ class Pool:
 
     def submit(self, script: Path, *arguments: str, options: tuple[str, ...] = ()) -> str:
         told = self.pilot("submit", "--json", *options, script, *arguments)
-        name: str = json.loads(told.stdout)["trainer"]
-        return name
+        return msgspec.json.decode(told.stdout, type=Submitted).trainer
 
-    def status(self) -> Plain:
-        status: Plain = json.loads(self.pilot("status", "--json").stdout)
-        return status
+    def status(self) -> PoolStatus:
+        return msgspec.json.decode(self.pilot("status", "--json").stdout, type=PoolStatus)
 
-    def trainer(self, name: str) -> Plain:
-        return next(t for t in self.status()["trainers"] if t["trainer"] == name)
+    def trainer(self, name: str) -> TrainerStatus:
+        return self.status().trainer(name)
 
-    def until(self, what: str, reached: Callable[[Plain], bool]) -> Plain:
+    def until(self, what: str, reached: Callable[[PoolStatus], bool]) -> PoolStatus:
         """Wait until the status is so."""
         deadline = time.monotonic() + LIMIT_S
         while True:
@@ -105,16 +103,16 @@ class Pool:
             if reached(status):
                 return status
             log = (self.run_dir / "coordinator.log").read_text()
-            assert time.monotonic() < deadline, f"not within {LIMIT_S} s: {what}\n{json.dumps(status, indent=1)}\n{log}"
+            assert time.monotonic() < deadline, f"not within {LIMIT_S} s: {what}\n{to_json(status)}\n{log}"
             time.sleep(0.1)
 
-    def until_step(self, name: str, step: int, nodes: int) -> Plain:
+    def until_step(self, name: str, step: int, nodes: int) -> PoolStatus:
         """Wait until the trainer trains on ``nodes`` nodes and has done ``step`` steps."""
 
-        def reached(status: Plain) -> bool:
-            trainer = next(t for t in status["trainers"] if t["trainer"] == name)
-            assert trainer["phase"] != "failed", trainer["reason"]
-            return len(trainer["nodes"]) == nodes and trainer["step"] >= step
+        def reached(status: PoolStatus) -> bool:
+            trainer = status.trainer(name)
+            assert trainer.phase != "failed", trainer.reason
+            return len(trainer.nodes) == nodes and trainer.step >= step
 
         return self.until(f"{name} on {nodes} nodes at step {step}", reached)
 

@@ -5,17 +5,24 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from pilot.core.commands import Outcome
 from pilot.core.errors import PilotError, UserError
+from pilot.core.trainer import Phase
+
+if TYPE_CHECKING:
+    from pilot.io.pool_client import PoolClient
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-ENDED = frozenset(Outcome)
+ENDED = frozenset(Phase(outcome) for outcome in Outcome)
 """The phases of a trainer that has ended."""
+
+JSON_FORMAT = 1
+"""Raised when a field of what docs/json.md describes is renamed, removed, or changes its type, unit or meaning."""
 
 REPLY_TIMEOUT_S = 30.0
 """A coordinator that has not answered by then is stopped or cut off."""
@@ -37,9 +44,14 @@ def json_option(function: Function) -> Function:
 
 
 def to_json(value: Any) -> str:
-    """What ``--json`` prints. A number that is none (the loss of a training that diverged) becomes ``null``."""
+    """What ``--json`` prints. A number that is none (the loss of a training that diverged) becomes ``null``.
+
+    What docs/json.md describes, and only that, is a :class:`msgspec.Struct`: the number of its format comes first.
+    """
     import msgspec
 
+    if isinstance(value, msgspec.Struct):
+        value = {"format": JSON_FORMAT, **msgspec.to_builtins(value)}
     return msgspec.json.format(msgspec.json.encode(value)).decode()
 
 
@@ -83,13 +95,9 @@ def _refuse_abandoned(run_dir: Path) -> None:
         raise PilotError(f"{gone}; pilot up for this directory goes on with its pool")
 
 
-def ask(run_dir: Path, verb: str, timeout_s: float = REPLY_TIMEOUT_S, **arguments: Any) -> Any:
-    """Call ``verb`` of the coordinator of ``run_dir``; its error becomes ours, with its exit status."""
-    from pilot.io.client import request
+def pool_at(run_dir: Path, timeout_s: float = REPLY_TIMEOUT_S) -> PoolClient:
+    """What asks the coordinator of ``run_dir``; :class:`PilotError` where that one is known to be gone."""
+    from pilot.io.pool_client import PoolClient
 
     _refuse_abandoned(run_dir)
-    reply = request(run_dir / "connection.json", verb, arguments, timeout_s)
-    if reply.error:
-        error = UserError if reply.exit_status == UserError.exit_status else PilotError
-        raise error(reply.error)
-    return reply.result
+    return PoolClient(run_dir / "connection.json", timeout_s)

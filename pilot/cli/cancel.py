@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from pilot.cli.asking import ask, find_run_dir, json_option, run_dir_option, to_json
+from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option, to_json
 
 
 @click.command("cancel")
@@ -20,5 +20,5 @@ def command(trainer: str, run_dir: Path | None, as_json: bool) -> None:
     Example:
       pilot cancel vit
     """
-    told = ask(find_run_dir(run_dir), "cancel", trainer=trainer)
-    click.echo(to_json(told) if as_json else f"{told['trainer']} is {told['phase']}")
+    told = pool_at(find_run_dir(run_dir)).cancel(trainer)
+    click.echo(to_json(told) if as_json else f"{told.trainer} is {told.phase}")

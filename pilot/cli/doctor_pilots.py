@@ -8,19 +8,19 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-from pilot.cli.asking import ask
+from pilot.cli.asking import pool_at
 from pilot.cli.down import wait_until_gone
 from pilot.cli.submit import launch
 from pilot.cli.up import coordinator_command, start
 from pilot.core.errors import PilotError
+from pilot.core.trainer import Phase
 from pilot.doctor.finding import Finding, fail, ok
+from pilot.io.status import PoolStatus
+from pilot.io.submission import Submission
 
 LOOK_S = 0.5
 DRAIN_LIMIT_S = 300.0
-
-Plain = dict[str, Any]
 
 
 def try_pilots(site: str, pilots: int, limit_s: float) -> Iterator[Finding]:
@@ -42,18 +42,18 @@ def try_pilots(site: str, pilots: int, limit_s: float) -> Iterator[Finding]:
         try:
             yield from _look(root, pilots, time.monotonic() + limit_s)
         finally:
-            ask(root, "down")
+            pool_at(root).down()
             wait_until_gone(root, DRAIN_LIMIT_S)
 
 
 def _look(root: Path, pilots: int, deadline_s: float) -> Iterator[Finding]:
-    status = _until(root, deadline_s, lambda s: len(s["pool"]) >= pilots)
+    status = _until(root, deadline_s, lambda s: len(s.pool) >= pilots)
     if status is None:
-        seen = ask(root, "status")
-        held = f"{len(seen['pool'])} of {pilots} pilots came; {'; '.join(seen['remarks']) or 'no word from the queue'}"
-        yield fail("pilots", held, f"see {root / 'pilots'} and the queue: do the nodes reach {seen['endpoint']}?")
+        seen = pool_at(root).status()
+        held = f"{len(seen.pool)} of {pilots} pilots came; {'; '.join(seen.remarks) or 'no word from the queue'}"
+        yield fail("pilots", held, f"see {root / 'pilots'} and the queue: do the nodes reach {seen.endpoint}?")
         return
-    took_s = max(node["since_s"] for node in status["pool"])
+    took_s = max(node.joined_s for node in status.pool)
     yield ok("pilots", f"{pilots} came within {took_s:.1f} s, and each answers (connected both ways)")
     for name, what in (("cold", "cold start (torch is imported)"), ("warm", "warm start (from the fork server)")):
         yield from _train(root, name, what, pilots, deadline_s)
@@ -62,31 +62,27 @@ def _look(root: Path, pilots: int, deadline_s: float) -> Iterator[Finding]:
 def _train(root: Path, name: str, what: str, pilots: int, deadline_s: float) -> Iterator[Finding]:
     script = importlib.util.find_spec("pilot.train.doctor_script")
     assert script is not None and script.origin is not None
-    submission = launch(Path(script.origin), [], sys.executable, ())
-    ask(root, "submit", name=name, min_nodes=pilots, max_nodes=pilots, **submission)
-    status = _until(root, deadline_s, lambda s: _row(s, name)["phase"] in ("finished", "failed"))
-    row = _row(status or ask(root, "status"), name)
-    if row["phase"] != "finished":
-        seen = f"the test trainer is {row['phase']}: {row['reason'] or '; '.join(row['remarks']) or 'no group formed'}"
+    submitted = launch(Path(script.origin), [], sys.executable, ())
+    pool_at(root).submit(Submission(name=name, min_nodes=pilots, max_nodes=pilots, launch=submitted))
+    status = _until(root, deadline_s, lambda s: s.trainer(name).phase in (Phase.FINISHED, Phase.FAILED))
+    row = (status or pool_at(root).status()).trainer(name)
+    if row.phase is not Phase.FINISHED:
+        seen = f"the test trainer is {row.phase}: {row.reason or '; '.join(row.remarks) or 'no group formed'}"
         yield fail(
             name, seen, "see docs/sites.md on interface and fabric; bind MPI to an interface that all nodes share"
         )
         return
-    yield ok(name, f"{what}: {row['started_s'] - row['submitted_s']:.1f} s until {pilots} nodes trained together")
-    if name == "warm":
-        yield ok("allreduce", f"8 MB over {pilots} nodes: {1e3 * row['metrics']['step_s']:.1f} ms a step")
+    assert row.started_s is not None  # it has finished
+    yield ok(name, f"{what}: {row.started_s - row.submitted_s:.1f} s until {pilots} nodes trained together")
+    if name == "warm" and (step_s := row.metrics["step_s"]) is not None:
+        yield ok("allreduce", f"8 MB over {pilots} nodes: {1e3 * step_s:.1f} ms a step")
 
 
-def _until(root: Path, deadline_s: float, reached: Callable[[Plain], bool]) -> Plain | None:
+def _until(root: Path, deadline_s: float, reached: Callable[[PoolStatus], bool]) -> PoolStatus | None:
     """The first status that is so; None where none was before the deadline."""
     while time.monotonic() < deadline_s:
-        status: Plain = ask(root, "status")
+        status = pool_at(root).status()
         if reached(status):
             return status
         time.sleep(LOOK_S)
     return None
-
-
-def _row(status: Plain, name: str) -> Plain:
-    row: Plain = next(t for t in status["trainers"] if t["trainer"] == name)
-    return row

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from pilot.cli.asking import ask, find_run_dir, json_option, run_dir_option, to_json
+from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option, to_json
 from pilot.cli.numbers import FiniteRange
 from pilot.core.errors import PilotError
 
@@ -28,14 +28,13 @@ def command(run_dir: Path | None, limit_s: float, as_json: bool) -> None:
     root = find_run_dir(run_dir)
     log = root / "coordinator.log"
     begin = log.stat().st_size if log.exists() else 0
-    nodes = ask(root, "down")["nodes"]
+    told = pool_at(root).down()
     if not as_json:
-        click.echo(f"draining {nodes} nodes of {root}")
+        click.echo(f"draining {told.nodes} nodes of {root}")
     wait_until_gone(root, limit_s)
     workdir.sweep()
     if errors := errors_since(log, begin):
         raise PilotError(f"the coordinator has ended, but: {'; '.join(errors)}; its log is {log}")
-    told = {"run_dir": str(root), "nodes": nodes}
     click.echo(to_json(told) if as_json else "down: trainers are saved, nothing is left")
 
 

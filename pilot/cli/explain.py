@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
-from pilot.cli.asking import ask, find_run_dir, json_option, run_dir_option, to_json
+from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option, to_json
+from pilot.core.explain import Explanation
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 @click.command("explain")
@@ -22,27 +26,27 @@ def command(trainer: str, run_dir: Path | None, as_json: bool) -> None:
     Example:
       pilot explain vit
     """
-    told = ask(find_run_dir(run_dir), "explain", trainer=trainer)
+    told = pool_at(find_run_dir(run_dir)).explain(trainer)
     if as_json:
         click.echo(to_json(told))
         return
     from pilot.cli.show import console
 
-    for sentence in told["sentences"]:
+    for sentence in told.sentences:
         click.echo(sentence)
-    if "terms" in told:
+    if told.decision is not None:
         click.echo()
-        console().print(_table(told))
+        console().print(_table(told.decision))
 
 
-def _table(told: dict[str, Any]) -> Any:
+def _table(decision: Explanation) -> Table:
     from rich.table import Table
 
-    caption = f"eq. 16: value per second × {told['t_fwd_s']:g} s - rate now × rescale"
+    caption = f"eq. 16: value per second × {decision.t_fwd_s:g} s - rate now × rescale"
     table = Table(box=None, pad_edge=False, header_style="bold", caption=caption, caption_justify="left")
     for column in ("nodes", "allowed", "value/s", "rescale s", "value", "cost", "term"):
         table.add_column(column, justify="right")
-    for term in told["terms"]:
-        row = [term["value_per_s"], term["rescale_s"], term["value"], term["cost"], term["value"] - term["cost"]]
-        table.add_row(str(term["nodes"]), "yes" if term["allowed"] else "no", *(f"{cell:.6g}" for cell in row))
+    for term in decision.terms:
+        row = [term.value_per_s, term.rescale_s, term.value, term.cost, term.gain]
+        table.add_row(str(term.nodes), "yes" if term.allowed else "no", *(f"{cell:.6g}" for cell in row))
     return table

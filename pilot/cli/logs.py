@@ -7,8 +7,9 @@ from pathlib import Path
 
 import click
 
-from pilot.cli.asking import ENDED, ask, find_run_dir, run_dir_option
+from pilot.cli.asking import ENDED, find_run_dir, pool_at, run_dir_option
 from pilot.core.errors import UserError
+from pilot.io.status import TrainerStatus
 
 POLL_S = 0.5
 
@@ -28,7 +29,7 @@ def command(trainer: str, follow: bool, run_dir: Path | None) -> None:
     folder = log_folder(root, trainer)
     shown: dict[Path, int] = {}
     while True:
-        ended = not follow or phase(root, trainer) in ENDED
+        ended = not follow or _row(root, trainer).phase in ENDED
         for path in sorted(folder.glob("*.log")):
             shown[path] = echo(path, shown.get(path, 0))
         if ended:
@@ -44,22 +45,16 @@ def log_folder(root: Path, trainer: str) -> Path:
 
     folder, rundir = root / "trainers" / trainer / "logs", RunDir(root)
     if rundir.connection.exists() and not is_abandoned(rundir):
-        folder = Path(_row(root, trainer)["directory"]) / "logs"
+        folder = Path(_row(root, trainer).directory) / "logs"
     if not folder.is_dir():
         raise UserError(f"no logs of a trainer named {trainer!r} in {root}; see pilot ls")
     return folder
 
 
-def phase(root: Path, trainer: str) -> str:
-    """Where the trainer stands."""
-    return str(_row(root, trainer)["phase"])
-
-
-def _row(root: Path, trainer: str) -> dict[str, str]:
-    rows = [row for row in ask(root, "list") if row["trainer"] == trainer]
-    if not rows:
+def _row(root: Path, trainer: str) -> TrainerStatus:
+    row = next((row for row in pool_at(root).trainers().trainers if row.trainer == trainer), None)
+    if row is None:
         raise UserError(f"no trainer named {trainer!r}; see pilot ls")
-    row: dict[str, str] = rows[0]
     return row
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from pilot.cli.asking import ask, find_run_dir, json_option, run_dir_option, to_json
+from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option, to_json
 
 
 @click.command("ls")
@@ -19,10 +19,10 @@ def command(run_dir: Path | None, as_json: bool) -> None:
     Example:
       pilot ls --json
     """
-    trainers = ask(find_run_dir(run_dir), "list")
+    listed = pool_at(find_run_dir(run_dir)).trainers()
     if as_json:
-        click.echo(to_json(trainers))
+        click.echo(to_json(listed))
         return
     from pilot.cli.show import console, trainer_table
 
-    console().print(trainer_table(trainers))
+    console().print(trainer_table(listed.trainers))

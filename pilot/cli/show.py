@@ -9,10 +9,16 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-Plain = dict[str, Any]
+from pilot.core.trainer import Phase
+from pilot.io.status import KeeperStatus, NodeStatus, PoolStatus, TrainerStatus
 
-PHASE_STYLE = {"running": "green", "failed": "bold red", "finished": "cyan", "paused": "yellow", "starting": "yellow"}
-
+PHASE_STYLE = {
+    Phase.RUNNING: "green",
+    Phase.FAILED: "bold red",
+    Phase.FINISHED: "cyan",
+    Phase.PAUSED: "yellow",
+    Phase.STARTING: "yellow",
+}
 
 PIPED_WIDTH = 160
 """Nobody's screen ends there: what goes to a file or a pipe is not folded at 80 columns."""
@@ -23,29 +29,29 @@ def console() -> Console:
     return Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
 
 
-def trainer_table(trainers: list[Plain]) -> Table:
+def trainer_table(trainers: list[TrainerStatus]) -> Table:
     """One row per trainer: where it stands."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("trainer", "phase", "nodes", "generation", "epoch", "step", "samples/s", "loss"):
         table.add_column(column, justify="left" if column in ("trainer", "phase") else "right")
     for t in trainers:
         table.add_row(
-            t["trainer"],
-            Text(t["phase"], style=PHASE_STYLE.get(t["phase"], "")),
+            t.trainer,
+            Text(t.phase, style=PHASE_STYLE.get(t.phase, "")),
             _nodes(t),
-            str(t["generation"]),
-            str(t["epoch"]),
-            str(t["step"]),
-            number(t["samples_per_s"], ".0f"),
-            number(t["metrics"].get("loss"), ".4f"),
+            str(t.generation),
+            str(t.epoch),
+            str(t.step),
+            number(t.samples_per_s, ".0f"),
+            number(t.metrics.get("loss"), ".4f"),
         )
     return table
 
 
-def _nodes(trainer: Plain) -> str:
+def _nodes(trainer: TrainerStatus) -> str:
     """Nodes that train, and ``+2`` for those that warm up."""
-    warming = f" +{len(trainer['warming'])}" if trainer["warming"] else ""
-    return f"{len(trainer['nodes'])}{warming}"
+    warming = f" +{len(trainer.warming)}" if trainer.warming else ""
+    return f"{len(trainer.nodes)}{warming}"
 
 
 def number(value: float | None, form: str) -> str:
@@ -53,14 +59,14 @@ def number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
-def status_view(status: Plain) -> Group:
+def status_view(status: PoolStatus) -> Group:
     """All of ``pilot status``."""
-    parts: list[Any] = [_line(_headline(status)), _line(_jobs(status["keeper"])), Text()]
-    parts += [trainer_table(status["trainers"])]
-    parts += [_line(line, "red") for t in status["trainers"] if t["phase"] == "failed" for line in _failure(t)]
-    parts += [_line(f"{t['trainer']}: {line}", "yellow") for t in status["trainers"] for line in t["remarks"]]
-    parts += [_line(line, "yellow") for line in status["remarks"]]
-    parts += [Text(), pool_table(status["pool"], status["now_s"]), Text(), _line(decisions_line(status))]
+    parts: list[Any] = [_line(_headline(status)), _line(_jobs(status.keeper)), Text()]
+    parts += [trainer_table(status.trainers)]
+    parts += [_line(line, "red") for t in status.trainers if t.phase is Phase.FAILED for line in _failure(t)]
+    parts += [_line(f"{t.trainer}: {line}", "yellow") for t in status.trainers for line in t.remarks]
+    parts += [_line(line, "yellow") for line in status.remarks]
+    parts += [Text(), pool_table(status.pool, status.now_s), Text(), _line(decisions_line(status))]
     return Group(*parts)
 
 
@@ -69,41 +75,41 @@ def _line(text: str, style: str = "") -> Text:
     return Text(text, style=style, no_wrap=True, overflow="ignore")
 
 
-def _headline(status: Plain) -> str:
-    drains = ", draining" if status["draining"] else ""
-    return f"pool {status['coordinator']} on {status['site']}, up for {status['now_s']:.0f} s{drains}"
+def _headline(status: PoolStatus) -> str:
+    drains = ", draining" if status.draining else ""
+    return f"pool {status.coordinator} on {status.site}, up for {status.now_s:.0f} s{drains}"
 
 
-def _jobs(keeper: Plain) -> str:
+def _jobs(keeper: KeeperStatus) -> str:
     """Our jobs in the queue, and what keeps us from more."""
-    counts = f"{keeper['running']} run, {keeper['pending']} wait, {keeper['leaving']} leave"
-    ended = ", ".join(f"{count} {ending}" for ending, count in keeper["endings"].items())
-    parts = [f"pilot jobs: {counts}", ended and f"ended: {ended}", keeper["held_back"], keeper["trouble"]]
+    counts = f"{keeper.running} run, {keeper.pending} wait, {keeper.leaving} leave"
+    ended = ", ".join(f"{count} {ending}" for ending, count in keeper.endings.items())
+    parts = [f"pilot jobs: {counts}", ended and f"ended: {ended}", keeper.held_back, keeper.trouble]
     return "; ".join(part for part in parts if part)
 
 
-def _failure(trainer: Plain) -> list[str]:
-    return [f"{trainer['trainer']} failed:", *(f"  {line}" for line in trainer["reason"].splitlines())]
+def _failure(trainer: TrainerStatus) -> list[str]:
+    return [f"{trainer.trainer} failed:", *(f"  {line}" for line in trainer.reason.splitlines())]
 
 
-def pool_table(nodes: list[Plain], now_s: float) -> Table:
+def pool_table(nodes: list[NodeStatus], now_s: float) -> Table:
     """One row per node."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("node", "trainer", "here for"):
         table.add_column(column)
     for n in nodes:
-        leaving = " (leaving)" if n["leaving"] else ""
-        table.add_row(f"{n['node']}{leaving}", n["trainer"] or "-", f"{now_s - n['since_s']:.0f} s")
+        leaving = " (leaving)" if n.leaving else ""
+        table.add_row(f"{n.node}{leaving}", n.trainer or "-", f"{now_s - n.joined_s:.0f} s")
     return table
 
 
-def decisions_line(status: Plain) -> str:
+def decisions_line(status: PoolStatus) -> str:
     """How plans are made and what the pool was worth."""
-    solves, use = status["solves"], status["utilisation"]
-    took = solves["answer_s"]
-    time = f", {took['median'] * 1000:.0f} ms (median; worst {took['max'] * 1000:.0f} ms)" if took else ""
-    u = f"{use['u']:.1%}" if use["u"] is not None else "-"
+    solves, use = status.solves, status.utilisation
+    took = solves.answer_s
+    time = f", {took.median * 1000:.0f} ms (median; worst {took.max * 1000:.0f} ms)" if took else ""
+    u = f"{use.u:.1%}" if use.u is not None else "-"
     return (
-        f"{solves['count']} plans by {solves['planner'] or '-'}, the last one {solves['last_status'] or '-'}{time}; "
-        f"{status['node_seconds']:.0f} node-seconds, U {u} on {use['eq_nodes']:.2f} eq-nodes"
+        f"{solves.count} plans by {solves.planner or '-'}, the last one {solves.last_status or '-'}{time}; "
+        f"{status.node_seconds:.0f} node-seconds, U {u} on {use.eq_nodes:.2f} eq-nodes"
     )

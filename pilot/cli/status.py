@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from pilot.cli.asking import ask, find_run_dir, json_option, run_dir_option, to_json
+from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option, to_json
 
 
 @click.command("status")
@@ -19,7 +19,7 @@ def command(run_dir: Path | None, as_json: bool) -> None:
     Example:
       pilot status
     """
-    status = ask(find_run_dir(run_dir), "status")
+    status = pool_at(find_run_dir(run_dir)).status()
     if as_json:
         click.echo(to_json(status))
         return

@@ -10,8 +10,9 @@ from typing import Any
 
 import click
 
-from pilot.cli.asking import ask, find_run_dir, json_option, run_dir_option, to_json
+from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option, to_json
 from pilot.core.errors import UserError
+from pilot.io.submission import LaunchSpec, Submission
 
 
 @click.command("submit", context_settings={"allow_interspersed_args": False})
@@ -48,18 +49,17 @@ def command(
     Example:
       pilot submit --name cnn --max-nodes 8 --env DATA_DIR examples/digits_cnn.py --epochs 20
     """
-    submission = {
+    submission = Submission(
+        launch=launch(script, list(arguments), python, names),
+        curve=_points(curve) if curve is not None else None,
         **{name: value for name, value in planning.items() if value is not None},
-        **launch(script, list(arguments), python, names),
-    }
-    if curve is not None:
-        submission["curve"] = _points(curve)
+    )
     check_sizes(planning.get("min_nodes"), planning.get("max_nodes"))
-    told = ask(find_run_dir(run_dir), "submit", **submission)
-    click.echo(to_json(told) if as_json else f"submitted {told['trainer']}; its files: {told['directory']}")
+    told = pool_at(find_run_dir(run_dir)).submit(submission)
+    click.echo(to_json(told) if as_json else f"submitted {told.trainer}; its files: {told.directory}")
 
 
-def launch(script: Path, arguments: list[str], python: str, names: tuple[str, ...]) -> dict[str, Any]:
+def launch(script: Path, arguments: list[str], python: str, names: tuple[str, ...]) -> LaunchSpec:
     """How the script is started: what a node needs to know to start the very same thing."""
     try:
         content = script.read_bytes()
@@ -68,14 +68,14 @@ def launch(script: Path, arguments: list[str], python: str, names: tuple[str, ..
     missing = [name for name in names if name not in os.environ]
     if missing:
         raise UserError(f"--env {missing[0]}: there is no such variable in your environment")
-    return {
-        "script": str(script.absolute()),
-        "script_sha256": hashlib.sha256(content).hexdigest(),
-        "arguments": arguments,
-        "cwd": str(Path.cwd()),
-        "python": python,
-        "environment": {name: os.environ[name] for name in names},
-    }
+    return LaunchSpec(
+        script=str(script.absolute()),
+        script_sha256=hashlib.sha256(content).hexdigest(),
+        arguments=arguments,
+        cwd=str(Path.cwd()),
+        python=python,
+        environment={name: os.environ[name] for name in names},
+    )
 
 
 def check_sizes(least: int | None, most: int | None) -> None:

@@ -11,9 +11,10 @@ from typing import Any
 
 import click
 
-from pilot.cli.asking import ask, json_option, run_dir_option, to_json
+from pilot.cli.asking import json_option, pool_at, run_dir_option, to_json
 from pilot.cli.numbers import FiniteRange
 from pilot.core.errors import PilotError, UserError
+from pilot.io.status import PoolStatus
 
 START_LIMIT_S = 600.0
 """A coordinator that does not answer by then does not start: the journal of a month is read in minutes."""
@@ -56,7 +57,7 @@ def command(run_dir: Path | None, site: str, foreground: bool, as_json: bool, **
     if as_json:
         click.echo(to_json(told))
     else:
-        click.echo(f"pool {told['coordinator']} on site {told['site']} is up at {told['endpoint']}; files: {root}")
+        click.echo(f"pool {told.coordinator} on site {told.site} is up at {told.endpoint}; files: {root}")
 
 
 def coordinator_command(root: Path, site: str, settings: dict[str, Any]) -> list[str]:
@@ -68,7 +69,7 @@ def coordinator_command(root: Path, site: str, settings: dict[str, Any]) -> list
     return command
 
 
-def start(root: Path, arguments: list[str]) -> dict[str, Any]:
+def start(root: Path, arguments: list[str]) -> PoolStatus:
     """Run the coordinator in a session of its own and wait until it answers; its status.
 
     Raises
@@ -91,7 +92,7 @@ def start(root: Path, arguments: list[str]) -> dict[str, Any]:
         raise
 
 
-def _await(process: subprocess.Popen[str], root: Path) -> dict[str, Any]:
+def _await(process: subprocess.Popen[str], root: Path) -> PoolStatus:
     deadline = time.monotonic() + START_LIMIT_S
     while time.monotonic() < deadline:
         if process.poll() is not None:
@@ -103,17 +104,16 @@ def _await(process: subprocess.Popen[str], root: Path) -> dict[str, Any]:
     raise PilotError(f"the coordinator did not answer within {START_LIMIT_S:g} s; its log is {root}/coordinator.log")
 
 
-def _answer(root: Path, pid: int) -> dict[str, Any] | None:
+def _answer(root: Path, pid: int) -> PoolStatus | None:
     """The status of the coordinator with this process id; None while it does not own the run directory yet."""
     from pilot.io.rundir import RunDir, owner
 
     if owner(RunDir(root)) != pid or not (root / "connection.json").exists():
         return None
     try:
-        told: dict[str, Any] = ask(root, "status", timeout_s=1.0)
+        return pool_at(root, timeout_s=1.0).status()
     except PilotError:
         return None
-    return told
 
 
 def _ended(process: subprocess.Popen[str]) -> PilotError:

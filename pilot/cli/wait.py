@@ -7,9 +7,19 @@ from pathlib import Path
 
 import click
 
-from pilot.cli.asking import ENDED, REPLY_TIMEOUT_S, ask, find_run_dir, json_option, run_dir_option, to_json
+from pilot.cli.asking import (
+    ENDED,
+    REPLY_TIMEOUT_S,
+    find_run_dir,
+    json_option,
+    pool_at,
+    run_dir_option,
+    to_json,
+)
 from pilot.cli.numbers import FiniteRange
 from pilot.core.errors import PilotError
+from pilot.core.trainer import Phase
+from pilot.io.verbs import Phases
 
 
 @click.command("wait")
@@ -27,14 +37,14 @@ def command(trainers: tuple[str, ...], limit_s: float | None, run_dir: Path | No
     root = find_run_dir(run_dir)
     deadline = time.monotonic() + limit_s if limit_s is not None else None
     while True:
-        phases: dict[str, str] = ask(root, "wait", timeout_s=2 * REPLY_TIMEOUT_S, trainers=list(trainers))
-        if all(phase in ENDED for phase in phases.values()):
+        told = pool_at(root, timeout_s=2 * REPLY_TIMEOUT_S).wait(trainers)
+        if all(phase in ENDED for phase in told.trainers.values()):
             break
         if deadline is not None and time.monotonic() > deadline:
-            raise PilotError(f"still not ended after {limit_s:g} s: {_line(phases)}", transient=True)
-    click.echo(to_json(phases) if as_json else _line(phases))
-    return 0 if all(phase == "finished" for phase in phases.values()) else 1
+            raise PilotError(f"still not ended after {limit_s:g} s: {_line(told)}", transient=True)
+    click.echo(to_json(told) if as_json else _line(told))
+    return 0 if all(phase is Phase.FINISHED for phase in told.trainers.values()) else 1
 
 
-def _line(phases: dict[str, str]) -> str:
-    return ", ".join(f"{trainer} {phase}" for trainer, phase in phases.items()) or "no trainers"
+def _line(told: Phases) -> str:
+    return ", ".join(f"{trainer} {phase}" for trainer, phase in told.trainers.items()) or "no trainers"

@@ -11,9 +11,16 @@ from pilot.core.problem import Candidate, Plan, PlanStatus, Problem
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """Eq. 16 for one trainer on ``nodes`` nodes: ``value - cost = gain``, in objective units over ``t_fwd_s``.
+    """FreeTrain's eq. 16 for one trainer on ``nodes`` nodes: ``value - cost = gain``, in objective units.
 
-    ``value_per_s`` is O_j(nodes), ``rescale_s`` the pause that the change costs, ``allowed`` whether eq. 3 allows it.
+    Parameters
+    ----------
+    nodes : how many nodes it would have
+    allowed : whether eq. 3 allows so many
+    value_per_s : O_j(nodes), objective units per second
+    rescale_s : the pause that the change would cost
+    value : what it would do in the forward-looking time
+    cost : what the pause would cost
     """
 
     nodes: int
@@ -33,8 +40,17 @@ class Term:
 class Explanation:
     """The last decision about one trainer.
 
-    ``terms`` are for n-1, n, n+1 nodes with n what the plan gave. ``free_nodes`` were left over by the plan.
-    ``donor`` is the trainer that would lose least by giving up a node, and ``donor_loss`` how much.
+    Parameters
+    ----------
+    trainer : whose
+    status : of the plan
+    had_nodes : how many it held when the plan was asked for
+    nodes : how many the plan gave it
+    t_fwd_s : the forward-looking time
+    terms : eq. 16 for one node fewer, as planned, and one more
+    free_nodes : nodes that the plan left over
+    donor : the trainer that would lose least by giving up a node; null: none could
+    donor_loss : how much it would lose, in objective units
     """
 
     trainer: TrainerId

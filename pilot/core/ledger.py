@@ -22,8 +22,13 @@ from pilot.core.step_ranges import StepRanges
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether the ledger proves that every sample was used exactly once per epoch, and the proof or the gap in
-    words."""
+    """What the ledger says of a trainer's samples.
+
+    Parameters
+    ----------
+    proved : whether every sample was used exactly once per epoch
+    text : the proof or the gap in words
+    """
 
     proved: bool
     text: str

@@ -61,7 +61,14 @@ class TrainerRecord:
 
 @dataclass(frozen=True, slots=True)
 class SolveTimes:
-    """One plan's times: building, solving, and from the question to the answer (processes and queues included)."""
+    """One plan's times.
+
+    Parameters
+    ----------
+    build_s : to build the problem
+    solve_s : to solve it
+    answer_s : from the question to the plan, processes and queues included
+    """
 
     build_s: float
     solve_s: float

@@ -19,6 +19,7 @@ from typing import Protocol, TypeVar
 
 from pilot.core.errors import SubmitError
 from pilot.io.site import Site
+from pilot.io.status import KeeperStatus
 from pilot.provisioning.pilot_jobs import JobEnded, JobNoticed, PilotJobs
 from pilot.provisioning.scaling_policy import Backoff, Scaling, Situation, decide
 from pilot.provisioning.scheduler import JobPhase, Queue, Snapshot
@@ -48,22 +49,6 @@ class Troubled:
 
 
 KeeperEvent = JobNoticed | JobEnded | Troubled
-
-
-@dataclass(frozen=True, slots=True)
-class KeeperStatus:
-    """For people: the nodes wanted, our jobs, and what keeps us from more."""
-
-    wanted_nodes: int
-    pending: int
-    running: int
-    leaving: int
-    others: int
-    idle_nodes: int | None
-    planned_nodes: int
-    endings: dict[str, int]
-    trouble: str
-    held_back: str
 
 
 def pool_name(run_dir: Path) -> str:

@@ -10,7 +10,6 @@ import signal
 import sys
 from collections.abc import Coroutine
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,7 @@ from pilot.service.service import Service
 from pilot.service.settings import Settings
 from pilot.service.solver_process import SolverProcess
 from pilot.service.startup import PoolIdentity
+from pilot.service.status_view import About
 
 log = logging.getLogger("pilot.service")
 
@@ -51,7 +51,7 @@ class Live:
         where = startup.announce(rundir, pool, site, site_file.path, self._server)
         self._admission = Admission(where, rundir.pilots, site.nodes_per_pilot)
         self._keeper = make_keeper(site_file, rundir.pilots, rundir.root, news.put_nowait, self._admission)
-        self._where = {"endpoint": where.endpoint, "run_dir": str(rundir.root)}
+        self._endpoint = where.endpoint
         self._journal = startup.open_journal(rundir, pool, site)
         self._driver = LiveDriver(pool.core(site), self._journal, Clock(pool.start_s))
         self._launches = LaunchStore(rundir, pool.name, site.checkpoint_dir)
@@ -132,9 +132,10 @@ class Live:
         elif not self._keeper.answers:
             log.error("whether jobs of this pool are left is not known: %s", self._keeper.status().trouble)
 
-    def _about(self) -> dict[str, object]:
-        keeper = asdict(self._keeper.status())
-        return {"coordinator": self._pool.name, "site": self._site.name, **self._where, "keeper": keeper}
+    def _about(self) -> About:
+        return About(
+            self._pool.name, self._site.name, self._endpoint, str(self._rundir.root), keeper=self._keeper.status()
+        )
 
     async def _drained(self) -> None:
         while not (self._driver.core.draining and not len(self._driver.core.pool)):

@@ -1,4 +1,4 @@
-"""What a user submitted: the script and how it is started, beside what the core knows of the trainer."""
+"""What users submitted: how each script is started, beside what the core knows of the trainer."""
 
 from __future__ import annotations
 
@@ -10,17 +10,7 @@ from pilot.core.errors import JournalError, PilotError
 from pilot.core.ids import TrainerId
 from pilot.io.files import publish
 from pilot.io.rundir import RunDir
-
-
-class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the training process of a trainer is started; ``environment`` holds the variables that the user named."""
-
-    script: str
-    script_sha256: str
-    arguments: list[str]
-    cwd: str
-    python: str
-    environment: dict[str, str]
+from pilot.io.submission import LaunchSpec
 
 
 class LaunchStore:

@@ -1,13 +1,23 @@
-"""What ``pilot status``, ``ls`` and ``pilots`` show, as plain data."""
+"""What ``pilot status`` and ``pilot ls`` show, from the core, the monitor and the roster."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 from pilot import planners
 from pilot.core.coordinator import Coordinator
 from pilot.core.trainer import Trainer
+from pilot.io.status import (
+    KeeperStatus,
+    NodeStatus,
+    PilotStatus,
+    PoolStatus,
+    SolveStatus,
+    TimeSummary,
+    TrainerStatus,
+    UtilisationStatus,
+)
 from pilot.observation.monitor import Monitor, TrainerRecord
 from pilot.observation.utilisation import WorkAccount, utilisation
 from pilot.service.launch_store import LaunchStore
@@ -19,56 +29,74 @@ QUIET_S = 120.0
 """A trainer that has trained for so long without reporting progress gets a remark, and so does a script that has run
 for so long without coming to its training."""
 
-Plain = dict[str, Any]
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What does not come from the core: which pool this is, and its jobs in the queue."""
+
+    coordinator: str
+    site: str
+    endpoint: str
+    run_dir: str
+    keeper: KeeperStatus
 
 
-def trainers(core: Coordinator, monitor: Monitor, launches: LaunchStore) -> list[Plain]:
-    """One row per trainer, in the order of submission."""
-    return [{"directory": str(launches.directory(t.id)), **_trainer(t, monitor)} for t in core.trainers.values()]
+def status(
+    about: About, core: Coordinator, monitor: Monitor, launches: LaunchStore, utilisation: UtilisationStatus
+) -> PoolStatus:
+    """What ``pilot status`` shows."""
+    return PoolStatus(
+        coordinator=about.coordinator,
+        site=about.site,
+        endpoint=about.endpoint,
+        run_dir=about.run_dir,
+        now_s=monitor.now_s,
+        draining=core.draining,
+        node_seconds=monitor.node_seconds,
+        pool=pool(core, monitor),
+        trainers=trainers(core, monitor, launches),
+        solves=_solves(monitor),
+        utilisation=utilisation,
+        keeper=about.keeper,
+        remarks=monitor.pool_remarks,
+    )
 
 
-def pool(core: Coordinator, monitor: Monitor) -> list[Plain]:
-    """One row per node, in the order of joining."""
+def trainers(core: Coordinator, monitor: Monitor, launches: LaunchStore) -> list[TrainerStatus]:
+    """Every trainer, in the order of submission."""
+    return [_trainer(t, monitor, launches) for t in core.trainers.values()]
+
+
+def pool(core: Coordinator, monitor: Monitor) -> list[NodeStatus]:
+    """Every node, in the order of joining."""
     return [
-        {
-            "node": node,
-            "host": node.partition(".")[0],
-            "trainer": core.pool.occupant.get(node) or core.pool.owner.get(node),
-            "leaving": node in core.pool.leaving,
-            "since_s": monitor.joined_s.get(node, 0.0),
-        }
+        NodeStatus(
+            node=node,
+            host=node.partition(".")[0],
+            trainer=core.pool.occupant.get(node) or core.pool.owner.get(node),
+            leaving=node in core.pool.leaving,
+            joined_s=monitor.joined_s.get(node, 0.0),
+        )
         for node in core.pool.nodes
     ]
 
 
-def pilots(roster: Roster, now_s: float) -> list[Plain]:
-    """One row per pilot that registered."""
+def pilots(roster: Roster, now_s: float) -> list[PilotStatus]:
+    """Every pilot that registered."""
     return [
-        {
-            "node": pilot.node,
-            "host": pilot.hello.host if pilot.hello else "",
-            "pilot": pilot.hello.pilot if pilot.hello else "",
-            "job": pilot.hello.job if pilot.hello else "",
-            "pid": pilot.hello.pid if pilot.hello else None,
-            "connected": pilot.here,
-            "leaving": pilot.leaving,
-            "heard_s_ago": now_s - pilot.heard_s,
-            "joined_s": pilot.joined_s,
-        }
+        PilotStatus(
+            node=pilot.node,
+            host=pilot.hello.host if pilot.hello else "",
+            pilot=pilot.hello.pilot if pilot.hello else "",
+            job=pilot.hello.job if pilot.hello else "",
+            pid=pilot.hello.pid if pilot.hello else None,
+            connected=pilot.here,
+            notice=pilot.leaving,
+            heard_ago_s=now_s - pilot.heard_s,
+            joined_s=pilot.joined_s,
+        )
         for pilot in roster.pilots.values()
     ]
-
-
-def summary(core: Coordinator, monitor: Monitor) -> Plain:
-    """What ``pilot status`` shows of the pool as a whole."""
-    return {
-        "now_s": monitor.now_s,
-        "draining": core.draining,
-        "pool": pool(core, monitor),
-        "solves": _solves(monitor),
-        "node_seconds": monitor.node_seconds,
-        "remarks": monitor.pool_remarks,
-    }
 
 
 def account(core: Coordinator, monitor: Monitor) -> WorkAccount:
@@ -83,48 +111,49 @@ def account(core: Coordinator, monitor: Monitor) -> WorkAccount:
     )
 
 
-def use(account: WorkAccount) -> Plain:
-    """U, in plain data; without U where there were too many different sets of trainers to reckon it while one waits."""
+def use(account: WorkAccount) -> UtilisationStatus:
+    """U; without it where there were too many different sets of trainers to reckon it while one waits."""
     best = planners.make("dp") if len(account.open_for_s) <= SETS_MAX else None
     found = utilisation(account, best)
-    return {"u": found.u, "eq_nodes": found.eq_nodes, "work": found.work, "static_work": found.static_work}
+    return UtilisationStatus(u=found.u, eq_nodes=found.eq_nodes, work=found.work, static_work=found.static_work)
 
 
-def _trainer(trainer: Trainer, monitor: Monitor) -> Plain:
+def _trainer(trainer: Trainer, monitor: Monitor, launches: LaunchStore) -> TrainerStatus:
     record = monitor.trainers[trainer.id]
     training = trainer.group.members if trainer.group is not None else ()
-    return {
-        "trainer": trainer.id,
-        "phase": trainer.phase.value,
-        "reason": trainer.reason,
-        "nodes": list(training),
-        "target": list(trainer.target),
-        "warming": [n for n in trainer.workers if not trainer.ready_on(n)],
-        "min_nodes": trainer.spec.min_nodes,
-        "max_nodes": trainer.spec.max_nodes,
-        "fixed_curve": trainer.spec.fixed_curve,
-        "generation": trainer.generation,
-        "step": trainer.step,
-        "epoch": trainer.epoch,
-        "samples": trainer.samples,
-        "samples_per_s": record.samples_per_s if training else None,
-        "measured_rates": {str(n): rate for n, rate in sorted(trainer.measured.rates.items())},
-        "rescale_up_s": trainer.measured.rescale_up_s,
-        "rescale_down_s": trainer.measured.rescale_down_s,
-        "metrics": dict(record.metrics),
-        "rescales_up": trainer.counts.rescales_up,
-        "rescales_down": trainer.counts.rescales_down,
-        "preemptions": trainer.counts.preemptions,
-        "losses": trainer.counts.losses,
-        "worker_deaths": trainer.counts.worker_deaths,
-        "lost_steps": trainer.counts.lost_steps,
-        "redone_steps": record.redone_steps,
-        "longest_stall_s": record.longest_stall_s,
-        "submitted_s": record.submitted_s,
-        "started_s": record.started_s,
-        "ended_s": record.ended_s,
-        "remarks": _remarks(trainer, monitor),
-    }
+    return TrainerStatus(
+        trainer=trainer.id,
+        phase=trainer.phase,
+        reason=trainer.reason,
+        directory=str(launches.directory(trainer.id)),
+        nodes=list(training),
+        target=list(trainer.target),
+        warming=[n for n in trainer.workers if not trainer.ready_on(n)],
+        min_nodes=trainer.spec.min_nodes,
+        max_nodes=trainer.spec.max_nodes,
+        fixed_curve=trainer.spec.fixed_curve,
+        generation=trainer.generation,
+        step=trainer.step,
+        epoch=trainer.epoch,
+        samples=trainer.samples,
+        samples_per_s=record.samples_per_s if training else None,
+        measured_samples_per_s=dict(sorted(trainer.measured.rates.items())),
+        rescale_up_s=trainer.measured.rescale_up_s,
+        rescale_down_s=trainer.measured.rescale_down_s,
+        metrics=dict(record.metrics),
+        rescales_up=trainer.counts.rescales_up,
+        rescales_down=trainer.counts.rescales_down,
+        preemptions=trainer.counts.preemptions,
+        losses=trainer.counts.losses,
+        worker_deaths=trainer.counts.worker_deaths,
+        lost_steps=trainer.counts.lost_steps,
+        redone_steps=record.redone_steps,
+        longest_stall_s=record.longest_stall_s,
+        submitted_s=record.submitted_s,
+        started_s=record.started_s,
+        ended_s=record.ended_s,
+        remarks=_remarks(trainer, monitor),
+    )
 
 
 def _remarks(trainer: Trainer, monitor: Monitor) -> list[str]:
@@ -155,19 +184,18 @@ def _slow_to_start(trainer: Trainer, monitor: Monitor) -> list[str]:
     ]
 
 
-def _solves(monitor: Monitor) -> Plain:
+def _solves(monitor: Monitor) -> SolveStatus:
     plan, times = monitor.last[1] if monitor.last is not None else None, monitor.solves
-    return {
-        "count": len(times),
-        "failed": monitor.failed_solves,
-        "last_status": plan.status.value if plan is not None else None,
-        "planner": plan.planner if plan is not None else None,
-        **{
-            name: {"median": median(values), "max": max(values)} if values else None
-            for name, values in (
-                ("build_s", [t.build_s for t in times]),
-                ("solve_s", [t.solve_s for t in times]),
-                ("answer_s", [t.answer_s for t in times]),
-            )
-        },
-    }
+    return SolveStatus(
+        count=len(times),
+        failed=monitor.failed_solves,
+        last_status=plan.status if plan is not None else None,
+        planner=plan.planner if plan is not None else None,
+        build_s=_summary([t.build_s for t in times]),
+        solve_s=_summary([t.solve_s for t in times]),
+        answer_s=_summary([t.answer_s for t in times]),
+    )
+
+
+def _summary(values: list[float]) -> TimeSummary | None:
+    return TimeSummary(median=median(values), max=max(values)) if values else None

@@ -14,12 +14,13 @@ from pilot.core.commands import FormGroup
 from pilot.core.events import GroupFormed
 from pilot.core.ids import Generation, TrainerId
 from pilot.io.journal import Contents, read
+from pilot.io.status import PoolStatus
 from pilot.observation.monitor import Monitor
 from pilot.service.settings import fresh_core
 from tests.chaos.place import Place, place
 from tests.chaos.storm import Storm
 from tests.invariants import violations
-from tests.pools import TRAIN, Plain, Pool
+from tests.pools import TRAIN, Pool
 
 EPOCH_SAMPLES = 1797
 STEP_S = 0.03
@@ -77,13 +78,13 @@ class Progress:
     def __init__(self) -> None:
         self._since_s: dict[str, tuple[tuple[int, bool], float]] = {}
 
-    def missing(self, status: Plain, now_s: float) -> list[str]:
+    def missing(self, status: PoolStatus, now_s: float) -> list[str]:
         """The trainers that have had nodes for so long without a step, or have failed."""
-        wrong = [f"{t['trainer']} failed: {t['reason']}" for t in status["trainers"] if t["phase"] == "failed"]
-        for trainer in status["trainers"]:
-            name, seen = trainer["trainer"], (trainer["step"], bool(trainer["nodes"]))
+        wrong = [f"{t.trainer} failed: {t.reason}" for t in status.trainers if t.phase == "failed"]
+        for trainer in status.trainers:
+            name, seen = trainer.trainer, (trainer.step, bool(trainer.nodes))
             known, since_s = self._since_s.get(name, (seen, now_s))
-            if seen != known or not seen[1] or trainer["phase"] == "finished":
+            if seen != known or not seen[1] or trainer.phase == "finished":
                 since_s = now_s
             self._since_s[name] = (seen, since_s)
             if now_s - since_s > PROGRESS_LIMIT_S:
@@ -104,13 +105,13 @@ def _calm(here: Place) -> list[str]:
     while True:
         for _ in range(CALM_PILOTS - len(here.living())):
             here.agent()
-        trainers = here.pool.status()["trainers"]
-        if failed := [f"{t['trainer']} {t['phase']}: {t['reason']}" for t in trainers if t["phase"] == "failed"]:
+        trainers = here.pool.status().trainers
+        if failed := [f"{t.trainer} {t.phase}: {t.reason}" for t in trainers if t.phase == "failed"]:
             return failed
-        if all(t["phase"] == "finished" for t in trainers):
+        if all(t.phase == "finished" for t in trainers):
             return []
         if time.monotonic() > deadline:
-            return [f"no end within {CALM_LIMIT_S:g} s: {t['trainer']} {t['phase']} at {t['step']}" for t in trainers]
+            return [f"no end within {CALM_LIMIT_S:g} s: {t.trainer} {t.phase} at {t.step}" for t in trainers]
         time.sleep(0.5)
 
 

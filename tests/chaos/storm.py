@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 
 import psutil
 
+from pilot.io.status import PoolStatus
 from tests.chaos.place import Place
-from tests.pools import Plain, is_worker
+from tests.pools import is_worker
 
 MOST_PILOTS = 6
 FEWEST_PILOTS = 2
@@ -253,6 +254,6 @@ def _kill(processes: list[psutil.Process]) -> None:
             process.kill()
 
 
-def advanced(status: Plain) -> dict[str, int]:
+def advanced(status: PoolStatus) -> dict[str, int]:
     """Trainer → step."""
-    return {t["trainer"]: t["step"] for t in status["trainers"]}
+    return {t.trainer: t.step for t in status.trainers}

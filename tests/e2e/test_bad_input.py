@@ -116,7 +116,7 @@ def test_a_run_directory_that_another_coordinator_owns(pool: Pool) -> None:
     second = pool.pilot("up", "--site", pool.folder / "e2e.py", check=False)
     assert second.returncode == 2
     assert "owned by another coordinator" in second.stderr
-    assert pool.status()["pool"] == []
+    assert pool.status().pool == []
 
 
 def test_a_pilot_of_another_version_or_with_a_wrong_token_is_refused_and_logged(pool: Pool, tmp_path: Path) -> None:
@@ -143,4 +143,4 @@ def test_names_that_are_not_there_or_not_names(pool: Pool) -> None:
     done = pool.pilot("submit", "--name", "vit", TRAIN, check=False)
     assert done.returncode == 2
     assert "already" in done.stderr
-    assert [t["trainer"] for t in json.loads(pool.pilot("ls", "--json").stdout)] == ["vit"]
+    assert [t["trainer"] for t in json.loads(pool.pilot("ls", "--json").stdout)["trainers"]] == ["vit"]

@@ -34,13 +34,13 @@ def test_the_others_go_on_and_the_one_that_is_cut_off_leaves_by_itself(lan: Lan,
     name = pool.submit(TRAIN, "--epochs", "60", "--step-s", "0.03")
     pool.until_step(name, 20, nodes=2)
     lan.cut(2)
-    step = pool.until("it is silent", lambda s: len(s["pool"]) == 1)["trainers"][0]["step"]
+    step = pool.until("it is silent", lambda s: len(s.pool) == 1).trainers[0].step
     pool.until_step(name, step + 20, nodes=1)
     assert agents[1].wait(LIMIT_S) == 0
     assert "left: no coordinator for" in said(pool, 1)
     assert "rank 0 of 1" not in said(pool, 1), "it never regroups by itself"
     assert pool.pilot("wait", name).stdout == f"{name} finished\n"
-    assert pool.trainer(name)["lost_steps"] == 0
+    assert pool.trainer(name).lost_steps == 0
     proved(pool, name, 60)
 
 
@@ -51,12 +51,12 @@ def test_who_alone_holds_the_state_has_stopped_and_written_it_before_it_is_repla
     name = pool.submit(TRAIN, "--epochs", "30", "--step-s", "0.03", options=("--max-nodes", "1"))
     pool.until_step(name, 20, nodes=1)
     lan.cut(1)
-    step = pool.trainer(name)["step"]
+    step = pool.trainer(name).step
     pool.agent(*lan.port(2))
     pool.pilot("wait", name)
     assert agent.wait(LIMIT_S) == 0
     trainer = pool.trainer(name)
-    assert (trainer["lost_steps"], trainer["losses"]) == (0, 1)
+    assert (trainer.lost_steps, trainer.losses) == (0, 1)
     assert resumed(pool, name) > step, "from what it wrote while it was cut off"
     proved(pool, name, 30)
 

@@ -20,6 +20,6 @@ def test_a_script_that_leaves_its_loop_by_break_has_finished(pool: Pool, tmp_pat
     name = pool.submit(LOOPS, "--epochs", "50", "--break-after", "1", "--stream", "--save", str(saved))
     assert pool.pilot("wait", name).stdout == f"{name} finished\n"
     trainer = pool.trainer(name)
-    assert (trainer["phase"], trainer["step"]) == ("finished", 2 * STEPS_PER_EPOCH)
+    assert (trainer.phase, trainer.step) == ("finished", 2 * STEPS_PER_EPOCH)
     history = torch.load(saved.with_suffix(".0"))["state"]["history"]
     assert [step for step, *_ in history] == [STEPS_PER_EPOCH]

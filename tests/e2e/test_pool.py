@@ -36,7 +36,7 @@ def test_one_of_three_is_killed_and_the_survivors_go_on(pool: Pool) -> None:
     pool.until_step(name, 40, nodes=2)
     assert pool.pilot("wait", name).stdout == f"{name} finished\n"
     trainer = pool.trainer(name)
-    assert (trainer["losses"], trainer["lost_steps"]) == (1, 0)
+    assert (trainer.losses, trainer.lost_steps) == (1, 0)
     proved(pool, name, 12)
 
 
@@ -47,12 +47,12 @@ def test_all_are_killed_and_it_resumes_from_the_newest_checkpoint(pool: Pool) ->
     pool.until_step(name, 40, nodes=2)
     for agent in agents:
         pool.kill_tree(agent)
-    pool.until("the pool is empty", lambda s: not s["pool"])
+    pool.until("the pool is empty", lambda s: not s.pool)
     pool.agent()
     pool.until_step(name, 1, nodes=1)
     pool.pilot("wait", name)
-    assert pool.trainer(name)["generation"] >= 2
-    assert not any("fresh" in remark for remark in pool.trainer(name)["remarks"])
+    assert pool.trainer(name).generation >= 2
+    assert not any("fresh" in remark for remark in pool.trainer(name).remarks)
     proved(pool, name, 12)
 
 
@@ -64,12 +64,12 @@ def test_all_are_preempted_with_notice_and_nothing_is_lost(pool: Pool) -> None:
     for agent in agents:
         agent.send_signal(signal.SIGTERM)
     assert [agent.wait(30) for agent in agents] == [0, 0]
-    pool.until("the pool is empty", lambda s: not s["pool"])
+    pool.until("the pool is empty", lambda s: not s.pool)
     pool.agent()
     pool.pilot("wait", name)
     trainer = pool.trainer(name)
-    assert trainer["lost_steps"] == 0
-    assert trainer["redone_steps"] == 0
+    assert trainer.lost_steps == 0
+    assert trainer.redone_steps == 0
     proved(pool, name, 12)
 
 
@@ -79,10 +79,10 @@ def test_too_few_survivors_park_and_go_on_when_a_pilot_comes(pool: Pool) -> None
     name = pool.submit(TRAIN, "--epochs", "10", "--step-s", "0.03", options=("--min-nodes", "2"))
     pool.until_step(name, 20, nodes=2)
     pool.kill_tree(agents[0])
-    pool.until("it is paused", lambda s: s["trainers"][0]["phase"] == "paused")
+    pool.until("it is paused", lambda s: s.trainers[0].phase == "paused")
     pool.agent()
     pool.pilot("wait", name)
-    assert pool.trainer(name)["lost_steps"] == 0
+    assert pool.trainer(name).lost_steps == 0
     proved(pool, name, 10)
 
 
@@ -95,8 +95,8 @@ def test_a_script_that_raises_has_failed_and_the_others_go_on(pool: Pool, tmp_pa
     good = pool.submit(TRAIN, "--epochs", "6", "--step-s", "0.02")
     pool.until_step(good, 5, nodes=2)
     broken = pool.submit(bad)
-    status = pool.until("it has failed", lambda s: s["trainers"][1]["phase"] == "failed")
-    assert "ValueError: no such data set" in status["trainers"][1]["reason"]
+    status = pool.until("it has failed", lambda s: s.trainers[1].phase == "failed")
+    assert "ValueError: no such data set" in status.trainers[1].reason
     assert "ValueError: no such data set" in pool.pilot("status").stdout
     assert "ValueError: no such data set" in pool.pilot("logs", broken).stdout
     assert pool.pilot("wait", good).stdout == f"{good} finished\n"
@@ -109,8 +109,8 @@ def test_a_process_that_dies_three_times_without_a_step_has_failed(pool: Pool, t
     pool.up()
     pool.agent()
     name = pool.submit(deadly)
-    status = pool.until("it has failed", lambda s: s["trainers"][0]["phase"] == "failed")
-    reason = status["trainers"][0]["reason"]
+    status = pool.until("it has failed", lambda s: s.trainers[0].phase == "failed")
+    reason = status.trainers[0].reason
     assert "died 3 times" in reason
     assert "SIGSEGV" in reason
     assert f"{name}" in reason or "log:" in reason
@@ -127,9 +127,9 @@ def test_an_edited_script_is_refused_for_newcomers(pool: Pool, tmp_path: Path) -
     pool.agent()
     pool.pilot("wait", name)
     trainer = pool.trainer(name)
-    assert trainer["phase"] == "finished"
-    assert trainer["rescales_up"] == 0
-    assert any("takes no more nodes" in remark and "was edited" in remark for remark in trainer["remarks"])
+    assert trainer.phase == "finished"
+    assert trainer.rescales_up == 0
+    assert any("takes no more nodes" in remark and "was edited" in remark for remark in trainer.remarks)
 
 
 def test_a_killed_coordinator_is_noticed_and_the_agents_leave_nothing(pool: Pool) -> None:

@@ -39,15 +39,15 @@ def test_a_killed_process_and_a_killed_pilot_leave_the_parameters_as_one_process
 
     neighbour, victim = pool.workers(second)
     victim.kill()
-    pool.until("its worker is lost", lambda s: s["trainers"][0]["worker_deaths"] == 1)
+    pool.until("its worker is lost", lambda s: s.trainers[0].worker_deaths == 1)
     neighbour.wait(LIMIT_S)  # all processes of a worker end together
-    pool.until_step(name, pool.trainer(name)["step"] + 20, nodes=2)
+    pool.until_step(name, pool.trainer(name).step + 20, nodes=2)
 
     pool.kill_tree(first)
-    pool.until("the pilot is lost", lambda s: len(s["pool"]) == 1)
+    pool.until("the pilot is lost", lambda s: len(s.pool) == 1)
     assert pool.pilot("wait", name).stdout == f"{name} finished\n"
     trainer = pool.trainer(name)
-    assert (trainer["worker_deaths"], trainer["losses"], trainer["lost_steps"]) == (1, 1, 0)
+    assert (trainer.worker_deaths, trainer.losses, trainer.lost_steps) == (1, 1, 0)
     proved(pool, name, EPOCHS)
     elastic = torch.load(saved)
     for parameter, values in alone(pool.folder / "alone.pt").items():
@@ -62,11 +62,11 @@ def test_a_single_pilot_that_is_preempted_with_notice_loses_nothing(pool: Pool) 
     pool.until_step(name, 20, nodes=1)
     agent.send_signal(signal.SIGTERM)
     assert agent.wait(LIMIT_S) == 0
-    pool.until("the pool is empty", lambda s: not s["pool"])
+    pool.until("the pool is empty", lambda s: not s.pool)
     pool.agent()
     assert pool.pilot("wait", name).stdout == f"{name} finished\n"
     trainer = pool.trainer(name)
-    assert (trainer["lost_steps"], trainer["redone_steps"]) == (0, 0)
+    assert (trainer.lost_steps, trainer.redone_steps) == (0, 0)
     proved(pool, name, 8)
 
 
@@ -78,6 +78,6 @@ def test_a_process_that_is_blocked_for_ever_is_found_though_its_neighbour_answer
     name = pool.submit(MOODS, str(pool.folder))
     pool.until_step(name, 10, nodes=2)
     (pool.folder / "block").touch()
-    lost = pool.until("it is lost", lambda s: s["trainers"][0]["worker_deaths"] == 1)
-    assert "was stuck" in " ".join(lost["trainers"][0]["remarks"])
+    lost = pool.until("it is lost", lambda s: s.trainers[0].worker_deaths == 1)
+    assert "was stuck" in " ".join(lost.trainers[0].remarks)
     goes_on(pool, name, 2)

@@ -24,9 +24,9 @@ def training(pool: Pool, nodes: int) -> str:
 
 def goes_on(pool: Pool, name: str, nodes: int) -> None:
     """It trains on, on so many nodes, and no step of it was lost."""
-    step = pool.trainer(name)["step"]
+    step = pool.trainer(name).step
     pool.until_step(name, step + 20, nodes=nodes)
-    assert pool.trainer(name)["lost_steps"] == 0
+    assert pool.trainer(name).lost_steps == 0
     pool.pilot("cancel", name)
 
 
@@ -34,7 +34,7 @@ def test_a_stopped_process_is_lost_and_a_new_one_takes_its_place(pool: Pool) -> 
     name = training(pool, 2)
     (victim,) = pool.workers(pool.agents[1])
     victim.send_signal(signal.SIGSTOP)
-    pool.until("it is lost", lambda s: s["trainers"][0]["worker_deaths"] == 1)
+    pool.until("it is lost", lambda s: s.trainers[0].worker_deaths == 1)
     assert not victim.is_running() or victim.status() == psutil.STATUS_ZOMBIE
     goes_on(pool, name, 2)
 
@@ -42,31 +42,31 @@ def test_a_stopped_process_is_lost_and_a_new_one_takes_its_place(pool: Pool) -> 
 def test_a_process_that_is_blocked_for_ever_is_lost_and_a_new_one_takes_its_place(pool: Pool) -> None:
     name = training(pool, 3)
     (pool.folder / "block").touch()
-    lost = pool.until("it is lost", lambda s: s["trainers"][0]["worker_deaths"] == 1)
-    assert "was stuck" in " ".join(lost["trainers"][0]["remarks"])
+    lost = pool.until("it is lost", lambda s: s.trainers[0].worker_deaths == 1)
+    assert "was stuck" in " ".join(lost.trainers[0].remarks)
     goes_on(pool, name, 3)
 
 
 def test_a_process_that_computes_on_is_slow_and_is_not_killed(pool: Pool) -> None:
     name = training(pool, 2)
     (pool.folder / "spin").touch()
-    slow = pool.until("it is shown", lambda s: any("is slow" in r for r in s["trainers"][0]["remarks"]))
-    assert "it computes" in " ".join(slow["trainers"][0]["remarks"])
+    slow = pool.until("it is shown", lambda s: any("is slow" in r for r in s.trainers[0].remarks))
+    assert "it computes" in " ".join(slow.trainers[0].remarks)
     assert "is slow, the others wait for it" in pool.pilot("status").stdout
     (pool.folder / "go").touch()
     goes_on(pool, name, 2)
     trainer = pool.trainer(name)
-    assert (trainer["worker_deaths"], trainer["losses"], trainer["generation"]) == (
+    assert (trainer.worker_deaths, trainer.losses, trainer.generation) == (
         0,
         0,
-        slow["trainers"][0]["generation"],
+        slow.trainers[0].generation,
     )
 
 
 def test_a_fork_server_that_is_stopped_is_replaced(pool: Pool) -> None:
     pool.up()
     agent = pool.agent()
-    pool.until("it has joined", lambda s: len(s["pool"]) == 1)
+    pool.until("it has joined", lambda s: len(s.pool) == 1)
     (server,) = [p for p in psutil.Process(agent.pid).children() if "pilot.agent.fork_server" in p.cmdline()]
     server.send_signal(signal.SIGSTOP)
     name = pool.submit(MOODS, str(pool.folder))

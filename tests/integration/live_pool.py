@@ -15,13 +15,17 @@ from typing import Any, TypeVar
 from pilot import __version__
 from pilot.core.errors import PilotError
 from pilot.io import connection, wire
-from pilot.io.client import request
+from pilot.io.pool_client import PoolClient
+from pilot.io.status import TrainerStatus
+from pilot.io.submission import LaunchSpec, Submission
 from pilot.io.tokens import life_name
 from tests.streams import Stream
 
 M = TypeVar("M", bound=wire.Message)
 
 DEADLINE_S = 30.0
+
+LAUNCH = LaunchSpec(script="/s.py", script_sha256="", arguments=[], cwd="/", python="python", environment={})
 
 SITE = """
 from pilot.io.site import Site
@@ -69,25 +73,30 @@ class Pool:
     def _answers(self) -> bool:
         assert self.process is not None
         assert self.process.poll() is None, self.process.stderr.read() if self.process.stderr else ""
+        if not self.file.exists():
+            return False
         try:
-            return self.file.exists() and request(self.file, "list", {}, 2.0).error == ""
+            PoolClient(self.file, 2.0).trainers()
         except PilotError:
             return False  # the file is that of its earlier life
+        return True
 
-    def ask(self, verb: str, **arguments: Any) -> Any:
-        """A verb's result; fails where it is an error."""
-        reply = request(self.file, verb, arguments, DEADLINE_S)
-        assert not reply.error, reply.error
-        return reply.result
+    @property
+    def client(self) -> PoolClient:
+        """What asks its coordinator."""
+        return PoolClient(self.file, DEADLINE_S)
 
     def submit(self, **arguments: Any) -> str:
         """Submit a trainer; its id."""
-        launch = {"script": "/s.py", "script_sha256": "", "arguments": [], "cwd": "/", "python": "python"}
-        return str(self.ask("submit", **{**launch, "environment": {}, **arguments})["trainer"])
+        return self.client.submit(Submission(launch=LAUNCH, **arguments)).trainer
 
-    def trainer(self, name: str) -> dict[str, Any]:
+    def trainer(self, name: str) -> TrainerStatus:
         """What ``status`` says of a trainer."""
-        return next(t for t in self.ask("status")["trainers"] if t["trainer"] == name)
+        return self.client.status().trainer(name)
+
+    def nodes(self) -> list[str]:
+        """The nodes of the pool."""
+        return [node.node for node in self.client.status().pool]
 
     def log(self) -> str:
         """The coordinator's log."""
@@ -95,7 +104,7 @@ class Pool:
 
     def down(self) -> int:
         """Ask for a drain and wait for the end; its exit status."""
-        self.ask("down")
+        self.client.down()
         return self.ended()
 
     def ended(self) -> int:

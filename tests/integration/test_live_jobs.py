@@ -22,13 +22,13 @@ def live(tmp_path: Path) -> Iterator[Pool]:
 
 def pids(live: Pool) -> dict[str, int]:
     """Node → its agent's process."""
-    return {row["node"]: row["pid"] for row in live.ask("pilots")}
+    return {row.node: row.pid for row in live.client.pilots().pilots}
 
 
 @pytest.mark.slow
 def test_pilots_are_kept_replaced_and_sent_home(live: Pool) -> None:
     first = until(lambda: len(found := pids(live)) == 2 and found)
-    assert all(row["job"] for row in live.ask("pilots"))
+    assert all(row.job for row in live.client.pilots().pilots)
     killed = min(first)
     os.kill(first[killed], signal.SIGKILL)
     second = until(lambda: len(found := pids(live)) == 2 and killed not in found and found)
@@ -36,7 +36,7 @@ def test_pilots_are_kept_replaced_and_sent_home(live: Pool) -> None:
     told = min(second)
     os.kill(second[told], signal.SIGTERM)
     until(lambda: len(found := pids(live)) == 2 and told not in found)
-    assert live.ask("status")["keeper"]["wanted_nodes"] == 2
+    assert live.client.status().keeper.wanted_nodes == 2
     assert live.down() == 0
     jobs = [p for p in psutil.process_iter() if _is_ours(p, f"{pool_name(live.run_dir)}.")]
     assert jobs == []
@@ -54,7 +54,7 @@ def test_without_trainers_none_are_wanted_by_default(tmp_path: Path) -> None:
     made.options = []
     try:
         made.up()
-        assert made.ask("status")["keeper"]["wanted_nodes"] == 0
+        assert made.client.status().keeper.wanted_nodes == 0
         assert made.down() == 0
     finally:
         made.kill()

@@ -23,7 +23,7 @@ def live(tmp_path: Path) -> Iterator[Pool]:
 
 def joined(live: Pool, count: int) -> list[Peer]:
     peers = [Peer(live.file, f"p{n}", f"n{n}").welcomed() for n in range(count)]
-    until(lambda: len(live.ask("status")["pool"]) == count)
+    until(lambda: len(live.nodes()) == count)
     return peers
 
 
@@ -32,7 +32,7 @@ def trains(live: Pool, peers: list[Peer], **arguments: object) -> str:
     for peer in peers:
         warm(peer, trainer)
     form(peers, trainer, resumed=0)
-    until(lambda: live.trainer(trainer)["phase"] == "running")
+    until(lambda: live.trainer(trainer).phase == "running")
     return trainer
 
 
@@ -41,21 +41,21 @@ def test_a_trainer_runs_from_submission_to_its_end_and_the_journal_replays(live:
     trainer = trains(live, peers)
     row = (1, 0, 0, 10, 0, 320)
     peers[0].say(wire.Progress(trainer, 1, 10, 0, 320, 100.0, ledger=[row], metrics={"loss": 0.5}))
-    seen = until(lambda: (t := live.trainer(trainer))["step"] == 10 and t)
-    assert (seen["samples"], seen["metrics"], seen["samples_per_s"]) == (320, {"loss": 0.5}, 100.0)
+    seen = until(lambda: (t := live.trainer(trainer)).step == 10 and t)
+    assert (seen.samples, seen.metrics, seen.samples_per_s) == (320, {"loss": 0.5}, 100.0)
     peers[0].say(wire.TrainerFinished(trainer, 1, 12, 384, {"accuracy": 0.9}))
     for peer in peers:
         assert peer.hears(wire.StopWorker).trainer == trainer
         peer.say(wire.WorkerExited(trainer, "stopped"))
-    assert live.ask("wait", trainers=[trainer]) == {trainer: "finished"}
-    assert live.trainer(trainer)["metrics"] == {"loss": 0.5, "accuracy": 0.9}
+    assert live.client.wait([trainer]).trainers == {trainer: "finished"}
+    assert live.trainer(trainer).metrics == {"loss": 0.5, "accuracy": 0.9}
     leave(live, peers)
     contents = read(live.run_dir / "journal.jsonl")
     assert replay(contents, fresh_core(contents).handle) == ""
 
 
 def leave(live: Pool, peers: list[Peer]) -> None:
-    live.ask("down")
+    live.client.down()
     for peer in peers:
         peer.hears(wire.ReleaseNode)
         peer.die()
@@ -74,7 +74,7 @@ def test_twenty_pilots_that_die_at_once_make_one_regroup(live: Pool) -> None:
     for peer in survivors:
         assert peer.hears(wire.DissolveGroup).generation == 1
     assert form(survivors, trainer, step=5) == 2
-    until(lambda: live.trainer(trainer)["phase"] == "running")
+    until(lambda: live.trainer(trainer).phase == "running")
     contents = read(live.run_dir / "journal.jsonl")
     losses = [d.event for d in contents.decisions if isinstance(d.event, PoolChanged) and d.event.lost]
     assert [len(event.lost) for event in losses] == [20]
@@ -89,8 +89,8 @@ def test_a_killed_peer_is_lost_at_once_and_its_broken_group_says_nothing_more(li
     for peer in peers[:2]:
         assert peer.hears(wire.DissolveGroup).reason == "a member was lost"
     form(peers[:2], trainer, step=3)
-    counts = until(lambda: (t := live.trainer(trainer))["phase"] == "running" and t)
-    assert (counts["losses"], counts["lost_steps"]) == (1, 0)
+    counts = until(lambda: (t := live.trainer(trainer)).phase == "running" and t)
+    assert (counts.losses, counts.lost_steps) == (1, 0)
 
 
 def test_a_pilot_with_notice_leaves_and_counts_as_preempted(live: Pool) -> None:
@@ -105,15 +105,15 @@ def test_a_pilot_with_notice_leaves_and_counts_as_preempted(live: Pool) -> None:
     peers[1].say(wire.WorkerExited(trainer, "stopped"))
     peers[1].hears(wire.ReleaseNode)
     peers[1].die()
-    until(lambda: len(live.ask("status")["pool"]) == 1)
+    until(lambda: len(live.nodes()) == 1)
     seen = live.trainer(trainer)
-    assert (seen["preemptions"], seen["losses"], seen["rescales_down"]) == (1, 0, 1)
+    assert (seen.preemptions, seen.losses, seen.rescales_down) == (1, 0, 1)
 
 
 def test_a_drain_pauses_and_writes_before_the_nodes_go(live: Pool) -> None:
     peers = joined(live, 2)
     trainer = trains(live, peers)
-    live.ask("down")
+    live.client.down()
     for peer in peers:
         assert peer.hears(wire.PauseGroup).generation == 1
         peer.say(wire.RankPaused(trainer, 1, 9))
@@ -151,7 +151,7 @@ def test_a_silent_node_is_lost_after_the_sites_time(tmp_path: Path) -> None:
     with pool(tmp_path, silent_s=1) as live:
         peer = joined(live, 1)[0]
         assert "silent" in peer.hears(wire.ReleaseNode).reason
-        until(lambda: live.ask("status")["pool"] == [])
+        until(lambda: live.nodes() == [])
         peer.say(peer.hello)
         assert "counts as lost" in peer.hears(wire.ReleaseNode).reason
 
@@ -162,11 +162,11 @@ def test_a_trainer_whose_nodes_are_all_silent_is_not_started_again_before_they_h
         trainer = live.submit(name="a", max_nodes=1)
         warm(holder, trainer)
         form([holder], trainer, resumed=0)
-        since_s = until(lambda: live.trainer(trainer)["phase"] == "running") and live.ask("status")["now_s"]
+        since_s = until(lambda: live.trainer(trainer).phase == "running") and live.client.status().now_s
 
         def lost() -> bool:
             spare.say(wire.Heartbeat(0.0))
-            return len(live.ask("status")["pool"]) == 1
+            return len(live.nodes()) == 1
 
         until(lost)
-        assert live.ask("status")["now_s"] - since_s >= 2.5
+        assert live.client.status().now_s - since_s >= 2.5

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from pilot import __version__
+from pilot.core.errors import PilotError
 from pilot.io import wire
-from pilot.io.client import request
 from pilot.io.connection import load
 from pilot.io.journal import read, replay
 from pilot.service.settings import fresh_core
@@ -27,7 +27,7 @@ def live(tmp_path: Path) -> Iterator[Pool]:
 
 def joined(live: Pool, count: int) -> list[Peer]:
     peers = [Peer(live.file, f"p{n}", f"n{n}").welcomed() for n in range(count)]
-    until(lambda: len(live.ask("status")["pool"]) == count)
+    until(lambda: len(live.nodes()) == count)
     return peers
 
 
@@ -37,7 +37,7 @@ def running(live: Pool, count: int) -> tuple[str, list[Peer]]:
     for peer in peers:
         warm(peer, trainer)
     assert form(peers, trainer, resumed=0) == 1
-    until(lambda: live.trainer(trainer)["phase"] == "running")
+    until(lambda: live.trainer(trainer).phase == "running")
     return trainer, peers
 
 
@@ -61,16 +61,16 @@ def replays(live: Pool) -> None:
 
 def test_training_goes_on_no_trainer_restarts_and_the_clock_rises(live: Pool) -> None:
     trainer, peers = running(live, 2)
-    before, where = live.ask("status"), load(live.file)
+    before, where = live.client.status(), load(live.file)
     restarted(live)
     assert load(live.file) == where
     peers = [back(live, peer, trainer, 1, 50) for peer in peers]
     peers[0].say(wire.Progress(trainer, 1, 60, 0, 600))
-    seen = until(lambda: (t := live.trainer(trainer))["step"] == 60 and t)
-    assert (seen["phase"], seen["generation"], seen["losses"]) == ("running", 1, 0)
-    after = live.ask("status")
-    assert after["now_s"] > before["now_s"]
-    assert any("started again" in text for text in after["remarks"])
+    seen = until(lambda: (t := live.trainer(trainer)).step == 60 and t)
+    assert (seen.phase, seen.generation, seen.losses) == ("running", 1, 0)
+    after = live.client.status()
+    assert after.now_s > before.now_s
+    assert any("started again" in text for text in after.remarks)
     peers[0].say(wire.TrainerFinished(trainer, 1, 61, 610))
     for peer in peers:
         assert peer.hears(wire.StopWorker).reason == "finished"
@@ -86,7 +86,7 @@ def test_a_group_that_was_forming_is_formed_again(live: Pool) -> None:
     peer = back(live, peers[0], trainer, 0, 0)
     assert peer.hears(wire.DissolveGroup).generation == 1
     assert form([peer], trainer, resumed=0) == 2
-    until(lambda: live.trainer(trainer)["phase"] == "running")
+    until(lambda: live.trainer(trainer).phase == "running")
 
 
 def test_orders_that_were_not_answered_are_given_again(live: Pool) -> None:
@@ -149,7 +149,7 @@ def test_a_journal_that_is_cut_off_is_taken_up_with_a_warning(live: Pool) -> Non
     assert "left out a last line that was cut off" in live.log()
     peer = back(live, peers[0], trainer, 1, 5)
     peer.say(wire.Progress(trainer, 1, 6, 0, 60))
-    until(lambda: live.trainer(trainer)["step"] == 6)
+    until(lambda: live.trainer(trainer).step == 6)
     replays(live)
 
 
@@ -168,12 +168,12 @@ def test_a_damaged_journal_is_refused_with_its_line(live: Pool) -> None:
 
 def test_after_a_drain_the_same_directory_holds_a_new_pool(live: Pool) -> None:
     peer = joined(live, 1)[0]
-    live.ask("down")
+    live.client.down()
     peer.hears(wire.ReleaseNode)
     peer.die()
     assert live.ended() == 0
     live.up()
-    assert live.ask("list") == []
+    assert live.client.trainers().trainers == []
     earlier = list((live.run_dir / "earlier").glob("*/journal.jsonl"))
     assert len(earlier) == 1
     assert read(earlier[0]).header.version == __version__
@@ -194,15 +194,14 @@ def test_a_disk_that_is_full_ends_it_in_one_line_and_nothing_wrong_is_kept(live:
     journal = live.run_dir / "journal.jsonl"
     assert live.process is not None
     resource.prlimit(live.process.pid, resource.RLIMIT_FSIZE, (journal.stat().st_size + 20, resource.RLIM_INFINITY))
-    launch = {"script": "/s.py", "script_sha256": "", "arguments": [], "cwd": "/", "python": "p", "environment": {}}
-    reply = request(live.file, "submit", {**launch, "name": "b"}, DEADLINE_S)
-    assert "cannot write the journal" in reply.error
+    with pytest.raises(PilotError, match="cannot write the journal"):
+        live.submit(name="b")
     assert live.ended() == 1
     assert live.process.stderr is not None
     assert live.process.stderr.read().count("\n") == 1
     live.up()
-    assert [t["trainer"] for t in live.ask("list")] == [trainer]
+    assert [t.trainer for t in live.client.trainers().trainers] == [trainer]
     back(live, peers[0], trainer, 1, 5).say(wire.Progress(trainer, 1, 6, 0, 60))
-    until(lambda: live.trainer(trainer)["step"] == 6)
+    until(lambda: live.trainer(trainer).step == 6)
     assert live.submit(name="b") == "b"
     replays(live)

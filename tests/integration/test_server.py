@@ -20,7 +20,7 @@ from pilot.io import wire
 from pilot.io.certificate import Certificate
 from pilot.io.client import request
 from pilot.io.connection import load, write
-from tests.integration.live_pool import DEADLINE_S, Peer, Pool, pool, until
+from tests.integration.live_pool import DEADLINE_S, LAUNCH, Peer, Pool, pool, until
 from tests.streams import Stream
 
 
@@ -92,10 +92,10 @@ def test_what_is_no_message_is_refused(live: Pool, frames: list[bytes]) -> None:
 def test_an_oversized_frame_closes_the_connection_of_its_sender_only(live: Pool) -> None:
     other = Peer(live.file, "other").welcomed()
     peer = Peer(live.file, "large").welcomed()
-    until(lambda: peer.node in [n["node"] for n in live.ask("status")["pool"]])
+    until(lambda: peer.node in live.nodes())
     peer.socket.send(b"x" * (wire.MAX_FRAME_BYTES + 1))
-    until(lambda: peer.node not in [n["node"] for n in live.ask("status")["pool"]])
-    assert other.node in [n["node"] for n in live.ask("status")["pool"]]
+    until(lambda: peer.node not in live.nodes())
+    assert other.node in live.nodes()
     other.die()
 
 
@@ -143,10 +143,10 @@ def test_what_was_recorded_of_a_pilot_cannot_be_played_again(live: Pool, tmp_pat
     relayed = msgspec.structs.replace(where, endpoint=ear.endpoint)
     write(tmp_path / "c.json", relayed)
     peer = Peer(tmp_path / "c.json", "recorded").welcomed()
-    until(lambda: peer.node in [n["node"] for n in live.ask("status")["pool"]])
+    until(lambda: peer.node in live.nodes())
     assert where.enrolment.encode() not in ear.heard
     peer.die()
-    until(lambda: peer.node not in [n["node"] for n in live.ask("status")["pool"]])
+    until(lambda: peer.node not in live.nodes())
     joined = live.log().count(f"{peer.node} joined")
     with socket.create_connection((host, int(port)), timeout=DEADLINE_S) as raw:
         raw.sendall(ear.heard)
@@ -154,7 +154,7 @@ def test_what_was_recorded_of_a_pilot_cannot_be_played_again(live: Pool, tmp_pat
             pass
     joins(live, "after-replay")
     assert live.log().count(f"{peer.node} joined") == joined
-    assert peer.node not in [n["node"] for n in live.ask("status")["pool"]]
+    assert peer.node not in live.nodes()
 
 
 def test_garbage_on_the_port_does_no_harm(live: Pool) -> None:
@@ -169,11 +169,13 @@ def test_garbage_on_the_port_does_no_harm(live: Pool) -> None:
     [
         ("fly", {}, "unknown verb 'fly'"),
         ("submit", {}, "missing required field"),
-        ("submit", {"script": 3}, "Expected `str`, got `int`"),
+        ("submit", {"launch": {"script": 3}}, "Expected `str`, got `int` - at `$.launch.script`"),
+        ("submit", {"launch": msgspec.to_builtins(LAUNCH), "min_node": 2}, "unknown field `min_node`"),
+        ("cancel", {}, "missing required field `trainer`"),
         ("cancel", {"trainer": "nobody"}, "no trainer named 'nobody'"),
         ("explain", {"trainer": 1}, "Expected `str`"),
         ("wait", {"trainers": ["nobody"]}, "no trainer named 'nobody'"),
-        ("status", {"x": 1}, "unknown argument x"),
+        ("status", {"x": 1}, "unknown field `x`"),
     ],
 )
 def test_a_wrong_request_is_one_clear_line_and_status_2(
@@ -198,18 +200,16 @@ def test_a_wrong_request_is_one_clear_line_and_status_2(
     ],
 )
 def test_a_wrong_submission_changes_nothing(live: Pool, arguments: dict[str, object], says: str) -> None:
-    launch = {"script": "/s.py", "script_sha256": "", "arguments": [], "cwd": "/", "python": "p", "environment": {}}
-    before = len(live.ask("list"))
-    reply = request(live.file, "submit", {**launch, **arguments}, DEADLINE_S)
-    assert (says in reply.error, reply.exit_status) == (True, 2)
-    assert len(live.ask("list")) == before
+    before = len(live.client.trainers().trainers)
+    with pytest.raises(UserError, match=says):
+        live.submit(**arguments)
+    assert len(live.client.trainers().trainers) == before
 
 
 def test_a_name_that_is_taken_is_refused(live: Pool) -> None:
     live.submit(name="taken")
-    launch = {"script": "/s.py", "script_sha256": "", "arguments": [], "cwd": "/", "python": "p", "environment": {}}
-    reply = request(live.file, "submit", {**launch, "name": "taken"}, DEADLINE_S)
-    assert (reply.exit_status, "already" in reply.error) == (2, True)
+    with pytest.raises(UserError, match="already"):
+        live.submit(name="taken")
 
 
 def fails(command: list[str]) -> str:

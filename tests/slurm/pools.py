@@ -6,8 +6,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from pilot.cli.asking import ask
-from tests.pools import TRAIN, Plain, Pool
+from pilot.cli.asking import pool_at
+from pilot.io.status import PoolStatus
+from tests.pools import TRAIN, Pool
 from tests.slurm.lab import Lab, wait_for
 
 SITE = """
@@ -35,13 +36,13 @@ class SlurmPool(Pool):
         self.pilot("up", "--site", site, "--pilots", str(pilots))
         self.until_pilots(pilots)
 
-    def until_pilots(self, count: int) -> Plain:
+    def until_pilots(self, count: int) -> PoolStatus:
         """Wait until so many pilots are in the pool and stay."""
-        return self.until(f"{count} pilots", lambda s: sum(not n["leaving"] for n in s["pool"]) == count)
+        return self.until(f"{count} pilots", lambda s: sum(not n.leaving for n in s.pool) == count)
 
-    def until_ended(self, ending: str, count: int) -> Plain:
+    def until_ended(self, ending: str, count: int) -> PoolStatus:
         """Wait until so many jobs have ended in this way."""
-        return self.until(f"{count} jobs {ending}", lambda s: s["keeper"]["endings"].get(ending, 0) >= count)
+        return self.until(f"{count} jobs {ending}", lambda s: s.keeper.endings.get(ending, 0) >= count)
 
     def submit_elastic(self, max_nodes: int, epochs: int) -> str:
         """A trainer that can use ``max_nodes`` nodes. All share this machine's cores, so its curve is given."""
@@ -52,11 +53,11 @@ class SlurmPool(Pool):
 
     def trains(self, name: str, nodes: int) -> None:
         """Wait until the trainer does ten steps more on so many nodes."""
-        self.until_step(name, self.trainer(name)["step"] + 10, nodes)
+        self.until_step(name, self.trainer(name).step + 10, nodes)
 
     def jobs(self) -> list[str]:
         """The jobs of the pilots that are in the pool and connected."""
-        return [pilot["job"] for pilot in ask(self.run_dir, "pilots") if pilot["connected"]]
+        return [pilot.job for pilot in pool_at(self.run_dir).pilots().pilots if pilot.connected]
 
     def job_on(self, node: str) -> str:
         """The job that runs on a node of the lab."""

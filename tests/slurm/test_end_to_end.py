@@ -21,7 +21,7 @@ def lost_nothing(pool: SlurmPool, *names: str) -> None:
     """No step that a rank had done had to be done again."""
     for name in names:
         trainer = pool.trainer(name)
-        assert trainer["lost_steps"] == 0, trainer
+        assert trainer.lost_steps == 0, trainer
 
 
 def test_a_preemption_costs_no_step_and_the_other_job_starts_within_the_grace(lab: Lab, pool: SlurmPool) -> None:
@@ -37,9 +37,9 @@ def test_a_preemption_costs_no_step_and_the_other_job_starts_within_the_grace(la
     pool.trains(second, 3)
     lost_nothing(pool, first, second)
     status = pool.status()
-    assert status["keeper"]["endings"] == {"preempted": 2}
-    assert sum(trainer["preemptions"] for trainer in status["trainers"]) >= 1
-    assert sum(trainer["losses"] for trainer in status["trainers"]) == 0
+    assert status.keeper.endings == {"preempted": 2}
+    assert sum(trainer.preemptions for trainer in status.trainers) >= 1
+    assert sum(trainer.losses for trainer in status.trainers) == 0
 
 
 @pytest.mark.parametrize("lab", [AT_ONCE, NO_SIGNAL], indirect=True, ids=["no grace", "no user signal"])
@@ -53,7 +53,7 @@ def test_a_preemption_by_sigterm_only(lab: Lab, pool: SlurmPool) -> None:
     pool.until_pilots(3)
     pool.trains(name, 3)
     lost_nothing(pool, name)
-    assert pool.status()["keeper"]["endings"] == {"preempted": 2}
+    assert pool.status().keeper.endings == {"preempted": 2}
 
 
 @pytest.mark.parametrize("lab", [NO_SIGNAL], indirect=True)
@@ -85,7 +85,7 @@ def test_a_requeued_job_comes_back_as_a_new_life_of_it(lab: Lab, pool: SlurmPool
     wait_for(lambda: job in pool.jobs(), "it is back in the pool", limit_s=60)
     pool.trains(name, 2)
     lost_nothing(pool, name)
-    assert set(pool.status()["keeper"]["endings"]) <= {"cancelled"}
+    assert set(pool.status().keeper.endings) <= {"cancelled"}
 
 
 def test_a_job_that_somebody_cancels_is_replaced(lab: Lab, pool: SlurmPool) -> None:
@@ -119,7 +119,7 @@ def test_a_node_that_dies_is_a_loss_and_its_pilot_is_replaced(lab: Lab, pool: Sl
     pool.trains(name, 2)
     pool.until_ended("node failed", 1)
     pool.until_pilots(3)
-    assert not any(node["host"] == dead for node in pool.status()["pool"])
+    assert not any(node.host == dead for node in pool.status().pool)
     pool.trains(name, 3)
     lost_nothing(pool, name)
     lab.start_node(dead)
@@ -137,7 +137,7 @@ def test_all_pilots_preempted_at_once_lose_nothing(lab: Lab, pool: SlurmPool) ->
     for name in (first, second):
         assert pool.pilot("wait", name).stdout == f"{name} finished\n"
         lost_nothing(pool, name)
-        assert pool.trainer(name)["redone_steps"] == 0
+        assert pool.trainer(name).redone_steps == 0
         proved(pool, name, 40)
 
 
@@ -148,7 +148,7 @@ def test_a_batch_script_of_ones_own_joins_the_pool(lab: Lab, pool: SlurmPool) ->
     own = lab.sbatch(str(script))
     status = pool.until_pilots(2)
     assert own in pool.jobs()
-    assert status["keeper"]["running"] == 1
+    assert status.keeper.running == 1
     name = pool.submit_elastic(2, EPOCHS)
     pool.trains(name, 2)
     lab.run("scancel", own)

@@ -35,7 +35,7 @@ def command(site: str, out: Path | None, epochs: int | None, as_json: bool) -> i
     report = judge(play(console, folder, site, epochs))
     picture = write(report)
     if as_json:
-        click.echo(to_json(report.plain()))
+        click.echo(to_json(report.told()))
     else:
         show(console, report, picture)
     return 0 if report.passed else 1

@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from pilot.agent import workdir
-from pilot.cli.asking import ask
+from pilot.cli.asking import pool_at
 from pilot.cli.demo.leftovers import left_behind, segments
 from pilot.cli.demo.victims import Victim, kill_without_notice, preempt
 from pilot.cli.down import wait_until_gone
@@ -24,7 +24,10 @@ from pilot.cli.show import pool_table, trainer_table
 from pilot.cli.submit import launch
 from pilot.cli.up import coordinator_command, start
 from pilot.core.errors import PilotError, UserError
+from pilot.core.trainer import Phase
 from pilot.io.site_files import load_site_file
+from pilot.io.status import PoolStatus
+from pilot.io.submission import Submission
 
 PILOTS = 4
 LOOK_S = 0.4
@@ -37,14 +40,13 @@ EPOCHS = {"cnn": 110, "mlp": 160}
 ON_FASTER_MACHINES = (1, 5, 25)
 """Where the trainers finish before all has befallen them, they are given so many times the epochs."""
 
-TRAINERS = {
+TRAINERS: dict[str, tuple[str, list[tuple[float, float]]]] = {
     "cnn": ("digits_cnn.py", [(1, 100.0), (2, 190.0), (3, 255.0), (4, 310.0)]),
     "mlp": ("digits_mlp.py", [(1, 400.0), (2, 740.0), (3, 860.0), (4, 920.0)]),
 }
 """Name → example and scaling curve. With four nodes two each are best, with three the CNN has more use for two."""
 
 SETTINGS = {"pilots": PILOTS, "t_fwd_s": 60.0}
-Plain = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -56,10 +58,10 @@ class Run:
     epochs: dict[str, int]
     grace_s: float
     started_s: float
+    status: PoolStatus
     befell: list[str] = field(default_factory=list)
-    status: Plain = field(default_factory=dict)
     leftovers: list[str] = field(default_factory=list)
-    seconds: float = 0.0
+    took_s: float = 0.0
 
 
 class Outpaced(PilotError):
@@ -85,17 +87,18 @@ def play(console: Console, folder: Path, site: str, epochs: int | None) -> Run:
 
 
 def _play(console: Console, folder: Path, site: str, examples: Path, epochs: dict[str, int]) -> Run:
-    run = Run(folder, folder / "run", epochs, load_site_file(site).site.grace_s, time.monotonic())
+    root, began_s = folder / "run", time.monotonic()
     before = segments()
     # Whatever the pool starts inherits this, so that what it left behind can be told from other pools' processes.
-    os.environ["PILOT_RUN_DIR"] = str(run.root)
-    start(run.root, coordinator_command(run.root, site, SETTINGS))
+    os.environ["PILOT_RUN_DIR"] = str(root)
+    status = start(root, coordinator_command(root, site, SETTINGS))
+    run = Run(folder, root, epochs, load_site_file(site).site.grace_s, began_s, status)
     try:
         with _screen(console, run) as look:
             _submit(run, examples)
             _course(run, look)
     finally:
-        run.seconds = time.monotonic() - run.started_s
+        run.took_s = time.monotonic() - run.started_s
         _drain(run)
         run.leftovers = left_behind(run.root, before)
     return run
@@ -111,19 +114,19 @@ def find_examples() -> Path:
 
 def _submit(run: Run, examples: Path) -> None:
     for name, (script, curve) in TRAINERS.items():
-        submission = {
-            "name": name,
-            "max_nodes": PILOTS,
-            "curve": curve,
-            "fixed_curve": True,
-            "rescale_up_s": 1.0,
-            "rescale_down_s": 0.5,
-            **launch(examples / script, ["--epochs", str(run.epochs[name])], sys.executable, ()),
-        }
-        ask(run.root, "submit", **submission)
+        submission = Submission(
+            launch=launch(examples / script, ["--epochs", str(run.epochs[name])], sys.executable, ()),
+            name=name,
+            max_nodes=PILOTS,
+            curve=curve,
+            fixed_curve=True,
+            rescale_up_s=1.0,
+            rescale_down_s=0.5,
+        )
+        pool_at(run.root).submit(submission)
 
 
-def _course(run: Run, look: Callable[[], Plain]) -> None:
+def _course(run: Run, look: Callable[[], PoolStatus]) -> None:
     """What befalls the pool. Each thing waits for what must come before it, with the demo's limit as deadline."""
     _until(run, look, "two trainers on two nodes each", lambda s: _sizes(s) == [2, 2] and _moved(s, 20))
     victim = _victim(run, look())
@@ -133,51 +136,52 @@ def _course(run: Run, look: Callable[[], Plain]) -> None:
     victim = _victim(run, look())
     _say(run, f"killing {victim.node} of {victim.trainer} without notice: SIGKILL to its whole process tree")
     kill_without_notice(victim)
-    known = {n["node"] for n in look()["pool"]}
+    known = {n.node for n in look().pool}
     _until(run, look, "its trainer goes on without it", lambda s: not _has(s, victim) and _survived(s))
-    _until(run, look, "a new pilot trains", lambda s: any(n not in known for t in s["trainers"] for n in t["nodes"]))
+    _until(run, look, "a new pilot trains", lambda s: any(n not in known for t in s.trainers for n in t.nodes))
     _say(run, "a pilot that came later trains, too")
-    _until(run, look, "both trainers have finished", lambda s: all(t["phase"] == "finished" for t in s["trainers"]))
+    _until(run, look, "both trainers have finished", lambda s: all(t.phase is Phase.FINISHED for t in s.trainers))
 
 
-def _until(run: Run, look: Callable[[], Plain], what: str, reached: Callable[[Plain], bool]) -> None:
+def _until(run: Run, look: Callable[[], PoolStatus], what: str, reached: Callable[[PoolStatus], bool]) -> None:
     while True:
         status = look()
-        ended = [t for t in status["trainers"] if t["phase"] in ("failed", "cancelled")]
+        ended = [t for t in status.trainers if t.phase in (Phase.FAILED, Phase.CANCELLED)]
         if ended:
-            raise PilotError(f"{ended[0]['trainer']} {ended[0]['phase']}: {ended[0]['reason']}")
+            raise PilotError(f"{ended[0].trainer} {ended[0].phase}: {ended[0].reason}")
         if reached(status):
             return
-        if all(t["phase"] == "finished" for t in status["trainers"]):
+        if all(t.phase is Phase.FINISHED for t in status.trainers):
             raise Outpaced(f"the trainers finished before this was seen: {what} (--epochs gives them more to do)")
         if time.monotonic() - run.started_s > LIMIT_S:
             raise PilotError(f"not seen within {LIMIT_S:g} s: {what}; see {run.root / 'coordinator.log'}")
         time.sleep(LOOK_S)
 
 
-def _sizes(status: Plain) -> list[int]:
-    return [len(t["nodes"]) for t in status["trainers"]]
+def _sizes(status: PoolStatus) -> list[int]:
+    return [len(t.nodes) for t in status.trainers]
 
 
-def _moved(status: Plain, steps: int) -> bool:
-    return all(t["step"] >= steps for t in status["trainers"])
+def _moved(status: PoolStatus, steps: int) -> bool:
+    return all(t.step >= steps for t in status.trainers)
 
 
-def _has(status: Plain, victim: Victim) -> bool:
-    return any(n["node"] == victim.node for n in status["pool"])
+def _has(status: PoolStatus, victim: Victim) -> bool:
+    return any(n.node == victim.node for n in status.pool)
 
 
-def _survived(status: Plain) -> bool:
+def _survived(status: PoolStatus) -> bool:
     """Whether every trainer trains, and one of them could lose another node without losing its state."""
     return all(size >= 1 for size in _sizes(status)) and max(_sizes(status)) >= 2
 
 
-def _victim(run: Run, status: Plain) -> Victim:
+def _victim(run: Run, status: PoolStatus) -> Victim:
     """The last node of the trainer that has the most: it goes on without it."""
-    trainer = max(status["trainers"], key=lambda t: len(t["nodes"]))
-    node = trainer["nodes"][-1]
-    pid = next(p["pid"] for p in ask(run.root, "pilots") if p["node"] == node)
-    return Victim(trainer["trainer"], node, pid, run.grace_s)
+    trainer = max(status.trainers, key=lambda t: len(t.nodes))
+    node = trainer.nodes[-1]
+    pid = next(p.pid for p in pool_at(run.root).pilots().pilots if p.node == node)
+    assert pid is not None  # it trains, so it has said who it is
+    return Victim(trainer.trainer, node, pid, run.grace_s)
 
 
 def _say(run: Run, text: str) -> None:
@@ -185,27 +189,27 @@ def _say(run: Run, text: str) -> None:
 
 
 def _drain(run: Run) -> None:
-    ask(run.root, "down")
+    pool_at(run.root).down()
     wait_until_gone(run.root, LIMIT_S)
     workdir.sweep()
 
 
 @contextmanager
-def _screen(console: Console, run: Run) -> Iterator[Callable[[], Plain]]:
+def _screen(console: Console, run: Run) -> Iterator[Callable[[], PoolStatus]]:
     """A live view; yields what looks at the pool and shows it."""
     with Live(console=console, auto_refresh=False, transient=True) as live:
 
-        def look() -> Plain:
-            run.status = ask(run.root, "status")
+        def look() -> PoolStatus:
+            status = run.status = pool_at(run.root).status()
             clock = Text(f"{time.monotonic() - run.started_s:.0f} s", style="bold")
             parts: list[Any] = [
                 clock,
-                trainer_table(run.status["trainers"]),
+                trainer_table(status.trainers),
                 Text(),
-                pool_table(run.status["pool"], run.status["now_s"]),
+                pool_table(status.pool, status.now_s),
                 Text(),
             ]
             live.update(Group(*parts, *(Text(line) for line in run.befell)), refresh=True)
-            return run.status
+            return status
 
         yield look

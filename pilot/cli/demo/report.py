@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -16,12 +15,38 @@ from pilot.cli.show import number
 from pilot.core.ids import TrainerId
 from pilot.core.ledger import Verdict
 from pilot.io.journal import read, replay
+from pilot.io.status import PoolStatus, Told, TrainerStatus
 from pilot.observation.monitor import Monitor, SolveTimes
 from pilot.observation.picture import draw
 from pilot.observation.timeline import Timeline, timeline
 from pilot.service.settings import fresh_core
 
-Plain = dict[str, Any]
+
+class DemoTold(Told, frozen=True):
+    """What ``pilot demo --json`` prints, also in `report.json`.
+
+    Parameters
+    ----------
+    passed : whether all holds that the demo promises
+    faults : what does not hold
+    took_s : how long it took
+    befell : what befell the pool, each line with the seconds since the demo began
+    ledger : by trainer, whether every sample was used exactly once per epoch
+    replay : `identical`, or the first difference where the journal is replayed
+    left_behind : processes, shared-memory segments and directories that were left
+    solves : the times of every plan
+    status : of the pool, when it was looked at last
+    """
+
+    passed: bool
+    faults: list[str]
+    took_s: float
+    befell: list[str]
+    ledger: dict[str, Verdict]
+    replay: str
+    left_behind: list[str]
+    solves: list[SolveTimes]
+    status: PoolStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,19 +65,19 @@ class DemoReport:
         """Whether the demo's exit status is 0."""
         return not self.faults
 
-    def plain(self) -> Plain:
+    def told(self) -> DemoTold:
         """For scripts."""
-        return {
-            "passed": self.passed,
-            "faults": self.faults,
-            "seconds": self.run.seconds,
-            "befell": self.run.befell,
-            "ledger": {name: {"proved": v.proved, "text": v.text} for name, v in self.proofs.items()},
-            "replay": self.replay_difference or "identical",
-            "left_behind": self.run.leftovers,
-            "solves": [asdict(times) for times in self.solves],
-            "status": self.run.status,
-        }
+        return DemoTold(
+            passed=self.passed,
+            faults=self.faults,
+            took_s=self.run.took_s,
+            befell=self.run.befell,
+            ledger=self.proofs,
+            replay=self.replay_difference or "identical",
+            left_behind=self.run.leftovers,
+            solves=self.solves,
+            status=self.run.status,
+        )
 
 
 def judge(run: Run) -> DemoReport:
@@ -62,7 +87,7 @@ def judge(run: Run) -> DemoReport:
     proofs = {name: _proof(monitor, name, run.epochs[name]) for name in TRAINERS}
     difference = replay(contents, fresh_core(contents).handle)
     faults = [f"ledger of {name}: {verdict.text}" for name, verdict in proofs.items() if not verdict.proved]
-    faults += [f"{t['trainer']} lost {t['lost_steps']} steps" for t in run.status["trainers"] if t["lost_steps"]]
+    faults += [f"{t.trainer} lost {t.lost_steps} steps" for t in run.status.trainers if t.lost_steps]
     faults += [f"the journal does not replay: {difference}"] if difference else []
     faults += [f"left behind: {name}" for name in run.leftovers]
     course = timeline(contents.decisions, fresh_core(contents))
@@ -80,7 +105,7 @@ def write(report: DemoReport) -> Path:
     """``report.json`` and the picture; where the picture is."""
     picture = report.run.folder / "nodes.png"
     draw(report.timeline, picture)
-    (report.run.folder / "report.json").write_text(to_json(report.plain()) + "\n")
+    (report.run.folder / "report.json").write_text(to_json(report.told()) + "\n")
     return picture
 
 
@@ -90,8 +115,8 @@ def show(console: Console, report: DemoReport, picture: Path) -> None:
     for line in report.run.befell:
         console.print(line)
     console.print()
-    console.print(_trainers(status["trainers"]))
-    console.print(_rates(status["trainers"]))
+    console.print(_trainers(status.trainers))
+    console.print(_rates(status.trainers))
     console.print(_pool(status))
     console.print(_solves(report.solves))
     console.print()
@@ -103,21 +128,21 @@ def show(console: Console, report: DemoReport, picture: Path) -> None:
     for fault in report.faults:
         console.print(f"FAILED: {fault}", style="bold red")
     if report.passed:
-        console.print(f"passed in {report.run.seconds:.0f} s", style="bold green")
+        console.print(f"passed in {report.run.took_s:.0f} s", style="bold green")
 
 
-def _trainers(trainers: list[Plain]) -> Table:
-    columns: dict[str, Callable[[Plain], str]] = {
-        "trainer": lambda t: t["trainer"],
-        "samples": lambda t: str(t["samples"]),
-        "accuracy": lambda t: number(t["metrics"].get("accuracy"), ".1%"),
-        "grew": lambda t: str(t["rescales_up"]),
-        "shrank": lambda t: str(t["rescales_down"]),
-        "preempted": lambda t: str(t["preemptions"]),
-        "killed": lambda t: str(t["losses"]),
-        "lost": lambda t: str(t["lost_steps"]),
-        "redone": lambda t: str(t["redone_steps"]),
-        "stall": lambda t: f"{t['longest_stall_s']:.2f} s",
+def _trainers(trainers: list[TrainerStatus]) -> Table:
+    columns: dict[str, Callable[[TrainerStatus], str]] = {
+        "trainer": lambda t: t.trainer,
+        "samples": lambda t: str(t.samples),
+        "accuracy": lambda t: number(t.metrics.get("accuracy"), ".1%"),
+        "grew": lambda t: str(t.rescales_up),
+        "shrank": lambda t: str(t.rescales_down),
+        "preempted": lambda t: str(t.preemptions),
+        "killed": lambda t: str(t.losses),
+        "lost": lambda t: str(t.lost_steps),
+        "redone": lambda t: str(t.redone_steps),
+        "stall": lambda t: f"{t.longest_stall_s:.2f} s",
     }
     caption = "grew, shrank: rescales by plan; preempted, killed: nodes; lost, redone: steps; stall: the longest"
     table = Table(box=None, pad_edge=False, collapse_padding=True, header_style="bold")
@@ -129,20 +154,20 @@ def _trainers(trainers: list[Plain]) -> Table:
     return table
 
 
-def _rates(trainers: list[Plain]) -> str:
+def _rates(trainers: list[TrainerStatus]) -> str:
     lines = ["", "samples/s by nodes, given curve and measured (the pilots share this machine, so rates do not rise):"]
     for t in trainers:
-        given = ", ".join(f"{n}: {rate:g}" for n, rate in TRAINERS[t["trainer"]][1])
-        measured = ", ".join(f"{n}: {rate:.0f}" for n, rate in t["measured_rates"].items()) or "-"
-        lines.append(f"  {t['trainer']}  given {given}; measured {measured}")
+        given = ", ".join(f"{n}: {rate:g}" for n, rate in TRAINERS[t.trainer][1])
+        measured = ", ".join(f"{n}: {rate:.0f}" for n, rate in t.measured_samples_per_s.items()) or "-"
+        lines.append(f"  {t.trainer}  given {given}; measured {measured}")
     return "\n".join(lines)
 
 
-def _pool(status: Plain) -> str:
-    use = status["utilisation"]
+def _pool(status: PoolStatus) -> str:
+    use = status.utilisation
     return (
-        f"\n{status['node_seconds']:.0f} node-seconds; U = {number(use['u'], '.1%')} against the given curves on "
-        f"{use['eq_nodes']:.2f} eq-nodes (FreeTrain eqs 17-18)"
+        f"\n{status.node_seconds:.0f} node-seconds; U = {number(use.u, '.1%')} against the given curves on "
+        f"{use.eq_nodes:.2f} eq-nodes (FreeTrain eqs 17-18)"
     )
 
 

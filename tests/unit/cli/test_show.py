@@ -4,46 +4,91 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
 
+import msgspec
 import pytest
 
-from pilot.cli.asking import to_json
+from pilot.cli.asking import JSON_FORMAT, to_json
 from pilot.cli.show import console, status_view
+from pilot.core.problem import PlanStatus
+from pilot.core.trainer import Phase
+from pilot.io.status import (
+    KeeperStatus,
+    NodeStatus,
+    PoolStatus,
+    SolveStatus,
+    TimeSummary,
+    TrainerStatus,
+    UtilisationStatus,
+)
 
-TRAINER: dict[str, Any] = {
-    "trainer": "vit",
-    "phase": "failed",
-    "reason": "it raised\n(log: " + "/a/long/path" * 20 + ")",
-    "nodes": ["n1"],
-    "warming": ["n2"],
-    "generation": 3,
-    "epoch": 1,
-    "step": 40,
-    "samples_per_s": None,
-    "metrics": {"loss": 0.25},
-    "remarks": ["a remark"],
-}
-STATUS: dict[str, Any] = {
-    "coordinator": "polaris-1",
-    "site": "polaris",
-    "now_s": 100.0,
-    "draining": False,
-    "trainers": [TRAINER],
-    "remarks": ["the scheduler does not answer"],
-    "pool": [{"node": "n1", "trainer": "vit", "leaving": True, "since_s": 40.0}],
-    "solves": {"count": 2, "planner": "milp", "last_status": "optimal", "answer_s": {"median": 0.02, "max": 0.03}},
-    "node_seconds": 60.0,
-    "utilisation": {"u": None, "eq_nodes": 0.6},
-    "keeper": {
-        "running": 1,
-        "pending": 3,
-        "leaving": 0,
-        "endings": {"preempted": 2},
-        "held_back": "another job is taking nodes; it comes first",
-        "trouble": "",
-    },
-}
+TRAINER = TrainerStatus(
+    trainer="vit",
+    phase=Phase.FAILED,
+    reason="it raised\n(log: " + "/a/long/path" * 20 + ")",
+    directory="/run/trainers/vit",
+    nodes=["n1"],
+    target=["n1", "n2"],
+    warming=["n2"],
+    min_nodes=1,
+    max_nodes=4,
+    fixed_curve=False,
+    generation=3,
+    step=40,
+    epoch=1,
+    samples=1280,
+    samples_per_s=None,
+    measured_samples_per_s={1: 100.0, 10: 900.0},
+    rescale_up_s=20.0,
+    rescale_down_s=10.0,
+    metrics={"loss": 0.25},
+    rescales_up=1,
+    rescales_down=0,
+    preemptions=0,
+    losses=0,
+    worker_deaths=0,
+    lost_steps=0,
+    redone_steps=0,
+    longest_stall_s=0.5,
+    submitted_s=1.0,
+    started_s=2.0,
+    ended_s=None,
+    remarks=["a remark"],
+)
+STATUS = PoolStatus(
+    coordinator="polaris-1",
+    site="polaris",
+    endpoint="tcp://10.0.0.1:1",
+    run_dir="/run",
+    now_s=100.0,
+    draining=False,
+    node_seconds=60.0,
+    pool=[NodeStatus(node="n1", host="n1", trainer="vit", leaving=True, joined_s=40.0)],
+    trainers=[TRAINER],
+    solves=SolveStatus(
+        count=2,
+        failed=0,
+        last_status=PlanStatus.OPTIMAL,
+        planner="milp",
+        build_s=None,
+        solve_s=None,
+        answer_s=TimeSummary(median=0.02, max=0.03),
+    ),
+    utilisation=UtilisationStatus(u=None, eq_nodes=0.6, work=0.0, static_work=None),
+    keeper=KeeperStatus(
+        wanted_nodes=4,
+        pending=3,
+        running=1,
+        leaving=0,
+        others=0,
+        idle_nodes=None,
+        planned_nodes=0,
+        endings={"preempted": 2},
+        trouble="",
+        held_back="another job is taking nodes; it comes first",
+    ),
+    remarks=["the scheduler does not answer"],
+)
 
 
 def test_all_of_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,5 +108,13 @@ def test_what_one_copies_is_on_one_line(capsys: pytest.CaptureFixture[str]) -> N
     assert "/a/long/path" * 20 in capsys.readouterr().out
 
 
+def test_json_says_its_format_and_is_read_back_as_what_it_was() -> None:
+    text = to_json(STATUS)
+    assert next(iter(json.loads(text).items())) == ("format", JSON_FORMAT)
+    assert json.loads(text)["trainers"][0]["measured_samples_per_s"] == {"1": 100.0, "10": 900.0}
+    assert msgspec.json.decode(text, type=PoolStatus) == STATUS
+
+
 def test_json_has_null_for_a_loss_that_diverged() -> None:
-    assert json.loads(to_json([{**TRAINER, "metrics": {"loss": math.nan}}]))[0]["metrics"] == {"loss": None}
+    text = to_json(msgspec.structs.replace(TRAINER, metrics={"loss": math.nan}))
+    assert msgspec.json.decode(text, type=TrainerStatus).metrics == {"loss": None}

@@ -27,8 +27,9 @@ from pilot.core.problem import Problem
 from pilot.io import wire
 from pilot.io.rundir import RunDir
 from pilot.io.site import Site
+from pilot.io.submission import LaunchSpec
 from pilot.service.effects import STOP_LIMIT_S, WARM_LIMIT_S, WRITE_LIMIT_S, Effects, Overdue
-from pilot.service.launch_store import LaunchSpec, LaunchStore
+from pilot.service.launch_store import LaunchStore
 from pilot.service.pending import PendingCommands
 
 T, A, B, C = TrainerId("t"), NodeId("a"), NodeId("b"), NodeId("c")

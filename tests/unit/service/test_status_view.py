@@ -30,8 +30,7 @@ def test_a_script_that_trains_without_a_word_or_never_trains_is_told_after_a_whi
     def remarks(now_s: float) -> list[str]:
         monitor.advance(now_s)
         (row,) = trainers(core, monitor, launches)
-        said: list[str] = row["remarks"]
-        return said
+        return row.remarks
 
     tell(0.0, PoolChanged(joined=(A,)))
     solve = next(c for c in tell(1.0, TrainerSubmitted(TrainerSpec(T, max_nodes=1))) if isinstance(c, Solve))

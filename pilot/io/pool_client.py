@@ -1,0 +1,69 @@
+"""A coordinator's verbs as methods: typed arguments, typed answers, its errors raised here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from pilot.core.errors import PilotError, UserError
+from pilot.io import verbs
+from pilot.io.client import request
+from pilot.io.status import PoolStatus
+from pilot.io.submission import Submission
+from pilot.io.verbs import A, R, Verb
+
+
+class PoolClient:
+    """Asks the coordinator that wrote the connection file ``file``, and waits at most ``timeout_s`` for each answer.
+
+    Every method raises :class:`UserError` where the coordinator refuses what it was asked, and :class:`PilotError`
+    where it failed or does not answer (then transient).
+    """
+
+    def __init__(self, file: Path, timeout_s: float) -> None:
+        self._file = file
+        self._timeout_s = timeout_s
+
+    def submit(self, submission: Submission) -> verbs.Submitted:
+        """Hand in a trainer. When this returns, the journal has it."""
+        return self._ask(verbs.SUBMIT, submission)
+
+    def trainers(self) -> verbs.TrainerList:
+        """All trainers, in the order of submission."""
+        return self._ask(verbs.LIST, verbs.Nothing())
+
+    def status(self) -> PoolStatus:
+        """The pool, the trainers, the decisions."""
+        return self._ask(verbs.STATUS, verbs.Nothing())
+
+    def pilots(self) -> verbs.PilotList:
+        """The pilots that registered."""
+        return self._ask(verbs.PILOTS, verbs.Nothing())
+
+    def wait(self, trainers: Sequence[str] = ()) -> verbs.Phases:
+        """Where ``trainers`` (none given: all) stand when all have ended, or after a while."""
+        return self._ask(verbs.WAIT, verbs.SomeTrainers(list(trainers)))
+
+    def cancel(self, trainer: str) -> verbs.Cancelled:
+        """End a trainer now."""
+        return self._ask(verbs.CANCEL, verbs.OneTrainer(trainer))
+
+    def explain(self, trainer: str) -> verbs.Explained:
+        """Why a trainer holds the nodes that it holds."""
+        return self._ask(verbs.EXPLAIN, verbs.OneTrainer(trainer))
+
+    def down(self) -> verbs.Draining:
+        """Begin to drain the pool; the coordinator ends when everything is gone."""
+        return self._ask(verbs.DOWN, verbs.Nothing())
+
+    def _ask(self, verb: Verb[A, R], arguments: A) -> R:
+        reply = request(self._file, verb.name, msgspec.to_builtins(arguments), self._timeout_s)
+        if reply.error:
+            error = UserError if reply.exit_status == UserError.exit_status else PilotError
+            raise error(reply.error)
+        try:
+            return msgspec.convert(reply.result, verb.answer)
+        except msgspec.ValidationError as error:
+            raise PilotError(f"cannot read the coordinator's answer to {verb.name}: {error}") from None

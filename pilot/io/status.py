@@ -1,0 +1,255 @@
+"""What the coordinator tells of its pool: the answers of ``pilot status`` and ``pilot ls``, also with ``--json``.
+
+Names, types and docstrings are what docs/json.md says of the JSON; it is generated from them. Moments are in seconds on
+the pool's clock: 0 when the pool began, and it goes on while its coordinator is restarted.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from pilot.core.problem import PlanStatus
+from pilot.core.trainer import Phase
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of what the coordinator tells. A reader passes over fields that it does not know."""
+
+
+class TrainerStatus(Told, frozen=True):
+    """One trainer.
+
+    Parameters
+    ----------
+    trainer : its name
+    phase : where it stands
+    reason : why it stands there; of a failed trainer with the last lines of its traceback; may be empty
+    directory : its folder on the coordinator's host, with `logs/` and `checkpoints/`
+    nodes : the nodes that train, rank 0 first; empty where none does
+    target : the nodes that the last plan gave it
+    warming : the nodes on which its script has been started and is not ready to train yet
+    min_nodes : the fewest nodes on which it runs, as submitted
+    max_nodes : the most nodes on which it runs, as submitted
+    fixed_curve : whether it is planned with the submitted curve, whatever is measured
+    generation : number of its group; every regroup raises it; 0 before the first
+    step : optimizer steps done
+    epoch : the epoch that it is in, from 0
+    samples : samples used, over all epochs
+    samples_per_s : its rate on the nodes that train now; null where none does or nothing was measured yet
+    measured_samples_per_s : rates by number of nodes, as measured
+    rescale_up_s : how long a change to more nodes pauses it, as the planner has it
+    rescale_down_s : how long a change to fewer nodes pauses it, as the planner has it
+    metrics : the last ones that the script reported, such as `loss`; null for one that is not a finite number
+    rescales_up : changes to more nodes, by plan
+    rescales_down : changes to fewer nodes, by plan
+    preemptions : nodes that were taken with notice while they belonged to it
+    losses : nodes that were lost without notice while they belonged to it
+    worker_deaths : training processes that ended when they should not
+    lost_steps : steps that were done and had to be done again because no rank survived
+    redone_steps : steps that were done again, in all
+    longest_stall_s : the longest pause between two steps
+    submitted_s : when it was submitted
+    started_s : when it first trained; null: not yet
+    ended_s : when it ended; null: not yet
+    remarks : what a person should see, newest last
+    """
+
+    trainer: str
+    phase: Phase
+    reason: str
+    directory: str
+    nodes: list[str]
+    target: list[str]
+    warming: list[str]
+    min_nodes: int
+    max_nodes: int
+    fixed_curve: bool
+    generation: int
+    step: int
+    epoch: int
+    samples: int
+    samples_per_s: float | None
+    measured_samples_per_s: dict[int, float]
+    rescale_up_s: float
+    rescale_down_s: float
+    metrics: dict[str, float | None]
+    rescales_up: int
+    rescales_down: int
+    preemptions: int
+    losses: int
+    worker_deaths: int
+    lost_steps: int
+    redone_steps: int
+    longest_stall_s: float
+    submitted_s: float
+    started_s: float | None
+    ended_s: float | None
+    remarks: list[str]
+
+
+class NodeStatus(Told, frozen=True):
+    """One node of the pool.
+
+    Parameters
+    ----------
+    node : its name in the pool: the host's and the pilot's
+    host : its host's name
+    trainer : whose worker runs on it or is planned for it; null: it is free
+    leaving : whether it was given notice
+    joined_s : when it joined
+    """
+
+    node: str
+    host: str
+    trainer: str | None
+    leaving: bool
+    joined_s: float
+
+
+class PilotStatus(Told, frozen=True):
+    """One pilot that registered.
+
+    Parameters
+    ----------
+    node : its name in the pool
+    host : its host's name; empty where it has not said it yet, after the coordinator was restarted
+    pilot : its own name, of this life of it
+    job : the batch scheduler's id of its job; empty where there is none
+    pid : the process id of its agent on its host; null where it has not said it yet
+    connected : whether it is connected now
+    notice : why it is about to leave; empty: it stays
+    heard_ago_s : how long ago it was heard of last
+    joined_s : when it joined
+    """
+
+    node: str
+    host: str
+    pilot: str
+    job: str
+    pid: int | None
+    connected: bool
+    notice: str
+    heard_ago_s: float
+    joined_s: float
+
+
+class KeeperStatus(Told, frozen=True):
+    """Our jobs in the queue, and what keeps us from more.
+
+    Parameters
+    ----------
+    wanted_nodes : the nodes that there should be
+    pending : our jobs that wait, without those that are leaving
+    running : our jobs that run, without those that are leaving
+    leaving : our jobs that were cancelled or preempted and are not over
+    others : jobs of others that count against the site's cap
+    idle_nodes : nodes that nobody has or waits for; null where the scheduler does not tell
+    planned_nodes : nodes that idle until another job starts on them
+    endings : how many jobs have ended in which way, such as `preempted`
+    trouble : what the scheduler does not do; empty where there is none
+    held_back : why no more jobs are submitted; empty where there is no reason
+    """
+
+    wanted_nodes: int
+    pending: int
+    running: int
+    leaving: int
+    others: int
+    idle_nodes: int | None
+    planned_nodes: int
+    endings: dict[str, int]
+    trouble: str
+    held_back: str
+
+
+class TimeSummary(Told, frozen=True):
+    """How long something took, over all times that it was done.
+
+    Parameters
+    ----------
+    median : in the unit of the field that holds it
+    max : the longest, in the same unit
+    """
+
+    median: float
+    max: float
+
+
+class SolveStatus(Told, frozen=True):
+    """How plans are made.
+
+    Parameters
+    ----------
+    count : plans that were made
+    failed : questions that the planner did not answer
+    last_status : of the last plan: proved optimal, the best one known when the time was up, or all is kept; null: none
+    planner : the planner of the last plan; null: none
+    build_s : to build the problem; null before the first plan
+    solve_s : to solve it; null before the first plan
+    answer_s : from the question to the plan, processes and queues included; null before the first plan
+    """
+
+    count: int
+    failed: int
+    last_status: PlanStatus | None
+    planner: str | None
+    build_s: TimeSummary | None
+    solve_s: TimeSummary | None
+    answer_s: TimeSummary | None
+
+
+class UtilisationStatus(Told, frozen=True):
+    """What the pool was worth, over the time in which it had trainers (FreeTrain eqs 17-18).
+
+    Parameters
+    ----------
+    u : `work` / `static_work`; null where there is nothing to compare with
+    eq_nodes : the mean number of nodes
+    work : samples that the trainers processed, by their curves and the time that they trained on so many nodes
+    static_work : samples that they would have processed on `eq_nodes` dedicated nodes; null: not reckoned, as there
+        were more different sets of trainers than can be reckoned while one waits
+    """
+
+    u: float | None
+    eq_nodes: float
+    work: float
+    static_work: float | None
+
+
+class PoolStatus(Told, frozen=True):
+    """All of ``pilot status``.
+
+    Parameters
+    ----------
+    coordinator : the pool's name; it stays when its coordinator is restarted
+    site : the site's name
+    endpoint : where the coordinator listens
+    run_dir : the pool's run directory, on the coordinator's host
+    now_s : what the pool's clock shows
+    draining : whether the pool is being shut down
+    node_seconds : seconds that nodes were in the pool, summed over the nodes
+    pool : its nodes, in the order of joining
+    trainers : in the order of submission
+    solves : how plans are made
+    utilisation : what the pool was worth
+    keeper : its jobs in the queue
+    remarks : what a person should see and is about no trainer, newest last
+    """
+
+    coordinator: str
+    site: str
+    endpoint: str
+    run_dir: str
+    now_s: float
+    draining: bool
+    node_seconds: float
+    pool: list[NodeStatus]
+    trainers: list[TrainerStatus]
+    solves: SolveStatus
+    utilisation: UtilisationStatus
+    keeper: KeeperStatus
+    remarks: list[str]
+
+    def trainer(self, name: str) -> TrainerStatus:
+        """The trainer of this name, which must be there."""
+        return next(trainer for trainer in self.trainers if trainer.trainer == name)

@@ -1,0 +1,67 @@
+"""What a user hands in: how the script is started, and what the planner should know of the trainer."""
+
+from __future__ import annotations
+
+import msgspec
+
+from pilot.core.curve import Curve
+from pilot.core.errors import UserError
+from pilot.core.ids import TrainerId
+from pilot.core.spec import TrainerSpec
+
+
+class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the training process of a trainer is started.
+
+    Parameters
+    ----------
+    script : absolute path of the training script
+    script_sha256 : of its content, in hex: a node that finds another content does not start it
+    arguments : of the script
+    cwd : the directory in which it is started
+    python : the interpreter
+    environment : the variables that the user named, with their values
+    """
+
+    script: str
+    script_sha256: str
+    arguments: list[str]
+    cwd: str
+    python: str
+    environment: dict[str, str]
+
+
+class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A new trainer. See :class:`pilot.core.spec.TrainerSpec` for what the planner is told.
+
+    Parameters
+    ----------
+    launch : how its script is started
+    name : what to call it; None: the coordinator numbers it
+    curve : (nodes, samples per second) points; None: measured
+    """
+
+    launch: LaunchSpec
+    name: str | None = None
+    min_nodes: int = 1
+    max_nodes: int = 64
+    curve: list[tuple[float, float]] | None = None
+    fixed_curve: bool = False
+    rescale_up_s: float = 20.0
+    rescale_down_s: float = 10.0
+    priority: float = 1.0
+
+    def spec(self, trainer: TrainerId) -> TrainerSpec:
+        """What the core is told."""
+        if self.fixed_curve and self.curve is None:
+            raise UserError("--fixed-curve needs a --curve to keep")
+        return TrainerSpec(
+            trainer=trainer,
+            min_nodes=self.min_nodes,
+            max_nodes=self.max_nodes,
+            curve=Curve.of(self.curve) if self.curve is not None else None,
+            fixed_curve=self.fixed_curve,
+            rescale_up_s=self.rescale_up_s,
+            rescale_down_s=self.rescale_down_s,
+            priority=self.priority,
+        )

@@ -1,0 +1,146 @@
+"""What one can ask of a coordinator: each verb, the arguments that it takes, and what it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import msgspec
+
+from pilot.core.explain import Explanation
+from pilot.core.trainer import Phase
+from pilot.io.status import PilotStatus, PoolStatus, Told, TrainerStatus
+from pilot.io.submission import Submission
+
+A = TypeVar("A", bound=msgspec.Struct)
+R = TypeVar("R", bound=Told)
+
+
+@dataclass(frozen=True, slots=True)
+class Verb(Generic[A, R]):
+    """``name`` as :class:`pilot.io.wire.Request` has it, and the types of its arguments and of its answer."""
+
+    name: str
+    arguments: type[A]
+    answer: type[R]
+
+
+# --- arguments: a field that is not here is refused -----------------------------------------------------------------
+
+
+class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """No arguments."""
+
+
+class OneTrainer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which trainer."""
+
+    trainer: str
+
+
+class SomeTrainers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which trainers; none given: all."""
+
+    trainers: list[str] = []
+
+
+# --- answers --------------------------------------------------------------------------------------------------------
+
+
+class Submitted(Told, frozen=True):
+    """The answer of ``pilot submit``.
+
+    Parameters
+    ----------
+    trainer : the new trainer's name
+    directory : its folder on the coordinator's host, with `logs/` and `checkpoints/`
+    """
+
+    trainer: str
+    directory: str
+
+
+class TrainerList(Told, frozen=True):
+    """The answer of ``pilot ls``.
+
+    Parameters
+    ----------
+    trainers : in the order of submission
+    """
+
+    trainers: list[TrainerStatus]
+
+
+class PilotList(Told, frozen=True):
+    """The pilots that registered.
+
+    Parameters
+    ----------
+    pilots : in the order of joining
+    """
+
+    pilots: list[PilotStatus]
+
+
+class Phases(Told, frozen=True):
+    """The answer of ``pilot wait``.
+
+    Parameters
+    ----------
+    trainers : where each trainer stands that was waited for, by its name
+    """
+
+    trainers: dict[str, Phase]
+
+
+class Cancelled(Told, frozen=True):
+    """The answer of ``pilot cancel``.
+
+    Parameters
+    ----------
+    trainer : its name
+    phase : where it stands now
+    """
+
+    trainer: str
+    phase: Phase
+
+
+class Explained(Told, frozen=True):
+    """The answer of ``pilot explain``.
+
+    Parameters
+    ----------
+    trainer : its name
+    sentences : the explanation in words; they may change in every version
+    decision : the numbers behind them; null where the trainer was not part of the last plan
+    """
+
+    trainer: str
+    sentences: list[str]
+    decision: Explanation | None
+
+
+class Draining(Told, frozen=True):
+    """The answer of ``pilot down``.
+
+    Parameters
+    ----------
+    run_dir : the pool's run directory, on the coordinator's host
+    nodes : how many nodes were in the pool when its drain began
+    """
+
+    run_dir: str
+    nodes: int
+
+
+# --- verbs ----------------------------------------------------------------------------------------------------------
+
+SUBMIT = Verb("submit", Submission, Submitted)
+LIST = Verb("list", Nothing, TrainerList)
+STATUS = Verb("status", Nothing, PoolStatus)
+PILOTS = Verb("pilots", Nothing, PilotList)
+WAIT = Verb("wait", SomeTrainers, Phases)
+CANCEL = Verb("cancel", OneTrainer, Cancelled)
+EXPLAIN = Verb("explain", OneTrainer, Explained)
+DOWN = Verb("down", Nothing, Draining)
