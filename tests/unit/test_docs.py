@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.json_reference import DOCUMENT, written
+
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").glob("*.md"))]
 IN_TEXT = re.compile(r"`((?:pilot|launchers|site_configs|tests|examples|docs|benchmarks)/[\w./*-]*)`")
@@ -25,3 +27,7 @@ def test_architecture_describes_every_package() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
     packages = [path.parent.relative_to(ROOT) for path in ROOT.glob("pilot/*/__init__.py")]
     assert [str(package) for package in packages if f"`{package}/`" not in text] == []
+
+
+def test_the_json_reference_is_what_the_types_say() -> None:
+    assert DOCUMENT.read_text() == written(), "write it anew with python -m tests.json_reference"

@@ -1,0 +1,126 @@
+"""The generated part of docs/json.md: what ``--json`` prints, from the types that it is printed from.
+
+``python -m tests.json_reference`` writes it anew; ``tests/unit/test_docs.py`` says when that is due.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, NewType, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from pilot.cli.demo.report import DemoTold
+from pilot.io.status import PoolStatus
+from pilot.io.verbs import Cancelled, Draining, Explained, Phases, Submitted, TrainerList
+
+DOCUMENT = Path(__file__).parents[1] / "docs" / "json.md"
+BEGIN = "<!-- From here on this file is written by python -m tests.json_reference. -->\n"
+
+COMMANDS: dict[str, type] = {
+    "up": PoolStatus,
+    "status": PoolStatus,
+    "ls": TrainerList,
+    "submit": Submitted,
+    "wait": Phases,
+    "cancel": Cancelled,
+    "explain": Explained,
+    "down": Draining,
+    "demo": DemoTold,
+}
+
+_WORDS = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
+_FIELD = re.compile(r"^(\w+(?:, \w+)*) : (.+)$")
+
+
+def reference() -> str:
+    """One table of commands, and one of fields per type."""
+    rows = [f"| `pilot {command}` | {_link(kind)} |" for command, kind in COMMANDS.items()]
+    commands = ["## Commands", "", "| command | prints |", "|---|---|", *rows]
+    return "\n".join([*commands, *(line for kind in _all_types() for line in _section(kind))]) + "\n"
+
+
+def fields(kind: type) -> dict[str, tuple[Any, str]]:
+    """Field → its type and its meaning; fails where its docstring and its fields are not the same."""
+    meanings = dict(_meanings(kind))
+    hints = {name: hint for name, hint in get_type_hints(kind).items() if name in _names(kind)}
+    assert list(meanings) == list(hints), f"{kind.__name__}: {set(meanings) ^ set(hints) or 'another order'}"
+    return {name: (hint, meanings[name]) for name, hint in hints.items()}
+
+
+def _names(kind: type) -> tuple[str, ...]:
+    if dataclasses.is_dataclass(kind):
+        return tuple(field.name for field in dataclasses.fields(kind))
+    return tuple(field.name for field in msgspec.structs.fields(kind))
+
+
+def _meanings(kind: type) -> Iterator[tuple[str, str]]:
+    """What the ``Parameters`` of its docstring say of each field."""
+    _, _, text = (kind.__doc__ or "").partition("----------\n")
+    for entry in re.split(r"\n(?=    \w)", "\n" + text.rstrip()):
+        if found := _FIELD.match(" ".join(entry.split())):
+            for name in found[1].split(", "):
+                yield name, found[2]
+
+
+def _section(kind: type) -> Iterator[str]:
+    summary = (kind.__doc__ or "").partition("\n\n")[0].replace("``", "`")
+    yield from ("", f"## {kind.__name__}", "", " ".join(summary.split()))
+    yield from ("", "| field | type | meaning |", "|---|---|---|")
+    for name, (hint, meaning) in fields(kind).items():
+        yield f"| `{name}` | {_shown(hint)} | {meaning} |"
+
+
+def _shown(hint: Any) -> str:
+    """A type as JSON has it."""
+    if isinstance(hint, NewType):
+        return _shown(hint.__supertype__)
+    if get_origin(hint) in (Union, UnionType):
+        return " or ".join(map(_shown, get_args(hint)))
+    if get_origin(hint) is dict:
+        return f"object: {_shown(get_args(hint)[1])} by name" if get_args(hint)[0] is str else _by_number(hint)
+    if get_origin(hint) in (list, tuple):
+        return f"array of {_shown(get_args(hint)[0])}"
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return ", ".join(f"`{value}`" for value in hint)
+    return _WORDS.get(hint) or _link(hint)
+
+
+def _by_number(hint: Any) -> str:
+    return f"object: {_shown(get_args(hint)[1])} by integer, which JSON writes as a string"
+
+
+def _link(kind: type) -> str:
+    return f"[{kind.__name__}](#{kind.__name__.lower()})"
+
+
+def _all_types() -> list[type]:
+    """Those of the commands, each followed by those that it holds and that did not come before."""
+    found: list[type] = []
+    waiting = list(COMMANDS.values())
+    while waiting:
+        kind = waiting.pop(0)
+        if kind not in found:
+            found.append(kind)
+            waiting[:0] = [held for hint, _ in fields(kind).values() for held in _held(hint)]
+    return found
+
+
+def _held(hint: Any) -> list[type]:
+    if get_args(hint):
+        return [held for part in get_args(hint) for held in _held(part)]
+    return [hint] if dataclasses.is_dataclass(hint) or isinstance(hint, msgspec.StructMeta) else []
+
+
+def written() -> str:
+    """The whole document as it should be."""
+    return DOCUMENT.read_text().partition(BEGIN)[0] + BEGIN + "\n" + reference()
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(written())
