@@ -8,9 +8,13 @@ from pathlib import Path
 import pytest
 
 from pilot.core.commands import FormGroup
+from pilot.core.errors import UserError
 from pilot.core.events import PoolChanged
+from pilot.core.explain import Explanation
+from pilot.core.trainer import Phase
 from pilot.io import wire
 from pilot.io.journal import read, replay
+from pilot.io.verbs import Cancelled
 from pilot.service.settings import fresh_core
 from tests.integration.live_pool import Peer, Pool, form, pool, until, warm
 
@@ -61,6 +65,20 @@ def leave(live: Pool, peers: list[Peer]) -> None:
         peer.die()
     assert live.ended() == 0
     assert not live.file.exists()
+
+
+def test_what_is_explained_and_cancelled_comes_back_as_it_was_told(live: Pool) -> None:
+    waiting = live.submit(name="waiting")
+    told = live.client.explain(waiting)
+    assert (told.decision, told.sentences[0]) == (None, "waiting was not part of the last plan.")
+    assert live.client.cancel(waiting) == Cancelled(trainer=waiting, phase=Phase.CANCELLED)
+    trainer = trains(live, joined(live, 2))
+    decision = live.client.explain(trainer).decision
+    assert isinstance(decision, Explanation)
+    assert [(term.nodes, term.allowed) for term in decision.terms] == [(1, True), (2, True), (3, False)]
+    assert live.client.cancel(trainer).trainer == trainer
+    with pytest.raises(UserError, match="no trainer named 'b'; there are: waiting, a"):
+        live.client.explain("b")
 
 
 def test_twenty_pilots_that_die_at_once_make_one_regroup(live: Pool) -> None:
