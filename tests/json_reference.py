@@ -16,6 +16,7 @@ from typing import Any, NewType, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from pilot.cli.demo.report import DemoTold
+from pilot.doctor.finding import Findings
 from pilot.io.status import PoolStatus
 from pilot.io.verbs import Cancelled, Draining, Explained, Phases, Submitted, TrainerList
 
@@ -32,6 +33,7 @@ COMMANDS: dict[str, type] = {
     "explain": Explained,
     "down": Draining,
     "demo": DemoTold,
+    "doctor": Findings,
 }
 
 _WORDS = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}

@@ -38,6 +38,7 @@ def command(site: str, run_dir: Path | None, pilots: int | None, limit_s: float,
     """
     from pilot.cli.doctor_pilots import try_pilots
     from pilot.doctor.checks import examine
+    from pilot.doctor.finding import Findings
     from pilot.io.rundir import default_path
     from pilot.io.site_files import load_site
 
@@ -51,8 +52,7 @@ def command(site: str, run_dir: Path | None, pilots: int | None, limit_s: float,
         if not as_json:
             _print(finding)
     if as_json:
-        rows = [{"check": f.check, "grade": f.grade, "seen": f.seen, "remedy": f.remedy} for f in findings]
-        click.echo(to_json(rows))
+        click.echo(to_json(Findings(findings=findings)))
     return 1 if any(finding.grade == "fail" for finding in findings) else 0
 
 

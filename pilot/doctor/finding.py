@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from pilot.io.status import Told
+
 
 class Grade(StrEnum):
     """How bad it is."""
@@ -18,12 +20,31 @@ class Grade(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line for the user; ``remedy`` is empty where nothing needs mending."""
+    """One line for the user.
+
+    Parameters
+    ----------
+    check : what was looked at
+    grade : how bad it is
+    seen : what was found
+    remedy : how to mend it; empty where nothing needs mending
+    """
 
     check: str
     grade: Grade
     seen: str
     remedy: str = ""
+
+
+class Findings(Told, frozen=True):
+    """What ``pilot doctor`` found.
+
+    Parameters
+    ----------
+    findings : in the order of the checks; a check may have several, or none
+    """
+
+    findings: list[Finding]
 
 
 def ok(check: str, seen: str) -> Finding:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
 from pilot.core.ids import TrainerId
+from pilot.doctor.finding import Findings
 from pilot.io.journal import read, replay
 from pilot.observation.monitor import Monitor
 from pilot.service.settings import fresh_core
@@ -154,8 +155,8 @@ def test_a_killed_coordinator_is_noticed_and_the_agents_leave_nothing(pool: Pool
 
 
 def test_the_doctor_tries_real_pilots(pool: Pool) -> None:
-    told = json.loads(pool.pilot("doctor", "--pilots", "2", "--json").stdout)
-    seen = {finding["check"]: finding["grade"] for finding in told}
+    told = msgspec.json.decode(pool.pilot("doctor", "--pilots", "2", "--json").stdout, type=Findings)
+    seen = {finding.check: finding.grade for finding in told.findings}
     assert [seen[check] for check in ("pilots", "cold", "warm", "allreduce")] == ["ok"] * 4
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import socket
@@ -11,13 +10,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from pilot.cli.main import run
 from pilot.core.errors import SubmitError
 from pilot.doctor import host_checks, site_checks, storage_checks
 from pilot.doctor.checks import CHECKS
-from pilot.doctor.finding import Finding, Grade
+from pilot.doctor.finding import Finding, Findings, Grade
 from pilot.io.rundir import Lock, RunDir
 from pilot.io.site import Site
 
@@ -36,9 +36,9 @@ def test_all_checks_are_made_here_and_nothing_fails(
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     assert run(["doctor", "--site", "local", "--run-dir", str(tmp_path / "pool"), "--json"]) == 0
-    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
-    assert {row["check"] for row in found} == set(CHECKS)
-    assert not [row for row in found if row["grade"] == "fail"]
+    found = msgspec.json.decode(capsys.readouterr().out, type=Findings).findings
+    assert {finding.check for finding in found} == set(CHECKS)
+    assert not _graded(found, Grade.FAIL)
     assert list(tmp_path.iterdir()) == []
 
 
