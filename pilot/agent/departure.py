@@ -1,7 +1,7 @@
 """When an agent leaves: what it was told of its end, and how long its coordinator has been away. Pure.
 
 A notice (a signal, the wall time's end) is told to the coordinator, which says ``ReleaseNode`` when nothing is needed
-of this node any more; otherwise the agent leaves shortly before the grace is over. Without coordinator it goes by
+of this node any more; otherwise the agent leaves shortly before the grace, or the wall time, is over. Without coordinator it goes by
 itself, early enough before the end that it knows, or when its *lease* ends: ``orphan_s`` after it sent what the
 coordinator is known to have heard last. The coordinator may replace it after that, so it must have stopped stepping by
 then.
@@ -17,6 +17,9 @@ from pilot.io import wire
 
 WALLTIME_MARGIN_S = 5.0
 """How much earlier than its grace before the wall time's end a pilot says that it leaves."""
+
+_WALLTIME = "wall time"
+"""The notice that a pilot gives itself. Its deadline is the wall time's end, whatever the site's grace is."""
 
 _IMPATIENT = "signal SIGINT"
 """Somebody at a terminal: a second one ends the agent at once."""
@@ -89,11 +92,12 @@ class Departure:
         self._away = True
 
     def noticed(self, now_s: float, cause: str) -> list[Effect]:
-        """The node will be taken within the grace; told once."""
+        """The node will be taken within the grace, or when the wall time is over; told once."""
         if self._notice is not None:
             return [Exit(0, f"{cause}, twice")] if cause == self._notice.cause == _IMPATIENT else []
         self._notice = Noticed(cause)
-        self._deadline_s = min(now_s + self.grace_s, self.walltime_end_s)
+        own_end = cause == _WALLTIME
+        self._deadline_s = self.walltime_end_s if own_end else min(now_s + self.grace_s, self.walltime_end_s)
         if self.welcome is None:
             return [Exit(0, f"{cause}, before it had joined")]
         left_s = max(0.0, self._deadline_s - now_s)
@@ -103,11 +107,18 @@ class Departure:
     def ticked(self, now_s: float) -> list[Effect]:
         """The wall time's end comes near, or the grace is over."""
         if self._notice is None and now_s >= self.walltime_end_s - self.grace_s - WALLTIME_MARGIN_S:
-            return self.noticed(now_s, "wall time")
-        margin_s = min(_MARGIN_MAX_S, _MARGIN_SHARE * self.grace_s)
-        if self._notice is not None and now_s >= self._deadline_s - margin_s:
+            return self.noticed(now_s, _WALLTIME)
+        if self._notice is not None and now_s >= self._deadline_s - self._margin_s:
             return [Exit(0, f"{self._notice.cause}: the time given is over")]
         return []
+
+    @property
+    def _margin_s(self) -> float:
+        """How much before the deadline it leaves."""
+        given_s = self.grace_s
+        if self._notice is not None and self._notice.cause == _WALLTIME:
+            given_s += WALLTIME_MARGIN_S
+        return min(_MARGIN_MAX_S, _MARGIN_SHARE * given_s)
 
     def orphaned(self, now_s: float) -> Orphaned | None:
         """Whether to leave by itself. With a notice there is less time to wait for a coordinator, and to write."""

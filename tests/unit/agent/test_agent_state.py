@@ -285,9 +285,29 @@ def test_the_wall_time_is_known_before_its_end() -> None:
     machine.welcome()
     assert machine.after(74) == []
     machine.order(wire.Heard(machine.now_s))
-    assert machine.after(2) == [Send(wire.Leaving("wall time", 20))]
-    assert machine.after(17) == []
-    assert machine.after(2) == [Exit(0, "wall time: the time given is over")]
+    assert machine.after(2) == [Send(wire.Leaving("wall time", 24))]
+    assert machine.after(22.9) == []
+    assert machine.after(0.2) == [Exit(0, "wall time: the time given is over")]
+
+
+def test_without_a_grace_the_time_before_the_wall_times_end_is_used() -> None:
+    machine = Machine(AgentState(Departure(own_grace_s=0, walltime_end_s=1100.0)))
+    machine.welcome()
+    assert machine.after(74) == []
+    machine.order(wire.Heard(machine.now_s))
+    assert machine.after(21.5) == [Send(wire.Leaving("wall time", 4.5))]
+    assert machine.after(3.9) == [], "what is left is for checkpoints"
+    assert machine.after(0.2) == [Exit(0, "wall time: the time given is over")]
+
+
+def test_a_signal_after_the_notice_of_the_wall_time_takes_nothing_away() -> None:
+    machine = Machine(AgentState(Departure(own_grace_s=0, walltime_end_s=1100.0)))
+    machine.welcome()
+    machine.after(74)
+    machine.order(wire.Heard(machine.now_s))
+    machine.after(22)
+    assert machine.take(Noticed("signal SIGTERM")) == []
+    assert machine.after(3) == []
 
 
 # --- without a coordinator ------------------------------------------------------------------------------------------
