@@ -51,7 +51,7 @@ from pilot.core.events import (
     WorkerExited,
     WorkerReady,
 )
-from pilot.core.ids import NodeId, PlanId, TrainerId
+from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
 from pilot.core.measured import Measured
 from pilot.core.objective import Objective, scaling_efficiency
 from pilot.core.pacing import Pace, pace
@@ -236,7 +236,7 @@ class Coordinator:
 
     def _finished(self, event: TrainerFinished) -> list[Command]:
         trainer = self._open.get(event.trainer)
-        if trainer is None or event.generation != trainer.generation:
+        if trainer is None or event.generation not in _living(trainer):
             return []
         trainer.step, trainer.samples = event.step, event.samples
         return self._end(event.trainer, Outcome.FINISHED, f"after step {event.step}")
@@ -325,3 +325,8 @@ class Coordinator:
             trainer.measured.trains(self.now_s, now=trainer.group is not None)
             out += pace(trainer, self.pace_of(trainer))
         return out
+
+
+def _living(trainer: Trainer) -> tuple[Generation, ...]:
+    """Generations that may say that the trainer finished: the newest, and the one that trains while that forms."""
+    return (trainer.generation,) if trainer.group is None else (trainer.generation, trainer.group.generation)
