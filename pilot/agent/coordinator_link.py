@@ -69,7 +69,7 @@ class CoordinatorLink:
 
     # --- of the transport ------------------------------------------------------------------------------------------
 
-    def received(self, link: transport.Link, frame: bytes) -> None:  # noqa: ARG002 (the protocol's)
+    def received(self, link: transport.Link, frame: bytes) -> None:  # noqa: ARG002  # the protocol's signature
         """A frame came."""
         try:
             message = wire.decode_at_agent(frame)
@@ -78,7 +78,7 @@ class CoordinatorLink:
         else:
             self._take(message)
 
-    def closed(self, link: transport.Link, reason: str) -> None:  # noqa: ARG002 (the protocol's)
+    def closed(self, link: transport.Link, reason: str) -> None:  # noqa: ARG002  # the protocol's signature
         """The connection is gone."""
         if reason:
             log.warning("closed the connection to the coordinator: %s", reason)

@@ -1,10 +1,10 @@
 """When an agent leaves: what it was told of its end, and how long its coordinator has been away. Pure.
 
 A notice (a signal, the wall time's end) is told to the coordinator, which says ``ReleaseNode`` when nothing is needed
-of this node any more; otherwise the agent leaves shortly before the grace, or the wall time, is over. Without coordinator it goes by
-itself, early enough before the end that it knows, or when its *lease* ends: ``orphan_s`` after it sent what the
-coordinator is known to have heard last. The coordinator may replace it after that, so it must have stopped stepping by
-then.
+of this node any more; otherwise the agent leaves shortly before the grace, or the wall time, is over. Without
+coordinator it goes by itself, early enough before the end that it knows, or when its *lease* ends: ``orphan_s`` after
+it sent what the coordinator is known to have heard last. The coordinator may replace it after that, so it must have
+stopped stepping by then.
 """
 
 from __future__ import annotations

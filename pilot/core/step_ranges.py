@@ -17,34 +17,71 @@ from dataclasses import dataclass, field, replace
 from pilot.core.events import LedgerRange
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A range, and whether each of its steps is known to take the same number of samples.
+
+    A report of several steps that ends an epoch may hide a smaller last step; one that others go on from cannot.
+    """
+
+    range: LedgerRange
+    even: bool
+
+    @classmethod
+    def of(cls, report: LedgerRange) -> _Known:
+        """As it was reported."""
+        return cls(report, report.step_end - report.step == 1)
+
+    def cut(self, step: int, cursor: int) -> list[_Known]:
+        """The parts before and after the point (``step``, ``cursor``), which lies inside."""
+        before = replace(self.range, step_end=step, cursor_end=cursor)
+        after = replace(self.range, step=step, cursor=cursor)
+        return [_Known(before, True), _Known(after, self.even or after.step_end - after.step == 1)]
+
+    def takes(self, step: int, cursor: int) -> bool:
+        """Whether the point, which lies inside, may be true."""
+        own = self.range
+        samples, steps = own.cursor_end - own.cursor, own.step_end - own.step
+        return not self.even or (cursor - own.cursor) * steps == samples * (step - own.step)
+
+
 @dataclass(slots=True)
 class StepRanges:
     """Disjoint ranges of one generation and epoch, by step. ``disputed``: the first report that cannot be true."""
 
-    ranges: list[LedgerRange] = field(default_factory=list)
     disputed: LedgerRange | None = None
+    _known: list[_Known] = field(default_factory=list)
+
+    @property
+    def ranges(self) -> list[LedgerRange]:
+        """What is known, in the order of steps."""
+        return [known.range for known in self._known]
 
     def add(self, report: LedgerRange) -> None:
         """Take in what ``report`` is the first to tell; it costs as much as the ranges that it touches."""
-        low = bisect_left(self.ranges, report.step, key=lambda known: known.step_end)
-        high = bisect_right(self.ranges, report.step_end, key=lambda known: known.step)
+        low = bisect_left(self._known, report.step, key=lambda known: known.range.step_end)
+        high = bisect_right(self._known, report.step_end, key=lambda known: known.range.step)
         low, high = max(0, low - 1), high + 1  # a split may leave parts that go on from the next range
-        known = [part for touched in self.ranges[low:high] for part in _split(touched, report)]
-        new = list(_untold(report, known))
+        known = [part for touched in self._known[low:high] for part in self._split(touched, report)]
+        new = list(_untold(report, [part.range for part in known]))
         if report.step_end <= report.step or any(part.step == part.step_end for part in new):
-            self.disputed = self.disputed or report
-        pieces = [part for part in new if part.step < part.step_end]
-        self.ranges[low:high] = _joined(sorted([*known, *pieces], key=lambda part: part.step))
+            self._dispute(report)
+        pieces = [_Known.of(part) for part in new if part.step < part.step_end]
+        self._known[low:high] = _joined(sorted([*known, *pieces], key=lambda part: part.range.step))
 
+    def _split(self, known: _Known, report: LedgerRange) -> list[_Known]:
+        """``known``, cut where ``report`` begins and where it ends."""
+        parts = [known]
+        for step, cursor in ((report.step, report.cursor), (report.step_end, report.cursor_end)):
+            last = parts[-1]
+            if last.range.step < step < last.range.step_end:
+                if not last.takes(step, cursor):
+                    self._dispute(report)
+                parts[-1:] = last.cut(step, cursor)
+        return parts
 
-def _split(known: LedgerRange, report: LedgerRange) -> list[LedgerRange]:
-    """``known``, cut where ``report`` begins and where it ends."""
-    parts = [known]
-    for step, cursor in ((report.step, report.cursor), (report.step_end, report.cursor_end)):
-        last = parts[-1]
-        if last.step < step < last.step_end:
-            parts[-1:] = [replace(last, step_end=step, cursor_end=cursor), replace(last, step=step, cursor=cursor)]
-    return parts
+    def _dispute(self, report: LedgerRange) -> None:
+        self.disputed = self.disputed or report
 
 
 def _untold(report: LedgerRange, known: Iterable[LedgerRange]) -> Iterator[LedgerRange]:
@@ -60,11 +97,12 @@ def _untold(report: LedgerRange, known: Iterable[LedgerRange]) -> Iterator[Ledge
         yield replace(report, step=step, cursor=cursor)
 
 
-def _joined(parts: Iterable[LedgerRange]) -> list[LedgerRange]:
-    out: list[LedgerRange] = []
+def _joined(parts: Iterable[_Known]) -> list[_Known]:
+    out: list[_Known] = []
     for part in parts:
-        if out and _goes_on(out[-1], part):
-            out[-1] = replace(out[-1], step_end=part.step_end, cursor_end=part.cursor_end)
+        if out and _goes_on(out[-1].range, part.range):
+            whole = replace(out[-1].range, step_end=part.range.step_end, cursor_end=part.range.cursor_end)
+            out[-1] = _Known(whole, part.even)
         else:
             out.append(part)
     return out

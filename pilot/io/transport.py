@@ -134,7 +134,7 @@ class Link(asyncio.BufferedProtocol):
         if self._ended:
             transport.abort()
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 (asyncio's)
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  # asyncio's signature
         """All connections read into one buffer: what is in it has been taken when the next one reads."""
         return memoryview(_read)
 
@@ -146,7 +146,7 @@ class Link(asyncio.BufferedProtocol):
         if self._came_bytes > self._limits.in_all_bytes:
             self.drop("it sent too much without a token")
 
-    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 (asyncio's)
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002  # asyncio's signature
         """The connection is gone. What came before was handed on."""
         self._open = False
         self._tls = None

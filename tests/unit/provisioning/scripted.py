@@ -18,7 +18,7 @@ class Scripted:
         self.names: list[str] = []
         self.slow_s = 0.0
 
-    def submit(self, command: str, job_name: str, walltime_s: float | None = None) -> str:  # noqa: ARG002
+    def submit(self, command: str, job_name: str, walltime_s: float | None = None) -> str:  # noqa: ARG002  # the signature of what it stands for
         if self.refuses:
             raise SubmitError("submission failed: sbatch: error: Batch job submission failed: Job violates policy")
         time.sleep(self.slow_s)
@@ -35,7 +35,7 @@ class Scripted:
     def kill(self, jobs: Sequence[str]) -> None:
         self.cancel(jobs)
 
-    def poll(self, jobs: Sequence[str], now_s: float) -> Snapshot:  # noqa: ARG002
+    def poll(self, jobs: Sequence[str], now_s: float) -> Snapshot:  # noqa: ARG002  # the signature of what it stands for
         if self.silent:
             raise SubmitError("squeue did not answer within 10 s", transient=True)
         endings = {JobPhase.OVER: Ending.CANCELLED}
