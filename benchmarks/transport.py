@@ -139,10 +139,10 @@ class _Peer:
         self._link.send(message)
         await self._answer
 
-    def received(self, link: Link, frame: bytes) -> None:  # noqa: ARG002
+    def received(self, link: Link, frame: bytes) -> None:  # noqa: ARG002  # the signature of what listens
         self._answer.set_result(None)
 
-    def closed(self, link: Link, reason: str) -> None:  # noqa: ARG002
+    def closed(self, link: Link, reason: str) -> None:  # noqa: ARG002  # the signature of what listens
         if not self._answer.done():
             self._answer.set_exception(ConnectionResetError(reason))
 

@@ -119,7 +119,7 @@ def test_a_group_that_broke_meanwhile_is_regrouped(live: Pool) -> None:
 
 
 def test_a_pilot_that_died_meanwhile_is_lost_and_its_survivor_goes_on(tmp_path: Path) -> None:
-    with pool(tmp_path, silent_s=2) as live:
+    with pool(tmp_path, silent_s=8) as live:
         trainer, peers = running(live, 2)
         peers[1].die()
         restarted(live)
