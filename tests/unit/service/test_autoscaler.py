@@ -15,6 +15,7 @@ from pilot.core.events import DrainRequested, TrainerSubmitted
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.spec import TrainerSpec
 from pilot.io import wire
+from pilot.io.connection import Connection
 from pilot.io.journal import FORMAT, Header
 from pilot.io.journal_writer import JournalWriter
 from pilot.io.site import Site
@@ -23,12 +24,13 @@ from pilot.provisioning.pilot_jobs import JobEnded, JobNoticed
 from pilot.provisioning.scheduler import Ending
 from pilot.provisioning.scheduler_thread import SchedulerThread
 from pilot.provisioning.troubles import Troubled
+from pilot.service.admission import Admission
 from pilot.service.autoscaler import Autoscaler
 from pilot.service.live_driver import Clock, LiveDriver
 from pilot.service.roster import Pilot, Roster
-from pilot.service.server import Peer
 from pilot.service.settings import Settings, make_core
 from tests.unit.provisioning.scripted import Scripted
+from tests.unit.service.test_roster import peer
 
 SITE = Site(name="s", scheduler="slurm", launcher="srun", nodes_per_pilot=2, silent_s=10).replace(poll_s=0.02)
 LIMIT_S = 30.0
@@ -51,7 +53,9 @@ class Bench:
         self.news: asyncio.Queue[KeeperEvent] = asyncio.Queue()
         thread = SchedulerThread(self.scheduler, self.scheduler, "c", "pilot-x")
         self.keeper = Keeper(SITE, thread, self.news.put_nowait)
-        self.autoscaler = Autoscaler(SITE, self, self.driver, self.keeper, self.news, pilots)
+        self.peer = peer()
+        admission = Admission(Connection("tcp://127.0.0.1:1", "0" * 64, "u", "e", "pool", "0"), folder, 1)
+        self.autoscaler = Autoscaler(SITE, self, self.driver, admission, self.keeper, self.news, pilots)
 
     def notice(self, pilot: Pilot, cause: str, grace_s: float) -> None:
         self.noticed.append((pilot.node, cause, grace_s))
@@ -62,8 +66,8 @@ class Bench:
     def joins(self, node: NodeId, job: str) -> None:
         """A pilot of ``job`` registers."""
         host, _, name = node.partition(".")
-        hello = wire.Hello(wire.PROTOCOL, __version__, "", name, host, "127.0.0.1", 1, job=job)
-        self.roster.register(self.driver.clock(), node, Peer(node.encode(), 7, "127.0.0.1"), hello)
+        hello = wire.Hello(name, "secret", host, "127.0.0.1", 1, job=job)
+        self.roster.register(self.driver.clock(), node, self.peer, hello)
 
     def remarks(self) -> list[str]:
         return self.driver.monitor.pool_remarks
