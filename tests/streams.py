@@ -15,7 +15,7 @@ from typing import Any
 
 from pilot.io import wire
 from pilot.io.certificate import Certificate, client_context
-from pilot.io.frames import Frames, framed
+from pilot.io.framing import Frames, framed
 from pilot.io.listener import Listener
 from pilot.io.transport import Limits, Link
 

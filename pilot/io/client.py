@@ -13,7 +13,7 @@ from pilot.core.errors import PilotError, ProtocolError, UserError
 from pilot.io import connection, wire
 from pilot.io.certificate import client_context, is_pinned
 from pilot.io.connection import Connection
-from pilot.io.frames import Frames, framed
+from pilot.io.framing import Frames, framed
 
 _RETRY_S = 0.2
 _READ_BYTES = 1 << 16

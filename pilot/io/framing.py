@@ -24,11 +24,11 @@ class Frames:
 
     Parameters
     ----------
-    max_bytes : the largest frame that is taken
+    max_bytes : the largest frame that is taken; it may change between two frames
     """
 
     def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._received = bytearray()
 
     def feed(self, piece: bytes) -> Iterator[bytes]:
@@ -42,8 +42,8 @@ class Frames:
     def _whole(self) -> Iterator[bytes]:
         while len(self._received) >= HEAD_BYTES:
             size = length_of(self._received[:HEAD_BYTES])
-            if size > self._max_bytes:
-                raise ProtocolError(f"a frame of {size} bytes is larger than {self._max_bytes}")
+            if size > self.max_bytes:
+                raise ProtocolError(f"a frame of {size} bytes is larger than {self.max_bytes}")
             end = HEAD_BYTES + size
             if len(self._received) < end:
                 return

@@ -74,12 +74,17 @@ Entry = Decision | JournalNote
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """A journal that was read: ``good_bytes`` of the file are whole lines; ``warning`` tells what was cut off."""
+    """A journal that was read: ``good_bytes`` of the file are whole lines; ``warning`` tells what was cut off.
+
+    ``last_seq`` is the number of the last whole line's entry, ``skipped`` tells which entries were left out and why.
+    """
 
     header: Header
     entries: list[Entry]
     good_bytes: int
+    last_seq: int
     warning: str = ""
+    skipped: tuple[str, ...] = ()
 
     @property
     def decisions(self) -> Iterator[Decision]:
@@ -92,8 +97,8 @@ class Contents:
         return self.entries[-1].now_s if self.entries else 0.0
 
 
-def read(path: Path) -> Contents:
-    """Read the whole journal.
+def read(path: Path, *, whole: bool = True) -> Contents:
+    """Read the whole journal; where it need not be ``whole``, without the entries that are damaged.
 
     Raises
     ------
@@ -109,10 +114,24 @@ def read(path: Path) -> Contents:
     if not lines:
         raise JournalError(f"{path}:1: the journal has no header; nothing can be restored from it")
     header: Header = _at_line(path, 1, partial(_header, lines[0]))
-    entries = [_at_line(path, n, partial(_entry, n - 1, text)) for n, text in enumerate(lines[1:], 2)]
+    entries, skipped = _entries(path, lines[1:])
+    if skipped and whole:
+        raise JournalError(skipped[0])
     cut = len(data) - good
     warning = f"{path}:{len(lines) + 1}: left out a last line that was cut off after {cut} bytes" if cut else ""
-    return Contents(header, entries, good, warning)
+    return Contents(header, entries, good, len(lines) - 1, warning, tuple(skipped))
+
+
+def _entries(path: Path, lines: list[bytes]) -> tuple[list[Entry], list[str]]:
+    """The entries, and what is wrong with those lines that are none."""
+    entries: list[Entry] = []
+    wrong: list[str] = []
+    for number, text in enumerate(lines, 2):
+        try:
+            entries.append(_at_line(path, number, partial(_entry, number - 1, text)))
+        except JournalError as error:
+            wrong.append(str(error))
+    return entries, wrong
 
 
 def replay(contents: Contents, handle: Handle) -> str:

@@ -60,7 +60,7 @@ class JournalWriter:
             os.fsync(descriptor)
             return descriptor
 
-        return cls(path, _open(path, start), contents.good_bytes, len(contents.entries))
+        return cls(path, _open(path, start), contents.good_bytes, contents.last_seq)
 
     def decided(self, now_s: float, event: Event, commands: list[Command]) -> Future[None]:
         """Append a decision. The future is done when it is on the disk; progress without commands is not waited for."""

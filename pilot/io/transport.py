@@ -16,7 +16,7 @@ from typing import Protocol
 
 from pilot.core.errors import ProtocolError
 from pilot.io.certificate import client_context, is_pinned
-from pilot.io.frames import Frames, framed
+from pilot.io.framing import Frames, framed
 
 _READ_BYTES = 1 << 16
 _RECORD_BYTES = 1 << 14
@@ -89,7 +89,7 @@ class Link(asyncio.BufferedProtocol):
     def allow(self, limits: Limits) -> None:
         """From now on these limits hold."""
         self._limits = limits
-        self._frames.limit_bytes = limits.frame_bytes
+        self._frames.max_bytes = limits.frame_bytes
         self._allowance, self._counted_s = limits.burst, self._loop.time()
 
     def send(self, body: bytes) -> bool:

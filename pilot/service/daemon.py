@@ -113,7 +113,7 @@ class Live:
         """Go on where the journal ends: pilots may come back, what was pending still is."""
         driver, now_s = self._driver, self._driver.clock()
         down_s = now_s - contents.last_s
-        driver.restore(contents)
+        left_out = [*contents.skipped, *driver.restore(contents, lambda: self._pool.core(self._site))]
         driver.pending.restart(now_s)
         self._roster.expect(now_s, driver.core.pool.nodes)
         for decision in contents.decisions:
@@ -124,9 +124,17 @@ class Live:
                 self._launches.load(trainer.id)
         if driver.pending.solve is not None:
             self._solver.solve(driver.pending.solve)
+        if left_out:
+            self._tell_left_out(left_out)
         text = f"the coordinator was started again; it was not there for {down_s:.1f} s"
         driver.remark(text=text, down_s=down_s)
         log.warning("%s; %d nodes may come back", text, len(driver.core.pool))
+
+    def _tell_left_out(self, left_out: list[str]) -> None:
+        copy = startup.copy_journal(self._rundir)
+        for what in left_out:
+            log.error("left out of the journal: %s", what)
+            self._driver.remark(text=f"left out of the journal: {what}; a copy of it is {copy}")
 
     def _asked_to_end(self, number: int, stopped: asyncio.Event) -> None:
         if self._driver.core.draining:

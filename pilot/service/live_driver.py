@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 
 from pilot.core.commands import Command
 from pilot.core.coordinator import Coordinator
+from pilot.core.errors import JournalError
 from pilot.core.events import Event
-from pilot.io.journal import Contents
+from pilot.io.journal import Contents, Decision
 from pilot.io.journal_writer import JournalWriter
 from pilot.observation.monitor import Monitor
 from pilot.service.pending import PendingCommands
+
+REFUSED_MAX = 20
+"""So many entries of a journal may be left out; beyond that it is another one's, or ruined."""
 
 Perform = Callable[[Command], None]
 
@@ -45,11 +49,36 @@ class LiveDriver:
         self._queue: asyncio.Queue[tuple[Future[None], list[Command]]] = asyncio.Queue()
         self._changed = asyncio.Event()
 
-    def restore(self, contents: Contents) -> None:
-        """Bring everything to where the journal ends; the effects were given then."""
+    def restore(self, contents: Contents, fresh: Callable[[], Coordinator]) -> list[str]:
+        """Bring everything to where the journal ends; the effects were given then.
+
+        An entry that the core cannot take (an earlier version could, or a bug wrote it) is left out, and all before it
+        is done again with a ``fresh`` core. Returns what was left out and why.
+
+        Raises
+        ------
+        JournalError
+            That are more than :data:`REFUSED_MAX` entries.
+        """
+        refused: dict[int, str] = {}
+        while (bad := self._replay(contents, refused)) is not None:
+            decision, error = bad
+            refused[decision.seq] = f"entry {decision.seq} ({type(decision.event).__name__}): {error}"
+            if len(refused) > REFUSED_MAX:
+                raise JournalError(f"more than {REFUSED_MAX} entries of the journal cannot be taken: {error}")
+            self.core, self.pending, self.monitor = fresh(), PendingCommands(), Monitor()
+        return list(refused.values())
+
+    def _replay(self, contents: Contents, without: Collection[int]) -> tuple[Decision, Exception] | None:
+        """The first entry that fails, and how; None: none did."""
         for decision in contents.decisions:
-            commands = self.core.handle(decision.now_s, decision.event)
-            self._note(decision.now_s, decision.event, commands)
+            if decision.seq in without:
+                continue
+            try:
+                self._note(decision.now_s, decision.event, self.core.handle(decision.now_s, decision.event))
+            except Exception as error:  # whatever it is, every restart would end with it
+                return decision, error
+        return None
 
     def post(self, event: Event) -> Future[None]:
         """Tell the core of ``event``, now. The future is done when the decision is on the disk."""

@@ -62,11 +62,11 @@ def open_pool(rundir: RunDir, site: Site, settings: Settings) -> PoolIdentity:
     Raises
     ------
     JournalError
-        The journal is damaged: going on from it could be wrong.
+        The journal's header is damaged: nothing can be restored.
     """
     if rundir.journal.exists():
         try:
-            contents = read(rundir.journal)
+            contents = read(rundir.journal, whole=False)
         except JournalError as error:
             raise JournalError(f"{error}; {_ANEW}") from None
         if contents.warning:
@@ -100,6 +100,13 @@ def open_journal(rundir: RunDir, pool: PoolIdentity, site: Site) -> JournalWrite
         return JournalWriter.resume(rundir.journal, pool.contents)
     settings, fields = msgspec.to_builtins(pool.settings), site.model_dump(mode="json")
     return JournalWriter.create(rundir.journal, Header(FORMAT, __version__, pool.name, time.time(), settings, fields))
+
+
+def copy_journal(rundir: RunDir) -> Path:
+    """Keep the journal as it was found; where the copy is."""
+    copy = rundir.root / f"journal-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
+    shutil.copy(rundir.journal, copy)
+    return copy
 
 
 def announce(rundir: RunDir, pool: PoolIdentity, site: Site, site_file: Path, server: Server) -> Connection:

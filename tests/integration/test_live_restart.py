@@ -152,17 +152,37 @@ def test_a_journal_that_is_cut_off_is_taken_up_with_a_warning(live: Pool) -> Non
     replays(live)
 
 
-def test_a_damaged_journal_is_refused_with_its_line(live: Pool) -> None:
+def test_a_damaged_line_is_left_out_with_a_remark_and_a_copy_is_kept(live: Pool) -> None:
+    trainer, peers = running(live, 1)
+    live.kill(signal.SIGKILL)
+    journal = live.run_dir / "journal.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    at = next(n for n, line in enumerate(lines) if b'"PlanReady"' in line)
+    damaged = b"".join([*lines[:at], b"damage\n", *lines[at + 1 :]])
+    journal.write_bytes(damaged)
+    live.up()
+    assert f"{journal}:{at + 1}: not JSON" in live.log()
+    assert any("left out of the journal" in remark for remark in live.ask("status")["remarks"])
+    (copy,) = live.run_dir.glob("journal-*.jsonl")
+    assert copy.read_bytes() == damaged
+    peer = back(live, peers[0], trainer, 1, 5)
+    live.kill(signal.SIGKILL)
+    live.up()
+    back(live, peer, trainer, 1, 5)
+    assert live.trainer(trainer)["trainer"] == trainer
+
+
+def test_a_journal_without_its_header_is_refused_in_one_line(live: Pool) -> None:
     running(live, 1)
     live.kill(signal.SIGKILL)
     journal = live.run_dir / "journal.jsonl"
     lines = journal.read_bytes().splitlines(keepends=True)
-    journal.write_bytes(b"".join([*lines[:2], b"damage\n", *lines[3:]]))
+    journal.write_bytes(b"".join([b"damage\n", *lines[1:]]))
     done = subprocess.run(live.command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert done.returncode == 1
-    assert f"{journal}:3: not JSON" in done.stderr
+    assert f"{journal}:1: not JSON" in done.stderr
     assert done.stderr.count("\n") == 1
-    assert journal.read_bytes().splitlines()[2] == b"damage"
+    assert journal.read_bytes().splitlines()[0] == b"damage"
 
 
 def test_after_a_drain_the_same_directory_holds_a_new_pool(live: Pool) -> None:

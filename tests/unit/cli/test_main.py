@@ -8,7 +8,7 @@ import pytest
 from pilot.cli import main as cli_main
 from pilot.core.errors import PilotError, UserError
 
-HEAVY = ["torch", "mpi4py", "pyomo", "parsl", "h5py", "zmq", "numpy", "matplotlib", "pydantic"]
+HEAVY = ["torch", "mpi4py", "pyomo", "parsl", "h5py", "cryptography", "numpy", "matplotlib", "pydantic"]
 
 
 def test_help_imports_nothing_heavy() -> None:
