@@ -11,6 +11,7 @@ import click
 
 from pilot.cli.numbers import FiniteRange
 from pilot.core.errors import UserError
+from pilot.io.printable import PrintableFormatter
 
 _EPILOG = """\b
 Example, in a batch script of the preemptable queue:
@@ -72,6 +73,8 @@ def command(
     from pilot.agent.runner import Options, run
     from pilot.io.connection import load
 
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    handler = logging.StreamHandler()
+    handler.setFormatter(PrintableFormatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     options = Options(interface, fabric, python, walltime_end_s, grace_s)
     sys.exit(run(load(connection), options))

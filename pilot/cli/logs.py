@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import click
 
 from pilot.cli.asking import ENDED, find_run_dir, pool_at, run_dir_option
 from pilot.core.errors import UserError
+from pilot.io.printable import printable
 from pilot.io.status import TrainerStatus
 
 POLL_S = 0.5
@@ -65,5 +67,5 @@ def echo(path: Path, begin: int) -> int:
         text = file.read()
     whole = text[: text.rfind(b"\n") + 1] if text else text
     for line in whole.decode(errors="replace").splitlines():
-        click.echo(f"{path.stem}: {line}")
+        click.echo(f"{path.stem}: {printable(line) if sys.stdout.isatty() else line}")
     return begin + len(whole)

@@ -17,6 +17,7 @@ import click
 
 from pilot import __version__
 from pilot.core.errors import PilotError
+from pilot.io.printable import printable
 
 COMMANDS = {
     "up": "Start the coordinator and keep pilots submitted.",
@@ -92,10 +93,10 @@ def run(arguments: list[str] | None = None) -> int:
         error.show()
         return 2
     except click.ClickException as error:
-        click.echo(f"pilot: {error.format_message()}", err=True)
+        click.echo(f"pilot: {printable(error.format_message())}", err=True)
         return 2
     except PilotError as error:
-        click.echo(f"pilot: {error}", err=True)
+        click.echo(f"pilot: {printable(str(error))}", err=True)
         return error.exit_status
     except (click.Abort, KeyboardInterrupt):
         click.echo("pilot: interrupted", err=True)

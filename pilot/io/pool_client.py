@@ -10,6 +10,7 @@ import msgspec
 from pilot.core.errors import PilotError, UserError
 from pilot.io import verbs
 from pilot.io.client import request
+from pilot.io.printable import all_printable, printable
 from pilot.io.status import PoolStatus
 from pilot.io.submission import Submission
 from pilot.io.verbs import A, R, Verb
@@ -19,7 +20,8 @@ class PoolClient:
     """Asks the coordinator that wrote the connection file ``file``, and waits at most ``timeout_s`` for each answer.
 
     Every method raises :class:`UserError` where the coordinator refuses what it was asked, and :class:`PilotError`
-    where it failed or does not answer (then transient).
+    where it failed or does not answer (then transient). Some of what it tells comes from pilots and scripts: here that is
+    made fit for a terminal.
     """
 
     def __init__(self, file: Path, timeout_s: float) -> None:
@@ -62,8 +64,8 @@ class PoolClient:
         reply = request(self._file, verb.name, msgspec.to_builtins(arguments), self._timeout_s)
         if reply.error:
             error = UserError if reply.exit_status == UserError.exit_status else PilotError
-            raise error(reply.error)
+            raise error(printable(reply.error))
         try:
-            return msgspec.convert(reply.result, verb.answer)
+            return msgspec.convert(all_printable(reply.result), verb.answer)
         except msgspec.ValidationError as error:
             raise PilotError(f"cannot read the coordinator's answer to {verb.name}: {error}") from None

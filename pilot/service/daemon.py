@@ -20,6 +20,7 @@ from pilot.io.addresses import bind_address
 from pilot.io.ended import Ended
 from pilot.io.journal import Contents
 from pilot.io.listener import allow_many_files
+from pilot.io.printable import PrintableFormatter, printable
 from pilot.io.rundir import Lock, RunDir, default_path
 from pilot.io.site_files import SiteFile, load_site_file
 from pilot.provisioning.keeper import KeeperEvent
@@ -227,7 +228,9 @@ def _log_to(path: Path) -> None:
         raise UserError(f"cannot write the log {path}: {error.strerror}") from None
     os.dup2(file, 2)
     os.close(file)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
 def _fail(error: BaseException, screen: int, rundir: RunDir | None = None) -> int:
@@ -241,7 +244,7 @@ def _fail(error: BaseException, screen: int, rundir: RunDir | None = None) -> in
         with suppress(OSError):
             ended.write(rundir.ended, Ended(failure=failure))
     with suppress(OSError):
-        os.write(screen, f"{line}\n".encode())
+        os.write(screen, f"{printable(line)}\n".encode())
     return status
 
 

@@ -1,0 +1,38 @@
+"""What comes from elsewhere is shown as text: no character of it moves a cursor, changes a title, or hides another."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any
+
+_CONTROLS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb]"
+)
+"""All controls but tab and newline, and what changes the direction of text (Unicode's Trojan Source)."""
+
+
+def printable(text: str) -> str:
+    """``text`` with its control characters as ``\\x1b`` and the like."""
+    return _CONTROLS.sub(lambda found: found.group().encode("unicode_escape", "surrogatepass").decode(), text)
+
+
+def all_printable(value: Any) -> Any:
+    """Plain data with all its texts printable."""
+    match value:
+        case str():
+            return printable(value)
+        case dict():
+            return {printable(str(name)): all_printable(inner) for name, inner in value.items()}
+        case list() | tuple():
+            return [all_printable(inner) for inner in value]
+    return value
+
+
+class PrintableFormatter(logging.Formatter):
+    """A line of a log is one of ours: what it quotes begins none."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's)
+        """See :class:`logging.Formatter`."""
+        record.message = printable(record.message).replace("\n", "\n    ")
+        return super().formatMessage(record)

@@ -1,0 +1,1 @@
+"""Attacks, each of which once worked; what must not happen is counted."""

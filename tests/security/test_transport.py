@@ -1,0 +1,318 @@
+"""Strangers on the coordinator's port: they cost little, they end, and nobody who is known is harmed for their sake."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pilot.core.errors import UserError
+from pilot.io import listener as listening
+from pilot.io import wire
+from pilot.io.certificate import Certificate, client_context
+from pilot.io.connection import load
+from pilot.io.framing import framed
+from pilot.io.listener import UNPROVEN, UNPROVEN_MAX, Listener
+from pilot.io.transport import ClientLink, Limits, Link, NotTaken, connect
+from tests.integration.live_pool import DEADLINE_S, Peer, Pool, pool, until
+from tests.streams import FREE, Stream
+
+STRANGERS = 1000
+KNOWN = Limits(frame_bytes=1 << 20, unsent_bytes=1 << 20, rate_per_s=1e6, burst=1e6)
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    with pool(tmp_path_factory.mktemp("transport")) as made:
+        yield made
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Pool]:
+    with pool(tmp_path) as made:
+        yield made
+
+
+def memory_mib(live: Pool) -> float:
+    assert live.process is not None
+    return float(psutil.Process(live.process.pid).memory_info().rss) / 2**20
+
+
+def nodes(live: Pool) -> list[str]:
+    return [row["node"] for row in live.ask("status")["pool"]]
+
+
+# --- a real coordinator ----------------------------------------------------------------------------------------------
+
+
+def test_a_thousand_idle_connections_harm_nobody_and_cost_little(live: Pool) -> None:
+    known = Peer(live.file, "known").welcomed()
+    before_mib = memory_mib(live)
+    address = load(live.file).address
+    strangers = [socket.create_connection(address, timeout=DEADLINE_S) for _ in range(STRANGERS)]
+    late = Peer(live.file, "late").welcomed()
+    until(lambda: {known.node, late.node} <= set(nodes(live)))
+    assert memory_mib(live) - before_mib < 30
+    known.say(wire.Heartbeat(1.0))
+    assert known.node in nodes(live)
+    for stranger in strangers:
+        stranger.close()
+    assert "Traceback" not in live.log()
+    known.die()
+    late.die()
+
+
+def test_a_stranger_is_ended_in_time_though_it_says_something_now_and_then(live: Pool) -> None:
+    with socket.create_connection(load(live.file).address, timeout=DEADLINE_S) as stranger:
+        began_s = time.monotonic()
+        stranger.settimeout(0.5)
+        with suppress(ConnectionError):
+            while True:
+                stranger.sendall(b"\x16")  # the first byte of a TLS record, and never the rest
+                with suppress(TimeoutError):
+                    if stranger.recv(1) == b"":
+                        break
+                assert time.monotonic() - began_s < 3 * listening.PROVE_LIMIT_S
+
+
+def test_what_is_sent_without_a_token_is_bounded_and_not_decoded(live: Pool) -> None:
+    before_mib = memory_mib(live)
+    for _ in range(20):
+        stream = Stream(load(live.file).address)
+        large = wire.Credentials(wire.PROTOCOL, "0", "x" * (8 << 20))
+        stream.send(wire.encode(large))
+        assert stream.closed()
+        stream.close()
+    assert memory_mib(live) - before_mib < 20
+    Peer(live.file, "after").welcomed()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET / HTTP/1.0\r\n\r\n",
+        b"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f",
+        os.urandom(100_000),
+        b"\x16\x03\x01\x40\x00" + b"\x01" * 200_000,
+        b"",
+    ],
+    ids=["http", "zmtp", "noise", "record", "nothing"],
+)
+def test_what_is_no_tls_is_hung_up_on(live: Pool, sent: bytes) -> None:
+    stranger = socket.create_connection(load(live.file).address, timeout=DEADLINE_S)
+    with stranger, suppress(ConnectionError):
+        stranger.sendall(sent)
+        stranger.shutdown(socket.SHUT_WR)
+        while stranger.recv(1 << 16):
+            pass
+    Peer(live.file, "after").welcomed()
+    assert "Traceback" not in live.log()
+
+
+def test_only_tls_1_3_is_spoken(live: Pool) -> None:
+    context = client_context()
+    old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    old.check_hostname, old.verify_mode, old.maximum_version = False, ssl.CERT_NONE, ssl.TLSVersion.TLSv1_2
+    with context.wrap_socket(socket.create_connection(load(live.file).address, timeout=DEADLINE_S)) as stream:
+        assert stream.version() == "TLSv1.3"
+    plain = socket.create_connection(load(live.file).address, timeout=DEADLINE_S)
+    with plain, pytest.raises((ssl.SSLError, ConnectionError)):
+        old.wrap_socket(plain)
+
+
+def test_without_descriptors_it_waits_says_so_once_and_goes_on(own: Pool) -> None:
+    live = own
+    assert live.process is not None
+    known = Peer(live.file, "known").welcomed()
+    seen = psutil.Process(live.process.pid)
+    resource.prlimit(live.process.pid, resource.RLIMIT_NOFILE, (seen.num_fds() + 8, 20000))
+    address = load(live.file).address
+    strangers = [socket.create_connection(address, timeout=DEADLINE_S) for _ in range(40)]
+    until(lambda: "can take no connections for now" in live.log())
+    known.say(wire.Heartbeat(1.0))
+    assert isinstance(wire.decode_at_agent(known.socket.recv()), wire.Heard)
+    for stranger in strangers:
+        stranger.close()
+    Peer(live.file, "after").welcomed()
+    assert live.log().count("can take no connections for now") == 1
+    assert "Traceback" not in live.log()
+
+
+def test_sigterm_works_while_strangers_hold_all_places(own: Pool) -> None:
+    live = own
+    assert live.process is not None
+    address = load(live.file).address
+    strangers = [socket.create_connection(address, timeout=DEADLINE_S) for _ in range(2 * UNPROVEN_MAX)]
+    live.process.send_signal(signal.SIGTERM)
+    assert live.ended() == 0
+    for stranger in strangers:
+        stranger.close()
+
+
+def test_a_pilot_that_floods_is_slowed_down_and_the_others_are_served(live: Pool) -> None:
+    flood, other = Peer(live.file, "flood").welcomed(), Peer(live.file, "other").welcomed()
+    flood.socket.tls.setblocking(False)
+    beats = framed(wire.encode(wire.Heartbeat(0.0))) * 2000
+    sent = 0
+    with suppress(ssl.SSLWantWriteError, BlockingIOError, OSError):
+        for _ in range(500):
+            flood.socket.tls.send(beats)
+            sent += 1
+    assert sent < 500, "a peer that sends more than its rate is made to wait"
+    began_s = time.monotonic()
+    assert other.node in nodes(live)
+    assert time.monotonic() - began_s < DEADLINE_S
+    flood.die()
+    until(lambda: flood.node not in nodes(live))
+    assert other.node in nodes(live)
+    other.die()
+
+
+# --- the transport alone ---------------------------------------------------------------------------------------------
+
+
+class Heard:
+    """Keeps what a link tells, and answers as the test says."""
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+        self.links: list[Link] = []
+        self.reasons: list[str] = []
+        self.listener: Listener | None = None
+
+    def received(self, link: Link, frame: bytes) -> None:
+        if self.listener is not None:
+            self.listener.proven(link, KNOWN)
+            self.links.append(link)
+        self.frames.append(frame)
+
+    def closed(self, link: Link, reason: str) -> None:  # noqa: ARG002
+        self.reasons.append(reason)
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[tuple[Listener, Heard, str]]:
+    certificate, heard = Certificate.make(), Heard()
+    listener = heard.listener = Listener(certificate.server_context(), "127.0.0.1", 0)
+    listener.start(heard)
+    try:
+        yield listener, heard, certificate.fingerprint
+    finally:
+        listener.close()
+        await asyncio.sleep(0)
+
+
+async def until_so(what: object) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while not what():  # type: ignore[operator]
+            await asyncio.sleep(0.005)
+
+
+def test_frames_come_in_order_and_a_close_is_told_after_them() -> None:
+    async def play() -> None:
+        async with serving() as (listener, heard, pin):
+            link = await connect("127.0.0.1", listener.port, pin, Heard(), FREE)
+            sent = [b"first", *(os.urandom(size) for size in (0, 1, 16384, 16385, 300_000))]
+            for body in sent:
+                assert link.send(body)
+            link.close()
+            await until_so(lambda: heard.reasons)
+            assert heard.frames == sent
+            assert heard.reasons == [""]
+            assert not link.send(b"after")
+
+    asyncio.run(play())
+
+
+def test_another_certificate_is_not_taken_and_nothing_is_sent_to_it() -> None:
+    async def play() -> None:
+        async with serving() as (listener, heard, _):
+            with pytest.raises(NotTaken, match="certificate"):
+                await connect("127.0.0.1", listener.port, Certificate.make().fingerprint, Heard(), FREE)
+            await until_so(lambda: heard.reasons)
+            assert heard.frames == []
+
+    asyncio.run(play())
+
+
+def test_a_server_that_does_not_speak_tls_is_named_as_such() -> None:
+    async def play() -> None:
+        async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:  # noqa: ARG001
+            writer.write(b"SSH-2.0-OpenSSH_9.2\r\n")
+            await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_server(greet, "127.0.0.1", 0)
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            with pytest.raises(NotTaken, match="TLS"):
+                await connect("127.0.0.1", port, "0" * 64, Heard(), FREE)
+
+    asyncio.run(play())
+
+
+def test_a_peer_that_reads_nothing_is_dropped_before_much_waits_for_it() -> None:
+    async def play() -> None:
+        async with serving() as (listener, heard, pin):
+            link = await connect("127.0.0.1", listener.port, pin, Heard(), FREE)
+            assert isinstance(link, ClientLink)
+            link.send(b"hello")
+            await until_so(lambda: heard.links)
+            link._transport.pause_reading()  # type: ignore[union-attr]
+            sent = 0
+            while heard.links[0].send(b"x" * 65536):
+                sent += 1
+                assert sent < 1000
+                await asyncio.sleep(0)
+            await until_so(lambda: heard.reasons)
+            assert heard.reasons == ["it does not read what it is sent"]
+            link.drop("")
+
+    asyncio.run(play())
+
+
+def test_a_frame_that_is_too_large_ends_its_connection() -> None:
+    async def play() -> None:
+        async with serving() as (listener, heard, pin):
+            link = await connect("127.0.0.1", listener.port, pin, Heard(), FREE)
+            link.send(b"x" * (UNPROVEN.frame_bytes + 1))
+            await until_so(lambda: heard.reasons)
+            assert "larger than" in heard.reasons[0]
+            assert heard.frames == []
+
+    asyncio.run(play())
+
+
+def test_strangers_are_few_and_the_oldest_makes_room() -> None:
+    async def play() -> None:
+        async with serving() as (listener, heard, pin):
+            for _ in range(3 * UNPROVEN_MAX):
+                _, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+                heard.links.append(writer)  # type: ignore[arg-type]
+                assert len(listener._unproven) <= UNPROVEN_MAX
+            strangers, heard.links = heard.links, []
+            async with asyncio.timeout(DEADLINE_S):
+                link = await connect("127.0.0.1", listener.port, pin, Heard(), FREE)
+            link.send(b"here")
+            await until_so(lambda: heard.frames == [b"here"])
+            link.close()
+            for writer in strangers:
+                writer.close()
+
+    asyncio.run(play())
+
+
+def test_a_port_in_use_is_one_clear_line() -> None:
+    taken = socket.create_server(("127.0.0.1", 0))
+    with taken, pytest.raises(UserError, match="the port is in use"):
+        listening.bound("127.0.0.1", taken.getsockname()[1])
