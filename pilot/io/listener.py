@@ -3,7 +3,7 @@
 A connection is *unproven* until its owner calls :meth:`Listener.proven`. There are at most ``UNPROVEN_MAX`` of them;
 where they are that many, the oldest makes room once it has had ``PATIENCE_S``. Each has ``PROVE_LIMIT_S`` in all and
 may send what ``UNPROVEN`` says. So strangers cost memory and descriptors that do not depend on how many they are, and
-who has proven itself is never closed for their sake. Without descriptors it waits, and says so once.
+who has proven itself is never closed for their sake. Without descriptors it waits, and says so.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ PATIENCE_S = 1.0
 UNPROVEN = Limits(frame_bytes=4096, unsent_bytes=64 * 1024, rate_per_s=10, burst=10, in_all_bytes=16 * 1024)
 """Before it is proven a peer sends one small frame."""
 
+WARNED_EVERY_S = 10.0
+"""So often the log tells that there are no descriptors."""
+
 _BACKLOG = 4096
 _AT_ONCE = 32
 _WAIT_S = 0.1
@@ -45,7 +48,7 @@ class Listener:
         self._unproven: dict[Link, asyncio.TimerHandle] = {}
         self._attaching: set[asyncio.Task[None]] = set()
         self._waits: asyncio.TimerHandle | None = None
-        self._short = False
+        self._warned_s = -WARNED_EVERY_S
 
     def start(self, handler: Handler) -> None:
         """Take connections from now on, on the running loop."""
@@ -104,7 +107,6 @@ class Listener:
             except OSError as error:
                 self._not_accepted(error)
                 return
-            self._short = False
             self._take(connection)
 
     def _has_room(self) -> bool:
@@ -120,8 +122,9 @@ class Listener:
     def _not_accepted(self, error: OSError) -> None:
         if error.errno not in _OUT_OF:
             return  # the peer went away before it was taken
-        if not self._short:
-            self._short = True
+        now_s = self._loop.time()
+        if now_s - self._warned_s >= WARNED_EVERY_S:
+            self._warned_s = now_s
             log.warning("can take no connections for now: %s; those that are there stay", error.strerror)
         self._wait()
 

@@ -16,7 +16,10 @@ of tokens are compared.
 from __future__ import annotations
 
 import enum
+import ipaddress
 import logging
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,10 +27,11 @@ from pathlib import Path
 import msgspec
 
 from pilot.core.errors import UserError
-from pilot.io import connection
+from pilot.io import connection, wire
 from pilot.io.connection import Connection
 from pilot.io.tokens import digest, new_token, owns
-from pilot.io.wire import Hello
+
+_JOB = re.compile(r"[A-Za-z0-9_.@:\[\]-]{0,128}")
 
 log = logging.getLogger(__name__)
 
@@ -129,10 +133,12 @@ class Admission:
 
     # --- pilots ----------------------------------------------------------------------------------------------------
 
-    def objection(self, grant: Grant, hello: Hello, others: Sequence[Living]) -> str:
+    def objection(self, grant: Grant, hello: wire.Hello, others: Sequence[Living]) -> str:
         """Why a pilot may not enter; "" where it may. ``others`` are the pilots that are here with the same token."""
         if not owns(hello.secret, hello.pilot):
             return f"the name {hello.pilot} is another pilot's"
+        if reason := _implausible(hello):
+            return reason
         if grant.file is None:
             return self._enrolling(hello)
         if not grant.job:
@@ -144,7 +150,7 @@ class Admission:
             return f"job {grant.job} has its {self.nodes_per_pilot} pilots already: {living[0].node}"
         return ""
 
-    def _enrolling(self, hello: Hello) -> str:
+    def _enrolling(self, hello: wire.Hello) -> str:
         if hello.job and any(grant.file and same_job(grant.job, hello.job) for grant in list(self._grants.values())):
             return f"job {hello.job} was submitted by the pool and has a token of its own"
         return ""
@@ -153,6 +159,20 @@ class Admission:
         """The submission was thought to have failed, or its answer is still to come: the first to come has the job."""
         if job and grant.file is not None:
             self.bind(grant.file, job)
+
+
+def _implausible(hello: wire.Hello) -> str:
+    """What others are told of a pilot, and what the logs say of it, is what it seems to be."""
+    try:
+        if ipaddress.ip_address(hello.address).is_unspecified:
+            return f"no node has the address {hello.address}"
+    except ValueError:
+        return f"not an address: {hello.address[:80]!r}"
+    if not _JOB.fullmatch(hello.job):
+        return f"not a batch job's id: {hello.job[:80]!r}"
+    if hello.walltime_end_s is not None and not math.isfinite(hello.walltime_end_s):
+        return f"not a time: {hello.walltime_end_s}"
+    return ""
 
 
 def same_job(one: str, other: str) -> bool:

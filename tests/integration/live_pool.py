@@ -146,7 +146,8 @@ class Peer:
         shown = {"protocol": wire.PROTOCOL, "version": __version__, "token": where.enrolment}
         self.say(wire.Credentials(**{name: changes.pop(name, value) for name, value in shown.items()}))
         secret = changes.pop("secret", self.secret)
-        self.hello = wire.Hello(pilot, secret, host=host, address="127.0.0.1", pid=os.getpid(), **changes)
+        told = {"host": host, "address": "127.0.0.1", "pid": os.getpid(), **changes}
+        self.hello = wire.Hello(pilot, secret, **told)
         self.say(self.hello)
 
     def say(self, message: wire.Message) -> None:
