@@ -26,6 +26,7 @@ import torch
 
 from pilot.checkpoint import store
 from pilot.checkpoint.snapshot import Snapshots
+from pilot.checkpoint.tree import encode
 
 ROUNDS = 7
 MODELS = {"1M": (4, 512), "25M": (6, 2048), "100M": (6, 4096), "25M in 1000 tensors": (500, 224)}
@@ -178,11 +179,11 @@ def felt_by_training(directory: Path, state: State) -> dict[str, float]:
     """The copy against a bare copy of as many bytes, and steps while a thread writes against steps while none does."""
     snapshots = Snapshots()
     source, target = (torch.ones(size_bytes(state), dtype=torch.uint8) for _ in range(2))
-    copies = interleaved({"snapshot": lambda: snapshots.take(state), "bare_copy": lambda: target.copy_(source)})
+    copies = interleaved({"snapshot": lambda: snapshots.take(encode(state)), "bare_copy": lambda: target.copy_(source)})
     quiet = steps_until(time.perf_counter() + 1)
     busy, lost = [], []
     for _ in range(ROUNDS):
-        copy = snapshots.take(state)
+        copy = snapshots.take(encode(state))
         writer = threading.Thread(target=store.write, args=(directory, 3, next(_steps), copy, 1))
         writer.start()
         during = steps_until(None, writer)

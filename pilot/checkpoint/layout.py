@@ -17,8 +17,9 @@ from typing import Any
 import h5py
 from h5py import h5d, h5p, h5s, h5t
 
-from pilot.checkpoint import dtypes, rawio
-from pilot.checkpoint.rawio import Bytes
+from pilot.checkpoint import rawio
+from pilot.checkpoint.hdf5_types import hdf5_type
+from pilot.checkpoint.leaves import Bytes
 from pilot.checkpoint.structure import FORMAT, DatasetShare
 
 FORMAT_NAME = "pilot checkpoint"
@@ -96,7 +97,7 @@ def _build(memory: Any, layout: FileLayout) -> list[range]:
 
 def _allocate(file: Any, slot: DatasetSlot) -> range:
     """Create the dataset; where its bytes go."""
-    kind = _text(slot.shape[0]) if slot.dtype == TEXT else dtypes.hdf5_type(slot.dtype)
+    kind = _text(slot.shape[0]) if slot.dtype == TEXT else hdf5_type(slot.dtype)
     space = _space(() if slot.dtype == TEXT else slot.shape)
     created = h5d.create(file.id, slot.path.encode(), kind, space, _contiguous(), _parents())
     start = created.get_offset() or 0
@@ -115,7 +116,7 @@ def _refer(file: Any, path: str, share: DatasetShare) -> None:
         target = _space(share.shape)
         target.select_hyperslab((piece.start, *(0 for _ in rows[1:])), rows)
         properties.set_virtual(target, piece.file.encode(), f"/{path}".encode(), _space(rows))
-    h5d.create(file.id, path.encode(), dtypes.hdf5_type(share.dtype), _space(share.shape), properties, _parents())
+    h5d.create(file.id, path.encode(), hdf5_type(share.dtype), _space(share.shape), properties, _parents())
 
 
 @cache

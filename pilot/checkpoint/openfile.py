@@ -15,9 +15,10 @@ import h5py
 import numpy as np
 from h5py import h5d
 
-from pilot.checkpoint import dtypes, rawio
+from pilot.checkpoint import rawio
 from pilot.checkpoint import structure as fields
-from pilot.checkpoint.rawio import Bytes
+from pilot.checkpoint.hdf5_types import hdf5_type
+from pilot.checkpoint.leaves import Bytes
 from pilot.checkpoint.structure import DatasetShare, RowRange, Structure
 from pilot.core.errors import CheckpointError
 
@@ -73,7 +74,7 @@ class OpenFile:
         """Read ``piece`` of dataset ``path`` into ``into``; what is wrong with it, or None."""
         try:
             dataset = h5d.open(self.file.id, path.encode())
-            if dataset.shape != share.piece_shape(piece) or dataset.get_type() != dtypes.hdf5_type(share.dtype):
+            if dataset.shape != share.piece_shape(piece) or dataset.get_type() != hdf5_type(share.dtype):
                 return "its shape or type is not what the structure says"
             if rawio.read_at(self.fd, into, dataset.get_offset() or 0) != piece.digest:
                 return "its bytes do not match its checksum"

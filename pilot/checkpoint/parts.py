@@ -13,10 +13,11 @@ import numpy as np
 
 from pilot.checkpoint import names, rawio, tree
 from pilot.checkpoint.layout import DatasetSlot
+from pilot.checkpoint.leaves import Leaf
 from pilot.checkpoint.openfile import OpenFile
 from pilot.checkpoint.publish import Array, publish
 from pilot.checkpoint.structure import DatasetShare, RowRange, Structure, rows_of
-from pilot.checkpoint.tree import Leaf
+from pilot.checkpoint.tree import Encoded
 from pilot.core.errors import CheckpointError, UserError
 
 CUT_BYTES = 1024 * 1024
@@ -44,7 +45,7 @@ def write_part(
     step: int,
     part: int,
     parts: int,
-    state: Mapping[str, Any],
+    state: Mapping[str, Any] | Encoded,
     shared: Callable[[str], bool] = everything,
 ) -> WrittenPart:
     """Publish share ``part`` of ``parts`` of ``state``.
@@ -80,7 +81,7 @@ def _piece(leaf: Leaf, start: int, stop: int, whole: str) -> tuple[Array, Datase
     share = DatasetShare(leaf.dtype, leaf.shape, ())
     rows = share.piece_shape(RowRange("", start, stop, ""))
     data = leaf.data[start * share.row_bytes : stop * share.row_bytes]
-    digest = whole if whole and len(data) == len(leaf.data) else rawio.digest(data)
+    digest = whole if whole and len(data) == leaf.size else rawio.digest(data)
     return Array(DatasetSlot(leaf.path, leaf.dtype, rows), data), replace(
         share, pieces=(RowRange("", start, stop, digest),)
     )
@@ -119,20 +120,20 @@ def split(leaves: Iterable[Leaf], part: int, parts: int) -> Iterator[tuple[Leaf,
     The leaves make one line of bytes, cut at multiples of 1/``parts``; a row belongs to where it begins.
     """
     leaves = list(leaves)
-    total = sum(len(leaf.data) for leaf in leaves)
+    total = sum(leaf.size for leaf in leaves)
     low, high = total * part // parts, total * (part + 1) // parts
     begin = 0
     for leaf in leaves:
         rows = rows_of(leaf.shape)
-        if len(leaf.data) < CUT_BYTES:
+        if leaf.size < CUT_BYTES:
             inside = low <= begin < high or (part == parts - 1 and begin == total)
             start, stop = (0, rows) if inside else (0, 0)
         else:
-            start, stop = (_rows_before(bound - begin, len(leaf.data), rows) for bound in (low, high))
+            start, stop = (_rows_before(bound - begin, leaf.size, rows) for bound in (low, high))
             inside = start < stop
         if inside:
             yield leaf, start, stop
-        begin += len(leaf.data)
+        begin += leaf.size
 
 
 def _rows_before(bound: int, size: int, rows: int) -> int:

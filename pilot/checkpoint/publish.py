@@ -12,8 +12,9 @@ import numpy as np
 
 from pilot.checkpoint import layout, names, rawio, retention, structure, tree
 from pilot.checkpoint.layout import DatasetSlot, FileLayout
-from pilot.checkpoint.rawio import Bytes
+from pilot.checkpoint.leaves import Bytes
 from pilot.checkpoint.structure import DatasetShare, RowRange, Structure, rows_of
+from pilot.checkpoint.tree import Encoded
 
 _TEXT_STEP_BYTES = 16 * 1024
 """The text is padded with spaces to a multiple of this, so that its length, and with it the layout, seldom changes."""
@@ -56,7 +57,7 @@ def publish(path: Path, about: Structure, arrays: Sequence[Array], *, linked: bo
     return skeleton.size
 
 
-def single(directory: Path, generation: int, step: int, state: Mapping[str, Any]) -> int:
+def single(directory: Path, generation: int, step: int, state: Mapping[str, Any] | Encoded) -> int:
     """Publish ``state`` as one file; its size in bytes."""
     encoded = tree.encode(state)
     table = {

@@ -12,16 +12,13 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import xxhash
 
+from pilot.checkpoint.leaves import Bytes
 from pilot.checkpoint.names import temporary_name
 from pilot.core.errors import CheckpointError
 from pilot.io.files import sync_directory
-
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 DIGEST_CHARACTERS = 32
 

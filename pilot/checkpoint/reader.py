@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from pilot.checkpoint import dtypes, tree
+from pilot.checkpoint import leaves, tree
+from pilot.checkpoint.leaves import Bytes
 from pilot.checkpoint.names import age_of
 from pilot.checkpoint.openfile import Damaged, OpenFile
-from pilot.checkpoint.rawio import Bytes
 from pilot.checkpoint.structure import DatasetShare, Structure
 
 
@@ -31,13 +30,14 @@ def load(path: Path) -> tuple[Structure, Any]:
     arrays: dict[str, Any] = {}
 
     def place(name: str, share: DatasetShare) -> Bytes:
-        arrays[name], flat = _allocate(share)
+        flat = np.empty(share.rows * share.row_bytes, np.uint8)  # numpy's memory, for it asks for huge pages
+        arrays[name] = leaves.shaped(share.dtype, share.shape, flat)
         return flat
 
     with opened(path) as (file, structure):
         for problem in _problems(file, structure, place, thorough=False):
             raise Damaged(problem)
-    return structure, tree.decode(structure.tree, lambda kind, name: _leaf(kind, arrays[name]))
+    return structure, tree.decode(structure.tree, lambda kind, name: leaves.of_kind(kind, arrays[name]))
 
 
 def verify(path: Path) -> list[str]:
@@ -79,29 +79,6 @@ def _problems(
                     yield f"{file.path.name}: dataset '{name}': {found}"
         if thorough:
             yield from _missing_links(index, structure)
-
-
-def _allocate(share: DatasetShare) -> tuple[Any, Bytes]:
-    """An array of the share's shape and type, and its bytes; in numpy's memory, for it asks for huge pages."""
-    if dtypes.is_torch(share.dtype):
-        flat, dtype = np.empty(share.rows * share.row_bytes, np.uint8), dtypes.torch_dtype(share.dtype)
-        if not len(flat):  # numpy gives it a stride that torch does not take
-            return torch.empty(share.shape, dtype=dtype), flat
-        return torch.from_numpy(flat).view(dtype).view(share.shape), flat
-    array = np.empty(share.shape, np.dtype(share.dtype))
-    return array, array.reshape(-1).view(np.uint8) if array.nbytes else np.empty(0, np.uint8)
-
-
-def _leaf(kind: str, array: Any) -> Any:
-    match kind:
-        case "scalar":
-            return array[()]
-        case "bytes":
-            return array.tobytes()
-        case "bytearray":
-            return bytearray(array.tobytes())
-        case _:
-            return array
 
 
 def _missing_links(index: OpenFile, structure: Structure) -> Iterator[str]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from copy import copy
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
 import torch
 
-from pilot.checkpoint.tree import identity
+from pilot.checkpoint.leaves import Leaf
+from pilot.checkpoint.tree import Encoded
 
 _ALIGN_BYTES = 64
 
@@ -29,23 +27,15 @@ class Snapshots:
         self._kinds: list[Kind] = []
         self._targets: list[torch.Tensor] = []
 
-    def take(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """``state`` with every tensor, array and container copied. Nothing may change it meanwhile."""
-        sources: list[torch.Tensor] = []
-        numbers: dict[tuple[Any, ...], int] = {}
-        occurrences: list[int] = []
-
-        def note(tensor: torch.Tensor) -> None:
-            number = numbers.setdefault(identity(tensor), len(sources))
-            if number == len(sources):
-                sources.append(tensor.detach())
-            occurrences.append(number)
-
-        _walk(state, note)
-        targets = self._copy(sources)
-        following = iter(occurrences)
-        copied: dict[str, Any] = _walk(state, lambda _: targets[next(following)])
-        return copied
+    def take(self, encoded: Encoded) -> Encoded:
+        """``encoded`` with a copy of every leaf. Nothing may change it meanwhile."""
+        sources = [leaf.source for leaf in encoded.leaves]
+        targets = iter(self._copy([source for source in sources if isinstance(source, torch.Tensor)]))
+        copies = [next(targets) if isinstance(source, torch.Tensor) else source.copy() for source in sources]
+        leaves = [
+            Leaf(leaf.path, leaf.dtype, leaf.shape, copy) for leaf, copy in zip(encoded.leaves, copies, strict=True)
+        ]
+        return Encoded(encoded.tree, leaves, encoded.aliases)
 
     def _copy(self, sources: list[torch.Tensor]) -> list[torch.Tensor]:
         on_gpu = any(tensor.is_cuda for tensor in sources)
@@ -75,22 +65,3 @@ def _room(size: int, pinned: bool) -> torch.Tensor:
     if pinned:
         return torch.empty(size, dtype=torch.uint8, pin_memory=True)
     return torch.from_numpy(np.empty(size, np.uint8))  # numpy asks for huge pages: the first copy takes a third
-
-
-def snapshot(state: Mapping[str, Any]) -> dict[str, Any]:
-    """One copy of ``state`` in memory of its own. Use :class:`Snapshots` to take several."""
-    return Snapshots().take(state)
-
-
-def _walk(value: Any, tensor: Callable[[torch.Tensor], Any]) -> Any:
-    """``value`` with new containers and arrays, each tensor replaced by what ``tensor`` gives."""
-    if isinstance(value, torch.Tensor):
-        return tensor(value)
-    if isinstance(value, Mapping):
-        copied = copy(value) if isinstance(value, dict) else dict(value)
-        for key, item in value.items():
-            copied[key] = _walk(item, tensor)
-        return copied
-    if type(value) in (list, tuple):
-        return type(value)([_walk(item, tensor) for item in value])
-    return value.copy() if isinstance(value, np.ndarray | set | bytearray) else value

@@ -16,6 +16,7 @@ from pilot.checkpoint import names, publish, reader, retention
 from pilot.checkpoint.names import Age, FileEntry
 from pilot.checkpoint.parts import publish_index, write_part
 from pilot.checkpoint.rawio import uncollected
+from pilot.checkpoint.tree import Encoded
 from pilot.core.errors import CheckpointError, UserError
 
 __all__ = [
@@ -51,12 +52,12 @@ class Loaded:
     skipped: list[tuple[Path, str]]
 
 
-def write(directory: Path, generation: int, step: int, state: Mapping[str, Any], kept: int) -> Written:
+def write(directory: Path, generation: int, step: int, state: Mapping[str, Any] | Encoded, kept: int) -> Written:
     """Publish ``state`` as one file; then keep the last ``kept`` checkpoints and remove what dead writers left.
 
     Parameters
     ----------
-    state : nested dicts, lists and tuples; torch tensors, numpy arrays, numbers, strings, bytes, None as leaves
+    state : what :func:`pilot.checkpoint.tree.encode` takes or gave
     kept : how many checkpoints stay, at least 1
 
     Raises

@@ -1,7 +1,11 @@
-"""A state (nested containers with arrays as leaves) as a JSON tree and a flat list of named leaves, and back.
+"""The one serializer of states: nested containers with arrays as leaves, taken apart into a JSON tree and a flat list
+of named leaves, and put together again with every type as it was.
 
-The tree keeps what HDF5 has no word for: int and str keys, tuple and list, None, bool, exact floats, large integers.
-JSON values stand for themselves; whatever else is an object with one key that names its type::
+What is saved and what travels between ranks is the same (tree, leaves) in two containers: an HDF5 file
+(:mod:`pilot.checkpoint.publish`) and a block of memory (:mod:`pilot.train.state`).
+
+JSON values stand for themselves; whatever else is an object with one key that names its type (see
+``docs/checkpoint-format.md``)::
 
     {"dict": [[key, value], ...]}   {"tuple": [...]}   {"tensor": PATH}   {"array": PATH}   {"float": "nan"}
 """
@@ -11,34 +15,48 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from pilot.checkpoint import dtypes
+from pilot.checkpoint import dtypes, leaves
+from pilot.checkpoint.leaves import Leaf, Source
 from pilot.core.errors import CheckpointError
 
 OWN_GROUP = "checkpoint"
 """The group of what describes the checkpoint; no leaf lies in it."""
 
+MAX_DEPTH = 64
+"""Of containers in containers: far below where Python's stack and the readers of JSON give up."""
+
 _MAPPINGS: dict[str, type] = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}
 _SEQUENCES: dict[str, type] = {"tuple": tuple, "set": set, "frozenset": frozenset, "Size": torch.Size}
+_NAMES = {kind: name for name, kind in (_MAPPINGS | _SEQUENCES).items()}
 _SMALL_INT = 2**63
 _MAX_NAME = 200
+_MAX_KEYS_SHOWN = 8
 _PLAIN = re.compile(rf"[\w-][\w.-]{{,{_MAX_NAME - 1}}}", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
-    """One array of the state under its path in the file. ``data`` is all its bytes, C order, shape (bytes,)."""
+class Unstorable(CheckpointError):
+    """A value that has no place in a state. ``keys`` lead to it, ``what`` says why, and what to do instead."""
 
-    path: str
-    dtype: str
-    shape: tuple[int, ...]
-    data: np.ndarray[Any, np.dtype[np.uint8]]
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+        self.keys: list[Any] = []
+
+    def __str__(self) -> str:
+        return f"{place('state', self.keys)} {self.what}"
+
+
+def place(root: str, keys: Iterable[Any]) -> str:
+    """``root['a'][3]``, as a script writes it; what lies in a set has no key (``...``)."""
+    written = [f"[{'...' if key is ... else repr(key)}]" for key in keys]
+    return root + "".join(written[:_MAX_KEYS_SHOWN]) + ("..." if len(written) > _MAX_KEYS_SHOWN else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +68,20 @@ class Encoded:
     aliases: dict[str, str]
 
 
-def encode(state: Mapping[str, Any]) -> Encoded:
-    """Take ``state`` apart. :class:`CheckpointError` names the place of a value that cannot be stored."""
+def encode(state: Mapping[str, Any] | Encoded) -> Encoded:
+    """Take ``state`` apart; what is so already stays. :class:`Unstorable` names the place of what does not fit.
+
+    No tensor and no array is copied: the leaves are those of ``state``.
+    """
+    if isinstance(state, Encoded):
+        return state
     encoder = _Encoder()
-    try:
-        tree = encoder.mapping("dict", state, "")
-    except RecursionError:
-        raise CheckpointError("the state is nested too deeply, or contains itself") from None
+    tree = encoder.mapping("dict", state, "")
     return Encoded(tree, list(encoder.leaves.values()), encoder.aliases)
 
 
 def decode(tree: Any, leaf: Callable[[str, str], Any]) -> Any:
-    """The state again; ``leaf(kind, path)`` gives each array (kind: tensor, array, scalar, bytes)."""
+    """The state again; ``leaf(kind, path)`` gives each leaf (see :func:`~pilot.checkpoint.leaves.of_kind`)."""
     if isinstance(tree, list):
         return [decode(item, leaf) for item in tree]
     if not isinstance(tree, dict):
@@ -71,100 +91,171 @@ def decode(tree: Any, leaf: Callable[[str, str], Any]) -> Any:
         return _MAPPINGS[kind]({decode(key, leaf): decode(item, leaf) for key, item in value})
     if kind in _SEQUENCES:
         return _SEQUENCES[kind](decode(item, leaf) for item in value)
-    if kind == "float":
-        return float(value)
-    return int(value, 16) if kind == "int" else leaf(kind, value)
+    return _WRITTEN_OUT[kind](value) if kind in _WRITTEN_OUT else leaf(kind, value)
 
 
-def identity(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Equal for tensors that show the same memory in the same way (tied parameters), while they live."""
-    view = tensor.shape, tensor.stride(), tensor.is_conj(), tensor.is_neg()
-    return tensor.data_ptr() or id(tensor), tensor.device, tensor.dtype, *view
+def copied(value: Any) -> Any:
+    """The same containers with a copy of each tensor and array: a state that no later step changes."""
+    copies = leaves.Ties()
+
+    def copy(source: Source) -> Any:
+        if (found := copies.of(source)) is not None:
+            return found
+        made = source.detach().clone() if isinstance(source, torch.Tensor) else source.copy()
+        copies.note(source, made)
+        return made
+
+    return _rebuilt(value, copy)
+
+
+def _rebuilt(value: Any, leaf: Callable[[Source], Any]) -> Any:
+    kind = type(value)
+    if isinstance(value, torch.Tensor | np.ndarray):
+        return leaf(value)
+    if kind in _MAPPINGS.values():
+        return kind({key: _rebuilt(item, leaf) for key, item in value.items()})
+    if kind is list or kind in _NAMES:
+        return kind(_rebuilt(item, leaf) for item in value)
+    return bytearray(value) if kind is bytearray else value
 
 
 class _Encoder:
     def __init__(self) -> None:
         self.leaves: dict[str, Leaf] = {}
         self.aliases: dict[str, str] = {}
-        self._stored: dict[tuple[Any, ...], str] = {}
+        self._stored = leaves.Ties()
+        self._depth = 0
 
     def value(self, value: Any, path: str) -> Any:
         kind = type(value)
-        if value is None or kind is bool or kind is str:
+        if value is None or kind is bool:
             return value
-        if kind is int:
-            return value if -_SMALL_INT <= value < _SMALL_INT else {"int": hex(value)}
-        if kind is float:
-            return value if math.isfinite(value) else {"float": str(value)}
+        if kind in _WRITTEN:
+            return _WRITTEN[kind](value)
         if isinstance(value, torch.Tensor):
             return {"tensor": self._tensor(value, path)}
-        if kind is np.ndarray or isinstance(value, np.generic):
-            return {"array" if kind is np.ndarray else "scalar": self._array(value, path)}
+        if kind is np.ndarray:
+            return {"array": self._array(value, path)}
+        if isinstance(value, np.generic):
+            return _numpy_scalar(value)
         if kind in (bytes, bytearray):
-            return {kind.__name__: self._bytes(value, path)}
+            return {kind.__name__: self._bytes(bytes(value), path)}
         return self._container(value, path)
 
     def _container(self, value: Any, path: str) -> Any:
         kind = type(value)
-        for name, mapping in _MAPPINGS.items():
-            if kind is mapping:
-                return self.mapping(name, value, path)
         if kind is list:
             return self._items(value, path)
-        for name, sequence in _SEQUENCES.items():
-            if kind is sequence:
-                return {name: self._items(value, path)}
-        raise _unstorable(value, path)
+        if kind not in _NAMES:
+            raise Unstorable(f"is of type {kind.__name__}; {_advice(value)}")
+        name = _NAMES[kind]
+        return self.mapping(name, value, path) if name in _MAPPINGS else {name: self._items(value, path)}
 
     def mapping(self, kind: str, value: Mapping[Any, Any], path: str) -> Any:
         taken = {OWN_GROUP} if not path else set()
         rows = []
         for key, item in value.items():
             if type(key) not in (str, int):
-                raise CheckpointError(f"state at '{path or '/'}': the key {key!r} is neither str nor int")
-            key_in_tree = key if isinstance(key, str) or abs(key) < _SMALL_INT else {"int": hex(key)}
-            rows.append([key_in_tree, self.value(item, _join(path, _name(key, taken)))])
+                raise Unstorable(f"has the key {key!r}: the keys of a state are of type str or int")
+            rows.append([_WRITTEN[type(key)](key), self._inside(key, item, _join(path, _name(key, taken)))])
         return {kind: rows}
 
     def _items(self, values: Any, path: str) -> list[Any]:
-        return [self.value(item, _join(path, str(i))) for i, item in enumerate(values)]
+        unordered = isinstance(values, set | frozenset)
+        return [self._inside(... if unordered else i, item, _join(path, str(i))) for i, item in enumerate(values)]
+
+    def _inside(self, key: Any, value: Any, path: str) -> Any:
+        self._depth += 1
+        try:
+            if self._depth > MAX_DEPTH:
+                raise Unstorable(f"lies more than {MAX_DEPTH} containers deep, or contains itself")
+            return self.value(value, path)
+        except Unstorable as error:
+            error.keys.insert(0, key)
+            raise
+        finally:
+            self._depth -= 1
 
     def _tensor(self, value: torch.Tensor, path: str) -> str:
-        if value.layout is not torch.strided or value.device.type == "meta" or value.is_quantized:
-            raise CheckpointError(f"state at '{path}': only dense tensors with data can be stored, not {value.layout}")
-        if first := self._known(identity(value), path):
-            return first
-        return self._add(Leaf(path, dtypes.torch_name(value.dtype), tuple(value.shape), _tensor_bytes(value)))
+        if why := leaves.why_no_tensor(value):
+            raise Unstorable(why)
+        plain = value.detach() if value.requires_grad else value
+        return self._leaf(path, dtypes.torch_name(value.dtype), plain)
 
-    def _array(self, value: Any, path: str) -> str:
-        if value.dtype.hasobject or value.dtype.fields:
-            raise _unstorable(value, path)
-        if first := self._known((id(value),), path):
-            return first
-        array = np.asarray(value)
-        flat = np.ascontiguousarray(array).reshape(-1)
-        data = flat.view(np.uint8) if flat.nbytes else np.empty(0, np.uint8)
-        return self._add(Leaf(path, dtypes.numpy_name(array.dtype), array.shape, data))
+    def _array(self, value: np.ndarray[Any, Any], path: str) -> str:
+        if why := leaves.why_no_array(value):
+            raise Unstorable(why)
+        return self._leaf(path, dtypes.numpy_name(value.dtype), value)
 
     def _bytes(self, value: bytes, path: str) -> str:
-        return self._add(Leaf(path, "|u1", (len(value),), np.frombuffer(value, np.uint8)))
+        self.leaves[path] = Leaf(path, "|u1", (len(value),), np.frombuffer(value, np.uint8))
+        return path
 
-    def _known(self, key: tuple[Any, ...], path: str) -> str | None:
-        first = self._stored.setdefault(key, path)
-        if first == path:
-            return None
-        self.aliases[path] = first
-        return first
-
-    def _add(self, leaf: Leaf) -> str:
-        self.leaves[leaf.path] = leaf
-        return leaf.path
+    def _leaf(self, path: str, dtype: str, source: Source) -> str:
+        first: str | None = self._stored.of(source)
+        if first is not None:
+            self.aliases[path] = first
+            return first
+        self._stored.note(source, path)
+        self.leaves[path] = Leaf(path, dtype, tuple(source.shape), source)
+        return path
 
 
-def _tensor_bytes(tensor: torch.Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-    line = plain.as_strided((plain.numel(),), (1,))  # reshape(-1) would keep the odd stride of a single element
-    return line.view(torch.uint8).numpy()
+def _text(value: str) -> Any:
+    """JSON has no lone surrogates; ``os.fsdecode`` makes them of bytes that are no UTF-8."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return {"str": value.encode("utf-8", "surrogatepass").hex()}
+    return value
+
+
+def _integer(value: int) -> Any:
+    return value if -_SMALL_INT <= value < _SMALL_INT else {"int": hex(value)}
+
+
+def _float(value: float) -> Any:
+    return value if math.isfinite(value) else {"float": str(value)}
+
+
+def _numpy_scalar(value: np.generic) -> Any:
+    if isinstance(value, np.str_):
+        return {"str_": _text(str.__str__(value))}  # numpy's own loses NULs at the end
+    if isinstance(value, np.bytes_):
+        return {"bytes_": bytes.hex(value)}
+    if value.dtype.kind == "V":
+        raise Unstorable(f"is of type numpy.{type(value).__name__}; {_advice(value)}")
+    return {"number": [dtypes.numpy_name(value.dtype), value.tobytes().hex()]}
+
+
+_WRITTEN: dict[type, Callable[[Any], Any]] = {str: _text, int: _integer, float: _float}
+"""What stands for itself in the tree where JSON can tell it."""
+
+
+def _text_again(digits: str) -> str:
+    return bytes.fromhex(digits).decode("utf-8", "surrogatepass")
+
+
+_WRITTEN_OUT: dict[str, Callable[[Any], Any]] = {
+    "int": lambda digits: int(digits, 16),
+    "float": float,
+    "str": _text_again,
+    "str_": lambda text: np.str_(text if isinstance(text, str) else _text_again(text["str"])),
+    "bytes_": lambda digits: np.bytes_(bytes.fromhex(digits)),
+    "number": lambda row: np.frombuffer(bytes.fromhex(row[1]), row[0])[0],
+}
+
+
+def _advice(value: Any) -> str:
+    """What to keep in place of ``value``."""
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return "only its script could make it again: keep tuple(it), or a dict"
+    if isinstance(value, dict):
+        return "keep dict(it)"
+    return (
+        "a state holds tensors, numpy arrays of numbers, numbers, strings, bytes, None, and list, tuple, set or dict "
+        "of these"
+    )
 
 
 def _join(path: str, name: str) -> str:
@@ -185,11 +276,3 @@ def _name(key: str | int, taken: set[str]) -> str:
 def _escaped(text: str) -> str:
     name = text.replace("/", "%2F").replace("\0", "%00").encode("utf-8", "backslashreplace").decode()[:_MAX_NAME]
     return {"": "%", ".": "%2E"}.get(name, name)
-
-
-def _unstorable(value: Any, path: str) -> CheckpointError:
-    what = f"numpy {value.dtype}" if isinstance(value, np.ndarray | np.generic) else type(value).__name__
-    return CheckpointError(
-        f"state at '{path}': a value of type {what} cannot be stored; use tensors, numpy arrays of numbers, numbers, "
-        f"strings, bytes, None, and list, tuple, set or dict of these"
-    )

@@ -324,7 +324,7 @@ class Elastic:
             self._take(group.generation, spreading)
 
     def _spread(self, generation: int, spreading: Spreading) -> None:
-        packed = Packed(self._training.capture())
+        packed = Packed(self._training.encoded())
         arena = packed.to_arena()
         note = Spread(spreading.root, list(spreading.takers), packed.size)
         try:
@@ -376,4 +376,4 @@ class Elastic:
 
     def _write(self, *, asked: bool) -> None:
         self._periodic.begun()
-        self._saver.write(max(self._held, 0), self._training.position.step, self._training.capture(), asked=asked)
+        self._saver.write(max(self._held, 0), self._training.position.step, self._training.encoded(), asked=asked)

@@ -72,11 +72,11 @@ class Periodic:
         if words.save == group.size:
             self.begun()
             self._under_way = group, step
-            self._saver.start_part(group, step, self._training.capture(), self._training.shared())
+            self._saver.start_part(group, step, self._training.encoded(), self._training.shared())
         elif group.rank == 0 and self._whole(group) and self._due() and not self._saver.busy:
             self.begun()
             self._under_way = None
-            self._saver.start(group.generation, step, self._training.capture())
+            self._saver.start(group.generation, step, self._training.encoded())
 
     def _in_parts(self, group: Membership) -> int | None:
         """The step of the checkpoint that ``group`` writes together now, if it does. (Another group's was given up.)"""

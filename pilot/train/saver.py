@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pilot.checkpoint.snapshot import Snapshots
+from pilot.checkpoint.tree import Encoded
 from pilot.core.errors import CheckpointError
 from pilot.io import wire
 from pilot.train.membership import Membership
@@ -46,12 +47,12 @@ class Saver:
         """Whether a write goes on in the background."""
         return self._thread is not None and self._thread.is_alive()
 
-    def start(self, generation: int, step: int, state: Mapping[str, Any]) -> None:
+    def start(self, generation: int, step: int, state: Encoded) -> None:
         """Write a copy of ``state`` in the background; not while ``busy``."""
         copy = self._snapshots.take(state)
         self._start(lambda: self._write(generation, step, copy, False))
 
-    def start_part(self, group: Membership, step: int, state: Mapping[str, Any], shared: Callable[[str], bool]) -> None:
+    def start_part(self, group: Membership, step: int, state: Encoded, shared: Callable[[str], bool]) -> None:
         """Write this rank's part of a copy of ``state`` in the background; not while ``busy``.
 
         ``shared`` says of which arrays all ranks hold the same.
@@ -80,7 +81,7 @@ class Saver:
             self._part.path.unlink(missing_ok=True)
             self._part = None
 
-    def write(self, generation: int, step: int, state: Mapping[str, Any], *, asked: bool) -> None:
+    def write(self, generation: int, step: int, state: Encoded, *, asked: bool) -> None:
         """Write ``state`` now, after the write in the background."""
         self.wait()
         self._write(generation, step, state, asked)
@@ -89,7 +90,7 @@ class Saver:
         self._thread = threading.Thread(target=work, daemon=True)
         self._thread.start()
 
-    def _write(self, generation: int, step: int, state: Mapping[str, Any], asked: bool) -> None:
+    def _write(self, generation: int, step: int, state: Encoded, asked: bool) -> None:
         from pilot.checkpoint import store
 
         try:
@@ -100,9 +101,7 @@ class Saver:
         sizes = (done.seconds, done.bytes, done.seconds)
         self._tell(wire.CheckpointWritten(self._trainer, generation, step, asked, str(done.path), "", *sizes))
 
-    def _write_part(
-        self, group: Membership, step: int, state: Mapping[str, Any], shared: Callable[[str], bool]
-    ) -> None:
+    def _write_part(self, group: Membership, step: int, state: Encoded, shared: Callable[[str], bool]) -> None:
         from pilot.checkpoint import store
 
         try:

@@ -23,6 +23,7 @@ from pilot.train.lr import LearningRate
 from pilot.train.membership import Membership, Seat
 from pilot.train.sampler import Batching, StepShare, mix
 from pilot.train.script_end import Released
+from pilot.train.state_check import StateCheck
 from pilot.train.step_words import Words
 from pilot.train.stream import Stream
 from pilot.train.training import Scheduler, Training
@@ -38,6 +39,7 @@ class Session:
         self._exchange = Exchange(training.parameters(), wire_dtype)
         self._group = group_of(os.environ, self._seat, training, self._exchange, self._resized)
         self._collectives = Collectives(self._group, training)
+        self._check = StateCheck(training)
         self._loader: Loader | Stream | None = None
         self._share: StepShare | None = None
         self._member: Membership | None = None
@@ -78,8 +80,11 @@ class Session:
 
     @property
     def state(self) -> dict[str, Any]:
-        """The script's own values (numbers, strings, tensors, lists, dicts): they travel with rescales and
-        checkpoints.
+        """The script's own values: they travel with rescales and checkpoints, and keep their types.
+
+        Tensors, numpy arrays of numbers or text, numbers, strings, bytes, None, and list, tuple, set and dict (keys:
+        str or int) of these. Anything else is refused, with its place, when it is seen: when :meth:`epochs` begins,
+        before a following step (as often as costs nothing), before an evaluation, and at the end of each epoch.
         """
         return self._training.user
 
@@ -145,6 +150,7 @@ class Session:
         measures : called after each epoch, on each worker; rank 0's values are reported under their names
             (``accuracy=...``), and are what a scheduler gets
         """
+        self._check.whole()
         self._group.enter()
         while (position := self._training.position).epoch < count and not position.stopped:
             self._collectives.here()
@@ -177,6 +183,7 @@ class Session:
         """
         if self._share is not None:
             raise UserError("session.evaluate belongs between two steps: after session.step, or outside the loop")
+        self._check.user()
         began_s = time.monotonic()
         means = Evaluation(self._training.model, dataset, function, batch_size, options).run(self._collectives)
         self._group.rested(time.monotonic() - began_s)
@@ -242,6 +249,7 @@ class Session:
             self.align()
         if self.where() != before:
             return False
+        self._check.user()
         self._training.reached_end()
         return True
 
@@ -253,6 +261,8 @@ class Session:
         """See :class:`~pilot.train.loader.Course`."""
         if not self._stepped:
             raise UserError("the script took a batch from session.loader without session.step for the one before")
+        if batch == 0:
+            self._check.before_step()
         self._member = group = self._group.enter()
         if batch == 0:
             self._loss, self._max_norm = 0.0, None
@@ -295,6 +305,7 @@ class Session:
 
     def _end_epoch(self, measured: Sums) -> None:
         """The ranks agree that the epoch is over, on what was measured, and whether it was the last."""
+        self._check.whole()
         stop = {STOP: 1.0} if self._stopping else {}
         agreed = self._collectives.hold(END_OF_EPOCH, lambda rank, _ranks: stop | (measured if rank == 0 else {}))
         self.report(**{name: value for name, value in (agreed or {}).items() if name != STOP})

@@ -11,13 +11,14 @@ import numpy as np
 import torch
 from torch import nn
 
+from pilot.checkpoint.tree import Encoded, copied
 from pilot.core.errors import UserError
 from pilot.train import rng
 from pilot.train.agreement_log import END_OF_EPOCH, STOP, Agreement, AgreementLog, Place, Sums
 from pilot.train.lineage import Lineage
 from pilot.train.lr import LearningRate
 from pilot.train.sampler import StepShare
-from pilot.train.state import copied
+from pilot.train.state_check import encoded
 
 
 class Scheduler(Protocol):
@@ -189,7 +190,7 @@ class Training:
             raise UserError(f"the scheduler needs session.epochs(..., {self._schedule}=function), see schedule=")
 
     def capture(self) -> dict[str, Any]:
-        """The state; its tensors are the living ones (see :func:`~pilot.train.state.copied`)."""
+        """The state; its tensors are the living ones (see :func:`~pilot.checkpoint.tree.copied`)."""
         return {
             "position": asdict(self.position),
             "ledger": np.array(self.ledger.rows, np.int64).reshape(-1, 6),
@@ -202,6 +203,10 @@ class Training:
             "scheduler": self.scheduler.state_dict() if self.scheduler is not None else {},
             "scaler": self.scaler.state_dict() if self.scaler is not None else {},
         }
+
+    def encoded(self) -> Encoded:
+        """What :meth:`capture` gives, taken apart to be saved or spread; :class:`UserError` names what does not fit."""
+        return encoded(self.capture())
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over a state that :meth:`capture` gave on this or another rank, or a checkpoint held.

@@ -44,7 +44,7 @@ def test_plain_h5py(path: Path) -> None:
         assert ["epoch", 3] in structure["tree"]["dict"]
         assert {"format": file.attrs["format"], "format_version": file.attrs["format_version"]} == {
             "format": "pilot checkpoint",
-            "format_version": 1,
+            "format_version": 2,
         }
 
 

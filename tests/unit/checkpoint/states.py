@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter, OrderedDict
 from typing import Any
 
 import numpy as np
 import torch
 from hypothesis import strategies as st
+
+from pilot.checkpoint import leaves as places
+from pilot.checkpoint import tree
 
 DTYPES = [
     torch.float64,
@@ -65,6 +69,8 @@ def _same_leaf(a: Any, b: Any) -> bool:
     if isinstance(a, torch.Tensor):
         same_kind = a.dtype == b.dtype and a.shape == b.shape
         return same_kind and (not a.numel() or torch.equal(_bits(a), _bits(b)))
+    if isinstance(a, str | bytes):  # numpy's, too: as an array an empty one has bytes of its own
+        return bool(a == b)
     if isinstance(a, np.ndarray | np.generic):
         return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
     if isinstance(a, float):
@@ -99,15 +105,32 @@ def tensors(draw: st.DrawFn) -> torch.Tensor:
     return tensor
 
 
-_ARRAYS = st.sampled_from(["<f8", ">f4", "<i2", ">u8", "|b1", "<c16", "<M8[s]", "<U3", "<f16"])
-arrays = st.builds(lambda kind, size: np.arange(size).astype(kind), _ARRAYS, st.integers(0, 4))
+_KINDS = ["<f8", ">f4", "<f2", "<i2", ">u8", "|b1", "<c16", ">c8", "<M8[s]", "<U3", ">U2", "|S2", "<f16"]
+_SHAPES = st.sampled_from([(), (0,), (1,), (3,), (2, 2), (2, 0, 3)])
+arrays = st.builds(
+    lambda kind, shape, turned: _turned(np.arange(math.prod(shape)).reshape(shape).astype(kind), turned),
+    st.sampled_from(_KINDS),
+    _SHAPES,
+    st.booleans(),
+)
+texts = st.text(max_size=5) | st.binary(max_size=5).map(os.fsdecode)  # which makes lone surrogates
 scalars = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.integers(2**62, 2**70), st.floats(), st.text(), st.binary(max_size=20)
+    st.none(), st.booleans(), st.integers(), st.integers(2**62, 2**130), st.floats(), texts, st.binary(max_size=20)
 )
-leaves = st.one_of(tensors(), arrays, scalars, st.just(np.float64(1.5)), st.just(bytearray(b"ab")))
-keys = st.one_of(
-    st.text(max_size=5), st.integers(-3, 3), st.sampled_from(["a/b", ".", "", "..", "checkpoint", "0", "\0"])
+numpy_scalars = st.one_of(
+    arrays.filter(np.size).map(lambda array: array.reshape(-1)[-1]), texts.map(np.str_), st.binary().map(np.bytes_)
 )
+generators = st.integers(0, 9).map(lambda seed: np.random.default_rng(seed).bit_generator.state)
+leaves = st.one_of(tensors(), arrays, scalars, numpy_scalars, generators, st.binary(max_size=5).map(bytearray))
+keys = st.one_of(texts, st.integers(-3, 3), st.sampled_from(["a/b", ".", "", "..", "checkpoint", "0", "\0", 2**70]))
+
+
+def _turned(array: np.ndarray[Any, Any], turned: bool) -> np.ndarray[Any, Any]:
+    return array.T if turned else array
+
+
+def _is_itself(value: Any) -> bool:
+    return bool(value == value)  # not so NaN: no set with it equals another
 
 
 def _containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -118,8 +141,20 @@ def _containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         st.lists(inner, max_size=4),
         st.lists(inner, max_size=4).map(tuple),
         st.dictionaries(keys, st.integers(0, 3), max_size=3).map(Counter),
-        st.sets(st.integers(), max_size=3),
+        st.sets(scalars.filter(_is_itself), max_size=3),
+        st.sets(st.tuples(st.integers(), texts), max_size=3).map(frozenset),
+        st.lists(st.integers(0, 9), max_size=3).map(torch.Size),
     )
 
 
 states = st.dictionaries(keys, st.recursive(leaves, _containers, max_leaves=12), max_size=5)
+
+
+def again(encoded: tree.Encoded) -> dict[str, Any]:
+    """The state that was taken apart, of the very leaves."""
+    found = {leaf.path: leaf for leaf in encoded.leaves}
+    state: dict[str, Any] = tree.decode(
+        encoded.tree,
+        lambda kind, path: places.of_kind(kind, found[path].source),
+    )
+    return state

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from pilot.checkpoint.tree import copied
 from pilot.comm.channel import Gone
 from pilot.train.exchange import Exchange
 from pilot.train.group import Alone
 from pilot.train.membership import Membership
 from pilot.train.sampler import StepShare
-from pilot.train.state import copied
 from pilot.train.state_transfer import NOTHING, Holding, who_spreads
 from pilot.train.step_words import Words
 from pilot.train.training import Training

@@ -1,59 +1,94 @@
-"""States as blocks of bytes."""
+"""States as blocks of bytes; what is refused, and when."""
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from torch import nn
+from torch.utils.data import TensorDataset
 
+import pilot.train
+from pilot.checkpoint import store
+from pilot.checkpoint.tree import copied, encode
 from pilot.core.errors import UserError
-from pilot.train.state import Packed, copied, unpack
+from pilot.train.state import Packed, unpack
+from tests.property.test_serializer import RoundTrip, through_a_block, through_a_file
+from tests.unit.checkpoint.states import difference
 
-plain = (
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text() | st.binary()
+LONE_SURROGATE = os.fsdecode(b"data/\xff.csv")
+
+
+class Point(NamedTuple):
+    x: int
+
+
+@pytest.mark.parametrize("round_trip", [through_a_block, through_a_file, copied])
+@pytest.mark.parametrize(
+    "value",
+    [
+        {1, "a", (2, b"b")},
+        2**127 + 1,
+        np.random.PCG64(5).state,
+        np.random.MT19937(5).state,
+        bytearray(b"ab\0"),
+        np.array(["a", "bc"]),
+        np.array([b"a", b"bc"]),
+        np.arange(3, dtype=">i4"),
+        np.array(2.5),
+        torch.tensor(2.5),
+        np.float32(2.5),
+        np.bool_(True),
+        LONE_SURROGATE,
+        {LONE_SURROGATE: 1},
+        [float("nan"), float("inf"), -0.0],
+        torch.Size([2, 3]),
+    ],
+    ids=lambda value: type(value).__name__,
 )
-trees = st.recursive(
-    plain,
-    lambda inner: st.lists(inner) | st.lists(inner).map(tuple) | st.dictionaries(st.text() | st.integers(0, 99), inner),
-    max_leaves=20,
-)
-
-
-def through_bytes(state: dict[str, Any]) -> dict[str, Any]:
-    packed = Packed(state)
-    block = bytearray(packed.size)
-    packed.write(block)
-    return unpack(block)
-
-
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.dictionaries(st.text(), trees))
-def test_containers_and_plain_values_come_back_as_they_were(state: dict[str, Any]) -> None:
-    assert through_bytes(state) == state
+def test_a_value_comes_back_with_its_type(round_trip: RoundTrip, value: Any) -> None:
+    assert difference({"value": value}, round_trip({"value": value})) is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool, torch.uint8])
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3, 4)])
 def test_tensors_come_back_to_the_last_bit(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     tensor = torch.randn(shape).to(dtype)
-    back = through_bytes({"a": [tensor], "b": tensor.t() if tensor.dim() < 3 else tensor})
+    back = through_a_block({"a": [tensor], "b": tensor.t() if tensor.dim() < 3 else tensor})
     assert back["a"][0].dtype is dtype
     assert torch.equal(back["a"][0], tensor)
 
 
-def test_arrays_stay_arrays_and_a_transposed_tensor_its_values() -> None:
-    back = through_bytes(
-        {"array": np.arange(6).reshape(2, 3), "scalar": np.float32(2), "tensor": torch.randn(2, 3).t()}
-    )
-    assert isinstance(back["array"], np.ndarray)
-    np.testing.assert_array_equal(back["array"], np.arange(6).reshape(2, 3))
-    assert back["scalar"] == 2.0
-    assert back["tensor"].shape == (3, 2)
+def test_tied_tensors_travel_once_and_stay_tied() -> None:
+    weight, array = torch.randn(1000), np.ones(1000)
+    state = {"a": weight, "b": weight.view(1000), "c": array, "d": array}
+    assert Packed(encode(state)).size < 4 * 1000 + 8 * 1000 + 1000
+    for back in (through_a_block(state), copied(state)):
+        assert back["a"] is back["b"]
+        assert back["c"] is back["d"]
+
+
+def test_what_came_looks_into_the_block_and_nothing_was_copied() -> None:
+    packed = Packed(encode({"tensor": torch.zeros(3), "array": np.zeros(3)}))
+    block = bytearray(packed.size)
+    packed.write(block)
+    back = unpack(block)
+    back["tensor"] += 1
+    back["array"] += 1
+    again = unpack(block)
+    assert again["tensor"].tolist() == again["array"].tolist() == [1, 1, 1]
+
+
+def test_parameters_and_conjugates_are_written_as_they_are_without_history() -> None:
+    parameter, z = nn.Parameter(torch.randn(3)), torch.randn(3, dtype=torch.complex64)
+    back = through_a_block({"p": parameter, "z": z.conj(), "i": z.conj().imag})
+    assert not back["p"].requires_grad
+    assert torch.equal(back["p"], parameter.detach())
+    assert torch.equal(back["z"], z.conj())
+    assert torch.equal(back["i"], -z.imag)
 
 
 def test_an_optimizer_s_state_comes_back() -> None:
@@ -61,27 +96,105 @@ def test_an_optimizer_s_state_comes_back() -> None:
     optimizer = torch.optim.Adam(model.parameters())
     model(torch.ones(1, 3)).sum().backward()
     optimizer.step()
-    back = through_bytes(optimizer.state_dict())
+    back = through_a_block(optimizer.state_dict())
     other = torch.optim.Adam(nn.Linear(3, 2).parameters())
     other.load_state_dict(copied(back))
     torch.testing.assert_close(other.state_dict(), optimizer.state_dict(), rtol=0, atol=0)
 
 
 def test_a_copy_does_not_follow_the_original() -> None:
-    tensor = torch.zeros(2)
-    copy = copied({"a": [tensor]})
-    tensor += 1
-    assert copy["a"][0].tolist() == [0, 0]
+    state = {"a": [torch.zeros(2)], "b": {"c": {1}}, "d": bytearray(b"x")}
+    copy = copied(state)
+    state["a"][0] += 1
+    state["b"]["c"].add(2)
+    state["d"].extend(b"y")
+    assert difference(copy, {"a": [torch.zeros(2)], "b": {"c": {1}}, "d": bytearray(b"x")}) is None
+
+
+# --- what does not fit is refused where it is first seen, also alone --------------------------------------------------
+
+
+def _made() -> tuple[nn.Module, torch.optim.Optimizer, pilot.train.Session, Any]:
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    session = pilot.train.session(model, optimizer)
+    return model, optimizer, session, session.loader(TensorDataset(torch.ones(8, 2)), batch_size=2)
 
 
 @pytest.mark.parametrize(
-    ("state", "where"),
+    ("value", "words"),
     [
-        ({"a": {"b": object()}}, r"state\['a'\]\['b'\] is a object"),
-        ({"a": {(1, 2): 3}}, r"the key \(1, 2\)"),
-        ({"a": torch.eye(2).to_sparse()}, "sparse"),
+        ([0, 1, 2, Point(1)], r"session\.state\['a'\]\[3\] is of type Point; .* keep tuple\(it\)"),
+        ({"b": torch.eye(2).to_sparse()}, r"session\.state\['a'\]\['b'\] is a sparse tensor"),
+        ({(1, 2): 3}, r"session\.state\['a'\] has the key \(1, 2\)"),
     ],
 )
-def test_what_cannot_travel_is_named(state: dict[str, Any], where: str) -> None:
-    with pytest.raises(UserError, match=where):
-        Packed(state)
+def test_the_session_s_state_is_refused_before_the_first_batch(value: Any, words: str) -> None:
+    _, _, session, _ = _made()
+    session.state["a"] = value
+    with pytest.raises(UserError, match=words):
+        next(session.epochs(1))
+
+
+def test_what_the_first_step_leaves_is_refused_before_the_second() -> None:
+    model, _, session, loader = _made()
+    with pytest.raises(UserError, match=r"session\.state\['a'\] is of type object"):
+        for _ in session.epochs(1):
+            for (x,) in loader:
+                model(x).sum().backward()
+                session.step()
+                session.state["a"] = object()
+    assert session.steps == 1
+
+
+def test_what_the_end_of_an_epoch_leaves_is_refused_before_the_next() -> None:
+    model, _, session, loader = _made()
+    epochs = []
+    with pytest.raises(UserError, match=r"session\.state\['a'\] is of type object"):
+        for epoch in session.epochs(3):
+            epochs.append(epoch)
+            for (x,) in loader:
+                model(x).sum().backward()
+                session.step()
+            session.state["a"] = object()
+    assert epochs == [0]
+
+
+def test_an_evaluation_refuses_it() -> None:
+    _, _, session, _ = _made()
+    session.state["a"] = object()
+    with pytest.raises(UserError, match=r"session\.state\['a'\]"):
+        session.evaluate(TensorDataset(torch.ones(2)), lambda batch: {"mean": batch[0].mean()})
+
+
+@pytest.mark.parametrize(
+    ("attribute", "words"),
+    [
+        ("state", r"optimizer\.state\[0\]\['x'\] is of type object"),
+        ("param_groups", r"optimizer\.param_groups\[0\]\['x'\] is of type object"),
+    ],
+)
+def test_the_optimizer_s_state_is_named_as_the_script_writes_it(attribute: str, words: str) -> None:
+    model, optimizer, session, loader = _made()
+    with pytest.raises(UserError, match=words):
+        for _ in session.epochs(1):
+            for (x,) in loader:
+                model(x).sum().backward()
+                session.step()
+                place = optimizer.state[model.weight] if attribute == "state" else optimizer.param_groups[0]
+                place["x"] = object()
+    assert session.steps == 1
+
+
+def test_a_model_with_a_quantized_buffer_is_refused_and_not_a_crash() -> None:
+    model, _, session, _ = _made()
+    model.register_buffer("q", torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8))
+    with pytest.raises(UserError, match=r"model\.state_dict\(\)\['q'\] is a quantized tensor"):
+        next(session.epochs(1))
+
+
+def test_a_checkpoint_of_format_1_with_a_lone_surrogate_loads(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pilot.checkpoint.structure.FORMAT", 1)
+    monkeypatch.setitem(pilot.checkpoint.tree._WRITTEN, str, lambda text: text)  # as it was written
+    path = store.write(tmp_path, 1, 1, {"name": LONE_SURROGATE}, kept=1).path
+    assert store.load(path).state == {"name": LONE_SURROGATE}

@@ -75,7 +75,7 @@ def test_who_takes_over_a_state_goes_on_as_the_other_would_have(optimizer: Any, 
     (model, training), (other, newcomer) = made(optimizer, scheduler), made(optimizer, scheduler, seed=1)
     for number in range(7):
         step(model, training, number)
-    packed = Packed(training.capture())
+    packed = Packed(training.encoded())
     block = bytearray(packed.size)
     packed.write(block)
     newcomer.restore(unpack(block))
@@ -94,7 +94,7 @@ def test_ranks_that_take_over_the_same_bytes_share_nothing_afterwards(optimizer:
     (model, training), (other, newcomer) = made(optimizer, scheduler), made(optimizer, scheduler, seed=1)
     for number in range(4):
         step(model, training, number)
-    packed = Packed(training.capture())
+    packed = Packed(training.encoded())
     block = bytearray(packed.size)
     packed.write(block)
     before = bytes(block)

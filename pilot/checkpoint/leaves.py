@@ -1,0 +1,134 @@
+"""The leaves of a state: tensors, arrays and bytes, each as one run of bytes in C order, and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.parameter import is_lazy
+
+from pilot.checkpoint import dtypes
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Source = torch.Tensor | np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Leaf:
+    """A tensor or an array of the state, under its path. Nothing is copied before its bytes are asked for."""
+
+    path: str
+    dtype: str
+    shape: tuple[int, ...]
+    source: Source
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return prod(self.shape) * dtypes.itemsize(self.dtype)
+
+    @cached_property
+    def data(self) -> Bytes:
+        """All its bytes, shape (size,); the source's own memory where that lies on the CPU in C order."""
+        return _tensor_bytes(self.source) if isinstance(self.source, torch.Tensor) else _array_bytes(self.source)
+
+    def write(self, target: Bytes) -> None:
+        """Copy its bytes to ``target``, shape (size,), once, wherever they are and in whatever order."""
+        if not len(target):
+            return
+        into = shaped(self.dtype, self.shape, target)
+        if isinstance(self.source, torch.Tensor):
+            into.copy_(self.source)
+        else:
+            into[...] = self.source
+
+
+def shaped(dtype: str, shape: tuple[int, ...], flat: Bytes) -> Any:
+    """The tensor or array whose bytes are ``flat``; it looks into them."""
+    if not dtypes.is_torch(dtype):
+        return flat.view(dtype).reshape(shape) if len(flat) else np.empty(shape, dtype)
+    kind = dtypes.torch_dtype(dtype)
+    return torch.frombuffer(flat, dtype=kind).view(shape) if len(flat) else torch.empty(shape, dtype=kind)
+
+
+def of_kind(kind: str, array: Any) -> Any:
+    """The value of a leaf that the tree calls ``kind``: tensor, array, bytes, bytearray, scalar (in format 1)."""
+    match kind:
+        case "tensor" | "array":
+            return array
+        case "bytes":
+            return array.tobytes()
+        case "bytearray":
+            return bytearray(array.tobytes())
+        case "scalar":
+            return array[()]
+    raise ValueError(f"there is no kind of value {kind!r}")
+
+
+class Ties:
+    """Knows tensors that show the same memory in the same way (tied parameters), and arrays that are one."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, list[tuple[Source, Any]]] = {}
+
+    def of(self, source: Source) -> Any:
+        """What was noted for ``source`` or for one tied to it; None: nothing yet."""
+        known = self._known.get(_address(source), ())
+        return next((noted for other, noted in known if other is source or _is_same_view(other, source)), None)
+
+    def note(self, source: Source, what: Any) -> None:
+        """Note ``what``; ``source`` stays alive with it, so that nothing else gets its address."""
+        self._known.setdefault(_address(source), []).append((source, what))
+
+
+def _address(source: Source) -> int:
+    return (source.data_ptr() if isinstance(source, torch.Tensor) else 0) or id(source)
+
+
+def _is_same_view(a: Source, b: Source) -> bool:
+    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
+        return False
+    return _view(a) == _view(b)
+
+
+def _view(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.device, tensor.dtype, tensor.shape, tensor.stride(), tensor.is_conj(), tensor.is_neg()
+
+
+def why_no_tensor(tensor: torch.Tensor) -> str | None:
+    """Why the bytes of ``tensor`` cannot be stored, and what to do; None where they can."""
+    kind = type(tensor)
+    if kind is not torch.Tensor and is_lazy(tensor):
+        return "is a lazy parameter without a shape yet: run the model once before"
+    if kind is not torch.Tensor and kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        return f"is a {kind.__name__}, which has no bytes of its own: keep the plain tensors in it"
+    if tensor.is_quantized:  # before anything else touches it: torch's own views of it crash
+        return "is a quantized tensor: keep tensor.int_repr() with its scale and zero point, or tensor.dequantize()"
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return f"is a {'nested' if tensor.is_nested else 'sparse'} tensor ({tensor.layout}): keep a dense one"
+    if tensor.is_meta:
+        return "is a tensor on the device 'meta', which has no data"
+    return None if dtypes.is_copyable(tensor.dtype) else f"is a tensor of {tensor.dtype}, which torch cannot copy"
+
+
+def why_no_array(array: np.ndarray[Any, Any]) -> str | None:
+    """Why ``array`` cannot be stored, and what to do; None where it can."""
+    kind = array.dtype
+    if kind.hasobject or kind.fields or not kind.itemsize:
+        return f"is a numpy array of {kind}: keep arrays of numbers or of text with a fixed length"
+    return None
+
+
+def _tensor_bytes(tensor: torch.Tensor) -> Bytes:
+    plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    line = plain.as_strided((plain.numel(),), (1,))  # reshape(-1) would keep the odd stride of a single element
+    return line.view(torch.uint8).numpy()
+
+
+def _array_bytes(array: np.ndarray[Any, Any]) -> Bytes:
+    flat = np.ascontiguousarray(array).reshape(-1)
+    return flat.view(np.uint8) if flat.nbytes else np.empty(0, np.uint8)

@@ -1,0 +1,74 @@
+"""What cannot be saved or spread is refused where it is first seen, with its place as the script writes it.
+
+So a script that runs by itself is refused as well, and not only when a node comes or a checkpoint is due.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pilot.checkpoint import tree
+from pilot.core.errors import UserError
+
+if TYPE_CHECKING:
+    from pilot.train.training import Training
+
+_PAUSE = 1000
+"""Between two checks of ``session.state`` pass so many times what one takes: together they take 0.1% of the time."""
+
+
+def encoded(state: Mapping[str, Any]) -> tree.Encoded:
+    """What :meth:`Training.capture <pilot.train.training.Training.capture>` gave, taken apart; :class:`UserError` names
+    what does not fit.
+    """
+    try:
+        return tree.encode(state)
+    except tree.Unstorable as error:
+        raise UserError(f"{_as_written(error.keys)} {error.what}") from None
+
+
+class StateCheck:
+    """When a session looks.
+
+    The whole state (model, optimizer, scheduler, ``session.state``) is checked where ``session.epochs`` begins, before
+    the second step (an optimizer has no state before the first) and at the end of each epoch; ``session.state`` also
+    before an evaluation, and before steps, as often as costs nothing. A checkpoint and a transfer check what they take.
+    """
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+        self._steps = 0
+        self._due_s = 0.0
+
+    def whole(self) -> None:
+        """All that is saved and spread now, and ``session.state`` as it is (at an epoch's end that is saved later)."""
+        self.user()
+        self._training.encoded()
+
+    def user(self) -> None:
+        """``session.state``."""
+        encoded({"user": self._training.user})
+
+    def before_step(self) -> None:
+        """Once per step."""
+        self._steps += 1
+        began_s = time.monotonic()
+        if self._steps == 2:
+            self.whole()
+        elif began_s >= self._due_s:
+            self.user()
+            now_s = time.monotonic()
+            self._due_s = now_s + _PAUSE * (now_s - began_s)
+
+
+def _as_written(keys: Sequence[Any]) -> str:
+    match keys:
+        case ["user", *rest]:
+            return tree.place("session.state", rest)
+        case ["optimizer", str(part), *rest]:
+            return tree.place(f"optimizer.{part}", rest)
+        case [str(part), *rest]:
+            return tree.place(f"{part}.state_dict()", rest)
+    return "the state"
