@@ -20,8 +20,8 @@ class PoolClient:
     """Asks the coordinator that wrote the connection file ``file``, and waits at most ``timeout_s`` for each answer.
 
     Every method raises :class:`UserError` where the coordinator refuses what it was asked, and :class:`PilotError`
-    where it failed or does not answer (then transient). Some of what it tells comes from pilots and scripts; that is made
-    fit for a terminal here.
+    where it failed or does not answer (then transient). Some of what it tells comes from pilots and scripts; that is
+    made fit for a terminal here.
     """
 
     def __init__(self, file: Path, timeout_s: float) -> None:

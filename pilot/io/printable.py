@@ -32,7 +32,7 @@ def all_printable(value: Any) -> Any:
 class PrintableFormatter(logging.Formatter):
     """A line of a log is one of ours: what it quotes begins none."""
 
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # the name that logging calls
         """See :class:`logging.Formatter`."""
         record.message = printable(record.message).replace("\n", "\n    ")
         return super().formatMessage(record)
