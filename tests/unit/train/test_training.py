@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -102,6 +104,24 @@ def test_ranks_that_take_over_the_same_bytes_share_nothing_afterwards(optimizer:
     for number in range(4, 8):
         step(other, newcomer, number)
     assert bytes(block) == before
+
+
+def test_the_script_s_values_travel_with_their_types() -> None:
+    (_, training), (_, newcomer) = made(), made(seed=1)
+    values = {
+        "seen": {1, "a"},
+        "generator": np.random.PCG64(3).state,
+        "name": os.fsdecode(b"\xff"),
+        "loss": np.float32(1),
+    }
+    training.user.update(values, array=np.array(2.5))
+    packed = Packed(training.encoded())
+    block = bytearray(packed.size)
+    packed.write(block)
+    newcomer.restore(unpack(block))
+    assert newcomer.user.pop("array").shape == ()
+    assert newcomer.user == values
+    assert type(newcomer.user["loss"]) is np.float32
 
 
 def test_a_frozen_parameter_stays_and_one_without_gradient_is_not_touched() -> None:
