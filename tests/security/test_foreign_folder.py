@@ -1,0 +1,102 @@
+"""Commands in a folder that belongs to somebody else: nothing that lies there is imported."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pilot.io.objectives import load_objective
+from tests.pools import LIMIT_S, Pool
+
+PLANTED = ["msgspec", "psutil", "click", "rich", "ssl", "json", "mpi4py", "torch", "h5py", "parsl", "pyomo", "pilot"]
+TRAP = 'import os\nwith open({marker!r}, "a") as file:\n    print({name!r}, os.getpid(), file=file)\n'
+SCRIPT = """
+import json, sys, beside
+print("sees", beside.HERE, json.__file__, flush=True)
+sys.exit(3)
+"""
+
+
+class Foreign(Pool):
+    """A pool whose user stands in a folder full of traps: so do its daemon and its agents."""
+
+    @property
+    def marker(self) -> Path:
+        return self.folder / "imported"
+
+    def plant(self) -> None:
+        for name in PLANTED:
+            (self.folder / f"{name}.py").write_text(TRAP.format(marker=str(self.marker), name=name))
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> Iterator[Foreign]:
+    made = Foreign(tmp_path)
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+def test_a_pool_that_is_brought_up_there_runs_nothing_of_it(foreign: Foreign) -> None:
+    scripts = foreign.folder / "scripts"
+    scripts.mkdir()
+    (scripts / "script.py").write_text(SCRIPT)
+    (scripts / "beside.py").write_text("HERE = 'its own folder'\n")
+    foreign.plant()
+    foreign.up("--pilots", "1")
+    name = foreign.submit(scripts / "script.py")
+    foreign.until("the script's end", lambda s: s["trainers"][0]["phase"] == "failed")
+    assert "sees its own folder" in foreign.pilot("logs", name).stdout, "a script sees what lies beside it"
+    foreign.pilot("explain", name)
+    foreign.pilot("down")
+    assert not foreign.marker.exists(), foreign.marker.read_text()
+
+
+@pytest.mark.parametrize("arguments", [["doctor", "--site", "local"], ["sites", "show", "local"], ["planners"]])
+def test_commands_there_run_nothing_of_it(foreign: Foreign, arguments: list[str]) -> None:
+    foreign.plant()
+    foreign.pilot(*arguments, check=False)
+    assert not foreign.marker.exists(), foreign.marker.read_text()
+
+
+def test_the_users_objective_is_found_where_the_user_is_and_takes_no_librarys_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine_of_this_test.py").write_text(
+        "import msgspec\nHERE = msgspec.__file__\n\ndef value(trainer, nodes):\n    return float(nodes)\n"
+    )
+    (tmp_path / "msgspec.py").write_text("raise SystemExit('imported')\n")
+    monkeypatch.chdir(tmp_path)
+    load_objective("mine_of_this_test:value")
+    assert not sys.modules["mine_of_this_test"].HERE.startswith(str(tmp_path))
+    assert str(tmp_path) not in sys.path
+
+
+@pytest.mark.parametrize(
+    "module", ["pilot.agent.guardian", "pilot.agent.fork_server", "pilot.service.solver_child", "pilot.comm.rank"]
+)
+def test_every_process_of_ours_is_started_with_a_safe_path(module: str) -> None:
+    """What starts each of them says -P: found in the source, since a process that is missed would say nothing."""
+    root = Path(__file__).parents[2]
+    sources = [path for folder in ("pilot", "launchers") for path in (root / folder).rglob("*.py")]
+    starts = [line for path in sources for line in path.read_text().splitlines() if f'"{module}"' in line]
+    starts = [line for line in starts if '"-m"' in line]
+    assert starts
+    assert all('"-P", "-m"' in line for line in starts), starts
+
+
+def test_the_trap_works(foreign: Foreign) -> None:
+    """Without -P it is sprung: else the tests here would see nothing."""
+    foreign.plant()
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONSAFEPATH"}
+    command = [sys.executable, "-m", "json.tool", "--help"]
+    subprocess.run(command, cwd=foreign.folder, env=environment, capture_output=True, timeout=LIMIT_S, check=False)
+    assert foreign.marker.exists()
+    assert json.__file__
