@@ -11,7 +11,7 @@ from pilot.core.commands import FormGroup
 from pilot.core.errors import UserError
 from pilot.core.events import PoolChanged
 from pilot.core.explain import Explanation
-from pilot.core.reconcile import WRITES_TRIED
+from pilot.core.standing import WRITES_TRIED
 from pilot.core.trainer import Phase
 from pilot.io import ended, wire
 from pilot.io.ended import Ended
