@@ -11,7 +11,7 @@ TORCH  ?= torch==2.13.0
 # Libraries that start a thread per core would fight: many ranks share a machine here.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: run test test-slurm lint tables bench chaos clean
+.PHONY: run test test-slurm lint tables bench chaos fuzz clean
 run: $(READY)
 	$(BIN)/pilot demo
 
@@ -31,6 +31,10 @@ lint: $(READY)
 tables: $(READY)
 	$(BIN)/python -m tests.architecture
 	$(BIN)/python -m tests.json_reference
+
+# All hostile inputs of tests/security/fuzz, and a table of what became of them; ONLY=checkpoints tries those alone.
+fuzz: $(READY)
+	$(BIN)/python -m tests.security.fuzz --seed $(or $(SEED),1) --only "$(ONLY)"
 
 chaos: $(READY)
 	$(BIN)/python -m tests.chaos --seed $(or $(SEED),1) --minutes $(or $(MINUTES),10)

@@ -39,6 +39,7 @@ def describe(path: Path) -> Description:
     """Describe the checkpoint at ``path``; :class:`CheckpointError` where its structure is damaged."""
     with reader.opened(path) as (_, structure):
         shares = structure.datasets.items()
+        state = tree.decode(structure.tree, lambda _, name: _Array(name))
     names = sorted({piece.file for _, share in shares for piece in share.pieces if piece.file})
     files = tuple(path.parent / name for name in names) or (path,)
     size = sum(file.stat().st_size for file in {path, *files} if file.exists())
@@ -51,7 +52,7 @@ def describe(path: Path) -> Description:
         path.stat().st_mtime,
         tuple(DatasetRow(name, share.dtype, share.shape, share.rows * share.row_bytes) for name, share in shares),
         dict(structure.aliases),
-        dict(_values("", tree.decode(structure.tree, lambda _, name: _Array(name)))),
+        dict(_values("", state)),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Any
 
@@ -9,6 +10,8 @@ import numpy as np
 import torch
 
 _TORCH = "torch."
+_NUMPY = re.compile(r"[<>|][biufcmMSUV][0-9]{1,9}(\[[0-9]{0,9}[a-zμ]{1,2}\])?")
+_QUANTIZED = {torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4}
 
 
 @cache
@@ -44,6 +47,15 @@ def is_copyable(dtype: torch.dtype) -> bool:
     except (NotImplementedError, RuntimeError):
         return False
     return True
+
+
+def check(name: str) -> None:
+    """:class:`ValueError` where no array of that type can be in a file: an object's bytes would be an address."""
+    if is_torch(name):
+        if torch_dtype(name) in _QUANTIZED:
+            raise ValueError(f"arrays of type {name} are not stored")
+    elif not _NUMPY.fullmatch(name) or np.dtype(name).str != name:
+        raise ValueError(f"there is no type {name!r}")
 
 
 @cache

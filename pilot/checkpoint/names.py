@@ -9,10 +9,14 @@ from dataclasses import dataclass
 from os import getpid
 from pathlib import Path
 
-_STEM = r"g(?P<generation>\d{6,})-s(?P<step>\d{8,})"
+from pilot.core.errors import CheckpointError
+
+_STEM = r"g(?P<generation>[0-9]{6,})-s(?P<step>[0-9]{8,})"
 _CHECKPOINT = re.compile(_STEM + r"\.h5")
-_PART = re.compile(_STEM + r"\.part(?P<part>\d+)of(?P<parts>\d+)\.h5")
-_TEMPORARY = re.compile(r"\.(?P<target>g\d+-s\d+[^/]*\.h5)\.(?P<pid>\d+)-(?P<started>\d+)@(?P<host>[^/]*)\.tmp")
+_PART = re.compile(_STEM + r"\.part(?P<part>[0-9]+)of(?P<parts>[0-9]+)\.h5")
+_TEMPORARY = re.compile(
+    r"\.(?P<target>g[0-9]+-s[0-9]+[^/]*\.h5)\.(?P<pid>[0-9]+)-(?P<started>[0-9]+)@(?P<host>[^/]*)\.tmp"
+)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -64,6 +68,11 @@ def age_of(name: str) -> Age | None:
     return _age(match) if match else None
 
 
+def is_part(name: str) -> bool:
+    """Whether that is the file name of a part."""
+    return _PART.fullmatch(name) is not None
+
+
 def checkpoints(directory: Path) -> list[FileEntry]:
     """All checkpoints by name, newest first; parts are not checkpoints."""
     found = [FileEntry(path, _age(match)) for path, match in _matching(directory, _CHECKPOINT)]
@@ -102,6 +111,8 @@ def _matching(directory: Path, pattern: re.Pattern[str]) -> Iterator[tuple[Path,
         names = sorted(path.name for path in directory.iterdir())
     except FileNotFoundError:
         return
+    except OSError as error:
+        raise CheckpointError(f"cannot read the directory {directory}: {error.strerror}") from None
     for name in names:
         if match := pattern.fullmatch(name):
             yield directory / name, match

@@ -10,10 +10,11 @@ import os
 import re
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import h5py
 import numpy as np
-from h5py import h5d
+from h5py import h5d, h5g, h5l
 
 from pilot.checkpoint import rawio
 from pilot.checkpoint import structure as fields
@@ -21,9 +22,20 @@ from pilot.checkpoint.hdf5_types import hdf5_type
 from pilot.checkpoint.leaves import Bytes
 from pilot.checkpoint.structure import DatasetShare, RowRange, Structure
 from pilot.core.errors import CheckpointError
+from pilot.io.files import open_regular
 
-_BROKEN = (OSError, KeyError, ValueError, TypeError, RuntimeError, AttributeError, EOFError)
-"""What h5py, json and our own look-ups raise on a file that is damaged."""
+BROKEN = (
+    OSError,
+    LookupError,
+    ValueError,
+    TypeError,
+    RuntimeError,
+    AttributeError,
+    EOFError,
+    MemoryError,
+    OverflowError,
+)
+"""What h5py, json, numpy, torch and our own look-ups raise on a file that is damaged, or made to harm."""
 
 
 class Damaged(CheckpointError):
@@ -36,11 +48,10 @@ class OpenFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         with ExitStack() as stack:
-            self.fd = _descriptor(path)
-            stack.callback(os.close, self.fd)
+            self.fd = stack.enter_context(_opened(path)).fileno()
             try:
                 self.file = stack.enter_context(h5py.File(path, "r", locking=False))
-            except _BROKEN as error:
+            except BROKEN as error:
                 raise Damaged(f"{path.name}: {_open_problem(self.fd, error)}") from error
             self._stack = stack.pop_all()
 
@@ -60,37 +71,55 @@ class OpenFile:
             beside = self._number(fields.GENERATION), self._number(fields.STEP)
             if beside != (structure.generation, structure.step):
                 raise ValueError("generation and step are not those beside it")
-        except _BROKEN as error:
-            raise Damaged(f"{self.path.name}: dataset '{fields.TEXT}': {_words(error)}") from error
+        except BROKEN as error:
+            raise Damaged(f"{self.path.name}: dataset '{fields.TEXT}': {words(error)}") from error
         return structure
 
     def read(self, piece: RowRange, into: Bytes) -> bool:
         """Read ``piece`` from where it was written, whatever HDF5 says; whether these are its bytes."""
-        with suppress(OSError):
+        with suppress(OSError, OverflowError):
             return piece.offset > 0 and rawio.read_at(self.fd, into, piece.offset) == piece.digest
         return False
 
     def problem(self, path: str, share: DatasetShare, piece: RowRange, into: Bytes) -> str | None:
         """Read ``piece`` of dataset ``path`` into ``into``; what is wrong with it, or None."""
         try:
-            dataset = h5d.open(self.file.id, path.encode())
+            dataset = self._dataset(path)
             if dataset.shape != share.piece_shape(piece) or dataset.get_type() != hdf5_type(share.dtype):
                 return "its shape or type is not what the structure says"
             if rawio.read_at(self.fd, into, dataset.get_offset() or 0) != piece.digest:
                 return "its bytes do not match its checksum"
-        except _BROKEN as error:
-            return _words(error)
+        except BROKEN as error:
+            return words(error)
         return None
 
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return os.fstat(self.fd).st_size
+
     def lacks(self, path: str) -> bool:
-        """Whether there is no such name."""
+        """Whether there is no such name; where a link leads is not looked at."""
         try:
-            return path not in self.file
-        except _BROKEN:
+            *folders, last = path.encode().split(b"/")
+            return not _has(_folder(self.file.id, folders), last)
+        except BROKEN:
             return True
 
+    def _dataset(self, path: str) -> Any:
+        """The dataset, whose bytes are in this very file: no link is followed, for it could lead anywhere."""
+        *folders, last = path.encode().split(b"/")
+        folder = _folder(self.file.id, folders)
+        _check_hard(folder, last)
+        dataset = h5d.open(folder, last)
+        if dataset.get_create_plist().get_layout() != h5d.CONTIGUOUS:
+            raise ValueError("its bytes are not in one place")
+        return dataset
+
     def _bytes(self, path: str) -> Bytes:
-        dataset = h5d.open(self.file.id, path.encode())
+        dataset = self._dataset(path)
+        if dataset.get_storage_size() > self.size:
+            raise ValueError("the file ends before it")
         data = np.empty(dataset.get_storage_size(), np.uint8)
         if rawio.read_at(self.fd, data, dataset.get_offset()) is None:
             raise ValueError("the file ends before it")
@@ -104,9 +133,28 @@ class OpenFile:
         return int(self._bytes(path).view("<i8")[0])
 
 
-def _descriptor(path: Path) -> int:
+def _folder(root: Any, names: list[bytes]) -> Any:
+    """The group below ``root``, through hard links only."""
+    for name in names:
+        _check_hard(root, name)
+        root = h5g.open(root, name)
+    return root
+
+
+def _has(folder: Any, name: bytes) -> bool:
+    return bool(name) and folder.links.exists(name)
+
+
+def _check_hard(folder: Any, name: bytes) -> None:
+    if not _has(folder, name):
+        raise KeyError(f"there is no '{name.decode(errors='replace')}'")
+    if folder.links.get_info(name).type != h5l.TYPE_HARD:
+        raise ValueError(f"'{name.decode(errors='replace')}' is a link")
+
+
+def _opened(path: Path) -> BinaryIO:
     try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return open_regular(path)
     except FileNotFoundError as error:
         raise Damaged(f"{path.name}: the file is missing") from error
     except OSError as error:
@@ -120,10 +168,10 @@ def _open_problem(fd: int, error: BaseException) -> str:
     head = os.pread(fd, 8, 0)
     if head != b"\x89HDF\r\n\x1a\n":
         return "not an HDF5 file" if head else "the file is empty"
-    return "the file is truncated" if "truncated" in str(error) else _words(error)
+    return "the file is truncated" if "truncated" in str(error) else words(error)
 
 
-def _words(error: BaseException) -> str:
+def words(error: BaseException) -> str:
     """What the error says, without HDF5's "Unable to synchronously open object (...)" around it."""
     line = (str(error.args[0]) if error.args else type(error).__name__).partition("\n")[0]
     inner = re.fullmatch(r"(?:Unable|Can't|Couldn't)[^(]*\((.*)\)", line)

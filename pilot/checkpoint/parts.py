@@ -109,6 +109,9 @@ def publish_index(directory: Path, generation: int, step: int, parts: int) -> in
                 f"checkpoint of step {step}"
             )
     about = replace(abouts[0], datasets=_merge((path.name, about) for path, about in zip(paths, abouts, strict=True)))
+    for name, share in about.datasets.items():
+        if not share.is_whole:
+            raise CheckpointError(f"there is no checkpoint of step {step}: rows of '{name}' are in no part")
     path = directory / names.checkpoint_name(generation, step)
     size = publish(path, about, ())
     return size + sum(path.stat().st_size for path in paths)

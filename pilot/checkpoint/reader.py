@@ -8,21 +8,27 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from pilot.checkpoint import leaves, tree
 from pilot.checkpoint.leaves import Bytes
 from pilot.checkpoint.names import age_of
-from pilot.checkpoint.openfile import Damaged, OpenFile
+from pilot.checkpoint.openfile import BROKEN, Damaged, OpenFile, words
 from pilot.checkpoint.structure import DatasetShare, Structure
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[tuple[OpenFile, Structure]]:
-    """The checkpoint (not a part) at ``path`` and its structure; :class:`Damaged` where that is not whole."""
-    with OpenFile(path) as file:
-        structure = file.structure()
-        _check_name(path, structure)
-        yield file, structure
+    """The checkpoint (not a part) at ``path`` and its structure; :class:`Damaged` where that is not whole, and in place
+    of all that h5py, numpy, torch and the tree raise on it meanwhile: whoever wrote it, the one before is taken then.
+    """
+    try:
+        with OpenFile(path) as file:
+            structure = file.structure()
+            _check_name(path, structure)
+            yield file, structure
+    except BROKEN as error:
+        raise Damaged(f"{path.name}: {words(error)}") from error
 
 
 def load(path: Path) -> tuple[Structure, Any]:
@@ -37,7 +43,10 @@ def load(path: Path) -> tuple[Structure, Any]:
     with opened(path) as (file, structure):
         for problem in _problems(file, structure, place, thorough=False):
             raise Damaged(problem)
-    return structure, tree.decode(structure.tree, lambda kind, name: leaves.of_kind(kind, arrays[name]))
+        state = tree.decode(structure.tree, lambda kind, name: leaves.of_kind(kind, _leaf(kind, name, arrays)))
+        if not isinstance(state, dict):
+            raise Damaged(f"{path.name}: what it holds is no state")
+    return structure, state
 
 
 def verify(path: Path) -> list[str]:
@@ -64,11 +73,16 @@ def _problems(
     """
     with ExitStack() as stack:
         files = {"": index}
+        size = index.size
         for name in sorted({piece.file for share in structure.datasets.values() for piece in share.pieces} - {""}):
             try:
                 files[name] = stack.enter_context(OpenFile(index.path.parent / name))
+                size += files[name].size
             except Damaged as error:
                 yield str(error)
+        if sum(share.rows * share.row_bytes for share in structure.datasets.values()) > size:
+            yield f"{index.path.name}: its arrays would be larger than its files"
+            return
         for name, share in structure.datasets.items():
             whole, row_bytes = place(name, share), share.row_bytes
             for piece in share.pieces:
@@ -79,6 +93,14 @@ def _problems(
                     yield f"{file.path.name}: dataset '{name}': {found}"
         if thorough:
             yield from _missing_links(index, structure)
+
+
+def _leaf(kind: str, name: str, arrays: dict[str, Any]) -> Any:
+    """The array that the tree calls ``kind``, if it is one. What is copied is in the tree once."""
+    array = arrays.pop(name) if kind in ("bytes", "bytearray") else arrays[name]
+    if isinstance(array, torch.Tensor) != (kind == "tensor") or (kind == "scalar" and array.ndim):
+        raise ValueError(f"'{name}' is no {kind}")
+    return array
 
 
 def _missing_links(index: OpenFile, structure: Structure) -> Iterator[str]:
@@ -95,6 +117,8 @@ def _check_name(path: Path, structure: Structure) -> None:
         raise Damaged(f"{path.name}: it holds generation {structure.generation}, step {structure.step}")
     if structure.part or (structure.parts and not _spread(structure.datasets)):
         raise Damaged(f"{path.name}: it is one part of a checkpoint; open the file without 'part' in its name")
+    if missing := [name for name, share in structure.datasets.items() if not share.is_whole]:
+        raise Damaged(f"{path.name}: it lacks rows of dataset '{missing[0]}'")
 
 
 def _spread(datasets: Mapping[str, DatasetShare]) -> bool:

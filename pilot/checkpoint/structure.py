@@ -6,9 +6,11 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from pilot.checkpoint import dtypes
+import msgspec
+
+from pilot.checkpoint import dtypes, names
 from pilot.checkpoint.tree import OWN_GROUP
 
 FORMAT = 2
@@ -56,6 +58,11 @@ class DatasetShare:
         return rows_of(self.shape)
 
     @property
+    def is_whole(self) -> bool:
+        """Whether the pieces are all of its rows."""
+        return self.pieces[0].start == 0 and self.pieces[-1].stop == self.rows
+
+    @property
     def row_bytes(self) -> int:
         """Bytes of one row."""
         return dtypes.itemsize(self.dtype) * prod(self.shape[1:])
@@ -98,18 +105,52 @@ class Structure:
 
     @classmethod
     def from_json(cls, text: bytes, offsets: Iterable[int]) -> Structure:
-        """Read it again, with the offsets of all pieces; :class:`ValueError` for another format."""
-        fields = json.loads(text)  # takes lone surrogates, which format 1 had
-        if fields.pop("format", None) not in _READABLE:
+        """Read it again, with the offsets of all pieces; :class:`ValueError` for what no writer writes."""
+        plain = json.loads(text)  # takes lone surrogates, which format 1 had
+        if not isinstance(plain, dict) or plain.get("format") not in _READABLE:
             raise ValueError(f"it is of none of the formats {_READABLE}: read it with the version that wrote it")
-        rows, following = fields.pop("datasets"), iter(offsets)
+        found, following = msgspec.convert(plain, _Text), iter(offsets)
         datasets = {
-            path: DatasetShare(
-                dtype, tuple(shape), tuple(RowRange(f, a, b, d, next(following, 0)) for f, a, b, d in pieces)
-            )
-            for path, (dtype, shape, pieces) in rows.items()
+            path: DatasetShare(dtype, shape, tuple(RowRange(*piece, next(following, 0)) for piece in pieces))
+            for path, (dtype, shape, pieces) in found.datasets.items()
         }
-        return cls(datasets=datasets, **{field: fields[name] for name, field in FIELDS.items()})
+        for path, share in datasets.items():
+            _check(path, share)
+        about = found.generation, found.step, found.part, found.parts, found.layout, found.tree
+        return cls(*about, datasets, found.aliases)
+
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
+class _Text(msgspec.Struct, forbid_unknown_fields=True):
+    """The text as JSON."""
+
+    format: Literal[1, 2]
+    generation: Count
+    step: Count
+    part: Count
+    parts: Count
+    layout: str
+    tree: Any
+    aliases: dict[str, str]
+    datasets: dict[str, tuple[str, tuple[Count, ...], tuple[tuple[str, Count, Count, str], ...]]]
+
+
+def _check(path: str, share: DatasetShare) -> None:
+    """Its type is one of ours, and its pieces are rows of it that follow one another."""
+    dtypes.check(share.dtype)
+    if not path or "\0" in path:
+        raise ValueError("a dataset has no name")
+    if not share.pieces:
+        raise ValueError(f"no piece of '{path}' is anywhere")
+    ends = [share.pieces[0].start, *(piece.stop for piece in share.pieces)]
+    if any(piece.start != end for piece, end in zip(share.pieces, ends, strict=False)):
+        raise ValueError(f"the pieces of '{path}' do not follow one another")
+    if any(piece.stop < piece.start for piece in share.pieces) or ends[-1] > share.rows:
+        raise ValueError(f"the pieces of '{path}' are not rows of it")
+    if any(piece.file and not names.is_part(piece.file) for piece in share.pieces):
+        raise ValueError(f"a piece of '{path}' is in a file that is no part of a checkpoint")
 
 
 def rows_of(shape: tuple[int, ...]) -> int:

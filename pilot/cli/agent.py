@@ -44,7 +44,7 @@ Example, in a batch script of the preemptable queue:
 @click.option(
     "--walltime-end",
     "walltime_end_s",
-    type=float,
+    type=FiniteRange(min=0),
     envvar="PILOT_WALLTIME_END",
     help="When the job ends, in Unix time; default: Slurm's word.  [env: PILOT_WALLTIME_END]",
 )

@@ -12,6 +12,7 @@ import click
 from pilot.core.commands import Outcome
 from pilot.core.errors import PilotError, UserError
 from pilot.core.trainer import Phase
+from pilot.io.rundir import RunDir, check_readable, default_path, is_abandoned, owner
 
 if TYPE_CHECKING:
     from pilot.io.pool_client import PoolClient
@@ -58,7 +59,9 @@ def to_json(value: Any) -> str:
 def find_run_dir(given: Path | None) -> Path:
     """``given``, or the run directory of the only pool of this user that is up."""
     if given is not None:
-        return given.absolute()
+        root = given.absolute()
+        check_readable(root)
+        return root
     up = running_pools()
     if not up:
         for folder in _default_folders():
@@ -72,14 +75,17 @@ def find_run_dir(given: Path | None) -> Path:
 
 def running_pools() -> list[Path]:
     """The default run directories whose coordinator lives."""
-    from pilot.io.rundir import RunDir, owner
+    return [folder for folder in _default_folders() if _has_owner(folder)]
 
-    return [folder for folder in _default_folders() if owner(RunDir(folder)) is not None]
+
+def _has_owner(folder: Path) -> bool:
+    try:
+        return owner(RunDir(folder)) is not None
+    except UserError:  # whoever lives there, we may not ask
+        return False
 
 
 def _default_folders() -> list[Path]:
-    from pilot.io.rundir import default_path
-
     if "PILOT_RUN_DIR" in os.environ:
         return []
     return sorted(path for path in default_path("any").parent.glob("*") if path.is_dir())
@@ -87,8 +93,6 @@ def _default_folders() -> list[Path]:
 
 def _refuse_abandoned(run_dir: Path) -> None:
     """Nobody would answer, and waiting for it would say less."""
-    from pilot.io.rundir import RunDir, is_abandoned
-
     rundir = RunDir(run_dir)
     if is_abandoned(rundir):
         gone = f"the coordinator in {run_dir} was killed or has failed (its log is {rundir.log})"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +34,8 @@ def command() -> None:
 @command.command("ls")
 @click.argument("paths", type=PATH, nargs=-1, required=True)
 @JSON
-def ls(paths: tuple[Path, ...], as_json: bool) -> None:
-    """List the checkpoints in PATHS (directories or files), newest first.
+def ls(paths: tuple[Path, ...], as_json: bool) -> int:
+    """List the checkpoints in PATHS (directories or files), newest first. Exit status 2 if one cannot be read.
 
     \b
     Example:
@@ -43,9 +44,9 @@ def ls(paths: tuple[Path, ...], as_json: bool) -> None:
     rows = [_summary(file) for path in paths for file in _files(path)]
     if as_json:
         click.echo(json.dumps(rows, indent=2))
-        return
-    for row in rows:
-        click.echo(f"{row['path']}  {row['problem']}" if "problem" in row else _line(row))
+    for row in rows if not as_json else ():
+        click.echo(f"{row['path']}  {row['problem']}" if "problem" in row else _line(row), err="problem" in row)
+    return UserError.exit_status if any("problem" in row for row in rows) else 0
 
 
 @command.command("verify")
@@ -83,7 +84,8 @@ def show(path: Path, as_json: bool) -> None:
     """
     from pilot.checkpoint.describe import describe
 
-    described = describe(_files(path)[0])
+    with _refused():
+        described = describe(_files(path)[0])
     if as_json:
         click.echo(json.dumps(_as_json(described), indent=2))
         return
@@ -107,8 +109,18 @@ def export(path: Path, output: Path, only: str) -> None:
     """
     from pilot.checkpoint.export import export as write
 
-    size = write(_files(path)[0], output, only)
+    with _refused():
+        size = write(_files(path)[0], output, only)
     click.echo(f"{output}: {size:,} bytes")
+
+
+@contextmanager
+def _refused() -> Iterator[None]:
+    """A checkpoint that was named and does not verify is bad input."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise UserError(str(error)) from None
 
 
 def _files(path: Path) -> list[Path]:

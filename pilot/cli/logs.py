@@ -10,6 +10,7 @@ import click
 
 from pilot.cli.asking import ENDED, find_run_dir, pool_at, run_dir_option
 from pilot.core.errors import UserError
+from pilot.io.files import open_regular
 from pilot.io.printable import printable
 from pilot.io.status import TrainerStatus
 
@@ -45,6 +46,8 @@ def log_folder(root: Path, trainer: str) -> Path:
     """Where the trainer's logs are; a trainer of a pool that is down is found in the run directory."""
     from pilot.io.rundir import RunDir, is_abandoned
 
+    if Path(trainer).name != trainer:
+        raise UserError(f"not a name of a trainer: {trainer!r}; see pilot ls")
     folder, rundir = root / "trainers" / trainer / "logs", RunDir(root)
     if rundir.connection.exists() and not is_abandoned(rundir):
         folder = Path(_row(root, trainer).directory) / "logs"
@@ -62,9 +65,12 @@ def _row(root: Path, trainer: str) -> TrainerStatus:
 
 def echo(path: Path, begin: int) -> int:
     """Print ``path`` from byte ``begin`` on, each line with the node's name; where it ends now."""
-    with path.open("rb") as file:
-        file.seek(begin)
-        text = file.read()
+    try:
+        with open_regular(path) as file:
+            file.seek(begin)
+            text = file.read()
+    except OSError as error:
+        raise UserError(f"cannot read the log {path}: {error.strerror}") from None
     whole = text[: text.rfind(b"\n") + 1] if text else text
     for line in whole.decode(errors="replace").splitlines():
         click.echo(f"{path.stem}: {printable(line) if sys.stdout.isatty() else line}")

@@ -6,6 +6,7 @@ A command ``x-y`` is the click command ``command`` in ``pilot/cli/x_y.py``, impo
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import signal
 import sys
@@ -16,7 +17,7 @@ from pathlib import Path
 import click
 
 from pilot import __version__
-from pilot.core.errors import PilotError
+from pilot.core.errors import PilotError, one_line
 from pilot.io.printable import printable
 
 COMMANDS = {
@@ -79,6 +80,9 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command and end the process with its exit status."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names of files need not be text
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores one of them
             signal.signal(number, signal.default_int_handler)  # as Ctrl-C: what a command has begun is ended
@@ -93,7 +97,7 @@ def run(arguments: list[str] | None = None) -> int:
         error.show()
         return 2
     except click.ClickException as error:
-        click.echo(f"pilot: {printable(error.format_message())}", err=True)
+        click.echo(f"pilot: {one_line(error.format_message())}", err=True)
         return 2
     except PilotError as error:
         click.echo(f"pilot: {printable(str(error))}", err=True)
@@ -102,9 +106,17 @@ def run(arguments: list[str] | None = None) -> int:
         click.echo("pilot: interrupted", err=True)
         return INTERRUPTED
     except Exception:
-        click.echo(f"pilot: this is a bug of ours; what happened is in {_crash_log()}", err=True)
+        click.echo(f"pilot: this is a bug of ours; {_crash()}", err=True)
         return 1
     return result if isinstance(result, int) else 0
+
+
+def _crash() -> str:
+    """Where the traceback of the current exception is, or its last line where nothing can be written."""
+    try:
+        return f"what happened is in {_crash_log()}"
+    except (OSError, RuntimeError):  # no room, no home
+        return one_line(traceback.format_exc().splitlines()[-1])
 
 
 def _crash_log() -> Path:
@@ -112,7 +124,8 @@ def _crash_log() -> Path:
     base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "pilot"
     base.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = base / f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
-    path.write_text(f"pilot {__version__}, arguments: {sys.argv[1:]}\n{traceback.format_exc()}")
+    text = f"pilot {__version__}, arguments: {sys.argv[1:]}\n{traceback.format_exc()}"
+    path.write_text(text, errors="backslashreplace")
     return path
 
 

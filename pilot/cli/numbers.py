@@ -7,6 +7,16 @@ from typing import Any
 
 import click
 
+MOST = 1_000_000
+"""Of nodes, trainers, epochs: what is more is a slip of the hand."""
+
+
+class Count(click.IntRange):
+    """A whole number up to ``MOST``."""
+
+    def __init__(self, least: int = 1) -> None:
+        super().__init__(min=least, max=MOST)
+
 
 class FiniteRange(click.FloatRange):
     """A number within a range that is neither infinite nor NaN: click takes both for numbers."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pilot.cli.numbers import FiniteRange
+from pilot.cli.numbers import Count, FiniteRange
 from pilot.cli.replay_options import all_cases, sweep_options, swept_names
 from pilot.cli.replay_tables import as_dict, label, print_tables, rows
 
@@ -28,11 +28,13 @@ INTERRUPTED = 130
 @click.option("--trainers", type=FILE, help="CSV of the trainers.")
 @click.option("--curves", type=FILE, help="JSON of their scaling curves.")
 @sweep_options
-@click.option("--hours", type=FiniteRange(min=0, min_open=True), help="Replay so long (default: the whole trace).")
+@click.option(
+    "--hours", type=FiniteRange(min=0, min_open=True, max=1e6), help="Replay so long (default: all of the trace)."
+)
 @click.option(
     "--solve-limit-s", type=FiniteRange(min=0, min_open=True), default=10.0, show_default=True, help="For one plan."
 )
-@click.option("--processes", type=click.IntRange(min=1), help="Replays at once (default: one per CPU that it may use).")
+@click.option("--processes", type=Count(), help="Replays at once (default: one per usable CPU).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; the same replay prints the same bytes.")
 @click.option("--report", type=click.Path(file_okay=False, path_type=Path), help="Write an HTML page with plots here.")
 @click.option(
@@ -62,7 +64,7 @@ def command(
       pilot replay --journal RUN_DIR/journal.jsonl
     """
     if journal is not None:
-        return _replay_journal(journal)
+        return _replay_journal(journal, swept["objective"] or ())
     if events is None or trainers is None or curves is None:
         raise click.UsageError("give EVENTS, --trainers and --curves, or --journal")
     from pilot.sim.replay_report import make_directory
@@ -131,22 +133,30 @@ def _report_interruption(replays: Sequence[Replay], cases: int) -> int:
     return INTERRUPTED
 
 
-def _replay_journal(path: Path) -> int:
-    """Feed a live run's events to a fresh core and compare its commands with those of the run."""
-    from pilot.core.errors import JournalError, UserError
+def _replay_journal(path: Path, named: Sequence[str]) -> int:
+    """Feed a live run's events to a fresh core and compare its commands with those of the run.
+
+    A function that the journal names is somebody's code: it runs where the user has ``named`` it too.
+    """
+    from pilot.core.errors import JournalError, UserError, one_line
     from pilot.io.journal import read, replay
-    from pilot.service.settings import fresh_core
+    from pilot.service.settings import fresh_core, settings_of
 
     try:
         contents = read(path)
+        objective = settings_of(contents.header.settings).objective
+        if ":" in objective and objective not in named:
+            run_it = f"to run its code, add --objective {objective}"
+            raise UserError(f"{path}: its objective is a function of another module; {run_it}")
+        core = fresh_core(contents)
     except JournalError as error:
         raise UserError(str(error)) from None
-    difference = replay(contents, fresh_core(contents).handle)
+    difference = replay(contents, core.handle)
     decisions = list(contents.decisions)
     if contents.warning:
         click.echo(contents.warning, err=True)
     if difference:
-        click.echo(f"{path}: the replay differs: {difference}", err=True)
+        click.echo(f"{path}: the replay differs: {one_line(difference)}", err=True)
         return 1
     commands = sum(len(decision.commands) for decision in decisions)
     click.echo(f"{len(decisions)} events over {contents.last_s:.1f} s gave the same {commands} commands")

@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pilot.cli.numbers import MOST
 from pilot.core.pool import NODE_ORDERS
 from pilot.planners import NAMES, SOLVERS
 
 if TYPE_CHECKING:
     from pilot.sim.sweep import Case
+
+MOST_NUMBER = 1e9
+"""Of seconds, and as a factor; with more of it the arithmetic ends."""
 
 Values = tuple[Any, ...]
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -44,16 +48,31 @@ def _number(text: str) -> float:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not 0 <= value < math.inf:
-        raise ValueError("give a finite number, 0 or more, or several with commas between them")
+    if not 0 <= value <= MOST_NUMBER:
+        raise ValueError(f"give a number from 0 to {MOST_NUMBER:g}, or several with commas between them")
+    return value
+
+
+def _positive(text: str) -> float:
+    if not (value := _number(text)):
+        raise ValueError("give a number greater than 0")
     return value
 
 
 def _whole(text: str) -> int:
     try:
-        return int(text)
+        value = int(text) if len(text) < 20 else MOST + 1
     except ValueError:
         raise ValueError("give a whole number, or several with commas between them") from None
+    if not 0 <= value <= MOST:
+        raise ValueError(f"give a whole number from 0 to {MOST:,}")
+    return value
+
+
+def _count(text: str) -> int:
+    if not (value := _whole(text)):
+        raise ValueError("give at least 1")
+    return value
 
 
 def _choice(*names: str) -> Callable[[str], str]:
@@ -90,8 +109,8 @@ SWEPT: Sequence[Decorator] = (
         "given (by the curves file), scaling-efficiency, throughput, priority or module:function.",
         default="given",
     ),
-    _sweep("--t-fwd", "t_fwd_s", _number, "SECONDS", "Forward-looking time.", default="120"),
-    _sweep("--max-parallel", "max_parallel", _whole, "COUNTS", "Trainers at once (Pj_max).", default="10"),
+    _sweep("--t-fwd", "t_fwd_s", _positive, "SECONDS", "Forward-looking time.", default="120"),
+    _sweep("--max-parallel", "max_parallel", _count, "COUNTS", "Trainers at once (Pj_max).", default="10"),
     _sweep("--rescale-scale", "rescale_scale", _number, "FACTORS", "Multiply rescale costs.", default="1"),
     _sweep("--solver-latency", "solver_latency_s", _number, "SECONDS", "A plan comes so late.", default="0"),
     _sweep("--node-order", "node_order", _choice(*NODE_ORDERS), "NAMES", "hostname or join.", default="hostname"),

@@ -13,7 +13,7 @@ from launchers.batch import batch_script
 from launchers.steps import agent_command
 from pilot.cli.asking import to_json
 from pilot.cli.show import console
-from pilot.core.errors import PilotError, SiteError
+from pilot.core.errors import PilotError, SiteError, one_line
 from pilot.io.rundir import RunDir, default_path
 from pilot.io.site import Site
 from pilot.io.site_files import list_sites, load_site, load_site_file, site_mistakes
@@ -120,4 +120,5 @@ def _remarks(site: Site) -> list[str]:
     remarks += [f"not verified: {fact}" for fact in site.second_hand]
     if site.scheduler != "local" and site.account is None:
         remarks.append("no account is set; where the site needs one, set it (see docs/sites.md)")
-    return [*remarks, f"retired: {site.retired}"] if site.retired else remarks
+    remarks += [f"retired: {site.retired}"] if site.retired else []
+    return [one_line(remark) for remark in remarks]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,19 +12,28 @@ from typing import Any
 import click
 
 from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option, to_json
+from pilot.cli.numbers import Count, FiniteRange
 from pilot.core.errors import UserError
+from pilot.io.files import read_regular
 from pilot.io.submission import LaunchSpec, Submission
+
+MOST_SCRIPT_BYTES = 16 * 1024 * 1024
+"""A larger script is none: something else was named."""
 
 
 @click.command("submit", context_settings={"allow_interspersed_args": False})
 @click.option("--name", help="What to call the trainer (default: t1, t2, …).")
-@click.option("--min-nodes", type=int, help="It does not run on fewer nodes.  [default: 1]")
-@click.option("--max-nodes", type=int, help="It does not run on more nodes.  [default: 64]")
+@click.option("--min-nodes", type=Count(), help="It does not run on fewer nodes.  [default: 1]")
+@click.option("--max-nodes", type=Count(), help="It does not run on more nodes.  [default: 64]")
 @click.option("--curve", type=click.Path(path_type=Path), help="Scaling curve: lines of nodes and samples/s.")
 @click.option("--fixed-curve", is_flag=True, help="Plan with the given curve, whatever is measured.")
-@click.option("--rescale-up-s", type=float, help="What adding nodes costs, until measured.  [default: 20]")
-@click.option("--rescale-down-s", type=float, help="What giving back nodes costs, until measured.  [default: 10]")
-@click.option("--priority", type=float, help="Weight for the objective 'priority'.  [default: 1]")
+@click.option("--rescale-up-s", type=FiniteRange(min=0), help="What adding nodes costs, until measured.  [default: 20]")
+@click.option(
+    "--rescale-down-s", type=FiniteRange(min=0), help="What giving back nodes costs, until measured.  [default: 10]"
+)
+@click.option(
+    "--priority", type=FiniteRange(min=0, min_open=True), help="Weight for the objective 'priority'.  [default: 1]"
+)
 @click.option("--python", default=sys.executable, help="Interpreter for the script (default: this one).")
 @click.option("--env", "names", multiple=True, metavar="NAME", help="Hand on this variable's value. Repeatable.")
 @click.argument("script", type=click.Path(path_type=Path))
@@ -62,9 +72,11 @@ def command(
 def launch(script: Path, arguments: list[str], python: str, names: tuple[str, ...]) -> LaunchSpec:
     """How the script is started: what a node needs to know to start the very same thing."""
     try:
-        content = script.read_bytes()
+        content = read_regular(script, MOST_SCRIPT_BYTES)
     except OSError as error:
         raise UserError(f"cannot read the script {script}: {error.strerror}") from None
+    if shutil.which(python) is None:
+        raise UserError(f"--python: there is no interpreter {python} on this host")
     missing = [name for name in names if name not in os.environ]
     if missing:
         raise UserError(f"--env {missing[0]}: there is no such variable in your environment")

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pilot.cli.numbers import FiniteRange
+from pilot.cli.numbers import Count, FiniteRange
 
 if TYPE_CHECKING:
     from pilot.core.ids import NodeId
     from pilot.traces.changes import Change
     from pilot.traces.jobs import ImportedTrace
     from pilot.traces.statistics import TraceStatistics
+
+MOST_HOURS = 100_000
+"""Ten years."""
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 HANDOVER = click.option(
@@ -43,7 +46,7 @@ def command() -> None:
 
 @command.command("stats")
 @click.argument("events", type=FILE)
-@click.option("--nodes", type=click.IntRange(min=1), help="Nodes of the machine (default: those that the trace names).")
+@click.option("--nodes", type=Count(), help="Nodes of the machine (default: those that the trace names).")
 @click.option("--plot", type=FILE, help="Write fragment lengths, pool size and chance of preemption to this image.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def stats(events: Path, nodes: int | None, plot: Path | None, as_json: bool) -> None:
@@ -69,9 +72,9 @@ def stats(events: Path, nodes: int | None, plot: Path | None, as_json: bool) -> 
 @click.argument("output", type=FILE)
 @click.option("--like", type=FILE, help="Resample this trace (circular block bootstrap).")
 @click.option("--published", type=click.Choice(["summit", "theta", "mira"]), help="Draw from FreeTrain's Table 1.")
-@click.option("--hours", type=FiniteRange(min=0, min_open=True), default=168.0, show_default=True)
-@click.option("--nodes", type=click.IntRange(min=1), help="Nodes of the machine (default: as the source).")
-@click.option("--block-hours", type=FiniteRange(min=0, min_open=True), default=12.0, show_default=True)
+@click.option("--hours", type=FiniteRange(min=0.01, max=MOST_HOURS), default=168.0, show_default=True)
+@click.option("--nodes", type=Count(), help="Nodes of the machine (default: as the source).")
+@click.option("--block-hours", type=FiniteRange(min=0.01), default=12.0, show_default=True)
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def synth(

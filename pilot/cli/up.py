@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from pilot.cli.asking import json_option, pool_at, run_dir_option, to_json
-from pilot.cli.numbers import FiniteRange
+from pilot.cli.numbers import Count, FiniteRange
 from pilot.core.errors import PilotError, UserError
 from pilot.io.status import PoolStatus
 
@@ -22,13 +22,13 @@ START_LIMIT_S = 600.0
 
 @click.command("up")
 @click.option("--site", default="local", show_default=True, envvar="PILOT_SITE", help="A site's name or file.")
-@click.option("--pilots", type=click.IntRange(min=0), help="Pilots to keep (default: what the trainers can use).")
+@click.option("--pilots", type=Count(0), help="Pilots to keep (default: what the trainers can use).")
 @click.option("--planner", default="milp", show_default=True, help="milp, milp-nodes, dp or equal-share.")
 @click.option("--solver", default="cbc", show_default=True, help="cbc, glpk or highs.")
 @click.option("--solve-limit-s", type=FiniteRange(min=0, min_open=True), default=10.0, show_default=True)
 @click.option("--objective", default="scaling-efficiency", show_default=True, help="Or throughput, priority, module:f.")
 @click.option("--t-fwd-s", type=FiniteRange(min=0, min_open=True), default=120.0, show_default=True)
-@click.option("--max-parallel-trainers", type=click.IntRange(min=1), default=10, show_default=True)
+@click.option("--max-parallel-trainers", type=Count(), default=10, show_default=True)
 @click.option("--foreground", is_flag=True, help="Do not go into the background; Ctrl-C drains.")
 @run_dir_option
 @json_option

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
+
+from pilot.core.errors import ProtocolError
 
 ALIGN_BYTES = 64
 """Everything in an arena starts at a multiple of this: a cache line, and enough for every dtype."""
@@ -24,14 +27,36 @@ class Arena:
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        self.size = os.fstat(fd).st_size
-        self.memory = mmap.mmap(fd, self.size)
+        try:
+            self.size = os.fstat(fd).st_size
+            self.memory = mmap.mmap(fd, self.size)
+        except (OSError, ValueError):
+            self.close_fd()
+            raise
+
+    @classmethod
+    def received(cls, fd: int) -> Arena:
+        """One that another process made; :class:`ProtocolError` where that could fail us in the middle of a sum: what
+        is no memory, and what its maker could cut while we look into it.
+        """
+        try:
+            if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+                return cls(fd)
+        except (OSError, ValueError):
+            raise ProtocolError("a descriptor came that is no shared memory") from None
+        os.close(fd)
+        raise ProtocolError("a descriptor came whose memory can be cut")
 
     @classmethod
     def of_size(cls, size: int) -> Arena:
         """A new arena of at least ``size`` bytes, all zero."""
-        fd = os.memfd_create("pilot-arena", os.MFD_CLOEXEC)
-        os.ftruncate(fd, max(aligned(size), ALIGN_BYTES))
+        fd = os.memfd_create("pilot-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(fd, max(aligned(size), ALIGN_BYTES))
+        except OSError:
+            os.close(fd)
+            raise
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
         return cls(fd)
 
     def close_fd(self) -> None:

@@ -65,16 +65,23 @@ class Channel:
             raise Gone from None
 
     def receive(self) -> tuple[AnyNote | None, int | None]:
-        """Wait for one packet: (note, descriptor or None), or (None, None) for a ``DOORBELL``."""
+        """Wait for one packet: (note, descriptor or None), or (None, None) for a ``DOORBELL``.
+
+        Raises :class:`~pilot.core.errors.ProtocolError` where it is neither; no descriptor stays open then.
+        """
         try:
             packet, fds, _, _ = socket.recv_fds(self._socket, MAX_PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
         except OSError:
             raise Gone from None
-        if not packet:
-            raise Gone
-        if packet == DOORBELL:
-            return None, None
-        return decode(packet), fds[0] if fds else None
+        try:
+            if not packet:
+                raise Gone
+            note = None if packet == DOORBELL else decode(packet)
+            fd = fds.pop() if fds and note is not None else None
+            return note, fd
+        finally:
+            for unwanted in fds:
+                os.close(unwanted)
 
     def hang_up(self) -> None:
         """Say that nothing more comes from here; the other end ends, and its closing can still be seen."""

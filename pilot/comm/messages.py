@@ -5,12 +5,23 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from pilot.core.errors import ProtocolError
 
 DOORBELL = b"."
 """From a training process: the step's next part is full. From the rank process: all parts of the step are summed."""
+
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**47)]
+"""Bytes and counts of numbers: no machine has more memory."""
+
+Rank = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+
+Word = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""A 64-bit integer."""
 
 
 class Note(msgspec.Struct, frozen=True, tag=True):
@@ -31,8 +42,8 @@ class BucketPart(msgspec.Struct, frozen=True):
     ``wire`` is the kind of :mod:`pilot.comm.narrow` as which they travel, empty: as they are.
     """
 
-    offset: int
-    count: int
+    offset: Count
+    count: Count
     dtype: str
     wire: str = ""
 
@@ -46,13 +57,13 @@ class Attach(Note, frozen=True):
 class Gather(Note, frozen=True):
     """A row of 64-bit integers, equally long on all ranks. Answered by ``Gathered``."""
 
-    row: list[int]
+    row: list[Word]
 
 
 class Gathered(Note, frozen=True):
     """The rows of all ranks, by rank."""
 
-    rows: list[list[int]]
+    rows: list[list[Word]]
 
 
 class Spread(Note, frozen=True):
@@ -62,9 +73,9 @@ class Spread(Note, frozen=True):
     when all is there, to a taker with a descriptor of the bytes.
     """
 
-    root: int
-    takers: list[int]
-    size: int = 0
+    root: Rank
+    takers: list[Rank]
+    size: Count = 0
 
 
 class Spreaded(Note, frozen=True):
@@ -90,5 +101,5 @@ def decode(packet: bytes) -> AnyNote:
     """The note in ``packet``; :class:`ProtocolError` where it is none."""
     try:
         return _decoder.decode(packet)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"not a note between worker and rank process: {error}") from None

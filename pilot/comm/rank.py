@@ -4,7 +4,8 @@ It imports what it needs and waits for its order (:mod:`pilot.comm.order`) on th
 takes most of the time that it needs, and can be over long before the order comes. MPI_Init then speaks PMI on the same
 socket.
 
-Exit status 0: told to quit by its worker, or never given an order. 1: its worker has gone. Anything else: MPI failed.
+Exit status 0: told to quit by its worker, or never given an order. 1: its worker has gone. 3: its worker asked for
+what it must not, which is said in a line. Anything else: MPI failed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from pilot.comm.channel import Channel, Gone
 from pilot.comm.order import Order, receive
 from pilot.comm.pmi import variables
 from pilot.comm.rank_server import RankServer
+from pilot.core.errors import ProtocolError
 
+REFUSED = 3
 _TIMER_SLACK = Path("/proc/self/timerslack_ns")
 _NAME = Path("/proc/self/comm")
 
@@ -42,6 +45,9 @@ def _carry_out(order: Order, descriptor: int) -> None:
         RankServer(channels, fabric, order.generation).run()
     except (Gone, OSError):
         os._exit(1)  # no MPI_Finalize: it would wait for ranks that may never come
+    except ProtocolError as error:
+        print(f"rank process: {error}", file=sys.stderr, flush=True)
+        os._exit(REFUSED)
     mpi.finish()
 
 

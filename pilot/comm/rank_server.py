@@ -12,6 +12,7 @@ from typing import TypeVar, assert_never
 
 import numpy as np
 
+from pilot.comm import checks
 from pilot.comm.arena import Arena
 from pilot.comm.channel import Channel, Gone, ready
 from pilot.comm.fabric import LONGEST_NAP_S, Fabric, wait_for
@@ -41,6 +42,7 @@ class RankServer:
         self._fabric = fabric
         self._generation = generation
         self._parts: list[SharedPart] = []
+        self._summable = False
 
     def run(self) -> None:
         """Serve until ``Quit``; raises :class:`~pilot.comm.channel.Gone` when one of them goes without it."""
@@ -65,10 +67,13 @@ class RankServer:
         match notes[0]:
             case None:
                 _alike(type(None), notes)
+                if not self._summable:
+                    raise ProtocolError("there is nothing to sum, or not the same on all of the node")
                 StepSum(self._parts, self._channels, self._fabric).run()
             case Attach():
                 self._attach(_alike(Attach, notes), fds)
             case Gather():
+                checks.no_descriptors(fds)
                 self._gather(_alike(Gather, notes))
             case Spread():
                 self._spread(_alike(Spread, notes), fds)
@@ -94,13 +99,8 @@ class RankServer:
         return notes, fds
 
     def _attach(self, notes: Sequence[Attach], fds: Sequence[int | None]) -> None:
-        arenas = []
-        for note, fd in zip(notes, fds, strict=True):
-            if fd is None:
-                raise ProtocolError("Attach came without a descriptor")
-            arena = Arena(fd)
-            arena.close_fd()
-            arenas.append([np.frombuffer(arena.memory, p.dtype, p.count, p.offset) for p in note.parts])
+        arenas = [checks.views(note, fd) for note, fd in zip(notes, fds, strict=True)]
+        self._summable = all(note.parts == notes[0].parts for note in notes)
         wires = (part.wire for part in notes[0].parts)
         # Different models are told apart before the first sum: their parts need not be as many.
         self._parts = [SharedPart(tuple(arrays), wire) for *arrays, wire in zip(*arenas, wires, strict=False)]
@@ -108,7 +108,7 @@ class RankServer:
     # --- between steps -----------------------------------------------------------------------------------------------
 
     def _gather(self, notes: Sequence[Gather]) -> None:
-        ours = np.array([note.row for note in notes], np.int64).ravel()
+        ours = checks.rows(notes)
         rows = np.empty((self._fabric.size, len(ours)), np.int64)
         wait_for(self._fabric.gather(ours, rows).done, self._channels)
         gathered = Gathered(rows.reshape(self._fabric.size * len(notes), -1).tolist())
@@ -117,8 +117,9 @@ class RankServer:
 
     def _spread(self, notes: Sequence[Spread], fds: Sequence[int | None]) -> None:
         local, root, takers = len(notes), notes[0].root, notes[0].takers
-        nodes = list(dict.fromkeys(rank // local for rank in (root, *takers)))
         first = self._fabric.rank * local
+        checks.check_spread(notes, fds, first, self._fabric.size * local)
+        nodes = list(dict.fromkeys(rank // local for rank in (root, *takers)))
         source = next((fd for fd in fds if fd is not None), None)
         arena = self._bring(nodes, max(note.size for note in notes), source) if self._fabric.rank in nodes else None
         for rank, channel in enumerate(self._channels, first):
@@ -131,7 +132,7 @@ class RankServer:
         fabric = self._fabric.among(nodes)
         told = np.array([size], np.int64)
         wait_for(fabric.broadcast(told.view(np.uint8), 0).done, self._channels)
-        arena = Arena(source) if source is not None else Arena.of_size(int(told[0]))
+        arena = checks.source(source, size) if source is not None else Arena.of_size(int(told[0]))
         block, state = np.frombuffer(arena.memory, np.uint8, int(told[0])), Pipeline()
         state.put(partial(fabric.broadcast, piece, 0) for piece in pieces(block))
         wait_for(state.done, self._channels)

@@ -5,6 +5,19 @@ What is expected (a preemption, a time-out) is an event or a status and never on
 
 from __future__ import annotations
 
+LONGEST = 1500
+"""Characters of an error's line: what is longer is cut in its middle."""
+
+
+def one_line(text: str) -> str:
+    """``text`` as it can be shown to anybody: on one line, without control characters, not endless.
+
+    What errors quote comes from files and peers: line breaks and escape sequences would reach a user's terminal.
+    """
+    line = " ".join(text[: 2 * LONGEST].splitlines()) + text[2 * LONGEST :][-LONGEST:]
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+    return shown if len(shown) <= LONGEST else f"{shown[: LONGEST // 2]} ... {shown[-LONGEST // 2 :]}"
+
 
 class PilotError(Exception):
     """Base of all errors that this project raises on purpose.
@@ -16,7 +29,7 @@ class PilotError(Exception):
     exit_status = 1
 
     def __init__(self, message: str, *, transient: bool = False) -> None:
-        super().__init__(message)
+        super().__init__(one_line(message))
         self.transient = transient
 
 

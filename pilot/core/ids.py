@@ -25,4 +25,8 @@ _DIGITS = re.compile(r"(\d+)")
 def natural_key(node: str) -> tuple[tuple[int, int, str], ...]:
     """Sort key of the natural hostname order: ``n2`` before ``n10``. Total on all strings."""
     parts = _DIGITS.split(node)
-    return tuple((1, int(part), part) if part.isdecimal() and part.isascii() else (0, 0, part) for part in parts)
+    return tuple((1, int(part), part) if _is_number(part) else (0, 0, part) for part in parts)
+
+
+def _is_number(part: str) -> bool:
+    return len(part) < 1000 and part.isdecimal() and part.isascii()  # Python reads no number of many more digits

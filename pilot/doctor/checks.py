@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from pilot.core.errors import PilotError
+from pilot.core.errors import PilotError, one_line
 from pilot.doctor import host_checks, site_checks, storage_checks
 from pilot.doctor.finding import Finding, fail
 from pilot.io.site import Site
@@ -30,5 +30,5 @@ def examine(site: Site, run_dir: Path) -> Iterator[Finding]:
     for name, check in CHECKS.items():
         try:
             yield from check(site, run_dir)
-        except PilotError as error:
-            yield fail(name, str(error), "mend this first: the rest of this check was not made")
+        except (PilotError, OSError) as error:
+            yield fail(name, one_line(str(error)), "mend this first: the rest of this check was not made")

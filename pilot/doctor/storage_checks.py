@@ -45,7 +45,14 @@ def storage(site: Site, run_dir: Path) -> Iterator[Finding]:
 
 def existing(path: Path) -> Path:
     """``path``, or the nearest directory above it that is there."""
-    return next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
+    return next(folder for folder in (path, *path.absolute().parents) if _is_directory(folder))
+
+
+def _is_directory(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # above it is what we may not look into
+        return False
 
 
 def _locks(check: str, folder: Path) -> Iterator[Finding]:

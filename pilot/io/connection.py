@@ -8,14 +8,14 @@ the pool submitted has the job's own, and no other.
 from __future__ import annotations
 
 import os
-import stat
+import re
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import msgspec
 
 from pilot.core.errors import UserError
-from pilot.io.files import publish
+from pilot.io.files import open_regular, publish
 
 
 class Connection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,6 +55,20 @@ class Connection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return host, port
 
 
+MOST_BYTES = 65536
+
+FORMS = {
+    "endpoint": re.compile(r"tcp://([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.%a-z]{2,60}\]):(?!0)[0-9]{1,5}"),
+    "certificate": re.compile(r"[0-9a-f]{64}"),
+    "token": re.compile(r"[!-~]{0,200}"),
+    "enrolment": re.compile(r"[!-~]{0,200}"),
+    "job": re.compile(r"[ -~]{0,200}"),
+    "coordinator": re.compile(r"[A-Za-z0-9._-]{1,100}"),
+    "version": re.compile(r"[!-~]{1,50}"),
+}
+"""What each field looks like. What is not so would hang or fail where it is used."""
+
+
 def write(path: Path, connection: Connection) -> None:
     """Publish the file, mode 0600."""
     publish(path, msgspec.json.format(msgspec.json.encode(connection)) + b"\n", mode=0o600)
@@ -63,9 +77,9 @@ def write(path: Path, connection: Connection) -> None:
 def load(path: Path) -> Connection:
     """Read the file; :class:`UserError` where it is missing, another user's, open to others, or malformed."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             _check_private(path, os.fstat(file.fileno()))
-            return _decode(path, file.read())
+            return _decode(path, file.read(MOST_BYTES))
     except FileNotFoundError:
         raise UserError(f"no connection file {path}; is the coordinator up? (pilot up)") from None
     except OSError as error:
@@ -73,8 +87,6 @@ def load(path: Path) -> Connection:
 
 
 def _check_private(path: Path, status: os.stat_result) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        raise UserError(f"connection file {path} is not a regular file")
     if status.st_uid != os.geteuid():
         raise UserError(f"connection file {path} belongs to user {status.st_uid}, not to you; use your own coordinator")
     if status.st_mode & 0o077:
@@ -83,6 +95,12 @@ def _check_private(path: Path, status: os.stat_result) -> None:
 
 def _decode(path: Path, data: bytes) -> Connection:
     try:
-        return msgspec.json.decode(data, type=Connection)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        connection = msgspec.json.decode(data, type=Connection)
+        for name, form in FORMS.items():
+            if not form.fullmatch(getattr(connection, name)):
+                raise ValueError(f"its {name} is none")
+        if int(connection.endpoint.rpartition(":")[2]) > 65535:
+            raise ValueError("its endpoint has no port")
+        return connection
+    except (ValueError, RecursionError) as error:
         raise UserError(f"connection file {path} is damaged: {error}; run pilot up again") from None

@@ -10,6 +10,10 @@ from pathlib import Path
 
 from pilot.core.curve import Curve
 from pilot.core.errors import UserError
+from pilot.io.files import read_regular
+
+MOST_BYTES = 1024 * 1024
+"""A curve has a line per node count."""
 
 
 def read_curve(path: Path) -> Curve:
@@ -30,7 +34,7 @@ def read_curve(path: Path) -> Curve:
 
 def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text().splitlines()
+        return read_regular(path, MOST_BYTES).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not a text file"
         raise UserError(f"cannot read the scaling curve {path}: {reason}") from None

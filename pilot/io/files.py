@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import tempfile
 from pathlib import Path
+from typing import BinaryIO
 
 
 def publish(path: Path, data: bytes, mode: int = 0o600) -> None:
@@ -41,3 +43,29 @@ def sync_directory(directory: Path) -> None:
             raise
     finally:
         os.close(descriptor)
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file that a user or somebody else named, for reading; it never waits, as a FIFO would make us.
+
+    Raises
+    ------
+    OSError
+        It cannot be opened, or is no regular file; ``strerror`` says so to a user.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
+    if kind == stat.S_IFREG:
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    number = errno.EISDIR if kind == stat.S_IFDIR else errno.EINVAL
+    raise OSError(number, os.strerror(number) if number == errno.EISDIR else "not a regular file", str(path))
+
+
+def read_regular(path: Path, most_bytes: int) -> bytes:
+    """The content of a regular file; raises as :func:`open_regular`, and where it is larger than ``most_bytes``."""
+    with open_regular(path) as file:
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise OSError(errno.EFBIG, f"it is larger than {most_bytes:,} bytes", str(path))
+    return content

@@ -17,11 +17,15 @@ from typing import Any
 import msgspec
 
 from pilot.core.commands import Command
-from pilot.core.errors import JournalError
+from pilot.core.errors import JournalError, PilotError, one_line
 from pilot.core.events import Event
+from pilot.io.files import open_regular
 from pilot.io.serialize import command_of, dumps, event_of, loads, plain, same
 
 FORMAT = 1
+
+LAST_S = 1e10
+"""No pool is 300 years old."""
 
 Handle = Callable[[float, Event], list[Command]]
 """``Coordinator.handle`` of a fresh coordinator."""
@@ -106,7 +110,8 @@ def read(path: Path, *, whole: bool = True) -> Contents:
         There is none, or a line is damaged (its number is told). A last line without its end is left out instead.
     """
     try:
-        data = path.read_bytes()
+        with open_regular(path) as file:
+            data = file.read()
     except OSError as error:
         raise JournalError(f"cannot read the journal {path}: {error.strerror}") from None
     good = data.rfind(b"\n") + 1
@@ -137,7 +142,10 @@ def _entries(path: Path, lines: list[bytes]) -> tuple[list[Entry], list[str]]:
 def replay(contents: Contents, handle: Handle) -> str:
     """Feed the decisions to a fresh core; "" where it gives the same commands, else the first difference, in words."""
     for decision in contents.decisions:
-        commands = handle(decision.now_s, decision.event)
+        try:
+            commands = handle(decision.now_s, decision.event)
+        except (PilotError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+            return f"entry {decision.seq} ({type(decision.event).__name__}): refused now: {one_line(str(error))}"
         if difference := _difference(decision.commands, commands):
             return f"entry {decision.seq} ({type(decision.event).__name__}): {difference}"
     return ""
@@ -174,13 +182,16 @@ def _header(text: bytes) -> Header:
 
 def _entry(seq: int, text: bytes) -> Entry:
     data = loads(text)
-    if not isinstance(data, dict) or data.get("seq") != seq or not isinstance(data.get("now_s"), float | int):
+    now_s = data.get("now_s") if isinstance(data, dict) else None
+    if not isinstance(data, dict) or data.get("seq") != seq or not isinstance(now_s, float | int):
         raise JournalError(f"damaged: entry {seq} was expected")
+    if not 0 <= now_s < LAST_S:
+        raise JournalError(f"damaged: entry {seq} is of no time")
     match data:
         case {"event": event, "commands": list(commands)}:
-            return Decision(seq, float(data["now_s"]), event_of(event), tuple(command_of(c) for c in commands))
+            return Decision(seq, float(now_s), event_of(event), tuple(command_of(c) for c in commands))
         case {"note": dict(note)}:
-            return JournalNote(seq, float(data["now_s"]), note)
+            return JournalNote(seq, float(now_s), note)
     raise JournalError(f"damaged: entry {seq} is neither a decision nor a note")
 
 

@@ -7,7 +7,11 @@ import sys
 from pathlib import Path
 
 from pilot.core.errors import UserError
+from pilot.core.ids import TrainerId
 from pilot.core.objective import Objective, named_objective, per_node_value
+from pilot.core.spec import TrainerSpec
+
+_PROBE = TrainerSpec(TrainerId("probe"), max_nodes=1)
 
 
 def load_objective(name: str) -> Objective:
@@ -31,4 +35,11 @@ def load_objective(name: str) -> Objective:
         sys.path.remove(here)
     if not callable(value):
         raise UserError(f"the objective {name!r} is not a function of (trainer, nodes)")
+    try:
+        float(value(_PROBE, 1))
+    except LookupError:
+        pass  # it knows its trainers by name
+    except Exception as error:  # a function of something else is found out before it has to decide
+        why = f"{type(error).__name__}: {error}"
+        raise UserError(f"the objective {name!r} is not a function of (trainer, nodes): {why}") from None
     return per_node_value(value, name)

@@ -61,7 +61,10 @@ class PoolClient:
         return self._ask(verbs.DOWN, verbs.Nothing())
 
     def _ask(self, verb: Verb[A, R], arguments: A) -> R:
-        reply = request(self._file, verb.name, msgspec.to_builtins(arguments), self._timeout_s)
+        try:
+            reply = request(self._file, verb.name, msgspec.to_builtins(arguments), self._timeout_s)
+        except (UnicodeEncodeError, OverflowError) as unsendable:
+            raise UserError(f"{verb.name}: what you gave cannot be sent: {unsendable}") from None
         if reply.error:
             error = UserError if reply.exit_status == UserError.exit_status else PilotError
             raise error(printable(reply.error))

@@ -21,10 +21,27 @@ LINE_BYTES = 100
 
 def default_path(site: str) -> Path:
     """``$PILOT_RUN_DIR``, or ``pilot/<site>`` in the user's state directory."""
-    if given := os.environ.get("PILOT_RUN_DIR"):
-        return Path(given).expanduser().absolute()
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(base).absolute() / "pilot" / site
+    try:
+        if given := os.environ.get("PILOT_RUN_DIR"):
+            return Path(given).expanduser().absolute()
+        base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+        return Path(base).absolute() / "pilot" / site
+    except (OSError, RuntimeError) as error:  # the current folder is gone, or there is no such home
+        raise UserError(f"no run directory can be named: {error}; give --run-dir, from another folder") from None
+
+
+def check_readable(root: Path) -> None:
+    """:class:`UserError` where ``root`` is there, but no directory that we may look into."""
+    try:
+        if not stat.S_ISDIR(root.stat().st_mode):
+            raise UserError(f"run directory {root}: it is no directory")
+        if not os.access(root, os.R_OK | os.X_OK):
+            raise UserError(f"run directory {root}: you may not look into it")
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"run directory {root}: {reason}") from None
 
 
 class RunDir:
@@ -78,7 +95,7 @@ class Lock:
 
     def __init__(self, rundir: RunDir) -> None:
         try:
-            self._file = os.open(rundir.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._file = os.open(rundir.lock, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
             self._acquire(rundir)
         except OSError as error:
             raise UserError(f"cannot own the run directory {rundir.root}: {error.strerror}") from None
@@ -105,7 +122,7 @@ class Lock:
 def owner(rundir: RunDir) -> int | None:
     """The process id of the coordinator that owns ``rundir`` on this host; None where none has said that it does."""
     held, words = _look(rundir)
-    return int(words[0]) if held and words else None
+    return int(words[0]) if held and words and words[0].isascii() and words[0].isdigit() else None
 
 
 def is_abandoned(rundir: RunDir) -> bool:
@@ -116,11 +133,16 @@ def is_abandoned(rundir: RunDir) -> bool:
 
 def _look(rundir: RunDir) -> tuple[bool, list[str]]:
     """Whether somebody holds the lock, and the words of who did so last: ``PID on HOST``."""
+    check_readable(rundir.root)
     try:
-        descriptor = os.open(rundir.lock, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.open(rundir.lock, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         return False, []
+    except OSError as error:
+        raise UserError(f"cannot read {rundir.lock}: {error.strerror}") from None
     try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise UserError(f"cannot read {rundir.lock}: it is not a regular file")
         held = not _try_lock(descriptor)
         return held, os.pread(descriptor, LINE_BYTES, 0).decode(errors="replace").split()
     finally:

@@ -64,13 +64,14 @@ def same(a: Event | Command, b: Event | Command) -> bool:
 
 
 def _convert(kinds: _Kinds, data: Any) -> Any:
-    if not isinstance(data, dict) or data.get("type") not in kinds:
+    name = data.get("type") if isinstance(data, dict) else None
+    if not isinstance(name, str) or name not in kinds:
         raise JournalError(f"not one of {', '.join(kinds)}: {str(data)[:80]}")
-    kind, names = kinds[data["type"]]
+    kind, names = kinds[name]
     given = {name: value for name, value in data.items() if name != "type"}
     if unknown := given.keys() - names:
         raise JournalError(f"{kind.__name__} has no field {min(unknown)}")
     try:
         return msgspec.convert(given, kind)
-    except (msgspec.ValidationError, PilotError) as error:
+    except (ValueError, OverflowError, RecursionError, PilotError) as error:
         raise JournalError(f"{kind.__name__}: {error}") from None

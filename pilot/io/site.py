@@ -12,6 +12,8 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from pilot.core.errors import one_line
+
 Scheduler = Literal["local", "slurm", "pbspro", "lsf"]
 """The batch system that gives out the nodes."""
 
@@ -185,7 +187,7 @@ class Site(BaseModel):
 
 def explain(error: ValidationError) -> list[str]:
     """One line per wrong field of a :class:`Site`: the field, what is wrong, an example."""
-    return [_explain_one(str(item["loc"][0]) if item["loc"] else "", item) for item in error.errors()]
+    return [one_line(_explain_one(str(item["loc"][0]) if item["loc"] else "", item)) for item in error.errors()]
 
 
 def _explain_one(field: str, item: Any) -> str:
@@ -196,10 +198,18 @@ def _explain_one(field: str, item: Any) -> str:
         return f"{field}: no such field" + (
             f"; did you mean {close[0]}?" if close else "; see site_configs/_template.py"
         )
-    examples = Site.model_fields[field].examples or []
+    known = Site.model_fields.get(field)
+    examples = known.examples if known is not None and known.examples else []
     example = f"; for example {field}={examples[0]!r}" if examples else ""
     if item["type"] == "missing":
         return f"{field}: missing{example}"
     wrong = str(item["msg"]).removeprefix("Value error, ")
-    given = "" if item["type"] == "value_error" else f", got {item['input']!r}"
+    given = "" if item["type"] == "value_error" else f", got {_shown(item['input'])}"
     return f"{field}: {wrong[0].lower()}{wrong[1:]}{given}{example}"
+
+
+def _shown(value: Any) -> str:
+    try:
+        return repr(value)
+    except Exception:  # an object of a site file's own, or an integer of more digits than Python writes
+        return f"a {type(value).__name__}"

@@ -10,6 +10,7 @@ import importlib.util
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -20,6 +21,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from pilot.core.errors import SiteError
+from pilot.io.files import open_regular
 from pilot.io.site import Site, explain
 
 ProviderHook = Callable[[Site], Any]
@@ -67,10 +69,13 @@ def find_site(reference: str) -> Path:
         There is no such file, or no site of that name; the message lists those that there are.
     """
     if reference.endswith(".py") or os.sep in reference:
-        path = Path(reference).expanduser()
-        if not path.is_file():
-            raise SiteError(f"no such site file: {reference}")
-        return path.resolve()
+        try:
+            path = Path(reference).expanduser().resolve()
+            open_regular(path).close()
+        except (OSError, RuntimeError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise SiteError(f"no such site file: {reference}: {reason}") from None
+        return path
     sites = list_sites()
     if reference not in sites:
         close = get_close_matches(reference, sites, n=1)
@@ -128,16 +133,24 @@ def _execute(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     quiet, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
-        spec.loader.exec_module(module)
-    except ValidationError:
+        with warnings.catch_warnings(action="ignore"):  # of the compiler, too: they are for who writes the file
+            spec.loader.exec_module(module)
+    except (ValidationError, KeyboardInterrupt):
         raise
     except SyntaxError as error:
         raise SiteError(f"{path}:{error.lineno or 1}: {error.msg}") from None
-    except (Exception, SystemExit) as error:
-        raise SiteError(f"{_where(path, error)}: {type(error).__name__}: {error}") from None
+    except BaseException as error:  # whatever it raises: it is somebody else's code
+        raise SiteError(f"{_where(path, error)}: {type(error).__name__}: {_said(error)}") from None
     finally:
         sys.dont_write_bytecode = quiet
     return module
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "it does not say why"
 
 
 def _where(path: Path, error: BaseException) -> str:

@@ -12,7 +12,7 @@ import msgspec
 
 from pilot import planners
 from pilot.core.coordinator import Coordinator, CoordinatorConfig
-from pilot.core.errors import UserError
+from pilot.core.errors import JournalError, UserError
 from pilot.core.pool import NODE_ORDERS
 from pilot.io.journal import Contents
 from pilot.io.objectives import load_objective
@@ -58,13 +58,19 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def settings_of(plain: dict[str, Any]) -> Settings:
-    """The settings in a journal's header."""
-    return msgspec.convert(plain, Settings)
+    """The settings in a journal's header; :class:`JournalError` where they are none."""
+    try:
+        return msgspec.convert(plain, Settings)
+    except msgspec.ValidationError as error:
+        raise JournalError(f"damaged header: settings: {error}") from None
 
 
 def make_core(settings: Settings, site: Mapping[str, Any]) -> Coordinator:
     """A core for the pool of a site, given by its fields."""
     times = {name: site[name] for name in ("grace_s", "checkpoint_interval_s") if name in site}
+    for name, seconds in times.items():
+        if not isinstance(seconds, float | int) or not 0 <= seconds < math.inf:
+            raise UserError(f"{name} of the site is no time: {seconds}")
     return Coordinator(replace(settings.config(), **times))
 
 

@@ -4,17 +4,32 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from math import prod
 
 from pilot.core.ids import NodeId
 
+MOST_NODES = 1_000_000
+"""No machine has more: a longer list would only fill our memory."""
+
 _SEPARATOR = re.compile(r",(?![^\[]*\])")
 _BRACKETS = re.compile(r"\[([^\]]*)\]")
-_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 
 
 def expand(nodes: str) -> list[NodeId]:
-    """The nodes that a list names, in its order, brackets anywhere and more than once. ``ValueError`` if malformed."""
-    return [node for part in _SEPARATOR.split(nodes) if part for node in _expand_one(part)]
+    """The nodes that a list names, in its order, brackets anywhere and more than once.
+
+    ``ValueError`` if malformed, and where they are more than ``MOST_NODES``: that is known before the first is made.
+    """
+    parts = [part for part in _SEPARATOR.split(nodes) if part]
+    if sum(map(_count, parts)) > MOST_NODES:
+        raise ValueError(f"a list of more than {MOST_NODES:,} nodes")
+    return [node for part in parts for node in _expand_one(part)]
+
+
+def _count(part: str) -> int:
+    """How many nodes a part of a list names."""
+    return prod(sum(len(range_) for range_, _ in _ranges(found)) for found in _BRACKETS.findall(part))
 
 
 def _expand_one(part: str) -> Iterator[NodeId]:
@@ -29,6 +44,12 @@ def _expand_one(part: str) -> Iterator[NodeId]:
 
 
 def _indices(ranges: str) -> Iterator[str]:
+    for indices, width in _ranges(ranges):
+        yield from (str(index).zfill(width) for index in indices)
+
+
+def _ranges(ranges: str) -> Iterator[tuple[range, int]]:
+    """What stands between brackets, each with the digits of its numbers."""
     for item in ranges.split(","):
         match = _RANGE.fullmatch(item)
         if match is None:
@@ -36,4 +57,4 @@ def _indices(ranges: str) -> Iterator[str]:
         first, last = match[1], match[2] or match[1]
         if int(last) < int(first):
             raise ValueError(f"a range that counts down: {item!r}")
-        yield from (str(index).zfill(len(first)) for index in range(int(first), int(last) + 1))
+        yield range(int(first), int(last) + 1), len(first)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pilot.core.errors import UserError
 from pilot.core.ids import NodeId
 from pilot.traces.changes import Change
 from pilot.traces.fragments import Fragment, changes_of
+from pilot.traces.hostlist import MOST_NODES
 
 HANDOVER_S = 60.0
 """Idle for less than this is the time between one job's end and the next one's start (FreeTrain §2.1)."""
@@ -33,6 +34,30 @@ class ImportedTrace:
     changes: list[Change]
     origin_s: float
     notes: tuple[str, ...] = ()
+
+
+MOST_HELD = 50_000_000
+"""Node names in all jobs of a log: ten years of the busiest machines. More would only fill our memory."""
+
+
+def gathered(jobs: Iterable[TraceJob], log: str) -> list[TraceJob]:
+    """All ``jobs``, with one string per node however often it is named.
+
+    Raises
+    ------
+    UserError : they name more nodes than a machine has, or hold more than we have room for
+    """
+    names: dict[NodeId, NodeId] = {}
+    found: list[TraceJob] = []
+    held = 0
+    for job in jobs:
+        held += len(job.nodes)
+        found.append(replace(job, nodes=tuple(names.setdefault(node, node) for node in job.nodes)))
+        if len(names) > MOST_NODES or held > MOST_HELD:
+            raise UserError(
+                f"{log}: its first {len(found)} jobs hold {held:,} nodes, of {len(names):,} names: too many"
+            )
+    return found
 
 
 def idle_trace(

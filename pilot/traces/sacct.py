@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pilot.core.ids import NodeId
 from pilot.traces.hostlist import expand
-from pilot.traces.jobs import HANDOVER_S, ImportedTrace, TraceJob, idle_trace
+from pilot.traces.jobs import HANDOVER_S, ImportedTrace, TraceJob, gathered, idle_trace
 from pilot.traces.text_files import bad_input, read_lines
 
 COLUMNS = ("JobID", "Start", "End", "NodeList")
@@ -29,7 +29,7 @@ def import_sacct(path: Path, nodes: Sequence[NodeId] | None = None, *, handover_
     if missing:
         call = f"sacct --parsable2 --format={','.join(COLUMNS)}"
         raise bad_input(path, 1, f"no column {', '.join(missing)}; make the file with {call}")
-    return idle_trace(list(_jobs(path, reader)), nodes, handover_s=handover_s, log=str(path))
+    return idle_trace(gathered(_jobs(path, reader), str(path)), nodes, handover_s=handover_s, log=str(path))
 
 
 def _jobs(path: Path, reader: csv.DictReader[str]) -> Iterator[TraceJob]:

@@ -14,12 +14,13 @@ from pathlib import Path
 
 from pilot.core.errors import UserError
 from pilot.core.ids import NodeId
-from pilot.traces.jobs import HANDOVER_S, ImportedTrace, TraceJob, idle_trace
+from pilot.traces.hostlist import MOST_NODES
+from pilot.traces.jobs import HANDOVER_S, ImportedTrace, TraceJob, gathered, idle_trace
 from pilot.traces.text_files import bad_input, number, read_lines
 
 FIELDS = 18
 SUBMIT, WAIT, RUN, ALLOCATED, REQUESTED = 1, 2, 3, 4, 7
-_HEADER = re.compile(r";\s*(MaxNodes|MaxProcs):\s*(\d+)")
+_HEADER = re.compile(r";\s*(MaxNodes|MaxProcs):\s*([0-9]{1,18})\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +43,16 @@ def import_swf(path: Path, *, handover_s: float = HANDOVER_S) -> ImportedTrace:
     machine = header.get("MaxNodes", 0)
     if machine < 1:
         raise UserError(f"{path}:1: no '; MaxNodes: N' in the header; add the machine's number of nodes there")
+    if machine > MOST_NODES:
+        raise UserError(f"{path}: MaxNodes is {machine}; no machine has more than {MOST_NODES:,} nodes")
     per_node = max(1.0, header.get("MaxProcs", machine) / machine)
     placed = _Placement(machine)
-    jobs = [placed.start(run, math.ceil(run.processors / per_node)) for run in sorted(runs, key=lambda r: r.start_s)]
+    jobs = (placed.start(run, math.ceil(run.processors / per_node)) for run in sorted(runs, key=lambda r: r.start_s))
+    held = gathered((job for job in jobs if job.nodes), str(path))
     notes = ["the log has no node names: placement is simulated, first fit by node number"]
     if placed.cut:
         notes.append(f"{placed.cut} jobs found fewer free nodes than they used and were given what was free")
-    return idle_trace(
-        [job for job in jobs if job.nodes], placed.names, handover_s=handover_s, notes=notes, log=str(path)
-    )
+    return idle_trace(held, placed.names, handover_s=handover_s, notes=notes, log=str(path))
 
 
 def _runs(path: Path, header: dict[str, int]) -> Iterator[_Run]:

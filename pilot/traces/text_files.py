@@ -4,17 +4,32 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import math
+import os
 import zlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, BinaryIO
 
 from pilot.core.errors import UserError
+from pilot.io.files import open_regular
 
 GZIP_MAGIC = b"\x1f\x8b"
 TEXT = "utf-8-sig"
 """UTF-8; a byte order mark, as spreadsheets write one, is no part of the text."""
+
+LONGEST_LINE = 16 * 1024 * 1024
+MOST_RATIO = 100
+SMALL_BYTES = 16 * 1024 * 1024
+SHORTEST_LINE = 16
+"""A gzip file that grows to more than both limits is none of a trace (these shrink to a tenth), but made to keep us
+busy. For that, an empty line counts as one of 16 characters.
+"""
+
+MOST_NUMBER = 1e15
+"""Samples, or seconds: with more of them the arithmetic ends."""
 
 
 def bad_input(path: Path, line: int, message: str) -> UserError:
@@ -31,9 +46,16 @@ def read_lines(path: Path) -> Iterator[str]:
     """
     line = 0
     try:
-        with _open_text(path) as stream:
-            for line, text in enumerate(stream, start=1):  # noqa: B007  # the handlers name the line
-                yield text
+        with open_regular(path) as file:
+            most = max(SMALL_BYTES, MOST_RATIO * os.fstat(file.fileno()).st_size)
+            with _text(file) as stream:
+                for line, text in enumerate(iter(partial(stream.readline, LONGEST_LINE), ""), start=1):
+                    most -= max(len(text), SHORTEST_LINE)
+                    if most < 0:
+                        raise bad_input(path, line, f"it is more than {MOST_RATIO} times as large as the gzip file")
+                    if len(text) == LONGEST_LINE and not text.endswith(("\n", "\r")):
+                        raise bad_input(path, line, f"the line is longer than {LONGEST_LINE:,} characters")
+                    yield text
     except EOFError:
         raise bad_input(path, line + 1, "the gzip file is truncated; copy or download it again") from None
     except (gzip.BadGzipFile, zlib.error):
@@ -63,12 +85,10 @@ def read_records(path: Path, lines: Iterator[str]) -> Iterator[tuple[int, list[s
         raise bad_input(path, line + 1, unmatched) from None
 
 
-def _open_text(path: Path) -> IO[str]:
-    with path.open("rb") as stream:
-        compressed = stream.read(2) == GZIP_MAGIC
-    if compressed:
-        return cast(IO[str], gzip.open(path, "rt", encoding=TEXT, newline=""))
-    return path.open(encoding=TEXT, newline="")
+def _text(file: BinaryIO) -> IO[str]:
+    compressed = file.read(2) == GZIP_MAGIC
+    file.seek(0)
+    return io.TextIOWrapper(gzip.GzipFile(fileobj=file) if compressed else file, encoding=TEXT, newline="")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -90,6 +110,8 @@ def number(path: Path, line: int, what: str, text: str, *, least: float = 0.0) -
         raise bad_input(path, line, f"{what} is not a number: {text!r}") from None
     if not math.isfinite(value):
         raise bad_input(path, line, f"{what} is not a finite number: {text!r}")
+    if value > MOST_NUMBER:
+        raise bad_input(path, line, f"{what} must be at most {MOST_NUMBER:g}, got {text}")
     if value < least:
         raise bad_input(path, line, f"{what} must be at least {least:g}, got {text}")
     return value

@@ -27,6 +27,7 @@ import psutil
 from pilot.comm.arena import Arena
 from pilot.comm.channel import Gone
 from pilot.comm.messages import AnyNote, Attach, Gather, Gathered, Quit, Spread
+from pilot.core.errors import ProtocolError
 from pilot.io import wire
 from pilot.train.exchange import Exchange
 from pilot.train.membership import Membership, MembershipState, Seat, agreed
@@ -314,8 +315,10 @@ class Elastic:
         """The rows of all ranks of ``group``, which must be in force."""
         self._link.channel(group.generation).send(Gather(row))
         gathered = self._answer(group.generation)
-        assert isinstance(gathered, Gathered)
-        return gathered.rows
+        if isinstance(gathered, Gathered) and [len(row) for row in gathered.rows] == [len(row)] * group.size:
+            return gathered.rows
+        self._lose(group.generation)  # a rank process that talks nonsense is as good as none
+        raise Gone
 
     def _deal(self, group: Membership, spreading: Spreading) -> None:
         if group.rank == spreading.root and spreading.takers:
@@ -338,9 +341,16 @@ class Elastic:
         self._link.channel(generation).send(Spread(spreading.root, list(spreading.takers)))
         given = self._answer(generation)
         if isinstance(given, int):
-            arena = Arena(given)
+            arena = self._received(generation, given)
             arena.close_fd()
             self._training.restore(unpack(arena.memory))
+
+    def _received(self, generation: int, fd: int) -> Arena:
+        try:
+            return Arena.received(fd)
+        except ProtocolError:
+            self._lose(generation)
+            raise Gone from None
 
     def _load(self, granted: int) -> None:
         state = self._saver.load(granted, lambda text: self._link.tell(wire.Remark(self._trainer, text)))

@@ -5,18 +5,23 @@ from __future__ import annotations
 import os
 import select
 import socket
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from pilot.comm.channel import Channel, Gone, close_inherited, listen
-from pilot.comm.messages import AnyNote, Here
+from pilot.comm.messages import AnyNote, Gathered, Here, Spreaded
+from pilot.core.errors import ProtocolError
 from pilot.io import wire
 from pilot.io.framing import Frames, framed
 
 ORPHANED_STATUS = 3
+MOST_STRANGERS = 16
+"""Who has connected and said nothing yet; where there are more, the first one is shown the door."""
 
 
 class AgentSocket:
@@ -48,8 +53,12 @@ class AgentSocket:
             piece = b""
         if not piece:
             os._exit(ORPHANED_STATUS)
-        for frame in self._frames.feed(piece):
-            yield wire.decode_at_agent(frame)
+        try:
+            for frame in self._frames.feed(piece):
+                yield wire.decode_at_agent(frame)
+        except ProtocolError as error:  # an agent that cannot be understood is none
+            print(f"pilot: this process ends, for its agent said {error}", file=sys.stderr, flush=True)
+            os._exit(ORPHANED_STATUS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +140,8 @@ class WorkerSockets:
             yield from self._introduce(stranger)
         if self._listener.fileno() in ready:
             self._strangers.append(Channel(self._listener.accept()[0]))
+            if len(self._strangers) > MOST_STRANGERS:
+                self._strangers.pop(0).close()
 
     def fds(self) -> list[int]:
         """Every descriptor that a forked child must not keep."""
@@ -150,23 +161,35 @@ class WorkerSockets:
 
     def _hear(self, generation: int, channel: Channel) -> Happening:
         try:
-            return RankSaid(generation, *channel.receive())
-        except Gone:
+            return RankSaid(generation, *_answer(channel))
+        except (Gone, ProtocolError):  # a rank process that talks nonsense is as good as none
             if self._channels.get(generation) is channel:
                 self.drop(generation)
             return RankGone(generation)
 
     def _introduce(self, stranger: Channel) -> Iterator[Happening]:
         self._strangers.remove(stranger)
-        try:
-            note, _ = stranger.receive()
-        except Gone:
-            note = None
+        note, fd = None, None
+        with suppress(Gone, ProtocolError):
+            note, fd = stranger.receive()
+        if fd is not None:
+            os.close(fd)
         if not isinstance(note, Here) or note.generation in self._channels:
             stranger.close()
             return
         self._channels[note.generation] = stranger
         yield RankCame(note.generation)
+
+
+def _answer(channel: Channel) -> tuple[AnyNote | None, int | None]:
+    """What a rank process says that has been introduced; :class:`ProtocolError` where it is no answer."""
+    note, fd = channel.receive()
+    if fd is not None and not isinstance(note, Spreaded):
+        os.close(fd)
+        raise ProtocolError("a descriptor came with what needs none")
+    if not isinstance(note, Gathered | Spreaded | None):
+        raise ProtocolError(f"a rank process does not say {type(note).__name__}")
+    return note, fd
 
 
 def _close_in_forked_children(link: WorkerSockets) -> None:

@@ -8,12 +8,13 @@ from pathlib import Path
 import click
 
 from pilot.cli.asking import json_option, to_json
+from pilot.cli.numbers import Count
 
 
 @click.command("demo")
 @click.option("--site", default="local", show_default=True, help="A site's name or file.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Where results go (default: out/demo-…).")
-@click.option("--epochs", type=click.IntRange(min=1), help="Epochs of each trainer (default: for about a minute).")
+@click.option("--epochs", type=Count(), help="Epochs of each trainer (default: for about a minute).")
 @json_option
 def command(site: str, out: Path | None, epochs: int | None, as_json: bool) -> int:
     """Run the main job: four pilots, two trainers on real data, a preemption with notice, a kill without, a new pilot.

@@ -1,0 +1,35 @@
+"""One file per kind of input."""
+
+from __future__ import annotations
+
+from tests.security.fuzz.target import Target
+from tests.security.fuzz.targets import (
+    checkpoints,
+    cli,
+    connections,
+    control_packets,
+    curves,
+    hostlists,
+    journals,
+    notes,
+    sites,
+    traces,
+    worker_packets,
+)
+
+TARGETS: list[Target] = [
+    module.TARGET
+    for module in (
+        checkpoints,
+        connections,
+        sites,
+        journals,
+        hostlists,
+        traces,
+        curves,
+        notes,
+        worker_packets,
+        control_packets,
+        cli,
+    )
+]

@@ -1,0 +1,40 @@
+"""Connection files: read, and then used as the CLI does."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from pilot.core.errors import PilotError
+from pilot.io import connection
+from pilot.io.client import request
+from tests.security.fuzz.mutate import changed_json
+from tests.security.fuzz.target import ACCEPTED, Target, check_line
+
+
+def make(rng: random.Random, _number: int) -> random.Random:
+    """What changes the file; its bytes are known in the child only."""
+    return rng
+
+
+def prepare(folder: Path) -> tuple[Path, bytes]:
+    """A connection file that is right, of a coordinator that is not there."""
+    path = folder / "connection.json"
+    where = connection.Connection("tcp://127.0.0.1:9", "a" * 64, "t" * 43, "e" * 43, "local-1a2b3c", "0.1.0", "17")
+    connection.write(path, where)
+    return path, path.read_bytes()
+
+
+def attempt(place: tuple[Path, bytes], rng: random.Random) -> str:
+    """A file that is taken leads to no answer, said in a line."""
+    path, right = place
+    path.write_bytes(changed_json(rng, right))
+    connection.load(path)
+    try:
+        request(path, "status", {}, timeout_s=0.05)
+    except PilotError as error:
+        check_line(str(error))
+    return ACCEPTED
+
+
+TARGET = Target("connection files", 300, 60, make, prepare, attempt)
