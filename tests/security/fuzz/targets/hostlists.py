@@ -44,4 +44,4 @@ def attempt(path: Path, text: str) -> str:
     return ACCEPTED
 
 
-TARGET = Target("hostlists", 400, 40, make, prepare, attempt)
+TARGET = Target("hostlists", 400, 20, make, prepare, attempt, limit_s=60.0)

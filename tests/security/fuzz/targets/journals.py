@@ -40,7 +40,7 @@ def lines(objective: str = "throughput") -> list[bytes]:
     settings = {"planner": "dp", "objective": objective}
     header = Header(FORMAT, "0.1.0", "local-1", 1.7e9, settings, {"name": "local", "grace_s": 5.0})
     quiet = Header(FORMAT, "0.1.0", "local-1", 1.7e9, {"planner": "dp"}, header.site)
-    core, written = fresh_core(Contents(quiet, [], 0)), [header_line(header)]
+    core, written = fresh_core(Contents(quiet, [], 0, 0)), [header_line(header)]
     events = [
         PoolChanged(joined=(NodeId("n1"), NodeId("n2"))),
         TrainerSubmitted(TrainerSpec(TrainerId("a"), 1, 4)),
