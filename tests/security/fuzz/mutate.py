@@ -82,9 +82,9 @@ def changed_lines(rng: random.Random, text: str, separators: str, nasty: Sequenc
     for _ in range(rng.choice((1, 1, 2, 3))):
         at = rng.randrange(len(lines))
         edits: list[Callable[[], None]] = [
-            lambda at=at: lines.insert(at, lines[at]),  # type: ignore[misc]
-            lambda at=at: lines.insert(rng.randrange(len(lines)), lines[at]),  # type: ignore[misc]
-            lambda at=at: lines.__setitem__(at, _with_cell(rng, lines[at], separators, nasty)),  # type: ignore[misc]
+            lambda at=at: lines.insert(at, lines[at]),
+            lambda at=at: lines.insert(rng.randrange(len(lines)), lines[at]),
+            lambda at=at: lines.__setitem__(at, _with_cell(rng, lines[at], separators, nasty)),
         ]
         rng.choice([*edits, *edits[2:] * 4])()
     return "".join(lines)

@@ -252,13 +252,13 @@ def _stand_ins() -> None:
     def in_this_process(inputs: Any, cases: Any, objective_of: Any, limit_s: float, *_: Any) -> list[Any]:
         return [sweep.run_case(inputs, case, objective_of, limit_s, lambda: False, lambda _: None) for case in cases]
 
-    sweep.run_sweep = in_this_process  # type: ignore[assignment]
-    pool_client.request = _request  # type: ignore[assignment]
-    up.start = _start  # type: ignore[assignment]
+    sweep.run_sweep = in_this_process
+    pool_client.request = _request
+    up.start = _start
     play._play = would
-    runner.run = lambda *_: 0  # type: ignore[assignment]
-    doctor_pilots.try_pilots = lambda *_: iter(())  # type: ignore[assignment]
-    workdir.sweep = lambda: None  # type: ignore[assignment]
+    runner.run = lambda *_: 0
+    doctor_pilots.try_pilots = lambda *_: iter(())
+    workdir.sweep = lambda: None
     checks = importlib.import_module("pilot.doctor.checks").CHECKS
     for slow in ("MPI", "solvers"):
         checks.pop(slow, None)
