@@ -99,6 +99,7 @@ class RankProcess:
                 stderr=asyncio.subprocess.STDOUT,
                 env=self._environment,
                 pass_fds=[self._theirs.fileno()],
+                start_new_session=True,  # where others compute, too, the kernel gives each session its share
                 preexec_fn=partial(_live_with, os.getpid()),
             )
         if self._killed:
