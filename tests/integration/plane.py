@@ -280,8 +280,7 @@ def plane(folder: Path, script: Path, *arguments: str, **options: Any) -> Iterat
 
 def _messages(frames: Iterator[bytes]) -> Iterator[wire.FromAgent]:
     for frame in frames:
-        message = wire.decode_at_coordinator(frame)
-        assert not isinstance(message, wire.Request)
+        message = wire.decode_from_agent(frame)
         yield message
 
 
