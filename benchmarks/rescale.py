@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import tempfile
+import time
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
@@ -29,9 +30,12 @@ from tests.pools import Pool
 
 SCRIPT = Path(__file__).with_name("rescale_script.py")
 STEPS_AROUND = 5
+WARM_RANKS = 2
+"""Of each node: for the group before the change and for the one after it. A pilot has one ready at any time."""
 Change = Callable[[Plane, list[Node]], list[Node]]
 """Makes a change of a group and returns the survivors."""
-SILENT, RESTART, TORCHRUN = "silent node, less the time-out", "restart from a checkpoint", "torchrun elastic 1 → 2"
+FORM, SILENT = "forming a group of 2", "silent node, less the time-out"
+RESTART, TORCHRUN = "restart from a checkpoint", "torchrun elastic 1 → 2"
 
 
 def up(cluster: Plane, group: list[Node], newcomers: int = 1) -> list[Node]:
@@ -66,13 +70,25 @@ def stall_s(subject: str, size: int, change: Change) -> float:
     """The stall of one change of a group of ``size``."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with plane(folder, SCRIPT, "--subject", subject, "--folder", name) as cluster:
+        with plane(folder, SCRIPT, "--subject", subject, "--folder", name, warm_ranks=WARM_RANKS) as cluster:
             group = cluster.start(size)
             cluster.form(group)
             before = _await_steps(cluster, folder, group[0], STEPS_AROUND)
             (survivor, *_) = change(cluster, group)
             _await_steps(cluster, folder, survivor, before + STEPS_AROUND)
             return _longest_gap_s(_steps(folder, survivor.process.pid))
+
+
+def form_s(subject: str, size: int = 2) -> float:
+    """From the order to form a group of ``size`` warm workers to its leader's word that it trains."""
+    with (
+        tempfile.TemporaryDirectory() as name,
+        plane(Path(name), SCRIPT, "--subject", subject, "--folder", name, warm_ranks=WARM_RANKS) as cluster,
+    ):
+        group = cluster.start(size)
+        began_s = time.monotonic()
+        cluster.form(group)
+        return time.monotonic() - began_s
 
 
 def silent_s(subject: str) -> float:
@@ -108,7 +124,7 @@ def restart_s(subject: str) -> float:
     """The baseline: two processes end, two start from the checkpoint."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with plane(folder, SCRIPT, "--subject", subject, "--folder", name) as cluster:
+        with plane(folder, SCRIPT, "--subject", subject, "--folder", name, warm_ranks=WARM_RANKS) as cluster:
             group = cluster.start(2)
             cluster.form(group)
             _await_steps(cluster, folder, group[0], STEPS_AROUND)
@@ -138,10 +154,11 @@ def _steps(folder: Path, worker: int | None) -> list[float]:
 
 def measure(subject: str, rounds: int) -> dict[str, Any]:
     """Median stalls of one subject, the changes and the peers in turn."""
-    stalls: dict[str, list[float]] = {name: [] for name in (*CHANGES, SILENT, RESTART, TORCHRUN)}
+    stalls: dict[str, list[float]] = {name: [] for name in (*CHANGES, FORM, SILENT, RESTART, TORCHRUN)}
     for _ in range(rounds):
         for name, (size, change) in CHANGES.items():
             stalls[name].append(stall_s(subject, size, change))
+        stalls[FORM].append(form_s(subject))
         stalls[SILENT].append(silent_s(subject))
         stalls[RESTART].append(restart_s(subject))
         stalls[TORCHRUN].append(torchrun_peer.stall_s(subject))

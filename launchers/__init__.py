@@ -1,1 +1,1 @@
-"""How a command gets onto a node, how a group is launched, and batch-script templates."""
+"""How a command gets onto a node, and batch-script templates."""

@@ -49,8 +49,8 @@ def on_look(
     """What a look has seen, and in words. A worker that answers is not stuck, whatever it waits for."""
     if said is None:
         return (Seen.SLOW if watched.progress else Seen.LOST), watched.text
-    if said.summing and said.generation == look.generation and said.waited_s >= silent_s / 2:
-        return Seen.WAITS, f"it waits for the sums of step {said.step}, too"
+    if said.generation == look.generation and said.waited_s >= silent_s / 2:
+        return Seen.WAITS, "it waits for the others, too"
     return Seen.HERE, "it answers"
 
 

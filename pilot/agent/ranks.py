@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import sys
 from collections import deque
@@ -14,6 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 
+from pilot.agent.guardian import NOTICES
 from pilot.comm.order import Order, encode
 from pilot.comm.pmi import PmiServer
 from pilot.core.errors import ProtocolError
@@ -97,7 +99,8 @@ class RankProcess:
                 stderr=asyncio.subprocess.STDOUT,
                 env=self._environment,
                 pass_fds=[self._theirs.fileno()],
-                preexec_fn=partial(die_with_parent, os.getpid()),
+                start_new_session=True,  # where others compute, too, the kernel gives each session its share
+                preexec_fn=partial(_live_with, os.getpid()),
             )
         if self._killed:
             self.kill()
@@ -133,3 +136,10 @@ class RankProcess:
     def _hang_up(self) -> None:
         asyncio.get_running_loop().remove_reader(self._end)
         self._end.close()
+
+
+def _live_with(agent: int) -> None:
+    """In the process before it is a rank process: only the agent acts on notices, and nothing outlives the agent."""
+    for notice in NOTICES:
+        signal.signal(notice, signal.SIG_IGN)
+    die_with_parent(agent)

@@ -135,7 +135,7 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class StartRank:
-    """Be a rank of a group. ``RankEntered`` follows, or ``RankEnded``, unless it is killed."""
+    """Be a rank of a group. ``RankEntered`` follows where there are others; ``RankEnded`` in the end, unless killed."""
 
     message: wire.JoinGroup
 

@@ -72,7 +72,7 @@ class LocalRanks:
         answers[process] = message
         if len(answers) < self._size:
             return None
-        return min(answers.values(), key=lambda waiting: (waiting.summing, waiting.waited_s))
+        return min(answers.values(), key=lambda waiting: waiting.waited_s)
 
 
 @dataclass(slots=True)

@@ -5,9 +5,10 @@ Theory of operation
 MPI was not made to lose ranks, so the training process is never an MPI process. Each generation of a group has one
 short-lived *rank process* per node, which knows MPI and nothing else, and which may be killed at any moment.
 
-- A training process listens on a Unix socket (``PILOT_WORKER_SOCKET``). A rank process starts, calls MPI_Init, connects
-  to those of its node and says :class:`~pilot.comm.messages.Here`. Nothing of MPI happens before all rank processes of
-  the generation have come that far.
+- A training process listens on a Unix socket (``PILOT_WORKER_SOCKET``). A rank process starts, waits for its order,
+  calls MPI_Init, in which it finds the others (PMI-1, served by its agent), connects to those of its node and says
+  :class:`~pilot.comm.messages.Here`. Nothing of MPI happens before all rank processes of the generation have come that
+  far.
 - A training process hands it the gradient *arena* (:class:`~pilot.comm.messages.Attach`), a memfd that holds the
   gradient buckets and the control vector. Both map it, so a gradient is never copied between them.
 - In each step a training process sends one ``DOORBELL`` byte per part (the buckets in their order, the control vector
@@ -22,5 +23,6 @@ short-lived *rank process* per node, which knows MPI and nothing else, and which
 
 ``arena`` shared memory; ``channel`` the socket; ``messages`` what is said on it; ``layout`` which gradient lies where;
 ``serve`` the loop of the rank process; ``node`` the sum inside a node; ``mpi`` MPI behind the small interface of
-``fabric``; ``rank`` the program.
+``fabric``; ``rank`` the program; ``order`` what it is told first; ``pmi`` how ranks find each other; ``world`` that for
+ranks on one host; ``mpich`` what else MPICH takes from outside.
 """

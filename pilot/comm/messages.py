@@ -78,6 +78,10 @@ class Spread(Note, frozen=True):
     size: Count = 0
 
 
+class Moving(Note, frozen=True):
+    """Bytes of the spread that goes on have come or gone since the last such word; at most once a second."""
+
+
 class Spreaded(Note, frozen=True):
     """The broadcast is over on this node."""
 
@@ -86,7 +90,7 @@ class Quit(Note, frozen=True):
     """The generation is over in good order: finalize MPI with the other ranks and end."""
 
 
-AnyNote = Here | Attach | Gather | Gathered | Spread | Spreaded | Quit
+AnyNote = Here | Attach | Gather | Gathered | Spread | Moving | Spreaded | Quit
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyNote] = msgspec.msgpack.Decoder(AnyNote)

@@ -8,6 +8,9 @@ import msgspec
 
 from pilot.core.errors import ProtocolError
 
+WARM = "rank warm"
+"""The name of a rank process while it waits, as ps and top show it."""
+
 _LINE_MAX_BYTES = 1 << 16
 
 

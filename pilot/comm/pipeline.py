@@ -23,11 +23,12 @@ _Number = TypeVar("_Number", bound=np.generic)
 
 class Pipeline:
     """Transfers in the order in which they were put, and so, rank by rank, their pieces: MPI wants collectives to begin
-    in one order on all ranks. ``over`` is how many of them were seen to be over.
+    in one order on all ranks. ``over`` is how many of them were seen to be over, ``pieces_over`` how many pieces.
     """
 
     def __init__(self) -> None:
         self.over = 0
+        self.pieces_over = 0
         self._waiting: deque[tuple[Callable[[], Operation], bool]] = deque()
         self._under_way: deque[tuple[Operation, bool]] = deque()
 
@@ -43,6 +44,7 @@ class Pipeline:
         while self._under_way and self._under_way[0][0].done():
             _, last = self._under_way.popleft()
             self.over += last
+            self.pieces_over += 1
             self._fill()
         return not self._under_way
 

@@ -2,8 +2,9 @@
 
 MPICH's client speaks lines of ``name=value`` words over the socket that ``PMI_FD`` names, and waits for an answer to
 each. A rank *puts* its addresses and enters the *barrier*. When all ranks have, the barrier opens, and each rank *gets*
-what the others have put. Who serves a rank collects its puts (:attr:`PmiServer.puts`) when it has entered the barrier,
-brings them together with those of the others, and opens the barrier with the whole table (:meth:`PmiServer.open`).
+what the others have put. (A rank that is alone in its world does none of it.) Who serves a rank collects its puts
+(:attr:`PmiServer.puts`) when it has entered the barrier, brings them together with those of the others, and opens the
+barrier with the whole table (:meth:`PmiServer.open`).
 
     the client says                       the answer
     init, get_maxes, get_appnum,          at once

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from pilot.comm import mpi
 from pilot.comm.channel import Channel, Gone
-from pilot.comm.order import Order, receive
+from pilot.comm.order import WARM, Order, receive
 from pilot.comm.pmi import variables
 from pilot.comm.rank_server import RankServer
 from pilot.core.errors import ProtocolError
@@ -26,18 +26,20 @@ from pilot.core.errors import ProtocolError
 REFUSED = 3
 _TIMER_SLACK = Path("/proc/self/timerslack_ns")
 _NAME = Path("/proc/self/comm")
+"""What ps and top show."""
 
 
 def main(descriptor: int) -> None:
     """Wait for the order and carry it out."""
     _wake_on_time()
+    _NAME.write_text(WARM)
     order = receive(socket.socket(fileno=os.dup(descriptor)))
     if order is not None:
         _carry_out(order, descriptor)
 
 
 def _carry_out(order: Order, descriptor: int) -> None:
-    _NAME.write_text(f"rank g{order.generation}")  # what ps and top show
+    _NAME.write_text(f"rank g{order.generation}")
     os.environ.update(variables(descriptor, order.rank, order.size))
     try:
         fabric = mpi.start()

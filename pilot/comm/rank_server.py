@@ -16,13 +16,15 @@ from pilot.comm import checks
 from pilot.comm.arena import Arena
 from pilot.comm.channel import Channel, Gone, ready
 from pilot.comm.fabric import LONGEST_NAP_S, Fabric, wait_for
-from pilot.comm.messages import AnyNote, Attach, Gather, Gathered, Here, Quit, Spread, Spreaded
+from pilot.comm.messages import AnyNote, Attach, Gather, Gathered, Here, Moving, Quit, Spread, Spreaded
 from pilot.comm.pipeline import Pipeline, pieces
 from pilot.comm.step_sum import SharedPart, StepSum
 from pilot.core.errors import ProtocolError
 
 QUIT_LIMIT_S = 5.0
 """After that a rank process ends without the others: they were killed before they could quit."""
+
+MOVING_EVERY_S = 1.0
 
 _Kind = TypeVar("_Kind")
 
@@ -80,7 +82,7 @@ class RankServer:
             case Quit():
                 _alike(Quit, notes)
                 return False
-            case Here() | Gathered() | Spreaded():
+            case Here() | Gathered() | Moving() | Spreaded():
                 raise ProtocolError(f"a training process does not say {type(notes[0]).__name__}")
             case _:
                 assert_never(notes[0])
@@ -135,8 +137,26 @@ class RankServer:
         arena = checks.source(source, size) if source is not None else Arena.of_size(int(told[0]))
         block, state = np.frombuffer(arena.memory, np.uint8, int(told[0])), Pipeline()
         state.put(partial(fabric.broadcast, piece, 0) for piece in pieces(block))
-        wait_for(state.done, self._channels)
+        wait_for(_Movement(state, self._channels).done, self._channels)
         return arena
+
+
+class _Movement:
+    """Tells ``channels`` now and then that the pieces of ``state`` move: a large state takes longer than patience."""
+
+    def __init__(self, state: Pipeline, channels: Sequence[Channel]) -> None:
+        self._state = state
+        self._channels = channels
+        self._told, self._told_s = 0, time.monotonic()
+
+    def done(self) -> bool:
+        """Whether all pieces are over; drives them on."""
+        over, now_s = self._state.done(), time.monotonic()
+        if self._state.pieces_over > self._told and now_s - self._told_s >= MOVING_EVERY_S:
+            self._told, self._told_s = self._state.pieces_over, now_s
+            for channel in self._channels:
+                channel.send(Moving())
+        return over
 
 
 def _alike(kind: type[_Kind], notes: Sequence[object]) -> list[_Kind]:

@@ -80,6 +80,7 @@ def _start(
             command,
             env={**environment, **variables(end.fileno(), rank, size)},
             pass_fds=[end.fileno()],
+            start_new_session=True,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

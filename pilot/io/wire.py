@@ -93,7 +93,10 @@ class WorkerExited(Message, frozen=True):
 
 
 class RankAddress(Message, frozen=True):
-    """From each member while its group forms: what its rank process has put (PMI) for the others to find it by."""
+    """From each member while its group forms: what its rank process has put (PMI) for the others to find it by.
+
+    A rank that is alone has nobody to be found by, and may say nothing.
+    """
 
     trainer: Name
     generation: Count
@@ -127,7 +130,8 @@ class RankPaused(Message, frozen=True):
 
 class RankStalled(Message, frozen=True):
     """From a rank: it has waited ``waited_s`` for the others; at the site's time-out, each time that this has doubled,
-    and in answer to ``LookAtGroup``. ``summing``: for the sums of ``step``, not for the group's start.
+    and in answer to ``LookAtGroup``. ``summing``: for the sums of ``step``; else for what a gather or a
+    spread brings, between two steps or at the group's start.
     """
 
     trainer: Name
@@ -253,8 +257,7 @@ class StopWorker(Message, frozen=True):
 
 
 class JoinGroup(Message, frozen=True):
-    """To each member: start a rank process of rank ``rank`` and answer ``RankAddress``. ``previous`` (0: none) trains
-    on until the switch.
+    """To each member: have a rank process be rank ``rank``. ``previous`` (0: none) trains on until the switch.
 
     Checkpoints of generations up to ``granted`` may be loaded.
     """

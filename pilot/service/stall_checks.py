@@ -31,7 +31,7 @@ class StallChecks:
         group = (trainer.group or trainer.forming) if trainer is not None else None
         if group is None or group.generation != of[1] or node not in group.members or of in self._pending.looking:
             return []
-        what = f"the sums of step {message.step}" if message.summing else "the group's start"
+        what = f"the sums of step {message.step}" if message.summing else f"the other ranks after step {message.step}"
         return [GroupStalled(*of, f"{node} has waited {message.waited_s:.1f} s for {what}")]
 
     def rank_looked_at(self, node: NodeId, message: wire.RankLookedAt) -> list[Event]:

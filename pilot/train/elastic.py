@@ -26,7 +26,7 @@ import psutil
 
 from pilot.comm.arena import Arena
 from pilot.comm.channel import Gone
-from pilot.comm.messages import AnyNote, Attach, Gather, Gathered, Quit, Spread
+from pilot.comm.messages import AnyNote, Attach, Gather, Gathered, Moving, Quit, Spread
 from pilot.core.errors import ProtocolError
 from pilot.io import wire
 from pilot.train.exchange import Exchange
@@ -269,9 +269,10 @@ class Elastic:
         while self._membership.current is not None and self._membership.current.generation == generation:
             while self._heard:
                 said = self._heard.pop(0)
-                if said.generation == generation:
+                if said.generation == generation and not isinstance(said.note, Moving):
                     self._stall_timer.end()
                     return said.note if said.fd is None else said.fd
+                self._stall_timer.begin(summing)  # it moves: the wait begins anew
             self._attend(self._stall_timer.left_s())
             if self._stall_timer.is_over():
                 self._tell_what_for()

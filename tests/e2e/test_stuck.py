@@ -63,6 +63,16 @@ def test_a_process_that_computes_on_is_slow_and_is_not_killed(pool: Pool) -> Non
     )
 
 
+def test_ranks_of_which_one_gather_was_lost_wait_for_one_another_and_form_anew(pool: Pool) -> None:
+    name = training(pool, 2)
+    before = pool.trainer(name).generation
+    (pool.folder / "lose").touch()
+    pool.until("the group forms anew", lambda s: s.trainers[0].generation > before)
+    assert "its ranks all waited for one another" in (pool.run_dir / "journal.jsonl").read_text()
+    goes_on(pool, name, 2)
+    assert pool.trainer(name).worker_deaths == 0
+
+
 def test_a_fork_server_that_is_stopped_is_replaced(pool: Pool) -> None:
     pool.up()
     agent = pool.agent()

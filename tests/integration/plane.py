@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 import psutil
 
-from pilot.comm.order import Order, encode
+from pilot.comm.order import WARM, Order, encode
 from pilot.io import wire
 from pilot.io.framing import Frames, framed
 from pilot.train.script_end import script_ended
@@ -112,6 +112,8 @@ class Plane:
         self.nodes += nodes
         for node in nodes:
             self.wait(lambda node=node: bool(node.heard(wire.WorkerReady)), f"{node.name} is warm")
+            for process, _ in node.warm:
+                self.wait(lambda pid=process.pid: psutil.Process(pid).name() == WARM, "a warm rank process")
         return nodes
 
     def _start_one(self, number: int, cold: bool) -> Node:
@@ -278,8 +280,7 @@ def plane(folder: Path, script: Path, *arguments: str, **options: Any) -> Iterat
 
 def _messages(frames: Iterator[bytes]) -> Iterator[wire.FromAgent]:
     for frame in frames:
-        message = wire.decode_at_coordinator(frame)
-        assert not isinstance(message, wire.Request)
+        message = wire.decode_from_agent(frame)
         yield message
 
 

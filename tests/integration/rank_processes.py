@@ -20,7 +20,9 @@ def start_rank_process(output: IO[bytes] | None = None) -> tuple[subprocess.Pope
     with theirs:
         command = [sys.executable, "-m", "pilot.comm.rank", str(theirs.fileno())]
         environment = mpich.environment(os.environ, interface="lo", provider="tcp")
-        process = subprocess.Popen(command, env=environment, pass_fds=[theirs.fileno()], stdout=output, stderr=output)
+        process = subprocess.Popen(
+            command, env=environment, pass_fds=[theirs.fileno()], start_new_session=True, stdout=output, stderr=output
+        )
     return process, ours
 
 

@@ -37,14 +37,19 @@ class Pilots:
         leader, size = members[0], len(members)
         for rank, peer in enumerate(members):
             self.coordinator.send(peer, wire.JoinGroup("t1", generation, rank, size, 0, generation))
+        if size > 1:
+            self.introduce(generation, members)
+        up = self.coordinator.expect(leader, wire.GroupFormed)
+        self.coordinator.expect(leader, wire.Progress)
+        return up
+
+    def introduce(self, generation: int, members: list[Peer]) -> None:
+        """Bring their addresses together, as the coordinator does."""
         table = {}
         for peer in members:
             table |= self.coordinator.expect(peer, wire.RankAddress).puts
         for peer in members:
             self.coordinator.send(peer, wire.GroupAddresses("t1", generation, table))
-        up = self.coordinator.expect(leader, wire.GroupFormed)
-        self.coordinator.expect(leader, wire.Progress)
-        return up
 
     def ranks(self, peer: Peer, generation: int) -> list[psutil.Process]:
         """The rank processes of ``peer``."""
@@ -120,6 +125,7 @@ def test_a_generation_is_killed_and_no_other(stage: tuple[Coordinator, Agents], 
     (peer,) = pilots.peers
     pilots.form(1, [peer])
     (first,) = pilots.ranks(peer, 1)
+    first.terminate()  # a batch system's notice to all processes of a job is none of its business
     segments = pilots.half_form(2, peer)
     pilots.coordinator.send(peer, wire.DissolveGroup("t1", 2, "superseded"))
     until(lambda: pilots.ranks(peer, 2) == [], "the end of generation 2")
@@ -208,7 +214,7 @@ def test_a_table_that_is_none_ends_the_rank_process_and_nothing_else(
 ) -> None:
     pilots = Pilots(stage, tmp_path, 1)
     (peer,) = pilots.peers
-    pilots.coordinator.send(peer, wire.JoinGroup("t1", 1, 0, 1, 0, 1))
+    pilots.coordinator.send(peer, wire.JoinGroup("t1", 1, 0, 2, 0, 1))
     pilots.coordinator.expect(peer, wire.RankAddress)
     pilots.coordinator.send(peer, wire.GroupAddresses("t1", 1, {"key": "forged\ncmd=barrier_out"}))
     assert "not a key and a value" in pilots.coordinator.expect(peer, wire.GroupBroken).reason

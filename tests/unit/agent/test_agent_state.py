@@ -224,7 +224,8 @@ def test_a_worker_without_progress_is_lost_and_one_with_progress_is_slow(looked_
     [
         (wire.RankStalled("t1", 1, 9, 5.0, summing=True), "waits"),
         (wire.RankStalled("t1", 1, 9, 0.5, summing=True), "here"),
-        (wire.RankStalled("t1", 1, 9, 5.0, summing=False), "here"),
+        (wire.RankStalled("t1", 1, 9, 5.0, summing=False), "waits"),
+        (wire.RankStalled("t1", 1, 9, 0.5, summing=False), "here"),
         (wire.RankStalled("t1", 2, 9, 5.0, summing=True), "here"),
         (wire.RankStalled("t1", 0, 9, 0.0, summing=False), "here"),
     ],

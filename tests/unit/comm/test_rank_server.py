@@ -8,10 +8,11 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from pilot.comm import rank_server
 from pilot.comm.arena import Arena
 from pilot.comm.arena_layout import ArenaLayout, lay_out
 from pilot.comm.channel import Channel, Gone, ready
-from pilot.comm.messages import AnyNote, Attach, Gather, Gathered, Here, Quit, Spread, Spreaded
+from pilot.comm.messages import AnyNote, Attach, Gather, Gathered, Here, Moving, Quit, Spread, Spreaded
 from pilot.comm.pipeline import PIECE_BYTES
 from pilot.comm.rank_server import RankServer
 from pilot.core.errors import ProtocolError
@@ -124,6 +125,20 @@ def test_a_block_reaches_only_those_that_lack_it(ranks: list[Rank]) -> None:
         if fd is not None:
             taken = np.frombuffer(Arena(fd).memory, np.uint8, len(content))
             np.testing.assert_array_equal(taken, content)
+    quit_all(ranks)
+
+
+def test_those_who_wait_for_a_block_hear_that_it_moves(ranks: list[Rank], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_server, "MOVING_EVERY_S", 0.0)
+    source = Arena.of_size(3 * PIECE_BYTES)
+    for number, rank in enumerate(ranks):
+        mine = number == 2
+        rank.channel.send(Spread(2, [0], source.size if mine else 0), source.fd if mine else None)
+    for rank in ranks:
+        notes = [rank.packet()[0]]
+        while notes[-1] != Spreaded():
+            notes.append(rank.packet()[0])
+        assert (Moving() in notes) == any(rank.belongs_with(ranks[end]) for end in (0, 2)), "only nodes that take part"
     quit_all(ranks)
 
 
