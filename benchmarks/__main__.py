@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-BENCHMARKS = ["coordinator", "planners", "rescale", "steady_state", "staging", "checkpoint", "preemption"]
+BENCHMARKS = ["coordinator", "planners", "rescale", "steady_state", "staging", "checkpoint", "preemption", "transport"]
 
 
 def main() -> int:

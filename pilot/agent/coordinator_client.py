@@ -11,6 +11,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from pilot.agent.coordinator_link import CoordinatorLink, Unreachable
 from pilot.core.errors import UserError
@@ -79,7 +80,8 @@ class CoordinatorClient:
         link = self._link
         self._drop_link()
         if link is not None:
-            await link.wait_closed()
+            with suppress(Exception):  # it was raised by run
+                await link.wait_closed()
 
     async def _connect(self) -> CoordinatorLink:
         while True:

@@ -32,7 +32,7 @@ class CoordinatorLink:
     def __init__(self, connection: Connection, take: Callable[[wire.ToAgent], None]) -> None:
         self._connection = connection
         self._take = take
-        self._closed = asyncio.Event()
+        self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._link: transport.Link | None = None
 
     async def open(self, limit_s: float) -> None:
@@ -59,8 +59,8 @@ class CoordinatorLink:
             self._link.send(wire.encode(message))
 
     async def wait_closed(self) -> None:
-        """Until the connection is gone. What came before was handed on."""
-        await self._closed.wait()
+        """Until the connection is gone; what came before was handed on. Raises what ``take`` failed with."""
+        await asyncio.shield(self._closed)
 
     def close(self) -> None:
         """Close; what was sent still goes out, for a second at most."""
@@ -72,14 +72,16 @@ class CoordinatorLink:
     def received(self, link: transport.Link, frame: bytes) -> None:  # noqa: ARG002  # the protocol's signature
         """A frame came."""
         try:
-            message = wire.decode_at_agent(frame)
+            self._take(wire.decode_at_agent(frame))
         except ProtocolError as error:
             log.warning("dropped what the coordinator sent: %s", error)
-        else:
-            self._take(message)
+        except Exception as error:  # asyncio would close the connection and go on
+            if not self._closed.done():
+                self._closed.set_exception(error)
 
     def closed(self, link: transport.Link, reason: str) -> None:  # noqa: ARG002  # the protocol's signature
         """The connection is gone."""
         if reason:
             log.warning("closed the connection to the coordinator: %s", reason)
-        self._closed.set()
+        if not self._closed.done():
+            self._closed.set_result(None)

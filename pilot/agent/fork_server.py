@@ -2,7 +2,7 @@
 
 It is exec'ed by the agent, one per interpreter: ``python -m pilot.agent.fork_server DESCRIPTOR`` with one end of a
 SEQPACKET socket pair. A process that once ran a multi-threaded torch operation must not be forked (the child's first
-operation hangs), so this one imports and does nothing else: one thread, no ZeroMQ, no asyncio, no CUDA call.
+operation hangs), so this one imports and does nothing else: one thread, no asyncio, no CUDA call.
 
 Packets to it: a :class:`ForkJob` as JSON, with two descriptors (the worker's control socket, its log). Packets from
 it, as JSON: ``["ready", seconds, threads]`` or ``["failed", why]`` once, then for each job ``["forked", life, pid]``

@@ -71,6 +71,11 @@ class Listener:
         for link in list(self._links):
             link.close()
 
+    async def wait_closed(self) -> None:
+        """After :meth:`close`: until all connections are gone."""
+        while self._links:
+            await asyncio.sleep(_WAIT_S / 10)
+
     # --- of its links ----------------------------------------------------------------------------------------------
 
     def received(self, link: Link, frame: bytes) -> None:

@@ -110,6 +110,10 @@ class Live:
             self._admission.revoke_all()
             startup.withdraw(self._rundir)
 
+    async def wait_closed(self) -> None:
+        """After :meth:`close`: until what was said to peers has gone out."""
+        await self._server.wait_closed()
+
     def _restore(self, contents: Contents) -> None:
         """Go on where the journal ends: pilots may come back, what was pending still is."""
         driver, now_s = self._driver, self._driver.clock()
@@ -195,6 +199,7 @@ async def _serve(rundir: RunDir, site_file: SiteFile, settings: Settings, pilots
         return await live.run()
     finally:
         live.close()
+        await live.wait_closed()
 
 
 def _end(rundir: RunDir, how: Ended) -> None:

@@ -53,6 +53,14 @@ class Pilot:
         return self.link is not None and self.away_s is None
 
 
+Kinship = tuple[Grant, str]
+"""Pilots that may be lives of one job: those with one job's own token, or with the same job's name."""
+
+
+def _kinship(grant: Grant, hello: wire.Hello) -> Kinship:
+    return grant, hello.job if grant.file is None else ""
+
+
 @dataclass(slots=True)
 class Roster:
     """The pilots by node. ``gone`` tells why a node that was here is not any more."""
@@ -60,6 +68,8 @@ class Roster:
     site: Site
     pilots: dict[NodeId, Pilot] = field(default_factory=dict)
     gone: dict[NodeId, str] = field(default_factory=dict)
+    _by_link: dict[Peer, Pilot] = field(default_factory=dict)
+    _kin: dict[Kinship, dict[NodeId, Pilot]] = field(default_factory=dict)
 
     def expect(self, now_s: float, nodes: Iterable[NodeId]) -> None:
         """Nodes of an earlier life of this coordinator, which may come back."""
@@ -69,15 +79,17 @@ class Roster:
     def register(self, now_s: float, node: NodeId, link: Peer, hello: wire.Hello) -> bool:
         """Take in a pilot that may enter; False where it was here already and came back."""
         known = self.pilots.get(node)
-        if known is None:
-            self.pilots[node] = Pilot(node, hello, link, now_s, now_s)
-            return True
-        known.hello, known.link, known.heard_s, known.away_s = hello, link, now_s, None
-        return False
+        if known is not None:
+            self._unlink(known)
+            known.hello, known.link, known.heard_s, known.away_s = hello, link, now_s, None
+        pilot = self.pilots.setdefault(node, Pilot(node, hello, link, now_s, now_s))
+        self._by_link[link] = pilot
+        self._kin.setdefault(_kinship(link.grant, hello), {})[node] = pilot
+        return known is None
 
     def others(self, grant: Grant, node: NodeId, hello: wire.Hello) -> list[Living]:
         """The other pilots of the job of ``hello`` that are here with the same token."""
-        found = ((p.node, p.hello) for p in self._with(grant) if p.node != node)
+        found = ((p.node, p.hello) for p in self._kin_of(grant, hello) if p.node != node)
         return [Living(name, known.restart) for name, known in found if known and same_job(known.job, hello.job)]
 
     def earlier_lives(self, now_s: float, grant: Grant, hello: wire.Hello) -> list[NodeId]:
@@ -86,10 +98,19 @@ class Roster:
         A job's own token vouches for that. Anybody with the enrolment token can name any job: there a pilot that
         answers stays.
         """
-        return [p.node for p in self._with(grant) if self._is_earlier(now_s, p, hello)]
+        return [p.node for p in self._kin_of(grant, hello) if self._is_earlier(now_s, p, hello)]
 
-    def _with(self, grant: Grant) -> list[Pilot]:
-        return [p for p in self.pilots.values() if p.link is not None and p.link.grant is grant]
+    def _kin_of(self, grant: Grant, hello: wire.Hello) -> list[Pilot]:
+        return list(self._kin.get(_kinship(grant, hello), {}).values())
+
+    def _unlink(self, pilot: Pilot) -> None:
+        if pilot.link is None or pilot.hello is None:
+            return
+        del self._by_link[pilot.link]
+        kinship = _kinship(pilot.link.grant, pilot.hello)
+        del self._kin[kinship][pilot.node]
+        if not self._kin[kinship]:
+            del self._kin[kinship]
 
     def _is_earlier(self, now_s: float, pilot: Pilot, hello: wire.Hello) -> bool:
         if pilot.hello is None or pilot.link is None or not hello.job:
@@ -101,7 +122,7 @@ class Roster:
 
     def at(self, link: Peer) -> Pilot | None:
         """Whose connection ``link`` is; None where it has not registered."""
-        return next((p for p in self.pilots.values() if p.link is link), None)
+        return self._by_link.get(link)
 
     def heard(self, now_s: float, pilot: Pilot) -> None:
         """``pilot`` sent something."""
@@ -124,7 +145,7 @@ class Roster:
 
     def remove(self, node: NodeId, why: str) -> None:
         """``node`` is lost."""
-        del self.pilots[node]
+        self._unlink(self.pilots.pop(node))
         self.gone[node] = why
 
     def undecided(self, node: NodeId) -> bool:

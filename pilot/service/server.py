@@ -65,10 +65,11 @@ class Server:
         self._warned_s = -WARNED_EVERY_S
 
     async def run(self, receiver: Receiver, admit: Admit) -> None:
-        """Hand on what arrives until cancelled."""
+        """Hand on what arrives until cancelled, or until ``receiver`` fails: then what it failed with is raised."""
         self._receiver, self._admit = receiver, admit
+        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._listener.start(self)
-        await asyncio.Event().wait()
+        await self._failure
 
     def send(self, peer: Peer, message: wire.Message) -> bool:
         """Send to a peer; False where it is not connected any more (or takes nothing: then it is as good as gone)."""
@@ -81,6 +82,10 @@ class Server:
     def close(self) -> None:
         """Close all connections. What was sent still goes out, for a second at most."""
         self._listener.close()
+
+    async def wait_closed(self) -> None:
+        """After :meth:`close`: until that has happened."""
+        await self._listener.wait_closed()
 
     # --- of the listener -------------------------------------------------------------------------------------------
 
@@ -96,6 +101,8 @@ class Server:
                 self._receiver.received(peer, wire.decode_from_agent(frame))
         except ProtocolError as error:
             self._refuse(link, str(error), known=peer is not None)
+        except Exception as error:  # asyncio would close the connection and go on
+            self._fail(error)
 
     def closed(self, link: Link, reason: str) -> None:
         """A connection is gone."""
@@ -103,7 +110,14 @@ class Server:
         if reason:
             self._warn(link, reason, known=peer is not None)
         if peer is not None:
-            self._receiver.closed(peer)
+            try:
+                self._receiver.closed(peer)
+            except Exception as error:
+                self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        if not self._failure.done():
+            self._failure.set_exception(error)
 
     def _shown(self, link: Link, shown: wire.Credentials) -> None:
         grant = self._admit(shown.token)

@@ -114,7 +114,8 @@ def announce(rundir: RunDir, pool: PoolIdentity, site: Site, site_file: Path, se
     pool.certificate.save(rundir.server_key)
     if site_file != rundir.site:
         shutil.copyfile(site_file, rundir.site)
-    endpoint = f"tcp://{advertise_address(site)}:{server.port}"
+    host = advertise_address(site)
+    endpoint = f"tcp://[{host}]:{server.port}" if ":" in host else f"tcp://{host}:{server.port}"
     pin = pool.certificate.fingerprint
     where = Connection(endpoint, pin, pool.token, pool.enrolment, pool.name, __version__)
     connection.write(rundir.connection, where)
