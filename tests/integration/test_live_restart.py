@@ -162,14 +162,14 @@ def test_a_damaged_line_is_left_out_with_a_remark_and_a_copy_is_kept(live: Pool)
     journal.write_bytes(damaged)
     live.up()
     assert f"{journal}:{at + 1}: not JSON" in live.log()
-    assert any("left out of the journal" in remark for remark in live.ask("status")["remarks"])
+    assert any("left out of the journal" in remark for remark in live.client.status().remarks)
     (copy,) = live.run_dir.glob("journal-*.jsonl")
     assert copy.read_bytes() == damaged
     peer = back(live, peers[0], trainer, 1, 5)
     live.kill(signal.SIGKILL)
     live.up()
     back(live, peer, trainer, 1, 5)
-    assert live.trainer(trainer)["trainer"] == trainer
+    assert live.trainer(trainer).trainer == trainer
 
 
 def test_a_journal_without_its_header_is_refused_in_one_line(live: Pool) -> None:

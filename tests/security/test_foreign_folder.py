@@ -52,7 +52,7 @@ def test_a_pool_that_is_brought_up_there_runs_nothing_of_it(foreign: Foreign) ->
     foreign.plant()
     foreign.up("--pilots", "1")
     name = foreign.submit(scripts / "script.py")
-    foreign.until("the script's end", lambda s: s["trainers"][0]["phase"] == "failed")
+    foreign.until("the script's end", lambda s: s.trainers[0].phase == "failed")
     assert "sees its own folder" in foreign.pilot("logs", name).stdout, "a script sees what lies beside it"
     foreign.pilot("explain", name)
     foreign.pilot("down")

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from pilot.core.curve import RATES, Curve
@@ -18,9 +19,8 @@ from pilot.core.ids import TrainerId
 from pilot.core.measured import Measured
 from pilot.core.spec import TrainerSpec
 from pilot.io.client import request
-from tests.integration.live_pool import DEADLINE_S, Pool, pool, until
+from tests.integration.live_pool import DEADLINE_S, LAUNCH, Pool, pool, until
 
-LAUNCH = {"script": "/s.py", "script_sha256": "", "arguments": [], "cwd": "/", "python": "p", "environment": {}}
 BAD = [float("nan"), float("inf"), float("-inf"), -1.0, 1e300]
 
 
@@ -43,11 +43,11 @@ def submitted(live: Pool) -> int:
 def test_what_the_core_would_refuse_is_refused_and_not_journaled(live: Pool, field: str, value: float) -> None:
     before = submitted(live)
     given = [(1, value)] if field == "curve" else value
-    reply = request(live.file, "submit", {**LAUNCH, field: given}, DEADLINE_S)
+    reply = request(live.file, "submit", {"launch": msgspec.to_builtins(LAUNCH), field: given}, DEADLINE_S)
     assert (reply.exit_status, reply.error.count("\n")) == (2, 0)
     assert reply.error
     assert submitted(live) == before
-    assert live.ask("status")["draining"] is False
+    assert not live.client.status().draining
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e999"])
@@ -58,7 +58,7 @@ def test_the_same_by_hand(live: Pool, tmp_path: Path, option: str, value: str) -
     done = subprocess.run([*command, str(tmp_path / "s.py")], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert "Traceback" not in done.stderr
-    assert live.ask("status")["draining"] is False
+    assert not live.client.status().draining
 
 
 @pytest.mark.parametrize("rate", [5e-324, 1e-300, 1e300, float("nan"), float("inf"), -1.0])
@@ -116,13 +116,13 @@ def test_a_restart_leaves_it_out_says_so_and_keeps_a_copy(tmp_path: Path, poison
             tail.write(json.dumps(poison) + "\n")
         found = file.read_bytes()
         live.up()
-        assert [row["trainer"] for row in live.ask("list")] == [good]
+        assert [row.trainer for row in live.client.trainers().trainers] == [good]
         assert "left out of the journal" in live.log()
-        assert any("left out of the journal" in remark for remark in live.ask("status")["remarks"])
+        assert any("left out of the journal" in remark for remark in live.client.status().remarks)
         (copy,) = live.run_dir.glob("journal-*.jsonl")
         assert copy.read_bytes() == found
         after = live.submit(name="after")
         live.kill(signal.SIGKILL)
         live.up()
-        assert [row["trainer"] for row in live.ask("list")] == [good, after]
+        assert [row.trainer for row in live.client.trainers().trainers] == [good, after]
         assert live.down() == 0

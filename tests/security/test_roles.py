@@ -35,7 +35,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
 
 
 def nodes(live: Pool) -> list[str]:
-    return [row["node"] for row in live.ask("status")["pool"]]
+    return live.nodes()
 
 
 def refused(live: Pool, pilot: str, **changes: Any) -> str:
@@ -52,7 +52,7 @@ def test_a_pilots_token_makes_no_requests(live: Pool, tmp_path: Path, verb: str)
     connection.write(tmp_path / "c.json", msgspec.structs.replace(where, token=where.enrolment))
     with pytest.raises(UserError, match="not a message"):
         request(tmp_path / "c.json", verb, {}, DEADLINE_S)
-    assert live.ask("status")["draining"] is False
+    assert not live.client.status().draining
 
 
 def test_a_users_token_joins_no_pool(live: Pool) -> None:
@@ -218,8 +218,8 @@ def test_odd_numbers_kill_neither_the_coordinator_nor_its_restart(tmp_path: Path
         for value in ODD:
             peer.say(wire.Progress(trainer, generation, 1, 0, 10, value, value, value, metrics={"loss": value}))
             outcomes["accepted"] += 1
-        until(lambda: live.trainer(trainer)["step"] == 1)
-        assert live.trainer(trainer)["measured_rates"] == {}
+        until(lambda: live.trainer(trainer).step == 1)
+        assert live.trainer(trainer).measured_rates == {}
         for number, value in enumerate(HUGE):
             stranger = Peer(live.file, f"huge{number}").welcomed()
             stranger.say(wire.Progress(trainer, generation, value, 0, value))
@@ -227,10 +227,10 @@ def test_odd_numbers_kill_neither_the_coordinator_nor_its_restart(tmp_path: Path
             outcomes["refused"] += 1
             stranger.die()
         assert outcomes == {"accepted": len(ODD), "refused": len(HUGE)}
-        assert live.ask("status")["trainers"][0]["trainer"] == trainer
+        assert live.client.status().trainers[0].trainer == trainer
         live.kill()
         live.up()
-        assert live.trainer(trainer)["step"] == 1
+        assert live.trainer(trainer).step == 1
         assert "Traceback" not in live.log()
 
 
@@ -248,7 +248,7 @@ def test_a_pilot_that_says_anything_at_all_ends_nobody_but_itself(live: Pool) ->
             refusals += 1
             peer = Peer(live.file, f"fuzzer{number}").welcomed()
         peer.socket.send(any_message(drawn, drawn.choice(kinds), trainer, generation))
-    assert live.ask("status")["draining"] is False
+    assert not live.client.status().draining
     assert refusals > 0
     assert "Traceback" not in live.log()
     peer.die()
@@ -268,8 +268,8 @@ def test_escapes_reach_no_terminal_and_begin_no_line_of_the_log(live: Pool) -> N
     trainer = live.submit(name="shown", max_nodes=64)
     peer = Peer(live.file, "shown").welcomed()
     peer.say(wire.Remark(trainer, f"{ESCAPE}\n2026-01-01 00:00:00 CRITICAL forged"))
-    until(lambda: live.trainer(trainer)["remarks"])
-    shown = str(all_printable(live.trainer(trainer)["remarks"]))
+    until(lambda: live.trainer(trainer).remarks)
+    shown = str(all_printable(live.trainer(trainer).remarks))
     assert "\x1b" not in shown
     assert "\u202e" not in shown
     log = live.log()

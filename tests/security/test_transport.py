@@ -49,7 +49,7 @@ def memory_mib(live: Pool) -> float:
 
 
 def nodes(live: Pool) -> list[str]:
-    return [row["node"] for row in live.ask("status")["pool"]]
+    return live.nodes()
 
 
 # --- a real coordinator ----------------------------------------------------------------------------------------------
