@@ -196,7 +196,7 @@ class Heard:
             self.links.append(link)
         self.frames.append(frame)
 
-    def closed(self, link: Link, reason: str) -> None:  # noqa: ARG002
+    def closed(self, link: Link, reason: str) -> None:  # noqa: ARG002  # the signature of what it stands for
         self.reasons.append(reason)
 
 
@@ -247,7 +247,7 @@ def test_another_certificate_is_not_taken_and_nothing_is_sent_to_it() -> None:
 
 def test_a_server_that_does_not_speak_tls_is_named_as_such() -> None:
     async def play() -> None:
-        async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:  # noqa: ARG001
+        async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:  # noqa: ARG001  # the signature of what it stands for
             writer.write(b"SSH-2.0-OpenSSH_9.2\r\n")
             await writer.drain()
             writer.close()
