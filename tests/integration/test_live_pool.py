@@ -161,7 +161,7 @@ def test_a_drain_pauses_and_writes_before_the_nodes_go(live: Pool) -> None:
 def test_a_drain_tells_whose_state_could_not_be_written(live: Pool) -> None:
     [peer] = joined(live, 1)
     trainer = trains(live, [peer])
-    live.ask("down")
+    live.client.down()
     peer.hears(wire.PauseGroup)
     peer.say(wire.RankPaused(trainer, 1, 9))
     peer.hears(wire.DissolveGroup)

@@ -266,6 +266,6 @@ def test_no_object_is_made_of_numbers_in_a_file() -> None:
     for name in ("|O", "O", "|O8", "<f3", "<f4,<f4", "(2,)<f4", "torch.load", "float", "V"):
         with pytest.raises((ValueError, TypeError)):
             dtypes.check(name)
-    for name in ("<f4", "|b1", "<M8[ns]", "<U5", "|S3", "torch.bfloat16", "<c16", "|V7"):
+    for name in ("<f4", "|b1", "<M8[ns]", "<M8[D]", "<m8[25s]", "<m8", "<U5", "|S3", "torch.bfloat16", "<c16", "|V7"):
         dtypes.check(name)
     assert np.dtype("|O").hasobject

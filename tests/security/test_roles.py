@@ -219,7 +219,7 @@ def test_odd_numbers_kill_neither_the_coordinator_nor_its_restart(tmp_path: Path
             peer.say(wire.Progress(trainer, generation, 1, 0, 10, value, value, value, metrics={"loss": value}))
             outcomes["accepted"] += 1
         until(lambda: live.trainer(trainer).step == 1)
-        assert live.trainer(trainer).measured_rates == {}
+        assert live.trainer(trainer).measured_samples_per_s == {}
         for number, value in enumerate(HUGE):
             stranger = Peer(live.file, f"huge{number}").welcomed()
             stranger.say(wire.Progress(trainer, generation, value, 0, value))
