@@ -280,8 +280,7 @@ def plane(folder: Path, script: Path, *arguments: str, **options: Any) -> Iterat
 
 def _messages(frames: Iterator[bytes]) -> Iterator[wire.FromAgent]:
     for frame in frames:
-        message = wire.decode_from_agent(frame)
-        yield message
+        yield wire.decode_from_agent(frame)
 
 
 def _kill_tree(process: subprocess.Popen[bytes] | None) -> None:
