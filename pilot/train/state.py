@@ -1,4 +1,4 @@
-"""A state as one block of bytes and back, to travel between ranks: no pickle, one copy of each tensor.
+"""A state taken apart, and as one block of bytes and back, to travel between ranks: no pickle, one copy of each tensor.
 
 The block: the length of the index (8 bytes, little endian), the index (MessagePack: the tree of
 :mod:`pilot.checkpoint.tree`, and path, type, shape and offset of each leaf), then each leaf at a multiple of 64 bytes.
@@ -6,6 +6,7 @@ The block: the length of the index (8 bytes, little endian), the index (MessageP
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -16,9 +17,20 @@ import numpy as np
 from pilot.checkpoint import dtypes, leaves, tree
 from pilot.checkpoint.tree import Encoded
 from pilot.comm.arena import Arena, aligned
+from pilot.core.errors import UserError
 
 _HEAD_BYTES = 8
 Buffer = Any  # what the buffer protocol takes: bytes, mmap, memoryview
+
+
+def encoded(state: Mapping[str, Any]) -> tree.Encoded:
+    """What :meth:`Training.capture <pilot.train.training.Training.capture>` gave, taken apart; :class:`UserError` names
+    what does not fit.
+    """
+    try:
+        return tree.encode(state)
+    except tree.Unstorable as error:
+        raise UserError(f"{_as_written(error.keys)} {error.what}") from None
 
 
 class Packed:
@@ -71,3 +83,14 @@ def unpack(block: Buffer) -> dict[str, Any]:
 
 def _leaf(flat: leaves.Bytes, dtype: str, shape: tuple[int, ...], offset: int) -> Any:
     return leaves.shaped(dtype, shape, flat[offset : offset + prod(shape) * dtypes.itemsize(dtype)])
+
+
+def _as_written(keys: Sequence[Any]) -> str:
+    match keys:
+        case ["user", *rest]:
+            return tree.place("session.state", rest)
+        case ["optimizer", str(part), *rest]:
+            return tree.place(f"optimizer.{part}", rest)
+        case [str(part), *rest]:
+            return tree.place(f"{part}.state_dict()", rest)
+    return "the state"

@@ -6,27 +6,12 @@ So a script that runs by itself is refused as well, and not only when a node com
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
 
-from pilot.checkpoint import tree
-from pilot.core.errors import UserError
-
-if TYPE_CHECKING:
-    from pilot.train.training import Training
+from pilot.train.state import encoded
+from pilot.train.training import Training
 
 _PAUSE = 1000
 """Between two checks of ``session.state`` pass so many times what one takes: together they take 0.1% of the time."""
-
-
-def encoded(state: Mapping[str, Any]) -> tree.Encoded:
-    """What :meth:`Training.capture <pilot.train.training.Training.capture>` gave, taken apart; :class:`UserError` names
-    what does not fit.
-    """
-    try:
-        return tree.encode(state)
-    except tree.Unstorable as error:
-        raise UserError(f"{_as_written(error.keys)} {error.what}") from None
 
 
 class StateCheck:
@@ -61,14 +46,3 @@ class StateCheck:
             self.user()
             now_s = time.monotonic()
             self._due_s = now_s + _PAUSE * (now_s - began_s)
-
-
-def _as_written(keys: Sequence[Any]) -> str:
-    match keys:
-        case ["user", *rest]:
-            return tree.place("session.state", rest)
-        case ["optimizer", str(part), *rest]:
-            return tree.place(f"optimizer.{part}", rest)
-        case [str(part), *rest]:
-            return tree.place(f"{part}.state_dict()", rest)
-    return "the state"

@@ -18,7 +18,7 @@ from pilot.train.agreement_log import END_OF_EPOCH, STOP, Agreement, AgreementLo
 from pilot.train.lineage import Lineage
 from pilot.train.lr import LearningRate
 from pilot.train.sampler import StepShare
-from pilot.train.state_check import encoded
+from pilot.train.state import encoded
 
 
 class Scheduler(Protocol):
