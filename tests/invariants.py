@@ -10,7 +10,7 @@ from pilot.core.trainer import Group, Trainer
 
 def violations(core: Coordinator) -> list[str]:
     """One line per invariant that does not hold; empty where all is well."""
-    return [*_ownership(core), *(line for t in core.trainers.values() for line in _trainer(core, t))]
+    return [*_ownership(core), *_set_aside(core), *(line for t in core.trainers.values() for line in _trainer(core, t))]
 
 
 def _ownership(core: Coordinator) -> Iterator[str]:
@@ -26,6 +26,21 @@ def _ownership(core: Coordinator) -> Iterator[str]:
     for node, trainer in workers:
         if node not in core.pool:
             yield f"{trainer} has a worker on {node}, which is gone"
+
+
+def _set_aside(core: Coordinator) -> Iterator[str]:
+    for node in core.pool.aside:
+        if node not in core.pool:
+            yield f"{node} is set aside and gone"
+    for trainer in core.trainers.values():
+        evidence = trainer.evidence
+        if taken := [n for n in trainer.target if n in evidence.aside]:
+            yield f"{trainer.id} is promised {taken}, which are set aside for it"
+        known = [*evidence.strikes, *evidence.doubts, *evidence.aside, *evidence.times]
+        if gone := [n for n in known if n not in core.pool]:
+            yield f"{trainer.id} remembers {gone}, which are gone"
+        if known and not trainer.open:
+            yield f"{trainer.id} has ended and holds {known} against nodes"
 
 
 def _trainer(core: Coordinator, trainer: Trainer) -> Iterator[str]:

@@ -14,7 +14,9 @@ def assign(pool: Pool, trainers: Sequence[Trainer], counts: Mapping[TrainerId, i
 
     A trainer that shrinks keeps a subset of its nodes, one that grows keeps them all, so nothing migrates (eq. 6).
     Nodes that change hands go in the pool's node order. A parked trainer that gets nothing keeps the nodes that nobody
-    else wants: with one more of them it can go on from the state that it holds in memory.
+    else wants: with one more of them it can go on from the state that it holds in memory. A node that was set aside for
+    a trainer is not handed out to it: who is choosy chooses first, and may get fewer than its count. Only where it
+    could not run at all for that does something migrate: another trainer takes the node and gives one that it can use.
     """
     changed = [t for t in trainers if counts.get(t.id, 0) != len(t.target)]
     growing = [t for t in changed if counts.get(t.id, 0) > len(t.target)]
@@ -26,10 +28,11 @@ def assign(pool: Pool, trainers: Sequence[Trainer], counts: Mapping[TrainerId, i
     for trainer in parked:
         missing = max(0, wanted - len(pool.available()))
         _give_back(pool, trainer, max(0, len(trainer.target) - missing))
-    free = iter(pool.available() if growing else [])
-    for trainer in growing:
-        _hand_out(pool, trainer, [next(free) for _ in range(counts[trainer.id] - len(trainer.target))])
-    return changed
+    free = pool.available() if growing else []
+    for trainer in sorted(growing, key=lambda t: -len(t.evidence.aside)):
+        free = _hand_out(pool, trainer, free, counts[trainer.id] - len(trainer.target))
+    starved = [t for t in growing if len(t.target) < t.spec.min_nodes]
+    return changed + [d for t in starved for d in _exchange(pool, t, trainers, free) if d not in changed]
 
 
 def _give_back(pool: Pool, trainer: Trainer, count: int) -> None:
@@ -45,7 +48,32 @@ def _give_back(pool: Pool, trainer: Trainer, count: int) -> None:
         del pool.owner[node]
 
 
-def _hand_out(pool: Pool, trainer: Trainer, nodes: list[NodeId]) -> None:
-    trainer.target.extend(nodes)
-    for node in nodes:
+def _hand_out(pool: Pool, trainer: Trainer, free: list[NodeId], count: int) -> list[NodeId]:
+    """Give ``trainer`` ``count`` of the ``free`` nodes; what is left of them."""
+    given = [node for node in free if node not in trainer.evidence.aside][:count]
+    trainer.target.extend(given)
+    for node in given:
         pool.owner[node] = trainer.id
+    taken = set(given)
+    return [node for node in free if node not in taken]
+
+
+def _exchange(pool: Pool, trainer: Trainer, others: Sequence[Trainer], free: list[NodeId]) -> list[Trainer]:
+    """Others, the last submitted first, give nodes to ``trainer``, which cannot run else, and take ``free`` ones.
+
+    Who can use none of these gives what it can do without.
+    """
+    donors = []
+    for donor in [d for d in reversed(others) if d is not trainer]:
+        for node in [n for n in reversed(pool.in_order(donor.target)) if n not in trainer.evidence.aside]:
+            taken = next((n for n in free if n not in donor.evidence.aside), None)
+            spared = taken is not None or len(donor.target) > donor.spec.min_nodes
+            if not spared or len(trainer.target) >= trainer.spec.min_nodes:
+                break
+            donor.target.remove(node)
+            _hand_out(pool, trainer, [node], 1)
+            if taken is not None:
+                free.remove(taken)
+                _hand_out(pool, donor, [taken], 1)
+            donors.append(donor)
+    return donors

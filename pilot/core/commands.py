@@ -116,6 +116,16 @@ class ReleaseNode:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class SetNodeAside:
+    """``node`` gets no work of ``trainer`` (None: of nobody) until ``until_s``; nobody has to do anything."""
+
+    node: NodeId
+    trainer: TrainerId | None
+    until_s: float
+    reason: str
+
+
 class Outcome(StrEnum):
     """How a trainer ended."""
 
@@ -144,5 +154,6 @@ Command = (
     | WriteCheckpoint
     | PaceCheckpoints
     | ReleaseNode
+    | SetNodeAside
     | CloseTrainer
 )

@@ -29,6 +29,7 @@ from typing import assert_never
 
 from pilot.core.acts import dissolve, dissolve_broken
 from pilot.core.assign import assign
+from pilot.core.blame import Blame, Judgement
 from pilot.core.commands import Command, Outcome, ReleaseNode, Solve
 from pilot.core.errors import InvariantError, UserError
 from pilot.core.events import (
@@ -41,6 +42,8 @@ from pilot.core.events import (
     GroupLookedAt,
     GroupPaused,
     GroupStalled,
+    NodeCleared,
+    NodeRetried,
     PlanFailed,
     PlanReady,
     PoolChanged,
@@ -50,6 +53,7 @@ from pilot.core.events import (
     TrainerSubmitted,
     WorkerExited,
     WorkerReady,
+    WorkerSlow,
 )
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
 from pilot.core.measured import Measured
@@ -60,7 +64,7 @@ from pilot.core.problem import Plan, PlanStatus, Problem
 from pilot.core.reconcile import reconcile
 from pilot.core.spec import TrainerSpec
 from pilot.core.trainer import Trainer
-from pilot.core.transitions import TrainerEvent, note
+from pilot.core.transitions import Noted, TrainerEvent, note
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,7 @@ class Coordinator:
         self.now_s = 0.0
         self._open: dict[TrainerId, Trainer] = {}
         self._released: set[NodeId] = set()
+        self.blame = Blame(self.pool)
         self._touched: dict[TrainerId, None] = {}
         self._question = ""
 
@@ -141,7 +146,11 @@ class Coordinator:
                 return self._worker_exited(event)
             case TrainerFinished():
                 return self._finished(event)
-            case WorkerReady() | GroupFormed() | GroupBroken() | GroupPaused() | Progress():
+            case NodeRetried():
+                return self._ask_if(self.blame.retried(event))
+            case NodeCleared():
+                return self._ask_if(f"{event.node} was cleared" if self.blame.forget(event.node) else "")
+            case WorkerReady() | WorkerSlow() | GroupFormed() | GroupBroken() | GroupPaused() | Progress():
                 return self._about_trainer(event)
             case CheckpointWritten() | CheckpointPublished():
                 return self._about_trainer(event)
@@ -183,6 +192,7 @@ class Coordinator:
         if not self.pool.remove(node):
             return False
         self._released.discard(node)
+        self.blame.forget(node)
         if owner is not None:
             self.trainers[owner].target.remove(node)
             self._touch(owner)
@@ -230,6 +240,7 @@ class Coordinator:
         for node in trainer.target:
             del self.pool.owner[node]
         trainer.target.clear()
+        self.blame.ended(trainer)
         self._touch(trainer_id)
         self._question = f"trainer {trainer_id} {outcome.value}"
         return []
@@ -247,17 +258,22 @@ class Coordinator:
         """The trainers that share the pool now: the first Pj_max that are open (first come, first served, §5.2)."""
         return [t for t, _ in zip(self._open.values(), range(self.config.max_parallel_trainers), strict=False)]
 
+    def _ask_if(self, reason: str) -> list[Command]:
+        """Another plan is needed where there is a ``reason``."""
+        self._question = reason
+        return []
+
     def _ask(self, reason: str) -> list[Command]:
         self.plan_id = PlanId(self.plan_id + 1)
-        admitted = self.admitted()
-        if not admitted:
+        able = [(t, room) for t in self.admitted() if (room := t.room(self.pool)) >= t.spec.min_nodes or t.target]
+        if not able:
             return []
         objective = self.config.objective
         self.problem = Problem(
-            nodes=self.pool.usable,
+            nodes=self.pool.usable - self.blame.useless_to([t for t, _ in able]),
             t_fwd_s=self.config.t_fwd_s,
             candidates=tuple(
-                t.candidate(t.spec.objective_curve or objective(t.spec, t.measured.curve)) for t in admitted
+                t.candidate(t.spec.objective_curve or objective(t.spec, t.measured.curve), room) for t, room in able
             ),
         )
         return [Solve(self.plan_id, self.problem, reason)]
@@ -283,9 +299,18 @@ class Coordinator:
         if trainer is None or noted is None:
             return []
         self._touch(trainer.id)
+        judgement = self._judge(trainer, noted)
+        self._question = self._question or judgement.question
+        failure = noted.failure or judgement.failure
+        ended = self._end(trainer.id, Outcome.FAILED, failure) if failure else []
+        return noted.commands + judgement.commands + ended
+
+    def _judge(self, trainer: Trainer, noted: Noted) -> Judgement:
         if noted.failure:
-            return noted.commands + self._end(trainer.id, Outcome.FAILED, noted.failure)
-        return noted.commands
+            return Judgement()
+        if noted.works is not None:
+            return self.blame.worked(self.now_s, trainer, *noted.works)
+        return self.blame.accused(self.now_s, trainer, noted.accusations)
 
     def _worker_exited(self, event: WorkerExited) -> list[Command]:
         if self.pool.occupant.get(event.node) != event.trainer:
@@ -294,13 +319,7 @@ class Coordinator:
         waiting = self.pool.owner.get(event.node)
         if waiting is not None:
             self._touch(waiting)
-        out = self._about_trainer(event)
-        trainer = self.trainers[event.trainer]
-        if trainer.refusal and event.node in trainer.target:
-            trainer.target.remove(event.node)
-            del self.pool.owner[event.node]
-            self._question = f"a newcomer of {trainer.id} could not start"
-        return out
+        return self._about_trainer(event)
 
     # --- checkpoints ------------------------------------------------------------------------------------------------
 

@@ -71,6 +71,14 @@ class WorkerReady:
     node: NodeId
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerSlow:
+    """A worker is not warm after a time that is long for any script: the others do not wait for it any more."""
+
+    trainer: TrainerId
+    node: NodeId
+
+
 class ExitCause(StrEnum):
     """Why a worker is no more."""
 
@@ -108,11 +116,15 @@ class GroupFormed:
 
 @dataclass(frozen=True, slots=True)
 class GroupBroken:
-    """A group that forms or trains cannot go on (completes ``FormGroup`` and ``PauseGroup`` too). Its members live."""
+    """A group that forms or trains cannot go on (completes ``FormGroup`` and ``PauseGroup`` too). Its members live.
+
+    ``node`` is where it was noticed first, if an agent noticed.
+    """
 
     trainer: TrainerId
     generation: Generation
     reason: str
+    node: NodeId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +233,21 @@ class TrainerFinished:
     samples: int
 
 
+@dataclass(frozen=True, slots=True)
+class NodeRetried:
+    """The time is over for which ``node`` was set aside for ``trainer`` (None: for all)."""
+
+    node: NodeId
+    trainer: TrainerId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCleared:
+    """A person says that ``node`` is well: whatever trainers hold against it is forgotten."""
+
+    node: NodeId
+
+
 Event = (
     PoolChanged
     | TrainerSubmitted
@@ -229,6 +256,7 @@ Event = (
     | PlanReady
     | PlanFailed
     | WorkerReady
+    | WorkerSlow
     | WorkerExited
     | GroupFormed
     | GroupBroken
@@ -239,4 +267,6 @@ Event = (
     | CheckpointPublished
     | Progress
     | TrainerFinished
+    | NodeRetried
+    | NodeCleared
 )

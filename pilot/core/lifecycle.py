@@ -19,6 +19,8 @@ from pilot.core.events import (
     GroupLookedAt,
     GroupPaused,
     GroupStalled,
+    NodeCleared,
+    NodeRetried,
     PlanFailed,
     PlanReady,
     PoolChanged,
@@ -28,6 +30,7 @@ from pilot.core.events import (
     TrainerSubmitted,
     WorkerExited,
     WorkerReady,
+    WorkerSlow,
 )
 from pilot.core.trainer import Change, Phase
 
@@ -53,15 +56,25 @@ EFFECTS = (
     Effect(DrainRequested, "every target becomes empty, for good; no problem is posed any more"),
     Effect(PlanReady, "targets, where the plan's id is the newest"),
     Effect(PlanFailed, "nothing: targets stay as they are"),
-    Effect(WorkerReady, "the worker can join a group"),
+    Effect(
+        WorkerReady,
+        "the worker can join a group; where others failed in starting, it was the nodes' fault",
+        "if a node was set aside for all",
+    ),
+    Effect(WorkerSlow, "the others do not wait for the worker any more"),
     Effect(
         WorkerExited,
-        "the worker is gone; its group is dissolved; a script that raised, or three deaths in a row without a step: "
-        "the trainer failed. A newcomer whose script raised only ends its growth",
-        "if it failed, or a newcomer could not start",
+        "the worker is gone; its group is dissolved; whose fault it was: the script's (the trainer failed), or the "
+        "node's (it is set aside)",
+        "if it failed, or a node was set aside",
     ),
     Effect(GroupFormed, "the forming group trains; its members hold the state"),
-    Effect(GroupBroken, "the group is dissolved; five in a row without a step: the trainer failed", "if it failed"),
+    Effect(
+        GroupBroken,
+        "the group is dissolved; five in a row without a step: the trainer failed; a node that keeps groups from "
+        "forming is set aside",
+        "if it failed, or a node was set aside",
+    ),
     Effect(GroupPaused, "no group trains; all members hold the same state"),
     Effect(GroupStalled, "its members are looked at, unless they are already"),
     Effect(
@@ -69,8 +82,14 @@ EFFECTS = (
     ),
     Effect(CheckpointWritten, "the state is saved (or not, and is tried again)"),
     Effect(CheckpointPublished, "how long writing takes"),
-    Effect(Progress, "the step, the measured rate and rescale cost"),
+    Effect(
+        Progress,
+        "the step, the measured rate and rescale cost; where others failed in groups, it was the nodes' fault",
+        "if a node was set aside for all",
+    ),
     Effect(TrainerFinished, "it closes", "if it was open"),
+    Effect(NodeRetried, "the node is not set aside any more", "if it was"),
+    Effect(NodeCleared, "nothing is held against the node any more", "if something was"),
 )
 
 TRAINER_CHANGES = (
@@ -78,14 +97,14 @@ TRAINER_CHANGES = (
     Change(Phase.QUEUED, Phase.STARTING, (PlanReady,)),
     Change(Phase.QUEUED, Phase.RUNNING, (GroupFormed,)),
     Change(Phase.STARTING, Phase.RUNNING, (GroupFormed,)),
-    Change(Phase.STARTING, Phase.QUEUED, (PlanReady, WorkerExited, PoolChanged, DrainRequested)),
+    Change(Phase.STARTING, Phase.QUEUED, (PlanReady, WorkerExited, GroupBroken, PoolChanged, DrainRequested)),
     Change(Phase.RUNNING, Phase.PAUSED, (GroupPaused, GroupBroken, GroupLookedAt, WorkerExited, PoolChanged)),
     Change(Phase.RUNNING, Phase.STARTING, (WorkerExited, PoolChanged)),
     Change(Phase.RUNNING, Phase.QUEUED, (WorkerExited, PoolChanged)),
     Change(Phase.PAUSED, Phase.RUNNING, (GroupFormed,)),
     Change(Phase.PAUSED, Phase.STARTING, (CheckpointWritten, GroupBroken, WorkerExited, PoolChanged)),
     Change(Phase.PAUSED, Phase.QUEUED, (CheckpointWritten, PlanReady, WorkerExited, PoolChanged, DrainRequested)),
-    Change(Phase.QUEUED, Phase.CLOSING, (TrainerCancelled, WorkerExited, GroupBroken)),
+    Change(Phase.QUEUED, Phase.CLOSING, (TrainerCancelled, GroupBroken)),
     Change(Phase.STARTING, Phase.CLOSING, (TrainerCancelled, WorkerExited, GroupBroken)),
     Change(Phase.RUNNING, Phase.CLOSING, (TrainerFinished, TrainerCancelled, WorkerExited, GroupBroken, GroupLookedAt)),
     Change(Phase.PAUSED, Phase.CLOSING, (TrainerCancelled, WorkerExited, GroupBroken)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from pilot.core.evidence import SetAside
 from pilot.core.ids import NodeId, TrainerId, natural_key
 
 NodeOrder = Callable[[NodeId, int], Any]
@@ -28,7 +29,7 @@ class Pool:
     """Nodes, their *owner* (whom the last plan gave them to) and their *occupant* (the trainer whose worker is there).
 
     The two differ while a node changes hands: it has a new owner at once, and an old occupant until that one's worker
-    has ended. A node is *available* to a plan when it has no owner and is not leaving.
+    has ended. A node is *available* to a plan when it has no owner, is not leaving and not set ``aside``.
     """
 
     def __init__(self, order: NodeOrder = hostname_order) -> None:
@@ -36,6 +37,7 @@ class Pool:
         self._joined = 0
         self._keys: dict[NodeId, Any] = {}
         self.leaving: dict[NodeId, float | None] = {}
+        self.aside: dict[NodeId, SetAside] = {}
         self.owner: dict[NodeId, TrainerId] = {}
         self.occupant: dict[NodeId, TrainerId] = {}
 
@@ -52,8 +54,12 @@ class Pool:
 
     @property
     def usable(self) -> int:
-        """How many nodes a plan may count on: all but those that are leaving."""
-        return len(self._keys) - len(self.leaving)
+        """How many nodes a plan may count on: all but those that are leaving, or set aside and nobody's."""
+        return len(self._keys) - len(self.leaving) - sum(self.is_free(node) for node in self.aside)
+
+    def is_free(self, node: NodeId) -> bool:
+        """Whether ``node`` is here to stay and nobody's."""
+        return node in self._keys and node not in self.owner and node not in self.leaving
 
     def join(self, node: NodeId) -> bool:
         """Add ``node``; False where it is in the pool already."""
@@ -76,6 +82,7 @@ class Pool:
         if self._keys.pop(node, None) is None:
             return False
         self.leaving.pop(node, None)
+        self.aside.pop(node, None)
         self.owner.pop(node, None)
         self.occupant.pop(node, None)
         return True
@@ -86,4 +93,4 @@ class Pool:
 
     def available(self) -> list[NodeId]:
         """Nodes that a plan may give to a trainer that grows, in order."""
-        return self.in_order([n for n in self._keys if n not in self.owner and n not in self.leaving])
+        return self.in_order([n for n in self._keys if self.is_free(n) and n not in self.aside])

@@ -60,8 +60,8 @@ class Standing:
 
     @property
     def pending(self) -> bool:
-        """Whether a node of the target will be ready later."""
-        return any(not self.trainer.ready_on(node) for node in self.trainer.target)
+        """Whether a node of the target will be ready soon. Who is slow is not waited for, and joins later."""
+        return any(self.trainer.awaited_on(node) for node in self.trainer.target)
 
     @property
     def parting(self) -> bool:

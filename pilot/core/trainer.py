@@ -9,6 +9,7 @@ from enum import StrEnum
 from pilot.core.commands import Outcome, StartWorker, StopWorker
 from pilot.core.curve import Curve
 from pilot.core.events import PoolChanged, WorkerExited, WorkerReady
+from pilot.core.evidence import Evidence
 from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.core.measured import Measured
 from pilot.core.pool import Pool
@@ -54,12 +55,14 @@ _WORKER_STEPS = {(change.before, change.after) for change in WORKER_CHANGES}
 class Worker:
     """A trainer's process on one node. ``has_state``: it was in a group, so it holds parameters that count.
 
-    ``attempt`` is how many deaths in a row the trainer had when it was started: processes that die together count once.
+    ``attempt`` is how many deaths in a row the trainer had when it was started, or when its group formed: processes
+    that die together count once. ``slow``: it has been starting for so long that the others do not wait for it.
     ``interval_s`` is what it was told of its checkpoints (None: nothing, it goes by the site's interval).
     """
 
     attempt: int
     phase: WorkerPhase = WorkerPhase.STARTING
+    slow: bool = False
     has_state: bool = False
     interval_s: float | None = None
 
@@ -109,8 +112,9 @@ class Trainer:
     ``target`` are the nodes that the last plan gave it (its allocation), ``workers`` its processes by node,
     ``group`` what trains, ``forming`` what will. ``pausing``: the group is to stop after an agreed step.
     ``looking``: the generation whose members are being looked at. ``writing``: the nodes whose checkpoint is
-    awaited. ``synced``: all state holders hold the same state; ``saved``: a checkpoint holds it, too. ``refusal``:
-    why no further worker can start (the script was edited); the trainer then never grows.
+    awaited. ``synced``: all state holders hold the same state; ``saved``: a checkpoint holds it, too. ``died``: the
+    nodes on which members of its groups died since the last step. ``refusal``: why no further worker can start (the
+    script was edited); the trainer then does not grow until a node is tried again.
     """
 
     spec: TrainerSpec
@@ -130,8 +134,10 @@ class Trainer:
     epoch: int = 0
     samples: int = 0
     deaths_in_a_row: int = 0
+    died: dict[NodeId, None] = field(default_factory=dict)
     broken_in_a_row: int = 0
     refusal: str = ""
+    evidence: Evidence = field(default_factory=Evidence)
     closing: Outcome | None = None
     outcome: Outcome | None = None
     reason: str = ""
@@ -186,10 +192,23 @@ class Trainer:
         stays = any(n in pool and n not in pool.leaving for n in members)
         return not stays and any(n in went for n in members)
 
-    def candidate(self, value: Curve) -> Candidate:
-        """What a planner sees of it; ``value`` is the objective's curve."""
+    def awaited_on(self, node: NodeId) -> bool:
+        """Whether a worker on ``node`` will soon be able to join a group."""
+        worker = self.workers.get(node)
+        return worker is None or (worker.phase is not WorkerPhase.READY and not worker.slow)
+
+    def room(self, pool: Pool) -> int:
+        """The most nodes that it could use: of the pool's, where it has something against some of them."""
+        if not self.evidence.aside:
+            return self.spec.max_nodes
+        without = (pool.leaving, pool.aside)
+        return pool.usable - sum(n in pool and not any(n in out for out in without) for n in self.evidence.aside)
+
+    def candidate(self, value: Curve, room: int) -> Candidate:
+        """What a planner sees of it; ``value`` is the objective's curve, ``room`` the most nodes that it could use."""
         held = len(self.target)
         most = self.spec.max_nodes if not self.refusal else max(self.spec.min_nodes, held)
+        most = max(self.spec.min_nodes, min(most, room))
         return Candidate(
             trainer=self.id,
             current_nodes=held,

@@ -23,17 +23,24 @@ from pilot.core.events import (
     Seen,
     WorkerExited,
     WorkerReady,
+    WorkerSlow,
 )
-from pilot.core.trainer import NO_GENERATION, Trainer, WorkerPhase
+from pilot.core.evidence import STRIKES, Accusation, Stage
+from pilot.core.ids import NodeId
+from pilot.core.trainer import NO_GENERATION, Group, Trainer, Worker, WorkerPhase
 
 DEATHS_ALLOWED = 3
-"""So many deaths of a trainer's processes on living pilots, without a step between them, and it has failed."""
+"""So many deaths of members of a trainer's groups, without a step between them, and it or its nodes have failed."""
+
+SICK_NODES = 2
+"""Deaths on at most so many nodes, while others hold the state, are these nodes'."""
 
 BREAKS_ALLOWED = 5
 """So many groups of a trainer that broke on living pilots, without a step between them, and it has failed."""
 
 TrainerEvent = (
     WorkerReady
+    | WorkerSlow
     | WorkerExited
     | GroupFormed
     | GroupBroken
@@ -48,10 +55,15 @@ TrainerEvent = (
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """``commands`` that follow at once; ``failure`` says why the trainer has failed, if it has."""
+    """``commands`` that follow at once; ``failure`` says why the trainer has failed, if it has.
+
+    ``accusations`` : what failed on nodes; ``works`` : where it works, and how far it came there.
+    """
 
     commands: list[Command] = field(default_factory=list)
     failure: str = ""
+    accusations: tuple[Accusation, ...] = ()
+    works: tuple[tuple[NodeId, ...], Stage] | None = None
 
 
 def note(trainer: Trainer, event: TrainerEvent) -> Noted | None:
@@ -59,6 +71,8 @@ def note(trainer: Trainer, event: TrainerEvent) -> Noted | None:
     match event:
         case WorkerReady():
             return _worker_ready(trainer, event)
+        case WorkerSlow():
+            return _worker_slow(trainer, event)
         case WorkerExited():
             return _worker_exited(trainer, event)
         case GroupFormed():
@@ -87,6 +101,14 @@ def _worker_ready(trainer: Trainer, event: WorkerReady) -> Noted | None:
     if worker is None or not worker.may_become(WorkerPhase.READY):
         return None
     worker.phase = WorkerPhase.READY
+    return Noted(works=((event.node,), Stage.START))
+
+
+def _worker_slow(trainer: Trainer, event: WorkerSlow) -> Noted | None:
+    worker = trainer.workers.get(event.node)
+    if worker is None or worker.phase is not WorkerPhase.STARTING or worker.slow:
+        return None
+    worker.slow = True
     return Noted()
 
 
@@ -97,28 +119,34 @@ def _worker_exited(trainer: Trainer, event: WorkerExited) -> Noted | None:
     trainer.writing.discard(event.node)
     if worker.phase is WorkerPhase.STOPPING or not trainer.open:
         return Noted()
-    raised = event.cause is ExitCause.RAISED
-    failure = _script_raised(trainer, event) if raised else _process_died(trainer, worker.attempt, event)
-    return Noted(dissolve_broken(trainer), failure)
+    trained = trainer.group is not None and event.node in trainer.group.members
+    member = trained or (trainer.forming is not None and event.node in trainer.forming.members)
+    commands = dissolve_broken(trainer)
+    if event.cause is ExitCause.RAISED and (trained or worker.has_state):
+        return Noted(commands, failure=event.detail)
+    trainer.counts.worker_deaths += event.cause is ExitCause.DIED
+    if event.cause is ExitCause.DIED and (member or worker.has_state):
+        return _member_died(trainer, worker, event, commands)
+    if event.cause is not ExitCause.DIED:
+        return Noted(commands, accusations=(Accusation(event.node, Stage.START, event.detail),))
+    reason = f"its process died {STRIKES} times in starting; the last time: {event.detail}"
+    return Noted(commands, accusations=(Accusation(event.node, Stage.START, reason, 1),))
 
 
-def _process_died(trainer: Trainer, attempt: int, event: WorkerExited) -> str:
-    trainer.counts.worker_deaths += 1
-    if attempt == trainer.deaths_in_a_row:
+def _member_died(trainer: Trainer, worker: Worker, event: WorkerExited, commands: list[Command]) -> Noted:
+    """Three deaths without a step: on one or two nodes they are the nodes' while others live, else the script's."""
+    trainer.died[event.node] = None
+    if worker.attempt == trainer.deaths_in_a_row:
         trainer.deaths_in_a_row += 1
     if trainer.deaths_in_a_row < DEATHS_ALLOWED:
-        return ""
+        return Noted(commands)
+    died, others = list(trainer.died), [n for n in trainer.holders() if n not in trainer.died]
     times = f"its process died {DEATHS_ALLOWED} times on living pilots without a step between"
-    return f"{times}; the last time: {event.detail}"
-
-
-def _script_raised(trainer: Trainer, event: WorkerExited) -> str:
-    """A newcomer that cannot start does no harm to those that train: they go on without further growth."""
-    trains = trainer.group is not None and event.node in trainer.group.members
-    if trains or not (trainer.group is not None or trainer.holders()):
-        return event.detail
-    trainer.refusal = event.detail
-    return ""
+    reason = f"{times}; the last time: {event.detail}"
+    if len(died) > (SICK_NODES if others else 1):
+        return Noted(commands, failure=reason)
+    trainer.deaths_in_a_row, trainer.died = 0, {}
+    return Noted(commands, accusations=tuple(Accusation(node, Stage.RUN, reason) for node in died))
 
 
 def _group_formed(trainer: Trainer, event: GroupFormed) -> Noted | None:
@@ -133,6 +161,7 @@ def _group_formed(trainer: Trainer, event: GroupFormed) -> Noted | None:
     trainer.synced, trainer.saved, trainer.failed_writes = True, False, 0
     for node in trainer.group.members:
         trainer.workers[node].has_state = True
+        trainer.workers[node].attempt = trainer.deaths_in_a_row
     return Noted()
 
 
@@ -148,15 +177,28 @@ def _group_broken(trainer: Trainer, event: GroupBroken) -> Noted | None:
     groups = [g.generation for g in (trainer.group, trainer.forming) if g is not None]
     if not trainer.open or event.generation not in groups:
         return None
-    return _broke(trainer, event.reason)
+    forming = trainer.forming
+    kept = forming is not None and event.generation == forming.generation
+    accusations = _who_kept_it(trainer, forming, event) if forming is not None and kept else ()
+    return _broke(trainer, event.reason, accusations)
 
 
-def _broke(trainer: Trainer, reason: str) -> Noted:
+def _who_kept_it(trainer: Trainer, forming: Group, event: GroupBroken) -> tuple[Accusation, ...]:
+    """Who trained before could form groups: what is new is suspected, and of that the node that noticed it first."""
+    newcomers = tuple(n for n in forming.members if not trainer.holds_state(n))
+    suspects = newcomers if len(newcomers) < len(forming.members) else forming.members
+    if len(suspects) > 1 and event.node is not None:
+        suspects = tuple(n for n in suspects if n == event.node)
+    reason = f"a group with it could not form: {event.reason}"
+    return (Accusation(suspects[0], Stage.RUN, reason, 1),) if len(suspects) == 1 else ()
+
+
+def _broke(trainer: Trainer, reason: str, accusations: tuple[Accusation, ...] = ()) -> Noted:
     trainer.broken_in_a_row += 1
     failure = ""
     if trainer.broken_in_a_row >= BREAKS_ALLOWED:
         failure = f"{BREAKS_ALLOWED} of its groups broke without a step between; the last one: {reason}"
-    return Noted(dissolve(trainer, reason), failure)
+    return Noted(dissolve(trainer, reason), failure, accusations)
 
 
 def _group_paused(trainer: Trainer, event: GroupPaused) -> Noted | None:
@@ -200,11 +242,14 @@ def _checkpoint_written(trainer: Trainer, event: CheckpointWritten) -> Noted | N
 def _progress(trainer: Trainer, event: Progress) -> Noted | None:
     if trainer.group is None or event.generation != trainer.group.generation:
         return None
-    if event.step > trainer.step:
+    stepped = event.step > trainer.step
+    if stepped:
         trainer.deaths_in_a_row = trainer.broken_in_a_row = 0
+        trainer.died = {}
     trainer.step, trainer.epoch, trainer.samples = event.step, event.epoch, event.samples
     if event.samples_per_s is not None:
         trainer.measured.rate(len(trainer.group.members), event.samples_per_s)
     if event.rescale_s is not None:
         trainer.measured.cost(trainer.grew, event.rescale_s)
-    return Noted()
+    doubtful = bool(trainer.evidence.strikes or trainer.evidence.doubts)
+    return Noted(works=(trainer.group.members, Stage.RUN) if stepped and doubtful else None)

@@ -18,12 +18,13 @@ from pilot.core.commands import (
     PaceCheckpoints,
     PauseGroup,
     ReleaseNode,
+    SetNodeAside,
     Solve,
     StartWorker,
     StopWorker,
     WriteCheckpoint,
 )
-from pilot.core.events import CheckpointWritten, Event, GroupBroken
+from pilot.core.events import CheckpointWritten, Event, GroupBroken, WorkerSlow
 from pilot.core.ids import NodeId, TrainerId
 from pilot.io import wire
 from pilot.io.site import Site
@@ -31,6 +32,9 @@ from pilot.service.launch_store import LaunchStore
 from pilot.service.pending import On, PendingCommands
 
 log = logging.getLogger(__name__)
+
+SLOW_S = 60.0
+"""A script that has not come to ``pilot.train`` by then is not waited for by the trainer's other workers."""
 
 WARM_LIMIT_S = 900.0
 """A script that has not come to ``pilot.train`` by then is stopped."""
@@ -84,6 +88,7 @@ class Effects:
         self._solver = solver
         self._send = send
         self._stopped: set[On] = set()
+        self._slow: set[On] = set()
 
     def perform(self, command: Command) -> None:
         """Do what the core decided."""
@@ -92,6 +97,7 @@ class Effects:
                 self._solver.solve(command)
             case StartWorker():
                 self._stopped.discard((command.trainer, command.node))
+                self._slow.discard((command.trainer, command.node))
                 self._send(command.node, self._launch(command.trainer))
             case StopWorker():
                 self._stopped.add((command.trainer, command.node))
@@ -110,6 +116,8 @@ class Effects:
                 self._send(command.node, wire.PaceCheckpoints(command.trainer, command.interval_s))
             case ReleaseNode():
                 self._send(command.node, wire.ReleaseNode(command.reason))
+            case SetNodeAside():
+                log.warning("%s is set aside for %s: %s", command.node, command.trainer or "all", command.reason)
             case CloseTrainer():
                 log.info("trainer %s %s: %s", command.trainer, command.outcome, command.reason)
             case _:
@@ -118,7 +126,9 @@ class Effects:
     def overdue(self, now_s: float) -> Overdue:
         """What has waited for too long by ``now_s``. Does nothing about it."""
         stops, hopeless = self._late_workers(now_s)
-        return Overdue((*self._late_groups(now_s), *self._late_writes(now_s)), stops, hopeless)
+        return Overdue(
+            (*self._late_groups(now_s), *self._late_writes(now_s), *self._slow_to_start(now_s)), stops, hopeless
+        )
 
     def _late_groups(self, now_s: float) -> Iterator[GroupBroken]:
         limit_s = self._site.form_timeout_s
@@ -132,6 +142,13 @@ class Effects:
             if now_s - since_s > WRITE_LIMIT_S:
                 error = f"not written within {WRITE_LIMIT_S:g} s"
                 yield CheckpointWritten(write.trainer, write.node, 0, error)
+
+    def _slow_to_start(self, now_s: float) -> Iterator[WorkerSlow]:
+        """Said once of each worker."""
+        for on, (command, since_s) in self._pending.workers.items():
+            if isinstance(command, StartWorker) and now_s - since_s > SLOW_S and on not in self._slow:
+                self._slow.add(on)
+                yield WorkerSlow(*on)
 
     def _late_workers(self, now_s: float) -> tuple[tuple[StopWorker, ...], tuple[tuple[NodeId, str], ...]]:
         """A worker that does not get warm is ended by its agent; a node on which even that fails is given up."""

@@ -92,7 +92,7 @@ class Inbound:
             return
         for group in (trainer.group, trainer.forming):
             if group is not None and group.generation == message.generation and node in group.members:
-                self._broken(GroupBroken(*_of(message), f"{node}: {short(message.reason)}"))
+                self._broken(GroupBroken(*_of(message), f"{node}: {short(message.reason)}", node))
 
     def rank_paused(self, node: NodeId, message: wire.RankPaused) -> list[Event]:
         """Completes ``PauseGroup``, when the last member has said so."""

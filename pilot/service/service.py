@@ -154,7 +154,7 @@ class Service:
             self.lose(node, why)
         for stop in late.stops:
             self.effects.perform(stop)
-        self._post([*late.events, *self._stall_checks.overdue(now_s)])
+        self._post([*late.events, *self._stall_checks.overdue(now_s), *self.driver.core.blame.due(now_s)])
         if self._coalescer.due_s is not None and self.driver.clock() >= self._coalescer.due_s:
             self._post(self._coalescer.take(now_s, self._undecided))
 

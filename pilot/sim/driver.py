@@ -23,6 +23,7 @@ from pilot.core.commands import (
     PaceCheckpoints,
     PauseGroup,
     ReleaseNode,
+    SetNodeAside,
     Solve,
     StartWorker,
     StopWorker,
@@ -201,7 +202,7 @@ class Simulation:
             case Solve():
                 self._solve, self._plan_due_s = command, self.now_s + self.config.solver_latency_s
                 return None
-            case DissolveGroup() | PaceCheckpoints() | ReleaseNode() | CloseTrainer():
+            case DissolveGroup() | PaceCheckpoints() | ReleaseNode() | SetNodeAside() | CloseTrainer():
                 return None
             case _:
                 assert_never(command)

@@ -90,7 +90,7 @@ def test_every_assignment_is_valid_and_migrates_nothing(
     pool = Pool(NODE_ORDERS[order])
     for joins, leaves in events:
         change(pool, made, joins, leaves)
-        candidates = tuple(trainer.candidate(trainer.measured.curve) for trainer in made)
+        candidates = tuple(trainer.candidate(trainer.measured.curve, trainer.room(pool)) for trainer in made)
         problem, before = Problem(pool.usable, 120.0, candidates), targets(made)
         counts = PLANS[planner](problem).as_dict()
         assert problem.feasible(counts)

@@ -7,15 +7,25 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pilot.core.commands import Outcome, SetNodeAside, StartWorker
 from pilot.core.coordinator import Coordinator
-from pilot.core.events import DrainRequested, PoolChanged, TrainerCancelled, TrainerFinished, TrainerSubmitted
+from pilot.core.events import (
+    DrainRequested,
+    ExitCause,
+    NodeCleared,
+    PoolChanged,
+    TrainerCancelled,
+    TrainerFinished,
+    TrainerSubmitted,
+)
 from pilot.core.ids import TrainerId
 from pilot.core.spec import TrainerSpec
 from tests.property.world import World, random_plan
 
 ACTIONS = ["join", "notice", "lose", "submit", "cancel", "finish", "answer", "answer", "answer", "fail", "die", "step"]
 ACTIONS += ["stall", "publish"]
-scripts = st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 1 << 16)), max_size=80)
+SICKNESS = ["sicken", "raise", "slow", "wait", "clear"]
+scripts = st.lists(st.tuples(st.sampled_from([*ACTIONS, *SICKNESS]), st.integers(0, 1 << 16)), max_size=80)
 
 
 def act(world: World, action: str, number: int) -> None:
@@ -46,6 +56,16 @@ def act(world: World, action: str, number: int) -> None:
             world.send(world.worker_dies(*rng.choice(list(world.workers))))
         case "step" if trainers:
             world.step(rng.choice(trainers))
+        case "sicken" if world.nodes:
+            world.sick ^= {rng.choice(world.nodes)}
+        case "raise" if world.workers:
+            world.send(world.worker_dies(*rng.choice(list(world.workers)), ExitCause.RAISED))
+        case "slow" if world.workers:
+            world.slow(*rng.choice(list(world.workers)))
+        case "wait":
+            world.pass_time(number / 16)
+        case "clear" if world.nodes:
+            world.send(NodeCleared(rng.choice(world.nodes)))
         case "stall" if trainers:
             world.stall(rng.choice(trainers))
         case "publish" if trainers:
@@ -90,3 +110,88 @@ def test_a_replay_gives_the_same_commands(script: list[tuple[str, int]]) -> None
     again = Coordinator(world.config)
     for now_s, event, commands in world.history:
         assert again.handle(now_s, event) == commands
+
+
+sizes = st.lists(st.tuples(st.integers(1, 2), st.integers(0, 3)), min_size=1, max_size=3)
+"""min_nodes, and how many more a trainer can use."""
+
+
+def pool_with(sick: int, healthy: int, trainers: list[tuple[int, int]], order: int) -> World:
+    """Trainers on a pool of which some nodes let no script start; everything pending is answered."""
+    world = World()
+    world.join(sick + healthy)
+    world.sick = set(random.Random(order).sample(world.nodes, sick))
+    for number, (low, more) in enumerate(trainers):
+        world.send(TrainerSubmitted(TrainerSpec(TrainerId(f"t{number}"), low, low + more)))
+    world.settle()
+    return world
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 2), st.integers(2, 5), sizes, st.integers(0, 99))
+def test_sick_nodes_fail_no_trainer_and_keep_none_waiting(
+    sick: int, healthy: int, trainers: list[tuple[int, int]], order: int
+) -> None:
+    world = pool_with(sick, healthy, trainers, order)
+    assert not [t for t in world.core.trainers.values() if t.outcome is not None]
+    first = world.core.trainers[TrainerId("t0")]
+    working = {n for t in world.core.trainers.values() if t.group is not None for n in t.group.members}
+    idle = set(world.nodes) - world.sick - working
+    assert first.group is not None or len(idle) < first.spec.min_nodes, "it waits, and healthy nodes idle"
+    assert world.sick.isdisjoint(working)
+    assert world.sick.issuperset(node for node, _, _ in world.core.blame.set_aside()), "a healthy node is blamed"
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 2), st.integers(3, 5), st.integers(0, 99))
+def test_a_node_that_two_trainers_blame_meets_no_third_one_until_its_time_is_over(
+    sick: int, healthy: int, order: int
+) -> None:
+    world = World()
+    world.join(sick + healthy)
+    world.sick = set(random.Random(order).sample(world.nodes, sick))
+    for number in range(4):
+        before = len(world.history)
+        met = set(world.core.pool.aside)
+        world.send(TrainerSubmitted(TrainerSpec(TrainerId(f"t{number}"), 1, sick + healthy)))
+        world.settle()
+        starts = [c for _, _, commands in world.history[before:] for c in commands if isinstance(c, StartWorker)]
+        assert met.isdisjoint(c.node for c in starts)
+        world.send(TrainerCancelled(TrainerId(f"t{number}")))
+        world.settle()
+    world.pass_time(1e5)
+    assert not world.core.pool.aside, "it is tried again"
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 6), st.integers(1, 3), st.booleans())
+def test_a_script_that_fails_everywhere_fails_soon_and_no_node_is_blamed(nodes: int, low: int, beside: bool) -> None:
+    world = World()
+    world.broken_scripts = {TrainerId("bad")}
+    world.join(nodes)
+    world.send(TrainerSubmitted(TrainerSpec(TrainerId("bad"), min(low, nodes), min(low, nodes) + 1)))
+    if beside:
+        world.send(TrainerSubmitted(TrainerSpec(TrainerId("good"), 1, nodes)))
+    world.settle()
+    bad = world.core.trainers[TrainerId("bad")]
+    world.send(TrainerCancelled(TrainerId("good")))
+    world.settle()
+    assert bad.outcome is Outcome.FAILED
+    tried = [c for _, _, commands in world.history for c in commands if isinstance(c, StartWorker)]
+    assert len([c for c in tried if c.trainer == "bad"]) <= max(3, bad.spec.max_nodes) + bad.spec.max_nodes
+    told = [c for _, _, commands in world.history for c in commands if isinstance(c, SetNodeAside)]
+    assert not [c for c in told if c.trainer is None]
+    assert not world.core.pool.aside
+
+
+@settings(max_examples=150, deadline=None)
+@given(scripts)
+def test_nothing_is_held_against_nodes_for_ever(script: list[tuple[str, int]]) -> None:
+    world = play(script)
+    world.settle()
+    world.sick.clear()
+    world.pass_time(1e6)
+    assert not list(world.core.blame.set_aside())
+    world.settle()
+    for trainer in world.core.admitted():
+        assert not trainer.refusal

@@ -19,7 +19,7 @@ from pilot.core.events import DrainRequested, Event, ExitCause, GroupBroken, Wor
 from pilot.core.lifecycle import EFFECTS, TRAINER_CHANGES
 from pilot.core.reconcile import Question, Rule
 from pilot.core.trainer import WORKER_CHANGES, Change, Phase, WorkerPhase
-from tests.property.test_core import ACTIONS, act
+from tests.property.test_core import ACTIONS, SICKNESS, act
 from tests.property.world import World
 from tests.transcripts import test_transcripts
 
@@ -29,11 +29,13 @@ WEATHERS = (
     ["join", "submit", "answer", "answer", "answer", "break", "stall", "fail", "cancel"],
     ["join", "submit", "answer", "answer", "answer", "answer", "raise", "lose", "notice", "fail", "finish"],
 )
+ILL = ["join", "submit", "answer", "answer", "answer", "answer", "step", "break", *SICKNESS]
 RARE = {
     (Phase.STARTING, Phase.QUEUED, "WorkerExited"),
     (Phase.RUNNING, Phase.QUEUED, "WorkerExited"),
     (Phase.RUNNING, Phase.STARTING, "PoolChanged"),
     (Phase.PAUSED, Phase.STARTING, "WorkerExited"),
+    (Phase.PAUSED, Phase.QUEUED, "WorkerExited"),
     (Phase.PAUSED, Phase.STARTING, "GroupBroken"),
 }
 """Causes that these sequences need not come upon; each was seen in some of 3,000 others."""
@@ -132,6 +134,8 @@ def seen() -> Iterator[Seen]:
             test_transcripts.play(path.read_text())
         for seed in SEEDS:
             _play(random.Random(seed), WEATHERS[seed % len(WEATHERS)])
+            if seed % 4 == 0:
+                _play(random.Random(seed), ILL)
         yield watched
 
 

@@ -18,6 +18,7 @@ from pilot.core.commands import (
     PaceCheckpoints,
     PauseGroup,
     ReleaseNode,
+    SetNodeAside,
     Solve,
     StartWorker,
     StopWorker,
@@ -40,6 +41,7 @@ from pilot.core.events import (
     Seen,
     WorkerExited,
     WorkerReady,
+    WorkerSlow,
 )
 from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.core.problem import Plan, PlanStatus, Problem
@@ -77,6 +79,8 @@ class World:
         self.core = Coordinator(self.config)
         self.now_s = 0.0
         self.nodes: list[NodeId] = []
+        self.sick: set[NodeId] = set()
+        self.broken_scripts: set[TrainerId] = set()
         self.workers: dict[tuple[TrainerId, NodeId], str] = {}
         self.pending: list[Asynchronous] = []
         self.generations: dict[TrainerId, int] = {}
@@ -101,6 +105,7 @@ class World:
                 self.pending.append(command)
             case StartWorker():
                 assert command.node in self.nodes, "a worker is started on a node that is gone"
+                assert command.node not in self.core.trainers[command.trainer].evidence.aside, "it was set aside"
                 assert not [n for _, n in self.workers if n == command.node], "two workers on one node"
                 self.workers[command.trainer, command.node] = "starting"
                 self.pending.append(command)
@@ -128,6 +133,10 @@ class World:
             case ReleaseNode():
                 assert command.node in self.nodes
                 assert not [n for _, n in self.workers if n == command.node], "a node with a worker is released"
+            case SetNodeAside():
+                assert command.until_s > self.now_s, "a node is set aside for no time"
+                aside = {(node, trainer) for node, trainer, _ in self.core.blame.set_aside()}
+                assert (command.node, command.trainer) in aside, "what is told does not hold"
             case CloseTrainer():
                 assert command.trainer not in self.closed, "a trainer ends twice"
                 assert not [t for t, _ in self.workers if t == command.trainer], "a trainer ends with workers"
@@ -166,14 +175,16 @@ class World:
                 return CheckpointWritten(command.trainer, command.node, self.steps.get(command.trainer, 0), error)
 
     def _started(self, command: StartWorker) -> Event:
+        if command.node in self.sick or command.trainer in self.broken_scripts:
+            return self.worker_dies(command.trainer, command.node, ExitCause.RAISED)
         self.workers[command.trainer, command.node] = "ready"
         return WorkerReady(command.trainer, command.node)
 
-    def worker_dies(self, trainer: TrainerId, node: NodeId) -> Event:
+    def worker_dies(self, trainer: TrainerId, node: NodeId, cause: ExitCause = ExitCause.DIED) -> Event:
         """The process of ``trainer`` on ``node`` is gone; nothing that was asked of it will be answered."""
         self.workers.pop((trainer, node))
         self._drop(lambda p: _concerns(p, trainer, node))
-        return WorkerExited(trainer, node, ExitCause.DIED, "killed by signal 9")
+        return WorkerExited(trainer, node, cause, f"it {cause.value}")
 
     def join(self, count: int, prefix: str = "n") -> None:
         """``count`` new nodes come together."""
@@ -206,6 +217,16 @@ class World:
         group = self.core.trainers[trainer].group or self.core.trainers[trainer].forming
         if group is not None:
             self.send(GroupStalled(trainer, group.generation, f"{group.members[0]} has waited 5 s"))
+
+    def slow(self, trainer: TrainerId, node: NodeId) -> None:
+        """A worker is not warm for long; said of one that is, it is stale."""
+        self.send(WorkerSlow(trainer, node))
+
+    def pass_time(self, seconds: float) -> None:
+        """Whatever was set aside until then is tried again."""
+        self.now_s += seconds
+        for event in self.core.blame.due(self.now_s):
+            self.send(event)
 
     def publish(self, trainer: TrainerId, alone_s: float) -> None:
         """One of its periodic checkpoints was written."""

@@ -21,6 +21,7 @@ from pilot.core.commands import (
     PaceCheckpoints,
     PauseGroup,
     ReleaseNode,
+    SetNodeAside,
     Solve,
     StartWorker,
     StopWorker,
@@ -38,6 +39,8 @@ from pilot.core.events import (
     GroupLookedAt,
     GroupPaused,
     GroupStalled,
+    NodeCleared,
+    NodeRetried,
     PlanFailed,
     PlanReady,
     PoolChanged,
@@ -48,6 +51,7 @@ from pilot.core.events import (
     TrainerSubmitted,
     WorkerExited,
     WorkerReady,
+    WorkerSlow,
 )
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
 from pilot.core.problem import Plan, PlanStatus
@@ -78,14 +82,21 @@ def parse(line: str, core: Coordinator) -> Event:
             return PlanReady(PlanId(int(number)), plan)
         case "ready", [name, node]:
             return WorkerReady(TrainerId(name), NodeId(node))
+        case "slow", [name, node]:
+            return WorkerSlow(TrainerId(name), NodeId(node))
+        case "again", [node, *names]:
+            return NodeRetried(NodeId(node), TrainerId(names[0]) if names else None)
+        case "clear", [node]:
+            return NodeCleared(NodeId(node))
         case "exited", [name, node, cause, *detail]:
             return WorkerExited(TrainerId(name), NodeId(node), ExitCause(cause), " ".join(detail))
         case "formed", [name, generation, "at", step]:
             return GroupFormed(TrainerId(name), Generation(int(generation[1:])), int(step))
         case "resumed", [name, generation, "at", step]:
             return GroupFormed(TrainerId(name), Generation(int(generation[1:])), int(step), resumed=int(step))
-        case "broken", [name, generation]:
-            return GroupBroken(TrainerId(name), Generation(int(generation[1:])), "a rank process died")
+        case "broken", [name, generation, *node]:
+            noticed = NodeId(node[0]) if node else None
+            return GroupBroken(TrainerId(name), Generation(int(generation[1:])), "a rank process died", noticed)
         case "paused", [name, generation, "at", step]:
             return GroupPaused(TrainerId(name), Generation(int(generation[1:])), int(step))
         case "stalled", [name, generation, *reason]:
@@ -106,7 +117,7 @@ def parse(line: str, core: Coordinator) -> Event:
     raise ValueError(f"not an event: {line}")
 
 
-def show(command: Command) -> str:
+def show(command: Command, now_s: float) -> str:
     """One command as a line."""
     match command:
         case Solve():
@@ -125,6 +136,9 @@ def show(command: Command) -> str:
             return f"pace {command.trainer} {command.node} {command.interval_s:.3g} s ({command.reason})"
         case ReleaseNode():
             return f"release {command.node} ({command.reason})"
+        case SetNodeAside():
+            whom, minutes = command.trainer or "all", (command.until_s - now_s) / 60
+            return f"set aside {command.node} for {whom}, {minutes:.0f} min ({command.reason})"
         case CloseTrainer():
             return f"close {command.trainer} {command.outcome} ({command.reason})"
 
@@ -142,7 +156,7 @@ def play(text: str) -> str:
         elif line.startswith("@"):
             now_s = float(line[1:])
         elif line.startswith(">"):
-            out += [f"< {show(c)}" for c in core.handle(now_s, parse(line[1:].strip(), core))]
+            out += [f"< {show(c, now_s)}" for c in core.handle(now_s, parse(line[1:].strip(), core))]
             assert violations(core) == []
     return "\n".join(out) + "\n"
 

@@ -119,7 +119,7 @@ def test_a_group_is_broken_by_a_member_while_it_lives(forming: Desk) -> None:
     forming.inbound.group_broken(member, wire.GroupBroken("other", 1, "no"))
     assert forming.broken == []
     forming.inbound.group_broken(member, wire.GroupBroken(T, 1, "a rank died"))
-    assert forming.broken == [GroupBroken(T, Generation(1), f"{member}: a rank died")]
+    assert forming.broken == [GroupBroken(T, Generation(1), f"{member}: a rank died", member)]
     forming.send(list(forming.broken))
     forming.inbound.group_broken(member, wire.GroupBroken(T, 1, "again"))
     assert len(forming.broken) == 1

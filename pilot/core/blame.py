@@ -1,0 +1,179 @@
+"""Whose fault a failure is: the node's or the script's.
+
+One failure says little: a script may be wrong, and a node may be sick. What fails on one node and works on others is
+the node's, what fails everywhere is the script's, and until that is known the trainer tries other nodes:
+
+=========================================================  ==========================================================
+what is known                                              what follows
+=========================================================  ==========================================================
+a worker raised in starting, or was not warm in time;      the node is *set aside* for this trainer: it gets other
+three deaths in starting; three groups that the node kept  nodes, and this one is in *doubt*
+from forming; three deaths in groups, on at most two
+nodes, while others hold the state
+a worker of it gets warm elsewhere (for a failure in       the doubt is settled: the trainer blames the node
+starting), its group makes a step (for one in a group)
+a second trainer blames the node, or the same one again    the node is set aside for all; who works on it stays
+three nodes in doubt, or all that there are, or the same   the script's fault: the trainer fails; where it lives on
+one once more; and nothing of the trainer runs             others, it only stops to grow for a time
+time passed (``NodeRetried``)                              it is tried again; each time takes twice as long
+a person clears it (``NodeCleared``)                       nothing is known of it
+=========================================================  ==========================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from pilot.core.commands import Command, SetNodeAside
+from pilot.core.events import NodeRetried
+from pilot.core.evidence import Accusation, Evidence, SetAside, Stage
+from pilot.core.ids import NodeId, TrainerId
+from pilot.core.pool import Pool
+from pilot.core.trainer import Trainer, WorkerPhase
+
+NODES_TRIED = 3
+"""What failed on so many nodes, and on no other one has come further since, is the script's."""
+
+AGAIN_S = 1800.0
+"""A node that was set aside for the first time is tried again after so long."""
+
+LONGEST_S = 86400.0
+BLAMES = 2
+"""So many, of different trainers or of one, and a node is set aside for all."""
+
+
+@dataclass(slots=True)
+class Judgement:
+    """``commands`` tell of it; ``failure``: it was the script's; ``question``: why another plan is needed."""
+
+    commands: list[Command] = field(default_factory=list)
+    failure: str = ""
+    question: str = ""
+
+
+class Blame:
+    """What all trainers together know of the pool's nodes."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._blames: dict[NodeId, int] = {}
+        self._times: dict[NodeId, int] = {}
+        self._known: dict[NodeId, dict[TrainerId, Trainer]] = {}
+
+    def accused(self, now_s: float, trainer: Trainer, accusations: tuple[Accusation, ...]) -> Judgement:
+        """Something of ``trainer`` failed on nodes; its targets lose those that are set aside."""
+        out = Judgement()
+        for accusation in accusations:
+            node, evidence = accusation.node, trainer.evidence
+            if node not in self._pool:
+                continue
+            self._known.setdefault(node, {})[trainer.id] = trainer
+            if not evidence.struck(accusation):
+                continue
+            once_more = node in evidence.doubts
+            evidence.doubts[node] = accusation.stage
+            out.commands.append(self._set_aside(now_s, trainer, accusation))
+            out.question = f"{node} was set aside for {trainer.id}"
+            if failure := self._script(trainer, accusation, once_more):
+                return Judgement(failure=failure)
+        return out
+
+    def worked(self, now_s: float, trainer: Trainer, on: tuple[NodeId, ...], stage: Stage) -> Judgement:
+        """``trainer`` came as far as ``stage`` ``on`` these nodes: what failed elsewhere was the nodes' fault."""
+        out = Judgement()
+        for node in trainer.evidence.worked(on, stage):
+            self._blames[node] = self._blames.get(node, 0) + 1
+            if self._blames[node] >= BLAMES and node in self._pool and node not in self._pool.aside:
+                out.commands.append(self._set_aside_for_all(now_s, node, trainer))
+                out.question = f"{node} was set aside for all trainers"
+        return out
+
+    def retried(self, event: NodeRetried) -> str:
+        """It is tried again. Why another plan is needed; "" where nothing was set aside."""
+        if event.trainer is None:
+            return f"{event.node} is tried again" if self._pool.aside.pop(event.node, None) else ""
+        trainer = self._known.get(event.node, {}).get(event.trainer)
+        if trainer is None or trainer.evidence.aside.pop(event.node, None) is None:
+            return ""
+        trainer.evidence.strikes.pop(event.node, None)
+        trainer.refusal = ""
+        return f"{event.node} is tried again for {event.trainer}"
+
+    def forget(self, node: NodeId) -> bool:
+        """Nothing is known of ``node`` any more: it is gone, or somebody put it right. False: nothing was."""
+        trainers = self._known.pop(node, {})
+        for trainer in trainers.values():
+            trainer.evidence.forget(node)
+            trainer.refusal = ""
+        self._blames.pop(node, None)
+        self._times.pop(node, None)
+        return self._pool.aside.pop(node, None) is not None or bool(trainers)
+
+    def ended(self, trainer: Trainer) -> None:
+        """``trainer`` has ended; whom it blamed stays blamed."""
+        for trainers in self._known.values():
+            trainers.pop(trainer.id, None)
+        trainer.evidence = Evidence()
+
+    def set_aside(self) -> Iterator[tuple[NodeId, TrainerId | None, SetAside]]:
+        """All that is set aside now, for whom (None: for all), and until when."""
+        for node, aside in self._pool.aside.items():
+            yield node, None, aside
+        for node, trainers in self._known.items():
+            for trainer in trainers.values():
+                if node in trainer.evidence.aside:
+                    yield node, trainer.id, trainer.evidence.aside[node]
+
+    def useless_to(self, trainers: Sequence[Trainer]) -> int:
+        """How many free nodes none of ``trainers`` can use, of those that are not set aside for all."""
+        if not trainers:
+            return 0
+        first, *others = (trainer.evidence.aside for trainer in trainers)
+        shunned = [node for node in first if all(node in aside for aside in others)]
+        return sum(self._pool.is_free(node) and node not in self._pool.aside for node in shunned)
+
+    def due(self, now_s: float) -> list[NodeRetried]:
+        """What is to be tried again by now."""
+        return [NodeRetried(node, trainer) for node, trainer, aside in self.set_aside() if aside.until_s <= now_s]
+
+    def _script(self, trainer: Trainer, accusation: Accusation, once_more: bool) -> str:
+        """Why it is the script's fault, "" where that is not known."""
+        doubted = trainer.evidence.doubted(accusation.stage)
+        lives = any(w.phase is not WorkerPhase.STOPPING for n, w in trainer.workers.items() if n not in doubted)
+        tried_out = len(doubted) >= NODES_TRIED
+        if lives and accusation.stage is Stage.START:
+            trainer.refusal = accusation.reason if tried_out else trainer.refusal
+            return ""
+        if not tried_out and (lives or (self._others(trainer) and not once_more)):
+            return ""
+        where = f"on {len(doubted)} nodes and worked on none since; on {accusation.node}: "
+        return f"it failed {where if len(doubted) > 1 else f'on {accusation.node}: '}{accusation.reason}"
+
+    def _others(self, trainer: Trainer) -> bool:
+        """Whether there are nodes on which ``trainer`` could be tried."""
+        pool = self._pool
+        without = (pool.leaving, pool.aside, trainer.evidence.aside)
+        return any(not any(node in out for out in without) for node in pool.nodes)
+
+    def _set_aside(self, now_s: float, trainer: Trainer, accusation: Accusation) -> Command:
+        node, evidence = accusation.node, trainer.evidence
+        evidence.times[node] = evidence.times.get(node, 0) + 1
+        until_s = now_s + _for_s(evidence.times[node])
+        evidence.aside[node] = SetAside(until_s, accusation.reason)
+        if node in trainer.target:
+            trainer.target.remove(node)
+            del self._pool.owner[node]
+        return SetNodeAside(node, trainer.id, until_s, accusation.reason)
+
+    def _set_aside_for_all(self, now_s: float, node: NodeId, trainer: Trainer) -> Command:
+        self._times[node] = self._times.get(node, 0) + 1
+        why = trainer.evidence.aside.get(node)
+        reason = f"{BLAMES} times trainers failed on it that work elsewhere; {trainer.id}: {why.reason if why else ''}"
+        self._pool.aside[node] = SetAside(now_s + _for_s(self._times[node]), reason)
+        self._blames[node] = BLAMES - 1  # once it is tried again, one more is enough
+        return SetNodeAside(node, None, self._pool.aside[node].until_s, reason)
+
+
+def _for_s(times: int) -> float:
+    return min(LONGEST_S, AGAIN_S * 2.0 ** (min(times, 20) - 1))

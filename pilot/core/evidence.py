@@ -1,0 +1,79 @@
+"""What one trainer's failures say of nodes: strikes, doubts, and the nodes that it does without for a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from pilot.core.ids import NodeId
+
+STRIKES = 3
+"""So many deaths in starting, or so many groups that a node kept from forming, and the node is set aside."""
+
+
+class Stage(StrEnum):
+    """How far a worker had come when it failed; what contradicts a failure is another node that came further."""
+
+    START = "start"
+    """It was not in a group yet. A worker that gets warm elsewhere shows that the script can start."""
+    RUN = "run"
+    """It was in a group, or was to be. A step without it shows that the script can train."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accusation:
+    """Something of a trainer failed on ``node``. ``strikes``: how much that counts."""
+
+    node: NodeId
+    stage: Stage
+    reason: str
+    strikes: int = STRIKES
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """A node gets no work until ``until_s``, when it is tried again."""
+
+    until_s: float
+    reason: str
+
+
+@dataclass(slots=True)
+class Evidence:
+    """What one trainer knows of nodes; nodes that are gone are forgotten.
+
+    ``strikes`` : failures on a node since it last worked there; ``doubts`` : the nodes that it failed on without having
+    worked on another one since, and how far it had come; ``aside`` : the nodes that it does without; ``times`` : how
+    often it has done so.
+    """
+
+    strikes: dict[NodeId, int] = field(default_factory=dict)
+    doubts: dict[NodeId, Stage] = field(default_factory=dict)
+    aside: dict[NodeId, SetAside] = field(default_factory=dict)
+    times: dict[NodeId, int] = field(default_factory=dict)
+
+    def struck(self, accusation: Accusation) -> bool:
+        """Count a failure; whether the node is to be set aside."""
+        self.strikes[accusation.node] = self.strikes.get(accusation.node, 0) + accusation.strikes
+        return self.strikes[accusation.node] >= STRIKES
+
+    def doubted(self, stage: Stage) -> list[NodeId]:
+        """The nodes that it failed on at ``stage`` without having come further on another one since."""
+        return [node for node, at in self.doubts.items() if at is stage]
+
+    def worked(self, on: tuple[NodeId, ...], stage: Stage) -> list[NodeId]:
+        """It works ``on`` these nodes, up to ``stage``; those whose doubts that settles: it was their fault."""
+        for node in on if stage is Stage.RUN else ():
+            self.strikes.pop(node, None)
+        settled = [n for n in self.doubted(stage) if n not in on]
+        for node in settled:
+            del self.doubts[node]
+        for node in on:
+            if self.doubts.get(node) is stage:
+                del self.doubts[node]
+        return settled
+
+    def forget(self, node: NodeId) -> None:
+        """Nothing is known of ``node``."""
+        for known in (self.strikes, self.doubts, self.aside, self.times):
+            known.pop(node, None)
