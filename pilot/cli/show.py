@@ -98,8 +98,9 @@ def pool_table(nodes: list[NodeStatus], now_s: float) -> Table:
     for column in ("node", "trainer", "here for"):
         table.add_column(column)
     for n in nodes:
-        leaving = " (leaving)" if n.leaving else ""
-        table.add_row(f"{n.node}{leaving}", n.trainer or "-", f"{now_s - n.joined_s:.0f} s")
+        marks = [word for word, holds in (("leaving", n.leaving), ("set aside", n.set_aside)) if holds]
+        mark = f" ({', '.join(marks)})" if marks else ""
+        table.add_row(f"{n.node}{mark}", n.trainer or "-", f"{now_s - n.joined_s:.0f} s")
     return table
 
 

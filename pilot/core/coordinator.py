@@ -329,6 +329,11 @@ class Coordinator:
         trained_s = measured.trained_s(self.now_s)
         return Pace(config.checkpoint_interval_s, config.grace_s, measured.write_s, trained_s, measured.wipeouts)
 
+    def useless(self) -> int:
+        """How many nodes are here and can be used by nobody: other pilots must take their place."""
+        aside = sum(self.pool.is_free(node) for node in self.pool.aside)
+        return aside + self.blame.useless_to(self.admitted())
+
     # --- common -----------------------------------------------------------------------------------------------------
 
     def _touch(self, trainer_id: TrainerId) -> None:

@@ -38,6 +38,12 @@ class SetAside:
     reason: str
 
 
+def headline(reason: str) -> str:
+    """What a reason of several lines (a traceback, and where the log is) comes down to."""
+    told = [line for line in reason.splitlines() if line.strip() and not line.startswith("(log: ")]
+    return told[-1].strip() if told else "no reason was given"
+
+
 @dataclass(slots=True)
 class Evidence:
     """What one trainer knows of nodes; nodes that are gone are forgotten.

@@ -40,6 +40,14 @@ class PoolClient:
         """The pool, the trainers, the decisions."""
         return self._ask(verbs.STATUS, verbs.Nothing())
 
+    def nodes(self) -> verbs.NodeList:
+        """The pool's nodes, and what is set aside."""
+        return self._ask(verbs.NODES, verbs.Nothing())
+
+    def clear(self, nodes: Sequence[str]) -> verbs.Cleared:
+        """Forget what is held against ``nodes``."""
+        return self._ask(verbs.CLEAR, verbs.SomeNodes(nodes=list(nodes)))
+
     def pilots(self) -> verbs.PilotList:
         """The pilots that registered."""
         return self._ask(verbs.PILOTS, verbs.Nothing())

@@ -96,6 +96,7 @@ class NodeStatus(Told, frozen=True):
     host : its host's name
     trainer : whose worker runs on it or is planned for it; null: it is free
     leaving : whether it was given notice
+    set_aside : whether it gets no work for a time, because trainers failed on it that work elsewhere
     joined_s : when it joined
     """
 
@@ -103,7 +104,25 @@ class NodeStatus(Told, frozen=True):
     host: str
     trainer: str | None
     leaving: bool
+    set_aside: bool
     joined_s: float
+
+
+class SetAsideStatus(Told, frozen=True):
+    """A node that gets no work for a time.
+
+    Parameters
+    ----------
+    node : its name in the pool
+    trainer : the trainer that does without it; null: all do
+    left_s : after so long it is tried again
+    reason : what failed there, in one line
+    """
+
+    node: str
+    trainer: str | None
+    left_s: float
+    reason: str
 
 
 class PilotStatus(Told, frozen=True):

@@ -9,7 +9,7 @@ import msgspec
 
 from pilot.core.explain import Explanation
 from pilot.core.trainer import Phase
-from pilot.io.status import PilotStatus, PoolStatus, Told, TrainerStatus
+from pilot.io.status import NodeStatus, PilotStatus, PoolStatus, SetAsideStatus, Told, TrainerStatus
 from pilot.io.submission import Submission
 
 A = TypeVar("A", bound=msgspec.Struct)
@@ -42,6 +42,12 @@ class SomeTrainers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which trainers; none given: all."""
 
     trainers: list[str] = []
+
+
+class SomeNodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which nodes."""
+
+    nodes: list[str]
 
 
 # --- answers --------------------------------------------------------------------------------------------------------
@@ -80,6 +86,32 @@ class PilotList(Told, frozen=True):
     """
 
     pilots: list[PilotStatus]
+
+
+class NodeList(Told, frozen=True):
+    """The answer of ``pilot nodes``.
+
+    Parameters
+    ----------
+    now_s : how long the pool has been up
+    nodes : in the order of joining
+    set_aside : what gets no work for a time
+    """
+
+    now_s: float
+    nodes: list[NodeStatus]
+    set_aside: list[SetAsideStatus]
+
+
+class Cleared(Told, frozen=True):
+    """The answer of ``pilot nodes --clear``.
+
+    Parameters
+    ----------
+    nodes : against which nothing is held any more
+    """
+
+    nodes: list[str]
 
 
 class Phases(Told, frozen=True):
@@ -140,6 +172,8 @@ SUBMIT = Verb("submit", Submission, Submitted)
 LIST = Verb("list", Nothing, TrainerList)
 STATUS = Verb("status", Nothing, PoolStatus)
 PILOTS = Verb("pilots", Nothing, PilotList)
+NODES = Verb("nodes", Nothing, NodeList)
+CLEAR = Verb("clear", SomeNodes, Cleared)
 WAIT = Verb("wait", SomeTrainers, Phases)
 CANCEL = Verb("cancel", OneTrainer, Cancelled)
 EXPLAIN = Verb("explain", OneTrainer, Explained)

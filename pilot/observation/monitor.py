@@ -11,7 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pilot.core.commands import CloseTrainer, Command, DissolveGroup, FormGroup, Solve, StartWorker
+from pilot.core.commands import CloseTrainer, Command, DissolveGroup, FormGroup, SetNodeAside, Solve, StartWorker
 from pilot.core.events import (
     Event,
     GroupBroken,
@@ -181,6 +181,9 @@ class Monitor:
                 self._forming[command.trainer, command.generation] = command
             case DissolveGroup():
                 self._group_ended(command.trainer, command.generation)
+            case SetNodeAside():
+                text = f"{command.node} was set aside: {command.reason}"
+                self.remark(self.now_s, {"text": text, "trainer": command.trainer or ""})
             case CloseTrainer():
                 self._ended(command.trainer)
             case _:

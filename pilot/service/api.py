@@ -13,9 +13,9 @@ import msgspec
 
 from pilot.core.curve import Curve
 from pilot.core.errors import PilotError, UserError
-from pilot.core.events import DrainRequested, TrainerCancelled, TrainerSubmitted
+from pilot.core.events import DrainRequested, NodeCleared, TrainerCancelled, TrainerSubmitted
 from pilot.core.explain import explain
-from pilot.core.ids import TrainerId
+from pilot.core.ids import NodeId, TrainerId
 from pilot.core.trainer import Trainer
 from pilot.io import verbs, wire
 from pilot.io.status import PoolStatus, Told
@@ -23,13 +23,16 @@ from pilot.io.submission import Submission
 from pilot.io.verbs import (
     A,
     Cancelled,
+    Cleared,
     Draining,
     Explained,
+    NodeList,
     Nothing,
     OneTrainer,
     Phases,
     PilotList,
     R,
+    SomeNodes,
     SomeTrainers,
     Submitted,
     TrainerList,
@@ -79,6 +82,8 @@ class Api:
                 _typed(verbs.LIST, self.list_trainers),
                 _typed(verbs.STATUS, self.status),
                 _typed(verbs.PILOTS, self.pilots),
+                _typed(verbs.NODES, self.nodes),
+                _typed(verbs.CLEAR, self.clear),
                 _typed(verbs.WAIT, self.wait),
                 _typed(verbs.CANCEL, self.cancel),
                 _typed(verbs.EXPLAIN, self.explain),
@@ -141,6 +146,20 @@ class Api:
         """The pilots that registered."""
         return PilotList(pilots=status_view.pilots(self._roster, self._driver.clock()))
 
+    async def nodes(self, _: Nothing) -> NodeList:
+        """The pool's nodes, and what is set aside."""
+        core, monitor = self._driver.core, self._driver.monitor
+        monitor.advance(self._driver.clock())
+        aside = status_view.set_aside(core, monitor.now_s)
+        return NodeList(now_s=monitor.now_s, nodes=status_view.pool(core, monitor), set_aside=aside)
+
+    async def clear(self, asked: SomeNodes) -> Cleared:
+        """Nodes are well again: nothing is held against them any more."""
+        nodes = [self._node(name) for name in asked.nodes]
+        for node in nodes:
+            await asyncio.wrap_future(self._driver.post(NodeCleared(node)))
+        return Cleared(nodes=list(map(str, nodes)))
+
     async def wait(self, asked: SomeTrainers) -> Phases:
         """Where the trainers stand when all have ended, or after :data:`WAIT_S`."""
         waited = [self._trainer(name) for name in asked.trainers] or list(self._driver.core.trainers.values())
@@ -192,6 +211,11 @@ class Api:
         if given in known:
             raise UserError(f"there is a trainer named {given} already; choose another --name")
         return TrainerId(given)
+
+    def _node(self, name: str) -> NodeId:
+        if NodeId(name) not in self._driver.core.pool:
+            raise UserError(f"no node named {name!r} in the pool; 'pilot nodes' lists them")
+        return NodeId(name)
 
     def _trainer(self, name: str) -> Trainer:
         trainer = self._driver.core.trainers.get(TrainerId(name))

@@ -93,13 +93,15 @@ class Autoscaler:
                 assert_never(event)
 
     def wanted_nodes(self) -> int:
-        """How many nodes there should be."""
+        """How many nodes there should be. Those that are set aside do not count; they are held, so that the queue does
+        not hand them out to us again.
+        """
         core = self._driver.core
         if core.draining:
             return 0
         if self._pilots is not None:
-            return self._pilots * self._site.nodes_per_pilot
-        return sum(trainer.spec.max_nodes for trainer in core.admitted())
+            return self._pilots * self._site.nodes_per_pilot + core.useless()
+        return sum(trainer.spec.max_nodes for trainer in core.admitted()) + core.useless()
 
     def spare_jobs(self) -> list[str]:
         """Jobs on none of whose nodes anything runs or is about to. At a drain all leave by themselves."""

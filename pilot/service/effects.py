@@ -88,7 +88,6 @@ class Effects:
         self._solver = solver
         self._send = send
         self._stopped: set[On] = set()
-        self._slow: set[On] = set()
 
     def perform(self, command: Command) -> None:
         """Do what the core decided."""
@@ -97,7 +96,6 @@ class Effects:
                 self._solver.solve(command)
             case StartWorker():
                 self._stopped.discard((command.trainer, command.node))
-                self._slow.discard((command.trainer, command.node))
                 self._send(command.node, self._launch(command.trainer))
             case StopWorker():
                 self._stopped.add((command.trainer, command.node))
@@ -144,10 +142,8 @@ class Effects:
                 yield CheckpointWritten(write.trainer, write.node, 0, error)
 
     def _slow_to_start(self, now_s: float) -> Iterator[WorkerSlow]:
-        """Said once of each worker."""
         for on, (command, since_s) in self._pending.workers.items():
-            if isinstance(command, StartWorker) and now_s - since_s > SLOW_S and on not in self._slow:
-                self._slow.add(on)
+            if isinstance(command, StartWorker) and now_s - since_s > SLOW_S and on not in self._pending.slow:
                 yield WorkerSlow(*on)
 
     def _late_workers(self, now_s: float) -> tuple[tuple[StopWorker, ...], tuple[tuple[NodeId, str], ...]]:

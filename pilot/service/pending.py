@@ -34,6 +34,7 @@ from pilot.core.events import (
     PoolChanged,
     WorkerExited,
     WorkerReady,
+    WorkerSlow,
 )
 from pilot.core.ids import Generation, NodeId, TrainerId
 
@@ -45,6 +46,7 @@ Of = tuple[TrainerId, Generation]
 class PendingCommands:
     """The commands that wait, by what completes them; the value is (command, when it was given).
 
+    ``slow`` are the workers of which it was told that they take long to start.
     ``groups`` are the groups of open trainers that were ordered, also those that have formed; ``released`` the nodes
     that were told to leave.
     """
@@ -54,6 +56,7 @@ class PendingCommands:
     pausing: dict[Of, tuple[PauseGroup, float]] = field(default_factory=dict)
     looking: dict[Of, tuple[LookAtGroup, float]] = field(default_factory=dict)
     writing: dict[On, tuple[WriteCheckpoint, float]] = field(default_factory=dict)
+    slow: set[On] = field(default_factory=set)
     solve: Solve | None = None
     groups: dict[Of, FormGroup] = field(default_factory=dict)
     released: dict[NodeId, ReleaseNode] = field(default_factory=dict)
@@ -83,6 +86,7 @@ class PendingCommands:
             case Solve():
                 self.solve = command
             case StartWorker():
+                self.slow.discard((command.trainer, command.node))
                 self.workers[command.trainer, command.node] = (command, now_s)
             case StopWorker():
                 self.workers[command.trainer, command.node] = (command, now_s)
@@ -111,6 +115,8 @@ class PendingCommands:
                     self.solve = None
             case WorkerReady():
                 self.workers.pop((event.trainer, event.node), None)
+            case WorkerSlow():
+                self.slow.add((event.trainer, event.node))
             case WorkerExited():
                 self.workers.pop((event.trainer, event.node), None)
                 self.writing.pop((event.trainer, event.node), None)

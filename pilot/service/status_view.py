@@ -7,12 +7,14 @@ from statistics import median
 
 from pilot import planners
 from pilot.core.coordinator import Coordinator
+from pilot.core.evidence import headline
 from pilot.core.trainer import Trainer
 from pilot.io.status import (
     KeeperStatus,
     NodeStatus,
     PilotStatus,
     PoolStatus,
+    SetAsideStatus,
     SolveStatus,
     TimeSummary,
     TrainerStatus,
@@ -75,9 +77,20 @@ def pool(core: Coordinator, monitor: Monitor) -> list[NodeStatus]:
             host=node.partition(".")[0],
             trainer=core.pool.occupant.get(node) or core.pool.owner.get(node),
             leaving=node in core.pool.leaving,
+            set_aside=node in core.pool.aside,
             joined_s=monitor.joined_s.get(node, 0.0),
         )
         for node in core.pool.nodes
+    ]
+
+
+def set_aside(core: Coordinator, now_s: float) -> list[SetAsideStatus]:
+    """Every node that gets no work for a time."""
+    return [
+        SetAsideStatus(
+            node=node, trainer=trainer, left_s=max(0.0, aside.until_s - now_s), reason=headline(aside.reason)
+        )
+        for node, trainer, aside in core.blame.set_aside()
     ]
 
 

@@ -11,8 +11,17 @@ from pathlib import Path
 import pytest
 
 from pilot import __version__
-from pilot.core.events import DrainRequested, TrainerSubmitted
+from pilot.core.events import (
+    DrainRequested,
+    ExitCause,
+    NodeCleared,
+    PlanReady,
+    PoolChanged,
+    TrainerSubmitted,
+    WorkerExited,
+)
 from pilot.core.ids import NodeId, TrainerId
+from pilot.core.problem import Plan, PlanStatus
 from pilot.core.spec import TrainerSpec
 from pilot.io import wire
 from pilot.io.connection import Connection
@@ -110,6 +119,18 @@ def test_a_number_of_pilots_that_was_given_is_kept_whatever_the_trainers_can_use
     submit(bench, "a", 1)
     assert bench.autoscaler.wanted_nodes() == 6
     bench.journal.close()
+
+
+def test_a_node_that_is_set_aside_is_replaced_until_it_is_cleared(bench: Bench) -> None:
+    bench.driver.post(PoolChanged(joined=(A, B)))
+    submit(bench, "a", 2)
+    solve = bench.driver.pending.solve
+    assert solve is not None
+    bench.driver.post(PlanReady(solve.plan_id, Plan(PlanStatus.OPTIMAL, ((TrainerId("a"), 2),), 1.0)))
+    bench.driver.post(WorkerExited(TrainerId("a"), A, ExitCause.RAISED, "no /data on this node"))
+    assert bench.autoscaler.wanted_nodes() == 3
+    bench.driver.post(NodeCleared(A))
+    assert bench.autoscaler.wanted_nodes() == 2
 
 
 def test_the_pilots_of_a_job_that_is_to_be_preempted_are_given_notice(bench: Bench) -> None:

@@ -21,14 +21,14 @@ from pilot.core.commands import (
     WriteCheckpoint,
 )
 from pilot.core.errors import PilotError
-from pilot.core.events import CheckpointWritten, GroupBroken, PoolChanged
+from pilot.core.events import CheckpointWritten, GroupBroken, PoolChanged, WorkerReady, WorkerSlow
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
 from pilot.core.problem import Problem
 from pilot.io import wire
 from pilot.io.rundir import RunDir
 from pilot.io.site import Site
 from pilot.io.submission import LaunchSpec
-from pilot.service.effects import STOP_LIMIT_S, WARM_LIMIT_S, WRITE_LIMIT_S, Effects, Overdue
+from pilot.service.effects import SLOW_S, STOP_LIMIT_S, WARM_LIMIT_S, WRITE_LIMIT_S, Effects, Overdue
 from pilot.service.launch_store import LaunchStore
 from pilot.service.pending import PendingCommands
 
@@ -143,16 +143,27 @@ def test_to_ask_what_is_overdue_changes_nothing(bench: Bench) -> None:
     bench.order(form(1, A), StartWorker(T, A, ""), StopWorker(T, B, ""))
     bench.sent.clear()
     first = bench.effects.overdue(WARM_LIMIT_S + 1)
-    assert (len(first.events), len(first.stops), len(first.hopeless)) == (1, 1, 1)
+    assert (len(first.events), len(first.stops), len(first.hopeless)) == (2, 1, 1)
     assert bench.effects.overdue(WARM_LIMIT_S + 1) == first
     assert bench.sent == []
+
+
+def test_a_worker_that_is_slow_to_start_is_told_of_once(bench: Bench) -> None:
+    bench.order(StartWorker(T, A, ""), StartWorker(T, B, ""))
+    bench.pending.note(5.0, WorkerReady(T, B), [])
+    assert bench.effects.overdue(SLOW_S) == Overdue()
+    assert bench.effects.overdue(SLOW_S + 1) == Overdue((WorkerSlow(T, A),))
+    bench.pending.note(SLOW_S + 1, WorkerSlow(T, A), [])
+    assert bench.effects.overdue(SLOW_S + 2) == Overdue()
+    bench.order(StartWorker(T, A, "once more"), at_s=100.0)
+    assert bench.effects.overdue(100.0 + SLOW_S + 1) == Overdue((WorkerSlow(T, A),))
 
 
 def test_a_worker_that_does_not_get_warm_is_ended_once_and_then_its_node_is_given_up(bench: Bench) -> None:
     stop = StopWorker(T, A, f"it was not warm within {WARM_LIMIT_S:g} s")
     bench.order(StartWorker(T, A, ""))
     assert bench.effects.overdue(WARM_LIMIT_S) == Overdue()
-    assert bench.effects.overdue(WARM_LIMIT_S + 1) == Overdue(stops=(stop,))
+    assert bench.effects.overdue(WARM_LIMIT_S + 1) == Overdue((WorkerSlow(T, A),), stops=(stop,))
     bench.effects.perform(stop)
     assert bench.sent[-1] == (A, wire.StopWorker(T, stop.reason))
     assert bench.effects.overdue(WARM_LIMIT_S + 2) == Overdue()

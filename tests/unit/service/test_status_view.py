@@ -6,14 +6,24 @@ from pathlib import Path
 
 from pilot.core.commands import Command, FormGroup, Solve
 from pilot.core.coordinator import Coordinator
-from pilot.core.events import Event, GroupFormed, PlanReady, PoolChanged, Progress, TrainerSubmitted, WorkerReady
-from pilot.core.ids import NodeId, TrainerId
+from pilot.core.events import (
+    Event,
+    ExitCause,
+    GroupFormed,
+    PlanReady,
+    PoolChanged,
+    Progress,
+    TrainerSubmitted,
+    WorkerExited,
+    WorkerReady,
+)
+from pilot.core.ids import NodeId, PlanId, TrainerId
 from pilot.core.problem import Plan, PlanStatus
 from pilot.core.spec import TrainerSpec
 from pilot.io.rundir import RunDir
 from pilot.observation.monitor import Monitor
 from pilot.service.launch_store import LaunchStore
-from pilot.service.status_view import QUIET_S, trainers
+from pilot.service.status_view import QUIET_S, set_aside, trainers
 
 A, T = NodeId("a"), TrainerId("t")
 
@@ -43,3 +53,19 @@ def test_a_script_that_trains_without_a_word_or_never_trains_is_told_after_a_whi
     assert remarks(131.0 + QUIET_S) == ["it trains on 1 nodes but has reported no progress for 120 s"]
     tell(260.0, Progress(T, form.generation, 5, 0, 100))
     assert remarks(261.0) == []
+
+
+def test_what_is_set_aside_is_told_with_its_reason(tmp_path: Path) -> None:
+    core, monitor = Coordinator(), Monitor()
+    launches = LaunchStore(RunDir(tmp_path), "pool", None)
+    for now_s, event in (
+        (0.0, PoolChanged(joined=(A, NodeId("b")))),
+        (1.0, TrainerSubmitted(TrainerSpec(T, max_nodes=1))),
+        (2.0, PlanReady(PlanId(2), Plan(PlanStatus.OPTIMAL, ((T, 1),), 1.0))),
+        (10.0, WorkerExited(T, A, ExitCause.RAISED, "no directory /data on this node")),
+    ):
+        monitor.note(now_s, event, core.handle(now_s, event))
+    assert set_aside(core) == [{"node": A, "trainer": T, "for_s": 1800.0, "reason": "no directory /data on this node"}]
+    (row,) = trainers(core, monitor, launches)
+    assert row["remarks"] == ["a was set aside: no directory /data on this node"]
+    assert core.useless() == 1
