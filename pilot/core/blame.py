@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 
 from pilot.core.commands import Command, SetNodeAside
 from pilot.core.events import NodeRetried
-from pilot.core.evidence import Accusation, Evidence, SetAside, Stage
+from pilot.core.evidence import Accusation, Evidence, SetAside, Stage, headline
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.pool import Pool
 from pilot.core.trainer import Trainer, WorkerPhase
@@ -168,8 +168,9 @@ class Blame:
 
     def _set_aside_for_all(self, now_s: float, node: NodeId, trainer: Trainer) -> Command:
         self._times[node] = self._times.get(node, 0) + 1
-        why = trainer.evidence.aside.get(node)
-        reason = f"{BLAMES} times trainers failed on it that work elsewhere; {trainer.id}: {why.reason if why else ''}"
+        aside = trainer.evidence.aside.get(node)
+        last = f"; the last time: {headline(aside.reason)}" if aside is not None else ""
+        reason = f"trainers that work elsewhere failed on it {BLAMES} times{last}"
         self._pool.aside[node] = SetAside(now_s + _for_s(self._times[node]), reason)
         self._blames[node] = BLAMES - 1  # once it is tried again, one more is enough
         return SetNodeAside(node, None, self._pool.aside[node].until_s, reason)

@@ -26,6 +26,7 @@ from pilot.core.events import (
     WorkerExited,
     WorkerReady,
 )
+from pilot.core.evidence import headline
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
 from pilot.core.ledger import Ledger
 from pilot.core.problem import Plan, Problem
@@ -182,7 +183,7 @@ class Monitor:
             case DissolveGroup():
                 self._group_ended(command.trainer, command.generation)
             case SetNodeAside():
-                text = f"{command.node} was set aside: {command.reason}"
+                text = f"{command.node} was set aside: {headline(command.reason)}"
                 self.remark(self.now_s, {"text": text, "trainer": command.trainer or ""})
             case CloseTrainer():
                 self._ended(command.trainer)

@@ -21,6 +21,7 @@ from pilot.core.ids import NodeId, PlanId, TrainerId
 from pilot.core.problem import Plan, PlanStatus
 from pilot.core.spec import TrainerSpec
 from pilot.io.rundir import RunDir
+from pilot.io.status import SetAsideStatus
 from pilot.observation.monitor import Monitor
 from pilot.service.launch_store import LaunchStore
 from pilot.service.status_view import QUIET_S, set_aside, trainers
@@ -62,10 +63,10 @@ def test_what_is_set_aside_is_told_with_its_reason(tmp_path: Path) -> None:
         (0.0, PoolChanged(joined=(A, NodeId("b")))),
         (1.0, TrainerSubmitted(TrainerSpec(T, max_nodes=1))),
         (2.0, PlanReady(PlanId(2), Plan(PlanStatus.OPTIMAL, ((T, 1),), 1.0))),
-        (10.0, WorkerExited(T, A, ExitCause.RAISED, "no directory /data on this node")),
+        (10.0, WorkerExited(T, A, ExitCause.RAISED, "Traceback\nOSError: no /data here\n(log: /l)")),
     ):
         monitor.note(now_s, event, core.handle(now_s, event))
-    assert set_aside(core) == [{"node": A, "trainer": T, "for_s": 1800.0, "reason": "no directory /data on this node"}]
+    assert set_aside(core, 10.0) == [SetAsideStatus(node=A, trainer=T, left_s=1800.0, reason="OSError: no /data here")]
     (row,) = trainers(core, monitor, launches)
-    assert row["remarks"] == ["a was set aside: no directory /data on this node"]
+    assert row.remarks == ["a was set aside: OSError: no /data here"]
     assert core.useless() == 1
