@@ -67,7 +67,7 @@ def _exchange(pool: Pool, trainer: Trainer, others: Sequence[Trainer], free: lis
     for donor in [d for d in reversed(others) if d is not trainer]:
         for node in [n for n in reversed(pool.in_order(donor.target)) if n not in trainer.evidence.aside]:
             taken = next((n for n in free if n not in donor.evidence.aside), None)
-            spared = taken is not None or len(donor.target) > donor.spec.min_nodes
+            spared = taken is not None or _can_spare(donor)
             if not spared or len(trainer.target) >= trainer.spec.min_nodes:
                 break
             donor.target.remove(node)
@@ -77,3 +77,9 @@ def _exchange(pool: Pool, trainer: Trainer, others: Sequence[Trainer], free: lis
                 _hand_out(pool, donor, [taken], 1)
             donors.append(donor)
     return donors
+
+
+def _can_spare(trainer: Trainer) -> bool:
+    """Whether it runs with a node less, or cannot run anyway and holds no state."""
+    least = trainer.spec.min_nodes
+    return len(trainer.target) > least or (len(trainer.target) < least and not trainer.parked)

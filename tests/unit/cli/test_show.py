@@ -63,7 +63,7 @@ STATUS = PoolStatus(
     now_s=100.0,
     draining=False,
     node_seconds=60.0,
-    pool=[NodeStatus(node="n1", host="n1", trainer="vit", leaving=True, joined_s=40.0)],
+    pool=[NodeStatus(node="n1", host="n1", trainer="vit", leaving=True, set_aside=True, joined_s=40.0)],
     trainers=[TRAINER],
     solves=SolveStatus(
         count=2,
@@ -99,7 +99,7 @@ def test_all_of_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
         "pilot jobs: 1 run, 3 wait, 0 leave; ended: 2 preempted; another job is taking nodes; it comes first"
     )
     assert "vit      failed   1 +1           3      1    40          -  0.2500" in lines
-    assert "n1 (leaving)  vit      60 s" in lines
+    assert "n1 (leaving, set aside)  vit      60 s" in lines
     assert {"vit: a remark", "the scheduler does not answer", "  it raised"} <= set(lines)
 
 
