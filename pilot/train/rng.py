@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _random
 import random
 from collections.abc import Callable, Mapping
 from ctypes import string_at
@@ -13,10 +12,12 @@ import numpy as np
 import torch
 from numpy.random import mtrand
 
-_MT19937_BYTES = 624 * 4 + 4
-"""Of numpy's struct: the words and the position."""
-_PYTHON_STATE = slice(object.__basicsize__, _random.Random.__basicsize__)
-"""Where CPython's generator keeps its own, within the object."""
+# Both numpy's generator and Python's are an array of 624 words and the position in it, which each use moves on. Where
+# it is the same again, after a whole round, all words are others. So the position and two words beside it tell.
+_SEEN_BYTES = 3 * 4
+_NUMPY_SEEN = 622 * 4  # the position follows the words
+_PYTHON: Any = random.random.__self__  # type: ignore[attr-defined]
+_PYTHON_SEEN = object.__basicsize__  # the words follow the position, in the object itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +52,12 @@ def _numpy_snapshot() -> bytes:
     """
     generator = mtrand.get_bit_generator()
     mtrand.set_bit_generator(generator)
-    return string_at(generator.ctypes.state_address, _MT19937_BYTES)
+    return string_at(generator.ctypes.state_address + _NUMPY_SEEN, _SEEN_BYTES)
 
 
 def _python_snapshot() -> tuple[bytes, object]:
     """From its memory: ``getstate`` makes 625 numbers, in 20 µs."""
-    generator: Any = random.random.__self__  # type: ignore[attr-defined]
-    state = string_at(id(generator) + _PYTHON_STATE.start, _PYTHON_STATE.stop - _PYTHON_STATE.start)
-    return state, generator.gauss_next
+    return string_at(id(_PYTHON) + _PYTHON_SEEN, _SEEN_BYTES), _PYTHON.gauss_next
 
 
 GENERATORS = (
