@@ -48,7 +48,8 @@ class _Pieces(Sampler[Any]):
 
     def __iter__(self) -> Iterator[Piece]:
         epoch, cursor, rank, size, _ = self._loader.course.where()
-        self.planned = planned = deque()
+        planned: deque[tuple[StepShare, int]] = deque()
+        self.planned = planned
         for share in self._loader.batching.shares(cursor, self._loader.length, rank, size):
             for number, (start, stop) in enumerate(share.batches):
                 planned.append((share, number))
