@@ -9,7 +9,17 @@ import sys
 import tempfile
 from pathlib import Path
 
-BENCHMARKS = ["coordinator", "planners", "rescale", "steady_state", "staging", "checkpoint", "preemption", "transport"]
+BENCHMARKS = [
+    "coordinator",
+    "planners",
+    "rescale",
+    "loader",
+    "steady_state",
+    "staging",
+    "checkpoint",
+    "preemption",
+    "transport",
+]
 
 
 def main() -> int:

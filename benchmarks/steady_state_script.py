@@ -1,4 +1,8 @@
-"""What a rank of the steady-state benchmark runs: rounds of an elastic session and of DDP in turn, in one process."""
+"""What a rank of the steady-state benchmark runs: rounds of an elastic session and of DDP in turn, in one process.
+
+DDP runs with its gradients copied to its buckets and with gradients that are views of them. A step's time is that from
+one step's end to the next one's, so that of its batch is in it.
+"""
 
 from __future__ import annotations
 
@@ -34,31 +38,40 @@ def main() -> None:
     session = pilot.train.session(model, optimizer, lr_rule="none")
     loader = session.loader(samples, global_batch_size=2 * BATCH)
     rounds = []
-    plain: Plain | None = None
+    plain: dict[str, Plain] = {}
     for _ in session.epochs(arguments.rounds):
         times, waits, began_s = [], [], time.process_time()
+        started_s, waited_s = time.perf_counter(), session.waited_s
         for x, y in loader:
-            started_s, waited_s = time.perf_counter(), session.waited_s
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(model(x), y)
             loss.backward()
             session.step(loss)
             times.append(time.perf_counter() - started_s)
             waits.append(session.waited_s - waited_s)
+            started_s, waited_s = time.perf_counter(), session.waited_s
         ours = {"pilot_s": times, "wait_s": waits, "pilot_cpu_s": [time.process_time() - began_s]}
-        plain = plain or Plain(arguments.subject, samples, arguments.folder, session.rank)
-        began_s = time.process_time()
-        rounds.append(ours | {"ddp_s": plain.epoch(), "ddp_cpu_s": [time.process_time() - began_s]})
+        if not plain:
+            plain = peers(arguments.subject, samples, arguments.folder, session.rank)
+        for name, peer in plain.items():
+            began_s = time.process_time()
+            ours |= {f"{name}_s": peer.epoch(), f"{name}_cpu_s": [time.process_time() - began_s]}
+        rounds.append(ours)
         (arguments.folder / f"rank{session.rank}.json").write_text(json.dumps(rounds))
+
+
+def peers(subject: str, samples: torch.utils.data.TensorDataset, folder: Path, rank: int) -> dict[str, Plain]:
+    """The two kinds of DDP, by name."""
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
+    return {"ddp": Plain(subject, samples, views=False), "ddp_views": Plain(subject, samples, views=True)}
 
 
 class Plain:
     """The same loop with DDP over gloo."""
 
-    def __init__(self, subject: str, samples: torch.utils.data.TensorDataset, folder: Path, rank: int) -> None:
-        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-        dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
-        self._model = DistributedDataParallel(make(subject))
+    def __init__(self, subject: str, samples: torch.utils.data.TensorDataset, *, views: bool) -> None:
+        self._model = DistributedDataParallel(make(subject), gradient_as_bucket_view=views)
         self._optimizer = sgd(self._model)
         sampler: DistributedSampler[object] = DistributedSampler(samples)
         self._loader: Iterable[tuple[torch.Tensor, torch.Tensor]] = DataLoader(samples, BATCH, sampler=sampler)
@@ -67,13 +80,14 @@ class Plain:
         """Seconds of each step."""
         dist.barrier()
         times = []
+        started_s = time.perf_counter()
         for x, y in self._loader:
-            started_s = time.perf_counter()
             self._optimizer.zero_grad()
             loss = nn.functional.cross_entropy(self._model(x), y)
             loss.backward()
             self._optimizer.step()
             times.append(time.perf_counter() - started_s)
+            started_s = time.perf_counter()
         dist.barrier()
         return times
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sized
+from collections import deque
+from collections.abc import Iterator, Mapping, Sized
 from typing import Any, Protocol, cast
 
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from pilot.core.errors import UserError
-from pilot.train import rng
-from pilot.train.sampler import Batching, StepShare, mix, permutation
-
-_Key = tuple[int, int]
-"""(seed of the sample, its index)."""
+from pilot.train.loader_options import check_dataset, checked
+from pilot.train.order import Drawn, Order, Sequential, Shuffled
+from pilot.train.sampler import Batching, StepShare
+from pilot.train.seeded import OwnDataset, Piece, Seeded
 
 
 class Course(Protocol):
@@ -38,31 +38,22 @@ class Course(Protocol):
         """The script gets micro-batch ``batch`` of ``share`` next; raises where it left out a ``session.step``."""
 
 
-class _Seeded(Dataset[Any]):
-    """A dataset whose random augmentation depends on (seed, epoch, sample) alone, not on who loads it or when."""
-
-    def __init__(self, dataset: Dataset[Any]) -> None:
-        self._dataset = dataset
-
-    def __getitem__(self, key: _Key) -> Any:
-        seed, index = key
-        rng.seed_all(seed)
-        return self._dataset[index]
-
-
-class _Keys(Sampler[list[_Key]]):
-    """The keys of this rank's micro-batches, planned ahead as if the group stayed as it is."""
+class _Pieces(Sampler[Any]):
+    """This rank's micro-batches, planned ahead as if the group stayed as it is."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
+        self.planned: deque[tuple[StepShare, int]] = deque()
+        """(share, number of the micro-batch) of what is being loaded, in the order in which it will come."""
 
-    def __iter__(self) -> Iterator[list[_Key]]:
-        loader, (epoch, *_) = self._loader, self._loader.course.where()
-        seed = loader.course.seed
-        order = permutation(seed, epoch, loader.length, shuffle=loader.shuffle)
-        for share, batch in loader.planned():
-            indices = order[slice(*share.batches[batch])].tolist()
-            yield [(mix(seed, epoch, index), index) for index in indices]
+    def __iter__(self) -> Iterator[Piece]:
+        epoch, cursor, rank, size, _ = self._loader.course.where()
+        planned: deque[tuple[StepShare, int]] = deque()
+        self.planned = planned
+        for share in self._loader.batching.shares(cursor, self._loader.length, rank, size):
+            for number, (start, stop) in enumerate(share.batches):
+                planned.append((share, number))
+                yield self._loader.piece(epoch, start, stop)
 
 
 class Loader:
@@ -74,33 +65,51 @@ class Loader:
     dataset : map-style, with a length
     batching : how many samples a step takes
     shuffle : a new order in each epoch, from (seed, epoch)
-    options : of torch's ``DataLoader`` (``num_workers``, ``collate_fn``, ``pin_memory``, ...)
+    replacement, num_samples : draw an epoch's samples, so many of them (default: as many as there are), with
+        replacement
+    options : of torch's ``DataLoader``, see :mod:`pilot.train.loader_options`
     """
 
     def __init__(
-        self, course: Course, dataset: Dataset[Any], batching: Batching, *, shuffle: bool, options: dict[str, Any]
+        self,
+        course: Course,
+        dataset: Dataset[Any],
+        batching: Batching,
+        *,
+        shuffle: bool = True,
+        replacement: bool = False,
+        num_samples: int | None = None,
+        options: Mapping[str, Any],
     ) -> None:
+        check_dataset(dataset)
         self.course = course
         self.batching = batching
-        if not hasattr(dataset, "__len__"):
-            raise UserError("session.loader needs a dataset with a length; session.stream takes one without")
-        self.length = len(cast(Sized, dataset))
-        self.shuffle = shuffle
-        if options.get("num_workers"):
-            options.setdefault("persistent_workers", True)  # they live through a new plan
-        self._batches: DataLoader[Any] = DataLoader(_Seeded(dataset), batch_sampler=_Keys(self), **options)
+        self.dataset = dataset
+        self._samples = len(cast(Sized, dataset))
+        self._order = _order(course.seed, self._samples, shuffle, replacement, num_samples)
+        self.length = self._order.length
+        self._replacement = replacement
+        self._pieces = _Pieces(self)
+        self._batches = self._torch_loader(checked(options))
 
-    def planned(self) -> Iterator[tuple[StepShare, int]]:
-        """(share, number of the micro-batch) from the session's position to the epoch's end."""
-        _, cursor, rank, size, _ = self.course.where()
-        for share in self.batching.shares(cursor, self.length, rank, size):
-            for batch in range(len(share.batches)):
-                yield share, batch
+    @property
+    def batch_size(self) -> int:
+        """Samples of this rank in its largest batch, at the group's present size."""
+        _, _, rank, size, _ = self.course.where()
+        share = self.batching.share(0, self.batching.full(size), rank, size)
+        return max(stop - start for start, stop in share.batches)
+
+    def piece(self, epoch: int, start: int, stop: int) -> Piece:
+        """The samples at positions [start, stop) of an epoch. Drawn with replacement, a sample may come again in
+        another place; there it is augmented otherwise.
+        """
+        indices = self._order.indices(epoch, start, stop)
+        return Piece(self.course.seed, epoch, indices, range(start, stop) if self._replacement else indices)
 
     def __len__(self) -> int:
         """Batches of this rank in a whole epoch at the group's present size."""
         _, _, rank, size, _ = self.course.where()
-        return sum(len(share.batches) for share in self.batching.shares(0, self.length, rank, size))
+        return self.batching.batches(self.length, rank, size)
 
     def __iter__(self) -> Iterator[Any]:
         """The rest of the current epoch.
@@ -119,9 +128,36 @@ class Loader:
     def _as_planned(self) -> Iterator[Any]:
         """Batches until the epoch's end, or until the session is not where the plan says."""
         self.course.align()
+        if (samples := len(cast(Sized, self.dataset))) != self._samples:
+            raise UserError(
+                f"the dataset of session.loader had {self._samples} samples when the loader was made and has {samples}"
+                " now; its length must stay"
+            )
         revision = self.course.where()[-1]
-        for (share, number), batch in zip(self.planned(), self._batches, strict=True):
-            self.course.begin(share, number)
+        for batch in self._batches:
+            self.course.begin(*self._pieces.planned.popleft())
             yield batch
             if self.course.where()[-1] != revision:
                 return
+
+    def _torch_loader(self, options: dict[str, Any]) -> DataLoader[Any]:
+        if options.get("num_workers"):
+            options["worker_init_fn"] = OwnDataset(options.get("worker_init_fn"))
+        seeded = Seeded(self.dataset, collated=options.get("collate_fn") is not None)
+        try:
+            return DataLoader(seeded, batch_sampler=self._pieces, **options)
+        except (TypeError, ValueError) as error:
+            raise UserError(f"session.loader: {error}") from error
+
+
+def _order(seed: int, samples: int, shuffle: bool, replacement: bool, num_samples: int | None) -> Order:
+    if not replacement:
+        if num_samples is not None:
+            raise UserError("session.loader: num_samples goes with replacement=True; else an epoch is all samples once")
+        return Shuffled(seed, samples) if shuffle else Sequential(samples)
+    if not shuffle or samples == 0 or (num_samples is not None and num_samples < 1):
+        raise UserError(
+            "session.loader: replacement=True draws num_samples, at least one, from a dataset that is not empty, and"
+            " does not go with shuffle=False"
+        )
+    return Drawn(seed, samples, samples if num_samples is None else num_samples)

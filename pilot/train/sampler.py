@@ -10,9 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from pilot.core.errors import UserError
 
 _MASK = (1 << 64) - 1
@@ -27,13 +24,6 @@ def mix(*numbers: int) -> int:
         state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
         state ^= state >> 31
     return state >> 1
-
-
-def permutation(seed: int, epoch: int, length: int, *, shuffle: bool) -> NDArray[np.int64]:
-    """The order of the samples in ``epoch``, shape (length,)."""
-    if not shuffle:
-        return np.arange(length, dtype=np.int64)
-    return np.random.Generator(np.random.PCG64(mix(seed, epoch))).permutation(length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +83,8 @@ class Batching:
             ("global_batch_size", self.whole),
             ("micro_batch_size", self.micro),
         ):
-            if size is not None and size < 1:
-                raise UserError(f"session.loader: {name} must be at least 1, got {size}")
+            if size is not None and (not isinstance(size, int) or size < 1):
+                raise UserError(f"session.loader: {name} must be a whole number of at least 1, got {size!r}")
 
     def full(self, size: int) -> int:
         """Samples of a full step of ``size`` ranks."""
@@ -133,6 +123,14 @@ class Batching:
             share = self.share(cursor, length, rank, size)
             yield share
             cursor = share.cursor_end
+
+    def batches(self, length: int, rank: int, size: int) -> int:
+        """How many micro-batches ``rank`` gets in a whole epoch, if the group stays as it is."""
+        steps, left = divmod(length, self.full(size))
+        count = steps * len(self.share(0, self.full(size), rank, size).batches)
+        if left and not self.drop_last:
+            count += len(self.share(length - left, length, rank, size).batches)
+        return count
 
     def _cut(self, start: int, stop: int) -> tuple[tuple[int, int], ...]:
         step = self.micro or stop - start

@@ -96,6 +96,8 @@ class Session:
         global_batch_size: int | None = None,
         micro_batch_size: int | None = None,
         shuffle: bool = True,
+        replacement: bool = False,
+        num_samples: int | None = None,
         drop_last: bool = False,
         **options: Any,
     ) -> Loader:
@@ -110,12 +112,16 @@ class Session:
         micro_batch_size : the most that a rank takes at once; its share comes in several batches whose gradients
             accumulate
         shuffle : a new order in each epoch
+        replacement, num_samples : draw an epoch's samples with replacement, so many of them (default: as many as the
+            dataset has)
         drop_last : leave out an epoch's last step where it is not full (how many samples that is depends on the
             group's size)
-        options : of torch's ``DataLoader``
+        options : of torch's ``DataLoader``, apart from those that say which samples come: see
+            ``docs/elastic-script.md``
         """
         batching = self._batching(batch_size, global_batch_size, micro_batch_size, drop_last)
-        self._loader = loader = Loader(self, dataset, batching, shuffle=shuffle, options=options)
+        order: Any = {"shuffle": shuffle, "replacement": replacement, "num_samples": num_samples}
+        self._loader = loader = Loader(self, dataset, batching, **order, options=options)
         self.epoch_has(loader.length)
         return loader
 
@@ -266,7 +272,8 @@ class Session:
         self._member = group = self._group.enter()
         if batch == 0:
             self._loss, self._max_norm = 0.0, None
-            rng.seed_all(mix(self.seed, self._training.position.step, group.rank))
+        # For each micro-batch: how its samples were loaded leaves no trace in what the model draws.
+        rng.seed_all(mix(self.seed, self._training.position.step, group.rank, *([batch] if batch else [])))
         self._share, self._batch, self._stepped = share, batch, False
         if group.size > 1 or len(share.batches) > 1:
             if batch == 0:

@@ -20,7 +20,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 import pilot.train
 from pilot.core.errors import UserError
-from pilot.train.sampler import permutation
+from pilot.train.order import permutation
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -56,7 +56,7 @@ def test_it_does_what_a_plain_loop_does_in_the_same_order(micro: int | None) -> 
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
     applied = train(session, session.loader(data, batch_size=4, micro_batch_size=micro), model, 3)
     for epoch in range(3):
-        order = permutation(5, epoch, 10, shuffle=True)
+        order = permutation(5, epoch, 10)
         for start in range(0, 10, 4):
             x, y = data[order[start : start + 4]]
             optimizer.zero_grad()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pilot.core.errors import UserError
-from pilot.train.sampler import Batching, mix, permutation
+from pilot.train.sampler import Batching, mix
 
 sizes = st.integers(1, 9)
 batchings = st.one_of(
@@ -78,15 +77,6 @@ def test_drop_last_leaves_out_a_step_that_is_not_full() -> None:
     batching = Batching(per_node=10, drop_last=True)
     assert [share.cursor for share in batching.shares(0, 59, 0, 2)] == [0, 20]
     assert [share.cursor for share in batching.shares(0, 60, 0, 2)] == [0, 20, 40]
-
-
-def test_an_epoch_s_order_depends_on_seed_and_epoch_alone() -> None:
-    one = permutation(3, 5, 100, shuffle=True)
-    np.testing.assert_array_equal(one, permutation(3, 5, 100, shuffle=True))
-    assert sorted(one.tolist()) == list(range(100))
-    assert one.tolist() != permutation(3, 6, 100, shuffle=True).tolist()
-    assert one.tolist() != permutation(4, 5, 100, shuffle=True).tolist()
-    assert permutation(3, 5, 4, shuffle=False).tolist() == [0, 1, 2, 3]
 
 
 def test_mixed_seeds_differ_with_each_number_and_their_order() -> None:

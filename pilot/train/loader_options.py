@@ -1,0 +1,60 @@
+"""Which of ``DataLoader``'s options the training loader takes, and why it refuses the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch.utils.data import Dataset, IterableDataset
+
+from pilot.core.errors import UserError
+
+_TAKEN = frozenset(
+    {
+        "num_workers",
+        "collate_fn",
+        "pin_memory",
+        "pin_memory_device",
+        "timeout",
+        "worker_init_fn",
+        "multiprocessing_context",
+        "prefetch_factor",
+        "persistent_workers",
+        "in_order",
+    }
+)
+_INSTEAD = {
+    "sampler": "which sample comes when follows from the session's seed; for a part of the data use"
+    " torch.utils.data.Subset, for sampling with replacement replacement=True, num_samples=...",
+    "batch_sampler": "which samples a step takes follows from batch_size or global_batch_size, on any number of nodes",
+    "generator": "the order follows from the seed of pilot.train.session",
+}
+
+
+def check_dataset(dataset: Dataset[Any]) -> None:
+    """Raises where it cannot be read by index."""
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+        raise UserError("session.loader needs a map-style dataset with a length; session.stream takes one without")
+    if not (hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__")):
+        raise UserError(
+            f"session.loader needs a dataset with __getitem__; {type(dataset).__name__} has none (give the dataset"
+            " itself, not a DataLoader)"
+        )
+
+
+def checked(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those for torch's ``DataLoader``. Raises where one is not, or would have the ranks take other samples."""
+    for name, instead in _INSTEAD.items():
+        if options.get(name) is not None:
+            raise UserError(f"session.loader takes no {name}: {instead}")
+    if unknown := sorted(options.keys() - _TAKEN - _INSTEAD.keys()):
+        raise UserError(f"session.loader and torch's DataLoader have no option {unknown[0]}")
+    if not options.get("in_order", True):
+        raise UserError(
+            "session.loader takes no in_order=False: a batch would be counted as another one's samples; leave it out"
+        )
+    if options.get("timeout") and not options.get("num_workers"):
+        raise UserError("session.loader: timeout is how long to wait for workers; give num_workers, too")
+    if options.get("prefetch_factor") is not None and options["prefetch_factor"] < 1:
+        raise UserError(f"session.loader: prefetch_factor must be at least 1, got {options['prefetch_factor']}")
+    return {name: value for name, value in options.items() if name in _TAKEN}

@@ -1,0 +1,333 @@
+"""The training loader: samples do not depend on who loads them; what it takes and what it refuses."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, get_worker_info
+
+from pilot.core.errors import UserError
+from pilot.train import rng
+from pilot.train.loader import Loader
+from pilot.train.sampler import Batching, StepShare, mix
+
+DRAWS: dict[str, Callable[[], float]] = {
+    "torch": lambda: torch.rand(()).item(),
+    "torch's normal": lambda: torch.randn(()).item(),
+    "numpy": np.random.rand,
+    "numpy's normal": np.random.randn,
+    "python": random.random,
+    "python's normal": lambda: random.gauss(0, 1),
+}
+
+
+class Noisy(Dataset[Any]):
+    """Sample i draws from the generators ``draws[i]``, in turn."""
+
+    def __init__(self, draws: list[tuple[str, ...]]) -> None:
+        self.draws = draws
+
+    def __len__(self) -> int:
+        return len(self.draws)
+
+    def __getitem__(self, index: int) -> tuple[int, float]:
+        return index, sum((DRAWS[name]() for name in self.draws[index]), 0.0)
+
+
+class NoisyAtOnce(Noisy):
+    """The same, with ``__getitems__`` in place of ``__getitem__``."""
+
+    def __getitem__(self, index: int) -> tuple[int, float]:
+        raise AssertionError("torch's DataLoader would not call it either")
+
+    def __getitems__(self, indices: list[int]) -> list[tuple[int, float]]:
+        return [Noisy.__getitem__(self, index) for index in indices]
+
+
+@dataclass
+class Course:
+    """A session that is wherever the test says; its training loop draws random numbers, too."""
+
+    rank: int = 0
+    size: int = 1
+    cursor: int = 0
+    epoch: int = 0
+    seed: int = 0
+    revision: int = 0
+    begun: list[tuple[StepShare, int]] = field(default_factory=list)
+
+    def where(self) -> tuple[int, int, int, int, int]:
+        return self.epoch, self.cursor, self.rank, self.size, self.revision
+
+    def align(self) -> None:
+        pass
+
+    def epoch_is_over(self) -> bool:
+        return True
+
+    def epoch_has(self, _samples: int) -> None:
+        raise AssertionError("only a stream finds that out")
+
+    def begin(self, share: StepShare, batch: int) -> None:
+        self.begun.append((share, batch))
+        rng.seed_all(len(self.begun) * (self.rank + 1))
+        np.random.randn()
+        random.gauss(0, 1)
+
+
+class Walking(Course):
+    """Each step that it begins is applied."""
+
+    def begin(self, share: StepShare, batch: int) -> None:
+        super().begin(share, batch)
+        self.cursor = share.cursor_end if batch + 1 == len(share.batches) else share.cursor
+
+    def epoch_is_over(self) -> bool:
+        self.cursor = 0
+        return True
+
+
+def as_seeded_one_by_one(dataset: Noisy, seed: int, epoch: int) -> list[tuple[int, float]]:
+    samples = []
+    for index in range(len(dataset)):
+        rng.seed_all(mix(seed, epoch, index))
+        samples.append(Noisy.__getitem__(dataset, index))
+    return samples
+
+
+def one_step(iterator: Iterator[Any], course: Course) -> list[tuple[int, float]] | None:
+    """The samples of a rank in one step that count; None: the epoch is over."""
+    samples: list[tuple[int, float]] = []
+    while (batch := next(iterator, None)) is not None:
+        share, number = course.begun[-1]
+        samples += zip(*(column.tolist() for column in batch), strict=True) if share.samples else []
+        if number + 1 == len(share.batches):
+            return samples
+    return None
+
+
+draws = st.lists(st.sampled_from(sorted(DRAWS)), max_size=3).map(tuple)
+batchings = st.one_of(
+    st.builds(Batching, per_node=st.integers(1, 5), micro=st.none() | st.integers(1, 3)),
+    st.builds(Batching, whole=st.integers(1, 12), micro=st.none() | st.integers(1, 3)),
+)
+changes = st.lists(st.tuples(st.integers(1, 4), st.booleans()), max_size=30)
+
+
+@settings(deadline=None)
+@given(
+    kind=st.sampled_from([Noisy, NoisyAtOnce]),
+    draws=st.lists(st.one_of(st.just(()), draws), min_size=1, max_size=40),
+    batching=batchings,
+    changes=changes,
+    seed=st.integers(0, 9),
+)
+def test_samples_are_those_of_seeding_before_each_one_whatever_the_group_the_cut_and_the_dataset(
+    kind: type[Noisy],
+    draws: list[tuple[str, ...]],
+    batching: Batching,
+    changes: list[tuple[int, bool]],
+    seed: int,
+) -> None:
+    """Also where only some samples draw, so that a loader finds out late that one does."""
+    dataset, script = kind(draws), iter(changes)
+    expected = as_seeded_one_by_one(dataset, seed, 0)
+    courses = [Course(rank, 4, seed=seed) for rank in range(4)]
+    iterators = [iter(Loader(course, dataset, batching, options={})) for course in courses]
+    taken: list[tuple[int, float]] = []
+    while (step := [one_step(iterators[rank], courses[rank]) for rank in range(courses[0].size)])[0] is not None:
+        size, void = next(script, (courses[0].size, False))
+        end = courses[0].begun[-1][0].cursor_end
+        for sample in [sample for samples in step for sample in samples or ()]:
+            assert sample == expected[sample[0]]
+            taken += [] if void else [sample]
+        for course in courses:
+            course.cursor = course.cursor if void else end
+            course.revision += void or size != course.size
+            course.size = size
+    assert sorted(taken) == expected
+
+
+@pytest.mark.parametrize("options", [{"num_workers": 1}, {"num_workers": 2, "persistent_workers": True}])
+@pytest.mark.parametrize("kind", [Noisy, NoisyAtOnce])
+def test_they_are_the_same_from_workers_also_where_the_plan_changes(kind: type[Noisy], options: dict[str, Any]) -> None:
+    dataset = kind([() if i % 3 else tuple(sorted(DRAWS))[: i % 7] for i in range(40)])
+    course = Course(seed=3)
+    loader = Loader(course, dataset, Batching(whole=8, micro=3), options=options)
+    for epoch in range(2):
+        course.epoch, course.cursor = epoch, 0
+        expected, iterator = as_seeded_one_by_one(dataset, 3, epoch), iter(loader)
+        taken: list[tuple[int, float]] = []
+        while (samples := one_step(iterator, course)) is not None:
+            taken += samples
+            course.cursor = course.begun[-1][0].cursor_end
+            course.revision += course.cursor == 16
+        assert sorted(taken) == expected
+
+
+class Failing(Noisy):
+    """Where the first number that it draws is not its own."""
+
+    def __getitem__(self, index: int) -> tuple[int, float]:
+        value = random.random()
+        if value != random.Random(mix(0, 0, index)).random():
+            raise ValueError("not its own")
+        return index, value
+
+
+def test_a_dataset_may_fail_where_it_was_not_seeded_yet() -> None:
+    assert sum(len(batch[0]) for batch in Loader(Walking(), Failing([()] * 6), Batching(whole=6), options={})) == 6
+
+
+def test_an_error_of_the_dataset_is_raised_as_it_is() -> None:
+    broken = Noisy([("no such generator",)] * 4)
+    with pytest.raises(KeyError, match="no such generator"):
+        next(iter(Loader(Walking(), broken, Batching(whole=4), options={})))
+
+
+class Whole(Noisy):
+    """Its ``__getitems__`` collates already."""
+
+    def __getitems__(self, indices: list[int]) -> torch.Tensor:
+        return torch.tensor([Noisy.__getitem__(self, index) for index in indices])
+
+
+def test_what_collates_by_itself_is_taken_unless_it_is_random() -> None:
+    options = {"collate_fn": lambda batch: batch}
+    batch = next(iter(Loader(Walking(), Whole([()] * 4), Batching(whole=4), options=options)))
+    assert sorted(batch[:, 0].tolist()) == [0, 1, 2, 3]
+    with pytest.raises(UserError, match="__getitems__ uses random numbers"):
+        next(iter(Loader(Walking(), Whole([("torch",)] * 4), Batching(whole=4), options=options)))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_random_collate_function_depends_on_the_batch_alone(workers: int) -> None:
+    options = {"collate_fn": lambda batch: (torch.tensor(batch), random.random()), "num_workers": workers}
+    data: Any = Subset(range(12), range(12))  # type: ignore[arg-type]
+    batches = list(Loader(Walking(), data, Batching(whole=4), options=options))
+    assert [value for _, value in batches] == [random.Random(mix(0, 0, b[0].item())).random() for b, _ in batches]
+
+
+class Growing(Dataset[int]):
+    """Has a value that the script changes."""
+
+    value = 0
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        return self.value
+
+
+@pytest.mark.parametrize(("options", "seen"), [({}, [0, 1]), ({"persistent_workers": True}, [0, 0])])
+def test_workers_begin_anew_in_each_epoch_unless_they_are_to_persist(options: dict[str, Any], seen: list[int]) -> None:
+    dataset = Growing()
+    loader = Loader(Walking(), dataset, Batching(whole=4), options={"num_workers": 1} | options)
+    values = []
+    for value in (0, 1):
+        dataset.value = value
+        values += [batch[0].item() for batch in loader]
+    assert values == seen
+
+
+def test_in_a_worker_the_dataset_is_the_script_s_own() -> None:
+    def init(_worker: int) -> None:
+        info: Any = get_worker_info()
+        assert isinstance(info.dataset, Growing)
+        info.dataset.value = 7
+
+    loader = Loader(Walking(), Growing(), Batching(whole=4), options={"num_workers": 1, "worker_init_fn": init})
+    assert [batch.tolist() for batch in loader] == [[7] * 4]
+
+
+def test_with_replacement_an_epoch_may_have_any_length_and_a_sample_comes_as_another_one_each_time() -> None:
+    course = Walking(seed=1)
+    loader = Loader(course, Noisy([("torch",)] * 3), Batching(whole=10), replacement=True, num_samples=25, options={})
+    drawn = [pair for batch in loader for pair in zip(*(column.tolist() for column in batch), strict=True)]
+    assert len(drawn) == len(set(drawn)) == loader.length == 25
+    assert {index for index, _ in drawn} == {0, 1, 2}
+
+
+def test_it_says_what_it_loads() -> None:
+    data = TensorDataset(torch.arange(50))
+    loader = Loader(Walking(rank=1, size=3), data, Batching(whole=10, micro=2), options={})
+    assert loader.dataset is data
+    assert loader.batch_size == 2
+    assert len(loader) == len(list(loader)) == 10
+    assert Loader(Walking(size=2), data, Batching(per_node=8), options={}).batch_size == 8
+
+
+@settings(deadline=None)
+@given(batching=batchings, length=st.integers(0, 60), size=st.integers(1, 4), drop_last=st.booleans())
+def test_its_length_is_that_of_its_plan(batching: Batching, length: int, size: int, drop_last: bool) -> None:
+    batching = Batching(batching.per_node, batching.whole, batching.micro, drop_last)
+    for rank in range(size):
+        planned = sum(len(share.batches) for share in batching.shares(0, length, rank, size))
+        assert batching.batches(length, rank, size) == planned
+
+
+class Numbers(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(3))
+
+    def __len__(self) -> int:
+        return 3
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"sampler": [1, 2]}, "takes no sampler"),
+        ({"batch_sampler": [[1, 2]]}, "takes no batch_sampler"),
+        ({"generator": torch.Generator()}, "takes no generator"),
+        ({"in_order": False}, "takes no in_order=False"),
+        ({"worker": 2}, "no option worker"),
+        ({"timeout": 3}, "give num_workers"),
+        ({"num_workers": -1}, "session.loader: num_workers"),
+        ({"num_workers": 1, "prefetch_factor": 0}, "prefetch_factor must be at least 1"),
+        ({"prefetch_factor": 2}, "session.loader: prefetch_factor"),
+        ({"persistent_workers": True}, "session.loader: persistent_workers"),
+        ({"num_workers": 1, "multiprocessing_context": "thread"}, "session.loader: multiprocessing_context"),
+    ],
+)
+def test_options_that_it_cannot_keep_are_refused(options: dict[str, Any], why: str) -> None:
+    with pytest.raises(UserError, match=why):
+        Loader(Walking(), TensorDataset(torch.ones(4)), Batching(whole=2), options=options)
+
+
+@pytest.mark.parametrize(
+    ("order", "why"),
+    [
+        ({"num_samples": 3}, "goes with replacement"),
+        ({"replacement": True, "shuffle": False}, "shuffle=False"),
+        ({"replacement": True, "num_samples": 0}, "at least one"),
+    ],
+)
+def test_orders_that_make_no_sense_are_refused(order: dict[str, Any], why: str) -> None:
+    with pytest.raises(UserError, match=why):
+        Loader(Walking(), TensorDataset(torch.ones(4)), Batching(whole=2), **order, options={})
+
+
+def test_what_is_no_map_style_dataset_is_refused() -> None:
+    with pytest.raises(UserError, match=r"session\.stream"):
+        Loader(Walking(), Numbers(), Batching(whole=2), options={})
+    with pytest.raises(UserError, match="not a DataLoader"):
+        data: Any = DataLoader(TensorDataset(torch.ones(4)))
+        Loader(Walking(), data, Batching(whole=2), options={})
+
+
+def test_a_dataset_whose_length_changes_is_refused() -> None:
+    data: Any = [1, 2, 3]
+    loader = Loader(Walking(), data, Batching(whole=3), options={})
+    data.append(4)
+    with pytest.raises(UserError, match="had 3 samples when the loader was made and has 4 now"):
+        next(iter(loader))
