@@ -343,7 +343,7 @@ def session(
     optimizer: torch.optim.Optimizer,
     scheduler: Scheduler | None = None,
     *,
-    schedule: str = "step",
+    schedule: str | None = None,
     scaler: torch.amp.GradScaler | None = None,
     lr_rule: str = "linear",
     warmup_steps: int = 0,
@@ -358,8 +358,8 @@ def session(
     Parameters
     ----------
     model, optimizer, scheduler : as in a plain script; ``session.step`` steps the last two
-    schedule : whether the scheduler counts every ``step`` or every ``epoch``; for ``ReduceLROnPlateau`` the name of
-        the measure of ``session.epochs`` that it takes after each epoch
+    schedule : to be said where there is a scheduler: whether it counts every ``step`` or every ``epoch``; for
+        ``ReduceLROnPlateau`` the name of the measure of ``session.epochs`` that it takes after each epoch
     scaler : of the loss, for mixed precision: the script calls ``scaler.scale(loss).backward()``, the session the rest
     lr_rule : how the learning rate follows the group's size with a fixed batch per node: ``linear``, ``sqrt`` or
         ``none``

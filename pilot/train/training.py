@@ -14,9 +14,11 @@ from torch import nn
 from pilot.checkpoint.tree import Encoded, copied
 from pilot.core.errors import UserError
 from pilot.train import rng
+from pilot.train.admission import admit
 from pilot.train.agreement_log import END_OF_EPOCH, STOP, Agreement, AgreementLog, Place, Sums
 from pilot.train.lineage import Lineage
 from pilot.train.lr import LearningRate
+from pilot.train.optimizer_state import take_over
 from pilot.train.sampler import StepShare
 from pilot.train.state_check import encoded
 
@@ -61,15 +63,16 @@ class Training:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         scheduler: Scheduler | None,
-        schedule: str,
+        schedule: str | None,
         rate: LearningRate,
         scaler: torch.amp.GradScaler | None = None,
     ) -> None:
         _check_schedule(scheduler, schedule)
         self.model: nn.Module = getattr(model, "_orig_mod", model)  # of torch.compile: the names as without it
+        admit(self.model, optimizer)
         self.optimizer = optimizer
         self.scheduler = scheduler
-        self._schedule = schedule
+        self._schedule = schedule or ""
         self.scaler = scaler
         self.rate = rate
         self.position = Position()
@@ -92,8 +95,8 @@ class Training:
         return zlib.crc32(repr(described).encode())
 
     def parameters(self) -> list[nn.Parameter]:
-        """Those that are trained."""
-        return [p for p in self.model.parameters() if p.requires_grad]
+        """Those that are trained; of one without elements there is nothing to sum."""
+        return [p for p in self.model.parameters() if p.requires_grad and p.numel()]
 
     def shared(self) -> Callable[[str], bool]:
         """Of which arrays in the state all ranks hold the same, by their paths: parameters and the optimizer's."""
@@ -216,7 +219,7 @@ class Training:
         """
         place = self.place
         self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(copied(state["optimizer"]))
+        take_over(self.optimizer, copied(state["optimizer"]))
         if self.scheduler is not None:
             self.scheduler.load_state_dict(copied(state["scheduler"]))
         if self.scaler is not None and state.get("scaler"):
@@ -231,9 +234,14 @@ class Training:
         rng.restore(state["rng"])
 
 
-def _check_schedule(scheduler: Scheduler | None, schedule: str) -> None:
+def _check_schedule(scheduler: Scheduler | None, schedule: str | None) -> None:
     plateau = isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
-    if plateau and schedule in ("step", "epoch"):
+    if plateau and schedule in (None, "step", "epoch"):
         raise UserError("ReduceLROnPlateau needs a measure: schedule='loss' with session.epochs(n, loss=function)")
-    if not plateau and schedule not in ("step", "epoch"):
+    if scheduler is not None and schedule is None:
+        raise UserError(
+            "say what the scheduler counts: pilot.train.session(..., schedule='step') where a plain loop calls"
+            " scheduler.step() for each batch, schedule='epoch' where it does so for each epoch"
+        )
+    if not plateau and schedule not in (None, "step", "epoch"):
         raise UserError(f"schedule must be 'step' or 'epoch', got {schedule!r}")
