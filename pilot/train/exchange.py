@@ -49,9 +49,9 @@ class Exchange:
         self.layout: ArenaLayout = lay_out(kinds, bucket_bytes, FIELDS + len(kinds), wire_dtype or "")
         self.arena = Arena.of_size(self.layout.size)
         places = [
-            torch.frombuffer(self.arena.memory, dtype=getattr(torch, s.dtype), count=s.count, offset=s.offset).view(
-                p.shape
-            )
+            torch.frombuffer(
+                self.arena.memory, dtype=getattr(torch, s.dtype), count=s.count, offset=s.offset
+            ).as_strided(p.shape, gradient_strides(p))
             for s, p in zip(self.layout.slots, self._parameters, strict=True)
         ]
         self._staging = staging(self._parameters, places, self.arena)
@@ -159,6 +159,13 @@ class Exchange:
         for parameter in self._parameters:
             parameter.grad = None
         self.idle()
+
+
+def gradient_strides(parameter: torch.Tensor) -> tuple[int, ...]:
+    """As autograd lays a gradient out: as the parameter, which fused optimizers rely on; in rows where that has gaps."""
+    strides = parameter.stride()
+    dense = torch.empty_like(parameter, device="meta").stride() == strides
+    return strides if dense else torch.empty(parameter.shape, device="meta").stride()
 
 
 def _wire_dtype(parameter: nn.Parameter) -> str:
