@@ -63,10 +63,9 @@ def elastic(row: Row, model: nn.Module) -> dict[str, torch.Tensor]:
     for _ in session.epochs(EPOCHS):
         for (x,) in loader:
             optimizer.zero_grad()
-            loss = row.loss(model, x)
-            loss.backward()
+            row.loss(model, x).backward()
             row.before_step(session, model)
-            session.step(loss)
+            session.step()
     return dict(model.state_dict())
 
 

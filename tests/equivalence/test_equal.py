@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
+import pilot.train
 from tests.equivalence.rows import Row, assert_equal
 
 
@@ -53,6 +55,40 @@ def with_frozen() -> nn.Module:
     return model
 
 
+def clip_the_sums(session: pilot.train.Session, model: nn.Module) -> None:
+    if session.sum():
+        nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+
+
+def clip(model: nn.Module) -> None:
+    nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+
+
+def zeroes_in_place(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    model.zero_grad(set_to_none=False)
+    return (model(x) - 0.5).square().mean()
+
+
+def with_penalty(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    inputs = x.detach().requires_grad_()
+    loss = (model(inputs) - 0.5).square().mean()
+    (slope,) = torch.autograd.grad(model(inputs).sum(), inputs, create_graph=True)
+    return loss + slope.square().sum(1).mean()
+
+
+def checkpointed(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return (checkpoint(model, x, use_reentrant=False) - 0.5).square().mean()
+
+
+def steps_a_perturbation(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """An optimizer of something that lives for one step only."""
+    shift = torch.zeros_like(x, requires_grad=True)
+    attack = torch.optim.SGD([shift], lr=0.1)
+    (shift.grad,) = torch.autograd.grad(-model(x + shift).square().mean() * len(x), shift)
+    attack.step()
+    return (model(x + shift.detach()) - 0.5).square().mean()
+
+
 IMAGE = (2, 4, 4)
 ROWS = {
     "sgd": Row(mlp),
@@ -65,6 +101,15 @@ ROWS = {
     "transposed weight, fused adamw": Row(transposed, fused),
     "tied": Row(tied),
     "frozen": Row(with_frozen),
+    "clipped by the script": Row(mlp, before_step=clip_the_sums, plain_before_step=clip),
+    "gradients clipped by the session": Row(
+        mlp, before_step=lambda s, _: s.clip_grad_norm(0.05), plain_before_step=clip
+    ),
+    "clipped by the script, micro-batches": Row(mlp, micro=1, before_step=clip_the_sums, plain_before_step=clip),
+    "zero_grad(set_to_none=False)": Row(mlp, loss=zeroes_in_place),
+    "gradient penalty": Row(mlp, loss=with_penalty),
+    "activation checkpointing": Row(mlp, loss=checkpointed),
+    "an attack's own optimizer": Row(mlp, loss=steps_a_perturbation),
     "a parameter without elements": Row(WithEmpty),
 }
 

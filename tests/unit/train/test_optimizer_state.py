@@ -39,7 +39,7 @@ def newcomer(model: nn.Module, optimizer: torch.optim.Optimizer, other: Any) -> 
     """A rank that takes over all from bytes."""
     theirs = copy.deepcopy(model)
     steps = other(theirs.parameters())
-    packed = Packed(Training(model, optimizer, None, None, LearningRate("none")).capture())
+    packed = Packed(Training(model, optimizer, None, None, LearningRate("none")).encoded())
     block = bytearray(packed.size)
     packed.write(block)
     Training(theirs, steps, None, None, LearningRate("none")).restore(unpack(block))
