@@ -12,8 +12,9 @@ from torch import nn
 from torch.utils.data import Dataset, default_collate
 
 from pilot.core.errors import UserError
-from pilot.train import rng, script_end
+from pilot.train import identity, rng, script_end
 from pilot.train.agreement_log import END_OF_EPOCH, STOP, Sums
+from pilot.train.alarm import Alarm
 from pilot.train.collectives import Collectives
 from pilot.train.evaluation import Evaluation, Function
 from pilot.train.exchange import Exchange
@@ -37,10 +38,12 @@ class Session:
         self.seed = seed
         self._seat = Seat.of(os.environ)
         self._training = training
+        training.identity["the seed"] = str(seed)
         self._exchange = Exchange(training.parameters(), wire_dtype)
         self._group = group_of(os.environ, self._seat, training, self._exchange, self._resized)
         self._collectives = Collectives(self._group, training)
         self._check = StateCheck(training)
+        self._alarm = Alarm([(name, p) for name, p in training.model.named_parameters() if p.requires_grad])
         self._guard = StepGuard(training.optimizer)
         self._trained = TrainedSet(training.model, training.optimizer)
         self._loader: Loader | Stream | None = None
@@ -122,6 +125,7 @@ class Session:
         """
         batching = self._batching(batch_size, global_batch_size, micro_batch_size, drop_last)
         self._loader = loader = Loader(self, dataset, batching, shuffle=shuffle, options=options)
+        self._training.identity |= identity.of_data(loader.length, batching, shuffle=shuffle)
         self.epoch_has(loader.length)
         return loader
 
@@ -145,6 +149,7 @@ class Session:
         collate_fn : makes a batch of a list of samples
         """
         batching = self._batching(batch_size, global_batch_size, micro_batch_size, drop_last)
+        self._training.identity |= identity.of_data(None, batching, shuffle=False)
         self._loader = stream = Stream(self, source, batching, collate_fn)
         return stream
 
@@ -162,6 +167,7 @@ class Session:
             while (position := self._training.position).epoch < count and not position.stopped:
                 self._collectives.here()
                 self._trained.check_model()
+                self._ended = None
                 try:
                     yield position.epoch
                 except GeneratorExit:  # by break, or by an exception
@@ -329,15 +335,18 @@ class Session:
 
     def _sum(self) -> Words | None:
         self._exchange.flush()
-        words = self._group.words(float(self._loss))
+        step, size = self._training.position.step, self._membership().size
+        words = self._group.words(float(self._loss)).with_checksum(self._alarm.checksum(step, size))
         self._exchange.finish(words)
         began_s = time.monotonic()
         came = self._group.summed()
         self._waited_s += time.monotonic() - began_s
-        if came:
-            return self._exchange.take()
-        self._exchange.drop()
-        return None
+        if not came:
+            self._exchange.drop()
+            return None
+        words = self._exchange.take()
+        self._alarm.compare(words, step, self._group, size)
+        return words
 
     def _apply(self, share: StepShare, words: Words) -> None:
         if self._max_norm is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
@@ -13,7 +12,7 @@ from torch import nn
 
 from pilot.checkpoint.tree import Encoded, copied
 from pilot.core.errors import UserError
-from pilot.train import rng
+from pilot.train import identity, rng
 from pilot.train.admission import admit
 from pilot.train.agreement_log import END_OF_EPOCH, STOP, Agreement, AgreementLog, Place, Sums
 from pilot.train.lineage import Lineage
@@ -51,8 +50,8 @@ class Position:
 
 
 class Training:
-    """Model, optimizer, scheduler, loss scaler, position, ledger, what was agreed, learning-rate factor, and the
-    script's own ``user`` dict.
+    """Model, optimizer, scheduler, loss scaler, the run's identity, position, ledger, what was agreed, learning-rate
+    factor, and the script's own ``user`` dict.
 
     ``in_meeting``: the script is in a meeting (:mod:`pilot.train.collectives`). ``effective_rate`` is the learning rate
     of the last step, of the optimizer's first group.
@@ -70,6 +69,8 @@ class Training:
         _check_schedule(scheduler, schedule)
         self.model: nn.Module = getattr(model, "_orig_mod", model)  # of torch.compile: the names as without it
         admit(self.model, optimizer)
+        self.identity = identity.of_training(self.model, optimizer)
+        self.identity["the rules"] = f"lr_rule={rate.rule}, warmup_steps={rate.warmup_steps}, schedule={schedule}"
         self.optimizer = optimizer
         self.scheduler = scheduler
         self._schedule = schedule or ""
@@ -88,11 +89,6 @@ class Training:
     def place(self) -> Place:
         """Between which two steps it is."""
         return self.position.epoch, self.position.step
-
-    def fingerprint(self) -> int:
-        """A number that ranks of one group share: of the names, shapes and dtypes of the model's tensors."""
-        described = [(name, tuple(t.shape), str(t.dtype)) for name, t in self.model.state_dict().items()]
-        return zlib.crc32(repr(described).encode())
 
     def parameters(self) -> list[nn.Parameter]:
         """Those that are trained; of one without elements there is nothing to sum."""
@@ -195,6 +191,7 @@ class Training:
     def capture(self) -> dict[str, Any]:
         """The state; its tensors are the living ones (see :func:`~pilot.checkpoint.tree.copied`)."""
         return {
+            "identity": dict(self.identity),
             "position": asdict(self.position),
             "ledger": np.array(self.ledger.rows, np.int64).reshape(-1, 6),
             "learning_rate": self.rate.as_dict(),
@@ -217,6 +214,7 @@ class Training:
         Except for the script's values where the script is in a meeting whose outcome this state has: it will do all
         that the others did since by itself.
         """
+        identity.expect_resumable(state.get("identity", self.identity), self.identity)
         place = self.place
         self.model.load_state_dict(state["model"])
         take_over(self.optimizer, copied(state["optimizer"]))
