@@ -25,14 +25,14 @@ class Placeholder(torch.Tensor):
     @staticmethod
     def __new__(cls, parameter: torch.Tensor) -> Placeholder:
         """For ``parameter``."""
-        made: Placeholder = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]  # torch has no types here
+        made: Placeholder = torch.Tensor._make_wrapper_subclass(
             cls, parameter.shape, strides=parameter.stride(), dtype=parameter.dtype, device=parameter.device
         )
         made._parameter = weakref.ref(parameter)
         return made
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]  # torch types the disabled one
         """Every use of it comes here."""
         found = list(_placeholders([*args, *(kwargs or {}).values()]))
         if func.__name__ not in _ZEROING:
