@@ -32,7 +32,7 @@ def main() -> None:
     model = nn.Sequential(nn.Linear(64, 48), nn.Tanh(), nn.Linear(48, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.999)
-    session = pilot.train.session(model, optimizer, scheduler, seed=1)
+    session = pilot.train.session(model, optimizer, scheduler, schedule="step", seed=1)
     loader = session.loader(TensorDataset(pixels, target), global_batch_size=arguments.global_batch_size)
     for _ in session.epochs(arguments.epochs):
         for x, y in loader:

@@ -25,7 +25,8 @@ import socket
 import sys
 import time
 import types
-from collections.abc import Sequence
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -144,7 +145,7 @@ def run(job: ForkJob) -> None:
     main_module = types.ModuleType("__main__")
     main_module.__dict__.update(__file__=script, __builtins__=builtins)
     sys.modules["__main__"] = main_module
-    _fresh_randomness_and_threads(job)
+    _same_randomness_and_own_threads(job)
     from pilot.train.script_end import script_ended
 
     try:
@@ -164,13 +165,24 @@ def _show(error: BaseException) -> NoReturn:
     sys.exit(1)
 
 
-def _fresh_randomness_and_threads(job: ForkJob) -> None:
-    """What a forked process shares with its siblings and a fresh one would not, and what only torch itself can set."""
-    import numpy
+def _same_randomness_and_own_threads(job: ForkJob) -> None:
+    """What a script draws before it makes its session (a split, the first weights) is the same on all nodes of its
+    trainer, and again after a restart; a script that seeds itself is as it was. Threads only torch itself can set.
+    """
     import torch
 
-    numpy.random.seed()
+    from pilot.train.rng import seed_all
+
+    seed = seed_of(os.environ)
+    seed_all(seed)
+    torch.cuda.manual_seed_all(seed)
     torch.set_num_threads(int(os.environ[THREAD_VARIABLES[0]].split(",")[0] or job.threads))
+
+
+def seed_of(environment: Mapping[str, str]) -> int:
+    """``PILOT_SEED``, which ``pilot submit --seed`` sets; else a number that the trainer's name gives."""
+    given = environment.get("PILOT_SEED")
+    return int(given) if given is not None else zlib.crc32(environment["PILOT_TRAINER"].encode())
 
 
 def _default_signals() -> None:

@@ -36,6 +36,7 @@ MOST_SCRIPT_BYTES = 16 * 1024 * 1024
 )
 @click.option("--python", default=sys.executable, help="Interpreter for the script (default: this one).")
 @click.option("--env", "names", multiple=True, metavar="NAME", help="Hand on this variable's value. Repeatable.")
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Of its generators.  [default: from its name]")
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @run_dir_option
@@ -48,6 +49,7 @@ def command(
     curve: Path | None,
     python: str,
     names: tuple[str, ...],
+    seed: int | None,
     **planning: Any,
 ) -> None:
     """Submit SCRIPT, which uses pilot.train, as an elastic trainer; ARGS are its own.
@@ -60,7 +62,7 @@ def command(
       pilot submit --name cnn --max-nodes 8 --env DATA_DIR examples/digits_cnn.py --epochs 20
     """
     submission = Submission(
-        launch=launch(script, list(arguments), python, names),
+        launch=launch(script, list(arguments), python, names, seed),
         curve=_points(curve) if curve is not None else None,
         **{name: value for name, value in planning.items() if value is not None},
     )
@@ -69,7 +71,9 @@ def command(
     click.echo(to_json(told) if as_json else f"submitted {told.trainer}; its files: {told.directory}")
 
 
-def launch(script: Path, arguments: list[str], python: str, names: tuple[str, ...]) -> LaunchSpec:
+def launch(
+    script: Path, arguments: list[str], python: str, names: tuple[str, ...], seed: int | None = None
+) -> LaunchSpec:
     """How the script is started: what a node needs to know to start the very same thing."""
     try:
         content = read_regular(script, MOST_SCRIPT_BYTES)
@@ -77,6 +81,7 @@ def launch(script: Path, arguments: list[str], python: str, names: tuple[str, ..
         raise UserError(f"cannot read the script {script}: {error.strerror}") from None
     if shutil.which(python) is None:
         raise UserError(f"--python: there is no interpreter {python} on this host")
+    seeded = {} if seed is None else {"PILOT_SEED": str(seed)}
     missing = [name for name in names if name not in os.environ]
     if missing:
         raise UserError(f"--env {missing[0]}: there is no such variable in your environment")
@@ -86,7 +91,7 @@ def launch(script: Path, arguments: list[str], python: str, names: tuple[str, ..
         arguments=arguments,
         cwd=str(Path.cwd()),
         python=python,
-        environment={name: os.environ[name] for name in names},
+        environment={name: os.environ[name] for name in names} | seeded,
     )
 
 

@@ -19,17 +19,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import msgspec
-import numpy as np
 
 from pilot.comm.channel import Gone
 from pilot.train.agreement_log import END_OF_EPOCH, TRAINING, Place, Sums, total
+from pilot.train.blocks import gather_blocks
 from pilot.train.group import RankGroup
 from pilot.train.training import Training
 
 Bring = Callable[[int, int], Sums]
 """What a rank brings as number i (from 0) of the k that hold the meeting."""
 
-_WORD_BYTES = 8
 _decoder = msgspec.msgpack.Decoder(Sums)
 
 
@@ -127,12 +126,7 @@ class Collectives:
 
     def _tell(self, brought: Sums) -> list[Sums]:
         """What all ranks brought, by rank."""
-        block = msgspec.msgpack.encode(brought)
-        sizes = [size for (size,) in self._group.gather([len(block)])]
-        length = -(-max(sizes) // _WORD_BYTES) * _WORD_BYTES
-        rows = self._group.gather(np.frombuffer(block.ljust(length, b"\0"), np.int64).tolist())
-        blocks = [np.array(row, np.int64).tobytes() for row in rows]
-        return [_decoder.decode(block[:size]) for block, size in zip(blocks, sizes, strict=True)]
+        return [_decoder.decode(block) for block in gather_blocks(msgspec.msgpack.encode(brought), self._group.gather)]
 
 
 def _nothing(_number: int, _holders: int) -> Sums:

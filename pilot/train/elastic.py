@@ -8,7 +8,7 @@ from a copy.
 How a generation starts, on each of its ranks:
 
 1. The rank process, in MPI with all others, is handed the gradient arena.
-2. All ranks gather what they hold: the generation of their state, its step, the model's fingerprint.
+2. All ranks gather what they hold: the generation of their state, its step, the run's fingerprint.
 3. The most advanced one spreads its state to those that hold less. Where none holds any, rank 0 loads the newest
    checkpoint that verifies, or begins from its fresh model, and spreads that.
 4. Rank 0 leads: it says ``GroupFormed``, and reports from then on.
@@ -30,6 +30,7 @@ from pilot.comm.messages import AnyNote, Attach, Gather, Gathered, Moving, Quit,
 from pilot.core.errors import ProtocolError
 from pilot.io import wire
 from pilot.train.exchange import Exchange
+from pilot.train.identity import expect_same, fingerprint, tell
 from pilot.train.membership import Membership, MembershipState, Seat, agreed
 from pilot.train.periodic import Periodic
 from pilot.train.reporter import Metrics, Reporter
@@ -305,8 +306,11 @@ class Elastic:
     def _share_state(self, group: Membership) -> int | None:
         """Steps 2 and 3 of the module's list; the step that the group resumes from, where nobody held a state."""
         position, met = self._training.position, self._training.agreements.count(self._training.place)
-        own = Holding(self._held, position.step, self._training.fingerprint(), position.epoch, met)
-        spreading = who_spreads([Holding(*row) for row in self._gather(group, own.row())])
+        own = Holding(self._held, position.step, fingerprint(self._training.identity), position.epoch, met)
+        table = [Holding(*row) for row in self._gather(group, own.row())]
+        if len({holding.fingerprint for holding in table}) > 1:
+            expect_same(tell(self._training.identity, lambda row: self._gather(group, row)))
+        spreading = who_spreads(table)
         if spreading.fresh and group.rank == spreading.root:
             self._load(group.granted)
         self._deal(group, spreading)

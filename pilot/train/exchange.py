@@ -13,6 +13,7 @@ from pilot.comm.arena import Arena
 from pilot.comm.arena_layout import ArenaLayout, lay_out
 from pilot.comm.narrow import KINDS
 from pilot.core.errors import UserError
+from pilot.train.placeholder import Placeholder, Stale, Taken
 from pilot.train.staging import staging
 from pilot.train.step_words import FIELDS, Words
 
@@ -28,6 +29,10 @@ class Exchange:
     weight, into the bucket. That one pass replaces the scaling that an average needs anyway, and spares the zeroing and
     the adding that gradients which live in the bucket would need. After the sum the parameter's ``grad`` *is* the
     bucket's memory.
+
+    From the moment at which a gradient is taken until its sum is there, and from the next batch on until the script
+    zeroed it, ``grad`` is a :class:`~pilot.train.placeholder.Placeholder`. That holds alone as well: there gradients
+    are taken as they are and given back.
 
     A call from autograd into Python per parameter would cost as much as a small tensor's whole way, so only parameters
     that were the last of their bucket are watched.
@@ -49,9 +54,9 @@ class Exchange:
         self.layout: ArenaLayout = lay_out(kinds, bucket_bytes, FIELDS + len(kinds), wire_dtype or "")
         self.arena = Arena.of_size(self.layout.size)
         places = [
-            torch.frombuffer(self.arena.memory, dtype=getattr(torch, s.dtype), count=s.count, offset=s.offset).view(
-                p.shape
-            )
+            torch.frombuffer(
+                self.arena.memory, dtype=getattr(torch, s.dtype), count=s.count, offset=s.offset
+            ).as_strided(p.shape, gradient_strides(p))
             for s, p in zip(self.layout.slots, self._parameters, strict=True)
         ]
         self._staging = staging(self._parameters, places, self.arena)
@@ -62,41 +67,49 @@ class Exchange:
         self._buckets: list[list[int]] = [[] for _ in self.layout.parts[:-1]]
         for index, bucket in enumerate(self._bucket_of):
             self._buckets[bucket].append(index)
+        self._taken = [Taken(p) for p in self._parameters]
+        self._stale = [Stale(p) for p in self._parameters]
         self._watched: set[int] = set()
         self.idle()
         for indices in self._buckets:
             self._watch(indices[-1])
 
     def idle(self) -> None:
-        """Between steps, and where nothing needs to be exchanged: gradients stay where autograd puts them."""
+        """Between steps: gradients stay where autograd puts them."""
         self.open = False
         self._weight = 0.0
         self._last = False
+        self._alone = False
+        self._own: dict[int, torch.Tensor] = {}
         self._ring: Callable[[], None] = _nobody
         self._staging.forget()
 
-    def begin(self, ring: Callable[[], None]) -> None:
+    def begin(self, ring: Callable[[], None], *, alone: bool = False) -> None:
         """A step begins. ``ring`` is called for each part that is full: buckets in their order, then the control
-        vector.
+        vector. ``alone``: of one micro-batch on one rank, there is nothing to add up.
         """
-        self.open, self._ring = True, ring
+        self.open, self._ring, self._alone = True, ring, alone
         self._holds = [False] * len(self._parameters)
         self._collected = [True] * len(self._buckets)
         self._next = 0
+        self._first = True
 
     def begin_batch(self, weight: float, *, last: bool) -> None:
         """A micro-batch begins, whose gradients count with ``weight`` (0: not at all); buckets leave with the last
         one.
         """
-        self._collect_rest()
+        first, self._first = self._first, False
+        if not first:
+            self._collect_rest()
         self._weight, self._last = weight, last
         self._collected = [False] * len(self._buckets)
-        for parameter in self._parameters:
-            parameter.grad = None  # one that is there has been made by this micro-batch
+        for index, parameter in enumerate(self._parameters):
+            if parameter.grad is not None:  # one that is real has been made by this micro-batch
+                parameter.grad = self._stale[index] if first else None
 
     def _watch(self, index: int) -> None:
-        """Look at the bucket of a parameter whenever its gradient is finished."""
-        if index not in self._watched:
+        """Look at the bucket of a parameter whenever its gradient is finished (it has none while it is frozen)."""
+        if index not in self._watched and self._parameters[index].requires_grad:
             self._watched.add(index)
             look = partial(self._finished, self._bucket_of[index])
             self._parameters[index].register_post_accumulate_grad_hook(look)  # type: ignore[no-untyped-call]  # torch has no types here
@@ -106,10 +119,7 @@ class Exchange:
         if not self.open:
             return
         if self._collected[bucket]:
-            raise UserError(
-                "backward ran twice for one batch of the loader; call session.step after each backward"
-                " (to accumulate gradients give session.loader a micro_batch_size)"
-            )
+            self._taken[self._buckets[bucket][0]].refuse()
         missing = next((index for index in self._buckets[bucket] if self._parameters[index].grad is None), None)
         if missing is None:
             self._collect(bucket)
@@ -121,20 +131,31 @@ class Exchange:
         self._collected[bucket] = True
         for index in self._buckets[bucket]:
             parameter = self._parameters[index]
-            if parameter.grad is not None and self._weight:
-                self._staging.add(index, parameter.grad, self._weight, first=not self._holds[index])
-                self._holds[index] = True
-            parameter.grad = None
-            if self._last:
+            if parameter.grad is not None:
+                self._collect_one(index, parameter.grad)
+            parameter.grad = self._taken[index]
+            if self._last and not self._alone:
                 self._staging.send(index, empty=not self._holds[index])
         while self._last and self._next < len(self._buckets) and self._collected[self._next]:
             self._staging.then(self._ring)
             self._next += 1
 
+    def _collect_one(self, index: int, gradient: torch.Tensor) -> None:
+        _check(gradient)
+        if not self._weight:
+            return
+        if self._alone:
+            self._own[index] = gradient
+        else:
+            self._staging.add(index, gradient, self._weight, first=not self._holds[index])
+        self._holds[index] = True
+
     def _collect_rest(self) -> None:
         for bucket, collected in enumerate(self._collected):
             if not collected:
                 self._collect(bucket)
+            elif any(self._parameters[index].grad is not self._taken[index] for index in self._buckets[bucket]):
+                self._taken[0].refuse()  # what the script zeroed or set there would not count
 
     def flush(self) -> None:
         """Backward is over: what it did not reach is zero; returns when all buckets have left."""
@@ -150,15 +171,39 @@ class Exchange:
     def take(self) -> Words:
         """The sums are there: give each parameter its gradient (none where no rank had one)."""
         for index, (parameter, used) in enumerate(zip(self._parameters, self._used.tolist(), strict=True)):
-            parameter.grad = self._staging.back(index) if used else None
+            parameter.grad = self._back(index) if used else None
         self.idle()
         return Words.read(self._fields)
+
+    def _back(self, index: int) -> torch.Tensor:
+        return self._own[index] if self._alone else self._staging.back(index)
 
     def drop(self) -> None:
         """The step is void: no parameter has a gradient."""
         for parameter in self._parameters:
             parameter.grad = None
         self.idle()
+
+
+def _check(gradient: torch.Tensor) -> None:
+    if isinstance(gradient, Placeholder):
+        gradient.refuse()
+    if gradient.requires_grad:
+        raise UserError(
+            "backward(create_graph=True) leaves gradients that have gradients: take those of a penalty by"
+            " torch.autograd.grad(..., create_graph=True), and call loss.backward() without it"
+        )
+    if gradient.layout is not torch.strided:
+        raise UserError("a gradient is sparse: only dense ones are summed; leave out sparse=True where it is made")
+
+
+def gradient_strides(parameter: torch.Tensor) -> tuple[int, ...]:
+    """As autograd lays a gradient out: as its parameter, which fused optimizers rely on; in rows where that has
+    gaps.
+    """
+    strides = parameter.stride()
+    dense = torch.empty_like(parameter, device="meta").stride() == strides
+    return strides if dense else torch.empty(parameter.shape, device="meta").stride()
 
 
 def _wire_dtype(parameter: nn.Parameter) -> str:

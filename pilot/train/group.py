@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from pilot.core.errors import UserError
 from pilot.train.elastic import Elastic
 from pilot.train.exchange import Exchange
 from pilot.train.membership import Membership, Seat
@@ -108,6 +109,7 @@ def group_of(
     environment: Mapping[str, str], seat: Seat, training: Training, exchange: Exchange, resized: Callable[[int], None]
 ) -> RankGroup:
     """By what the agent put into the environment, see ``docs/processes.md``."""
+    _claim(training)
     if "PILOT_CONTROL_FD" not in environment:
         return Alone(training)
     trainer = environment["PILOT_TRAINER"]
@@ -117,3 +119,16 @@ def group_of(
     interval_s = float(environment["PILOT_CHECKPOINT_INTERVAL_S"])
     stall_timer = StallTimer(float(environment["PILOT_SILENT_S"]))
     return Elastic(trainer, seat, link, training, exchange, saver, interval_s, stall_timer, resized)
+
+
+_claimed: list[Training] = []
+
+
+def _claim(training: Training) -> None:
+    """The process is a member of one group."""
+    if _claimed:
+        raise UserError(
+            "this process has a session already: give one session all that is trained together, and run the next"
+            " training as a script of its own"
+        )
+    _claimed.append(training)

@@ -12,12 +12,14 @@ from torch import nn
 from torch.utils.data import Dataset, default_collate
 
 from pilot.core.errors import UserError
-from pilot.train import rng, script_end
+from pilot.train import identity, rng, script_end
 from pilot.train.agreement_log import END_OF_EPOCH, STOP, Sums
+from pilot.train.alarm import Alarm
 from pilot.train.collectives import Collectives
 from pilot.train.evaluation import Evaluation, Function
 from pilot.train.exchange import Exchange
 from pilot.train.group import group_of
+from pilot.train.guards import StepGuard, TrainedSet
 from pilot.train.loader import Loader
 from pilot.train.lr import LearningRate
 from pilot.train.membership import Membership, Seat
@@ -36,15 +38,22 @@ class Session:
         self.seed = seed
         self._seat = Seat.of(os.environ)
         self._training = training
+        training.identity["the seed"] = str(seed)
         self._exchange = Exchange(training.parameters(), wire_dtype)
         self._group = group_of(os.environ, self._seat, training, self._exchange, self._resized)
         self._collectives = Collectives(self._group, training)
         self._check = StateCheck(training)
+        self._alarm = Alarm([(name, p) for name, p in training.model.named_parameters() if p.requires_grad])
+        self._guard = StepGuard(training.optimizer)
+        self._trained = TrainedSet(training.model, training.optimizer)
         self._loader: Loader | Stream | None = None
         self._share: StepShare | None = None
         self._member: Membership | None = None
         self._batch = 0
         self._stepped = True
+        self._sums: Words | None = None
+        self._counted = False
+        self._ended: int | None = None
         self._loss: float | torch.Tensor = 0.0
         self._max_norm: float | None = None
         self._stopping = False
@@ -122,6 +131,7 @@ class Session:
         batching = self._batching(batch_size, global_batch_size, micro_batch_size, drop_last)
         order: Any = {"shuffle": shuffle, "replacement": replacement, "num_samples": num_samples}
         self._loader = loader = Loader(self, dataset, batching, **order, options=options)
+        self._training.identity |= identity.of_data(loader.length, batching, shuffle=shuffle, replacement=replacement)
         self.epoch_has(loader.length)
         return loader
 
@@ -145,6 +155,7 @@ class Session:
         collate_fn : makes a batch of a list of samples
         """
         batching = self._batching(batch_size, global_batch_size, micro_batch_size, drop_last)
+        self._training.identity |= identity.of_data(None, batching, shuffle=False)
         self._loader = stream = Stream(self, source, batching, collate_fn)
         return stream
 
@@ -158,14 +169,17 @@ class Session:
         """
         self._check.whole()
         self._group.enter()
-        while (position := self._training.position).epoch < count and not position.stopped:
-            self._collectives.here()
-            try:
-                yield position.epoch
-            except GeneratorExit:  # by break, or by an exception
-                script_end.at_good_end(self._leave)
-                raise
-            self._end_epoch({name: float(measure()) for name, measure in measures.items()})
+        with self._guard.in_loop():
+            while (position := self._training.position).epoch < count and not position.stopped:
+                self._collectives.here()
+                self._trained.check_model()
+                self._ended = None
+                try:
+                    yield position.epoch
+                except GeneratorExit:  # by break, or by an exception
+                    script_end.at_good_end(self._leave)
+                    raise
+                self._end_epoch({name: float(measure()) for name, measure in measures.items()})
         self._group.finish(self._current_metrics)
 
     def stop(self) -> None:
@@ -207,22 +221,36 @@ class Session:
         loss : the mean over the batch, for the reports
         """
         share = self._open_share()
-        weight = share.weight(self._batch)
-        if loss is not None and weight:
-            # Not a number yet where it is on a GPU: that would wait for all of backward.
-            self._loss = self._loss + weight * (loss.detach() if isinstance(loss, torch.Tensor) else loss)
+        self._stepped = True
+        if not self._counted:
+            self._count(share, loss)
+        elif loss is not None:
+            raise UserError("give the loss to session.sum, which tells it to the others, and not to session.step")
         if self._batch + 1 < len(share.batches):
             return False
         self._share = None
-        words = self._sum()
+        words, self._sums = self._sums, None
         if words is None:
-            self._exchange.drop()
             self._member = None
             self._group.enter()
         else:
             self._apply(share, words)
         self._collectives.here()
         return words is not None
+
+    def sum(self, loss: torch.Tensor | float | None = None) -> bool:
+        """Between backward and :meth:`step`, for a script that uses the gradients: put the sums over the group into
+        ``p.grad``. Whether they are there: not where the batch was a micro-batch before the last, nor where the group
+        broke. ``step`` follows in any case, without the loss.
+
+        Parameters
+        ----------
+        loss : as of :meth:`step`
+        """
+        share = self._open_share()
+        if not self._counted:
+            self._count(share, loss)
+        return self._sums is not None
 
     def clip_grad_norm(self, max_norm: float) -> None:
         """In this step, scale the gradients (of the whole group) so that their norm is at most ``max_norm``."""
@@ -242,6 +270,7 @@ class Session:
 
     def align(self) -> None:
         """See :class:`~pilot.train.loader.Course`. Ends the script where the others have stopped."""
+        self._expect_loop()
         self._group.settle()
         self._collectives.align()
         if self._training.position.stopped:
@@ -250,13 +279,20 @@ class Session:
 
     def epoch_is_over(self) -> bool:
         """See :class:`~pilot.train.loader.Course`."""
+        self._expect_loop()
         before = self.where()
+        if before[0] == self._ended:
+            raise UserError(
+                f"the batches of epoch {before[0]} are over: an epoch has one pass over session.loader; the next begins"
+                " with the next turn of session.epochs"
+            )
         if not self._training.position.at_end:
             self.align()
         if self.where() != before:
             return False
         self._check.user()
         self._training.reached_end()
+        self._ended = before[0]
         return True
 
     def epoch_has(self, samples: int) -> None:
@@ -274,38 +310,56 @@ class Session:
             self._loss, self._max_norm = 0.0, None
         # For each micro-batch: how its samples were loaded leaves no trace in what the model draws.
         rng.seed_all(mix(self.seed, self._training.position.step, group.rank, *([batch] if batch else [])))
-        self._share, self._batch, self._stepped = share, batch, False
-        if group.size > 1 or len(share.batches) > 1:
-            if batch == 0:
-                self._exchange.begin(self._group.ring)
-            self._exchange.begin_batch(share.weight(batch), last=batch + 1 == len(share.batches))
+        self._share, self._batch, self._stepped, self._counted = share, batch, False, False
+        if batch == 0:
+            self._exchange.begin(self._group.ring, alone=group.size == len(share.batches) == 1)
+        self._exchange.begin_batch(share.weight(batch), last=batch + 1 == len(share.batches))
+
+    def _expect_loop(self) -> None:
+        if not self._guard.looping:
+            raise UserError(
+                "batches of session.loader are taken in the body of `for epoch in session.epochs(n):` (in place of"
+                " range(n)): it says when all nodes begin and end an epoch"
+            )
 
     # --- a step ------------------------------------------------------------------------------------------------------
 
     def _open_share(self) -> StepShare:
         if self._share is None or self._stepped:
             raise UserError("session.step needs a batch of session.loader, and each batch one session.step")
-        self._stepped = True
         return self._share
 
+    def _count(self, share: StepShare, loss: torch.Tensor | float | None) -> None:
+        """Count the batch; after the step's last one get the sums over the group (None where it broke)."""
+        self._counted = True
+        weight = share.weight(self._batch)
+        if loss is not None and weight:
+            # Not a number yet where it is on a GPU: that would wait for all of backward.
+            self._loss = self._loss + weight * (loss.detach() if isinstance(loss, torch.Tensor) else loss)
+        if self._batch + 1 == len(share.batches):
+            self._trained.check()
+            self._sums = self._sum()
+
     def _sum(self) -> Words | None:
-        """The sums over the group, None where it broke."""
-        if self._exchange.open:
-            self._exchange.flush()
-        words = self._group.words(float(self._loss))
-        if self._exchange.open:
-            self._exchange.finish(words)
+        self._exchange.flush()
+        step, size = self._training.position.step, self._membership().size
+        words = self._group.words(float(self._loss)).with_checksum(self._alarm.checksum(step, size))
+        self._exchange.finish(words)
         began_s = time.monotonic()
         came = self._group.summed()
         self._waited_s += time.monotonic() - began_s
         if not came:
+            self._exchange.drop()
             return None
-        return self._exchange.take() if self._exchange.open else words
+        words = self._exchange.take()
+        self._alarm.compare(words, step, self._group, size)
+        return words
 
     def _apply(self, share: StepShare, words: Words) -> None:
         if self._max_norm is not None:
             self._metrics["grad_norm"] = self._training.clip(self._max_norm)
-        self._training.apply(self._membership().generation, share)
+        with self._guard.session_steps():
+            self._training.apply(self._membership().generation, share)
         self._member = None
         self._metrics |= {"loss": words.loss} | self._training.metrics()
         self._group.applied(words, share, self._current_metrics)
@@ -350,7 +404,7 @@ def session(
     optimizer: torch.optim.Optimizer,
     scheduler: Scheduler | None = None,
     *,
-    schedule: str = "step",
+    schedule: str | None = None,
     scaler: torch.amp.GradScaler | None = None,
     lr_rule: str = "linear",
     warmup_steps: int = 0,
@@ -365,8 +419,8 @@ def session(
     Parameters
     ----------
     model, optimizer, scheduler : as in a plain script; ``session.step`` steps the last two
-    schedule : whether the scheduler counts every ``step`` or every ``epoch``; for ``ReduceLROnPlateau`` the name of
-        the measure of ``session.epochs`` that it takes after each epoch
+    schedule : to be said where there is a scheduler: whether it counts every ``step`` or every ``epoch``; for
+        ``ReduceLROnPlateau`` the name of the measure of ``session.epochs`` that it takes after each epoch
     scaler : of the loss, for mixed precision: the script calls ``scaler.scale(loss).backward()``, the session the rest
     lr_rule : how the learning rate follows the group's size with a fixed batch per node: ``linear``, ``sqrt`` or
         ``none``

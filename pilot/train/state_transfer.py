@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
-from pilot.core.errors import UserError
-
 NOTHING = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Holding:
     """What a rank holds: a state after ``step``, last confirmed in ``generation`` (``NOTHING``: none yet), of which
-    model. After that step come the ends of epochs, and ``met`` meetings in this one.
+    run (see :mod:`pilot.train.identity`). After that step come the ends of epochs, and ``met`` meetings in this one.
     """
 
     generation: int
@@ -45,8 +43,6 @@ def who_spreads(table: Sequence[Holding]) -> Spreading:
     """The most advanced rank (of the newest generation, then of the highest step, ..., then the lowest) gives to all
     that differ.
     """
-    if len({holding.fingerprint for holding in table}) > 1:
-        raise UserError("the ranks of this trainer built different models: names, shapes or dtypes differ")
     best = max(holding.progress for holding in table)
     fresh = best[0] == NOTHING
     root = next(rank for rank, holding in enumerate(table) if holding.progress == best)

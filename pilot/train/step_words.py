@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-FIELDS = 6
+FIELDS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,8 @@ class Words:
     ``ready`` is the generation that a rank is ready for, ``squares`` its square (see
     :func:`~pilot.train.membership.agreed`), ``pause`` 1 where it was asked to pause, ``loss`` its part of the mean loss
     over the step, ``save`` 1 where a checkpoint could begin after this step, ``saved`` 1 where its part of the one
-    under way is written (see :mod:`pilot.train.periodic`).
+    under way is written (see :mod:`pilot.train.periodic`), ``checksum`` that of what it trains (0: not compared in this
+    step), ``checksum_squares`` its square (see :mod:`pilot.train.alarm`).
     """
 
     ready: float
@@ -26,11 +27,17 @@ class Words:
     loss: float
     save: float
     saved: float
+    checksum: float = 0.0
+    checksum_squares: float = 0.0
 
     @classmethod
     def of(cls, ready: int, pause: bool, loss: float, *, save: bool = False, saved: bool = False) -> Words:
         """The words of one rank."""
         return cls(ready, ready * ready, pause, loss, save, saved)
+
+    def with_checksum(self, checksum: int) -> Words:
+        """The same words, and a checksum."""
+        return replace(self, checksum=checksum, checksum_squares=checksum * checksum)
 
     @classmethod
     def read(cls, fields: NDArray[np.float64]) -> Words:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
@@ -13,10 +12,12 @@ from torch import nn
 
 from pilot.checkpoint.tree import Encoded, copied
 from pilot.core.errors import UserError
-from pilot.train import rng
+from pilot.train import identity, rng
+from pilot.train.admission import admit
 from pilot.train.agreement_log import END_OF_EPOCH, STOP, Agreement, AgreementLog, Place, Sums
 from pilot.train.lineage import Lineage
 from pilot.train.lr import LearningRate
+from pilot.train.optimizer_state import take_over
 from pilot.train.sampler import StepShare
 from pilot.train.state import encoded
 
@@ -49,8 +50,8 @@ class Position:
 
 
 class Training:
-    """Model, optimizer, scheduler, loss scaler, position, ledger, what was agreed, learning-rate factor, and the
-    script's own ``user`` dict.
+    """Model, optimizer, scheduler, loss scaler, the run's identity, position, ledger, what was agreed, learning-rate
+    factor, and the script's own ``user`` dict.
 
     ``in_meeting``: the script is in a meeting (:mod:`pilot.train.collectives`). ``effective_rate`` is the learning rate
     of the last step, of the optimizer's first group.
@@ -61,15 +62,18 @@ class Training:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         scheduler: Scheduler | None,
-        schedule: str,
+        schedule: str | None,
         rate: LearningRate,
         scaler: torch.amp.GradScaler | None = None,
     ) -> None:
         _check_schedule(scheduler, schedule)
         self.model: nn.Module = getattr(model, "_orig_mod", model)  # of torch.compile: the names as without it
+        admit(self.model, optimizer)
+        self.identity = identity.of_training(self.model, optimizer)
+        self.identity["the rules"] = f"lr_rule={rate.rule}, warmup_steps={rate.warmup_steps}, schedule={schedule}"
         self.optimizer = optimizer
         self.scheduler = scheduler
-        self._schedule = schedule
+        self._schedule = schedule or ""
         self.scaler = scaler
         self.rate = rate
         self.position = Position()
@@ -86,14 +90,9 @@ class Training:
         """Between which two steps it is."""
         return self.position.epoch, self.position.step
 
-    def fingerprint(self) -> int:
-        """A number that ranks of one group share: of the names, shapes and dtypes of the model's tensors."""
-        described = [(name, tuple(t.shape), str(t.dtype)) for name, t in self.model.state_dict().items()]
-        return zlib.crc32(repr(described).encode())
-
     def parameters(self) -> list[nn.Parameter]:
-        """Those that are trained."""
-        return [p for p in self.model.parameters() if p.requires_grad]
+        """Those that are trained; of one without elements there is nothing to sum."""
+        return [p for p in self.model.parameters() if p.requires_grad and p.numel()]
 
     def shared(self) -> Callable[[str], bool]:
         """Of which arrays in the state all ranks hold the same, by their paths: parameters and the optimizer's."""
@@ -192,6 +191,7 @@ class Training:
     def capture(self) -> dict[str, Any]:
         """The state; its tensors are the living ones (see :func:`~pilot.checkpoint.tree.copied`)."""
         return {
+            "identity": dict(self.identity),
             "position": asdict(self.position),
             "ledger": np.array(self.ledger.rows, np.int64).reshape(-1, 6),
             "learning_rate": self.rate.as_dict(),
@@ -214,9 +214,10 @@ class Training:
         Except for the script's values where the script is in a meeting whose outcome this state has: it will do all
         that the others did since by itself.
         """
+        identity.expect_resumable(state.get("identity", self.identity), self.identity)
         place = self.place
         self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(copied(state["optimizer"]))
+        take_over(self.optimizer, copied(state["optimizer"]))
         if self.scheduler is not None:
             self.scheduler.load_state_dict(copied(state["scheduler"]))
         if self.scaler is not None and state.get("scaler"):
@@ -231,9 +232,14 @@ class Training:
         rng.restore(state["rng"])
 
 
-def _check_schedule(scheduler: Scheduler | None, schedule: str) -> None:
+def _check_schedule(scheduler: Scheduler | None, schedule: str | None) -> None:
     plateau = isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
-    if plateau and schedule in ("step", "epoch"):
+    if plateau and schedule in (None, "step", "epoch"):
         raise UserError("ReduceLROnPlateau needs a measure: schedule='loss' with session.epochs(n, loss=function)")
-    if not plateau and schedule not in ("step", "epoch"):
+    if scheduler is not None and schedule is None:
+        raise UserError(
+            "say what the scheduler counts: pilot.train.session(..., schedule='step') where a plain loop calls"
+            " scheduler.step() for each batch, schedule='epoch' where it does so for each epoch"
+        )
+    if not plateau and schedule not in (None, "step", "epoch"):
         raise UserError(f"schedule must be 'step' or 'epoch', got {schedule!r}")

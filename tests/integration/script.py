@@ -39,7 +39,9 @@ def main() -> None:
     model = nn.Sequential(nn.Linear(20, 16), nn.Tanh(), nn.Linear(16, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9999)
-    session = pilot.train.session(model, optimizer, scheduler, seed=1, warmup_steps=5, wire_dtype=arguments.wire_dtype)
+    session = pilot.train.session(
+        model, optimizer, scheduler, schedule="step", seed=1, warmup_steps=5, wire_dtype=arguments.wire_dtype
+    )
     loader = session.loader(
         data,
         arguments.batch_size,

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import time
 import venv
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import psutil
 import pytest
 import torch
 
 from pilot.io import connection, proc, wire
+from pilot.train.rng import seed_all
 from tests.integration.agent_lab import LIMIT_S, Agents, Coordinator, lab, launch, until
 
 WAITS = """
-import json, os, sys, threading, time
-import torch
+import json, os, random, sys, threading, time
+import numpy, torch
+draws = [random.random(), numpy.random.rand(), torch.rand(()).item()]
 (torch.rand(64, 64) @ torch.rand(64, 64)).sum()
 facts = dict(argv=sys.argv, cwd=os.getcwd(), main=sys.modules["__main__"].__file__, user=os.environ["FROM_USER"],
-             trainer=os.environ["PILOT_TRAINER"], threads=torch.get_num_threads(), path=sys.path[0])
+             trainer=os.environ["PILOT_TRAINER"], threads=torch.get_num_threads(), path=sys.path[0],
+             draws=draws)
 print(json.dumps(facts))
 open("running", "w").write(str(os.getpid()))
 time.sleep(600)
@@ -52,6 +58,8 @@ def test_a_worker_runs_as_under_plain_python_and_its_death_is_told(
     text = log.read_text()
     assert '"argv": ["t1.py", "--lr", "0.1"]' in text
     assert f'"cwd": "{tmp_path}", "main": "{tmp_path}/t1.py", "user": "yes", "trainer": "t1", "threads": 1' in text
+    seed_all(zlib.crc32(b"t1"))  # as on all nodes of the trainer
+    assert f'"draws": {[random.random(), np.random.rand(), torch.rand(()).item()]}' in text
     os.kill(worker, signal.SIGKILL)
     down = coordinator.expect(peer, wire.WorkerExited)
     assert (down.trainer, down.cause, down.log) == ("t1", "died", str(log))

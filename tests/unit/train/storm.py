@@ -19,6 +19,7 @@ from pilot.checkpoint.tree import copied
 from pilot.comm.channel import Gone
 from pilot.train.exchange import Exchange
 from pilot.train.group import Alone
+from pilot.train.identity import expect_same
 from pilot.train.membership import Membership
 from pilot.train.sampler import StepShare
 from pilot.train.state_transfer import NOTHING, Holding, who_spreads
@@ -137,6 +138,7 @@ class World:
         number = self.now.number + 1 if self.now else 1
         ranks, self.waiting = sorted(self.waiting, key=lambda rank: rank.order), []
         self.now = Generation(number, ranks, self._ends.pop(0) if self._ends else None)
+        expect_same([rank.training.identity for rank in ranks])
         spreading = who_spreads([rank.holding() for rank in ranks])
         state = copied(ranks[spreading.root].training.capture())
         for index, rank in enumerate(ranks):

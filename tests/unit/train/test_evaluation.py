@@ -60,6 +60,7 @@ def test_it_is_for_between_two_steps_and_for_data() -> None:
     model, session, data = made()
     for _ in session.epochs(1):
         for (batch,) in session.loader(data, batch_size=333):
+            model.zero_grad()
             model(batch).sum().backward()
             with pytest.raises(UserError, match="between two steps"):
                 session.evaluate(data, mean_square)

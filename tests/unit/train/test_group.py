@@ -90,6 +90,7 @@ def test_gradients_are_clipped_for_one_step() -> None:
     before = [p.detach().clone() for p in model.parameters()]
     for _ in session.epochs(1):
         for x, y in loader:
+            model.zero_grad()
             (100 * nn.functional.mse_loss(model(x), y)).backward()
             session.clip_grad_norm(0.01)
             session.step()
@@ -103,6 +104,7 @@ def test_what_is_measured_after_an_epoch_is_reported() -> None:
     values = iter([0.25, 0.5])
     for _ in session.epochs(2, accuracy=lambda: next(values)):
         for x, y in loader:
+            model.zero_grad()
             nn.functional.mse_loss(model(x), y).backward()
             session.step()
     assert next(values, None) is None
@@ -126,6 +128,7 @@ def test_augmentation_depends_on_the_sample_and_the_epoch_alone(workers: int) ->
             values: dict[int, float] = {}
             for index, value in loader:
                 values |= dict(zip(index.tolist(), value.tolist(), strict=True))
+                model.zero_grad()
                 model(torch.ones(1, 3)).sum().backward()
                 session.step()
             seen.append(values)

@@ -48,6 +48,7 @@ def batches(session: pilot.train.Session, model: nn.Module) -> Iterator[None]:
     loader = session.loader(TensorDataset(torch.ones(8, 2)), batch_size=4)
     for _ in session.epochs(5):
         for (x,) in loader:
+            model.zero_grad()
             model(x).sum().backward()
             session.step()
         yield

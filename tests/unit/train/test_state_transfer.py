@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilot.core.errors import UserError
 from pilot.train.state_transfer import NOTHING, Holding, who_spreads
 
 holdings = st.builds(Holding, st.integers(-1, 4), st.integers(0, 5), st.just(1)).map(
@@ -34,8 +32,3 @@ def test_only_those_that_lag_behind_take() -> None:
 
 def test_a_newer_generation_beats_a_higher_step_of_a_lineage_that_was_given_up() -> None:
     assert who_spreads([Holding(2, 90, 1), Holding(4, 50, 1)]).root == 1
-
-
-def test_different_models_cannot_form_a_group() -> None:
-    with pytest.raises(UserError, match="different models"):
-        who_spreads([Holding(1, 1, 1), Holding(1, 1, 2)])

@@ -136,6 +136,7 @@ def test_a_session_trains_on_a_stream_and_its_source_may_prefetch(workers: int) 
     seen = []
     for _ in session.epochs(2):
         for numbers in stream:
+            model.zero_grad()
             model(numbers.float().unsqueeze(1)).sum().backward()
             session.step()
             seen += numbers.tolist()

@@ -154,6 +154,7 @@ def test_a_plateau_lowers_the_rate_after_what_was_measured() -> None:
     for _ in session.epochs(4, loss=lambda: next(losses)):
         rates.append(optimizer.param_groups[0]["lr"])
         for (x,) in loader:
+            model.zero_grad()
             model(x).sum().backward()
             session.step()
     assert rates == [1.0, 1.0, 1.0, 0.5]
@@ -209,6 +210,7 @@ def test_a_compiled_module_trains_and_its_state_is_that_of_the_plain_one(backend
     before = plain[0].weight.detach().clone()
     for _ in session.epochs(2):
         for (x,) in loader:
+            model.zero_grad()
             model(x).square().mean().backward()
             session.step()
     assert session.steps == 2

@@ -1,0 +1,17 @@
+"""Blocks of bytes between ranks, through gathers of equally long rows of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+_WORD_BYTES = 8
+
+
+def gather_blocks(block: bytes, gather: Callable[[list[int]], list[list[int]]]) -> list[bytes]:
+    """The blocks of all ranks, by rank; ``gather`` gives the rows of all."""
+    sizes = [size for (size,) in gather([len(block)])]
+    length = -(-max(sizes) // _WORD_BYTES) * _WORD_BYTES
+    rows = gather(np.frombuffer(block.ljust(length, b"\0"), np.int64).tolist())
+    return [np.array(row, np.int64).tobytes()[:size] for row, size in zip(rows, sizes, strict=True)]

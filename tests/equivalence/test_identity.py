@@ -1,0 +1,106 @@
+"""Ranks that make different things, and checkpoints of another run, are refused with both values."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import pilot.train
+from pilot.core.errors import UserError
+from pilot.train.blocks import gather_blocks
+from pilot.train.identity import fingerprint
+from pilot.train.lr import LearningRate
+from pilot.train.training import Training
+from tests.equivalence.rows import on_ranks
+
+Change = dict[str, Any]
+ROWS: list[tuple[Change, str]] = [
+    ({"seed": 2}, "the seed is (1|2) on rank 0 and (1|2) on rank 1"),
+    ({"samples": 9}, "the length of the dataset is (8|9) on rank 0 and (8|9) on rank 1"),
+    ({"batch": 2}, "the batches is global_batch_size="),
+    ({"shuffle": False}, "shuffle=(True|False) on rank 0"),
+    ({"lr_rule": "sqrt"}, "lr_rule=(linear|sqrt)"),
+    ({"width": 3}, r"the parameter 0.weight is float32 \[(2|3), 2\]"),
+    ({"dtype": torch.float64}, "the parameter 0.weight is float(32|64)"),
+    ({"transposed": True}, r"strides \[(1|2), (1|2)\]"),
+    ({"frozen": True}, "(trained|frozen) on rank 0"),
+    ({"optimizer": torch.optim.Adam}, "the optimizer is (SGD|Adam) of"),
+]
+
+
+def script(
+    seed: int = 1,
+    samples: int = 8,
+    batch: int = 4,
+    shuffle: bool = True,
+    lr_rule: str = "linear",
+    width: int = 2,
+    dtype: torch.dtype = torch.float32,
+    transposed: bool = False,
+    frozen: bool = False,
+    optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
+) -> None:
+    model = nn.Sequential(nn.Linear(2, width, dtype=dtype), nn.Linear(width, 1, dtype=dtype))
+    if transposed:
+        model[0].weight = nn.Parameter(model[0].weight.detach().t().contiguous().t())
+    model[0].requires_grad_(not frozen)
+    steps = optimizer(model.parameters(), lr=0.1)
+    session = pilot.train.session(model, steps, seed=seed, lr_rule=lr_rule)
+    loader = session.loader(TensorDataset(torch.ones(samples, 2)), global_batch_size=batch, shuffle=shuffle)
+    for _ in session.epochs(1):
+        for (x,) in loader:
+            steps.zero_grad()
+            model(x.to(dtype)).sum().backward()
+            session.step()
+
+
+@pytest.mark.parametrize(("change", "line"), ROWS, ids=[next(iter(change)) for change, _ in ROWS])
+def test_ranks_that_differ_are_refused(change: Change, line: str) -> None:
+    changes = itertools.cycle([{}, change])
+    with pytest.raises(UserError, match=line):
+        on_ranks(lambda: script(**next(changes)), 2, [])
+
+
+def made(**sizes: int) -> Training:
+    model = nn.Linear(sizes.get("width", 2), 1)
+    training = Training(model, torch.optim.SGD(model.parameters(), lr=0.1), None, None, LearningRate("none"))
+    training.identity["the length of the dataset"] = str(sizes.get("samples", 8))
+    return training
+
+
+def test_a_checkpoint_of_another_run_is_refused_and_one_from_before_is_not() -> None:
+    saved = made().capture()
+    with pytest.raises(UserError, match="the length of the dataset was 8 and is 9"):
+        made(samples=9).restore(saved)
+    with pytest.raises(UserError, match=r"weight was float32 \[1, 2\].* and is float32 \[1, 3\]"):
+        made(width=3).restore(saved)
+    del saved["identity"]
+    made(samples=9).restore(saved)
+
+
+def test_a_fingerprint_is_of_all_that_is_described_and_fits_into_a_row() -> None:
+    prints = {fingerprint(made(samples=n).identity) for n in range(50)}
+    assert len(prints) == 50
+    assert all(0 <= number < 2**63 for number in prints)
+
+
+def test_blocks_of_several_sizes_come_as_they_were() -> None:
+    blocks = [b"", b"a", b"12345678", b"123456789"]
+    sizes = [[len(block)] for block in blocks]
+    rows: list[list[int]] = []
+
+    def gather(row: list[int]) -> list[list[int]]:
+        if len(row) == 1 and not rows:
+            rows.append(row)
+            return sizes
+        rows.append(row)
+        return [list(memoryview(block.ljust(16, b"\0")).cast("q")) for block in blocks]
+
+    assert gather_blocks(blocks[1], gather) == blocks
+    assert len(rows[1]) == 2
