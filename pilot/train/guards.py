@@ -15,9 +15,10 @@ from pilot.core.errors import UserError
 
 
 class StepGuard:
-    """Only the session steps its optimizer, and no other optimizer steps a model's parameters.
+    """Only the session steps its optimizer, and no other optimizer steps a model's parameters with it.
 
-    ``looping``: the script is in the body of ``session.epochs``.
+    ``looping``: the script is in the body of ``session.epochs``; ``passing``: there in its pass over the loader. (What
+    it trains between two passes, as a probe, is its own.)
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -25,6 +26,7 @@ class StepGuard:
         self._thread = threading.get_ident()
         self._ours = False
         self.looping = False
+        self.passing = False
 
     @contextmanager
     def in_loop(self) -> Iterator[None]:
@@ -34,7 +36,7 @@ class StepGuard:
         try:
             yield
         finally:
-            self.looping = False
+            self.looping = self.passing = False
             handle.remove()
 
     @contextmanager
@@ -52,11 +54,16 @@ class StepGuard:
         if optimizer is self._optimizer:
             if not self._ours:
                 raise UserError("the script calls optimizer.step() in its loop: session.step steps it; leave it out")
-        elif any(isinstance(p, nn.Parameter) for group in optimizer.param_groups for p in group["params"]):
+        elif self.passing and _steps_parameters(optimizer):
             raise UserError(
-                f"a second optimizer ({type(optimizer).__name__}) steps in the loop of session.epochs: its gradients"
-                " are not summed over the nodes; give pilot.train.session one optimizer, with a group for each part"
+                f"a second optimizer ({type(optimizer).__name__}) steps between the batches of session.loader: its"
+                " gradients are not summed over the nodes; give pilot.train.session one optimizer, with a group for each"
             )
+
+
+def _steps_parameters(optimizer: torch.optim.Optimizer) -> bool:
+    """And not tensors that live for one step, as of an attack on the inputs."""
+    return any(isinstance(p, nn.Parameter) for group in optimizer.param_groups for p in group["params"])
 
 
 class TrainedSet:

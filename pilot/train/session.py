@@ -173,7 +173,7 @@ class Session:
             while (position := self._training.position).epoch < count and not position.stopped:
                 self._collectives.here()
                 self._trained.check_model()
-                self._ended = None
+                self._ended, self._guard.passing = None, False
                 try:
                     yield position.epoch
                 except GeneratorExit:  # by break, or by an exception
@@ -292,7 +292,7 @@ class Session:
             return False
         self._check.user()
         self._training.reached_end()
-        self._ended = before[0]
+        self._ended, self._guard.passing = before[0], False
         return True
 
     def epoch_has(self, samples: int) -> None:
@@ -311,6 +311,7 @@ class Session:
         # For each micro-batch: how its samples were loaded leaves no trace in what the model draws.
         rng.seed_all(mix(self.seed, self._training.position.step, group.rank, *([batch] if batch else [])))
         self._share, self._batch, self._stepped, self._counted = share, batch, False, False
+        self._guard.passing = True
         if batch == 0:
             self._exchange.begin(self._group.ring, alone=group.size == len(share.batches) == 1)
         self._exchange.begin_batch(share.weight(batch), last=batch + 1 == len(share.batches))

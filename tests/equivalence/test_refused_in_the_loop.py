@@ -213,3 +213,16 @@ def test_it_is_refused(script: Script, line: str, ranks: int) -> None:
     with pytest.raises(UserError, match=line) as refused:
         run(script) if ranks == 0 else on_ranks(lambda: run(script), ranks, [])
     assert "\n" not in str(refused.value)
+
+
+def test_what_is_trained_between_two_passes_is_the_script_s_own() -> None:
+    made, probe = Made(), nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(probe.parameters(), lr=0.1)
+    for _ in made.session.epochs(2):
+        for (x,) in made.loader:
+            made.optimizer.zero_grad()
+            made.loss(x).backward()
+            made.session.step()
+        probe(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    assert made.session.steps == 4
