@@ -57,7 +57,7 @@ class StepGuard:
         elif self.passing and _steps_parameters(optimizer):
             raise UserError(
                 f"a second optimizer ({type(optimizer).__name__}) steps between the batches of session.loader: its"
-                " gradients are not summed over the nodes; give pilot.train.session one optimizer, with a group for each"
+                " gradients are not summed over the nodes; give pilot.train.session one, with a group for each part"
             )
 
 
