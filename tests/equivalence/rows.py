@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import pilot.train
-from pilot.train.sampler import permutation
+from pilot.train.order import permutation
 from tests.unit.train.storm import End, World, group_of
 
 SAMPLES, BATCH, EPOCHS, SEED = 22, 4, 2, 3
@@ -75,7 +75,7 @@ def plain(row: Row, model: nn.Module) -> dict[str, torch.Tensor]:
     optimizer = row.optimizer(model.parameters())
     (x,) = data(row).tensors
     for epoch in range(EPOCHS):
-        order = torch.from_numpy(permutation(SEED, epoch, SAMPLES, shuffle=True))
+        order = torch.from_numpy(permutation(SEED, epoch, SAMPLES))
         for start in range(0, SAMPLES, BATCH):
             batch = x[order[start : start + BATCH]]
             optimizer.zero_grad()
