@@ -23,7 +23,7 @@ def all_printable(value: Any) -> Any:
         case str():
             return printable(value)
         case dict():
-            return {printable(str(name)): all_printable(inner) for name, inner in value.items()}
+            return {all_printable(name): all_printable(inner) for name, inner in value.items()}
         case list() | tuple():
             return [all_printable(inner) for inner in value]
     return value

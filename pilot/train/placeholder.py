@@ -41,7 +41,7 @@ class Placeholder(torch.Tensor):
             placeholder.zeroed()
         return found[0] if func.__name__ == "zero_.default" else None
 
-    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]  # torch's takes its own keywords
         return f"{type(self).__name__}(shape={list(self.shape)})"
 
     def zeroed(self) -> None:

@@ -16,7 +16,7 @@ from numpy.random import mtrand
 # it is the same again, after a whole round, all words are others. So the position and two words beside it tell.
 _SEEN_BYTES = 3 * 4
 _NUMPY_SEEN = 622 * 4  # the position follows the words
-_PYTHON: Any = random.random.__self__  # type: ignore[attr-defined]
+_PYTHON: Any = random.random.__self__  # type: ignore[attr-defined]  # typeshed calls it a function
 _PYTHON_SEEN = object.__basicsize__  # the words follow the position, in the object itself
 
 

@@ -24,7 +24,7 @@ ROWS: list[tuple[Change, str]] = [
     ({"seed": 2}, "the seed is (1|2) on rank 0 and (1|2) on rank 1"),
     ({"samples": 9}, "the length of the dataset is (8|9) on rank 0 and (8|9) on rank 1"),
     ({"batch": 2}, "the batches is global_batch_size="),
-    ({"shuffle": False}, "shuffle=(True|False) on rank 0"),
+    ({"shuffle": False}, "shuffle=(True|False), replacement=False on rank 0"),
     ({"lr_rule": "sqrt"}, "lr_rule=(linear|sqrt)"),
     ({"width": 3}, r"the parameter 0.weight is float32 \[(2|3), 2\]"),
     ({"dtype": torch.float64}, "the parameter 0.weight is float(32|64)"),

@@ -38,7 +38,7 @@ def lbfgs() -> Parts:
 
 
 class NeedsClosure(torch.optim.SGD):
-    def step(self, closure: Callable[[], float]) -> float:  # type: ignore[override]
+    def step(self, closure: Callable[[], float]) -> float:
         return closure()
 
 

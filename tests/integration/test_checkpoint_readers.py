@@ -110,10 +110,10 @@ def test_damage_ends_verify_with_1_and_is_shown_by_ls(path: Path, capsys: pytest
     path.write_bytes(whole[:-100])
     assert _pilot("verify", path) == 1
     assert "the file is truncated" in capsys.readouterr().out
-    assert _pilot("ls", path) == 0
+    assert _pilot("ls", path) == 2
     assert "the file is truncated" in capsys.readouterr().out
-    assert _pilot("show", path) == 1
-    assert _pilot("export", path, path.with_suffix(".pt")) == 1
+    assert _pilot("show", path) == 2
+    assert _pilot("export", path, path.with_suffix(".pt")) == 2
     assert not path.with_suffix(".pt").exists()
 
 

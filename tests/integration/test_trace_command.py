@@ -52,7 +52,7 @@ def test_several_accounting_files_become_one_trace(tmp_path: Path) -> None:
         (["stats", "LOG"], "time_s,node,event\n0,a,leave\n", "log:2: node a leaves, but it is not in the pool"),
         (["synth", "OUT", "--like", "LOG"], "time_s,node,event\n", "log: the trace is empty"),
         (["synth", "OUT"], "", "give either --like EVENTS or --published NAME"),
-        (["synth", "OUT", "--published", "theta", "--hours", "inf"], "", "'inf' is not a finite number"),
+        (["synth", "OUT", "--published", "theta", "--hours", "inf"], "", "inf is not in the range 0.01<=x<=100000"),
         (["from-pbs", "LOG", "OUT"], "", "log: no job in it ran on a node"),
         (["record", "LOG", "--scheduler", "pbs", "--preemptable", "p"], "", "--preemptable is for --scheduler slurm"),
     ],

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pilot.core.assign import assign
 from pilot.core.ids import NodeId, TrainerId
-from pilot.core.measured import Measured
+from pilot.core.measured import Measured, is_rate
 from pilot.core.pool import NODE_ORDERS, Pool
 from pilot.core.problem import Problem
 from pilot.core.spec import TrainerSpec
@@ -22,12 +22,15 @@ PLANS = {"dp": dp.plan, "equal-share": equal_share.plan}
 Nodes = dict[TrainerId, list[NodeId]]
 
 
+rates = curves().filter(lambda curve: all(map(is_rate, curve.per_s)))
+
+
 @st.composite
 def trainers(draw: st.DrawFn) -> list[Trainer]:
     made = []
     for number in range(draw(st.integers(1, 4))):
         low = draw(st.integers(1, 4))
-        spec = TrainerSpec(TrainerId(f"t{number}"), low, draw(st.integers(low, 9)), draw(curves()), fixed_curve=True)
+        spec = TrainerSpec(TrainerId(f"t{number}"), low, draw(st.integers(low, 9)), draw(rates), fixed_curve=True)
         made.append(Trainer(spec, Measured(spec)))
     return made
 

@@ -211,7 +211,7 @@ def test_what_collates_by_itself_is_taken_unless_it_is_random() -> None:
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_random_collate_function_depends_on_the_batch_alone(workers: int) -> None:
     options = {"collate_fn": lambda batch: (torch.tensor(batch), random.random()), "num_workers": workers}
-    data: Any = Subset(range(12), range(12))  # type: ignore[arg-type]
+    data: Any = Subset(range(12), range(12))
     batches = list(Loader(Walking(), data, Batching(whole=4), options=options))
     assert [value for _, value in batches] == [random.Random(mix(0, 0, b[0].item())).random() for b, _ in batches]
 

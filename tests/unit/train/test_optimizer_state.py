@@ -21,7 +21,7 @@ class Masters(torch.optim.Optimizer):
         super().__init__(parameters, {"lr": 1e-3})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+    def step(self, closure: Callable[[], float] | None = None) -> None:
         assert closure is None
         for parameter in self.param_groups[0]["params"]:
             master = self.state[parameter].setdefault("master", parameter.float())

@@ -148,12 +148,13 @@ def test_what_the_first_step_leaves_is_refused_before_the_second() -> None:
 
 
 def test_what_the_end_of_an_epoch_leaves_is_refused_before_the_next() -> None:
-    model, _, session, loader = _made()
+    model, optimizer, session, loader = _made()
     epochs = []
     with pytest.raises(UserError, match=r"session\.state\['a'\] is of type object"):
         for epoch in session.epochs(3):
             epochs.append(epoch)
             for (x,) in loader:
+                optimizer.zero_grad()
                 model(x).sum().backward()
                 session.step()
             session.state["a"] = object()
