@@ -111,7 +111,7 @@ def test_damage_ends_verify_with_1_and_is_shown_by_ls(path: Path, capsys: pytest
     assert _pilot("verify", path) == 1
     assert "the file is truncated" in capsys.readouterr().out
     assert _pilot("ls", path) == 2
-    assert "the file is truncated" in capsys.readouterr().out
+    assert "the file is truncated" in capsys.readouterr().err
     assert _pilot("show", path) == 2
     assert _pilot("export", path, path.with_suffix(".pt")) == 2
     assert not path.with_suffix(".pt").exists()
