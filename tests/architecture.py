@@ -16,7 +16,7 @@ import grimp
 
 from pilot.core.lifecycle import EFFECTS, TRAINER_CHANGES
 from pilot.core.reconcile import QUESTIONS, Rule
-from pilot.core.trainer import WORKER_CHANGES, Change
+from pilot.core.trainer import WORKER_CHANGES, PhaseChange
 
 ROOT = Path(__file__).parents[1]
 OURS = ("pilot", "launchers", "site_configs")
@@ -63,12 +63,12 @@ def events() -> str:
     return table(("event", "what is noted", "new problem"), rows)
 
 
-def diagram(changes: Iterable[Change]) -> str:
+def diagram(changes: Iterable[PhaseChange]) -> str:
     """Phases and what follows which, as a diagram in Mermaid."""
     return "```mermaid\nstateDiagram-v2\n" + "".join(map(_arrow, changes)) + "```\n"
 
 
-def _arrow(change: Change) -> str:
+def _arrow(change: PhaseChange) -> str:
     before, after = change.before or "[*]", change.after or "[*]"
     return f"    {before} --> {after} : {', '.join(cause.__name__ for cause in change.causes)}\n"
 

@@ -17,7 +17,7 @@ import msgspec
 
 from pilot.cli.demo.report import DemoTold
 from pilot.doctor.finding import Findings
-from pilot.io.status import PoolStatus
+from pilot.io.pool_status import PoolStatus
 from pilot.io.verbs import Cancelled, Draining, Explained, Phases, Submitted, TrainerList
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "json.md"

@@ -15,8 +15,8 @@ import psutil
 
 from pilot.cli.asking import to_json
 from pilot.io import proc
+from pilot.io.pool_status import PoolStatus, TrainerStatus
 from pilot.io.rundir import RunDir, owner
-from pilot.io.status import PoolStatus, TrainerStatus
 from pilot.io.verbs import Submitted
 
 TRAIN = Path(__file__).parent / "e2e" / "train.py"

@@ -17,7 +17,7 @@ from pilot.agent.ranks import Puts, RankProcess
 from pilot.agent.vocabulary import RankEnded, RankEntered
 from pilot.agent.workdir import Workdir
 from pilot.comm import mpich
-from pilot.comm.order import Order
+from pilot.comm.rank_order import RankOrder
 from pilot.core.errors import ProtocolError
 from pilot.io import proc
 from pilot.io.wire import JoinGroup
@@ -65,7 +65,7 @@ class Groups:
         space = f"pilot_{secrets.token_hex(8)}"
         self._segments[rank] = mpich.segment_name(space, message.rank)
         self._workdir.record_segments(self._segments.values())
-        order = Order(message.generation, message.rank, message.size, [str(path) for path in sockets])
+        order = RankOrder(message.generation, message.rank, message.size, [str(path) for path in sockets])
         rank.begin(order, space, lambda puts: self._entered(key, puts))
         asyncio.get_running_loop().call_later(_SPARE_AFTER_S, self.warm_up)
 

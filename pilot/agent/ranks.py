@@ -16,8 +16,8 @@ from contextlib import suppress
 from functools import partial
 
 from pilot.agent.guardian import NOTICES
-from pilot.comm.order import Order, encode
 from pilot.comm.pmi import PmiServer
+from pilot.comm.rank_order import RankOrder, encode
 from pilot.core.errors import ProtocolError
 from pilot.io.prctl import die_with_parent
 
@@ -66,7 +66,7 @@ class RankProcess:
         finally:
             self._hang_up()
 
-    def begin(self, order: Order, space: str, entered: Callable[[Puts], None]) -> None:
+    def begin(self, order: RankOrder, space: str, entered: Callable[[Puts], None]) -> None:
         """Be a rank. ``space`` names its key-value space; ``entered`` is called with its puts at each barrier."""
         self._server, self._entered = PmiServer(order.size, space), entered
         asyncio.get_running_loop().add_reader(self._end, self._hear)

@@ -16,7 +16,7 @@ from pilot.cli.up import coordinator_command, start
 from pilot.core.errors import PilotError
 from pilot.core.trainer import Phase
 from pilot.doctor.finding import Finding, fail, ok
-from pilot.io.status import PoolStatus
+from pilot.io.pool_status import PoolStatus
 from pilot.io.submission import Submission
 
 LOOK_S = 0.5

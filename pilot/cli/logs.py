@@ -11,8 +11,8 @@ import click
 from pilot.cli.asking import ENDED, find_run_dir, pool_at, run_dir_option
 from pilot.core.errors import UserError
 from pilot.io.files import open_regular
+from pilot.io.pool_status import TrainerStatus
 from pilot.io.printable import printable
-from pilot.io.status import TrainerStatus
 
 POLL_S = 0.5
 

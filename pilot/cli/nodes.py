@@ -10,7 +10,7 @@ import click
 from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option, to_json
 
 if TYPE_CHECKING:
-    from pilot.io.status import SetAsideStatus
+    from pilot.io.pool_status import SetAsideStatus
 
 
 @click.command("nodes")

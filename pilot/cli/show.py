@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pilot.core.trainer import Phase
-from pilot.io.status import KeeperStatus, NodeStatus, PoolStatus, TrainerStatus
+from pilot.io.pool_status import KeeperStatus, NodeStatus, PoolStatus, TrainerStatus
 
 PHASE_STYLE = {
     Phase.RUNNING: "green",

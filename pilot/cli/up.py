@@ -14,7 +14,7 @@ import click
 from pilot.cli.asking import json_option, pool_at, run_dir_option, to_json
 from pilot.cli.numbers import Count, FiniteRange
 from pilot.core.errors import PilotError, UserError
-from pilot.io.status import PoolStatus
+from pilot.io.pool_status import PoolStatus
 
 START_LIMIT_S = 600.0
 """A coordinator that does not answer by then does not start: the journal of a month is read in minutes."""

@@ -1,8 +1,8 @@
 """The rank process: ``python -m pilot.comm.rank DESCRIPTOR``.
 
-It imports what it needs and waits for its order (:mod:`pilot.comm.order`) on the socket behind the descriptor; that
-takes most of the time that it needs, and can be over long before the order comes. MPI_Init then speaks PMI on the same
-socket.
+It imports what it needs and waits for its order (:mod:`pilot.comm.rank_order`) on the socket behind the descriptor;
+that takes most of the time that it needs, and can be over long before the order comes. MPI_Init then speaks PMI on the
+same socket.
 
 Exit status 0: told to quit by its worker, or never given an order. 1: its worker has gone. 3: its worker asked for
 what it must not, which is said in a line. Anything else: MPI failed.
@@ -18,8 +18,8 @@ from pathlib import Path
 
 from pilot.comm import mpi
 from pilot.comm.channel import Channel, Gone
-from pilot.comm.order import WARM, Order, receive
 from pilot.comm.pmi import variables
+from pilot.comm.rank_order import WARM, RankOrder, receive
 from pilot.comm.rank_server import RankServer
 from pilot.core.errors import ProtocolError
 
@@ -38,7 +38,7 @@ def main(descriptor: int) -> None:
         _carry_out(order, descriptor)
 
 
-def _carry_out(order: Order, descriptor: int) -> None:
+def _carry_out(order: RankOrder, descriptor: int) -> None:
     _NAME.write_text(f"rank g{order.generation}")
     os.environ.update(variables(descriptor, order.rank, order.size))
     try:

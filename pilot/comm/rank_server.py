@@ -12,7 +12,7 @@ from typing import TypeVar, assert_never
 
 import numpy as np
 
-from pilot.comm import checks
+from pilot.comm import note_checks
 from pilot.comm.arena import Arena
 from pilot.comm.channel import Channel, Gone, ready
 from pilot.comm.fabric import LONGEST_NAP_S, Fabric, wait_for
@@ -75,7 +75,7 @@ class RankServer:
             case Attach():
                 self._attach(_alike(Attach, notes), fds)
             case Gather():
-                checks.no_descriptors(fds)
+                note_checks.no_descriptors(fds)
                 self._gather(_alike(Gather, notes))
             case Spread():
                 self._spread(_alike(Spread, notes), fds)
@@ -101,7 +101,7 @@ class RankServer:
         return notes, fds
 
     def _attach(self, notes: Sequence[Attach], fds: Sequence[int | None]) -> None:
-        arenas = [checks.views(note, fd) for note, fd in zip(notes, fds, strict=True)]
+        arenas = [note_checks.views(note, fd) for note, fd in zip(notes, fds, strict=True)]
         self._summable = all(note.parts == notes[0].parts for note in notes)
         wires = (part.wire for part in notes[0].parts)
         # Different models are told apart before the first sum: their parts need not be as many.
@@ -110,7 +110,7 @@ class RankServer:
     # --- between steps -----------------------------------------------------------------------------------------------
 
     def _gather(self, notes: Sequence[Gather]) -> None:
-        ours = checks.rows(notes)
+        ours = note_checks.rows(notes)
         rows = np.empty((self._fabric.size, len(ours)), np.int64)
         wait_for(self._fabric.gather(ours, rows).done, self._channels)
         gathered = Gathered(rows.reshape(self._fabric.size * len(notes), -1).tolist())
@@ -120,7 +120,7 @@ class RankServer:
     def _spread(self, notes: Sequence[Spread], fds: Sequence[int | None]) -> None:
         local, root, takers = len(notes), notes[0].root, notes[0].takers
         first = self._fabric.rank * local
-        checks.check_spread(notes, fds, first, self._fabric.size * local)
+        note_checks.check_spread(notes, fds, first, self._fabric.size * local)
         nodes = list(dict.fromkeys(rank // local for rank in (root, *takers)))
         source = next((fd for fd in fds if fd is not None), None)
         arena = self._bring(nodes, max(note.size for note in notes), source) if self._fabric.rank in nodes else None
@@ -134,7 +134,7 @@ class RankServer:
         fabric = self._fabric.among(nodes)
         told = np.array([size], np.int64)
         wait_for(fabric.broadcast(told.view(np.uint8), 0).done, self._channels)
-        arena = checks.source(source, size) if source is not None else Arena.of_size(int(told[0]))
+        arena = note_checks.source(source, size) if source is not None else Arena.of_size(int(told[0]))
         block, state = np.frombuffer(arena.memory, np.uint8, int(told[0])), Pipeline()
         state.put(partial(fabric.broadcast, piece, 0) for piece in pieces(block))
         wait_for(_Movement(state, self._channels).done, self._channels)

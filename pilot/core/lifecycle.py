@@ -32,7 +32,7 @@ from pilot.core.events import (
     WorkerReady,
     WorkerSlow,
 )
-from pilot.core.trainer import Change, Phase
+from pilot.core.trainer import Phase, PhaseChange
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,29 +93,31 @@ EFFECTS = (
 )
 
 TRAINER_CHANGES = (
-    Change(None, Phase.QUEUED, (TrainerSubmitted,)),
-    Change(Phase.QUEUED, Phase.STARTING, (PlanReady,)),
-    Change(Phase.QUEUED, Phase.RUNNING, (GroupFormed,)),
-    Change(Phase.STARTING, Phase.RUNNING, (GroupFormed,)),
-    Change(Phase.STARTING, Phase.QUEUED, (PlanReady, WorkerExited, GroupBroken, PoolChanged, DrainRequested)),
-    Change(Phase.RUNNING, Phase.PAUSED, (GroupPaused, GroupBroken, GroupLookedAt, WorkerExited, PoolChanged)),
-    Change(Phase.RUNNING, Phase.STARTING, (WorkerExited, PoolChanged)),
-    Change(Phase.RUNNING, Phase.QUEUED, (WorkerExited, PoolChanged)),
-    Change(Phase.PAUSED, Phase.RUNNING, (GroupFormed,)),
-    Change(Phase.PAUSED, Phase.STARTING, (CheckpointWritten, GroupBroken, WorkerExited, PoolChanged)),
-    Change(Phase.PAUSED, Phase.QUEUED, (CheckpointWritten, PlanReady, WorkerExited, PoolChanged, DrainRequested)),
-    Change(Phase.QUEUED, Phase.CLOSING, (TrainerCancelled, GroupBroken)),
-    Change(Phase.STARTING, Phase.CLOSING, (TrainerCancelled, WorkerExited, GroupBroken)),
-    Change(Phase.RUNNING, Phase.CLOSING, (TrainerFinished, TrainerCancelled, WorkerExited, GroupBroken, GroupLookedAt)),
-    Change(Phase.PAUSED, Phase.CLOSING, (TrainerCancelled, WorkerExited, GroupBroken)),
-    Change(Phase.CLOSING, Phase.FINISHED, (WorkerExited, PoolChanged)),
-    Change(Phase.CLOSING, Phase.FAILED, (WorkerExited, PoolChanged)),
-    Change(Phase.CLOSING, Phase.CANCELLED, (WorkerExited, PoolChanged)),
-    Change(Phase.QUEUED, Phase.CANCELLED, (TrainerCancelled,)),
-    Change(Phase.STARTING, Phase.CANCELLED, (TrainerCancelled,)),
-    Change(Phase.QUEUED, Phase.FAILED, (WorkerExited,)),
-    Change(Phase.STARTING, Phase.FAILED, (WorkerExited,)),
-    Change(Phase.RUNNING, Phase.FAILED, (WorkerExited,)),
-    Change(Phase.PAUSED, Phase.FAILED, (WorkerExited,)),
+    PhaseChange(None, Phase.QUEUED, (TrainerSubmitted,)),
+    PhaseChange(Phase.QUEUED, Phase.STARTING, (PlanReady,)),
+    PhaseChange(Phase.QUEUED, Phase.RUNNING, (GroupFormed,)),
+    PhaseChange(Phase.STARTING, Phase.RUNNING, (GroupFormed,)),
+    PhaseChange(Phase.STARTING, Phase.QUEUED, (PlanReady, WorkerExited, GroupBroken, PoolChanged, DrainRequested)),
+    PhaseChange(Phase.RUNNING, Phase.PAUSED, (GroupPaused, GroupBroken, GroupLookedAt, WorkerExited, PoolChanged)),
+    PhaseChange(Phase.RUNNING, Phase.STARTING, (WorkerExited, PoolChanged)),
+    PhaseChange(Phase.RUNNING, Phase.QUEUED, (WorkerExited, PoolChanged)),
+    PhaseChange(Phase.PAUSED, Phase.RUNNING, (GroupFormed,)),
+    PhaseChange(Phase.PAUSED, Phase.STARTING, (CheckpointWritten, GroupBroken, WorkerExited, PoolChanged)),
+    PhaseChange(Phase.PAUSED, Phase.QUEUED, (CheckpointWritten, PlanReady, WorkerExited, PoolChanged, DrainRequested)),
+    PhaseChange(Phase.QUEUED, Phase.CLOSING, (TrainerCancelled, GroupBroken)),
+    PhaseChange(Phase.STARTING, Phase.CLOSING, (TrainerCancelled, WorkerExited, GroupBroken)),
+    PhaseChange(
+        Phase.RUNNING, Phase.CLOSING, (TrainerFinished, TrainerCancelled, WorkerExited, GroupBroken, GroupLookedAt)
+    ),
+    PhaseChange(Phase.PAUSED, Phase.CLOSING, (TrainerCancelled, WorkerExited, GroupBroken)),
+    PhaseChange(Phase.CLOSING, Phase.FINISHED, (WorkerExited, PoolChanged)),
+    PhaseChange(Phase.CLOSING, Phase.FAILED, (WorkerExited, PoolChanged)),
+    PhaseChange(Phase.CLOSING, Phase.CANCELLED, (WorkerExited, PoolChanged)),
+    PhaseChange(Phase.QUEUED, Phase.CANCELLED, (TrainerCancelled,)),
+    PhaseChange(Phase.STARTING, Phase.CANCELLED, (TrainerCancelled,)),
+    PhaseChange(Phase.QUEUED, Phase.FAILED, (WorkerExited,)),
+    PhaseChange(Phase.STARTING, Phase.FAILED, (WorkerExited,)),
+    PhaseChange(Phase.RUNNING, Phase.FAILED, (WorkerExited,)),
+    PhaseChange(Phase.PAUSED, Phase.FAILED, (WorkerExited,)),
 )
 """From before an event to after it: a trainer that has no worker left when it ends is never seen closing."""

@@ -29,7 +29,7 @@ class WorkerPhase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class PhaseChange:
     """A phase and one that may follow it, and the commands or events with which it does. None: it is not there."""
 
     before: StrEnum | None
@@ -38,13 +38,13 @@ class Change:
 
 
 WORKER_CHANGES = (
-    Change(None, WorkerPhase.STARTING, (StartWorker,)),
-    Change(WorkerPhase.STARTING, WorkerPhase.READY, (WorkerReady,)),
-    Change(WorkerPhase.STARTING, WorkerPhase.STOPPING, (StopWorker,)),
-    Change(WorkerPhase.READY, WorkerPhase.STOPPING, (StopWorker,)),
-    Change(WorkerPhase.STARTING, None, (WorkerExited, PoolChanged)),
-    Change(WorkerPhase.READY, None, (WorkerExited, PoolChanged)),
-    Change(WorkerPhase.STOPPING, None, (WorkerExited, PoolChanged)),
+    PhaseChange(None, WorkerPhase.STARTING, (StartWorker,)),
+    PhaseChange(WorkerPhase.STARTING, WorkerPhase.READY, (WorkerReady,)),
+    PhaseChange(WorkerPhase.STARTING, WorkerPhase.STOPPING, (StopWorker,)),
+    PhaseChange(WorkerPhase.READY, WorkerPhase.STOPPING, (StopWorker,)),
+    PhaseChange(WorkerPhase.STARTING, None, (WorkerExited, PoolChanged)),
+    PhaseChange(WorkerPhase.READY, None, (WorkerExited, PoolChanged)),
+    PhaseChange(WorkerPhase.STOPPING, None, (WorkerExited, PoolChanged)),
 )
 """All that a worker's phase ever does. A worker goes with its process, or with its node."""
 

@@ -10,8 +10,8 @@ import msgspec
 from pilot.core.errors import PilotError, UserError
 from pilot.io import verbs
 from pilot.io.client import request
+from pilot.io.pool_status import PoolStatus
 from pilot.io.printable import all_printable, printable
-from pilot.io.status import PoolStatus
 from pilot.io.submission import Submission
 from pilot.io.verbs import A, R, Verb
 

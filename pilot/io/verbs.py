@@ -9,7 +9,7 @@ import msgspec
 
 from pilot.core.explain import Explanation
 from pilot.core.trainer import Phase
-from pilot.io.status import NodeStatus, PilotStatus, PoolStatus, SetAsideStatus, Told, TrainerStatus
+from pilot.io.pool_status import NodeStatus, PilotStatus, PoolStatus, SetAsideStatus, Told, TrainerStatus
 from pilot.io.submission import Submission
 
 A = TypeVar("A", bound=msgspec.Struct)

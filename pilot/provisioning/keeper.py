@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pilot.core.errors import SubmitError
+from pilot.io.pool_status import KeeperStatus
 from pilot.io.site import Site
-from pilot.io.status import KeeperStatus
 from pilot.provisioning.pilot_jobs import JobEnded, JobNoticed, PilotJobs
 from pilot.provisioning.scaling_policy import Backoff, Scaling, Situation, decide
 from pilot.provisioning.scheduler import JobPhase, Snapshot

@@ -18,7 +18,7 @@ from pilot.core.explain import explain
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.trainer import Trainer
 from pilot.io import verbs, wire
-from pilot.io.status import PoolStatus, Told
+from pilot.io.pool_status import PoolStatus, Told
 from pilot.io.submission import Submission
 from pilot.io.verbs import (
     A,

@@ -9,7 +9,7 @@ from pilot import planners
 from pilot.core.coordinator import Coordinator
 from pilot.core.evidence import headline
 from pilot.core.trainer import Trainer
-from pilot.io.status import (
+from pilot.io.pool_status import (
     KeeperStatus,
     NodeStatus,
     PilotStatus,

@@ -13,12 +13,12 @@ from torch import nn
 from pilot.checkpoint.tree import Encoded, copied
 from pilot.core.errors import UserError
 from pilot.train import identity, rng
-from pilot.train.admission import admit
 from pilot.train.agreement_log import END_OF_EPOCH, STOP, Agreement, AgreementLog, Place, Sums
 from pilot.train.lineage import Lineage
 from pilot.train.lr import LearningRate
 from pilot.train.optimizer_state import take_over
 from pilot.train.sampler import StepShare
+from pilot.train.session_checks import admit
 from pilot.train.state import encoded
 
 

@@ -14,7 +14,7 @@ from pilot.core.commands import FormGroup
 from pilot.core.events import GroupFormed
 from pilot.core.ids import Generation, TrainerId
 from pilot.io.journal import Contents, read
-from pilot.io.status import PoolStatus
+from pilot.io.pool_status import PoolStatus
 from pilot.observation.monitor import Monitor
 from pilot.service.settings import fresh_core
 from tests.chaos.place import Place, place

@@ -16,7 +16,7 @@ from pilot import __version__
 from pilot.core.errors import PilotError
 from pilot.io import connection, wire
 from pilot.io.pool_client import PoolClient
-from pilot.io.status import TrainerStatus
+from pilot.io.pool_status import TrainerStatus
 from pilot.io.submission import LaunchSpec, Submission
 from pilot.io.tokens import life_name
 from tests.streams import Stream

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 import psutil
 
-from pilot.comm.order import WARM, Order, encode
+from pilot.comm.rank_order import WARM, RankOrder, encode
 from pilot.io import wire
 from pilot.io.framing import Frames, framed
 from pilot.train.script_end import script_ended
@@ -162,7 +162,7 @@ class Plane:
         process, end = workers[0].warm.pop() if workers[0].warm else self._start_rank(workers[0])
         for worker in workers:
             worker.ranks[generation] = process
-        end.sendall(encode(Order(generation, rank, size, [str(worker.socket_path) for worker in workers])))
+        end.sendall(encode(RankOrder(generation, rank, size, [str(worker.socket_path) for worker in workers])))
         return end
 
     def _start_rank(self, node: Node) -> tuple[subprocess.Popen[bytes], socket.socket]:

@@ -21,8 +21,8 @@ from pilot.comm.arena import Arena
 from pilot.comm.channel import Channel, listen
 from pilot.comm.messages import Attach, BucketPart, Gather, Gathered, Here, Quit
 from pilot.comm.mpich import segment_name
-from pilot.comm.order import Order, encode
 from pilot.comm.pmi import variables
+from pilot.comm.rank_order import RankOrder, encode
 from pilot.comm.world import World, run
 from pilot.io import proc
 from tests.integration.rank_processes import serve, start_rank_process
@@ -59,7 +59,7 @@ def ranks(folder: Path, size: int) -> Iterator[Ranks]:
     listeners = [listen(folder / f"w{rank}") for rank in range(size)]
     started = [start_rank_process() for _ in range(size)]
     for rank, (_, end) in enumerate(started):
-        end.sendall(encode(Order(7, rank, size, [str(folder / f"w{rank}")])))
+        end.sendall(encode(RankOrder(7, rank, size, [str(folder / f"w{rank}")])))
     thread = serve([end for _, end in started])
     try:
         yield Ranks([process for process, _ in started], [_accept(listener) for listener in listeners])

@@ -18,7 +18,7 @@ from pilot.core.coordinator import Coordinator
 from pilot.core.events import DrainRequested, Event, ExitCause, GroupBroken, WorkerExited
 from pilot.core.lifecycle import EFFECTS, TRAINER_CHANGES
 from pilot.core.reconcile import Question, Rule
-from pilot.core.trainer import WORKER_CHANGES, Change, Phase, WorkerPhase
+from pilot.core.trainer import WORKER_CHANGES, Phase, PhaseChange, WorkerPhase
 from tests.property.test_core import ACTIONS, SICKNESS, act
 from tests.property.world import World
 from tests.transcripts import test_transcripts
@@ -146,7 +146,7 @@ def _play(rng: random.Random, actions: list[str]) -> None:
     world.settle()
 
 
-def said(changes: tuple[Change, ...]) -> set[Step]:
+def said(changes: tuple[PhaseChange, ...]) -> set[Step]:
     return {(change.before, change.after, cause.__name__) for change in changes for cause in change.causes}
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pilot.cli.asking import pool_at
-from pilot.io.status import PoolStatus
+from pilot.io.pool_status import PoolStatus
 from tests.pools import TRAIN, Pool
 from tests.slurm.lab import Lab, wait_for
 

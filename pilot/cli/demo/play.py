@@ -25,8 +25,8 @@ from pilot.cli.submit import launch
 from pilot.cli.up import coordinator_command, start
 from pilot.core.errors import PilotError, UserError
 from pilot.core.trainer import Phase
+from pilot.io.pool_status import PoolStatus
 from pilot.io.site_files import load_site_file
-from pilot.io.status import PoolStatus
 from pilot.io.submission import Submission
 
 PILOTS = 4

@@ -15,7 +15,7 @@ from pilot.cli.show import number
 from pilot.core.ids import TrainerId
 from pilot.core.ledger import Verdict
 from pilot.io.journal import read, replay
-from pilot.io.status import PoolStatus, Told, TrainerStatus
+from pilot.io.pool_status import PoolStatus, Told, TrainerStatus
 from pilot.observation.monitor import Monitor, SolveTimes
 from pilot.observation.picture import draw
 from pilot.observation.timeline import Timeline, timeline

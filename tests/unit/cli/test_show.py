@@ -12,7 +12,7 @@ from pilot.cli.asking import JSON_FORMAT, to_json
 from pilot.cli.show import console, status_view
 from pilot.core.problem import PlanStatus
 from pilot.core.trainer import Phase
-from pilot.io.status import (
+from pilot.io.pool_status import (
     KeeperStatus,
     NodeStatus,
     PoolStatus,

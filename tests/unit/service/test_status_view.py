@@ -20,8 +20,8 @@ from pilot.core.events import (
 from pilot.core.ids import NodeId, PlanId, TrainerId
 from pilot.core.problem import Plan, PlanStatus
 from pilot.core.spec import TrainerSpec
+from pilot.io.pool_status import SetAsideStatus
 from pilot.io.rundir import RunDir
-from pilot.io.status import SetAsideStatus
 from pilot.observation.monitor import Monitor
 from pilot.service.launch_store import LaunchStore
 from pilot.service.status_view import QUIET_S, set_aside, trainers

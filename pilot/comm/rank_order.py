@@ -14,7 +14,7 @@ WARM = "rank warm"
 _LINE_MAX_BYTES = 1 << 16
 
 
-class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RankOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Be ``rank`` of ``size`` in ``generation``, for the training processes that listen on ``sockets``."""
 
     generation: int
@@ -23,12 +23,12 @@ class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sockets: list[str]
 
 
-def encode(order: Order) -> bytes:
+def encode(order: RankOrder) -> bytes:
     """One line."""
     return msgspec.json.encode(order) + b"\n"
 
 
-def receive(end: socket.socket) -> Order | None:
+def receive(end: socket.socket) -> RankOrder | None:
     """Wait for an order; None where there will be none, since the other end is closed.
 
     What follows the line is left in the socket.
@@ -41,4 +41,4 @@ def receive(end: socket.socket) -> Order | None:
         line += byte
         if len(line) > _LINE_MAX_BYTES:
             raise ProtocolError("an order that does not end")
-    return msgspec.json.decode(line, type=Order)
+    return msgspec.json.decode(line, type=RankOrder)
