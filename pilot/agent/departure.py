@@ -115,10 +115,9 @@ class Departure:
     @property
     def _margin_s(self) -> float:
         """How much before the deadline it leaves."""
-        given_s = self.grace_s
         if self._notice is not None and self._notice.cause == _WALLTIME:
-            given_s += WALLTIME_MARGIN_S
-        return min(_MARGIN_MAX_S, _MARGIN_SHARE * given_s)
+            return _MARGIN_MAX_S  # of the WALLTIME_MARGIN_S that it has at least
+        return min(_MARGIN_MAX_S, _MARGIN_SHARE * self.grace_s)
 
     def orphaned(self, now_s: float) -> Orphaned | None:
         """Whether to leave by itself. With a notice there is less time to wait for a coordinator, and to write."""

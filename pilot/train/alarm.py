@@ -22,6 +22,11 @@ _MODULUS = 65_521
 
 _AS_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
+_MIX = 0x9E3779B97F4A7C15 - (1 << 64)
+"""An odd number, as of SplitMix64. A plain sum of bits would not see +x on one number and -x on another."""
+
+_PIECE_NUMBERS = 1 << 20
+
 
 class Alarm:
     """Of one rank.
@@ -55,7 +60,7 @@ class Alarm:
         )
 
     def _checksums(self) -> list[int]:
-        sums = [t.detach().view(_AS_INTEGERS[t.element_size()]).sum() for _, t in self._named]
+        sums = [_sum_of(t.detach().view(_AS_INTEGERS[t.element_size()])) for _, t in self._named]
         return [int(number) % _MODULUS for number in torch.stack(sums).tolist()]
 
     def _first_difference(self, group: RankGroup) -> str:
@@ -66,3 +71,15 @@ class Alarm:
             return "a parameter"
         columns = zip(self._named, zip(*table, strict=True), strict=True)
         return next((name for (name, _), column in columns if len(set(column)) > 1), "a parameter")
+
+
+def _sum_of(bits: torch.Tensor) -> torch.Tensor:
+    """Of all numbers, each mixed by itself; modulo 2^64, and in pieces, for it needs room for them."""
+    rows = bits if bits.dim() else bits.view(1)
+    at_once = max(1, _PIECE_NUMBERS // max(1, rows[:1].numel()))
+    return torch.stack([_mixed(piece).sum() for piece in rows.split(at_once)]).sum()
+
+
+def _mixed(bits: torch.Tensor) -> torch.Tensor:
+    numbers = bits.to(torch.int64) * _MIX
+    return numbers ^ (numbers >> 29)

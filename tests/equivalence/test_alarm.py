@@ -56,3 +56,10 @@ def test_one_bit_anywhere_changes_the_checksum(dtype: torch.dtype) -> None:
     assert 1 <= before <= 65_521
     assert Alarm(named).checksum(0, 2) != before
     assert (Alarm(named).checksum(1, 2), Alarm(named).checksum(0, 1)) == (0, 0)
+
+
+def test_changes_that_cancel_out_change_the_checksum() -> None:
+    tensor = torch.tensor([1.25, -1.25], dtype=torch.float64)
+    before = Alarm([("a", tensor)]).checksum(0, 2)
+    tensor += 2.0**-30  # the bits of one number rise by what those of the other fall
+    assert Alarm([("a", tensor)]).checksum(0, 2) != before

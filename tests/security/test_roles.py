@@ -82,7 +82,7 @@ def test_a_living_nodes_name_is_not_taken_over(live: Pool) -> None:
 def test_claiming_a_job_with_a_higher_restart_count_evicts_nobody(live: Pool) -> None:
     victim = Peer(live.file, "requeued", job="4711", restart=0).welcomed()
     thief = Peer(live.file, "claimant", job="4711", restart=9).welcomed()
-    assert {victim.node, thief.node} <= set(nodes(live))
+    until(lambda: {victim.node, thief.node} <= set(nodes(live)))
     assert not victim.has_news(0.5)
     victim.die()
     thief.die()
