@@ -77,7 +77,8 @@ def _sum_of(bits: torch.Tensor) -> torch.Tensor:
     """Of all numbers, each mixed by itself; modulo 2^64, and in pieces, for it needs room for them."""
     rows = bits if bits.dim() else bits.view(1)
     at_once = max(1, _PIECE_NUMBERS // max(1, rows[:1].numel()))
-    return torch.stack([_mixed(piece).sum() for piece in rows.split(at_once)]).sum()
+    pieces = rows.split(at_once)  # type: ignore[no-untyped-call]  # torch has no types for it
+    return torch.stack([_mixed(piece).sum() for piece in pieces]).sum()
 
 
 def _mixed(bits: torch.Tensor) -> torch.Tensor:
