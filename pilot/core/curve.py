@@ -51,7 +51,10 @@ class Curve:
     @classmethod
     def of(cls, points: Iterable[Sequence[float]]) -> Curve:
         """A curve through ``points``, with (0, 0) added where it is missing."""
-        rows = [(float(n), float(v)) for n, v in points]
+        try:
+            rows = [(float(n), float(v)) for n, v in points]
+        except OverflowError:  # an integer beyond the largest float
+            raise UserError("a scaling curve has a value that is not a finite number") from None
         if not rows or rows[0][0] != 0:
             rows.insert(0, (0.0, 0.0))
         return cls(tuple(n for n, _ in rows), tuple(v for _, v in rows))
