@@ -11,7 +11,7 @@ from pilot.core.errors import PilotError, UserError
 from pilot.io import verbs
 from pilot.io.client import request
 from pilot.io.pool_status import PoolStatus
-from pilot.io.printable import all_printable, printable
+from pilot.io.printable import all_printable
 from pilot.io.submission import Submission
 from pilot.io.verbs import A, R, Verb
 
@@ -75,7 +75,7 @@ class PoolClient:
             raise UserError(f"{verb.name}: what you gave cannot be sent: {unsendable}") from None
         if reply.error:
             error = UserError if reply.exit_status == UserError.exit_status else PilotError
-            raise error(printable(reply.error))
+            raise error(reply.error)
         try:
             return msgspec.convert(all_printable(reply.result), verb.answer)
         except msgspec.ValidationError as error:
