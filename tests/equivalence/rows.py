@@ -1,117 +1,123 @@
-"""A row of the table: a script, run plain, alone, on two ranks, and on one, two, and one again in mid-epoch.
+"""A row of the table: a script, the plain loop that it was made from, and its class.
 
-The ranks are threads of this process with real sessions; see :mod:`tests.unit.train.storm`.
+*equal*: however it is run, it gives bit for bit what the plain loop gives that accumulates the same shares in the same
+order, with the same generators, and what one undisturbed process gives but for rounding. *different*: the first holds,
+the second does not, by design. *refused*: with one line, alike alone and on any number of ranks.
+
+The rows are in :mod:`tests.equivalence.topics`; :mod:`tests.equivalence.table` has them all.
 """
 
 from __future__ import annotations
 
-import copy
 import importlib
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
-from torch.utils.data import TensorDataset
 
 import pilot.train
-from pilot.train.order import permutation
+from tests.equivalence.history import Step
 from tests.unit.train.storm import End, World, group_of
 
 SAMPLES, BATCH, EPOCHS, SEED = 22, 4, 2, 3
-GROW_AND_SHRINK = [End(4, (True,), (False,), 1), End(9, (True, False), (False, True), 0)]
-"""One rank; a second comes in its first epoch; one of the two dies in the middle of the second."""
+"""Of each row; an epoch's last step is not full."""
 
-Optimizers = Callable[[Any], torch.optim.Optimizer]
+Tensors = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Row:
-    """What is trained, and how."""
+class Ran:
+    """What a script gives on one rank."""
 
-    model: Callable[[], nn.Module]
-    optimizer: Optimizers = field(default=lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9))
-    features: tuple[int, ...] = (3,)
-    micro: int | None = None
-    loss: Callable[[nn.Module, torch.Tensor], torch.Tensor] = field(
-        default=lambda model, x: (model(x) - 0.5).square().mean()
-    )
-    before_step: Callable[[pilot.train.Session, nn.Module], None] = field(default=lambda _session, _model: None)
-    plain_before_step: Callable[[nn.Module], None] = field(default=lambda _model: None)
+    session: pilot.train.Session
+    tensors: Tensors
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row(ABC):
+    """See the module.
+
+    Parameters
+    ----------
+    name : what the script has, in words; no two rows have the same
+    different : by design: what differs from one undisturbed process, in words
+    refused : a pattern of the line with which it is
+    batch, per_node : samples of a full step; ``per_node``: of each rank in it
+    tolerance : relative and absolute, against one undisturbed process; infinite where rounding is amplified
+    real : only on ranks that are processes: it draws random numbers, and threads share their generators
+    core : it runs in each slice, on real ranks too
+    """
+
+    name: str
+    different: str = ""
+    refused: str = ""
+    batch: int = BATCH
+    per_node: bool = False
     tolerance: float = 1e-12
+    real: bool = False
+    core: bool = False
+
+    @property
+    def kind(self) -> str:
+        """Its class."""
+        return "refused" if self.refused else "different" if self.different else "equal"
+
+    @abstractmethod
+    def script(self) -> Ran | None:
+        """The script, on one rank; what it gives where it is not refused."""
+
+    def prepare(self) -> None:
+        """Before the ranks start: what they, being threads, cannot do at once."""
+        return
+
+    def plain(self, _steps: Sequence[Step], _member: int) -> Tensors:
+        """What process ``member`` has after ``steps``, by a plain loop."""
+        raise NotImplementedError
 
 
-def data(row: Row) -> TensorDataset:
-    generator = torch.Generator().manual_seed(1)
-    return TensorDataset(torch.randn(SAMPLES, *row.features, generator=generator, dtype=torch.float64))
+@dataclass(frozen=True, kw_only=True)
+class Script(Row):
+    """One that is written out.
+
+    Parameters
+    ----------
+    elastic : the script
+    reference : its plain loop, see :meth:`Row.plain`
+    """
+
+    elastic: Callable[[], Ran | None]
+    reference: Callable[[Sequence[Step], int], Tensors] = field(default=lambda _steps, _member: {})
+
+    def script(self) -> Ran | None:
+        """See :class:`Row`."""
+        return self.elastic()
+
+    def plain(self, steps: Sequence[Step], member: int) -> Tensors:
+        """See :class:`Row`."""
+        return self.reference(steps, member)
 
 
-def prototype(row: Row) -> nn.Module:
-    """Made once: threads share torch's generator."""
-    torch.manual_seed(7)
-    return row.model().double()
+@dataclass(frozen=True)
+class Topic:
+    """Rows that belong together, under one heading."""
+
+    title: str
+    rows: Sequence[Row]
 
 
-def elastic(row: Row, model: nn.Module) -> dict[str, torch.Tensor]:
-    """The script, on one rank."""
-    model = copy.deepcopy(model)
-    optimizer = row.optimizer(model.parameters())
-    session = pilot.train.session(model, optimizer, seed=SEED)
-    loader = session.loader(data(row), global_batch_size=BATCH, micro_batch_size=row.micro)
-    for _ in session.epochs(EPOCHS):
-        for (x,) in loader:
-            optimizer.zero_grad()
-            row.loss(model, x).backward()
-            row.before_step(session, model)
-            session.step()
-    return dict(model.state_dict())
-
-
-def plain(row: Row, model: nn.Module) -> dict[str, torch.Tensor]:
-    """The loop that it was made from."""
-    model = copy.deepcopy(model)
-    optimizer = row.optimizer(model.parameters())
-    (x,) = data(row).tensors
-    for epoch in range(EPOCHS):
-        order = torch.from_numpy(permutation(SEED, epoch, SAMPLES))
-        for start in range(0, SAMPLES, BATCH):
-            batch = x[order[start : start + BATCH]]
-            optimizer.zero_grad()
-            for part in batch.split(row.micro or BATCH):
-                (row.loss(model, part) * (len(part) / len(batch))).backward()
-            row.plain_before_step(model)
-            optimizer.step()
-    return dict(model.state_dict())
-
-
-def on_ranks(script: Callable[[], Any], count: int, ends: list[End]) -> list[Any]:
-    """What ``script`` gives on each rank."""
+def in_world(script: Callable[[], Any], count: int, ends: Sequence[End]) -> tuple[World, list[Any]]:
+    """Run ``script`` on ranks that are threads, see :mod:`tests.unit.train.storm`; what it gives on each of the last
+    ones.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(importlib.import_module("pilot.train.session"), "group_of", group_of)
-        return World(script, count, ends).run()
+        world = World(script, count, ends)
+        return world, world.run()
 
 
-def results(row: Row) -> dict[str, list[dict[str, torch.Tensor]]]:
-    """What each way to run the row gives, by rank; the first is the plain loop."""
-    model = prototype(row)
-    return {
-        "plain": [plain(row, model)],
-        "alone": [elastic(row, model)],
-        "two ranks": on_ranks(lambda: elastic(row, model), 2, []),
-        "1 -> 2 -> 1": on_ranks(lambda: elastic(row, model), 1, list(GROW_AND_SHRINK)),
-    }
-
-
-def assert_equal(row: Row) -> None:
-    """All ranks of one run are equal to the last bit, and every run gives what the plain loop gives."""
-    ran = results(row)
-    (expected,) = ran["plain"]
-    for way, ranks in ran.items():
-        for rank in ranks:
-            for name, tensor in rank.items():
-                assert torch.equal(tensor, ranks[0][name]), (way, name)
-                torch.testing.assert_close(
-                    tensor, expected[name], rtol=row.tolerance, atol=row.tolerance, msg=lambda m, w=way: f"{w}: {m}"
-                )
+def on_ranks(script: Callable[[], Any], count: int, ends: Sequence[End]) -> list[Any]:
+    """The same, without the world."""
+    return in_world(script, count, ends)[1]

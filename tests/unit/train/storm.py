@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from pilot.checkpoint.tree import copied
 from pilot.comm.channel import Gone
 from pilot.train.exchange import Exchange
 from pilot.train.group import Alone
 from pilot.train.identity import expect_same
 from pilot.train.membership import Membership
 from pilot.train.sampler import StepShare
+from pilot.train.state import Packed, unpack
 from pilot.train.state_transfer import NOTHING, Holding, who_spreads
 from pilot.train.step_words import Words
 from pilot.train.training import Training
@@ -36,13 +36,14 @@ class End:
     who still gets the outcome and who is killed; ``come`` new ranks join after it.
 
     The oldest rank always gets it and is never killed: what a script does between two steps is lost with the last rank
-    that did it.
+    that did it. ``void``: nobody gets it, as where a rank dies before it has brought its own.
     """
 
     operation: int
     receive: tuple[bool, ...]
     die: tuple[bool, ...]
     come: int
+    void: bool = False
 
 
 class Killed(BaseException):
@@ -68,7 +69,8 @@ class Generation:
     def receives(self, rank: Rank) -> bool:
         """Whether ``rank`` gets the outcome of the last operation."""
         assert self.end is not None
-        return rank is self.oldest or self.end.receive[self.ranks.index(rank) % len(self.end.receive)]
+        told = rank is self.oldest or self.end.receive[self.ranks.index(rank) % len(self.end.receive)]
+        return told and not self.end.void
 
 
 class World:
@@ -85,6 +87,7 @@ class World:
         self._threads: list[threading.Thread] = []
         self.changed = threading.Condition()
         self.now: Generation | None = None
+        self.generations: list[Generation] = []
         self.waiting: list[Rank] = []
         self._expected = 0
         self.errors: list[BaseException] = []
@@ -138,9 +141,10 @@ class World:
         number = self.now.number + 1 if self.now else 1
         ranks, self.waiting = sorted(self.waiting, key=lambda rank: rank.order), []
         self.now = Generation(number, ranks, self._ends.pop(0) if self._ends else None)
+        self.generations.append(self.now)
         expect_same([rank.training.identity for rank in ranks])
         spreading = who_spreads([rank.holding() for rank in ranks])
-        state = copied(ranks[spreading.root].training.capture())
+        state = travelled(ranks[spreading.root].training)
         for index, rank in enumerate(ranks):
             if index in spreading.takers:
                 rank.training.restore(state)
@@ -247,7 +251,7 @@ class Rank(Alone):
 
     def hand_over(self, giver: int, takers: Sequence[int]) -> None:
         def deal(rows: list[Any]) -> None:
-            state = copied(rows[giver][1].training.capture())
+            state = travelled(rows[giver][1].training)
             for taker in takers:
                 rows[taker][1].training.restore(state)
 
@@ -271,6 +275,14 @@ class Rank(Alone):
             if self.killed:
                 raise Killed
             return not generation.broken
+
+
+def travelled(training: Training) -> dict[str, Any]:
+    """Its state as it comes to another rank."""
+    packed = Packed(training.encoded())
+    block = bytearray(packed.size)
+    packed.write(block)
+    return unpack(block)
 
 
 def group_of(

@@ -1,0 +1,232 @@
+"""Rows of an ordinary loop over one model: its elastic script and its plain loop come from the same parts."""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import pilot.train
+from pilot.train import rng
+from pilot.train.order import permutation
+from pilot.train.sampler import mix
+from tests.equivalence.history import Part, Step, by_epoch
+from tests.equivalence.rows import EPOCHS, SAMPLES, SEED, Ran, Row, Tensors
+
+Optimizers = Callable[[Any], torch.optim.Optimizer]
+Schedulers = Callable[[torch.optim.Optimizer], Any]
+Loss = Callable[[nn.Module, torch.Tensor], torch.Tensor]
+Sums = dict[nn.Parameter, torch.Tensor]
+
+
+def mlp() -> nn.Module:
+    """Three layers, none of them special."""
+    return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 1))
+
+
+def sgd(parameters: Any) -> torch.optim.Optimizer:
+    """With a state."""
+    return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
+
+
+def square(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """A mean over the batch."""
+    output = model(x)
+    return (output - 0.5).abs().square().mean()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(Row):
+    """What is trained, and how.
+
+    Parameters
+    ----------
+    features : of one sample, as float64; ``data`` makes others, shape (SAMPLES, ...)
+    dtype : of the model; None: as ``model`` makes it
+    scheduler, schedule : of the optimizer; what a plain loop counts by it
+    before_step, plain_before_step : what stands between backward and the step; the first may call ``session.sum``
+    options, loader : of ``pilot.train.session`` and of ``session.loader``
+    """
+
+    model: Callable[[], nn.Module] = mlp
+    optimizer: Optimizers = sgd
+    loss: Loss = square
+    features: tuple[int, ...] = (3,)
+    data: Callable[[], torch.Tensor] | None = None
+    dtype: torch.dtype | None = torch.float64
+    micro: int | None = None
+    scheduler: Schedulers | None = None
+    schedule: str | None = None
+    scaler: Callable[[], torch.amp.GradScaler] | None = None
+    before_step: Callable[[pilot.train.Session, nn.Module], None] = field(default=lambda _session, _model: None)
+    plain_before_step: Callable[[nn.Module], None] = field(default=lambda _model: None)
+    options: dict[str, Any] = field(default_factory=dict)
+    loader: dict[str, Any] = field(default_factory=dict)
+
+    # --- the elastic script ------------------------------------------------------------------------------------------
+
+    def script(self) -> Ran:
+        """See :class:`Row`."""
+        model, optimizer, scheduler, scaler = self._made()
+        session = pilot.train.session(
+            model, optimizer, scheduler, schedule=self.schedule, scaler=scaler, seed=SEED, **self.options
+        )
+        size = {"batch_size" if self.per_node else "global_batch_size": self.batch}
+        loader = session.loader(TensorDataset(self._data()), **size, micro_batch_size=self.micro, **self.loader)
+        measures = {} if self.schedule in (None, "step", "epoch") else {str(self.schedule): lambda: 1.0}
+        for _ in session.epochs(EPOCHS, **measures):
+            for (x,) in loader:
+                optimizer.zero_grad()
+                _scaled(self.loss(model, x), scaler).backward()
+                self.before_step(session, model)
+                session.step()
+        return Ran(session, tensors_of(model, optimizer))
+
+    def prepare(self) -> None:
+        """See :class:`Row`."""
+        _prototype(self)
+
+    # --- the plain loop ----------------------------------------------------------------------------------------------
+
+    def plain(self, steps: Sequence[Step], member: int) -> Tensors:
+        """See :class:`Row`. Buffers are each process's own, as with DDP's ``broadcast_buffers=False``."""
+        model, optimizer, scheduler, scaler = self._made()
+        buffers = Buffers(model)
+        for epoch in by_epoch(steps):
+            for step in epoch:
+                buffers.formed(step.members)
+                give_gradients(self._sums(step, model, optimizer, buffers, scaler))
+                if scaler is not None:
+                    scaler.unscale_(optimizer)
+                self.plain_before_step(model)
+                _plain_step(optimizer, scaler)
+                if scheduler is not None and self.schedule == "step":
+                    scheduler.step()
+            if scheduler is not None and self.schedule != "step":
+                scheduler.step(*([] if self.schedule == "epoch" else [1.0]))
+        buffers.enter(member)
+        return tensors_of(model, optimizer)
+
+    def _sums(
+        self, step: Step, model: nn.Module, optimizer: Any, buffers: Buffers, scaler: torch.amp.GradScaler | None
+    ) -> list[Sums]:
+        """By rank."""
+        data = self._data()
+        order = torch.from_numpy(permutation(SEED, step.epoch, SAMPLES))
+        by_rank: defaultdict[int, Sums] = defaultdict(dict)
+        for part in step.parts(self._full(step), self.micro):
+            buffers.enter(part.member)
+            seed(step, part)
+            optimizer.zero_grad()
+            _scaled(self.loss(model, data[order[part.start : part.stop]]), scaler).backward()
+            add(by_rank[part.rank], model.parameters(), part.weight)
+            buffers.leave(part.member)
+        return [by_rank[rank] for rank in sorted(by_rank)]
+
+    def _full(self, step: Step) -> int:
+        return self.batch * len(step.members) if self.per_node else self.batch
+
+    # --- both --------------------------------------------------------------------------------------------------------
+
+    def _made(self) -> tuple[nn.Module, torch.optim.Optimizer, Any, torch.amp.GradScaler | None]:
+        model = copy.deepcopy(_prototype(self))
+        optimizer = self.optimizer(model.parameters())
+        scheduler = self.scheduler(optimizer) if self.scheduler is not None else None
+        return model, optimizer, scheduler, self.scaler() if self.scaler is not None else None
+
+    def _data(self) -> torch.Tensor:
+        if self.data is not None:
+            return self.data()
+        return torch.randn(SAMPLES, *self.features, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+@cache
+def _prototype(recipe: Recipe) -> nn.Module:
+    """Made once: threads share torch's generator."""
+    torch.manual_seed(7)
+    model = recipe.model()
+    return model if recipe.dtype is None else model.to(recipe.dtype)
+
+
+def seed(step: Step, part: Part) -> None:
+    """Set the generators as they are when the script gets this batch."""
+    rng.seed_all(mix(SEED, step.number, part.rank, *([part.number] if part.number else [])))
+
+
+def add(sums: Sums, parameters: Iterable[nn.Parameter], weight: float) -> None:
+    """Add the gradients times ``weight``; those of 16 bits in float32."""
+    for p in parameters:
+        if p.grad is None or not weight:
+            continue
+        if p in sums:
+            sums[p].add_(p.grad, alpha=weight)
+        else:
+            wide = torch.float32 if p.dtype in (torch.bfloat16, torch.float16) else p.dtype
+            sums[p] = torch.mul(p.grad, weight, out=torch.empty_like(p.grad, dtype=wide))
+
+
+def give_gradients(by_rank: Sequence[Sums]) -> None:
+    """The sums over the ranks, in their order; a rank without a gradient counts as zeros."""
+    for p in dict.fromkeys(p for sums in by_rank for p in sums):
+        terms = [sums.get(p) for sums in by_rank]
+        some = next(term for term in terms if term is not None)
+        first, *others = [torch.zeros_like(some) if term is None else term for term in terms]
+        p.grad = sum(others, start=first).to(p.dtype)
+
+
+class Buffers:
+    """Each process has buffers of its own; a newcomer gets those of a process that was there before."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._buffers = [*model.buffers()]
+        self._of: dict[int, list[torch.Tensor]] = {}
+        self._first = self._copy()
+
+    def formed(self, members: Sequence[int]) -> None:
+        """The step is of these processes."""
+        old = [member for member in members if member in self._of]
+        given = self._of[old[0]] if old else self._first
+        self._of = {member: self._of.get(member) or [b.clone() for b in given] for member in members}
+
+    def enter(self, member: int) -> None:
+        """Have its buffers in the model."""
+        for buffer, own in zip(self._buffers, self._of[member], strict=True):
+            buffer.data.copy_(own)
+
+    def leave(self, member: int) -> None:
+        """Keep them as they are in the model now."""
+        self._of[member] = self._copy()
+
+    def _copy(self) -> list[torch.Tensor]:
+        return [buffer.detach().clone() for buffer in self._buffers]
+
+
+def tensors_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> Tensors:
+    """All that was trained: of the model, and of the optimizer with its learning rates."""
+    state = optimizer.state_dict()
+    kept = {f"optimizer/{i}/{name}": value for i, row in state["state"].items() for name, value in row.items()}
+    rates = {f"optimizer/lr/{i}": torch.as_tensor(g["lr"]) for i, g in enumerate(state["param_groups"]) if "lr" in g}
+    both = {f"model/{name}": value for name, value in model.state_dict().items()} | kept | rates
+    return {name: value.detach().clone() for name, value in both.items() if isinstance(value, torch.Tensor)}
+
+
+def _scaled(loss: torch.Tensor, scaler: torch.amp.GradScaler | None) -> torch.Tensor:
+    return loss if scaler is None else scaler.scale(loss)
+
+
+def _plain_step(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None) -> None:
+    if scaler is None:
+        optimizer.step()
+    else:
+        scaler.step(optimizer)
+        scaler.update()

@@ -1,0 +1,90 @@
+"""Parameters of every kind."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from tests.equivalence.recipe import Recipe, mlp
+from tests.equivalence.rows import Row, Topic
+from tests.equivalence.topics.optimizers import made
+
+FUSED = made(torch.optim.AdamW, lr=0.01, fused=True)
+IMAGE = (2, 4, 4)
+
+
+def channels_last() -> nn.Module:
+    model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Tanh(), nn.Conv2d(3, 1, 2))
+    return model.to(memory_format=torch.channels_last)
+
+
+class WithEmpty(nn.Module):
+    """A parameter without elements, as of an adapter of rank 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.empty = nn.Linear(3, 1), nn.Parameter(torch.zeros(0, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.used(x) + (x @ self.empty.t()).sum()
+
+
+class WithUnused(nn.Module):
+    """One that is never used, and one that is used in some batches only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.never, self.sometimes = nn.Linear(3, 1), nn.Linear(2, 2), nn.Parameter(torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        chosen = x[:, 0] > 1
+        shift = torch.zeros_like(x)
+        if chosen.any():
+            shift[chosen] = self.sometimes
+        return self.used(x + shift)
+
+
+class Scaled(nn.Module):
+    """A parameter that is a single number, and one with gaps in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(1.5))
+        self.weight = nn.Parameter(torch.randn(3, 8)[:, ::2])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x @ self.weight) * self.scale
+
+
+def tied() -> nn.Module:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3))
+    model[2].weight = model[0].weight
+    return model
+
+
+def transposed() -> nn.Module:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    model[0].weight = nn.Parameter(model[0].weight.detach().t().contiguous().t())
+    return model
+
+
+def with_frozen() -> nn.Module:
+    model = mlp()
+    model[0].requires_grad_(False)
+    return model
+
+
+ROWS: list[Row] = [
+    Recipe(name="channels_last", model=channels_last, features=IMAGE),
+    Recipe(name="channels_last, fused AdamW", model=channels_last, optimizer=FUSED, features=IMAGE, core=True),
+    Recipe(
+        name="channels_last, fused AdamW, micro-batches", model=channels_last, optimizer=FUSED, features=IMAGE, micro=1
+    ),
+    Recipe(name="a transposed weight, fused AdamW", model=transposed, optimizer=FUSED),
+    Recipe(name="a single number, and a weight with gaps in memory", model=Scaled),
+    Recipe(name="tied", model=tied),
+    Recipe(name="frozen", model=with_frozen),
+    Recipe(name="without elements", model=WithEmpty),
+    Recipe(name="unused, and used in some batches only", model=WithUnused),
+]
+TOPIC = Topic("Parameters", ROWS)

@@ -1,0 +1,115 @@
+"""The ways to run a row, on ranks that are threads, and what must hold of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from pilot.core.errors import UserError
+from pilot.train.lineage import LineageRow
+from tests.equivalence.history import Members, history, undisturbed
+from tests.equivalence.rows import EPOCHS, SAMPLES, Ran, Row, Tensors, in_world
+from tests.unit.train.storm import End
+
+ALONE: dict[int, Members] = {0: (0,)}
+
+WAYS: dict[str, tuple[int, list[End]]] = {
+    "one rank": (1, []),
+    "two ranks": (2, []),
+    "1 -> 2 -> 1": (1, [End(4, (True,), (False,), 1), End(9, (True,), (True,), 0)]),
+    "one of two killed": (2, [End(5, (True,), (True,), 0, void=True)]),
+}
+"""How many ranks begin, and how their generations end: a second comes in the first epoch and one leaves in the
+second; one is killed in the middle of a step, which is void.
+"""
+
+
+@dataclass(frozen=True)
+class Rank:
+    """What a rank that was there at the end has."""
+
+    member: int
+    tensors: Tensors
+    ledger: Sequence[LineageRow]
+
+
+@dataclass(frozen=True)
+class Run:
+    """``groups``: the ranks of each generation."""
+
+    groups: Mapping[int, Members]
+    ranks: Sequence[Rank]
+
+
+def alone(row: Row) -> Run:
+    """Under plain ``python``."""
+    ran = _ran(row)
+    return Run(ALONE, [Rank(0, ran.tensors, ledger_of(ran))])
+
+
+def on_threads(row: Row, way: str) -> Run:
+    """One of :data:`WAYS`."""
+    count, ends = WAYS[way]
+    row.prepare()
+    world, ran = in_world(lambda: _ran(row), count, ends)
+    members = {rank: i for i, rank in enumerate(dict.fromkeys(r for g in world.generations for r in g.ranks))}
+    groups = {g.number: tuple(members[rank] for rank in g.ranks) for g in world.generations}
+    assert len(groups) == len(ends) + 1, "not all that was to happen happened"
+    of_session = {id(rank.training): member for rank, member in members.items()}
+    return Run(groups, [Rank(of_session[id(r.session._training)], r.tensors, ledger_of(r)) for r in ran])
+
+
+def ledger_of(ran: Ran) -> list[LineageRow]:
+    """What is behind its parameters."""
+    return ran.session._training.ledger.rows
+
+
+def assert_as_plain(row: Row, run: Run) -> None:
+    """Each rank has bit for bit what the plain loop gives after the same steps, and the ranks are equal."""
+    for rank in run.ranks:
+        steps = history(rank.ledger, row.batch, run.groups, per_node=row.per_node)
+        assert sum(step.cursor_end - step.cursor for step in steps) == SAMPLES * EPOCHS
+        assert_same_bits(rank.tensors, row.plain(steps, rank.member))
+        if row.kind == "equal":
+            assert_same_bits(rank.tensors, run.ranks[0].tensors)
+
+
+def assert_as_undisturbed(row: Row, run: Run) -> None:
+    """But for rounding, it is what one process by itself gives; if it differs by design, it is not."""
+    expected = row.plain(undisturbed(SAMPLES, row.batch, EPOCHS), 0)
+    for rank in run.ranks:
+        far = [name for name, tensor in expected.items() if not _close(rank.tensors[name], tensor, row.tolerance)]
+        if row.kind == "equal":
+            assert far == [], f"{far[0]}: {rank.tensors[far[0]]} is not {expected[far[0]]}"
+        elif len(run.groups) > 1 or run.groups.keys() != {0}:
+            assert far, f"nothing differs: {row.different}?"
+
+
+def assert_refused(row: Row) -> None:
+    """Alone, on one rank and on two, in one line."""
+    row.prepare()
+    for ranks in (0, 1, 2):
+        with pytest.raises(UserError, match=row.refused) as refused:
+            row.script() if ranks == 0 else in_world(row.script, ranks, [])
+        assert "\n" not in str(refused.value)
+
+
+def assert_same_bits(one: Tensors, other: Tensors) -> None:
+    """Name by name."""
+    assert one.keys() == other.keys()
+    for name, tensor in one.items():
+        assert tensor.dtype == other[name].dtype, name
+        assert torch.equal(tensor, other[name]), f"{name}: {tensor - other[name]}"
+
+
+def _close(one: torch.Tensor, other: torch.Tensor, tolerance: float) -> bool:
+    return one.shape == other.shape and torch.allclose(one, other, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+def _ran(row: Row) -> Ran:
+    ran = row.script()
+    assert ran is not None
+    return ran
