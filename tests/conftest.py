@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pilot.agent import workdir
-from pilot.cli.demo.leftovers import left_behind, segments
+from pilot.cli.demo.leftovers import left_behind, unowned
 from tests.pools import Pool
 
 # Begun in the background of a shell or under nohup, pytest would ignore these, and so would all that tests start.
@@ -20,7 +20,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 @pytest.fixture
 def pool(tmp_path: Path) -> Iterator[Pool]:
     """A pool that is not up yet; at the end nothing of it must be left."""
-    before = segments()
+    before = unowned()
     pool = Pool(tmp_path)
     try:
         yield pool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 _LAUNCHERS = (
@@ -22,6 +23,7 @@ pilot that srun or PALS has started has them, and so would its rank processes.
 """
 
 _FNV_OFFSET, _FNV_PRIME = 2166136261, 16777619
+_SEGMENT = re.compile(r"mpich_shm_[0-9a-f]{1,8}_\d+")
 
 
 def environment(inherited: Mapping[str, str], *, interface: str | None, provider: str) -> dict[str, str]:
@@ -47,3 +49,8 @@ def segment_name(space: str, rank: int) -> str:
     for byte in space.encode():
         hashed = (hashed ^ byte) * _FNV_PRIME & 0xFFFFFFFF
     return f"mpich_shm_{hashed:x}_{rank}"
+
+
+def is_segment(name: str) -> bool:
+    """Whether ``name`` under /dev/shm may be that of one of our rank processes' segments."""
+    return _SEGMENT.fullmatch(name) is not None

@@ -1,12 +1,14 @@
 """No batch system: a pilot is a process tree of this machine, and the process table is the queue.
 
-Its script gives every process of a job the job's name in ``JOBNAME`` and its id in ``PILOT_JOB``; the job lives while
-one of them does, whatever became of its first process.
+Parsl's shell of a job, whose process id is the job's, names the job's script in its command line. The script gives what
+it becomes, and every process of that, the job's name in ``JOBNAME`` and its id in ``PILOT_JOB``; the job lives while
+the shell or one of those does. So it is seen from its submission on, also while the script's prologue runs.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -28,17 +30,15 @@ class LocalQueue:
 
     def __init__(self, prefix: str, output_of: Callable[[str], Path | None]) -> None:
         self._prefix = f"{prefix}."
+        self._script = re.compile(rf"/({re.escape(self._prefix)}[\d.]+)\.sh\b")
         self._output_of = output_of
 
     def poll(self, jobs: Sequence[str], now_s: float) -> Snapshot:  # noqa: ARG002  # the protocol's signature
         """See :class:`pilot.provisioning.scheduler.Queue`."""
-        living = self._living()
-        names = {job: name for job, (name, _) in living.items()}
+        shells = self._shells()  # before the others: a shell becomes none of them, and ends after them
+        names = {job: name for job, (name, _) in self._living().items()} | shells
         views = {job: JobView(job, JobPhase.RUNNING, name=name) for job, name in names.items()}
-        for job in jobs:
-            if job not in views:
-                views[job] = JobView(job, JobPhase.RUNNING) if self._is_starting(job) else self._over(job)
-        return Snapshot(views)
+        return Snapshot(views | {job: self._over(job) for job in jobs if job not in views})
 
     def kill(self, jobs: Sequence[str]) -> None:
         """Kill each job's oldest process, the agent, so that its guardian cleans up; then all that is left of it."""
@@ -63,12 +63,16 @@ class LocalQueue:
                     found.setdefault(job, (name, []))[1].append(process)
         return found
 
-    def _is_starting(self, job: str) -> bool:
-        """Whether Parsl's shell of the job lives: before the agent runs, no process has the job's environment."""
-        with contextlib.suppress(psutil.Error, ValueError):
-            process = psutil.Process(int(job))
-            return process.status() != psutil.STATUS_ZOMBIE and any(self._prefix in part for part in process.cmdline())
-        return False
+    def _shells(self) -> dict[str, str]:
+        """Job id → name of the jobs whose shell lives. (While Parsl starts it, that has the same command line.)"""
+        found: dict[int, tuple[str, int]] = {}
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                match process.cmdline():
+                    case [_, "-c", command] if script := self._script.search(command):
+                        found[process.pid] = script[1], process.ppid()
+        starters = {parent for _, parent in found.values()}
+        return {str(pid): name for pid, (name, _) in found.items() if pid not in starters}
 
     def _over(self, job: str) -> JobView:
         output = self._output_of(job)

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from pilot.agent import workdir
-from pilot.cli.demo.leftovers import left_behind, segments
+from pilot.cli.demo.leftovers import left_behind, unowned
 from tests.chaos import network
 from tests.chaos.record import Record
 from tests.chaos.run import chaos
@@ -26,7 +26,7 @@ def main() -> int:
     print(f"seed {arguments.seed}, {arguments.minutes:g} minutes", flush=True)
     if left_out := network.unavailable():
         print(f"left out: cut networks and full disks ({left_out})", flush=True)
-    before = segments()
+    before = unowned()
     with tempfile.TemporaryDirectory(prefix="pilot-chaos-") as folder:
         pool = Pool(Path(folder))
         try:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pilot.cli.demo.leftovers import left_behind, segments
+from pilot.cli.demo.leftovers import left_behind, unowned
 from tests.slurm.lab import Lab, LabConfig, missing, running_lab, wait_for
 from tests.slurm.pools import SlurmPool
 
@@ -41,7 +41,7 @@ def lab(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
 @pytest.fixture
 def pool(lab: Lab, tmp_path: Path) -> Iterator[SlurmPool]:
     """A pool that is not up yet."""
-    before = segments()
+    before = unowned()
     pool = SlurmPool(tmp_path, lab=lab)
     try:
         yield pool

@@ -11,22 +11,30 @@ from pathlib import Path
 import psutil
 
 from pilot.agent import workdir
+from pilot.comm.mpich import is_segment
+from pilot.io.proc import SHARED_MEMORY
 
 SETTLE_S = 10.0
 """The last guardian ends some moments after its agent; what is still there after this stays."""
 
 
-def segments() -> set[str]:
-    """This user's shared-memory segments that no living process has mapped."""
+def unowned() -> set[str]:
+    """What belongs to no living process of this user: segments named as MPICH names those of our ranks, and directories
+    of agents. (What other libraries keep in shared memory is theirs.)
+    """
     mapped = {path for process in psutil.process_iter() for path in _mapped(process)}
-    return {str(p) for p in Path("/dev/shm").glob("*") if _mine(p) and str(p) not in mapped}
+    segments = (str(p) for p in SHARED_MEMORY.iterdir() if is_segment(p.name) and _mine(p))
+    return {path for path in segments if path not in mapped} | set(map(str, workdir.left_over()))
 
 
-def left_behind(root: Path, segments_before: set[str]) -> list[str]:
-    """What the pool in ``root`` has left, after a while for the last processes to go; empty where all is well."""
+def left_behind(root: Path, before: set[str]) -> list[str]:
+    """What the pool in ``root`` has left, after a while for the last processes to go; empty where all is well.
+
+    ``before`` is what was :func:`unowned` when it began.
+    """
     deadline = time.monotonic() + SETTLE_S
     while True:
-        left = [*_processes(root), *sorted(segments() - segments_before), *map(str, workdir.left_over())]
+        left = [*_processes(root), *sorted(unowned() - before)]
         if not left or time.monotonic() > deadline:
             return left
         time.sleep(0.1)
@@ -45,7 +53,7 @@ def _processes(root: Path) -> Iterator[str]:
 
 def _mapped(process: psutil.Process) -> list[str]:
     with suppress(psutil.Error):
-        return [m.path for m in process.memory_maps() if m.path.startswith("/dev/shm/")]
+        return [m.path for m in process.memory_maps() if m.path.startswith(f"{SHARED_MEMORY}/")]
     return []
 
 

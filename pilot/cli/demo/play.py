@@ -17,7 +17,7 @@ from rich.text import Text
 
 from pilot.agent import workdir
 from pilot.cli.asking import pool_at
-from pilot.cli.demo.leftovers import left_behind, segments
+from pilot.cli.demo.leftovers import left_behind, unowned
 from pilot.cli.demo.victims import Victim, kill_without_notice, preempt
 from pilot.cli.down import wait_until_gone
 from pilot.cli.show import pool_table, trainer_table
@@ -88,7 +88,7 @@ def play(console: Console, folder: Path, site: str, epochs: int | None) -> Run:
 
 def _play(console: Console, folder: Path, site: str, examples: Path, epochs: dict[str, int]) -> Run:
     root, began_s = folder / "run", time.monotonic()
-    before = segments()
+    before = unowned()
     # Whatever the pool starts inherits this, so that what it left behind can be told from other pools' processes.
     os.environ["PILOT_RUN_DIR"] = str(root)
     status = start(root, coordinator_command(root, site, SETTINGS))
