@@ -11,7 +11,7 @@ TORCH  ?= torch==2.13.0
 # Libraries that start a thread per core would fight: many ranks share a machine here.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: run test test-slurm lint tables bench chaos fuzz clean
+.PHONY: run test test-slurm lint tables bench chaos soak flaky fuzz clean
 run: $(READY)
 	$(BIN)/pilot demo
 
@@ -38,6 +38,14 @@ fuzz: $(READY)
 
 chaos: $(READY)
 	$(BIN)/python -m tests.chaos --seed $(or $(SEED),1) --minutes $(or $(MINUTES),10)
+
+# How often each test with a real pool fails, alone and beside a busy process on each core.
+flaky: $(READY)
+	$(BIN)/python -m tests.flaky --times $(or $(TIMES),10)
+
+# Hours of a pool under a thin storm: what grows meanwhile. The plot is in out/soak.
+soak: $(READY)
+	$(BIN)/python -m tests.soak --seed $(or $(SEED),1) --hours $(or $(HOURS),2)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks

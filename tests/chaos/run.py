@@ -32,6 +32,8 @@ TRAINERS = {"one": ("--min-nodes", "1"), "two": ("--min-nodes", "2"), "three": (
 CALM_PILOTS = sum(int(options[options.index("--min-nodes") + 1]) for options in TRAINERS.values())
 """So many that each trainer has the fewest nodes that it takes."""
 
+_ENDED = ("finished", "cancelled")
+
 Say = Callable[[str], None]
 
 
@@ -40,13 +42,13 @@ def chaos(pool: Pool, seed: int, seconds: float, epochs: int, say: Say, *, root:
 
     ``root``: with what only root can do, cut networks and full disks.
     """
-    reference = _reference(pool, epochs)
+    expected = reference(pool, epochs)
     with place(pool, lan=root) as here:
         names = _submitted(pool, epochs)
         for name in names if root else []:
             here.small_disk(name)
-        wrong = _storm(here, seed, seconds, say) or _calm(here)
-        return wrong or [*_journal(pool, names, epochs), *_parameters(pool, names, reference)]
+        wrong = _storm(here, seed, seconds, say) or calm(here)
+        return wrong or [*journal_holds(pool, names, epochs), *parameters_off(pool, names, expected)]
 
 
 def _submitted(pool: Pool, epochs: int) -> list[str]:
@@ -83,7 +85,7 @@ class Progress:
         for trainer in status.trainers:
             name, seen = trainer.trainer, (trainer.step, bool(trainer.nodes))
             known, since_s = self._since_s.get(name, (seen, now_s))
-            if seen != known or not seen[1] or trainer.phase == "finished":
+            if seen != known or not seen[1] or trainer.phase in _ENDED:
                 since_s = now_s
             self._since_s[name] = (seen, since_s)
             if now_s - since_s > PROGRESS_LIMIT_S:
@@ -91,7 +93,7 @@ class Progress:
         return wrong
 
 
-def _reference(pool: Pool, epochs: int) -> Path:
+def reference(pool: Pool, epochs: int) -> Path:
     """The same script, alone and undisturbed."""
     path = pool.folder / "reference.pt"
     command = [sys.executable, TRAIN, "--epochs", str(epochs), "--step-s", "0", "--save", path]
@@ -99,22 +101,23 @@ def _reference(pool: Pool, epochs: int) -> Path:
     return path
 
 
-def _calm(here: Place) -> list[str]:
-    deadline = time.monotonic() + CALM_LIMIT_S
+def calm(here: Place, limit_s: float = CALM_LIMIT_S) -> list[str]:
+    """Nothing befalls the pool any more, and each trainer that was not cancelled finishes."""
+    deadline = time.monotonic() + limit_s
     while True:
         for _ in range(CALM_PILOTS - len(here.living())):
             here.agent()
         trainers = here.pool.status().trainers
         if failed := [f"{t.trainer} {t.phase}: {t.reason}" for t in trainers if t.phase == "failed"]:
             return failed
-        if all(t.phase == "finished" for t in trainers):
+        if all(t.phase in _ENDED for t in trainers):
             return []
         if time.monotonic() > deadline:
-            return [f"no end within {CALM_LIMIT_S:g} s: {t.trainer} {t.phase} at {t.step}" for t in trainers]
+            return [f"no end within {limit_s:g} s: {t.trainer} {t.phase} at {t.step}" for t in trainers]
         time.sleep(0.5)
 
 
-def _journal(pool: Pool, names: list[str], epochs: int) -> list[str]:
+def journal_holds(pool: Pool, names: list[str], epochs: int) -> list[str]:
     """The journal replays with all invariants after each event, and each ledger has every sample once per epoch."""
     contents = read(pool.run_dir / "journal.jsonl")
     monitor, wrong = Monitor.of(contents.decisions), _replayed(contents)
@@ -142,7 +145,7 @@ def _replayed(contents: Contents) -> list[str]:
     return []
 
 
-def _parameters(pool: Pool, names: list[str], reference: Path) -> list[str]:
+def parameters_off(pool: Pool, names: list[str], reference: Path) -> list[str]:
     """In float64 and with a fixed global batch the parameters are those of the undisturbed run."""
     expected = torch.load(reference)
     wrong = []

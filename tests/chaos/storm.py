@@ -255,5 +255,5 @@ def _kill(processes: list[psutil.Process]) -> None:
 
 
 def advanced(status: PoolStatus) -> dict[str, int]:
-    """Trainer → step."""
-    return {t.trainer: t.step for t in status.trainers}
+    """Trainer → step, of those that have not ended."""
+    return {t.trainer: t.step for t in status.trainers if t.phase not in ("finished", "cancelled")}

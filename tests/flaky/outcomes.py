@@ -1,0 +1,55 @@
+"""How each test ended, written down as it ends: ``pytest -p tests.flaky.outcomes --outcomes FILE``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """``failure``: what pytest shows of it; empty where it passed or was skipped."""
+
+    test: str
+    took_s: float
+    failure: str = ""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The option that says where."""
+    parser.addoption("--outcomes", type=Path, required=True, help="append how each test ended to this file")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Only where all reports come together: with xdist, in the process that the workers report to."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Writer(config.getoption("--outcomes")))
+
+
+class _Writer:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """A test is told once, and once more where what follows it fails."""
+        if report.failed or report.when == "call":
+            outcome = Outcome(report.nodeid, report.duration, report.longreprtext if report.failed else "")
+            with self._path.open("ab") as file:
+                file.write(msgspec.json.encode(outcome) + b"\n")
+
+
+def read(path: Path) -> list[Outcome]:
+    """The outcomes of a file; none where no test ran."""
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    return [msgspec.json.decode(line, type=Outcome) for line in lines]
+
+
+def failures(path: Path) -> dict[str, str]:
+    """Test → how it failed first."""
+    found = dict[str, str]()
+    for outcome in read(path):
+        if outcome.failure:
+            found.setdefault(outcome.test, outcome.failure)
+    return found

@@ -1,0 +1,42 @@
+"""What CI repeats is named, with how it failed first."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.flaky.repeated import AGAIN, FIRST, told
+
+TESTS = """
+from pathlib import Path
+
+def test_only_the_second_time():
+    been = Path(__file__).with_suffix(".been")
+    if not been.exists():
+        been.touch()
+        raise AssertionError("no answer yet")
+
+def test_never():
+    raise AssertionError("never")
+
+def test_always():
+    pass
+"""
+
+
+def test_what_failed_at_first_is_named(tmp_path: Path) -> None:
+    (tmp_path / "test_three.py").write_text(TESTS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    for name, options in ((FIRST, ("-n", "2")), (AGAIN, ("--last-failed",))):
+        recorded = ("-p", "tests.flaky.outcomes", "--outcomes", tmp_path / name)
+        command = [sys.executable, "-m", "pytest", "-q", "--rootdir", tmp_path, *recorded, *options, tmp_path]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        assert done.returncode == 1, done.stdout
+    text = told(tmp_path)
+    assert "FLAKY: failed at first, then passed: test_three.py::test_only_the_second_time" in text
+    assert "failed again: test_three.py::test_never" in text
+    assert "AssertionError: no answer yet" in text
+    assert "test_always" not in text.split("===")[-1]
+
+
+def test_where_nothing_failed_nothing_is_said(tmp_path: Path) -> None:
+    assert told(tmp_path) == ""

@@ -1,0 +1,97 @@
+"""Hours of a pool under a thin storm: one trainer lasts all along, others come, finish and are followed by the next."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.chaos.place import Place, place
+from tests.chaos.run import TRAINERS, Progress, Say, calm, journal_holds, parameters_off, reference
+from tests.chaos.storm import Storm
+from tests.pools import TRAIN, Pool
+from tests.soak.samples import Sample, Sampler
+
+GUST_EVERY_S = 120.0
+_LOOK_EVERY_S = 15.0
+STEP_S = 0.1
+EPOCHS = 300
+"""Of a trainer that others follow: about a quarter of an hour, with what befalls it."""
+
+CALM_LIMIT_S = 2400.0
+
+_LASTING, *_FOLLOWED = TRAINERS
+_FOR_EVER = 10**6
+
+
+@dataclass
+class Soak:
+    """What became of it: the samples, and what did not hold, in words."""
+
+    samples: list[Sample] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+
+
+def soak(pool: Pool, seed: int, seconds: float, folder: Path, say: Say, *, root: bool) -> Soak:
+    """Run for ``seconds``; the samples are in ``folder``/samples.csv as they are taken."""
+    made = Soak()
+    expected = reference(pool, EPOCHS)
+    with place(pool, lan=root) as here:
+        waves = _Waves(pool, say)
+        if root:
+            for trainer in (waves.lasting, *waves.running.values()):
+                here.small_disk(trainer)
+        sampler = Sampler(pool, waves.lasting, folder / "samples.csv")
+        try:
+            made.wrong += _storm(here, waves, seed, seconds, say)
+        finally:
+            made.samples = sampler.close()
+        pool.pilot("cancel", waves.lasting)
+        made.wrong += calm(here, CALM_LIMIT_S)
+        made.wrong += [*journal_holds(pool, waves.all, EPOCHS), *parameters_off(pool, waves.all, expected)]
+    return made
+
+
+class _Waves:
+    """The trainers: when one has finished, the next like it is submitted."""
+
+    def __init__(self, pool: Pool, say: Say) -> None:
+        self._pool, self._say, self.all = pool, say, list[str]()
+        self.lasting = self._submit(_LASTING, _LASTING, _FOR_EVER)
+        self.running = {kind: self._next(kind) for kind in _FOLLOWED}
+
+    def follow(self, finished: set[str]) -> None:
+        """Submit the next of those that have finished."""
+        for kind, trainer in self.running.items():
+            if trainer in finished:
+                self.running[kind] = self._next(kind)
+                self._say(f"{trainer} has finished, {self.running[kind]} follows")
+
+    def _next(self, kind: str) -> str:
+        name = f"{kind}-{len(self.all)}"
+        trainer = self._submit(kind, name, EPOCHS, "--save", str(self._pool.folder / f"{name}.pt"))
+        self.all.append(trainer)
+        return trainer
+
+    def _submit(self, kind: str, name: str, epochs: int, *arguments: str) -> str:
+        told = ("--epochs", str(epochs), "--step-s", str(STEP_S), *arguments)
+        return self._pool.submit(TRAIN, *told, options=("--name", name, *TRAINERS[kind]))
+
+
+def _storm(here: Place, waves: _Waves, seed: int, seconds: float, say: Say) -> list[str]:
+    storm, progress = Storm(here, seed, say), Progress()
+    gust_s = began_s = time.monotonic()
+    try:
+        while (now_s := time.monotonic()) < began_s + seconds:
+            if now_s >= gust_s:
+                storm.gust()
+                gust_s += GUST_EVERY_S * storm.dice.uniform(0.5, 1.5)
+            status = here.pool.status()
+            waves.follow({t.trainer for t in status.trainers if t.phase == "finished"})
+            if wrong := progress.missing(status, time.monotonic()):
+                return wrong
+            time.sleep(_LOOK_EVERY_S)
+    finally:
+        storm.die_down()
+    say("calm: pilots come, the lasting trainer is cancelled, the others finish")
+    return []
