@@ -26,6 +26,7 @@ COMMANDS = {
     "submit": "Submit a training script as an elastic trainer.",
     "ls": "List the trainers.",
     "status": "Show the pool, the trainers and the last decisions.",
+    "top": "Watch the pool live in the terminal.",
     "nodes": "List the nodes and what is set aside; clear one that is well again.",
     "logs": "Print what a trainer's script wrote.",
     "wait": "Wait until trainers have ended.",
