@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from pilot.cli import candidates
 from pilot.cli.asking import ENDED, find_run_dir, pool_at, run_dir_option
 from pilot.core.errors import UserError
 from pilot.io.files import open_regular
@@ -21,7 +22,7 @@ TAIL_BLOCK = 1 << 14
 
 
 @click.command("logs")
-@click.argument("trainer")
+@click.argument("trainer", shell_complete=candidates.trainers)
 @click.option("-f", "--follow", is_flag=True, help="Go on printing until the trainer has ended.")
 @run_dir_option
 def command(trainer: str, follow: bool, run_dir: Path | None) -> None:

@@ -34,6 +34,7 @@ COMMANDS = {
     "explain": "Say why a trainer holds the nodes that it holds.",
     "demo": "Run the main job on this machine: pilots, losses, recovery.",
     "agent": "Run on a node: join a pool and train.",
+    "completion": "Print what makes a shell complete pilot's commands.",
     "sites": "List, show and check site configs.",
     "doctor": "Check what goes wrong in practice and say how to mend it.",
     "checkpoint": "List, verify, show and export checkpoints.",
