@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from pilot.checkpoint import store
@@ -16,8 +17,8 @@ from pilot.core.errors import UserError
 def export(path: Path, output: Path, only: str = "") -> int:
     """Write the checkpoint at ``path``, or what lies under ``only`` in it, to ``output``; its size in bytes.
 
-    The format follows from the name: ``.pt`` or ``.pth`` holds the state as it is, ``.safetensors`` its tensors and
-    arrays under their paths.
+    The format follows from the name: ``.pt`` or ``.pth`` holds the state, its numpy arrays as tensors, so that
+    ``torch.load`` takes it as it is; ``.safetensors`` its tensors under their paths.
 
     Raises
     ------
@@ -41,7 +42,31 @@ def export(path: Path, output: Path, only: str = "") -> int:
 
 def _write_pt(state: Any, path: Path) -> None:
     with path.open("wb") as file:
-        torch.save(state, file)
+        torch.save(_for_torch(state), file)
+
+
+def _for_torch(value: Any) -> Any:
+    """``value`` of what ``torch.load`` takes without ``weights_only=False``: nothing of numpy, no frozenset."""
+    if isinstance(value, np.ndarray):
+        return _array_for_torch(value)
+    if isinstance(value, np.generic):
+        single = _array_for_torch(np.asarray(value))
+        return single.item() if isinstance(single, torch.Tensor) else single
+    if isinstance(value, dict):
+        return type(value)({key: _for_torch(item) for key, item in value.items()})
+    if isinstance(value, frozenset | set):
+        return {_for_torch(item) for item in value}
+    if type(value) in (list, tuple):
+        return type(value)(_for_torch(item) for item in value)
+    return value
+
+
+def _array_for_torch(array: np.ndarray[Any, Any]) -> Any:
+    """A tensor in native byte order, long doubles as doubles; of text and times, nested lists of text."""
+    if array.dtype.kind not in "biufc":
+        return array.astype(str).tolist() if array.dtype.kind in "mM" else array.tolist()
+    kind = {"g": np.dtype(np.float64), "G": np.dtype(np.complex128)}.get(array.dtype.char, array.dtype)
+    return torch.from_numpy(array.astype(kind.newbyteorder("="), copy=True))
 
 
 def _write_safetensors(state: Any, path: Path) -> None:

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import click
 
+from pilot.cli import candidates
 from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option, to_json
 
 
 @click.command("cancel")
-@click.argument("trainer")
+@click.argument("trainer", shell_complete=candidates.trainers)
 @run_dir_option
 @json_option
 def command(trainer: str, run_dir: Path | None, as_json: bool) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pilot.cli import candidates
 from pilot.cli.asking import json_option, run_dir_option, to_json
 from pilot.cli.numbers import Count, FiniteRange
 
@@ -18,7 +19,14 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
 @click.command("doctor")
-@click.option("--site", default="local", show_default=True, envvar="PILOT_SITE", help="A site's name or file.")
+@click.option(
+    "--site",
+    default="local",
+    show_default=True,
+    envvar="PILOT_SITE",
+    shell_complete=candidates.sites,
+    help="A site's name or file.",
+)
 @click.option("--pilots", type=Count(), help="Submit so many real pilots and train across them.")
 @click.option("--limit-s", type=FiniteRange(min=0), default=600.0, show_default=True, help="Wait so long for them.")
 @run_dir_option

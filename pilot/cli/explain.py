@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pilot.cli import candidates
 from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option, to_json
 from pilot.core.explain import Explanation
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command("explain")
-@click.argument("trainer")
+@click.argument("trainer", shell_complete=candidates.trainers)
 @run_dir_option
 @json_option
 def command(trainer: str, run_dir: Path | None, as_json: bool) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
 
 import click
 
+from pilot.cli import candidates
 from pilot.cli.asking import ENDED, find_run_dir, pool_at, run_dir_option
 from pilot.core.errors import UserError
 from pilot.io.files import open_regular
@@ -16,9 +18,11 @@ from pilot.io.printable import printable
 
 POLL_S = 0.5
 
+TAIL_BLOCK = 1 << 14
+
 
 @click.command("logs")
-@click.argument("trainer")
+@click.argument("trainer", shell_complete=candidates.trainers)
 @click.option("-f", "--follow", is_flag=True, help="Go on printing until the trainer has ended.")
 @run_dir_option
 def command(trainer: str, follow: bool, run_dir: Path | None) -> None:
@@ -61,6 +65,27 @@ def _row(root: Path, trainer: str) -> TrainerStatus:
     if row is None:
         raise UserError(f"no trainer named {trainer!r}; see pilot ls")
     return row
+
+
+def newest_lines(root: Path, trainer: str, count: int) -> list[str]:
+    """The last ``count`` lines of each node's log, the log that was written to last at the end."""
+    paths = sorted(log_folder(root, trainer).glob("*.log"), key=lambda path: path.stat().st_mtime)
+    return [f"{path.stem}: {printable(line)}" for path in paths for line in _tail(path, count)]
+
+
+def _tail(path: Path, count: int) -> list[str]:
+    """The last ``count`` lines, without reading a log from its beginning."""
+    try:
+        with open_regular(path) as file:
+            end = position = file.seek(0, os.SEEK_END)
+            text = b""
+            while position and text.count(b"\n") <= count:
+                position = max(0, end - 2 * (end - position) - TAIL_BLOCK)
+                file.seek(position)
+                text = file.read(end - position)
+    except OSError as error:
+        raise UserError(f"cannot read the log {path}: {error.strerror}") from None
+    return text.decode(errors="replace").splitlines()[-count:]
 
 
 def echo(path: Path, begin: int) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from pilot.cli import candidates
 from pilot.cli.asking import (
     ENDED,
     REPLY_TIMEOUT_S,
@@ -23,7 +24,7 @@ from pilot.io.verbs import Phases
 
 
 @click.command("wait")
-@click.argument("trainers", nargs=-1)
+@click.argument("trainers", nargs=-1, shell_complete=candidates.trainers)
 @click.option("--limit-s", type=FiniteRange(min=0), help="Give up after so long (default: never).")
 @run_dir_option
 @json_option

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 
 from pilot.checkpoint import store
 from pilot.cli.main import run
+from tests.unit.checkpoint import states
 
 STATE: dict[str, Any] = {
     "model": {"conv.weight": torch.arange(6.0).reshape(2, 3), "half": torch.tensor([1.5, -2.0]).bfloat16()},
@@ -70,12 +72,36 @@ def _pilot(*arguments: str | Path) -> int:
 
 def test_export_to_pt(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _pilot("export", path, tmp_path / "all.pt") == 0
-    loaded = torch.load(tmp_path / "all.pt", weights_only=False)
+    loaded = torch.load(tmp_path / "all.pt")
     assert loaded["epoch"] == 3
     assert torch.equal(loaded["model"]["half"], STATE["model"]["half"])
     assert _pilot("export", tmp_path, tmp_path / "model.pt", "--only", "model") == 0
     assert list(torch.load(tmp_path / "model.pt")) == ["conv.weight", "half"]
     assert "model.pt" in capsys.readouterr().out
+
+
+def test_a_state_of_every_kind_is_read_by_torch_load_as_it_is(tmp_path: Path) -> None:
+    kinds = {
+        "big-endian": np.arange(3, dtype=">f8"),
+        "text": np.array([["a", "b"]]),
+        "long double": np.ones(2, np.longdouble),
+        "scalar": np.longdouble(0.5),
+        "times": np.array(["2026-01-02"], dtype="datetime64[D]"),
+        "frozen": frozenset([1, 2]),
+        "nested": [(np.arange(2), None), OrderedDict(a=2**130)],
+    }
+    path = store.write(tmp_path, 1, 1, states.trained() | kinds, kept=1).path
+    assert _pilot("export", path, tmp_path / "all.pt") == 0
+    loaded = torch.load(tmp_path / "all.pt")
+    torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 3)).load_state_dict(
+        loaded["model"]
+    )
+    assert loaded["big-endian"].tolist() == [0.0, 1.0, 2.0]
+    assert (loaded["text"], loaded["times"], loaded["scalar"]) == ([["a", "b"]], ["2026-01-02"], 0.5)
+    assert loaded["long double"].tolist() == [1.0, 1.0]
+    assert loaded["frozen"] == {1, 2}
+    assert loaded["nested"][1] == {"a": 2**130}
+    assert loaded["nested"][0][0].tolist() == [0, 1]
 
 
 def test_export_to_safetensors(path: Path, tmp_path: Path) -> None:

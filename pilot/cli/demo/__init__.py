@@ -7,12 +7,15 @@ from pathlib import Path
 
 import click
 
+from pilot.cli import candidates
 from pilot.cli.asking import json_option, to_json
 from pilot.cli.numbers import Count
 
 
 @click.command("demo")
-@click.option("--site", default="local", show_default=True, help="A site's name or file.")
+@click.option(
+    "--site", default="local", show_default=True, shell_complete=candidates.sites, help="A site's name or file."
+)
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Where results go (default: out/demo-…).")
 @click.option("--epochs", type=Count(), help="Epochs of each trainer (default: for about a minute).")
 @json_option

@@ -30,7 +30,9 @@ def test_every_command_has_help_with_an_example(name: str, capsys: pytest.Captur
         assert "Example" in capsys.readouterr().out, words
 
 
-@pytest.mark.parametrize("name", sorted(set(cli_main.COMMANDS) - {"agent", "logs", "checkpoint", "trace"}))
+@pytest.mark.parametrize(
+    "name", sorted(set(cli_main.COMMANDS) - {"agent", "logs", "checkpoint", "trace", "top", "completion"})
+)
 def test_what_a_script_reads_comes_as_json(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli_main.run([name, "--help"]) == 0
     assert "--json" in capsys.readouterr().out

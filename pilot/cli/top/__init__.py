@@ -1,0 +1,36 @@
+"""``pilot top``: the pool, live, in a terminal."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from pilot.cli.asking import find_run_dir, pool_at, run_dir_option
+from pilot.core.errors import UserError
+
+LEAST_S = 0.2
+
+
+@click.command("top")
+@click.option("--every-s", type=click.FloatRange(min=LEAST_S), default=1.0, show_default=True, help="Between updates.")
+@run_dir_option
+def command(every_s: float, run_dir: Path | None) -> None:
+    """Watch the pool: its trainers with their rate and loss over time, who has which node, what happens.
+
+    Keys: up and down choose a trainer; l shows its log, e explains its nodes, x ends it, q leaves.
+
+    \b
+    Example:
+      pilot top
+    """
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UserError("pilot top needs a terminal; for a script there is pilot status --json")
+    root = find_run_dir(run_dir)
+    pool = pool_at(root)
+    pool.status()  # an error is told on the screen that one has, not on one that vanishes
+    from pilot.cli.logs import newest_lines
+    from pilot.cli.top.app import Top
+
+    Top(pool, lambda trainer, lines: newest_lines(root, trainer, lines), every_s).run()

@@ -1,0 +1,287 @@
+"""The screen of ``pilot top``: it asks the coordinator now and then, in a thread, and shows what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar, Protocol
+
+from rich.text import Text
+from textual import work
+from textual.app import App, ComposeResult
+from textual.binding import BindingType
+from textual.coordinate import Coordinate
+from textual.screen import ModalScreen
+from textual.widgets import DataTable, Footer, RichLog, Static
+
+from pilot.cli.asking import ENDED
+from pilot.cli.show import PHASE_STYLE, number
+from pilot.cli.top.drawing import colour, sparkline, strip
+from pilot.cli.top.history import Curves, Happening, History
+from pilot.core.errors import PilotError, UserError
+from pilot.io.pool_status import PoolStatus, TrainerStatus
+from pilot.io.verbs import Cancelled, Explained
+
+CURVE_WIDTH = 8
+COLUMNS = ("trainer", "phase", "nodes", "epoch", "step", "samples/s", "", "loss", "")
+COLUMN_S = 2.0
+LOG_LINES = 200
+
+
+class Pool(Protocol):
+    """What is asked; see :class:`pilot.io.pool_client.PoolClient`."""
+
+    def status(self) -> PoolStatus:
+        """The pool, the trainers, the decisions."""
+
+    def explain(self, trainer: str) -> Explained:
+        """Why a trainer holds the nodes that it holds."""
+
+    def cancel(self, trainer: str) -> Cancelled:
+        """End a trainer now."""
+
+
+class Page(ModalScreen[None]):
+    """A text over the whole screen, until a key closes it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [("escape,q,enter", "close", "Close")]
+
+    def __init__(self, title: str, lines: list[str]) -> None:
+        super().__init__()
+        self._title = title
+        self._lines = lines
+
+    def compose(self) -> ComposeResult:
+        """The text, at its end."""
+        yield Static(Text(self._title, style="bold"))
+        yield RichLog(id="page", wrap=True)
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """A log can be written to once it has a size."""
+        page = self.query_one("#page", RichLog)
+        page.border_title = self._title
+        for line in self._lines:
+            page.write(Text(line))
+        page.focus()
+
+    def action_close(self) -> None:
+        """Back to the pool."""
+        self.dismiss()
+
+
+class Question(ModalScreen[bool]):
+    """Yes or no."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [("y", "answer(True)", "Yes"), ("n,escape,q", "answer(False)", "No")]
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = text
+
+    def compose(self) -> ComposeResult:
+        """The question and its keys."""
+        yield Static(Text(f"{self._text}  [y/n]", style="bold"), id="question")
+        yield Footer()
+
+    def action_answer(self, yes: bool) -> None:
+        """Back to the pool with the answer."""
+        self.dismiss(yes)
+
+
+class Top(App[None]):
+    """See the module.
+
+    Parameters
+    ----------
+    pool : which is asked
+    log_of : gives the newest lines of a trainer's log
+    every_s : between two questions
+    """
+
+    CSS = """
+    #headline { height: auto; max-height: 3; }
+    #trainers { height: 2fr; min-height: 4; }
+    #nodes { height: 1fr; min-height: 3; overflow-y: auto; }
+    #feed { height: 1fr; min-height: 3; scrollbar-size: 1 1; }
+    #nodes, #feed { border-top: solid $primary; }
+    Page, Question { align: center middle; background: $background; }
+    """
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("l", "log", "Log"),
+        ("e", "explain", "Explain"),
+        ("x", "cancel", "Cancel"),
+        ("q", "quit", "Quit"),
+    ]
+
+    def __init__(self, pool: Pool, log_of: Callable[[str, int], list[str]], every_s: float) -> None:
+        super().__init__()
+        self._pool = pool
+        self._log_of = log_of
+        self._every_s = every_s
+        self.history = History(COLUMN_S)
+        self._status: PoolStatus | None = None
+
+    def compose(self) -> ComposeResult:
+        """From top to bottom: the pool, its trainers, its nodes, what happened."""
+        yield Static("asking the coordinator ...", id="headline")
+        table: DataTable[Text] = DataTable(id="trainers", cursor_type="row", zebra_stripes=False)
+        yield table
+        yield Static(id="nodes")
+        yield RichLog(id="feed", max_lines=LOG_LINES, wrap=False)
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """Ask at once, and then again and again."""
+        table = self._table
+        for index, name in enumerate(COLUMNS):
+            table.add_column(name, key=str(index))
+        self.query_one("#nodes").border_title = f"nodes, {COLUMN_S:g} s a column"
+        self.query_one("#feed").border_title = "events"
+        table.focus()
+        self.ask()
+        self.set_interval(self._every_s, self.ask)
+
+    @property
+    def _table(self) -> DataTable[Text]:
+        return self.query_one("#trainers", DataTable)
+
+    # --- asking: a coordinator that does not answer never freezes the screen -----------------------------------------
+
+    @work(thread=True, exclusive=True, group="status")
+    def ask(self) -> None:
+        """One question and its answer."""
+        try:
+            status = self._pool.status()
+        except (PilotError, UserError) as error:
+            self.call_from_thread(self._no_answer, str(error))
+        else:
+            self.call_from_thread(self.show_status, status)
+
+    @work(thread=True)
+    def _page(self, title: str, lines_of: Callable[[], list[str]]) -> None:
+        try:
+            lines = lines_of()
+        except (PilotError, UserError) as error:
+            lines = [str(error)]
+        self.call_from_thread(self.push_screen, Page(title, lines))
+
+    @work(thread=True)
+    def _cancel(self, trainer: str) -> None:
+        try:
+            text = f"{trainer} is {self._pool.cancel(trainer).phase}"
+        except (PilotError, UserError) as error:
+            text = str(error)
+        self.call_from_thread(self.notify, text, markup=False)
+
+    # --- showing -----------------------------------------------------------------------------------------------------
+
+    def _no_answer(self, why: str) -> None:
+        self.query_one("#headline", Static).update(Text(f"no answer: {why}", style="bold red"))
+
+    def show_status(self, status: PoolStatus) -> None:
+        """Put an answer on the screen."""
+        self._status = status
+        new = self.history.note(status)
+        self.query_one("#headline", Static).update(headline(status))
+        self._show_trainers(status.trainers)
+        self._show_nodes([trainer.trainer for trainer in status.trainers])
+        feed = self.query_one("#feed", RichLog)
+        for happening in new:
+            feed.write(event_line(happening))
+
+    def _show_trainers(self, trainers: list[TrainerStatus]) -> None:
+        table, names = self._table, [trainer.trainer for trainer in trainers]
+        for gone in [key.value for key in table.rows if key.value not in names]:
+            table.remove_row(str(gone))
+        for trainer in trainers:
+            cells = trainer_cells(trainer, self.history.curves[trainer.trainer], names)
+            if trainer.trainer in table.rows:
+                for index, cell in enumerate(cells):
+                    table.update_cell(trainer.trainer, str(index), cell, update_width=True)
+            else:
+                table.add_row(*cells, key=trainer.trainer)
+
+    def _show_nodes(self, trainers: list[str]) -> None:
+        widget, rows = self.query_one("#nodes", Static), self.history.rows
+        label = max((len(node) for node in rows), default=0)
+        width = max(1, widget.size.width - label - 2)
+        text = Text(no_wrap=True)
+        for node, row in rows.items():
+            text.append(f"{node:<{label}} ").append_text(strip(row, trainers, width)).append("\n")
+        widget.update(text)
+
+    # --- keys --------------------------------------------------------------------------------------------------------
+
+    @property
+    def selected(self) -> TrainerStatus | None:
+        """The trainer under the cursor."""
+        table = self._table
+        if self._status is None or not table.is_valid_row_index(table.cursor_row):
+            return None
+        return self._status.trainer(str(table.coordinate_to_cell_key(Coordinate(table.cursor_row, 0)).row_key.value))
+
+    def action_log(self) -> None:
+        """The newest lines that the trainer's script wrote."""
+        if (trainer := self.selected) is not None:
+            name = trainer.trainer
+            self._page(f"log of {name}", lambda: self._log_of(name, LOG_LINES))
+
+    def action_explain(self) -> None:
+        """Why the trainer holds its nodes."""
+        if (trainer := self.selected) is not None:
+            name = trainer.trainer
+            self._page(f"why {name} holds its nodes", lambda: self._pool.explain(name).sentences)
+
+    def action_cancel(self) -> None:
+        """End the trainer, if that is meant."""
+        trainer = self.selected
+        if trainer is None or trainer.phase in ENDED:
+            return
+        name = trainer.trainer
+
+        def answered(yes: bool | None) -> None:
+            if yes:
+                self._cancel(name)
+
+        self.push_screen(Question(f"End {name} now?"), answered)
+
+
+def headline(status: PoolStatus) -> Text:
+    """The pool in one line."""
+    keeper, use = status.keeper, status.utilisation
+    parts = [
+        f"{status.coordinator} on {status.site}",
+        f"up {status.now_s:.0f} s" + (", draining" if status.draining else ""),
+        f"{len(status.pool)} nodes",
+        f"jobs: {keeper.running} run, {keeper.pending} wait",
+    ]
+    if use.u is not None:
+        parts.append(f"U {use.u:.1%}")
+    text = Text(" · ".join(parts), style="bold")
+    for trouble in (keeper.trouble, keeper.held_back):
+        if trouble:
+            text.append(f"\n{trouble}", "yellow")
+    return text
+
+
+def trainer_cells(trainer: TrainerStatus, curves: Curves, trainers: list[str]) -> list[Text]:
+    """A trainer's row."""
+    own = colour(trainer.trainer, trainers)
+    warming = f" +{len(trainer.warming)}" if trainer.warming else ""
+    return [
+        Text(trainer.trainer, style=own),
+        Text(trainer.phase, style=PHASE_STYLE.get(trainer.phase, "")),
+        Text(f"{len(trainer.nodes)}{warming}", justify="right"),
+        Text(str(trainer.epoch), justify="right"),
+        Text(str(trainer.step), justify="right"),
+        Text(number(trainer.samples_per_s, ".0f"), justify="right"),
+        Text(sparkline(curves.rate, CURVE_WIDTH), style=own),
+        Text(number(trainer.metrics.get("loss"), ".4f"), justify="right"),
+        Text(sparkline(curves.loss, CURVE_WIDTH), style=own),
+    ]
+
+
+def event_line(happening: Happening) -> Text:
+    """A line of the feed."""
+    return Text.assemble((f"{happening.at_s:8.0f} s  ", "dim"), happening.text)

@@ -1,0 +1,137 @@
+"""``pilot top``: what it remembers, draws, and shows on a small terminal."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from textual.widgets import DataTable, RichLog, Static
+
+from pilot.cli.top.app import Page, Top
+from pilot.cli.top.drawing import sparkline, strip
+from pilot.cli.top.history import AWAY, History, changes
+from pilot.core.errors import PilotError
+from pilot.core.trainer import Phase
+from pilot.io.pool_status import NodeStatus, PoolStatus
+from pilot.io.verbs import Cancelled, Explained
+from tests.unit.cli.test_show import STATUS, TRAINER
+
+DEADLINE_S = 60.0
+SMALL = (80, 24)
+RUNNING = msgspec.structs.replace(TRAINER, phase=Phase.RUNNING, reason="", remarks=[], warming=[])
+
+
+def node(name: str, trainer: str | None, *, leaving: bool = False) -> NodeStatus:
+    return NodeStatus(node=name, host=name, trainer=trainer, leaving=leaving, set_aside=False, joined_s=0.0)
+
+
+def answer(now_s: float, pool: list[NodeStatus], **of_trainer: object) -> PoolStatus:
+    trainer = msgspec.structs.replace(RUNNING, **of_trainer)
+    return msgspec.structs.replace(STATUS, now_s=now_s, pool=pool, trainers=[trainer])
+
+
+def test_what_changed_is_told_once() -> None:
+    before = answer(10.0, [node("n1", "vit"), node("n2", None, leaving=True), node("n3", None)])
+    after = answer(
+        11.0, [node("n1", "vit", leaving=True), node("n4", "vit")], nodes=["n1", "n4"], remarks=["it is slow"]
+    )
+    texts = [happening.text for happening in changes(before, after)]
+    assert texts == ["n4 joined", "n1 got notice", "n2 left", "n3 was lost", "vit: 1 → 2 nodes", "vit: it is slow"]
+    assert changes(after, after) == []
+    assert changes(None, after) == []
+
+
+def test_a_failure_is_told_with_its_first_line() -> None:
+    failed = answer(2.0, [], phase=Phase.FAILED, reason="it raised\nTraceback", nodes=[])
+    assert [h.text for h in changes(answer(1.0, []), failed)] == ["vit: 1 → 0 nodes", "vit failed: it raised"]
+
+
+def test_rows_have_a_cell_for_each_column_of_time() -> None:
+    history = History(column_s=2.0)
+    history.note(answer(0.0, [node("n1", "vit")]))
+    history.note(answer(1.9, [node("n1", None)]))  # the same column
+    history.note(answer(6.0, [node("n2", "vit")]))
+    assert list(history.rows["n1"]) == [None, AWAY, AWAY, AWAY]
+    assert list(history.rows["n2"]) == ["vit"] * 3
+
+
+def test_a_node_that_was_away_for_all_of_the_row_is_forgotten() -> None:
+    history = History(column_s=1.0)
+    history.note(answer(0.0, [node("n1", "vit")]))
+    history.note(answer(10_000.0, []))
+    assert not history.rows
+
+
+@pytest.mark.parametrize(
+    ("values", "drawn"),
+    [([], ""), ([1.0], "▁"), ([0.0, 7.0], "▁█"), ([float("nan"), 3.0, float("inf")], "▁"), ([9, 0, 3, 7], "▁▄█")],
+)
+def test_sparklines(values: list[float], drawn: str) -> None:
+    assert sparkline(values, 3) == drawn
+
+
+def test_a_strip_shows_the_newest_columns() -> None:
+    assert strip(["a", None, AWAY, "b"], ["a", "b"], 3).plain == "· █"
+
+
+class Told:
+    """A pool that tells each of ``answers`` in turn, then the last one again; silent once a trainer was cancelled."""
+
+    def __init__(self, first: PoolStatus, *others: PoolStatus) -> None:
+        self._last = first
+        self._answers = iter((first, *others))
+        self.cancelled: list[str] = []
+
+    def status(self) -> PoolStatus:
+        if self.cancelled:
+            raise PilotError("the coordinator does not answer")
+        self._last = next(self._answers, self._last)
+        return self._last
+
+    def explain(self, trainer: str) -> Explained:
+        return Explained(trainer=trainer, sentences=[f"{trainer} has what it can use"], decision=None)
+
+    def cancel(self, trainer: str) -> Cancelled:
+        self.cancelled.append(trainer)
+        return Cancelled(trainer=trainer, phase=Phase.CANCELLED)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+def text_of(app: Top, selector: str) -> str:
+    return str(app.query_one(selector, Static).render())
+
+
+def feed_of(app: Top) -> str:
+    return "\n".join(line.text for line in app.query_one("#feed", RichLog).lines)
+
+
+async def watch(pool: Told) -> None:
+    app = Top(pool, lambda trainer, _lines: [f"n1: a line of {trainer}"], every_s=0.05)
+    async with app.run_test(size=SMALL) as keys:
+        await until(lambda: "n2 joined" in feed_of(app))
+        assert app.query_one("#trainers", DataTable).row_count == 1
+        assert "polaris-1 on polaris" in text_of(app, "#headline")
+        assert "n1" in text_of(app, "#nodes")
+        for key, expected in (("l", "a line of vit"), ("e", "has what it can use")):
+            await keys.press(key)
+            await until(lambda: isinstance(app.screen, Page))
+            await until(lambda text=expected: text in "\n".join(x.text for x in app.screen.query_one(RichLog).lines))
+            await keys.press("escape")
+        await keys.press("x", "n")
+        assert pool.cancelled == []
+        await keys.press("x", "y")
+        await until(lambda: pool.cancelled == ["vit"])
+        await until(lambda: "no answer" in text_of(app, "#headline"))
+        await keys.press("q")
+
+
+def test_on_a_small_terminal() -> None:
+    one, two = [node("n1", "vit")], [node("n1", "vit"), node("n2", None)]
+    asyncio.run(watch(Told(answer(1.0, one), answer(3.0, two))))
