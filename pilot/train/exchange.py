@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import repeat
+from operator import attrgetter, is_, is_not
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,8 +37,9 @@ class Exchange:
     zeroed it, ``grad`` is a :class:`~pilot.train.placeholder.Placeholder`. That holds alone as well: there gradients
     are taken as they are and given back.
 
-    A call from autograd into Python per parameter would cost as much as a small tensor's whole way, so only parameters
-    that were the last of their bucket are watched.
+    A call from autograd into Python per parameter would cost as much as a small tensor's whole way, so of each bucket
+    only the parameter that was the last is watched. What is left for each parameter and step is what
+    ``benchmarks.guards`` measures: keep Python's part of its loops small.
 
     Parameters
     ----------
@@ -63,16 +67,13 @@ class Exchange:
         control = self.layout.control
         vector = np.frombuffer(self.arena.memory, np.float64, control.count, control.offset)
         self._fields, self._used = vector[:FIELDS], vector[FIELDS:]  # one per parameter: has it a gradient?
-        self._bucket_of = [slot.bucket for slot in self.layout.slots]
-        self._buckets: list[list[int]] = [[] for _ in self.layout.parts[:-1]]
-        for index, bucket in enumerate(self._bucket_of):
-            self._buckets[bucket].append(index)
-        self._taken = [Taken(p) for p in self._parameters]
+        self._buckets = [_Bucket() for _ in self.layout.parts[:-1]]
+        for index, (slot, parameter) in enumerate(zip(self.layout.slots, self._parameters, strict=True)):
+            self._buckets[slot.bucket].append(index, parameter)
         self._stale = [Stale(p) for p in self._parameters]
-        self._watched: set[int] = set()
         self.idle()
-        for indices in self._buckets:
-            self._watch(indices[-1])
+        for number, bucket in enumerate(self._buckets):
+            bucket.watch(-1, partial(self._finished, number))
 
     def idle(self) -> None:
         """Between steps: gradients stay where autograd puts them."""
@@ -80,16 +81,17 @@ class Exchange:
         self._weight = 0.0
         self._last = False
         self._alone = False
-        self._own: dict[int, torch.Tensor] = {}
         self._ring: Callable[[], None] = _nobody
         self._staging.forget()
+        for bucket in self._buckets:
+            bucket.kept = []
 
     def begin(self, ring: Callable[[], None], *, alone: bool = False) -> None:
         """A step begins. ``ring`` is called for each part that is full: buckets in their order, then the control
         vector. ``alone``: of one micro-batch on one rank, there is nothing to add up.
         """
         self.open, self._ring, self._alone = True, ring, alone
-        self._holds = [False] * len(self._parameters)
+        self._holds = bytearray(len(self._parameters))
         self._collected = [True] * len(self._buckets)
         self._next = 0
         self._first = True
@@ -103,59 +105,55 @@ class Exchange:
             self._collect_rest()
         self._weight, self._last = weight, last
         self._collected = [False] * len(self._buckets)
-        for index, parameter in enumerate(self._parameters):
+        for parameter, stale in zip(self._parameters, self._stale, strict=True):
             if parameter.grad is not None:  # one that is real has been made by this micro-batch
-                parameter.grad = self._stale[index] if first else None
+                parameter.grad = stale if first else None
 
-    def _watch(self, index: int) -> None:
-        """Look at the bucket of a parameter whenever its gradient is finished (it has none while it is frozen)."""
-        if index not in self._watched and self._parameters[index].requires_grad:
-            self._watched.add(index)
-            look = partial(self._finished, self._bucket_of[index])
-            self._parameters[index].register_post_accumulate_grad_hook(look)  # type: ignore[no-untyped-call]  # torch has no types here
-
-    def _finished(self, bucket: int, _: torch.Tensor) -> None:
+    def _finished(self, number: int, _: torch.Tensor) -> None:
         """A gradient is finished that is usually the last of its bucket: collect them, or watch what was later."""
         if not self.open:
             return
-        if self._collected[bucket]:
-            self._taken[self._buckets[bucket][0]].refuse()
-        missing = next((index for index in self._buckets[bucket] if self._parameters[index].grad is None), None)
-        if missing is None:
-            self._collect(bucket)
+        bucket = self._buckets[number]
+        if self._collected[number]:
+            bucket.taken[0].refuse()
+        gradients = bucket.gradients()
+        if all(map(is_not, gradients, repeat(None))):
+            self._collect(number, gradients)
         else:
-            self._watch(missing)
+            missing = next(place for place, gradient in enumerate(gradients) if gradient is None)
+            bucket.watch(missing, partial(self._finished, number))
 
-    def _collect(self, bucket: int) -> None:
+    def _collect(self, number: int, gradients: Sequence[torch.Tensor | None]) -> None:
         """Take the gradients of a bucket as they are; with the last micro-batch it leaves."""
-        self._collected[bucket] = True
-        for index in self._buckets[bucket]:
-            parameter = self._parameters[index]
-            if parameter.grad is not None:
-                self._collect_one(index, parameter.grad)
-            parameter.grad = self._taken[index]
-            if self._last and not self._alone:
+        self._collected[number] = True
+        bucket = self._buckets[number]
+        _check(gradients)
+        if self._alone:
+            bucket.kept = gradients if self._weight else []
+        elif self._weight:
+            self._add(bucket, gradients)
+        for parameter, taken in zip(bucket.parameters, bucket.taken, strict=True):
+            parameter.grad = taken
+        if self._last and not self._alone:
+            for index in bucket.indices:
                 self._staging.send(index, empty=not self._holds[index])
         while self._last and self._next < len(self._buckets) and self._collected[self._next]:
             self._staging.then(self._ring)
             self._next += 1
 
-    def _collect_one(self, index: int, gradient: torch.Tensor) -> None:
-        _check(gradient)
-        if not self._weight:
-            return
-        if self._alone:
-            self._own[index] = gradient
-        else:
-            self._staging.add(index, gradient, self._weight, first=not self._holds[index])
-        self._holds[index] = True
+    def _add(self, bucket: _Bucket, gradients: Sequence[torch.Tensor | None]) -> None:
+        for index, gradient in zip(bucket.indices, gradients, strict=True):
+            if gradient is not None:
+                self._staging.add(index, gradient, self._weight, first=not self._holds[index])
+                self._holds[index] = 1
 
     def _collect_rest(self) -> None:
-        for bucket, collected in enumerate(self._collected):
+        for number, (bucket, collected) in enumerate(zip(self._buckets, self._collected, strict=True)):
+            gradients = bucket.gradients()
             if not collected:
-                self._collect(bucket)
-            elif any(self._parameters[index].grad is not self._taken[index] for index in self._buckets[bucket]):
-                self._taken[0].refuse()  # what the script zeroed or set there would not count
+                self._collect(number, gradients)
+            elif not all(map(is_, gradients, bucket.taken)):
+                bucket.taken[0].refuse()  # what the script zeroed or set there would not count
 
     def flush(self) -> None:
         """Backward is over: what it did not reach is zero; returns when all buckets have left."""
@@ -165,18 +163,19 @@ class Exchange:
     def finish(self, words: Words) -> None:
         """All buckets have left; the control vector follows."""
         words.write(self._fields)
-        self._used[:] = self._holds
+        self._used[:] = np.frombuffer(self._holds, np.uint8)
         self._ring()
 
     def take(self) -> Words:
         """The sums are there: give each parameter its gradient (none where no rank had one)."""
-        for index, (parameter, used) in enumerate(zip(self._parameters, self._used.tolist(), strict=True)):
-            parameter.grad = self._back(index) if used else None
+        if self._alone:
+            for bucket in self._buckets:
+                bucket.give_back()
+        else:
+            for index, (parameter, used) in enumerate(zip(self._parameters, self._used.tolist(), strict=True)):
+                parameter.grad = self._staging.back(index) if used else None
         self.idle()
         return Words.read(self._fields)
-
-    def _back(self, index: int) -> torch.Tensor:
-        return self._own[index] if self._alone else self._staging.back(index)
 
     def drop(self) -> None:
         """The step is void: no parameter has a gradient."""
@@ -185,15 +184,60 @@ class Exchange:
         self.idle()
 
 
-def _check(gradient: torch.Tensor) -> None:
-    if isinstance(gradient, Placeholder):
-        gradient.refuse()
-    if gradient.requires_grad:
+class _Bucket:
+    """The parameters of a bucket, with their numbers in the exchange, and what stands for their gradients.
+
+    ``kept``: the gradients themselves, where there is nothing to add up. The hook is on the parameter whose gradient
+    was the last one.
+    """
+
+    def __init__(self) -> None:
+        self.indices: list[int] = []
+        self.parameters: list[nn.Parameter] = []
+        self.taken: list[Taken] = []
+        self.kept: Sequence[torch.Tensor | None] = []
+        self._hook: Any = None
+
+    def append(self, index: int, parameter: nn.Parameter) -> None:
+        """``parameter``, number ``index``, is in it."""
+        self.indices.append(index)
+        self.parameters.append(parameter)
+        self.taken.append(Taken(parameter))
+
+    def gradients(self) -> list[torch.Tensor | None]:
+        """What the parameters have now."""
+        return list(map(_grad_of, self.parameters))
+
+    def give_back(self) -> None:
+        """What was kept."""
+        for parameter, gradient in zip(self.parameters, self.kept or repeat(None), strict=False):
+            parameter.grad = gradient
+
+    def watch(self, place: int, look: Callable[[torch.Tensor], None]) -> None:
+        """Call ``look`` whenever the gradient of the parameter at ``place`` is finished, and of no other any more. (One
+        that was frozen gets none; the session refuses that at the end of the step.)
+        """
+        if not self.parameters[place].requires_grad:
+            return
+        if self._hook is not None:
+            self._hook.remove()
+        self._hook = self.parameters[place].register_post_accumulate_grad_hook(look)  # type: ignore[no-untyped-call]  # torch has no types here
+
+
+_grad_of, _layout_of, _requires_grad = attrgetter("grad"), attrgetter("layout"), attrgetter("requires_grad")
+
+
+def _check(gradients: Sequence[torch.Tensor | None]) -> None:
+    made = [gradient for gradient in gradients if gradient is not None]
+    for gradient in made:
+        if isinstance(gradient, Placeholder):
+            gradient.refuse()
+    if any(map(_requires_grad, made)):
         raise UserError(
             "backward(create_graph=True) leaves gradients that have gradients: take those of a penalty by"
             " torch.autograd.grad(..., create_graph=True), and call loss.backward() without it"
         )
-    if gradient.layout is not torch.strided:
+    if not {torch.strided}.issuperset(map(_layout_of, made)):
         raise UserError("a gradient is sparse: only dense ones are summed; leave out sparse=True where it is made")
 
 

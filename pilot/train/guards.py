@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from operator import attrgetter, is_
 from typing import Any
 
 import torch
@@ -73,14 +74,19 @@ class TrainedSet:
         self._model = model
         self._optimizer = optimizer
         self._named = list(model.named_parameters())
+        self._parameters = [parameter for _, parameter in self._named]
         self._required = self._now_required()
-        self._grouped = self._now_grouped()
+        self._grouped = [list(group["params"]) for group in optimizer.param_groups]
 
     def check(self) -> None:
-        """At each step; about 0.1 µs a parameter."""
+        """At each step; see ``benchmarks.guards`` for what it costs."""
         if self._now_required() != self._required:
             raise UserError(self._which() + _INSTEAD)
-        if self._now_grouped() != self._grouped:
+        groups = self._optimizer.param_groups
+        if len(groups) != len(self._grouped) or not all(
+            len(group["params"]) == len(was) and all(map(is_, group["params"], was))
+            for group, was in zip(groups, self._grouped, strict=True)
+        ):
             raise UserError("the optimizer's parameter groups have changed since the session was made" + _INSTEAD)
 
     def check_model(self) -> None:
@@ -92,10 +98,7 @@ class TrainedSet:
             raise UserError(f"the model's parameters have changed since the session was made ({names[0]})" + _INSTEAD)
 
     def _now_required(self) -> list[bool]:
-        return [parameter.requires_grad for _, parameter in self._named]
-
-    def _now_grouped(self) -> list[list[int]]:
-        return [[id(parameter) for parameter in group["params"]] for group in self._optimizer.param_groups]
+        return list(map(_requires_grad, self._parameters))
 
     def _which(self) -> str:
         name, now = next(
@@ -105,6 +108,8 @@ class TrainedSet:
         )
         return f"the parameter {name} was {'unfrozen' if now else 'frozen'} after the session was made"
 
+
+_requires_grad = attrgetter("requires_grad")
 
 _INSTEAD = (
     ": nodes that join later would not know. Choose what is trained before pilot.train.session; to train a part later,"

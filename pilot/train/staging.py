@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Protocol
 
 import torch
@@ -54,13 +55,16 @@ class HostStaging:
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], places: Sequence[torch.Tensor]) -> None:
-        self._dtypes = [parameter.dtype for parameter in parameters]
+        self._narrow = [
+            p.dtype if p.dtype != place.dtype else None for p, place in zip(parameters, places, strict=True)
+        ]
         self._places = places
 
     def add(self, index: int, gradient: torch.Tensor, weight: float, *, first: bool) -> None:
         """See :class:`Staging`. One pass: the scaling that a weighted mean needs writes the arena."""
         if first:
-            torch.mul(gradient, weight, out=self._places[index])
+            place = self._places[index]
+            torch.mul(gradient, _factor(weight, place.dtype), out=place)
         else:
             self._places[index].add_(gradient, alpha=weight)
 
@@ -78,7 +82,8 @@ class HostStaging:
 
     def back(self, index: int) -> torch.Tensor:
         """See :class:`Staging`. The gradient *is* the arena's memory where the dtypes agree."""
-        return self._places[index].to(self._dtypes[index])
+        narrow = self._narrow[index]
+        return self._places[index] if narrow is None else self._places[index].to(narrow)
 
     def forget(self) -> None:
         """See :class:`Staging`."""
@@ -147,6 +152,12 @@ def staging(parameters: Sequence[nn.Parameter], places: Sequence[torch.Tensor], 
     if len(devices) == 1 and parameters[0].is_cuda:
         return GpuStaging(parameters, places, arena)
     raise UserError(f"the parameters are on {', '.join(devices)}: a rank trains on the CPU or on one CUDA device")
+
+
+@lru_cache(maxsize=16)
+def _factor(weight: float, dtype: torch.dtype) -> torch.Tensor:
+    """torch makes such a tensor of each number, at more than what it takes to scale a small gradient."""
+    return torch.tensor(weight, dtype=dtype)
 
 
 def _pin(arena: Arena) -> None:

@@ -61,6 +61,18 @@ def test_a_bucket_leaves_with_its_last_gradient_whatever_order_backward_takes() 
     assert left_in_backward == [True] * 4
 
 
+def test_one_parameter_of_a_bucket_is_looked_at_however_many_there_are() -> None:
+    """Each look goes over the bucket: at every gradient it would cost the square of their number."""
+    parameters = [nn.Parameter(torch.ones(1)) for _ in range(50)]
+    exchange = Exchange(parameters)
+    for order in (parameters, parameters[25:] + parameters[:25], parameters[::-1], parameters):
+        exchange.begin(Rings())
+        exchange.begin_batch(1.0, last=True)
+        torch.cat(order).sum().backward()
+        exchange.drop()
+        assert sum(len(getattr(p, "_post_accumulate_grad_hooks", None) or ()) for p in parameters) == 1
+
+
 def test_micro_batches_add_up_with_their_weights_and_only_the_last_one_leaves() -> None:
     model, x, rings = nn.Linear(8, 1), torch.randn(10, 8), Rings()
     backward(model, x)
