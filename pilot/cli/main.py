@@ -31,6 +31,7 @@ COMMANDS = {
     "logs": "Print what a trainer's script wrote.",
     "wait": "Wait until trainers have ended.",
     "cancel": "End a trainer.",
+    "report": "Write what happened in a pool as one HTML page.",
     "explain": "Say why a trainer holds the nodes that it holds.",
     "demo": "Run the main job on this machine: pilots, losses, recovery.",
     "agent": "Run on a node: join a pool and train.",

@@ -21,7 +21,7 @@ from pilot.io.pool_status import (
     UtilisationStatus,
 )
 from pilot.observation.monitor import Monitor, TrainerRecord
-from pilot.observation.utilisation import WorkAccount, utilisation
+from pilot.observation.utilisation import Best, WorkAccount, utilisation
 from pilot.service.launch_store import LaunchStore
 from pilot.service.roster import Roster
 
@@ -126,9 +126,13 @@ def account(core: Coordinator, monitor: Monitor) -> WorkAccount:
 
 def use(account: WorkAccount) -> UtilisationStatus:
     """U; without it where there were too many different sets of trainers to reckon it while one waits."""
-    best = planners.make("dp") if len(account.open_for_s) <= SETS_MAX else None
-    found = utilisation(account, best)
+    found = utilisation(account, best_for(account))
     return UtilisationStatus(u=found.u, eq_nodes=found.eq_nodes, work=found.work, static_work=found.static_work)
+
+
+def best_for(account: WorkAccount) -> Best | None:
+    """What divides static nodes; None where there were too many different sets of trainers."""
+    return planners.make("dp") if len(account.open_for_s) <= SETS_MAX else None
 
 
 def _trainer(trainer: Trainer, monitor: Monitor, launches: LaunchStore) -> TrainerStatus:

@@ -31,7 +31,7 @@ def test_every_command_has_help_with_an_example(name: str, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize(
-    "name", sorted(set(cli_main.COMMANDS) - {"agent", "logs", "checkpoint", "trace", "top", "completion"})
+    "name", sorted(set(cli_main.COMMANDS) - {"agent", "logs", "checkpoint", "trace", "top", "completion", "report"})
 )
 def test_what_a_script_reads_comes_as_json(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli_main.run([name, "--help"]) == 0

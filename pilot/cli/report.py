@@ -1,0 +1,39 @@
+"""``pilot report``: a pool's life as one HTML page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from pilot.cli.asking import find_run_dir, run_dir_option
+from pilot.core.errors import UserError
+
+
+@click.command("report")
+@click.argument("output", type=click.Path(dir_okay=False, path_type=Path), default="report.html")
+@run_dir_option
+def command(output: Path, run_dir: Path | None) -> None:
+    """Write what happened in a pool, which may be up or down, to OUTPUT: one HTML page that needs nothing beside it.
+
+    It has the pool's nodes over time, its trainers with their curves, every change of their nodes, and the events.
+
+    \b
+    Examples:
+      pilot report
+      pilot report week.html --run-dir ~/.pilot/polaris
+    """
+    from pilot.io.journal import read
+    from pilot.io.rundir import RunDir
+    from pilot.observation.page import render
+    from pilot.service.life import life_of
+
+    if not output.parent.is_dir():
+        raise UserError(f"cannot write {output}: there is no directory {output.parent}")
+    contents = read(RunDir(find_run_dir(run_dir)).journal, whole=False)
+    page = render(life_of(contents))
+    try:
+        output.write_text(page)
+    except OSError as error:
+        raise UserError(f"cannot write {output}: {error.strerror}") from None
+    click.echo(f"{output}: {len(page.encode()):,} bytes")

@@ -1,0 +1,58 @@
+"""Curves of one trainer as SVG (matplotlib, without a display)."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from pilot.observation.course import Course, Point
+
+METRICS_MAX = 6
+
+
+def curves_of(course: Course, now_s: float) -> list[tuple[str, str]]:
+    """(title, SVG) of a trainer's nodes and rate over time, and of each of its metrics over samples."""
+    drawn = []
+    if course.rescales:
+        ended_s = now_s if course.ended_s is None else course.ended_s
+        drawn.append(("Nodes and samples/s over time", svg(partial(_rate, course=course, ended_s=ended_s))))
+    names = dict.fromkeys(name for point in course.points for name in point.metrics if name != "epoch_samples")
+    for name in list(names)[:METRICS_MAX]:
+        points = [p for p in course.points if math.isfinite(p.metrics.get(name, math.nan))]
+        if points:
+            drawn.append((f"{name} over samples", svg(partial(_metric, points=points, name=name))))
+    return drawn
+
+
+def svg(draw: Callable[[Axes], None], height: float = 2.6) -> str:
+    """What ``draw`` puts on the axes, as the text of an ``<svg>`` element; the same input gives the same text."""
+    with rc_context({"svg.hashsalt": "pilot", "svg.fonttype": "none", "font.size": 9}):
+        figure = Figure(figsize=(5.4, height), layout="constrained")
+        draw(figure.subplots())
+        out = io.StringIO()
+        figure.savefig(out, format="svg", metadata={"Date": None})
+    text = out.getvalue()
+    return text[text.index("<svg") :]
+
+
+def _rate(axes: Axes, course: Course, ended_s: float) -> None:
+    edges = [rescale.at_s for rescale in course.rescales] + [max(ended_s, course.rescales[-1].at_s)]
+    axes.stairs([rescale.after for rescale in course.rescales], edges, fill=True, color="0.85")
+    axes.set(xlabel="time (s)", ylabel="nodes")
+    known = [(p.at_s, p.samples_per_s) for p in course.points if p.samples_per_s is not None]
+    if known:
+        rates = axes.twinx()
+        rates.plot([at_s for at_s, _ in known], [rate for _, rate in known], linewidth=1)
+        rates.set_ylabel("samples/s")
+        rates.set_ylim(bottom=0)
+
+
+def _metric(axes: Axes, points: Sequence[Point], name: str) -> None:
+    axes.plot([point.samples for point in points], [point.metrics[name] for point in points], linewidth=1)
+    axes.set(xlabel="samples", ylabel=name)

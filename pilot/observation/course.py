@@ -1,0 +1,116 @@
+"""What became of each trainer over time: its points of progress and the changes of its nodes. From a journal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pilot.core.commands import CloseTrainer, Command, DissolveGroup, FormGroup
+from pilot.core.events import Event, GroupBroken, GroupFormed, GroupPaused, Progress, TrainerSubmitted
+from pilot.core.ids import Generation, TrainerId
+
+POINTS_MAX = 2000
+"""Of more, every second one is dropped: a curve of a week needs no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A trainer's progress at ``at_s``; rate in samples/s, None where it is not known yet."""
+
+    at_s: float
+    samples: int
+    samples_per_s: float | None
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Rescale:
+    """At ``at_s`` a trainer went from ``before`` to ``after`` nodes.
+
+    ``paused_s`` is for how long nothing of it trained: measured by its ranks where the change was planned, else from
+    the end of the earlier group on. None: not known, or its first group.
+    """
+
+    at_s: float
+    before: int
+    after: int
+    planned: bool
+    paused_s: float | None
+
+
+@dataclass(slots=True)
+class Course:
+    """One trainer's points and rescales, in the order of time."""
+
+    points: list[Point] = field(default_factory=list)
+    rescales: list[Rescale] = field(default_factory=list)
+    every: int = 1
+    """One of so many reports became a point."""
+    reports: int = 0
+    ended_s: float | None = None
+
+    def add(self, point: Point) -> None:
+        """A report; most of them where there are few, else a share of them."""
+        self.reports += 1
+        if self.reports % self.every:
+            return
+        self.points.append(point)
+        if len(self.points) > POINTS_MAX:
+            del self.points[::2]
+            self.every *= 2
+
+
+class Courses:
+    """Fed with :meth:`note` in the order of the journal."""
+
+    def __init__(self) -> None:
+        self.of: dict[TrainerId, Course] = {}
+        self._forming: dict[tuple[TrainerId, Generation], FormGroup] = {}
+        self._nodes: dict[TrainerId, int] = {}
+        self._stopped_s: dict[TrainerId, float] = {}
+        self._planned: dict[tuple[TrainerId, Generation], int] = {}
+
+    def note(self, now_s: float, event: Event, commands: Sequence[Command]) -> None:
+        """``event`` happened at ``now_s`` and the core answered ``commands``."""
+        match event:
+            case TrainerSubmitted():
+                self.of[event.spec.trainer] = Course()
+            case GroupFormed():
+                self._formed(now_s, event)
+            case GroupBroken() | GroupPaused():
+                self._stopped_s.setdefault(event.trainer, now_s)
+            case Progress():
+                self._progressed(now_s, event)
+            case _:
+                pass
+        for command in commands:
+            if isinstance(command, FormGroup):
+                self._forming[command.trainer, command.generation] = command
+            elif isinstance(command, DissolveGroup):
+                self._forming.pop((command.trainer, command.generation), None)
+                self._stopped_s.setdefault(command.trainer, now_s)
+            elif isinstance(command, CloseTrainer):
+                self.of[command.trainer].ended_s = now_s
+
+    def _formed(self, now_s: float, event: GroupFormed) -> None:
+        group = self._forming.pop((event.trainer, event.generation), None)
+        if group is None:
+            return
+        course, before, after = self.of[event.trainer], self._nodes.get(event.trainer, 0), len(group.members)
+        stopped_s = self._stopped_s.pop(event.trainer, None)
+        planned = group.previous is not None and stopped_s is None
+        if planned:
+            self._planned[event.trainer, event.generation] = len(course.rescales)
+        paused_s = now_s - stopped_s if stopped_s is not None and course.rescales else None
+        course.rescales.append(Rescale(now_s, before, after, planned, paused_s))
+        self._nodes[event.trainer] = after
+
+    def _progressed(self, now_s: float, event: Progress) -> None:
+        course = self.of.get(event.trainer)
+        if course is None:
+            return
+        course.add(Point(now_s, event.samples, event.samples_per_s, dict(event.metrics)))
+        number = self._planned.get((event.trainer, event.generation))
+        if event.rescale_s is not None and number is not None:
+            old = course.rescales[number]
+            course.rescales[number] = Rescale(old.at_s, old.before, old.after, old.planned, event.rescale_s)

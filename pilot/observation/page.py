@@ -1,0 +1,122 @@
+"""A pool's life as one HTML page that needs nothing beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+
+from jinja2 import Environment
+
+from pilot.core.evidence import headline
+from pilot.core.ids import TrainerId
+from pilot.core.trainer import Trainer
+from pilot.observation.charts import curves_of
+from pilot.observation.course import Course
+from pilot.observation.story import Happening
+from pilot.observation.summary import Summary, sentences
+from pilot.observation.timeline import Fate, Timeline, Use
+
+CHARTS_MAX = 40
+"""So many trainers get curves, those with the most samples; all are in the table."""
+
+EVENTS_MAX = 2000
+"""So many of the newest events are listed."""
+
+PALETTE = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#76b7b2", "#edc948", "#9c755f", "#ff9da7", "#499894", "#d37295")
+MARKS = {Fate.NOTICE: "#d4a000", Fate.GONE: "#d4a000", Fate.LOST: "#c0202a"}
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """What is shown.
+
+    Parameters
+    ----------
+    name, site : of the pool
+    summary : in numbers
+    timeline : who was on which node when
+    trainers, courses : by name
+    happened : in the order of time
+    """
+
+    name: str
+    site: str
+    summary: Summary
+    timeline: Timeline
+    trainers: Mapping[TrainerId, Trainer]
+    courses: Mapping[TrainerId, Course]
+    happened: Sequence[Happening]
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A rectangle of the strip: row and times in the SVG's units."""
+
+    row: int
+    start_s: float
+    length_s: float
+    colour: str
+    faint: bool
+    label: str
+
+
+def render(life: Life) -> str:
+    """The page's text."""
+    template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
+        files(__package__).joinpath("page.html.j2").read_text()
+    )
+    colours = {name: PALETTE[number % len(PALETTE)] for number, name in enumerate(life.trainers)}
+    charted = sorted(life.trainers, key=lambda name: -life.trainers[name].samples)[:CHARTS_MAX]
+    return template.render(
+        life=life,
+        sentences=sentences(life.name, life.site, life.summary),
+        bars=_bars(life.timeline, colours),
+        marks=_marks(life.timeline),
+        rows=[_row(life.trainers[name], life.courses[name]) for name in life.trainers],
+        colours=colours,
+        charts={name: curves_of(life.courses[name], life.timeline.end_s) for name in life.trainers if name in charted},
+        without_charts=len(life.trainers) - len(charted),
+        events=life.happened[-EVENTS_MAX:],
+        events_left_out=max(0, len(life.happened) - EVENTS_MAX),
+    )
+
+
+def _bars(timeline: Timeline, colours: Mapping[TrainerId, str]) -> list[Bar]:
+    rows = {node: row for row, node in enumerate(timeline.nodes)}
+    return [
+        Bar(
+            row=rows[span.node],
+            start_s=span.start_s,
+            length_s=span.end_s - span.start_s,
+            colour=colours[span.trainer] if span.trainer is not None else "#e4e4e4",
+            faint=span.use is Use.WARMING,
+            label=f"{span.node}: {span.trainer or 'idle'}"
+            f"{' (starting)' if span.use is Use.WARMING else ''}, {span.start_s:.0f} to {span.end_s:.0f} s",
+        )
+        for span in timeline.spans
+    ]
+
+
+def _marks(timeline: Timeline) -> list[Bar]:
+    rows = {node: row for row, node in enumerate(timeline.nodes)}
+    return [
+        Bar(rows[mark.node], mark.at_s, 0.0, MARKS[mark.fate], faint=False, label=f"{mark.node}: {mark.fate}")
+        for mark in timeline.marks
+        if mark.fate in MARKS and mark.node in rows
+    ]
+
+
+def _row(trainer: Trainer, course: Course) -> dict[str, str]:
+    paused = [rescale.paused_s for rescale in course.rescales if rescale.paused_s is not None]
+    return {
+        "trainer": trainer.id,
+        "phase": str(trainer.phase),
+        "epoch": str(trainer.epoch),
+        "steps": f"{trainer.step:,}",
+        "samples": f"{trainer.samples:,}",
+        "changes of its nodes": str(max(0, len(course.rescales) - 1)),
+        "longest pause": f"{max(paused):.2f} s" if paused else "-",
+        "steps done again": str(trainer.counts.lost_steps),
+        "why it ended": headline(trainer.reason) if trainer.reason else "",
+    }

@@ -1,0 +1,211 @@
+"""What happened, in sentences, from the entries of a journal: for ``pilot events``, the log and the report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from pilot.core.commands import CloseTrainer, Command, FormGroup, Outcome, SetNodeAside, StartWorker
+from pilot.core.events import (
+    CheckpointPublished,
+    CheckpointWritten,
+    DrainRequested,
+    Event,
+    ExitCause,
+    GroupBroken,
+    GroupFormed,
+    GroupPaused,
+    GroupStalled,
+    NodeCleared,
+    NodeRetried,
+    PlanFailed,
+    PlanReady,
+    PoolChanged,
+    Progress,
+    TrainerCancelled,
+    TrainerSubmitted,
+    WorkerExited,
+    WorkerReady,
+    WorkerSlow,
+)
+from pilot.core.evidence import headline
+from pilot.core.ids import Generation, NodeId, TrainerId
+from pilot.core.problem import Plan
+from pilot.io.journal import Decision, Entry
+
+NAMED = 4
+"""So many nodes are named in a sentence; of more, the first ones and their number."""
+
+
+class Kind(StrEnum):
+    """What a sentence is about."""
+
+    NODE = "node"
+    TRAINER = "trainer"
+    PLAN = "plan"
+    GROUP = "group"
+    CHECKPOINT = "checkpoint"
+    POOL = "pool"
+
+
+class Happening(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that happened: a line of ``pilot events --json``.
+
+    Parameters
+    ----------
+    at_s : when, in seconds on the pool's clock
+    kind : what it is about
+    trainer : the trainer concerned; null: none, or several
+    nodes : the nodes concerned; may be empty
+    text : the same in words; they may change in every version
+    """
+
+    at_s: float
+    kind: Kind
+    trainer: str | None
+    nodes: list[str]
+    text: str
+
+
+class Story:
+    """Tells what each entry of a journal means; fed in their order with :meth:`tell`."""
+
+    def __init__(self) -> None:
+        self._members: dict[tuple[TrainerId, Generation], tuple[NodeId, ...]] = {}
+        self._started_s: dict[tuple[TrainerId, NodeId], float] = {}
+        self._planned: dict[TrainerId, int] = {}
+        self._leaving: set[NodeId] = set()
+        self._draining = False
+
+    def tell(self, entry: Entry) -> list[Happening]:
+        """What ``entry`` tells a person; empty where it is of no interest."""
+        if not isinstance(entry, Decision):
+            trainer, text = str(entry.note.get("trainer", "")), str(entry.note.get("text", ""))
+            return [_told(entry.now_s, Kind.TRAINER if trainer else Kind.POOL, text, trainer)] if text else []
+        told = list(self._event(entry.now_s, entry.event))
+        return told + [told for command in entry.commands for told in self._command(entry.now_s, command)]
+
+    def _event(self, now_s: float, event: Event) -> Iterator[Happening]:
+        match event:
+            case PoolChanged():
+                yield from self._pool(now_s, event)
+            case TrainerSubmitted():
+                spec = event.spec
+                yield _told(
+                    now_s, Kind.TRAINER, f"submitted, for {spec.min_nodes} to {spec.max_nodes} nodes", spec.trainer
+                )
+            case TrainerCancelled():
+                yield _told(now_s, Kind.TRAINER, event.reason, event.trainer)
+            case DrainRequested():
+                self._draining = True
+                yield _told(now_s, Kind.POOL, f"the pool drains: {event.reason}")
+            case PlanReady():
+                yield from self._plan(now_s, event.plan)
+            case PlanFailed():
+                yield _told(now_s, Kind.PLAN, f"no plan: {headline(event.reason)}")
+            case WorkerReady() | WorkerSlow() | WorkerExited():
+                yield from self._worker(now_s, event)
+            case CheckpointPublished():
+                yield _told(now_s, Kind.CHECKPOINT, f"checkpoint at step {event.step}", event.trainer)
+            case CheckpointWritten(error=error) if error:
+                yield _told(now_s, Kind.CHECKPOINT, f"no checkpoint: {headline(error)}", event.trainer, [event.node])
+            case NodeRetried():
+                whom = f"gets work of {event.trainer} again" if event.trainer else "gets work again"
+                yield _told(now_s, Kind.NODE, f"{event.node} {whom}", event.trainer, [event.node])
+            case NodeCleared():
+                yield _told(now_s, Kind.NODE, f"{event.node} was cleared", None, [event.node])
+            case _:
+                yield from self._group(now_s, event)
+
+    def _group(self, now_s: float, event: Event) -> Iterator[Happening]:
+        match event:
+            case GroupFormed():
+                nodes = self._members.pop((event.trainer, event.generation), ())
+                whence = "" if event.resumed is None else " from a checkpoint" if event.resumed else " from scratch"
+                text = f"trains on {_count(len(nodes))}{whence} at step {event.step}"
+                yield _told(now_s, Kind.GROUP, text, event.trainer, nodes)
+            case GroupBroken():
+                yield _told(now_s, Kind.GROUP, f"its group broke: {headline(event.reason)}", event.trainer)
+            case GroupPaused():
+                yield _told(now_s, Kind.GROUP, f"paused at step {event.step}", event.trainer)
+            case GroupStalled():
+                yield _told(now_s, Kind.GROUP, f"its group stalls: {headline(event.reason)}", event.trainer)
+            case Progress(rescale_s=float(pause_s)):
+                yield _told(now_s, Kind.GROUP, f"the change paused it for {pause_s:.2f} s", event.trainer)
+            case _:
+                pass
+
+    def _pool(self, now_s: float, event: PoolChanged) -> Iterator[Happening]:
+        cause = f" ({event.cause})" if event.cause else ""
+        if event.joined:
+            yield _told(now_s, Kind.NODE, f"{_names(event.joined)} joined", None, event.joined)
+        if event.leaving:
+            self._leaving.update(event.leaving)
+            yield _told(now_s, Kind.NODE, f"{_names(event.leaving)} got notice{cause}", None, event.leaving)
+        announced = [node for node in event.lost if self._draining or node in self._leaving]
+        lost = [node for node in event.lost if node not in announced]
+        self._leaving.difference_update(event.lost)
+        if announced:
+            yield _told(now_s, Kind.NODE, f"{_names(announced)} left", None, announced)
+        if lost:
+            yield _told(now_s, Kind.NODE, f"{_names(lost)} lost without notice{cause}", None, lost)
+
+    def _plan(self, now_s: float, plan: Plan) -> Iterator[Happening]:
+        """Only what changes: a pool makes many plans that keep everything."""
+        for trainer, count in plan.counts:
+            before = self._planned.get(trainer, 0)
+            if count != before:
+                yield _told(now_s, Kind.PLAN, f"gets {_count(count)} by plan, had {before}", trainer)
+        self._planned = plan.as_dict()
+
+    def _worker(self, now_s: float, event: WorkerReady | WorkerSlow | WorkerExited) -> Iterator[Happening]:
+        since_s = self._started_s.get((event.trainer, event.node))
+        after = f" after {now_s - since_s:.1f} s" if since_s is not None else ""
+        match event:
+            case WorkerReady():
+                text = f"ready on {event.node}{after}"
+            case WorkerSlow():
+                text = f"still starting on {event.node}{after}; the others do not wait for it"
+            case WorkerExited(cause=ExitCause.STOPPED):
+                self._started_s.pop((event.trainer, event.node), None)
+                return
+            case WorkerExited():
+                self._started_s.pop((event.trainer, event.node), None)
+                text = f"{event.cause} on {event.node}: {headline(event.detail)}"
+        yield _told(now_s, Kind.TRAINER, text, event.trainer, [event.node])
+
+    def _command(self, now_s: float, command: Command) -> Iterator[Happening]:
+        match command:
+            case StartWorker():
+                self._started_s[command.trainer, command.node] = now_s
+                yield _told(now_s, Kind.TRAINER, f"starts on {command.node}", command.trainer, [command.node])
+            case FormGroup():
+                self._members[command.trainer, command.generation] = command.members
+            case SetNodeAside():
+                text = f"{command.node} is set aside: {headline(command.reason)}"
+                yield _told(now_s, Kind.NODE, text, command.trainer, [command.node])
+            case CloseTrainer():
+                self._planned.pop(command.trainer, None)
+                why = f": {headline(command.reason)}" if command.outcome is Outcome.FAILED else ""
+                yield _told(now_s, Kind.TRAINER, f"{command.outcome}{why}", command.trainer)
+            case _:
+                pass
+
+
+def _told(
+    now_s: float, kind: Kind, text: str, trainer: TrainerId | str | None = None, nodes: Sequence[NodeId] = ()
+) -> Happening:
+    whole = f"{trainer}: {text}" if trainer and kind is not Kind.NODE else text
+    return Happening(at_s=now_s, kind=kind, trainer=trainer or None, nodes=list(nodes), text=whole)
+
+
+def _names(nodes: Sequence[NodeId]) -> str:
+    if len(nodes) <= NAMED:
+        return ", ".join(nodes)
+    return f"{', '.join(nodes[:NAMED])} and {len(nodes) - NAMED} more"
+
+
+def _count(nodes: int) -> str:
+    return f"{nodes} node{'' if nodes == 1 else 's'}"

@@ -1,0 +1,129 @@
+"""A pool's life in a few sentences and numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pilot.core.ids import TrainerId
+from pilot.core.trainer import Phase, Trainer
+from pilot.observation.timeline import Fate, Timeline, Use
+from pilot.observation.utilisation import Utilisation
+
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What the sentences say.
+
+    Parameters
+    ----------
+    lasted_s : from the pool's beginning to its journal's end
+    most_nodes : held at once
+    node_hours : by use; nodes that left are counted while they were there
+    samples : that trainers processed and kept
+    phases : how many trainers stand where
+    fates : how many nodes went in which way
+    lost_steps : done steps that had to be done again
+    u : see :class:`~pilot.observation.utilisation.Utilisation`; None: not known
+    """
+
+    lasted_s: float
+    most_nodes: int
+    node_hours: Mapping[Use, float]
+    samples: int
+    phases: Mapping[Phase, int]
+    fates: Mapping[Fate, int]
+    lost_steps: int
+    u: float | None
+
+    @property
+    def all_node_hours(self) -> float:
+        """Over all uses."""
+        return sum(self.node_hours.values())
+
+
+def summarise(timeline: Timeline, trainers: Mapping[TrainerId, Trainer], use: Utilisation) -> Summary:
+    """Of a pool whose nodes did what ``timeline`` shows, and whose trainers stand as they do at its end."""
+    hours = dict.fromkeys(Use, 0.0)
+    for span in timeline.spans:
+        hours[span.use] += (span.end_s - span.start_s) / HOUR_S
+    return Summary(
+        lasted_s=timeline.end_s,
+        most_nodes=_most(timeline),
+        node_hours=hours,
+        samples=sum(trainer.samples for trainer in trainers.values()),
+        phases=Counter(trainer.phase for trainer in trainers.values()),
+        fates=Counter(mark.fate for mark in timeline.marks),
+        lost_steps=sum(trainer.counts.lost_steps for trainer in trainers.values()),
+        u=use.u,
+    )
+
+
+def sentences(name: str, site: str, summary: Summary) -> list[str]:
+    """For a reader who knows neither the papers nor our words for things."""
+    hours = summary.all_node_hours
+    told = [
+        f"The pool {name} on {site} was up for {duration(summary.lasted_s)} and held up to"
+        f" {_nodes(summary.most_nodes)}: {hours:.3g} node-hours in all."
+    ]
+    if hours:
+        training, starting, idle = (summary.node_hours[use] / hours for use in (Use.TRAINING, Use.WARMING, Use.IDLE))
+        told.append(
+            f"Of these {training:.0%} went into training, {starting:.0%} into starting scripts and waiting for others,"
+            f" and {idle:.0%} were idle."
+        )
+    told.append(_trainers(summary))
+    told.append(_losses(summary))
+    if summary.u is not None:
+        told.append(
+            f"The pool was worth {summary.u:.0%} of as many dedicated nodes as it held on average while it had trainers"
+            " (U)."
+        )
+    return told
+
+
+def _trainers(summary: Summary) -> str:
+    total = sum(summary.phases.values())
+    if not total:
+        return "Nothing was submitted."
+    ends = ", ".join(f"{count} {phase}" for phase, count in summary.phases.items())
+    return f"{total} trainer{'' if total == 1 else 's'} ({ends}) processed {summary.samples:,} samples."
+
+
+def _losses(summary: Summary) -> str:
+    taken, lost = summary.fates.get(Fate.GONE, 0), summary.fates.get(Fate.LOST, 0)
+    if not taken and not lost:
+        return "No node was taken or lost."
+    again = f"{summary.lost_steps:,} steps" if summary.lost_steps else "no step"
+    return f"Preempted with notice: {_nodes(taken)}; lost without notice: {_nodes(lost)}; {again} had to be done again."
+
+
+def _most(timeline: Timeline) -> int:
+    """How many nodes were there at once, at the most."""
+    changes: Counter[float] = Counter()
+    for span in timeline.spans:
+        changes[span.start_s] += 1
+        changes[span.end_s] -= 1
+    most = now = 0
+    for at_s in sorted(changes):
+        now += changes[at_s]
+        most = max(most, now)
+    return most
+
+
+def duration(seconds: float) -> str:
+    """In the two largest units."""
+    whole = round(seconds)
+    days, hours, minutes = whole // 86400, whole // 3600 % 24, whole // 60 % 60
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node{'' if count == 1 else 's'}"

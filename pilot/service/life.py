@@ -1,0 +1,36 @@
+"""A pool's life from its journal alone, for its report."""
+
+from __future__ import annotations
+
+from pilot.io.journal import Contents, Decision
+from pilot.observation.course import Courses
+from pilot.observation.monitor import Monitor
+from pilot.observation.page import Life
+from pilot.observation.story import Story
+from pilot.observation.summary import summarise
+from pilot.observation.timeline import timeline
+from pilot.observation.utilisation import utilisation
+from pilot.service.settings import fresh_core
+from pilot.service.status_view import account, best_for
+
+
+def life_of(contents: Contents) -> Life:
+    """All that the journal tells; it is run through a core once more."""
+    core, monitor, courses, story = fresh_core(contents), Monitor(), Courses(), Story()
+    course = timeline(contents.decisions, core)
+    happened = []
+    for entry in contents.entries:
+        happened += story.tell(entry)
+        if isinstance(entry, Decision):
+            monitor.note(entry.now_s, entry.event, entry.commands)
+            courses.note(entry.now_s, entry.event, entry.commands)
+    what = account(core, monitor)
+    return Life(
+        name=contents.header.coordinator,
+        site=str(contents.header.site.get("name", "an unnamed site")),
+        summary=summarise(course, core.trainers, utilisation(what, best_for(what))),
+        timeline=course,
+        trainers=core.trainers,
+        courses=courses.of,
+        happened=happened,
+    )

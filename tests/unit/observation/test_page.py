@@ -1,0 +1,159 @@
+"""A pool's life in words and as a page; the page in a real browser."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from pilot.core.commands import CloseTrainer
+from pilot.core.coordinator import Coordinator
+from pilot.core.events import GroupFormed, Progress, TrainerSubmitted
+from pilot.core.ids import Generation, TrainerId
+from pilot.core.spec import TrainerSpec
+from pilot.io.journal import Decision
+from pilot.observation.course import POINTS_MAX, Course, Courses, Point
+from pilot.observation.page import Life, render
+from pilot.observation.story import Kind, Story
+from pilot.observation.summary import Summary, duration, sentences, summarise
+from pilot.observation.timeline import Fate, Use, timeline
+from pilot.observation.utilisation import Utilisation
+from tests.property.world import World
+from tests.unit.observation.test_timeline import CNN, lived_through
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+BROWSER_TIMEOUT_S = 120.0
+
+
+def decisions(world: World) -> list[Decision]:
+    return [Decision(i, t, e, tuple(c)) for i, (t, e, c) in enumerate(world.history)]
+
+
+def life(world: World, name: str = "a-pool") -> Life:
+    core, courses, story = Coordinator(world.config), Courses(), Story()
+    history = decisions(world)
+    course = timeline(history, core)
+    for d in history:
+        courses.note(d.now_s, d.event, d.commands)
+    happened = [told for d in history for told in story.tell(d)]
+    use = Utilisation(eq_nodes=1.5, work=3.0, static_work=4.0)
+    return Life(name, "polaris", summarise(course, core.trainers, use), course, core.trainers, courses.of, happened)
+
+
+def test_the_summary_adds_up() -> None:
+    world = lived_through()
+    shown = life(world)
+    spans = sum(span.end_s - span.start_s for span in shown.timeline.spans)
+    assert shown.summary.all_node_hours == pytest.approx(spans / 3600)
+    assert shown.summary.most_nodes == 2
+    assert shown.summary.u == 0.75
+    text = " ".join(sentences("a-pool", "polaris", shown.summary))
+    assert "held up to 2 nodes" in text
+    assert "Preempted with notice: 1 node; lost without notice: 1 node" in text
+    assert "75%" in text
+
+
+def test_a_pool_in_which_nothing_happened() -> None:
+    empty = Summary(0.0, 0, dict.fromkeys(Use, 0.0), 0, {}, dict[Fate, int](), 0, None)
+    assert sentences("p", "s", empty)[1:] == ["Nothing was submitted.", "No node was taken or lost."]
+    assert "None." in render(life(World()))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(4.4, "4 s"), (61, "1 min 1 s"), (7260, "2 h 1 min"), (90_000, "1 d 1 h")]
+)
+def test_durations(seconds: float, words: str) -> None:
+    assert duration(seconds) == words
+
+
+def test_a_long_course_keeps_its_shape_in_few_points() -> None:
+    course = Course()
+    for number in range(20 * POINTS_MAX):
+        course.add(Point(float(number), number, None, {}))
+    assert POINTS_MAX / 2 <= len(course.points) <= POINTS_MAX
+    gaps = {b.samples - a.samples for a, b in zip(course.points, course.points[1:], strict=False)}
+    assert max(gaps) <= 2 * min(gaps)
+
+
+def test_rescales_say_what_paused_them() -> None:
+    """A planned change pauses for what its ranks measured; the first group paused nothing."""
+    world, courses = lived_through(), Courses()
+    for d in decisions(world):
+        courses.note(d.now_s, d.event, d.commands)
+        if isinstance(d.event, GroupFormed) and d.event.generation == Generation(2):
+            told = Progress(CNN, Generation(2), 9, 0, 90, rescale_s=0.25, metrics=(("loss", 0.5),))
+            courses.note(d.now_s, told, [])
+    first, second = courses.of[CNN].rescales
+    assert (first.before, first.after, first.planned, first.paused_s) == (0, 2, False, None)
+    assert (second.before, second.after, second.planned, second.paused_s) == (2, 1, True, 0.25)
+    assert courses.of[CNN].points[-1].metrics == {"loss": 0.5}
+
+
+def test_the_story_of_two_nodes() -> None:
+    world = lived_through()
+    story = Story()
+    told = [h for entry in decisions(world) for h in story.tell(entry)]
+    texts = [h.text for h in told]
+    expected = [
+        "n1, n2 joined",
+        "cnn: trains on 2 nodes",
+        "cnn: gets 2 nodes by plan, had 0",
+        "n2 got notice",
+        "n2 left",
+    ]
+    for text in (*expected, "n1 lost without notice"):
+        assert any(told_text.startswith(text) for told_text in texts), text
+    assert {h.kind for h in told} >= {Kind.NODE, Kind.TRAINER, Kind.PLAN, Kind.GROUP}
+
+
+class Balanced(HTMLParser):
+    """Raises where an element is closed that is not open."""
+
+    VOID = frozenset({"meta", "path", "use", "br", "image", "line", "rect"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        del attrs
+        if tag not in self.VOID or tag in ("rect", "line"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        del tag, attrs
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in self.VOID or tag in ("rect", "line"):
+            assert self.open.pop() == tag
+
+
+def test_names_are_text_and_the_page_is_whole() -> None:
+    page = render(life(lived_through(), name="<script>alert(1)</script>"))
+    assert "<script>alert(1)" not in page
+    assert not re.search(r'(src|href)="(?!#)', page)
+    parser = Balanced()
+    parser.feed(page)
+    assert parser.open == []
+
+
+@pytest.mark.skipif(BROWSER is None, reason="there is no Chromium")
+def test_a_browser_shows_it(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    path.write_text(render(life(lived_through())))
+    command = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", f"--user-data-dir={tmp_path}"]
+    done = subprocess.run(
+        [*command, path.as_uri()], capture_output=True, text=True, timeout=BROWSER_TIMEOUT_S, check=True
+    )
+    assert '<span id="from">0.0</span>' in done.stdout  # its script has run
+
+
+def test_a_trainer_that_ended_has_its_end() -> None:
+    courses = Courses()
+    courses.note(0.0, TrainerSubmitted(TrainerSpec(TrainerId("a"))), [])
+    courses.note(5.0, Progress(TrainerId("a"), Generation(1), 1, 0, 1), [CloseTrainer(TrainerId("a"), "finished", "")])
+    assert courses.of[TrainerId("a")].ended_s == 5.0
