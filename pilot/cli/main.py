@@ -32,6 +32,7 @@ COMMANDS = {
     "wait": "Wait until trainers have ended.",
     "cancel": "End a trainer.",
     "report": "Write what happened in a pool as one HTML page.",
+    "metrics": "Print the pool's status for Prometheus, or serve it.",
     "explain": "Say why a trainer holds the nodes that it holds.",
     "demo": "Run the main job on this machine: pilots, losses, recovery.",
     "agent": "Run on a node: join a pool and train.",
