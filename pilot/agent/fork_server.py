@@ -159,7 +159,7 @@ def run(job: ForkJob) -> None:
 
 
 def _show(error: BaseException) -> NoReturn:
-    """Print the traceback from the script's frame on, and end as the interpreter would."""
+    """Print the traceback from the script's frame on (or a refusal of ours), and end as the interpreter would."""
     traceback = error.__traceback__.tb_next if error.__traceback__ else None
     sys.excepthook(type(error), error.with_traceback(traceback), traceback)
     sys.exit(1)

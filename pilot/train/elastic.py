@@ -182,6 +182,12 @@ class Elastic:
             raise Gone
         self._deal(group, Spreading(giver, tuple(takers), fresh=False))
 
+    def distrust(self, step: int) -> str:
+        """See :class:`~pilot.train.group.RankGroup`. All ranks do it: any of them may be the last to live."""
+        self._periodic.abandon()
+        path = self._saver.distrust(step)
+        return f"the newest checkpoint from then is {path}" if path is not None else "there is no checkpoint from then"
+
     def rested(self, seconds: float) -> None:
         """An evaluation took so long; it counts as no stall."""
         self._reporter.rested(seconds)

@@ -52,6 +52,9 @@ class RankGroup(Protocol):
     def hand_over(self, giver: int, takers: Sequence[int]) -> None:
         """Rank ``giver`` gives its state to ``takers``; on all ranks. Raises as :meth:`gather`."""
 
+    def distrust(self, step: int) -> str:
+        """What was saved after ``step`` is not to be gone on from: set it apart; what is left, in words."""
+
     def rested(self, seconds: float) -> None:
         """For so long now there was no step, and that was not because of the group."""
 
@@ -98,6 +101,10 @@ class Alone:
     def hand_over(self, giver: int, takers: Sequence[int]) -> None:
         """There is nobody else."""
 
+    def distrust(self, step: int) -> str:  # noqa: ARG002  # the protocol's signature
+        """Nothing was saved."""
+        return "there is no checkpoint"
+
     def rested(self, seconds: float) -> None:
         """Nobody asks how long a rescale takes."""
 
@@ -115,7 +122,9 @@ def group_of(
     trainer = environment["PILOT_TRAINER"]
     link = WorkerSockets(int(environment["PILOT_CONTROL_FD"]), Path(environment["PILOT_WORKER_SOCKET"]))
     directory = Path(environment["PILOT_TRAINER_DIR"], "checkpoints")
-    saver = Saver(trainer, directory, int(environment["PILOT_CHECKPOINTS_KEPT"]), link.tell)
+    saver = Saver(
+        trainer, directory, int(environment["PILOT_CHECKPOINTS_KEPT"]), link.tell, lambda: training.agreed_step
+    )
     interval_s = float(environment["PILOT_CHECKPOINT_INTERVAL_S"])
     stall_timer = StallTimer(float(environment["PILOT_SILENT_S"]))
     return Elastic(trainer, seat, link, training, exchange, saver, interval_s, stall_timer, resized)

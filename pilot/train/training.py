@@ -53,8 +53,9 @@ class Training:
     """Model, optimizer, scheduler, loss scaler, the run's identity, position, ledger, what was agreed, learning-rate
     factor, and the script's own ``user`` dict.
 
-    ``in_meeting``: the script is in a meeting (:mod:`pilot.train.collectives`). ``effective_rate`` is the learning rate
-    of the last step, of the optimizer's first group.
+    ``agreed_step``: up to there all ranks held the same (:mod:`pilot.train.alarm`). ``in_meeting``: the script is in a
+    meeting (:mod:`pilot.train.collectives`). ``effective_rate`` is the learning rate of the last step, of the
+    optimizer's first group.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Training:
         self.user: dict[str, Any] = {}
         self._user_at_end: dict[str, Any] | None = None
         self._user_taken: dict[str, Any] | None = None
+        self.agreed_step = 0
         self.in_meeting = False
         self.effective_rate = 0.0
 
@@ -223,6 +225,7 @@ class Training:
         if self.scaler is not None and state.get("scaler"):
             self.scaler.load_state_dict(copied(state["scaler"]))
         self.position = Position(**state["position"])
+        self.agreed_step = self.position.step
         self.ledger = Lineage(state["ledger"].tolist())
         self.agreements = AgreementLog(state.get("minutes", ()))
         self.rate = LearningRate(**state["learning_rate"])

@@ -22,6 +22,12 @@ from pilot.io import connection, proc, wire
 from pilot.train.rng import seed_all
 from tests.integration.agent_lab import LIMIT_S, Agents, Coordinator, lab, launch, until
 
+REFUSED = """import torch
+import pilot.train
+model = torch.nn.Linear(1, 1)
+pilot.train.session(model, torch.optim.LBFGS(model.parameters()))
+"""
+
 WAITS = """
 import json, os, random, sys, threading, time
 import numpy, torch
@@ -84,6 +90,7 @@ def test_a_script_that_raises_fails_with_its_last_words(stage: tuple[Coordinator
     [
         ("import sys\nsys.exit(3)\n", "the script ended with exit status 3"),
         ("print('hello')\n", "the script ended without opening a pilot.train session"),
+        (REFUSED, "t1.py, line 4: LBFGS.step needs a closure"),
         ("x = (1,\n", "SyntaxError: '(' was never closed"),
     ],
 )
