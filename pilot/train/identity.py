@@ -33,7 +33,7 @@ def of_training(model: nn.Module, optimizer: torch.optim.Optimizer) -> Identity:
     return identity | {f"the buffer {name}": _of_kept(kept[name]) for name in sorted(buffers)}
 
 
-def of_data(length: int | None, batching: Batching, *, shuffle: bool, replacement: bool = False) -> Identity:
+def of_data(length: int | None, batching: Batching, *, shuffle: str, replacement: bool = False) -> Identity:
     """Of the training loader; ``length`` in samples, None for a stream. (How a rank cuts its share is its own.)"""
     per_node = batching.per_node is not None
     size = f"batch_size={batching.per_node}" if per_node else f"global_batch_size={batching.whole}"

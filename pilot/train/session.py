@@ -131,7 +131,9 @@ class Session:
         batching = self._batching(batch_size, global_batch_size, micro_batch_size, drop_last)
         order: Any = {"shuffle": shuffle, "replacement": replacement, "num_samples": num_samples}
         self._loader = loader = Loader(self, dataset, batching, **order, options=options)
-        self._training.identity |= identity.of_data(loader.length, batching, shuffle=shuffle, replacement=replacement)
+        self._training.identity |= identity.of_data(
+            loader.length, batching, shuffle=loader.order.shuffle, replacement=replacement
+        )
         self.epoch_has(loader.length)
         return loader
 
@@ -155,7 +157,7 @@ class Session:
         collate_fn : makes a batch of a list of samples
         """
         batching = self._batching(batch_size, global_batch_size, micro_batch_size, drop_last)
-        self._training.identity |= identity.of_data(None, batching, shuffle=False)
+        self._training.identity |= identity.of_data(None, batching, shuffle="False")
         self._loader = stream = Stream(self, source, batching, collate_fn)
         return stream
 
