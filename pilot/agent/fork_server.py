@@ -140,7 +140,9 @@ def run(job: ForkJob) -> None:
     os.chdir(job.cwd)
     script = str(Path(job.cwd, job.script))
     sys.argv = [job.script, *job.arguments]
-    sys.path.insert(0, str(Path(script).resolve().parent))
+    # As an interpreter that starts now would have it; ours started before anybody knew the trainer's PYTHONPATH.
+    added = filter(None, job.environment.get("PYTHONPATH", "").split(os.pathsep))
+    sys.path[:0] = [str(Path(script).resolve().parent), *(str(Path(job.cwd, path)) for path in added)]
     multiprocessing.process.ORIGINAL_DIR = job.cwd  # type: ignore[attr-defined]  # not in typeshed; where spawned DataLoader workers go
     main_module = types.ModuleType("__main__")
     main_module.__dict__.update(__file__=script, __builtins__=builtins)

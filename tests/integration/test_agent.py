@@ -105,6 +105,17 @@ def test_a_script_that_ends_without_training(
     assert detail in down.detail
 
 
+def test_a_script_imports_from_its_pythonpath(stage: tuple[Coordinator, Agents], tmp_path: Path) -> None:
+    """Though its interpreter ran before anybody knew it; entries that are not absolute are below its directory."""
+    coordinator, agents = stage
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "of_mine.py").write_text("NUMBER = 7")
+    peer = coordinator.peer(agents.start(coordinator.file))
+    order = launch(tmp_path, "import sys, of_mine\nsys.exit(of_mine.NUMBER)\n")
+    coordinator.send(peer, msgspec.structs.replace(order, environment={"PYTHONPATH": "mine"}))
+    assert "exit status 7" in coordinator.expect(peer, wire.WorkerExited).detail
+
+
 def test_orders_that_cannot_be_carried_out_are_answered(stage: tuple[Coordinator, Agents], tmp_path: Path) -> None:
     coordinator, agents = stage
     peer = coordinator.peer(agents.start(coordinator.file))
