@@ -153,19 +153,18 @@ def _replay_journal(path: Path, named: Sequence[str], report: Path | None) -> in
             run_it = f"to run its code, add --objective {objective}"
             raise UserError(f"{path}: its objective is a function of another module; {run_it}")
         core = fresh_core(contents)
+        difference = replay(contents, core)
+        counts = [len(decision.commands) for decision in contents.decisions]
     except JournalError as error:
         raise UserError(str(error)) from None
     if report is not None:
         _report_journal(contents, report)
-    difference = replay(contents, core.handle)
-    decisions = list(contents.decisions)
-    if contents.warning:
-        click.echo(contents.warning, err=True)
+    if contents.last.warning:
+        click.echo(contents.last.warning, err=True)
     if difference:
         click.echo(f"{path}: the replay differs: {one_line(difference)}", err=True)
         return 1
-    commands = sum(len(decision.commands) for decision in decisions)
-    click.echo(f"{len(decisions)} events over {contents.last_s:.1f} s gave the same {commands} commands")
+    click.echo(f"{len(counts)} events over {contents.last_s:.1f} s gave the same {sum(counts)} commands")
     return 0
 
 

@@ -84,7 +84,9 @@ class RunDir:
             return None
         aside = self.root / "earlier" / time.strftime("%Y%m%d-%H%M%S")
         aside.mkdir(mode=0o700, parents=True)
-        self.journal.rename(aside / self.journal.name)
+        segments = self.journal.with_suffix("")
+        for path in (self.journal, segments) if segments.exists() else (self.journal,):
+            path.rename(aside / path.name)
         self.trainers.rename(aside / self.trainers.name)
         self.trainers.mkdir(mode=0o700)
         return aside

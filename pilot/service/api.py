@@ -6,14 +6,16 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 
 from pilot.core.curve import Curve
 from pilot.core.errors import PilotError, UserError
-from pilot.core.events import DrainRequested, NodeCleared, TrainerCancelled, TrainerSubmitted
+from pilot.core.events import DrainRequested, Event, NodeCleared, TrainerCancelled, TrainerSubmitted
 from pilot.core.explain import explain
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.trainer import Trainer
@@ -50,8 +52,13 @@ log = logging.getLogger(__name__)
 WAIT_S = 20.0
 """A ``wait`` is answered after so long at the latest; the CLI then asks again."""
 
+LOOK_S = 0.5
+"""So often whoever waits for the disk looks whether it is full."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Handler = Callable[[dict[str, Any]], Awaitable[Told]]
 
 
@@ -76,6 +83,8 @@ class Api:
         self._launches = launches
         self._about = about
         self._tasks: set[asyncio.Task[None]] = set()
+        self._arriving: set[TrainerId] = set()
+        self._thread = ThreadPoolExecutor(1, "api")
         self._handlers: dict[str, Handler] = dict(
             [
                 _typed(verbs.SUBMIT, self.submit),
@@ -124,8 +133,12 @@ class Api:
         spec = given.spec(trainer)
         # A user's function that fails is refused here: the core could not go on.
         self._driver.core.config.objective(spec, spec.curve or Curve.proportional())
-        self._launches.add(trainer, given.launch)
-        await asyncio.wrap_future(self._driver.post(TrainerSubmitted(spec)))
+        self._arriving.add(trainer)
+        try:
+            await self._in_thread(self._launches.add, trainer, given.launch)
+        finally:
+            self._arriving.discard(trainer)
+        await self._decided(TrainerSubmitted(spec), f"trainer {trainer} is submitted")
         log.info("trainer %s was submitted: %s", trainer, given.launch.script)
         return Submitted(trainer=trainer, directory=str(self._launches.directory(trainer)))
 
@@ -139,7 +152,7 @@ class Api:
         """Pool, trainers, solves, node-seconds, U."""
         self._driver.monitor.advance(self._driver.clock())
         core, monitor = self._driver.core, self._driver.monitor
-        use = await asyncio.to_thread(status_view.use, status_view.account(core, monitor))
+        use = await self._in_thread(status_view.use, status_view.account(core, monitor))
         return status_view.status(self._about(), core, monitor, self._launches, use)
 
     async def pilots(self, _: Nothing) -> PilotList:
@@ -157,7 +170,7 @@ class Api:
         """Nodes are well again: nothing is held against them any more."""
         nodes = [self._node(name) for name in asked.nodes]
         for node in nodes:
-            await asyncio.wrap_future(self._driver.post(NodeCleared(node)))
+            await self._decided(NodeCleared(node), f"{node} is cleared")
         return Cleared(nodes=list(map(str, nodes)))
 
     async def wait(self, asked: SomeTrainers) -> Phases:
@@ -176,7 +189,7 @@ class Api:
         trainer = self._trainer(asked.trainer)
         if trainer.outcome is not None:
             raise UserError(f"trainer {trainer.id} has ended already: {trainer.outcome.value}")
-        await asyncio.wrap_future(self._driver.post(TrainerCancelled(trainer.id)))
+        await self._decided(TrainerCancelled(trainer.id), f"trainer {trainer.id} is cancelled")
         return Cancelled(trainer=trainer.id, phase=trainer.phase)
 
     async def explain(self, asked: OneTrainer) -> Explained:
@@ -200,10 +213,36 @@ class Api:
             log.info("draining: %s", reason)
             self._driver.post(DrainRequested(reason))
 
+    async def _in_thread(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        """What would hold up the event loop: files on a slow disk, long sums."""
+        call = partial(function, *arguments, **named)
+        try:
+            done = asyncio.get_running_loop().run_in_executor(self._thread, call)
+        except RuntimeError:  # no thread can be started
+            raise PilotError(
+                "this host's limit of processes and threads is reached; try again", transient=True
+            ) from None
+        return await done
+
+    async def _decided(self, event: Event, what: str) -> None:
+        """Wait until the decision is on the disk.
+
+        Raises
+        ------
+        PilotError
+            There is no room for it. What came to pass is ``what``, as soon as there is.
+        """
+        written = asyncio.wrap_future(self._driver.post(event))
+        while not (await asyncio.wait({written}, timeout=LOOK_S))[0]:
+            if self._driver.trouble:
+                written.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody else looks
+                raise PilotError(f"{what} only when there is room: {self._driver.trouble}", transient=True)
+        await written
+
     # --- arguments --------------------------------------------------------------------------------------------------
 
     def _name(self, given: str | None) -> TrainerId:
-        known = self._driver.core.trainers
+        known = self._driver.core.trainers.keys() | self._arriving
         if given is None:
             return next(t for n in count(1) if (t := TrainerId(f"t{n}")) not in known)
         if not _NAME.fullmatch(given):

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from pilot.core.errors import PilotError, UserError
-from pilot.core.events import PoolChanged
 from pilot.io import ended
 from pilot.io.addresses import bind_address
 from pilot.io.ended import Ended
@@ -31,6 +30,7 @@ from pilot.service.api import Api
 from pilot.service.autoscaler import Autoscaler
 from pilot.service.launch_store import LaunchStore
 from pilot.service.live_driver import Clock, LiveDriver
+from pilot.service.restore import restore
 from pilot.service.roster import Roster
 from pilot.service.server import Server
 from pilot.service.service import Service
@@ -118,19 +118,21 @@ class Live:
         """Go on where the journal ends: pilots may come back, what was pending still is."""
         driver, now_s = self._driver, self._driver.clock()
         down_s = now_s - contents.last_s
-        left_out = [*contents.skipped, *driver.restore(contents, lambda: self._pool.core(self._site))]
+        restored = restore(contents, lambda: self._pool.core(self._site))
+        driver.adopt(restored)
         driver.pending.restart(now_s)
         self._roster.expect(now_s, driver.core.pool.nodes)
-        for decision in contents.decisions:
-            if isinstance(decision.event, PoolChanged):
-                self._roster.gone.update(dict.fromkeys(decision.event.lost, decision.event.cause))
+        self._roster.gone.update(driver.books.lost)
         for trainer in driver.core.trainers.values():
             if trainer.outcome is None:
                 self._launches.load(trainer.id)
         if driver.pending.solve is not None:
             self._solver.solve(driver.pending.solve)
-        if left_out:
-            self._tell_left_out(left_out)
+        for remark in restored.remarks:
+            log.warning("%s", remark)
+            driver.remark(text=remark)
+        if restored.left_out:
+            self._tell_left_out(restored.left_out)
         text = f"the coordinator was started again; it was not there for {down_s:.1f} s"
         driver.remark(text=text, down_s=down_s)
         log.warning("%s; %d nodes may come back", text, len(driver.core.pool))
@@ -150,7 +152,12 @@ class Live:
 
     def _about(self) -> About:
         return About(
-            self._pool.name, self._site.name, self._endpoint, str(self._rundir.root), keeper=self._keeper.status()
+            self._pool.name,
+            self._site.name,
+            self._endpoint,
+            str(self._rundir.root),
+            keeper=self._keeper.status(),
+            trouble=self._driver.trouble,
         )
 
     async def _drained(self) -> None:

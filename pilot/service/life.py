@@ -19,7 +19,7 @@ def life_of(contents: Contents) -> Life:
     core, monitor, courses, story = fresh_core(contents), Monitor(), Courses(), Story()
     course = timeline(contents.decisions, core)
     happened = []
-    for entry in contents.entries:
+    for entry in (entry for segment in contents.segments for entry in segment.entries):
         happened += story.tell(entry)
         if isinstance(entry, Decision):
             monitor.note(entry.now_s, entry.event, entry.commands)

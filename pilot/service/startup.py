@@ -69,10 +69,11 @@ def open_pool(rundir: RunDir, site: Site, settings: Settings) -> PoolIdentity:
             contents = read(rundir.journal, whole=False)
         except JournalError as error:
             raise JournalError(f"{error}; {_ANEW}") from None
-        if contents.warning:
-            log.warning("%s", contents.warning)
-        decisions = list(contents.decisions)
-        if decisions and not any(isinstance(decision.event, DrainRequested) for decision in decisions):
+        if contents.last.warning:
+            log.warning("%s", contents.last.warning)
+        decisions = list(contents.last.decisions)
+        drained = any(isinstance(decision.event, DrainRequested) for decision in decisions)
+        if (decisions or contents.header.after) and not drained:
             pool = _earlier_pool(rundir, contents)
             if pool.settings != settings:
                 log.warning("this pool keeps the settings that it began with: %s", pool.settings)

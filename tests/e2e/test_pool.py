@@ -12,7 +12,7 @@ import pytest
 from pilot.core.ids import TrainerId
 from pilot.doctor.finding import Findings
 from pilot.io.journal import read, replay
-from pilot.observation.monitor import Monitor
+from pilot.observation.ledgers import ledgers
 from pilot.service.settings import fresh_core
 from tests.pools import TRAIN, Pool
 
@@ -22,9 +22,8 @@ EPOCH_SAMPLES = 1797
 def proved(pool: Pool, trainer: str, epochs: int) -> None:
     """The journal replays, and its ledger has every sample once per epoch."""
     contents = read(pool.run_dir / "journal.jsonl")
-    assert replay(contents, fresh_core(contents).handle) == ""
-    ledger = Monitor.of(contents.decisions).trainers[TrainerId(trainer)].ledger
-    verdict = ledger.exactly_once(dict.fromkeys(range(epochs), EPOCH_SAMPLES))
+    assert replay(contents, fresh_core(contents)) == ""
+    verdict = ledgers(contents.decisions)[TrainerId(trainer)].exactly_once(dict.fromkeys(range(epochs), EPOCH_SAMPLES))
     assert verdict.proved, verdict.text
 
 
