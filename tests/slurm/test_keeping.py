@@ -197,8 +197,7 @@ def test_a_window_shorter_than_the_warm_up_gets_no_short_pilot(lab: Lab, tmp_pat
     ("stop", "start", "limit_s", "trouble"),
     [
         (Lab.pause_controller, Lab.resume_controller, 3, "squeue did not answer within 3 s"),
-        # After some tries, Slurm 22.05 answers with an empty list of jobs and exit status 0.
-        (Lab.stop_controller, Lab.start_controller, 60, "squeue --json reported an error"),
+        (Lab.stop_controller, Lab.start_controller, 60, "squeue failed: "),
     ],
     ids=["stopped", "gone"],
 )
