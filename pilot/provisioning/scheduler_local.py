@@ -48,13 +48,13 @@ class LocalQueue:
 
     def cancel(self, jobs: Sequence[str]) -> list[str]:
         """One TERM to each job's process group, as a batch system does it; a job of which nothing lives is over."""
-        living = self._living()
+        shells, living = self._shells(), self._living()
         for job in jobs:
             with contextlib.suppress(ProcessLookupError, psutil.Error):
-                if (first := _oldest(living, job)) is not None:
-                    os.killpg(os.getpgid(first.pid), signal.SIGTERM)
-                elif self._is_starting(job):
+                if job in shells:
                     os.killpg(os.getpgid(int(job)), signal.SIGTERM)
+                elif (first := _oldest(living, job)) is not None:
+                    os.killpg(os.getpgid(first.pid), signal.SIGTERM)
         return list(jobs)
 
     def kill(self, jobs: Sequence[str]) -> None:

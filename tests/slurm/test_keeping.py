@@ -209,6 +209,7 @@ def test_a_controller_that_does_not_answer_changes_nothing_and_is_reported(
     async def script(keeper: Keeper) -> None:
         keeper.want(2)
         await crew.until_running(2)
+        await crew.until(lambda: lab.run("squeue", "-h", "-s").count(".0 ") == 2, "the steps of both run")
         stop(lab)
         await crew.until(lambda: keeper.status().trouble.startswith(trouble), "the trouble is told")
         keeper.want(4)
