@@ -21,9 +21,6 @@ class Provider(Protocol):
     def submit(self, command: str, job_name: str, walltime_s: float | None = None) -> str:
         """Submit a job; its id."""
 
-    def cancel(self, jobs: Sequence[str]) -> list[str]:
-        """Cancel jobs; those that the scheduler agreed to."""
-
 
 class SchedulerThread:
     """Calls ``provider`` and ``queue``, which block, for jobs called ``name`` that run the shell command ``command``.
@@ -47,8 +44,8 @@ class SchedulerThread:
         return await self._call(self._provider.submit, self._command, self._name, walltime_s)
 
     async def cancel(self, jobs: Sequence[str]) -> list[str]:
-        """Cancel ``jobs``; those that the scheduler agreed to."""
-        return await self._call(self._provider.cancel, jobs)
+        """Cancel ``jobs``; those that the scheduler agreed to, or says are over."""
+        return await self._call(self._queue.cancel, jobs)
 
     async def kill(self, jobs: Sequence[str]) -> None:
         """Kill what is left of ``jobs``."""
