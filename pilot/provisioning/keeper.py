@@ -140,8 +140,10 @@ class Keeper:
                     await self._poll()
                 if self._answers and self._heard is not None:
                     await self._act(self._heard)
+            # Not asyncio.wait_for: in Python 3.11 it swallows a cancellation that comes together with the event.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._poked.wait(), max(0.0, due_s - self._clock()))
+                async with asyncio.timeout(max(0.0, due_s - self._clock())):
+                    await self._poked.wait()
 
     async def down(self, limit_s: float) -> list[str]:
         """Cancel every job, wait until all are gone, kill what outlives its grace; the jobs left after ``limit_s``.

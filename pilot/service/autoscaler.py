@@ -65,8 +65,10 @@ class Autoscaler:
             while True:
                 wanted, present = self.wanted_nodes(), self.present_jobs()
                 self._keeper.want(wanted, spare=self.spare_jobs(), present=present, warm_up_s=self._warm_up_s())
+                # Not asyncio.wait_for: in Python 3.11 it swallows a cancellation that comes together with the change.
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._driver.wait_for_change(), self._site.poll_s)
+                    async with asyncio.timeout(self._site.poll_s):
+                        await self._driver.wait_for_change()
 
     async def listen(self) -> None:
         """Act on the keeper's news, also while it is taken :meth:`down`; until cancelled."""
