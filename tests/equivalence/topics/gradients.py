@@ -65,4 +65,4 @@ ROWS: list[Row] = [
     Recipe(name="activation checkpointing, use_reentrant=True, each layer once", loss=checkpointed_reentrant),
     Recipe(name="an optimizer of what lives for one step (an attack)", loss=steps_a_perturbation),
 ]
-TOPIC = Topic("Gradients", ROWS)
+TOPIC = Topic(30, "Gradients", ROWS)

@@ -43,4 +43,4 @@ ROWS: list[Row] = [
     Recipe(name="RMSprop, centered", optimizer=made(OF.RMSprop, centered=True, momentum=0.5)),
     Recipe(name="Rprop", optimizer=made(OF.Rprop), tolerance=float("inf")),
 ]
-TOPIC = Topic("Optimizers", ROWS)
+TOPIC = Topic(10, "Optimizers", ROWS)

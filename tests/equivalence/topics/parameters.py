@@ -87,4 +87,4 @@ ROWS: list[Row] = [
     Recipe(name="without elements", model=WithEmpty),
     Recipe(name="unused, and used in some batches only", model=WithUnused),
 ]
-TOPIC = Topic("Parameters", ROWS)
+TOPIC = Topic(20, "Parameters", ROWS)

@@ -1,0 +1,134 @@
+"""Refused when the session is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+import pilot.train
+from tests.equivalence.rows import Row, Script, Topic
+
+Parts = tuple[nn.Module, torch.optim.Optimizer]
+ROWS: list[Row] = []
+
+
+def _refused(name: str, line: str, instead: str) -> Callable[[Callable[[], Parts]], None]:
+    def add(parts: Callable[[], Parts]) -> None:
+        ROWS.append(Script(name=name, refused=line, instead=instead, elastic=lambda: _session(parts())))
+
+    return add
+
+
+def _session(parts: Parts) -> None:
+    pilot.train.session(*parts)
+
+
+def sgd(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+@_refused(
+    "a parameter that the optimizer has and the model has not",
+    r"number 2 of its group 0, of shape \[1, 3\]",
+    "an `nn.ModuleList` of all that is trained",
+)
+def more_in_the_optimizer() -> Parts:
+    model, other = nn.Linear(2, 1), nn.Linear(3, 1)
+    return model, sgd([*model.parameters(), *other.parameters()])
+
+
+@_refused(
+    "a trained parameter that the optimizer has not",
+    "parameter 1.weight requires a gradient",
+    "requires_grad_(False), or give it to the optimizer",
+)
+def more_in_the_model() -> Parts:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    return model, sgd(model[0].parameters())
+
+
+@_refused("LBFGS", "LBFGS.step needs a closure", "an optimizer whose step needs no closure")
+def lbfgs() -> Parts:
+    model = nn.Linear(2, 1)
+    return model, torch.optim.LBFGS(model.parameters())
+
+
+class NeedsClosure(torch.optim.SGD):
+    def step(self, closure: Callable[[], float]) -> float:
+        return closure()
+
+
+@_refused("an optimizer whose step needs a closure", "NeedsClosure.step needs a closure", "one whose step needs none")
+def own_closure() -> Parts:
+    model = nn.Linear(2, 1)
+    return model, NeedsClosure(model.parameters(), lr=0.1)
+
+
+@_refused("a lazy layer without a shape yet", "0.weight has no shape yet", "one batch through the model first")
+def lazy() -> Parts:
+    model = nn.Sequential(nn.LazyLinear(1))
+    return model, sgd(model.parameters())
+
+
+@_refused("a lazy buffer without a shape yet", "1.running_mean has no shape yet", "one batch through the model first")
+def lazy_buffer() -> Parts:
+    model = nn.Sequential(nn.Linear(2, 2), nn.LazyBatchNorm1d(affine=False))
+    return model, sgd(model.parameters())
+
+
+@_refused("parameters on the meta device", "weight is on the meta device", "model.to_empty")
+def meta() -> Parts:
+    model = nn.Linear(2, 1, device="meta")
+    return model, sgd(model.parameters())
+
+
+@_refused("a quantized tensor", "buffer table is quantized", "train before it is quantized")
+def quantized() -> Parts:
+    model = nn.Linear(2, 1)
+    model.register_buffer("table", torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8))
+    return model, sgd(model.parameters())
+
+
+@_refused("a buffer of a sparse layout", "buffer mask is of layout", "a dense one")
+def sparse_layout() -> Parts:
+    model = nn.Linear(2, 1)
+    model.register_buffer("mask", torch.eye(2).to_sparse())
+    return model, sgd(model.parameters())
+
+
+@_refused("Embedding(sparse=True)", "module 0 makes sparse gradients", "leave out sparse=True")
+def sparse_embedding() -> Parts:
+    model = nn.Sequential(nn.Embedding(4, 2, sparse=True))
+    return model, sgd(model.parameters())
+
+
+@_refused("SparseAdam", "SparseAdam", "Adam")
+def sparse_adam() -> Parts:
+    model = nn.Linear(2, 1)
+    return model, torch.optim.SparseAdam(list(model.parameters()))
+
+
+@_refused("complex parameters", "weight is of torch.complex64", "torch.view_as_real")
+def complex_numbers() -> Parts:
+    model = nn.Linear(2, 1, dtype=torch.complex64)
+    return model, sgd(model.parameters())
+
+
+class Extra(nn.Linear):
+    def get_extra_state(self) -> Any:
+        return {"calls": 0}
+
+    def set_extra_state(self, _state: Any) -> None:
+        """Nothing."""
+
+
+@_refused("a module with get_extra_state", "module 0 has a get_extra_state", "buffers, or `session.state`")
+def extra_state() -> Parts:
+    model = nn.Sequential(Extra(2, 1))
+    return model, sgd(model.parameters())
+
+
+TOPIC = Topic(110, "Refused when the session is made", ROWS)
