@@ -60,7 +60,7 @@ class Alarm:
         )
 
     def _checksums(self) -> list[int]:
-        sums = [_sum_of(t.detach().view(_AS_INTEGERS[t.element_size()])) for _, t in self._named]
+        sums = [_sum_of(_bits(t.detach())) for _, t in self._named]
         return [int(number) % _MODULUS for number in torch.stack(sums).tolist()]
 
     def _first_difference(self, group: RankGroup) -> str:
@@ -71,6 +71,11 @@ class Alarm:
             return "a parameter"
         columns = zip(self._named, zip(*table, strict=True), strict=True)
         return next((name for (name, _), column in columns if len(set(column)) > 1), "a parameter")
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    return real.view(_AS_INTEGERS[real.element_size()])
 
 
 def _sum_of(bits: torch.Tensor) -> torch.Tensor:

@@ -74,6 +74,40 @@ def with_frozen() -> nn.Module:
     return model
 
 
+class Complex(nn.Module):
+    """Complex weights, one of them transposed, between real ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 3, dtype=torch.float64)
+        self.phase = nn.Parameter(torch.randn(3, 4, dtype=torch.complex128))
+        self.turned = nn.Parameter(torch.randn(2, 4, dtype=torch.complex128).t())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.first(x).to(torch.complex128) @ self.phase @ self.turned).abs()
+
+
+class Mixed(nn.Module):
+    """float64, float32 and bfloat16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 4, dtype=torch.float64), nn.Linear(4, 1)
+        self.scale = nn.Parameter(torch.ones(4, dtype=torch.bfloat16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.first(x).float() * self.scale)
+
+
+def shared_storage() -> nn.Module:
+    """Two parameters in one block of memory, as flattened by an LSTM's weights."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3))
+    block = torch.randn(2, 3, 3, dtype=torch.float64)
+    model.to(torch.float64)
+    model[0].weight.data, model[2].weight.data = block[0], block[1]
+    return model
+
+
 ROWS: list[Row] = [
     Recipe(name="channels_last", model=channels_last, features=IMAGE),
     Recipe(name="channels_last, fused AdamW", model=channels_last, optimizer=FUSED, features=IMAGE, core=True),
@@ -83,6 +117,16 @@ ROWS: list[Row] = [
     Recipe(name="a transposed weight, fused AdamW", model=transposed, optimizer=FUSED),
     Recipe(name="a single number, and a weight with gaps in memory", model=Scaled),
     Recipe(name="tied", model=tied),
+    Recipe(name="complex", model=Complex, dtype=None, core=True),
+    Recipe(
+        name="complex, Adam, micro-batches",
+        model=Complex,
+        dtype=None,
+        optimizer=made(torch.optim.Adam, lr=0.01),
+        micro=1,
+    ),
+    Recipe(name="float64, float32 and bfloat16 in one model", model=Mixed, dtype=None, tolerance=0.05),
+    Recipe(name="two in one block of memory", model=shared_storage),
     Recipe(name="frozen", model=with_frozen),
     Recipe(name="without elements", model=WithEmpty),
     Recipe(name="unused, and used in some batches only", model=WithUnused),

@@ -111,21 +111,19 @@ def sparse_adam() -> Parts:
     return model, torch.optim.SparseAdam(list(model.parameters()))
 
 
-@_refused("complex parameters", "weight is of torch.complex64", "torch.view_as_real")
-def complex_numbers() -> Parts:
-    model = nn.Linear(2, 1, dtype=torch.complex64)
-    return model, sgd(model.parameters())
-
-
 class Extra(nn.Linear):
     def get_extra_state(self) -> Any:
-        return {"calls": 0}
+        return {"log": open}
 
     def set_extra_state(self, _state: Any) -> None:
         """Nothing."""
 
 
-@_refused("a module with get_extra_state", "module 0 has a get_extra_state", "buffers, or `session.state`")
+@_refused(
+    "a get_extra_state that cannot be saved",
+    r"model.state_dict\(\)\['0._extra_state'\]\['log'\]",
+    "tensors, numbers, ...",
+)
 def extra_state() -> Parts:
     model = nn.Sequential(Extra(2, 1))
     return model, sgd(model.parameters())
