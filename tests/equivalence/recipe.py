@@ -48,6 +48,7 @@ class Recipe(Row):
 
     Parameters
     ----------
+    fitted : what a script does with its model, of which each run gets a copy; it may give another one
     features : of one sample, as float64; ``data`` makes others, shape (SAMPLES, ...)
     dataset, collate : of ``data``; what a batch is made of and by
     order : an epoch's samples, by the epoch's number
@@ -56,10 +57,12 @@ class Recipe(Row):
     before_step, plain_before_step : what stands between backward and the step; the first may call ``session.sum``
     after_step : gets whether it was applied
     backward : of the loss
-    options, loader : of ``pilot.train.session`` and of ``session.loader``
+    feed : makes the loader of session and dataset
+    options, loader : of ``pilot.train.session`` and of ``feed``
     """
 
     model: Callable[[], nn.Module] = mlp
+    fitted: Callable[[nn.Module], nn.Module | None] = field(default=lambda _model: None)
     optimizer: Optimizers = sgd
     loss: Loss = square
     features: tuple[int, ...] = (3,)
@@ -76,6 +79,7 @@ class Recipe(Row):
     plain_before_step: Callable[[nn.Module], None] = field(default=lambda _model: None)
     after_step: Callable[[pilot.train.Session, bool], None] = field(default=lambda _session, _stepped: None)
     backward: Callable[[torch.Tensor, nn.Module], None] = field(default=lambda loss, _model: loss.backward())
+    feed: Callable[..., Any] = field(default=lambda session, dataset, **options: session.loader(dataset, **options))
     options: dict[str, Any] = field(default_factory=dict)
     loader: dict[str, Any] = field(default_factory=dict)
 
@@ -88,7 +92,7 @@ class Recipe(Row):
             model, optimizer, scheduler, schedule=self.schedule, scaler=scaler, seed=SEED, **self.options
         )
         size = {"batch_size" if self.per_node else "global_batch_size": self.batch}
-        loader = session.loader(self.dataset(self._data()), **size, micro_batch_size=self.micro, **self.loader)
+        loader = self.feed(session, self.dataset(self._data()), **size, micro_batch_size=self.micro, **self.loader)
         measures = {} if self.schedule in (None, "step", "epoch") else {str(self.schedule): lambda: 1.0}
         for _ in session.epochs(EPOCHS, **measures):
             for batch in loader:
@@ -96,7 +100,7 @@ class Recipe(Row):
                 self.backward(_scaled(self.loss(model, inputs(batch)), scaler), model)
                 self.before_step(session, model)
                 self.after_step(session, session.step())
-        return Ran(session, tensors_of(model, optimizer))
+        return Ran(session, tensors_of(model, optimizer, scaler))
 
     def prepare(self) -> None:
         """See :class:`Row`."""
@@ -121,7 +125,7 @@ class Recipe(Row):
             if scheduler is not None and self.schedule != "step":
                 scheduler.step(*([] if self.schedule == "epoch" else [1.0]))
         buffers.enter(member)
-        return tensors_of(model, optimizer)
+        return tensors_of(model, optimizer, scaler)
 
     def _sums(
         self, step: Step, model: nn.Module, optimizer: Any, buffers: Buffers, scaler: torch.amp.GradScaler | None
@@ -153,6 +157,7 @@ class Recipe(Row):
 
     def _made(self) -> tuple[nn.Module, torch.optim.Optimizer, Any, torch.amp.GradScaler | None]:
         model = copy.deepcopy(_prototype(self))
+        model = self.fitted(model) or model
         optimizer = self.optimizer(model.parameters())
         scheduler = self.scheduler(optimizer) if self.scheduler is not None else None
         return model, optimizer, scheduler, self.scaler() if self.scaler is not None else None
@@ -240,13 +245,16 @@ class Buffers:
         return [*(buffer.detach().clone() for buffer in self._buffers), *extras]
 
 
-def tensors_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> Tensors:
-    """All that was trained: of the model, and of the optimizer with its learning rates."""
+def tensors_of(
+    model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None = None
+) -> Tensors:
+    """All that was trained: of the model, of the optimizer with its learning rates, and the scaler's scale."""
     state = optimizer.state_dict()
     kept = {f"optimizer/{i}/{name}": value for i, row in state["state"].items() for name, value in row.items()}
     rates = {f"optimizer/lr/{i}": torch.as_tensor(g["lr"]) for i, g in enumerate(state["param_groups"]) if "lr" in g}
-    both = {f"model/{name}": value for name, value in model.state_dict().items()} | kept | rates
-    return {name: value.detach().clone() for name, value in both.items() if isinstance(value, torch.Tensor)}
+    scale = {} if scaler is None else {"scale": torch.tensor(scaler.get_scale())}
+    found = {f"model/{name}": value for name, value in model.state_dict().items()} | kept | rates | scale
+    return {name: value.detach().clone() for name, value in found.items() if isinstance(value, torch.Tensor)}
 
 
 def _scaled(loss: torch.Tensor, scaler: torch.amp.GradScaler | None) -> torch.Tensor:

@@ -48,6 +48,7 @@ class Row(ABC):
     batch, per_node : samples of a full step; ``per_node``: of each rank in it
     tolerance : relative and absolute, against one undisturbed process; infinite where rounding is amplified
     real : only on ranks that are processes: it draws random numbers, and threads share their generators
+    needs : a program without which it is skipped
     core : it runs in each slice, on real ranks too
     """
 
@@ -59,6 +60,7 @@ class Row(ABC):
     per_node: bool = False
     tolerance: float = 1e-12
     real: bool = False
+    needs: str = ""
     core: bool = False
 
     @property
