@@ -60,10 +60,15 @@ def last_words(tail: str) -> str:
     the last lines.
     """
     lines = tail.rstrip().splitlines()
-    if lines and lines[-1].startswith(REFUSAL):
+    if is_refusal(tail):
         return lines[-1].removeprefix(REFUSAL)
     starts = [index for index, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
     return "\n".join(lines[starts[-1] if starts else 0 :][-_TAIL_LINES:])
+
+
+def is_refusal(tail: str) -> bool:
+    """Whether an error of ours ended the script, and not one of its own."""
+    return tail.rstrip().rpartition("\n")[2].startswith(REFUSAL)
 
 
 def _by_signal(number: int) -> str:

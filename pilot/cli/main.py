@@ -23,6 +23,7 @@ from pilot.io.printable import printable
 COMMANDS = {
     "up": "Start the coordinator and keep pilots submitted.",
     "down": "Drain: trainers checkpoint, pilots and jobs go.",
+    "check": "Check that a script trains on several nodes what it trains alone.",
     "submit": "Submit a training script as an elastic trainer.",
     "ls": "List the trainers.",
     "status": "Show the pool, the trainers and the last decisions.",

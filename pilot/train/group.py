@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pilot.core.errors import UserError
+from pilot.train.check_group import SEAT, CheckGroup
 from pilot.train.elastic import Elastic
 from pilot.train.exchange import Exchange
 from pilot.train.membership import Membership, Seat
@@ -36,6 +37,9 @@ class RankGroup(Protocol):
 
     def summed(self) -> bool:
         """Whether the sums of this step came."""
+
+    def sums_came(self) -> None:
+        """Each parameter has the sum over the group as its gradient; the optimizer's step follows."""
 
     def applied(self, words: Words, share: StepShare, metrics: Metrics) -> None:
         """A step was applied; ``words`` are the sums."""
@@ -88,6 +92,9 @@ class Alone:
         """The sum over one rank is there."""
         return True
 
+    def sums_came(self) -> None:
+        """Nobody looks."""
+
     def applied(self, words: Words, share: StepShare, metrics: Metrics) -> None:
         """Nobody needs to be told."""
 
@@ -117,6 +124,8 @@ def group_of(
 ) -> RankGroup:
     """By what the agent put into the environment, see ``docs/processes.md``."""
     _claim(training)
+    if SEAT in environment:
+        return CheckGroup.of(environment, training, exchange, resized)
     if "PILOT_CONTROL_FD" not in environment:
         return Alone(training)
     trainer = environment["PILOT_TRAINER"]

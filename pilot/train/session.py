@@ -360,6 +360,7 @@ class Session:
         if not self._alarm.compare(words, step, self._group, size):
             self._exchange.drop()
             return None
+        self._group.sums_came()
         return words
 
     def _apply(self, share: StepShare, words: Words) -> None:
