@@ -51,6 +51,11 @@ def _check_modules(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse and module.weight.requires_grad:
             raise UserError(f"the model's module {name} makes sparse gradients: leave out its sparse=True")
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:
+            raise UserError(
+                f"the model's module {name} has max_norm={module.max_norm}: it would change those rows in forward that"
+                " this rank looks up, so ranks would differ; limit the norms after session.step, on all rows"
+            )
     encoded({"model": dict(model.state_dict())})  # get_extra_state may give anything
 
 

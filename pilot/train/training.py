@@ -114,7 +114,7 @@ class Training:
         position.cursor = share.cursor_end
         position.samples += share.total
         if self.scheduler is not None and self._schedule == "step" and stepped:
-            self.scheduler.step()
+            advance(self.scheduler)
 
     def clip(self, max_norm: float) -> float:
         """Scale the gradients so that their norm is at most ``max_norm``; their norm before."""
@@ -184,9 +184,9 @@ class Training:
         if self.scheduler is None or self._schedule == "step":
             return
         if self._schedule == "epoch":
-            self.scheduler.step()
+            advance(self.scheduler)
         elif self._schedule in measured:
-            self.scheduler.step(measured[self._schedule])
+            advance(self.scheduler, measured[self._schedule])
         elif not self.position.stopped:
             raise UserError(f"the scheduler needs session.epochs(..., {self._schedule}=function), see schedule=")
 
@@ -233,6 +233,17 @@ class Training:
             self._set_user(state["user"])
             self._user_taken = copied(state["user"])
         rng.restore(state["rng"])
+
+
+def advance(scheduler: Scheduler, *measured: float) -> None:
+    """One step of the schedule; :class:`UserError` where it has no more (``OneCycleLR`` counts them)."""
+    try:
+        scheduler.step(*measured)
+    except ValueError as error:
+        raise UserError(
+            f"{type(scheduler).__name__} cannot go on: {error}; make it for all steps of the run (with batch_size= an"
+            " epoch has fewer steps on more nodes: let it count epochs by schedule='epoch', or use global_batch_size=)"
+        ) from error
 
 
 def _check_schedule(scheduler: Scheduler | None, schedule: str | None) -> None:

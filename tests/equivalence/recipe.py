@@ -51,6 +51,7 @@ class Recipe(Row):
     fitted : what a script does with its model, of which each run gets a copy; it may give another one
     features : of one sample, as float64; ``data`` makes others, shape (SAMPLES, ...)
     dataset, collate : of ``data``; what a batch is made of and by
+    each_epoch : gets the dataset and the epoch's number before its first batch
     order : an epoch's samples, by the epoch's number
     dtype : of the model; None: as ``model`` makes it
     scheduler, schedule : of the optimizer; what a plain loop counts by it
@@ -68,6 +69,7 @@ class Recipe(Row):
     features: tuple[int, ...] = (3,)
     data: Callable[[], torch.Tensor] | None = None
     dataset: Callable[[torch.Tensor], Any] = TensorDataset
+    each_epoch: Callable[[Any, int], None] = field(default=lambda _dataset, _epoch: None)
     collate: Callable[[list[Any]], Any] = default_collate
     order: Callable[[int], Sequence[int]] = field(default=lambda epoch: permutation(SEED, epoch, SAMPLES).tolist())
     dtype: torch.dtype | None = torch.float64
@@ -92,9 +94,11 @@ class Recipe(Row):
             model, optimizer, scheduler, schedule=self.schedule, scaler=scaler, seed=SEED, **self.options
         )
         size = {"batch_size" if self.per_node else "global_batch_size": self.batch}
-        loader = self.feed(session, self.dataset(self._data()), **size, micro_batch_size=self.micro, **self.loader)
+        dataset = self.dataset(self._data())
+        loader = self.feed(session, dataset, **size, micro_batch_size=self.micro, **self.loader)
         measures = {} if self.schedule in (None, "step", "epoch") else {str(self.schedule): lambda: 1.0}
-        for _ in session.epochs(EPOCHS, **measures):
+        for epoch in session.epochs(EPOCHS, **measures):
+            self.each_epoch(dataset, epoch)
             for batch in loader:
                 optimizer.zero_grad()
                 self.backward(_scaled(self.loss(model, inputs(batch)), scaler), model)
@@ -145,6 +149,7 @@ class Recipe(Row):
     def _batch(self, step: Step, part: Part) -> Any:
         """Each sample comes as if the generators had been seeded for it."""
         dataset, samples = self.dataset(self._data()), []
+        self.each_epoch(dataset, step.epoch)
         for index in self.order(step.epoch)[part.start : part.stop]:
             rng.seed_all(mix(SEED, step.epoch, index))
             samples.append(dataset[index])

@@ -8,7 +8,7 @@ import datetime
 import os
 from collections.abc import Sequence
 
-SLICE_ROWS = 8
+SLICE_ROWS = 6
 VARIABLE = "EQUIVALENCE_SLICE"
 """Its value repeats a slice. Set here, it is the same in all of pytest's processes."""
 

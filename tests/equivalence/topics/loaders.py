@@ -63,6 +63,15 @@ class Augmented(Named):
         return (self.data[index] + 0.1 * noise,)
 
 
+class Growing(Named):
+    """What it gives depends on the epoch that the script tells it."""
+
+    epoch = 0
+
+    def __getitem__(self, index: int) -> Any:
+        return (self.data[index] * (1 + self.epoch),)
+
+
 class TwoParts(Named):
     """A source that can begin anywhere, and has another order in each epoch."""
 
@@ -104,6 +113,10 @@ def seeds(_worker: int) -> None:
     torch.set_num_threads(1)
 
 
+def tell(dataset: Any, epoch: int) -> None:
+    dataset.epoch = epoch
+
+
 def stream(session: Any, dataset: Any, **options: Any) -> Any:
     return session.stream(dataset, **options)
 
@@ -136,6 +149,14 @@ ROWS: list[Row] = [
     Recipe(name="collate_fn that gives a tensor", loader={"collate_fn": jittered}, collate=jittered),
     Recipe(name="pin_memory", loader={"pin_memory": True}),
     *[Recipe(name=name, loader=options, real=True) for name, options in OPTIONS.items()],
+    Recipe(name="a dataset that the script changes between epochs", dataset=Growing, each_epoch=tell),
+    Recipe(
+        name="a dataset that the script changes between epochs, num_workers",
+        dataset=Growing,
+        each_epoch=tell,
+        loader=WORKERS,
+        real=True,
+    ),
     Recipe(name="samples that are dicts", dataset=Named),
     Recipe(name="samples that are namedtuples", dataset=Pairs),
     Recipe(name="samples of numpy", dataset=Arrays),

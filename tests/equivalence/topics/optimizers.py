@@ -100,7 +100,7 @@ ROWS: list[Row] = [
     ),
     Recipe(name="SGD, foreach", optimizer=made(OF.SGD, lr=0.05, momentum=0.9, foreach=True)),
     Recipe(name="SGD, fused", optimizer=made(OF.SGD, lr=0.05, momentum=0.9, fused=True)),
-    Recipe(name="Adam", optimizer=made(OF.Adam, lr=0.01), core=True),
+    Recipe(name="Adam", optimizer=made(OF.Adam, lr=0.01)),
     Recipe(name="Adam, amsgrad", optimizer=made(OF.Adam, lr=0.01, amsgrad=True)),
     Recipe(name="Adam, fused, amsgrad", optimizer=made(OF.Adam, lr=0.01, amsgrad=True, fused=True)),
     Recipe(name="Adam, learning rate in a tensor", optimizer=tensor_rate(foreach=False)),

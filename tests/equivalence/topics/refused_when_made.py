@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorDataset
 
 import pilot.train
 from tests.equivalence.rows import Row, Script, Topic
 
 Parts = tuple[nn.Module, torch.optim.Optimizer]
 ROWS: list[Row] = []
+DATA = TensorDataset(torch.ones(8, 2))
 
 
 def _refused(name: str, line: str, instead: str) -> Callable[[Callable[[], Parts]], None]:
@@ -105,6 +107,12 @@ def sparse_embedding() -> Parts:
     return model, sgd(model.parameters())
 
 
+@_refused("Embedding(max_norm=...)", "module 0 has max_norm=1.0", "limit the norms after `session.step`")
+def renormalizing() -> Parts:
+    model = nn.Sequential(nn.Embedding(4, 2, max_norm=1.0))
+    return model, sgd(model.parameters())
+
+
 @_refused("SparseAdam", "SparseAdam", "Adam")
 def sparse_adam() -> Parts:
     model = nn.Linear(2, 1)
@@ -129,4 +137,52 @@ def extra_state() -> Parts:
     return model, sgd(model.parameters())
 
 
+def _scheduled(kind: Callable[[torch.optim.Optimizer], Any], schedule: str | None) -> Callable[[], None]:
+    def script() -> None:
+        model = nn.Linear(2, 1)
+        optimizer = sgd(model.parameters())
+        pilot.train.session(model, optimizer, kind(optimizer), schedule=schedule)
+
+    return script
+
+
+def _loading(dataset: object = DATA, **options: Any) -> Callable[[], None]:
+    def script() -> None:
+        model = nn.Linear(2, 1)
+        session = pilot.train.session(model, sgd(model.parameters()))
+        session.loader(dataset, **({"global_batch_size": 4} | options))  # type: ignore[arg-type]  # that is what is tried
+
+    return script
+
+
+class Endless(IterableDataset[torch.Tensor]):
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter(DATA.tensors[0])
+
+
+def step_lr(optimizer: torch.optim.Optimizer) -> Any:
+    return torch.optim.lr_scheduler.StepLR(optimizer, 30)
+
+
+def plateau(optimizer: torch.optim.Optimizer) -> Any:
+    return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+
+
+ROWS += [
+    Script(name=name, refused=line, instead=instead, elastic=script)
+    for name, line, instead, script in [
+        ("a scheduler without schedule=", "schedule='step'.*schedule='epoch'", "say which", _scheduled(step_lr, None)),
+        ("a schedule that is neither", "must be 'step' or 'epoch'", "'step' or 'epoch'", _scheduled(step_lr, "batch")),
+        ("ReduceLROnPlateau by step", "needs a measure", "schedule='loss'", _scheduled(plateau, "step")),
+        ("an IterableDataset in session.loader", "session.stream", "`session.stream`", _loading(Endless())),
+        ("a DataLoader in session.loader", "give the dataset", "its dataset", _loading(DataLoader(DATA))),
+        ("sampler", "takes no sampler", "Subset, or replacement=True", _loading(sampler=RandomSampler(DATA))),
+        ("batch_sampler", "takes no batch_sampler", "global_batch_size", _loading(batch_sampler=[[0, 1]])),
+        ("generator", "takes no generator", "the session's seed", _loading(generator=torch.Generator())),
+        ("in_order=False", "in_order=False", "leave it out", _loading(in_order=False, num_workers=1)),
+        ("an option that there is not", "no option shufle", "", _loading(shufle=True)),
+        ("batch_size and global_batch_size", "either batch_size", "one of them", _loading(batch_size=2)),
+        ("timeout without workers", "timeout is how long to wait", "num_workers", _loading(timeout=5)),
+    ]
+]
 TOPIC = Topic(110, "Refused when the session is made", ROWS)

@@ -44,4 +44,22 @@ OTHERS: list[Row] = [
         schedule="step",
     ),
 ]
-TOPIC = Topic(15, "Schedulers", [*BY_STEP, *BY_EPOCH, *OTHERS])
+TOO_SHORT: list[Row] = [
+    Recipe(
+        name="OneCycleLR with too few steps",
+        scheduler=lambda o: LR.OneCycleLR(o, 0.1, total_steps=5),
+        schedule="step",
+        refused="OneCycleLR cannot go on",
+        instead="as many steps as the run has, or schedule='epoch'",
+    ),
+    Recipe(
+        name="StepLR by step, with batch_size=",
+        scheduler=ALL["StepLR"],
+        schedule="step",
+        batch=2,
+        per_node=True,
+        options={"lr_rule": "none"},
+        different="on more nodes an epoch has fewer steps",
+    ),
+]
+TOPIC = Topic(15, "Schedulers", [*BY_STEP, *BY_EPOCH, *OTHERS, *TOO_SHORT])
