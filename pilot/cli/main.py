@@ -32,6 +32,7 @@ COMMANDS = {
     "logs": "Print what a trainer's script wrote.",
     "wait": "Wait until trainers have ended.",
     "cancel": "End a trainer.",
+    "events": "Print what happened, and what happens.",
     "report": "Write what happened in a pool as one HTML page.",
     "metrics": "Print the pool's status for Prometheus, or serve it.",
     "explain": "Say why a trainer holds the nodes that it holds.",

@@ -170,6 +170,29 @@ def read(path: Path, *, whole: bool = True) -> Contents:
     return Contents(path, _parsed(path, data, whole=whole), whole)
 
 
+def read_more(path: Path, last: Segment) -> Segment | None:
+    """What the journal's ``last`` segment has got since it was read: its new entries alone; damaged ones are left out.
+    None: another segment was begun.
+
+    Raises
+    ------
+    JournalError
+        The journal cannot be read any more.
+    """
+    try:
+        with open_regular(path) as file:
+            if _at_line(path, 1, partial(_header, file.readline())) != last.header:
+                return None
+            file.seek(last.good_bytes)
+            data = file.read()
+    except OSError as error:
+        raise JournalError(f"cannot read the journal {path}: {error.strerror}") from None
+    good = data.rfind(b"\n") + 1
+    lines = data[:good].split(b"\n")[:-1]
+    entries, skipped = _entries(path, last.last_seq, lines, last.last_seq - last.header.after + 2)
+    return Segment(last.header, entries, last.good_bytes + good, last.last_seq + len(lines), skipped=tuple(skipped))
+
+
 def _parsed(path: Path, data: bytes, *, whole: bool) -> Segment:
     good = data.rfind(b"\n") + 1
     lines = data[:good].split(b"\n")[:-1]
@@ -185,13 +208,13 @@ def _parsed(path: Path, data: bytes, *, whole: bool) -> Segment:
     return Segment(header, entries, good, last_seq, warning, tuple(skipped), segments.digest(data[:good]))
 
 
-def _entries(path: Path, after: int, lines: list[bytes]) -> tuple[list[Entry], list[str]]:
-    """The entries, and what is wrong with those lines that are none."""
+def _entries(path: Path, after: int, lines: list[bytes], first: int = 2) -> tuple[list[Entry], list[str]]:
+    """The entries of ``lines``, the ``first`` of the file and so on; and what is wrong with those that are none."""
     entries: list[Entry] = []
     wrong: list[str] = []
-    for number, text in enumerate(lines, 2):
+    for place, text in enumerate(lines):
         try:
-            entries.append(_at_line(path, number, partial(_entry, after + number - 1, text)))
+            entries.append(_at_line(path, first + place, partial(_entry, after + place + 1, text)))
         except JournalError as error:
             wrong.append(str(error))
     return entries, wrong

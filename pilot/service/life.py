@@ -16,7 +16,7 @@ from pilot.service.status_view import account, best_for
 
 def life_of(contents: Contents) -> Life:
     """All that the journal tells; it is run through a core once more."""
-    core, monitor, courses, story = fresh_core(contents), Monitor(), Courses(), Story()
+    core, monitor, courses, story = fresh_core(contents), Monitor(), Courses(), Story(contents.header.started_unix_s)
     course = timeline(contents.decisions, core)
     happened = []
     for entry in (entry for segment in contents.segments for entry in segment.entries):

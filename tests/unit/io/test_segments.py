@@ -14,7 +14,7 @@ from pilot.core.events import Event, PoolChanged
 from pilot.core.ids import NodeId
 from pilot.io import core_state, segments
 from pilot.io.files import publish
-from pilot.io.journal import FORMAT, Contents, Header, read, replay
+from pilot.io.journal import FORMAT, Contents, Header, read, read_more, replay
 from pilot.io.journal_writer import JournalWriter
 
 HEADER = Header(FORMAT, "0.1.0", "pool-1", 1.7e9, {}, {})
@@ -161,3 +161,32 @@ def test_where_the_new_segment_has_its_name_but_was_not_synced_it_is_written_to(
     assert isinstance(contents, Contents)
     assert (contents.header.after, contents.last.last_seq) == (4, 9)
     assert replay(contents, Coordinator()) == ""
+
+
+def test_what_is_added_to_a_segment_is_read_alone(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    writer, core = JournalWriter.create(path, HEADER), Coordinator()
+    append(writer, core, EVENTS[:2])
+    last = read(path).last
+    append(writer, core, EVENTS[2:4])
+    with path.open("ab") as file:
+        file.write(b'{"seq": 5, "half')  # a line that is being written
+    more = read_more(path, last)
+    assert more is not None
+    assert [entry.seq for entry in more.entries] == [3, 4]
+    again = read_more(path, more)
+    assert again is not None
+    assert again.entries == []
+    assert (again.last_seq, again.good_bytes) == (4, more.good_bytes)
+    writer.close()
+
+
+def test_a_segment_that_was_closed_has_no_more(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    writer, core = JournalWriter.create(path, HEADER), Coordinator()
+    append(writer, core, EVENTS[:2])
+    last = read(path).last
+    end(writer, core)
+    append(writer, core, EVENTS[2:3])
+    assert read_more(path, last) is None
+    writer.close()
