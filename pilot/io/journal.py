@@ -145,6 +145,11 @@ class Contents:
         yield from _chain(self.path, itertools.chain(self._closed(), [self.last]))
 
     @property
+    def entries(self) -> Iterator[Entry]:
+        """Those of all segments. Raises as :attr:`segments`."""
+        return (entry for segment in self.segments for entry in segment.entries)
+
+    @property
     def decisions(self) -> Iterator[Decision]:
         """The entries of all segments that the core has seen. Raises as :attr:`segments`."""
         return (decision for segment in self.segments for decision in segment.decisions)

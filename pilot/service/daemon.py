@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import atexit
 import logging
 import os
 import signal
 import sys
 from collections.abc import Coroutine
 from contextlib import suppress
+from logging.handlers import QueueHandler, QueueListener
 from pathlib import Path
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, NoReturn
 
 from pilot.core.errors import PilotError, UserError
 from pilot.io import ended
@@ -58,7 +61,7 @@ class Live:
         self._journal = startup.open_journal(rundir, pool, site)
         self._driver = LiveDriver(pool.core(site), self._journal, Clock(pool.start_s))
         self._launches = LaunchStore(rundir, pool.name, site.checkpoint_dir)
-        self._solver = SolverProcess(pool.settings, rundir.solver, self._driver.post)
+        self._solver = SolverProcess(pool.settings, rundir.solver, self._driver.post, self._tell)
         self._roster = Roster(site)
         if pool.contents is not None:
             self._restore(pool.contents)
@@ -129,8 +132,7 @@ class Live:
         if driver.pending.solve is not None:
             self._solver.solve(driver.pending.solve)
         for remark in restored.remarks:
-            log.warning("%s", remark)
-            driver.remark(text=remark)
+            self._tell(remark)
         if restored.left_out:
             self._tell_left_out(restored.left_out)
         text = f"the coordinator was started again; it was not there for {down_s:.1f} s"
@@ -142,6 +144,10 @@ class Live:
         for what in left_out:
             log.error("left out of the journal: %s", what)
             self._driver.remark(text=f"left out of the journal: {what}; a copy of it is {copy}")
+
+    def _tell(self, text: str) -> None:
+        log.warning("%s", text)
+        self._driver.remark(text=text)
 
     def _asked_to_end(self, number: int, stopped: asyncio.Event) -> None:
         if self._driver.core.draining:
@@ -172,10 +178,22 @@ async def _either(*waits: Coroutine[Any, Any, object]) -> None:
         task.cancel()
 
 
+class AsItIs(QueueHandler):
+    """Hands records on to the thread that writes them, where they are made into lines."""
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        """Only the arguments are taken in, which may change; the traceback stays what it is."""
+        record.msg, record.args = record.getMessage(), None
+        return record
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run a coordinator in the foreground; its exit status."""
     os.umask(0o077)
     allow_many_files()
+    _children_without_threads()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _stop_starting)
     screen = os.dup(2)
     options = _parser().parse_args(arguments)
     try:
@@ -187,12 +205,15 @@ def main(arguments: list[str] | None = None) -> int:
         lock = Lock(rundir)  # held until the process has ended
         _log_to(rundir.log)
         rundir.ended.unlink(missing_ok=True)
-    except PilotError as error:
+    except (PilotError, OSError, RuntimeError) as error:
         return _fail(error, screen)
     try:
-        _end(rundir, asyncio.run(_serve(rundir, site_file, settings, options.pilots)))
+        _end(rundir, asyncio.run(_serve(rundir, site_file, settings, options)))
     except BaseExceptionGroup as group:
         return _fail(_first(group), screen, rundir)
+    except KeyboardInterrupt as stop:
+        again = "nothing of the pool has changed: pilot up goes on with it"
+        return _fail(UserError(f"it was stopped by {stop} before it served; {again}"), screen, rundir)
     except Exception as error:
         return _fail(error, screen, rundir)
     finally:
@@ -200,8 +221,23 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-async def _serve(rundir: RunDir, site_file: SiteFile, settings: Settings, pilots: int | None) -> Ended:
-    live = Live(rundir, site_file, startup.open_pool(rundir, site_file.site, settings), pilots)
+def _stop_starting(number: int, _frame: object) -> NoReturn:
+    """A signal before it serves, in the middle of a restart, say: it ends, and what it has read is as it was.
+
+    That is no ``Exception``: it must not pass for a journal's entry that cannot be taken.
+    """
+    raise KeyboardInterrupt(signal.Signals(number).name)
+
+
+def _children_without_threads() -> None:
+    """Before Python 3.12 asyncio starts a thread for each child process; login nodes count them."""
+    if sys.version_info < (3, 12):
+        asyncio.set_child_watcher(asyncio.PidfdChildWatcher())
+
+
+async def _serve(rundir: RunDir, site_file: SiteFile, settings: Settings, options: argparse.Namespace) -> Ended:
+    pool = startup.open_pool(rundir, site_file.site, settings, anew=not options.go_on)
+    live = Live(rundir, site_file, pool, options.pilots)
     try:
         return await live.run()
     finally:
@@ -225,6 +261,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--run-dir", type=Path, help="default: $PILOT_RUN_DIR, or pilot/<site> in the state directory")
     parser.add_argument("--site", required=True, help="a site's name, or the path of a site file")
     parser.add_argument("--pilots", type=int, help="pilots to keep; default: as many as the trainers can use")
+    parser.add_argument("--go-on", action="store_true", help="only go on with a pool that did not end in good order")
     defaults = Settings()
     for name in Settings.__struct_fields__:
         value = getattr(defaults, name)
@@ -233,7 +270,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _log_to(path: Path) -> None:
-    """Also what solvers and libraries say on stderr goes to the log: whoever read it may be gone by then."""
+    """Also what solvers and libraries say on stderr goes to the log: whoever read it may be gone by then. A thread
+    writes it, so that a slow disk holds up nobody."""
     try:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -242,7 +280,12 @@ def _log_to(path: Path) -> None:
     os.close(file)
     handler = logging.StreamHandler()
     handler.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    waiting: SimpleQueue[logging.LogRecord] = SimpleQueue()
+    logging.raiseExceptions = False  # on a full disk there is nobody to tell that the log cannot be written
+    logging.basicConfig(level=logging.INFO, handlers=[AsItIs(waiting)])
+    writer = QueueListener(waiting, handler)
+    writer.start()
+    atexit.register(writer.stop)
 
 
 def _fail(error: BaseException, screen: int, rundir: RunDir | None = None) -> int:

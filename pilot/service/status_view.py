@@ -116,6 +116,7 @@ def pilots(roster: Roster, now_s: float) -> list[PilotStatus]:
 
 def account(core: Coordinator, monitor: Monitor) -> WorkAccount:
     """What U is reckoned from: a copy, so that it can be reckoned in a thread."""
+    monitor.advance(monitor.now_s)
     return WorkAccount(
         specs=tuple(t.spec for t in core.trainers.values()),
         curves={t.id: t.measured.curve for t in core.trainers.values()},

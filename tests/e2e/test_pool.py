@@ -6,7 +6,6 @@ import signal
 from pathlib import Path
 
 import msgspec
-import psutil
 import pytest
 
 from pilot.core.ids import TrainerId
@@ -138,11 +137,7 @@ def test_a_killed_coordinator_is_noticed_and_the_agents_leave_nothing(pool: Pool
     agents = [pool.agent() for _ in range(2)]
     name = pool.submit(TRAIN, "--epochs", "500", "--step-s", "0.03")
     pool.until_step(name, 20, nodes=2)
-    coordinator = pool.coordinator()
-    assert coordinator is not None
-    killed = psutil.Process(coordinator)
-    killed.kill()
-    killed.wait(10)
+    pool.kill_for_good()
     said = pool.pilot("ls", check=False)
     assert (said.returncode, said.stderr.count("\n")) == (1, 1)
     assert "pilot up for this directory goes on with its pool" in said.stderr
