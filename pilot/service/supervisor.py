@@ -31,7 +31,8 @@ def main(pid: int, command: list[str]) -> None:
     times, pause_s = 0, FIRST_PAUSE_S
     while status != REFUSED and crashed(root):
         if times == TIMES:
-            return note(root, f"it was started again {TIMES} times in a row; pilot up starts it once more")
+            note(root, f"it was started again {TIMES} times in a row; pilot up starts it once more")
+            return
         time.sleep(pause_s)
         times, pause_s = times + 1, min(2 * pause_s, LONGEST_PAUSE_S)
         began_s = time.monotonic()
