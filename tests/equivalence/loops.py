@@ -128,6 +128,12 @@ def broken(operations: Iterable[int]) -> Iterator[tuple[str, int, list[End]]]:
         yield f"one {fate} at {operation}", 2, [End(operation, (True, False), die, come)]
 
 
+def joined(operations: Iterable[int]) -> Iterator[tuple[str, int, list[End]]]:
+    """One rank, to which another one comes at one of these operations."""
+    for operation in operations:
+        yield f"one comes at {operation}", 1, [End(operation, (True,), (False,), 1)]
+
+
 def ways(operations: Iterable[int]) -> Iterator[tuple[str, int, list[End]]]:
     """(name, ranks at first, how their generations end)."""
     yield "one rank", 1, []
@@ -136,11 +142,13 @@ def ways(operations: Iterable[int]) -> Iterator[tuple[str, int, list[End]]]:
     yield from broken(operations)
 
 
-def assert_equal(script: Script, *, operations: Iterable[int] = range(2, 13), tolerance: float = 1e-12) -> None:
+def assert_equal(
+    script: Script, *, operations: Iterable[int] = range(2, 13), joins: Iterable[int] = (), tolerance: float = 1e-12
+) -> None:
     """All ranks of a run are equal to the last bit; a session alone is the plain loop, and in a group so, too."""
     expected, alone = script(Plain), script(session)
     _assert_close(alone, expected, 0.0, "alone")
-    for way, count, ends in ways(operations):
+    for way, count, ends in [*ways(operations), *joined(joins)]:
         ranks = on_ranks(lambda: script(session), count, ends)
         for rank in ranks:
             _assert_close(rank, ranks[0], 0.0, f"{way}, between ranks")
