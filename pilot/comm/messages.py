@@ -48,10 +48,25 @@ class BucketPart(msgspec.Struct, frozen=True):
     wire: str = ""
 
 
+ArenaNumber = Annotated[int, msgspec.Meta(ge=0, lt=64)]
+
+
 class Attach(Note, frozen=True):
-    """With the arena's descriptor: the parts of each step, in the order in which they will be full."""
+    """With an arena's descriptor: the parts of each step with it, in the order in which they will be full.
+
+    A training process has one arena, or several, which are known by ``number``.
+    """
 
     parts: list[BucketPart]
+    number: ArenaNumber = 0
+
+
+class Select(Note, frozen=True):
+    """The steps that follow are of this arena (at first: of number 0). Answered by ``Gathered``: what all ranks have
+    selected, one number each.
+    """
+
+    number: ArenaNumber
 
 
 class Gather(Note, frozen=True):
@@ -90,7 +105,7 @@ class Quit(Note, frozen=True):
     """The generation is over in good order: finalize MPI with the other ranks and end."""
 
 
-AnyNote = Here | Attach | Gather | Gathered | Spread | Moving | Spreaded | Quit
+AnyNote = Here | Attach | Select | Gather | Gathered | Spread | Moving | Spreaded | Quit
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyNote] = msgspec.msgpack.Decoder(AnyNote)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pilot.comm.arena import Arena
-from pilot.comm.messages import Attach, BucketPart, Gather, Spread
+from pilot.comm.messages import Attach, BucketPart, Spread
 from pilot.comm.narrow import KINDS
 from pilot.core.errors import ProtocolError
 
@@ -42,11 +42,11 @@ def _view(arena: Arena, part: BucketPart) -> NDArray[np.generic]:
     return np.frombuffer(arena.memory, part.dtype, part.count, part.offset)
 
 
-def rows(notes: Sequence[Gather]) -> NDArray[np.int64]:
+def one_row(rows: Sequence[Sequence[int]]) -> NDArray[np.int64]:
     """The rows of a node's processes, one after the other."""
-    if len({len(note.row) for note in notes}) != 1 or not notes[0].row:
+    if len({len(row) for row in rows}) != 1 or not rows[0]:
         raise ProtocolError("the rows to gather are not equally long, or empty")
-    return np.array([note.row for note in notes], np.int64).ravel()
+    return np.array(rows, np.int64).ravel()
 
 
 def check_spread(notes: Sequence[Spread], fds: Sequence[int | None], first: int, size: int) -> None:

@@ -16,7 +16,7 @@ from pilot.comm import note_checks
 from pilot.comm.arena import Arena
 from pilot.comm.channel import Channel, Gone, ready
 from pilot.comm.fabric import LONGEST_NAP_S, Fabric, wait_for
-from pilot.comm.messages import AnyNote, Attach, Gather, Gathered, Here, Moving, Quit, Spread, Spreaded
+from pilot.comm.messages import AnyNote, Attach, Gather, Gathered, Here, Moving, Quit, Select, Spread, Spreaded
 from pilot.comm.pipeline import Pipeline, pieces
 from pilot.comm.step_sum import SharedPart, StepSum
 from pilot.core.errors import ProtocolError
@@ -43,8 +43,8 @@ class RankServer:
         self._channels = list(channels)
         self._fabric = fabric
         self._generation = generation
-        self._parts: list[SharedPart] = []
-        self._summable = False
+        self._arenas: dict[int, list[SharedPart]] = {}
+        self._selected: int | None = 0
 
     def run(self) -> None:
         """Serve until ``Quit``; raises :class:`~pilot.comm.channel.Gone` when one of them goes without it."""
@@ -69,14 +69,16 @@ class RankServer:
         match notes[0]:
             case None:
                 _alike(type(None), notes)
-                if not self._summable:
-                    raise ProtocolError("there is nothing to sum, or not the same on all of the node")
-                StepSum(self._parts, self._channels, self._fabric).run()
+                StepSum(self._parts(), self._channels, self._fabric).run()
             case Attach():
                 self._attach(_alike(Attach, notes), fds)
+            case Select():
+                note_checks.no_descriptors(fds)
+                numbers = self._gather([[note.number] for note in _alike(Select, notes)])
+                self._selected = notes[0].number if len(set(map(tuple, numbers))) == 1 else None
             case Gather():
                 note_checks.no_descriptors(fds)
-                self._gather(_alike(Gather, notes))
+                self._gather([note.row for note in _alike(Gather, notes)])
             case Spread():
                 self._spread(_alike(Spread, notes), fds)
             case Quit():
@@ -102,20 +104,29 @@ class RankServer:
 
     def _attach(self, notes: Sequence[Attach], fds: Sequence[int | None]) -> None:
         arenas = [note_checks.views(note, fd) for note, fd in zip(notes, fds, strict=True)]
-        self._summable = all(note.parts == notes[0].parts for note in notes)
+        self._arenas.pop(notes[0].number, None)
+        if any((note.number, note.parts) != (notes[0].number, notes[0].parts) for note in notes):
+            return  # different models are told apart before the first sum
         wires = (part.wire for part in notes[0].parts)
-        # Different models are told apart before the first sum: their parts need not be as many.
-        self._parts = [SharedPart(tuple(arrays), wire) for *arrays, wire in zip(*arenas, wires, strict=False)]
+        self._arenas[notes[0].number] = [
+            SharedPart(tuple(arrays), wire) for *arrays, wire in zip(*arenas, wires, strict=True)
+        ]
+
+    def _parts(self) -> list[SharedPart]:
+        if self._selected not in self._arenas:
+            raise ProtocolError("there is nothing to sum, or not the same on all of the node")
+        return self._arenas[self._selected]
 
     # --- between steps -----------------------------------------------------------------------------------------------
 
-    def _gather(self, notes: Sequence[Gather]) -> None:
-        ours = note_checks.rows(notes)
+    def _gather(self, given: Sequence[Sequence[int]]) -> list[list[int]]:
+        ours = note_checks.one_row(given)
         rows = np.empty((self._fabric.size, len(ours)), np.int64)
         wait_for(self._fabric.gather(ours, rows).done, self._channels)
-        gathered = Gathered(rows.reshape(self._fabric.size * len(notes), -1).tolist())
+        gathered = Gathered(rows.reshape(self._fabric.size * len(given), -1).tolist())
         for channel in self._channels:
             channel.send(gathered)
+        return gathered.rows
 
     def _spread(self, notes: Sequence[Spread], fds: Sequence[int | None]) -> None:
         local, root, takers = len(notes), notes[0].root, notes[0].takers

@@ -25,7 +25,7 @@ class Alarm:
 
     def __init__(self, training: Training) -> None:
         self._training = training
-        self.held = HeldAlike(training.model, training.optimizer)
+        self.held = HeldAlike(training.model, training.trained.named, training.steppers.optimizers)
         self._numbers: dict[str, int] = {}
 
     def checksum(self, step: int, size: int) -> int:

@@ -21,7 +21,7 @@ import torch
 
 from pilot.core.errors import UserError
 from pilot.train import by_design, identity
-from pilot.train.exchange import Exchange
+from pilot.train.exchanges import Exchanges
 from pilot.train.membership import Membership
 from pilot.train.placeholder import Placeholder
 from pilot.train.reporter import Metrics
@@ -73,10 +73,11 @@ class CheckGroup:
 
     revision = 0
 
-    def __init__(self, run: Run, training: Training, exchange: Exchange, resized: Callable[[int], None]) -> None:
+    def __init__(self, run: Run, training: Training, exchanges: Exchanges, resized: Callable[[int], None]) -> None:
         self._run = run
         self._training = training
-        self._exchange = exchange
+        self._exchanges = exchanges
+        self._selected = 0
         self._resized = resized
         self._entered = False
         self._gradients: list[Gradients] = []
@@ -87,11 +88,11 @@ class CheckGroup:
         cls,
         environment: Mapping[str, str],
         training: Training,
-        exchange: Exchange,
+        exchanges: Exchanges,
         resized: Callable[[int], None],
     ) -> CheckGroup:
         """By what ``pilot check`` put into the environment."""
-        return cls(msgspec.json.decode(environment[SEAT], type=Run), training, exchange, resized)
+        return cls(msgspec.json.decode(environment[SEAT], type=Run), training, exchanges, resized)
 
     def enter(self) -> Membership:
         """The first time, have the state of the run alone."""
@@ -100,6 +101,14 @@ class CheckGroup:
             self._share_state()
             self._resized(self._run.size)
         return Membership(1, self._run.rank, self._run.size)
+
+    def attach(self) -> None:
+        """They are looked up with each sum."""
+
+    def select(self, number: int) -> list[int]:
+        """What both ranks say."""
+        self._selected = number
+        return [row[0] for row in self.gather([number])]
 
     def ring(self) -> None:
         """All parts are summed at once."""
@@ -111,16 +120,17 @@ class CheckGroup:
 
     def summed(self) -> bool:
         """Add up what both ranks have."""
-        arena = self._exchange.arena
+        exchange = self._exchanges.each[self._selected]
+        arena = exchange.arena
         rows = [np.frombuffer(block, np.uint8) for block in self._together(bytes(arena.memory))]
-        for part in self._exchange.layout.parts if len(rows) > 1 else ():
+        for part in exchange.layout.parts if len(rows) > 1 else ():
             views = [np.frombuffer(row, part.dtype, part.count, part.offset) for row in rows]
             np.frombuffer(arena.memory, part.dtype, part.count, part.offset)[:] = np.sum(views, axis=0)
         return True
 
     def sums_came(self) -> None:
         """Note the gradients of this step of an optimizer."""
-        held = {name: p.grad for name, p in self._training.model.named_parameters() if p.grad is not None}
+        held = {name: p.grad for name, p in self._training.trained.named.items() if p.grad is not None}
         self._gradients.append({n: g.detach().clone() for n, g in held.items() if not isinstance(g, Placeholder)})
 
     def applied(self, words: Words, share: StepShare, metrics: Metrics) -> None:  # noqa: ARG002  # the protocol's signature

@@ -24,6 +24,7 @@ from pilot.comm.channel import Gone
 from pilot.train.agreement_log import END_OF_EPOCH, TRAINING, Place, Sums, total
 from pilot.train.blocks import gather_blocks
 from pilot.train.group import RankGroup
+from pilot.train.identity import expect_same, fingerprint, tell
 from pilot.train.training import Training
 
 Bring = Callable[[int, int], Sums]
@@ -53,6 +54,12 @@ class Collectives:
         if self._place != self._training.place:
             self._place, self._held = self._training.place, {}
         self._training.caught_up()
+
+    def scatter(self) -> None:
+        """The script may do what concerns all (choose what is trained) before it comes for a batch: so all meet again
+        before that.
+        """
+        self._aligned = None
 
     def align(self) -> None:
         """Before a step; returns when all ranks are about to do it."""
@@ -90,11 +97,14 @@ class Collectives:
     def _meet(self, mine: int, bring: Bring) -> Sums | None:
         """One meeting of those who are furthest behind; its outcome, where it was about ours."""
         try:
-            table = self._group.gather([mine, *self._progress()])
+            trained = self._training.trained.described() if mine == TRAINING else {}
+            table = self._group.gather([mine, *self._progress(), fingerprint(trained)])
             topic = min(row[0] for row in table)
             holders = [rank for rank, row in enumerate(table) if row[0] == topic]
             if topic == TRAINING:
-                self._level([row[1:] for row in table])
+                self._level([row[1:3] for row in table])
+                if len({tuple(row) for row in table}) > len({tuple(row[1:3]) for row in table}):
+                    expect_same(tell(self._training.trained.described(), self._group.gather))
             if len(holders) == len(table):
                 self._aligned = self._group.revision
             return None if topic == TRAINING else self._confer(topic, holders, mine == topic, bring)

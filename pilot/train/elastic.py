@@ -26,10 +26,10 @@ import psutil
 
 from pilot.comm.arena import Arena
 from pilot.comm.channel import Gone
-from pilot.comm.messages import AnyNote, Attach, Gather, Gathered, Moving, Quit, Spread
+from pilot.comm.messages import AnyNote, Attach, Gather, Gathered, Moving, Quit, Select, Spread
 from pilot.core.errors import ProtocolError
 from pilot.io import wire
-from pilot.train.exchange import Exchange
+from pilot.train.exchanges import Exchanges
 from pilot.train.identity import expect_same, fingerprint, tell
 from pilot.train.membership import Membership, MembershipState, Seat, agreed
 from pilot.train.periodic import Periodic
@@ -52,7 +52,7 @@ class Elastic:
     ----------
     seat : of this process on its node
     link : to the agent and to the rank processes
-    training, exchange : of the session
+    training, exchanges : of the session
     saver : of the trainer's checkpoints
     interval_s : between two periodic checkpoints, until told otherwise
     stall_timer : with other ranks
@@ -65,7 +65,7 @@ class Elastic:
         seat: Seat,
         link: WorkerSockets,
         training: Training,
-        exchange: Exchange,
+        exchanges: Exchanges,
         saver: Saver,
         interval_s: float,
         stall_timer: StallTimer,
@@ -75,7 +75,7 @@ class Elastic:
         self._seat = seat
         self._link = link
         self._training = training
-        self._exchange = exchange
+        self._exchanges = exchanges
         self._saver = saver
         self._periodic = Periodic(saver, training, interval_s)
         self._stall_timer = stall_timer
@@ -104,6 +104,24 @@ class Elastic:
             else:
                 self._start(membership.generation)
         return self._membership.current
+
+    def attach(self) -> None:
+        """See :class:`~pilot.train.group.RankGroup`."""
+        group = self._membership.current
+        if group is not None:
+            try:
+                self._attach(group.generation)
+            except Gone:
+                self._lose(group.generation)
+
+    def select(self, number: int) -> list[int]:
+        """See :class:`~pilot.train.group.RankGroup`."""
+        group = self._membership.current
+        if group is None:
+            raise Gone
+        if group.size == 1:
+            return [number]
+        return [row[0] for row in self._ask(group, Select(number), 1)]
 
     def ring(self) -> None:
         """The next part of the step is full."""
@@ -300,10 +318,10 @@ class Elastic:
     def _start(self, generation: int) -> None:
         """Start ``generation``. Where that fails none is in force afterwards."""
         group = self._membership.start(generation)
-        self._exchange.idle()
+        self._exchanges.idle()
         self.revision += 1
         try:
-            self._link.channel(generation).send(Attach(list(self._exchange.layout.parts)), self._exchange.arena.fd)
+            self._attach(generation)
             resumed = self._share_state(group)
         except Gone:
             self._lose(generation)
@@ -312,10 +330,16 @@ class Elastic:
         self._resized(group.size)
         self._reporter.started(group, resumed)
 
+    def _attach(self, generation: int) -> None:
+        for number, exchange in enumerate(self._exchanges.each):
+            self._link.channel(generation).send(Attach(list(exchange.layout.parts), number), exchange.arena.fd)
+
     def _share_state(self, group: Membership) -> int | None:
         """Steps 2 and 3 of the module's list; the step that the group resumes from, where nobody held a state."""
         position, met = self._training.position, self._training.agreements.count(self._training.place)
-        own = Holding(self._held, position.step, fingerprint(self._training.identity), position.epoch, met)
+        own = Holding(
+            self._held, position.step, fingerprint(self._training.identity), position.epoch, met, position.phase
+        )
         table = [Holding(*row) for row in self._gather(group, own.row())]
         if len({holding.fingerprint for holding in table}) > 1:
             expect_same(tell(self._training.identity, lambda row: self._gather(group, row)))
@@ -327,9 +351,12 @@ class Elastic:
 
     def _gather(self, group: Membership, row: list[int]) -> list[list[int]]:
         """The rows of all ranks of ``group``, which must be in force."""
-        self._link.channel(group.generation).send(Gather(row))
-        gathered = self._answer(group.generation)
-        if isinstance(gathered, Gathered) and [len(row) for row in gathered.rows] == [len(row)] * group.size:
+        return self._ask(group, Gather(row), len(row))
+
+    def _ask(self, group: Membership, note: Gather | Select, length: int) -> list[list[int]]:
+        self._link.channel(group.generation).send(note)
+        gathered = self._answer(group.generation, summing=isinstance(note, Select))
+        if isinstance(gathered, Gathered) and [len(row) for row in gathered.rows] == [length] * group.size:
             return gathered.rows
         self._lose(group.generation)  # a rank process that talks nonsense is as good as none
         raise Gone

@@ -81,6 +81,12 @@ class Exchange:
         for number, bucket in enumerate(self._buckets):
             bucket.watch(-1, partial(self._finished, number))
 
+    def close(self) -> None:
+        """Another one takes its place: no parameter is watched any more."""
+        for bucket in self._buckets:
+            bucket.unwatch()
+        self.arena.close_fd()
+
     def idle(self) -> None:
         """Between steps: gradients stay where autograd puts them."""
         self.open = False
@@ -133,7 +139,7 @@ class Exchange:
         """Take the gradients of a bucket as they are; with the last micro-batch it leaves."""
         self._collected[number] = True
         bucket = self._buckets[number]
-        _check(gradients)
+        check_gradients(gradients)
         if self._alone:
             bucket.kept = gradients if self._weight else []
         elif self._weight:
@@ -185,9 +191,13 @@ class Exchange:
 
     def drop(self) -> None:
         """The step is void: no parameter has a gradient."""
+        self.drop_gradients()
+        self.idle()
+
+    def drop_gradients(self) -> None:
+        """No parameter has one."""
         for parameter in self._parameters:
             parameter.grad = None
-        self.idle()
 
 
 class _Bucket:
@@ -225,15 +235,21 @@ class _Bucket:
         """
         if not self.parameters[place].requires_grad:
             return
+        self.unwatch()
+        self._hook = self.parameters[place].register_post_accumulate_grad_hook(look)  # type: ignore[no-untyped-call]  # torch has no types here
+
+    def unwatch(self) -> None:
+        """No more."""
         if self._hook is not None:
             self._hook.remove()
-        self._hook = self.parameters[place].register_post_accumulate_grad_hook(look)  # type: ignore[no-untyped-call]  # torch has no types here
+            self._hook = None
 
 
 _grad_of, _layout_of, _requires_grad = attrgetter("grad"), attrgetter("layout"), attrgetter("requires_grad")
 
 
-def _check(gradients: Sequence[torch.Tensor | None]) -> None:
+def check_gradients(gradients: Sequence[torch.Tensor | None]) -> None:
+    """:class:`UserError` where they cannot be summed."""
     made = [gradient for gradient in gradients if gradient is not None]
     for gradient in made:
         if isinstance(gradient, Placeholder):

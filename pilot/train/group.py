@@ -9,7 +9,7 @@ from typing import Protocol
 from pilot.core.errors import UserError
 from pilot.train.check_group import SEAT, CheckGroup
 from pilot.train.elastic import Elastic
-from pilot.train.exchange import Exchange
+from pilot.train.exchanges import Exchanges
 from pilot.train.membership import Membership, Seat
 from pilot.train.reporter import Metrics
 from pilot.train.sampler import StepShare
@@ -28,6 +28,14 @@ class RankGroup(Protocol):
 
     def enter(self) -> Membership:
         """Be in a group; waits for one."""
+
+    def attach(self) -> None:
+        """The session has other exchanges from here on; on all ranks, between two steps."""
+
+    def select(self, number: int) -> list[int]:
+        """The gradients that follow are those of this exchange: which all ranks have selected, by rank. Where there are
+        several, before each sum. Raises :class:`~pilot.comm.channel.Gone` where the group broke.
+        """
 
     def ring(self) -> None:
         """A part of the step's gradients is full."""
@@ -81,6 +89,13 @@ class Alone:
         """At once."""
         return ALONE
 
+    def attach(self) -> None:
+        """Nobody else sums."""
+
+    def select(self, number: int) -> list[int]:
+        """One rank."""
+        return [number]
+
     def ring(self) -> None:
         """Nobody listens."""
 
@@ -120,12 +135,12 @@ class Alone:
 
 
 def group_of(
-    environment: Mapping[str, str], seat: Seat, training: Training, exchange: Exchange, resized: Callable[[int], None]
+    environment: Mapping[str, str], seat: Seat, training: Training, exchanges: Exchanges, resized: Callable[[int], None]
 ) -> RankGroup:
     """By what the agent put into the environment, see ``docs/processes.md``."""
     _claim(training)
     if SEAT in environment:
-        return CheckGroup.of(environment, training, exchange, resized)
+        return CheckGroup.of(environment, training, exchanges, resized)
     if "PILOT_CONTROL_FD" not in environment:
         return Alone(training)
     trainer = environment["PILOT_TRAINER"]
@@ -136,7 +151,7 @@ def group_of(
     )
     interval_s = float(environment["PILOT_CHECKPOINT_INTERVAL_S"])
     stall_timer = StallTimer(float(environment["PILOT_SILENT_S"]))
-    return Elastic(trainer, seat, link, training, exchange, saver, interval_s, stall_timer, resized)
+    return Elastic(trainer, seat, link, training, exchanges, saver, interval_s, stall_timer, resized)
 
 
 _claimed: list[Training] = []

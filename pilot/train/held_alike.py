@@ -1,4 +1,5 @@
-"""What the ranks of a trainer hold alike, by name: parameters, the optimizer's options and state, and buffers.
+"""What the ranks of a trainer hold alike, by name: parameters, the optimizers' options and state, and
+buffers.
 
 A buffer that the model changes while it computes is each rank's own, as batch norm's statistics are. Those of batch
 norm are known by their class; of the others it is seen (a tensor counts its changes), or, where a script changes
@@ -24,11 +25,23 @@ Changes = tuple[int, int]
 
 
 class HeldAlike:
-    """Of one rank."""
+    """Of one rank.
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        self._model = model
-        self._optimizer = optimizer
+    Parameters
+    ----------
+    model : whose buffers
+    named : the parameters
+    optimizers : by name; the only one's is empty
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        named: Mapping[str, torch.Tensor],
+        optimizers: Mapping[str, torch.optim.Optimizer],
+    ) -> None:
+        self._named = named
+        self._optimizers = {f"optimizer{name and f'[{name!r}]'}": one for name, one in optimizers.items()}
         self._buffers = dict(_buffers(model))
         self._own: set[str] = set()
         self._before: list[Changes] = []
@@ -58,13 +71,15 @@ class HeldAlike:
 
     def _values(self) -> Iterator[tuple[str, Any]]:
         """Options first: where they differ, all that follows does."""
-        for number, group in enumerate(self._optimizer.param_groups):
-            yield from _leaves(f"optimizer.param_groups[{number}]", {k: v for k, v in group.items() if k != "params"})
-        parameters = dict(self._model.named_parameters())
-        yield from parameters.items()
-        states: Mapping[Any, Any] = self._optimizer.state
-        for name, parameter in parameters.items():
-            yield from _leaves(f"optimizer.state[{name}]", states.get(parameter, {}))
+        for place, optimizer in self._optimizers.items():
+            for number, group in enumerate(optimizer.param_groups):
+                options = {key: value for key, value in group.items() if key != "params"}
+                yield from _leaves(f"{place}.param_groups[{number}]", options)
+        yield from self._named.items()
+        for place, optimizer in self._optimizers.items():
+            states: Mapping[Any, Any] = optimizer.state
+            for name, parameter in self._named.items():
+                yield from _leaves(f"{place}.state[{name}]", states.get(parameter, {}))
 
     def _buffer_numbers(self) -> dict[str, int]:
         return _numbers({name: module._buffers[key] for name, (module, key) in self._buffers.items()})

@@ -14,6 +14,8 @@ from torch import nn
 from pilot.core.errors import UserError
 from pilot.train.blocks import gather_blocks
 from pilot.train.sampler import Batching
+from pilot.train.stepper import Steppers
+from pilot.train.trained_set import TrainedSet
 
 Identity = dict[str, str]
 """What is the same on all ranks, by its name in words."""
@@ -21,13 +23,14 @@ Identity = dict[str, str]
 _decoder = msgspec.msgpack.Decoder(Identity)
 
 
-def of_training(model: nn.Module, optimizer: torch.optim.Optimizer) -> Identity:
-    """Names, shapes, dtypes and strides of what is trained, of the buffers, and the optimizer's groups."""
-    groups = ", ".join(str(len(group["params"])) for group in optimizer.param_groups)
-    identity = {"the optimizer": f"{type(optimizer).__name__} of {groups} parameters"}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        trained = "trained" if parameter.requires_grad else "frozen"
-        identity[f"the parameter {name}"] = f"{_of_tensor(parameter)}, strides {list(parameter.stride())}, {trained}"
+def of_training(model: nn.Module, steppers: Steppers, trained: TrainedSet) -> Identity:
+    """Names, shapes, dtypes and strides of what is trained, of the buffers, and the optimizers' groups: as they are
+    when the session is made. (What of it is trained may change after that, with the state.)
+    """
+    identity = {_of_optimizer(name): _its_groups(one) for name, one in steppers.optimizers.items()}
+    for name, parameter in [*model.named_parameters(remove_duplicate=False), *trained.bare.items()]:
+        is_trained = "trained" if parameter.requires_grad else "frozen"
+        identity[f"the parameter {name}"] = f"{_of_tensor(parameter)}, strides {list(parameter.stride())}, {is_trained}"
     kept = model.state_dict()
     buffers = kept.keys() - dict(model.named_parameters(remove_duplicate=False)).keys()
     return identity | {f"the buffer {name}": _of_kept(kept[name]) for name in sorted(buffers)}
@@ -82,6 +85,15 @@ def _differences(one: Mapping[str, str], other: Mapping[str, str]) -> Iterator[t
 def _of_kept(value: object) -> str:
     """Of a buffer, or of what a module's ``get_extra_state`` gives."""
     return _of_tensor(value) if isinstance(value, torch.Tensor) else f"of type {type(value).__name__}"
+
+
+def _of_optimizer(name: str) -> str:
+    return f"the optimizer {name}" if name else "the optimizer"
+
+
+def _its_groups(optimizer: torch.optim.Optimizer) -> str:
+    groups = ", ".join(str(len(group["params"])) for group in optimizer.param_groups)
+    return f"{type(optimizer).__name__} of {groups} parameters"
 
 
 def _of_tensor(tensor: torch.Tensor) -> str:

@@ -37,6 +37,9 @@ class Course(Protocol):
     def begin(self, share: StepShare, batch: int) -> None:
         """The script gets micro-batch ``batch`` of ``share`` next; raises where it left out a ``session.step``."""
 
+    def came_back(self) -> None:
+        """The script is done with its batch, and comes for the next one."""
+
 
 class _Pieces(Sampler[Any]):
     """This rank's micro-batches, planned ahead as if the group stayed as it is."""
@@ -137,6 +140,7 @@ class Loader:
         for batch in self._batches:
             self.course.begin(*self._pieces.planned.popleft())
             yield batch
+            self.course.came_back()
             if self.course.where()[-1] != revision:
                 return
 

@@ -6,7 +6,7 @@ Nothing is stored, so nothing is copied; to put one there costs less than a micr
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
 import torch
@@ -35,11 +35,19 @@ class Placeholder(torch.Tensor):
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]  # torch types the disabled one
         """Every use of it comes here."""
         found = list(_placeholders([*args, *(kwargs or {}).values()]))
+        if func.__name__ == "add_.Tensor" and found[0] is args[0] and len(found) == 1:  # autograd, mostly
+            found[0].added(args[1])
+            return found[0]
         if func.__name__ not in _ZEROING:
             found[0].refuse()
         for placeholder in found:
             placeholder.zeroed()
-        return found[0] if func.__name__ == "zero_.default" else None
+        if func.__name__ == "zero_.default":
+            return found[0]
+        for gradient in args[0]:
+            if not isinstance(gradient, Placeholder):
+                gradient.zero_()
+        return None
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]  # torch's takes its own keywords
         return f"{type(self).__name__}(shape={list(self.shape)})"
@@ -47,6 +55,17 @@ class Placeholder(torch.Tensor):
     def zeroed(self) -> None:
         """``zero_grad(set_to_none=False)`` came to it."""
         self.refuse()
+
+    def added(self, gradient: torch.Tensor) -> None:
+        """Another backward adds ``gradient`` to it."""
+        del gradient
+        self.refuse()
+
+    def forget(self) -> None:
+        """As with None: backward makes a new gradient."""
+        parameter = self._parameter()
+        if parameter is not None:
+            parameter.grad = None
 
     def refuse(self) -> NoReturn:
         """Say what to do instead."""
@@ -73,10 +92,45 @@ class Stale(Placeholder):
     )
 
     def zeroed(self) -> None:
-        """As with None: backward makes a new one."""
-        parameter = self._parameter()
-        if parameter is not None:
-            parameter.grad = None
+        """See :class:`Placeholder`."""
+        self.forget()
+
+
+class Collected(Placeholder):
+    """The gradient of an optimizer that is stepped by itself: the session has taken it, and backward may add to it."""
+
+    why = (
+        "between backward and session.step the gradients are not those of the whole group: clip with"
+        " session.clip_grad_norm; to use or change them call session.sum(name=...) first, then session.step; and leave"
+        " optimizer.step() to session.step"
+    )
+    collect: Callable[[torch.Tensor], None]
+
+    def added(self, gradient: torch.Tensor) -> None:
+        """See :class:`Placeholder`."""
+        self.collect(gradient)
+
+    def zeroed(self) -> None:
+        """See :class:`Placeholder`."""
+        self.forget()
+
+
+class Unwanted(Stale):
+    """The gradient of an optimizer that is stepped by itself, which must be zeroed before that: it may become any.
+
+    It is of a step that is over, or was made before another optimizer's step. (A rank that does this step again, since
+    another one died, would not make it as it was.)
+    """
+
+    why = (
+        "a gradient was not zeroed since another step of an optimizer: call this one's zero_grad() between that and its"
+        " own backward (what other losses left in its parameters is dropped so); or step them together, by session.step"
+        " without a name"
+    )
+
+    def added(self, gradient: torch.Tensor) -> None:
+        """See :class:`Placeholder`."""
+        del gradient
 
 
 def _placeholders(values: Iterable[Any]) -> Iterator[Placeholder]:

@@ -8,27 +8,27 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from torch import nn
 from torch.utils.data import Dataset, default_collate
 
 from pilot.core.errors import UserError
-from pilot.train import identity, refusal, rng, script_end
+from pilot.train import identity, refusal, script_end
 from pilot.train.agreement_log import END_OF_EPOCH, STOP, Sums
-from pilot.train.alarm import Alarm
 from pilot.train.collectives import Collectives
+from pilot.train.course import SessionCourse
 from pilot.train.evaluation import Evaluation, Function
-from pilot.train.exchange import Exchange
+from pilot.train.exchanges import Exchanges
 from pilot.train.group import group_of
-from pilot.train.guards import StepGuard, TrainedSet
+from pilot.train.guards import StepGuard
 from pilot.train.loader import Loader
 from pilot.train.lr import LearningRate
-from pilot.train.membership import Membership, Seat
-from pilot.train.sampler import Batching, StepShare, mix
-from pilot.train.script_end import Released
+from pilot.train.membership import Seat
+from pilot.train.rollback import Rollback
+from pilot.train.sampler import Batching
 from pilot.train.state_check import StateCheck
-from pilot.train.step_words import Words
+from pilot.train.step import Step
+from pilot.train.stepper import Optimizers, Scalers, Schedulers
 from pilot.train.stream import Stream
-from pilot.train.training import Scheduler, Training
+from pilot.train.training import Models, Stateful, Training
 
 
 class Session:
@@ -39,38 +39,39 @@ class Session:
         self._seat = Seat.of(os.environ)
         self._training = training
         training.identity["the seed"] = str(seed)
-        self._exchange = Exchange(training.parameters(), wire_dtype)
-        self._group = group_of(os.environ, self._seat, training, self._exchange, self._resized)
-        self._collectives = Collectives(self._group, training)
-        self._check = StateCheck(training)
-        self._alarm = Alarm(training)
-        self._guard = StepGuard(training.optimizer)
-        self._trained = TrainedSet(training.model, training.optimizer)
-        self._loader: Loader | Stream | None = None
-        self._share: StepShare | None = None
-        self._member: Membership | None = None
-        self._batch = 0
-        self._stepped = True
-        self._sums: Words | None = None
-        self._counted = False
-        self._ended: int | None = None
-        self._loss: float | torch.Tensor = 0.0
-        self._max_norm: float | None = None
-        self._stopping = False
-        self._waited_s = 0.0
         self._metrics: dict[str, float] = {}
+        self._check = StateCheck(training)
+        self._guard = StepGuard(training.steppers.optimizers.values())
+        self._rollback = Rollback(training, with_user=training.steppers.apart)
+        exchanges = Exchanges(training, wire_dtype)
+        self._group = group_of(os.environ, self._seat, training, exchanges, self._resized)
+        self._collectives = Collectives(self._group, training)
+        self._step = Step(training, self._group, exchanges, self._guard, self._rollback, seed, self._metrics)
+        self._course = SessionCourse(
+            seed,
+            training,
+            self._group,
+            self._collectives,
+            self._step,
+            self._guard,
+            self._check,
+            self._current_metrics,
+            self._epoch_has,
+        )
+        self._loader: Loader | Stream | None = None
+        self._stopping = False
 
     # --- what scripts use --------------------------------------------------------------------------------------------
 
     @property
     def rank(self) -> int:
         """This process's index in its group, which changes with the group."""
-        return self._membership().rank
+        return self._step.member.rank
 
     @property
     def size(self) -> int:
         """How many training processes the group has now."""
-        return self._membership().size
+        return self._step.member.size
 
     @property
     def local_rank(self) -> int:
@@ -79,13 +80,16 @@ class Session:
 
     @property
     def steps(self) -> int:
-        """Steps applied so far, over the trainer's whole life."""
-        return self._training.position.step
+        """Steps applied so far, over the trainer's whole life. (Where optimizers are stepped by name, one that has
+        begun counts.)
+        """
+        position = self._training.position
+        return position.step + (position.phase > 0)
 
     @property
     def waited_s(self) -> float:
         """Seconds that this process has waited for the sums of its gradients, over its life."""
-        return self._waited_s
+        return self._step.waited_s
 
     @property
     def state(self) -> dict[str, Any]:
@@ -130,11 +134,11 @@ class Session:
         """
         batching = self._batching(batch_size, global_batch_size, micro_batch_size, drop_last)
         order: Any = {"shuffle": shuffle, "replacement": replacement, "num_samples": num_samples}
-        self._loader = loader = Loader(self, dataset, batching, **order, options=options)
+        self._loader = loader = Loader(self._course, dataset, batching, **order, options=options)
         self._training.identity |= identity.of_data(
             loader.length, batching, shuffle=loader.order.shuffle, replacement=replacement
         )
-        self.epoch_has(loader.length)
+        self._epoch_has(loader.length)
         return loader
 
     def stream(
@@ -158,7 +162,7 @@ class Session:
         """
         batching = self._batching(batch_size, global_batch_size, micro_batch_size, drop_last)
         self._training.identity |= identity.of_data(None, batching, shuffle="False")
-        self._loader = stream = Stream(self, source, batching, collate_fn)
+        self._loader = stream = Stream(self._course, source, batching, collate_fn)
         return stream
 
     def epochs(self, count: int, **measures: Callable[[], float]) -> Iterator[int]:
@@ -173,9 +177,7 @@ class Session:
         self._group.enter()
         with self._guard.in_loop():
             while (position := self._training.position).epoch < count and not position.stopped:
-                self._collectives.here()
-                self._trained.check_model()
-                self._ended, self._guard.passing = None, False
+                self._course.new_epoch()
                 try:
                     yield position.epoch
                 except GeneratorExit:  # by break, or by an exception
@@ -203,7 +205,8 @@ class Session:
         batch_size : samples that a rank takes at once
         options : of torch's ``DataLoader``
         """
-        if self._share is not None:
+        self._step.came_back()
+        if self._step.is_open:
             raise UserError("session.evaluate belongs between two steps: after session.step, or outside the loop")
         self._check.user()
         began_s = time.monotonic()
@@ -211,7 +214,7 @@ class Session:
         self._group.rested(time.monotonic() - began_s)
         return means
 
-    def step(self, loss: torch.Tensor | float | None = None) -> bool:
+    def step(self, loss: torch.Tensor | float | None = None, name: str | None = None) -> bool:
         """Call it where a plain loop calls ``optimizer.step()``, once for each batch of the loader.
 
         Sums the gradients over the group and steps optimizer and scheduler. Whether it did: not where the batch was a
@@ -221,159 +224,65 @@ class Session:
         Parameters
         ----------
         loss : the mean over the batch, for the reports
+        name : of the optimizer to step, where the session has a dict of them: then it is called for each that the batch
+            is for; without a name it steps all at once
         """
-        share = self._open_share()
-        self._stepped = True
-        if not self._counted:
-            self._count(share, loss)
-        elif loss is not None:
-            raise UserError("give the loss to session.sum, which tells it to the others, and not to session.step")
-        if self._batch + 1 < len(share.batches):
-            return False
-        self._share = None
-        words, self._sums = self._sums, None
-        if words is None:
-            self._member = None
-            self._group.enter()
-        else:
-            self._apply(share, words)
-        self._collectives.here()
-        return words is not None
+        stepped = self._step.step(loss, name)
+        if not self._step.is_open:
+            self._collectives.here()
+        return stepped
 
-    def sum(self, loss: torch.Tensor | float | None = None) -> bool:
+    def sum(self, loss: torch.Tensor | float | None = None, name: str | None = None) -> bool:
         """Between backward and :meth:`step`, for a script that uses the gradients: put the sums over the group into
         ``p.grad``. Whether they are there: not where the batch was a micro-batch before the last, nor where the group
         broke. ``step`` follows in any case, without the loss.
 
         Parameters
         ----------
-        loss : as of :meth:`step`
+        loss, name : as of :meth:`step`
         """
-        share = self._open_share()
-        if not self._counted:
-            self._count(share, loss)
-        return self._sums is not None
+        return self._step.sum(loss, name)
 
     def clip_grad_norm(self, max_norm: float) -> None:
-        """In this step, scale the gradients (of the whole group) so that their norm is at most ``max_norm``."""
-        self._max_norm = max_norm
+        """In this step (of this optimizer), scale the gradients of the whole group so that their norm is at most
+        ``max_norm``.
+        """
+        self._step.max_norm = max_norm
+
+    def track(self, name: str, stateful: Stateful) -> None:
+        """Have ``stateful``'s state travel with the model's, and saved: an average of the parameters, another model, a
+        scheduler of the script's own. Before :meth:`epochs`.
+
+        Parameters
+        ----------
+        name : of it, in checkpoints
+        stateful : has ``state_dict`` and ``load_state_dict``; its state holds what :attr:`state` may hold
+        """
+        if self._guard.looping or name in self._training.tracked:
+            raise UserError(f"session.track({name!r}, ...) belongs before session.epochs, once for each name")
+        if not all(callable(getattr(stateful, method, None)) for method in ("state_dict", "load_state_dict")):
+            raise UserError(
+                f"session.track({name!r}, ...) takes what has state_dict and load_state_dict, not a"
+                f" {type(stateful).__name__}; keep values in session.state"
+            )
+        self._training.tracked[name] = stateful
+        self._training.identity[f"the tracked object {name}"] = type(stateful).__name__
+
+    def on_restore(self, function: Callable[[], object]) -> None:
+        """Have ``function`` called whenever a state was taken over (from another rank, or a checkpoint) or put back
+        after a step that was void: for what the script derives from model, tracked objects or :attr:`state`.
+        """
+        self._training.on_restore.append(function)
 
     def report(self, **metrics: float) -> None:
         """Have these values shown with the trainer's progress."""
         self._metrics.update({name: float(value) for name, value in metrics.items()})
 
-    # --- what the loader uses ----------------------------------------------------------------------------------------
-
-    def where(self) -> tuple[int, int, int, int, int]:
-        """See :class:`~pilot.train.loader.Course`."""
-        self._group.settle()
-        group, position = self._group.enter(), self._training.position
-        return position.epoch, position.cursor, group.rank, group.size, self._group.revision
-
-    def align(self) -> None:
-        """See :class:`~pilot.train.loader.Course`. Ends the script where the others have stopped."""
-        self._expect_loop()
-        self._group.settle()
-        self._collectives.align()
-        if self._training.position.stopped:
-            self._group.finish(self._current_metrics)
-            raise Released
-
-    def epoch_is_over(self) -> bool:
-        """See :class:`~pilot.train.loader.Course`."""
-        self._expect_loop()
-        before = self.where()
-        if before[0] == self._ended:
-            raise UserError(
-                f"the batches of epoch {before[0]} are over: an epoch has one pass over session.loader; the next begins"
-                " with the next turn of session.epochs"
-            )
-        if not self._training.position.at_end:
-            self.align()
-        if self.where() != before:
-            return False
-        self._check.user()
-        self._training.reached_end()
-        self._ended, self._guard.passing = before[0], False
-        return True
-
-    def epoch_has(self, samples: int) -> None:
-        """See :class:`~pilot.train.loader.Course`."""
-        self._metrics["epoch_samples"] = float(samples)  # whoever checks the ledger needs to know it
-
-    def begin(self, share: StepShare, batch: int) -> None:
-        """See :class:`~pilot.train.loader.Course`."""
-        if not self._stepped:
-            raise UserError("the script took a batch from session.loader without session.step for the one before")
-        if batch == 0:
-            self._check.before_step()
-        self._member = group = self._group.enter()
-        if batch == 0:
-            self._loss, self._max_norm = 0.0, None
-        # For each micro-batch: how its samples were loaded leaves no trace in what the model draws.
-        rng.seed_all(mix(self.seed, self._training.position.step, group.rank, *([batch] if batch else [])))
-        self._share, self._batch, self._stepped, self._counted = share, batch, False, False
-        self._guard.passing = True
-        self._alarm.held.forward_begins()
-        if batch == 0:
-            self._exchange.begin(self._group.ring, alone=group.size == len(share.batches) == 1)
-        self._exchange.begin_batch(share.weight(batch), last=batch + 1 == len(share.batches))
-
-    def _expect_loop(self) -> None:
-        if not self._guard.looping:
-            raise UserError(
-                "batches of session.loader are taken in the body of `for epoch in session.epochs(n):` (in place of"
-                " range(n)): it says when all nodes begin and end an epoch"
-            )
-
-    # --- a step ------------------------------------------------------------------------------------------------------
-
-    def _open_share(self) -> StepShare:
-        if self._share is None or self._stepped:
-            raise UserError("session.step needs a batch of session.loader, and each batch one session.step")
-        return self._share
-
-    def _count(self, share: StepShare, loss: torch.Tensor | float | None) -> None:
-        """Count the batch; after the step's last one get the sums over the group (None where it broke)."""
-        self._counted = True
-        self._alarm.held.forward_ended()
-        weight = share.weight(self._batch)
-        if loss is not None and weight:
-            # Not a number yet where it is on a GPU: that would wait for all of backward.
-            self._loss = self._loss + weight * (loss.detach() if isinstance(loss, torch.Tensor) else loss)
-        if self._batch + 1 == len(share.batches):
-            self._trained.check()
-            self._sums = self._sum()
-
-    def _sum(self) -> Words | None:
-        self._exchange.flush()
-        step, size = self._training.position.step, self._membership().size
-        words = self._group.words(float(self._loss)).with_checksum(self._alarm.checksum(step, size))
-        self._exchange.finish(words)
-        began_s = time.monotonic()
-        came = self._group.summed()
-        self._waited_s += time.monotonic() - began_s
-        if not came:
-            self._exchange.drop()
-            return None
-        words = self._exchange.take()
-        if not self._alarm.compare(words, step, self._group, size):
-            self._exchange.drop()
-            return None
-        self._group.sums_came()
-        return words
-
-    def _apply(self, share: StepShare, words: Words) -> None:
-        if self._max_norm is not None:
-            self._metrics["grad_norm"] = self._training.clip(self._max_norm)
-        with self._guard.session_steps():
-            self._training.apply(self._membership().generation, share)
-        self._member = None
-        self._metrics |= {"loss": words.loss} | self._training.metrics()
-        self._group.applied(words, share, self._current_metrics)
+    # --- its parts ---------------------------------------------------------------------------------------------------
 
     def _end_epoch(self, measured: Sums) -> None:
         """The ranks agree that the epoch is over, on what was measured, and whether it was the last."""
+        self._step.came_back()
         self._check.whole()
         stop = {STOP: 1.0} if self._stopping else {}
         agreed = self._collectives.hold(END_OF_EPOCH, lambda rank, _ranks: stop | (measured if rank == 0 else {}))
@@ -388,16 +297,18 @@ class Session:
     def _batching(self, per_node: int | None, whole: int | None, micro: int | None, drop_last: bool) -> Batching:
         if self._loader is not None:
             raise UserError("a session has one training loader; use torch's DataLoader for other data")
+        if micro is not None and self._training.steppers.apart:
+            raise UserError(
+                "micro_batch_size goes with optimizers that are stepped together: give pilot.train.session a list of"
+                " them, or accumulate by a smaller batch"
+            )
         return Batching(per_node, whole, micro, drop_last, self._seat.size)
 
     def _current_metrics(self) -> dict[str, float]:
         return dict(self._metrics)
 
-    def _membership(self) -> Membership:
-        """That of the step under way, even where its group has gone by now; else the present one."""
-        return self._member or self._group.enter()
-
-    # --- the group ---------------------------------------------------------------------------------------------------
+    def _epoch_has(self, samples: int) -> None:
+        self._metrics["epoch_samples"] = float(samples)  # whoever checks the ledger needs to know it
 
     def _resized(self, size: int) -> None:
         if self._loader is None:
@@ -408,12 +319,12 @@ class Session:
 
 
 def session(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    scheduler: Scheduler | None = None,
+    model: Models,
+    optimizer: Optimizers,
+    scheduler: Schedulers | None = None,
     *,
     schedule: str | None = None,
-    scaler: torch.amp.GradScaler | None = None,
+    scaler: Scalers | None = None,
     lr_rule: str = "linear",
     warmup_steps: int = 0,
     wire_dtype: str | None = None,
@@ -426,10 +337,13 @@ def session(
 
     Parameters
     ----------
-    model, optimizer, scheduler : as in a plain script; ``session.step`` steps the last two
+    model, optimizer, scheduler : as in a plain script; ``session.step`` steps the last two. Several models are a dict
+        by name. Several optimizers are a list, which are stepped together, or a dict, each of which is stepped by its
+        name (a GAN's); their schedulers come in the same form
     schedule : to be said where there is a scheduler: whether it counts every ``step`` or every ``epoch``; for
         ``ReduceLROnPlateau`` the name of the measure of ``session.epochs`` that it takes after each epoch
-    scaler : of the loss, for mixed precision: the script calls ``scaler.scale(loss).backward()``, the session the rest
+    scaler : of the loss, for mixed precision: the script calls ``scaler.scale(loss).backward()``, the session the rest;
+        one, or a dict by the optimizers' names
     lr_rule : how the learning rate follows the group's size with a fixed batch per node: ``linear``, ``sqrt`` or
         ``none``
     warmup_steps : over which it follows

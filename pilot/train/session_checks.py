@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
 
 import torch
 from torch import nn
@@ -11,29 +10,33 @@ from torch.nn.parameter import is_lazy
 
 from pilot.core.errors import UserError
 from pilot.train.state import encoded
+from pilot.train.stepper import Steppers
+from pilot.train.trained_set import SUMMED, of_groups
 
-SUMMED = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.complex128)
-"""The dtypes of parameters whose gradients can be summed."""
 
-
-def admit(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """:class:`UserError` where ranks could not train ``model`` with ``optimizer`` and stay equal."""
+def admit(model: nn.Module, steppers: Steppers) -> None:
+    """:class:`UserError` where ranks could not train ``model`` with ``steppers`` and stay equal."""
     _check_tensors(model)
     _check_modules(model)
-    _check_optimizer(optimizer)
-    _check_same_parameters(model, optimizer)
+    for optimizer in steppers.optimizers.values():
+        _check_optimizer(optimizer)
+    _check_parameters(model, steppers)
 
 
 def _check_tensors(model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
-        _check_tensor(f"the model's parameter {name}", parameter)
-        if parameter.requires_grad and parameter.dtype not in SUMMED:
-            raise UserError(
-                f"the model's parameter {name} is of {parameter.dtype}: gradients are summed of float32, float64,"
-                " bfloat16, float16, complex64 and complex128; store it as one of these"
-            )
+        _check_trainable(f"the model's parameter {name}", parameter)
     for name, buffer in model.named_buffers():
         _check_tensor(f"the model's buffer {name}", buffer)
+
+
+def _check_trainable(what: str, parameter: nn.Parameter) -> None:
+    _check_tensor(what, parameter)
+    if parameter.requires_grad and parameter.dtype not in SUMMED:
+        raise UserError(
+            f"{what} is of {parameter.dtype}: gradients are summed of float32, float64, bfloat16, float16, complex64"
+            " and complex128; store it as one of these"
+        )
 
 
 def _check_tensor(what: str, tensor: torch.Tensor) -> None:
@@ -68,26 +71,17 @@ def _check_optimizer(optimizer: torch.optim.Optimizer) -> None:
         raise UserError(f"{kind}.step needs a closure: a session steps once for each batch; use an optimizer without")
 
 
-def _check_same_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """What is summed is what the model trains; what is stepped is what the optimizer has."""
-    modelled = {id(parameter) for parameter in model.parameters()}
-    stepped = set()
-    for place, parameter in _of_groups(optimizer):
-        stepped.add(id(parameter))
-        if id(parameter) not in modelled:
-            raise UserError(
-                f"the optimizer has a parameter that the model has not: {place}, of shape {list(parameter.shape)};"
-                " give pilot.train.session a model that holds all that is trained (such as an nn.ModuleList of two)"
-            )
+def _check_parameters(model: nn.Module, steppers: Steppers) -> None:
+    """Each that is trained is stepped, by one optimizer."""
+    stepped: dict[int, str] = {}
+    for place, parameter in of_groups(steppers):
+        _check_trainable(place, parameter)
+        if id(parameter) in stepped:
+            raise UserError(f"{place} is {stepped[id(parameter)].removeprefix('the parameter ')} as well: one steps it")
+        stepped[id(parameter)] = place
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and id(parameter) not in stepped:
             raise UserError(
                 f"the model's parameter {name} requires a gradient and the optimizer has it not: give it to the"
                 " optimizer, or call requires_grad_(False) on it before the session is made"
             )
-
-
-def _of_groups(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.Tensor]]:
-    for number, group in enumerate(optimizer.param_groups):
-        for index, parameter in enumerate(group["params"]):
-            yield f"number {index} of its group {number}", parameter

@@ -91,6 +91,8 @@ def _as_written(keys: Sequence[Any]) -> str:
             return tree.place("session.state", rest)
         case ["optimizer", str(part), *rest]:
             return tree.place(f"optimizer.{part}", rest)
+        case ["tracked", str(name), *rest]:
+            return tree.place(f"{name}.state_dict()", rest)
         case [str(part), *rest]:
             return tree.place(f"{part}.state_dict()", rest)
     return "the state"

@@ -11,7 +11,8 @@ NOTHING = -1
 @dataclass(frozen=True, slots=True)
 class Holding:
     """What a rank holds: a state after ``step``, last confirmed in ``generation`` (``NOTHING``: none yet), of which
-    run (see :mod:`pilot.train.identity`). After that step come the ends of epochs, and ``met`` meetings in this one.
+    run (see :mod:`pilot.train.identity`). After that step come ``phase`` optimizers' of the next one; or the ends of
+    epochs, and ``met`` meetings in this one.
     """
 
     generation: int
@@ -19,11 +20,12 @@ class Holding:
     fingerprint: int
     epoch: int = 0
     met: int = 0
+    phase: int = 0
 
     @property
-    def progress(self) -> tuple[int, int, int, int]:
+    def progress(self) -> tuple[int, int, int, int, int]:
         """What is compared."""
-        return self.generation, self.step, self.epoch, self.met
+        return self.generation, self.step, self.phase, self.epoch, self.met
 
     def row(self) -> list[int]:
         """For the gather."""

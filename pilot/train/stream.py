@@ -70,6 +70,7 @@ class Stream:
         for number, (start, stop) in enumerate(share.batches):
             self.course.begin(share, number)
             yield self._collate([kept[position] for position in range(start, stop)])
+            self.course.came_back()
             if self.course.where()[-1] != revision:
                 return
 

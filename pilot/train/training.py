@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -16,28 +16,29 @@ from pilot.train import identity, rng
 from pilot.train.agreement_log import END_OF_EPOCH, STOP, Agreement, AgreementLog, Place, Sums
 from pilot.train.lineage import Lineage
 from pilot.train.lr import LearningRate
-from pilot.train.optimizer_state import take_over
 from pilot.train.sampler import StepShare
 from pilot.train.session_checks import admit
 from pilot.train.state import encoded
+from pilot.train.stepper import Optimizers, Scalers, Scheduler, Schedulers, Stepper, Steppers
+from pilot.train.trained_set import TrainedSet
+
+Models = nn.Module | dict[str, nn.Module]
 
 
-class Scheduler(Protocol):
-    """What is used of torch's learning-rate schedulers."""
-
-    def step(self, *metrics: float) -> None:
-        """One step of the schedule; ``ReduceLROnPlateau`` takes what was measured."""
+class Stateful(Protocol):
+    """What a script may have tracked."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Its state."""
+        """Its state: what :mod:`pilot.checkpoint.tree` can hold."""
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
         """Take over a state."""
 
 
 @dataclass(slots=True)
 class Position:
-    """``step``: steps applied so far; ``cursor``: samples of ``epoch`` behind the parameters; ``samples``: of all
+    """``step``: steps applied so far; ``phase``: of the next one's optimizers, where each is stepped by itself, so many
+    have been; ``cursor``: samples of ``epoch`` behind the parameters; ``samples``: of all
     epochs; ``at_end``: the script does what belongs to the end of the epoch; ``stopped``: there is no epoch more.
     """
 
@@ -47,102 +48,87 @@ class Position:
     samples: int = 0
     at_end: bool = False
     stopped: bool = False
+    phase: int = 0
 
 
 class Training:
-    """Model, optimizer, scheduler, loss scaler, the run's identity, position, ledger, what was agreed, learning-rate
-    factor, and the script's own ``user`` dict.
+    """Models, what steps them, the run's identity, position, ledger, what was agreed, learning-rate factor, what the
+    script tracks, and its own ``user`` dict.
 
-    ``agreed_step``: up to there all ranks held the same (:mod:`pilot.train.alarm`). ``in_meeting``: the script is in a
-    meeting (:mod:`pilot.train.collectives`). ``effective_rate`` is the learning rate of the last step, of the
-    optimizer's first group.
+    ``agreed_step``: up to there all ranks held the same (:mod:`pilot.train.alarm`). ``changing``: what a forward pass
+    changes (:mod:`pilot.train.rollback`). ``on_restore``: called when a state was taken over or put back.
+    ``in_meeting``: the script is in a meeting (:mod:`pilot.train.collectives`).
     """
 
     def __init__(
         self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        scheduler: Scheduler | None,
+        model: Models,
+        optimizer: Optimizers,
+        scheduler: Schedulers | None,
         schedule: str | None,
         rate: LearningRate,
-        scaler: torch.amp.GradScaler | None = None,
+        scaler: Scalers | None = None,
     ) -> None:
-        _check_schedule(scheduler, schedule)
-        self.model: nn.Module = getattr(model, "_orig_mod", model)  # of torch.compile: the names as without it
-        admit(self.model, optimizer)
-        self.identity = identity.of_training(self.model, optimizer)
+        self.steppers = Steppers(optimizer, scheduler, scaler)
+        _check_schedule(self.steppers.schedulers.values(), schedule)
+        self.model = _as_one(model)
+        admit(self.model, self.steppers)
+        self.trained = TrainedSet(self.model, self.steppers)
+        self.identity = identity.of_training(self.model, self.steppers, self.trained)
         self.identity["the rules"] = f"lr_rule={rate.rule}, warmup_steps={rate.warmup_steps}, schedule={schedule}"
-        self.optimizer = optimizer
-        self.scheduler = scheduler
         self._schedule = schedule or ""
-        self.scaler = scaler
         self.rate = rate
         self.position = Position()
         self.ledger = Lineage()
         self.agreements = AgreementLog()
+        self.tracked: dict[str, Stateful] = {}
+        self.changing: set[str] = set()
+        self.on_restore: list[Callable[[], object]] = []
         self.user: dict[str, Any] = {}
         self._user_at_end: dict[str, Any] | None = None
         self._user_taken: dict[str, Any] | None = None
         self.agreed_step = 0
         self.in_meeting = False
-        self.effective_rate = 0.0
 
     @property
     def place(self) -> Place:
         """Between which two steps it is."""
         return self.position.epoch, self.position.step
 
-    def parameters(self) -> list[nn.Parameter]:
-        """Those that are trained; of one without elements there is nothing to sum."""
-        return [p for p in self.model.parameters() if p.requires_grad and p.numel()]
-
     def shared(self) -> Callable[[str], bool]:
-        """Of which arrays in the state all ranks hold the same, by their paths: parameters and the optimizer's."""
+        """Of which arrays in the state all ranks hold the same, by their paths: parameters and the optimizers'."""
         names = {f"model/{name}" for name, _ in self.model.named_parameters(remove_duplicate=False)}
-        return lambda path: path in names or path.startswith("optimizer/")
+        return lambda path: path in names or path.startswith(("optimizer/", "parameters/"))
 
     def apply(self, generation: int, share: StepShare) -> None:
-        """Step the optimizer at the learning rate of this size, and account for the step's samples.
+        """A whole step: of all optimizers."""
+        self.apply_phase(list(self.steppers))
+        self.close(generation, share)
 
-        Where the loss scaler finds a gradient that is not finite, which is then so on all ranks, the optimizer and the
-        scheduler are left out.
-        """
-        stepped = self._step_optimizer(self.rate.factor(self.position.step))
+    def apply_phase(self, steppers: Sequence[Stepper]) -> None:
+        """Step these at the learning rate of this size; with each its scheduler, unless the loss scaler left it out."""
+        factor = self.rate.factor(self.position.step)
+        for stepper in steppers:
+            if stepper.step(factor) and self._schedule == "step":
+                stepper.schedule()
+        self.position.phase += 1
+
+    def close(self, generation: int, share: StepShare) -> None:
+        """No optimizer follows in this step: account for its samples."""
         position = self.position
         self.ledger.add(generation, position.epoch, position.step, share.cursor, share.cursor_end)
         position.step += 1
+        position.phase = 0
         position.cursor = share.cursor_end
         position.samples += share.total
-        if self.scheduler is not None and self._schedule == "step" and stepped:
-            advance(self.scheduler)
 
-    def clip(self, max_norm: float) -> float:
-        """Scale the gradients so that their norm is at most ``max_norm``; their norm before."""
-        if self.scaler is not None:
-            self.scaler.unscale_(self.optimizer)
-        return float(nn.utils.clip_grad_norm_(self.parameters(), max_norm))
-
-    def _step_optimizer(self, factor: float) -> bool:
-        groups = self.optimizer.param_groups
-        rates = [group["lr"] for group in groups]
-        for group, rate in zip(groups, rates, strict=True):
-            group["lr"] = rate * factor
-        self.effective_rate = float(groups[0]["lr"])
-        stepped = self._step_scaled(self.scaler) if self.scaler is not None else self._step_plain()
-        for group, rate in zip(groups, rates, strict=True):
-            group["lr"] = rate
-        return stepped
-
-    def _step_plain(self) -> bool:
-        self.optimizer.step()
-        return True
-
-    def _step_scaled(self, scaler: torch.amp.GradScaler) -> bool:
-        """It unscales where :meth:`clip` did not; and it shrinks exactly where it left the optimizer out."""
-        scale = scaler.get_scale()
-        scaler.step(self.optimizer)
-        scaler.update()
-        return scaler.get_scale() >= scale
+    def clip(self, max_norm: float, steppers: Sequence[Stepper] | None = None) -> float:
+        """Scale the gradients of these (None: of all) so that their norm is at most ``max_norm``; their norm before."""
+        parameters = []
+        for stepper in self.steppers if steppers is None else steppers:
+            stepper.unscale()
+            parameters += self.trained.of(stepper)
+        return float(nn.utils.clip_grad_norm_(parameters, max_norm))
 
     def reached_end(self) -> None:
         """The epoch has no more steps. Who takes over the state from now on does again what the script does here, so
@@ -165,8 +151,9 @@ class Training:
 
     def metrics(self) -> dict[str, float]:
         """Of the last step, for the reports."""
-        scale = {} if self.scaler is None else {"loss_scale": self.scaler.get_scale()}
-        return {"learning_rate": self.effective_rate} | scale
+        rates = {_labelled("learning_rate", one.name): one.effective_rate for one in self.steppers}
+        scales = {_labelled("loss_scale", name): one.get_scale() for name, one in self.steppers.scalers.items()}
+        return rates | scales
 
     def agree(self, topic: int, sums: Sums) -> None:
         """The ranks met about ``topic``."""
@@ -181,12 +168,12 @@ class Training:
         self.position.cursor = 0
         self.position.at_end = False
         self.position.stopped = STOP in measured
-        if self.scheduler is None or self._schedule == "step":
+        if not self.steppers.schedulers or self._schedule == "step":
             return
-        if self._schedule == "epoch":
-            advance(self.scheduler)
-        elif self._schedule in measured:
-            advance(self.scheduler, measured[self._schedule])
+        if self._schedule == "epoch" or self._schedule in measured:
+            measures = [] if self._schedule == "epoch" else [measured[self._schedule]]
+            for stepper in self.steppers:
+                stepper.schedule(*measures)
         elif not self.position.stopped:
             raise UserError(f"the scheduler needs session.epochs(..., {self._schedule}=function), see schedule=")
 
@@ -201,9 +188,11 @@ class Training:
             "user": next(d for d in (self._user_at_end, self._user_taken, self.user) if d is not None),
             "rng": rng.capture(),
             "model": dict(self.model.state_dict()),
-            "optimizer": self.optimizer.state_dict(),
-            "scheduler": self.scheduler.state_dict() if self.scheduler is not None else {},
-            "scaler": self.scaler.state_dict() if self.scaler is not None else {},
+            "parameters": dict(self.trained.bare),
+            "trained": self.trained.capture(),
+            "tracked": {name: one.state_dict() for name, one in self.tracked.items()},
+            "changing": sorted(self.changing),
+            **self.steppers.capture(),
         }
 
     def encoded(self) -> Encoded:
@@ -219,11 +208,15 @@ class Training:
         identity.expect_resumable(state.get("identity", self.identity), self.identity)
         place = self.place
         self.model.load_state_dict(state["model"])
-        take_over(self.optimizer, copied(state["optimizer"]))
-        if self.scheduler is not None:
-            self.scheduler.load_state_dict(copied(state["scheduler"]))
-        if self.scaler is not None and state.get("scaler"):
-            self.scaler.load_state_dict(copied(state["scaler"]))
+        with torch.no_grad():
+            for name, parameter in self.trained.bare.items():
+                parameter.copy_(state["parameters"][name])
+        if "trained" in state:
+            self.trained.restore(state["trained"])
+        self.steppers.restore(state)
+        for name, one in self.tracked.items():
+            one.load_state_dict(copied(state["tracked"][name]))
+        self.changing |= set(state.get("changing", ()))
         self.position = Position(**state["position"])
         self.agreed_step = self.position.step
         self.ledger = Lineage(state["ledger"].tolist())
@@ -233,24 +226,38 @@ class Training:
             self._set_user(state["user"])
             self._user_taken = copied(state["user"])
         rng.restore(state["rng"])
+        self.tell_restored()
+
+    def tell_restored(self) -> None:
+        """The state is not what the script made it last."""
+        for function in self.on_restore:
+            function()
 
 
-def advance(scheduler: Scheduler, *measured: float) -> None:
-    """One step of the schedule; :class:`UserError` where it has no more (``OneCycleLR`` counts them)."""
-    try:
-        scheduler.step(*measured)
-    except ValueError as error:
-        raise UserError(
-            f"{type(scheduler).__name__} cannot go on: {error}; make it for all steps of the run (with batch_size= an"
-            " epoch has fewer steps on more nodes: let it count epochs by schedule='epoch', or use global_batch_size=)"
-        ) from error
+def _as_one(model: Models) -> nn.Module:
+    """Of several, each under its name. Without what torch.compile puts around them: so their names are as without."""
+    if isinstance(model, nn.Module):
+        return getattr(model, "_orig_mod", model)
+    if isinstance(model, dict) and model and all(isinstance(one, nn.Module) for one in model.values()):
+        try:
+            return nn.ModuleDict({name: getattr(one, "_orig_mod", one) for name, one in model.items()})
+        except (KeyError, TypeError) as error:
+            raise UserError(f"pilot.train.session: a model cannot have this name: {error}") from None
+    raise UserError("pilot.train.session takes a model, or a dict of several by name")
 
 
-def _check_schedule(scheduler: Scheduler | None, schedule: str | None) -> None:
-    plateau = isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
+def _labelled(what: str, name: str) -> str:
+    return f"{what}_{name}" if name else what
+
+
+def _check_schedule(schedulers: Collection[Scheduler], schedule: str | None) -> None:
+    kinds = {isinstance(one, torch.optim.lr_scheduler.ReduceLROnPlateau) for one in schedulers}
+    plateau = True in kinds
+    if len(kinds) > 1:
+        raise UserError("ReduceLROnPlateau and other schedulers count differently: use one kind in a session")
     if plateau and schedule in (None, "step", "epoch"):
         raise UserError("ReduceLROnPlateau needs a measure: schedule='loss' with session.epochs(n, loss=function)")
-    if scheduler is not None and schedule is None:
+    if schedulers and schedule is None:
         raise UserError(
             "say what the scheduler counts: pilot.train.session(..., schedule='step') where a plain loop calls"
             " scheduler.step() for each batch, schedule='epoch' where it does so for each epoch"

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from pilot.comm.channel import Gone
-from pilot.train.exchange import Exchange
+from pilot.train.exchanges import Exchanges
 from pilot.train.group import Alone
 from pilot.train.identity import expect_same
 from pilot.train.membership import Membership
@@ -172,26 +172,28 @@ class Rank(Alone):
 
     _orders = iter(range(1 << 30))
 
-    def __init__(self, world: World, training: Training, exchange: Exchange, resized: Callable[[int], None]) -> None:
+    def __init__(self, world: World, training: Training, exchanges: Exchanges, resized: Callable[[int], None]) -> None:
         super().__init__(training)
-        self.world, self.training, self.exchange, self._resized = world, training, exchange, resized
+        self.world, self.training, self.exchanges, self._resized = world, training, exchanges, resized
         self.order = hash(next(Rank._orders)) * 7 % 11  # newcomers come first, in the middle, and last
         self.revision = 0
         self.killed = False
         self.member: Membership | None = None
         self.since = 1 << 30
+        self.exchange = exchanges.each[0]
         self._held = NOTHING
         self._operation = 0
 
     def holding(self) -> Holding:
         position, met = self.training.position, self.training.agreements.count(self.training.place)
-        return Holding(self._held, position.step, 0, position.epoch, met)
+        return Holding(self._held, position.step, 0, position.epoch, met, position.phase)
 
     def begin(self, member: Membership) -> None:
         self.member, self._held, self._operation = member, member.generation, 0
         self.since = min(self.since, member.generation)
         self.revision += 1
-        self.exchange.idle()
+        self.exchanges.idle()
+        self.exchange = self.exchanges.each[0]
         self._resized(member.size)
 
     def enter(self) -> Membership:
@@ -234,6 +236,15 @@ class Rank(Alone):
         rows = self._together(("gather", row))
         assert {kind for kind, _ in rows} == {"gather"}, rows
         return [row for _, row in rows]
+
+    def attach(self) -> None:
+        self.exchange = self.exchanges.each[0]
+
+    def select(self, number: int) -> list[int]:
+        rows = self._together(("select", number))
+        assert {kind for kind, _ in rows} == {"select"}, rows
+        self.exchange = self.exchanges.each[number]
+        return [number for _, number in rows]
 
     def words(self, loss: float) -> Words:
         return Words.of(0, False, loss)
@@ -286,10 +297,10 @@ def travelled(training: Training) -> dict[str, Any]:
 
 
 def group_of(
-    _environment: object, _seat: object, training: Training, exchange: Exchange, resized: Callable[[int], None]
+    _environment: object, _seat: object, training: Training, exchanges: Exchanges, resized: Callable[[int], None]
 ) -> Rank:
     """Of a session in a rank's thread; see :func:`pilot.train.group.group_of`."""
-    return Rank(_here.world, training, exchange, resized)
+    return Rank(_here.world, training, exchanges, resized)
 
 
 def _sum(rows: list[Any]) -> None:

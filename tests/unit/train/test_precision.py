@@ -76,12 +76,12 @@ def test_a_skipped_step_is_behind_the_ledger_and_leaves_the_optimizer_and_the_sc
 
 def test_the_scaler_s_state_travels() -> None:
     first, second = (Training(*_parts(), "step", LearningRate("none"), scaler()) for _ in range(2))
-    assert first.scaler is not None
-    assert second.scaler is not None
-    first.scaler.scale(torch.ones(()))  # it is made with the first loss
-    first.scaler.update(new_scale=64.0)
+    assert first.steppers.scalers[""] is not None
+    assert second.steppers.scalers[""] is not None
+    first.steppers.scalers[""].scale(torch.ones(()))  # it is made with the first loss
+    first.steppers.scalers[""].update(new_scale=64.0)
     second.restore(first.capture())
-    assert second.scaler.get_scale() == 64.0
+    assert second.steppers.scalers[""].get_scale() == 64.0
 
 
 def _parts() -> tuple[nn.Module, torch.optim.Optimizer, None]:

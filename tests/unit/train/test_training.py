@@ -64,7 +64,7 @@ def made(optimizer: Any = OPTIMIZERS[2], scheduler: Any = SCHEDULERS[1], seed: i
 
 
 def step(model: Tied, training: Training, number: int) -> None:
-    training.optimizer.zero_grad()
+    training.steppers.optimizers[""].zero_grad()
     torch.manual_seed(number)
     model(torch.randn(6, 4), rare=number % 3 == 0).backward()
     training.clip(0.5)
@@ -86,7 +86,7 @@ def test_who_takes_over_a_state_goes_on_as_the_other_would_have(optimizer: Any, 
         step(other, newcomer, number)
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, other.state_dict()[name]), name
-    assert newcomer.effective_rate == training.effective_rate
+    assert newcomer.metrics() == training.metrics()
     assert other.last.weight is other.first.weight
 
 
@@ -139,7 +139,7 @@ def test_the_effective_rate_is_that_of_the_step() -> None:
     rates = []
     for number in range(4):
         step(model, training, number)
-        rates.append(training.effective_rate)
+        rates.append(training.metrics()["learning_rate"])
     factors = [1.75, 2.5, 3.25, 4.0]  # linear, four nodes, over three steps
     assert rates == pytest.approx([0.1 * 0.5**number * factor for number, factor in enumerate(factors)])
 

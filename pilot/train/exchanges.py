@@ -1,0 +1,76 @@
+"""The gradients of a session: one exchange for all optimizers that are stepped together, one for each that is stepped
+by itself. A group knows them by their numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pilot.train.exchange import Exchange
+from pilot.train.late_exchange import LateExchange
+from pilot.train.stepper import Stepper
+from pilot.train.training import Training
+
+
+class Exchanges:
+    """Of one session.
+
+    ``each``: by their numbers.
+
+    Parameters
+    ----------
+    training : whose parameters
+    wire_dtype : see :class:`~pilot.train.exchange.Exchange`
+    """
+
+    def __init__(self, training: Training, wire_dtype: str | None) -> None:
+        self._training = training
+        self._wire_dtype = wire_dtype
+        self._names = [stepper.name for stepper in training.steppers]
+        self.each = self._made()
+
+    def renew(self) -> bool:
+        """Between two steps: whether other parameters are trained now, which are exchanged from here on."""
+        if not self._training.trained.changed():
+            return False
+        for exchange in self.each:
+            exchange.close()
+        self.each = self._made()
+        return True
+
+    def number(self, stepper: Stepper) -> int:
+        """Of the exchange whose gradients ``stepper`` takes."""
+        return self._names.index(stepper.name)
+
+    def idle(self) -> None:
+        """See :class:`~pilot.train.exchange.Exchange`."""
+        for exchange in self.each:
+            exchange.idle()
+
+    def begin(self, ring: Callable[[], None], *, alone: bool) -> None:
+        """See :class:`~pilot.train.exchange.Exchange`."""
+        for exchange in self.each:
+            exchange.begin(ring, alone=alone)
+
+    def begin_batch(self, weight: float, *, last: bool) -> None:
+        """See :class:`~pilot.train.exchange.Exchange`."""
+        for exchange in self.each:
+            exchange.begin_batch(weight, last=last)
+
+    def drop(self) -> None:
+        """The step is void: no parameter has a gradient."""
+        for exchange in self.each:
+            exchange.drop()
+
+    def only(self, steppers: Sequence[Stepper]) -> None:
+        """These were stepped: what there is for others counts only once it was zeroed."""
+        stepped = {self.number(stepper) for stepper in steppers}
+        for number, exchange in enumerate(self.each):
+            if number not in stepped and isinstance(exchange, LateExchange):
+                exchange.disown()
+
+    def _made(self) -> list[Exchange]:
+        trained, steppers = self._training.trained, self._training.steppers
+        trained.laid_out()
+        kind = LateExchange if steppers.apart else Exchange
+        return [kind(trained.of(stepper), self._wire_dtype) for stepper in steppers]

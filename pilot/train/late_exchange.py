@@ -1,0 +1,118 @@
+"""The gradients of an optimizer that is stepped by itself, between others: summed when it is, and not before.
+
+Which optimizer a backward is for shows only where one is stepped, so nothing leaves earlier. In return backward may
+come several times, as it may in a plain loop: what counts is what was made since the gradients were zeroed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch import nn
+
+from pilot.train.exchange import BUCKET_BYTES, Exchange, check_gradients
+from pilot.train.placeholder import Collected, Placeholder, Unwanted
+from pilot.train.step_words import Words
+
+
+class LateExchange(Exchange):
+    """As :class:`~pilot.train.exchange.Exchange`, for steps of one micro-batch.
+
+    In its parameters' ``grad`` is, until they are zeroed: what backward made, a ``Collected`` for what was taken of
+    that, the sum after its step, or an ``Unwanted`` where it was made before a step (see there).
+    """
+
+    def __init__(
+        self, parameters: Sequence[nn.Parameter], wire_dtype: str | None = None, bucket_bytes: int = BUCKET_BYTES
+    ) -> None:
+        super().__init__(parameters, wire_dtype, bucket_bytes)
+        self._unwanted = [Unwanted(p) for p in self._parameters]
+        self._gathered = [Collected(p) for p in self._parameters]
+        for index, collected in enumerate(self._gathered):
+            collected.collect = partial(self._add_one, index)
+        self._given: list[torch.Tensor | None] = [None] * len(self._parameters)
+
+    def idle(self) -> None:
+        """See :class:`~pilot.train.exchange.Exchange`."""
+        super().idle()
+        self._own: dict[int, torch.Tensor] = {}
+
+    def begin(self, ring: Callable[[], None], *, alone: bool = False) -> None:
+        """See :class:`~pilot.train.exchange.Exchange`."""
+        super().begin(ring, alone=alone)
+        self._given = [None] * len(self._parameters)
+
+    def begin_batch(self, weight: float, *, last: bool) -> None:
+        """See :class:`~pilot.train.exchange.Exchange`."""
+        super().begin_batch(weight, last=last)
+        self.disown()
+
+    def disown(self) -> None:
+        """What its parameters have for gradients now must be zeroed before it is used. (Sums may be looked at.)"""
+        for index, (parameter, given) in enumerate(zip(self._parameters, self._given, strict=True)):
+            if parameter.grad is not None and parameter.grad is not given:
+                parameter.grad = self._unwanted[index]
+
+    def _finished(self, number: int, _: torch.Tensor) -> None:
+        if not self.open:
+            return
+        gradients = self._buckets[number].gradients()
+        missing = next((place for place, gradient in enumerate(gradients) if gradient is None), None)
+        if missing is None:
+            self._collect(number, gradients)
+        else:
+            self._buckets[number].watch(missing, partial(self._finished, number))
+
+    def _collect(self, number: int, gradients: Sequence[torch.Tensor | None]) -> None:
+        for index, gradient in zip(self._buckets[number].indices, gradients, strict=True):
+            if gradient is None or isinstance(gradient, Placeholder):
+                continue
+            if gradient is self._given[index]:  # a later backward has added to the sum
+                self._parameters[index].grad = self._unwanted[index]
+                continue
+            check_gradients([gradient])
+            self._put(index, gradient, first=True)
+            self._parameters[index].grad = self._gathered[index]
+
+    def _add_one(self, index: int, gradient: torch.Tensor) -> None:
+        check_gradients([gradient])
+        self._put(index, gradient, first=False)
+
+    def _put(self, index: int, gradient: torch.Tensor, *, first: bool) -> None:
+        if not self._weight:
+            return
+        if not self._alone:
+            self._staging.add(index, gradient, self._weight, first=first)
+        elif first:
+            self._own[index] = gradient
+        else:
+            self._own[index].add_(gradient)
+
+    def flush(self) -> None:
+        """What was made since the gradients were zeroed leaves; returns when all buckets have left."""
+        for number, bucket in enumerate(self._buckets):
+            self._collect(number, bucket.gradients())
+            for index in bucket.indices:
+                self._leave(index)
+            self._staging.then(self._ring)
+        self._staging.flush()
+
+    def _leave(self, index: int) -> None:
+        gradient = self._parameters[index].grad
+        if gradient is not None and gradient is not self._gathered[index]:
+            self._unwanted[index].refuse()
+        self._holds[index] = gradient is not None and self._weight > 0
+        if not self._alone:
+            self._staging.send(index, empty=not self._holds[index])
+
+    def take(self) -> Words:
+        """See :class:`~pilot.train.exchange.Exchange`. It may be stepped again in this step."""
+        for index, (parameter, used) in enumerate(zip(self._parameters, self._used.tolist(), strict=True)):
+            parameter.grad = self._back(index) if used else None
+        self._given = [parameter.grad for parameter in self._parameters]
+        return Words.read(self._fields)
+
+    def _back(self, index: int) -> torch.Tensor:
+        return self._own[index] if self._alone else self._staging.back(index)

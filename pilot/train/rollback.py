@@ -1,0 +1,220 @@
+"""What a forward pass, or the script between two steps, may change beside what the optimizers step: put back where a
+step is void, so that its batch runs again as if for the first time.
+
+That is the models' buffers and the parameters that no optimizer trains (a momentum encoder's), what is tracked, and,
+where optimizers are stepped one by one, ``session.state``. A step that ends well must cost next to nothing, so:
+
+* What is small is copied when a step begins. Version counters would not do: batch norm's statistics and all writes
+  through ``.data`` leave them as they are.
+* Of what is large, only that is copied which was seen to change between a step's beginning and its sum: its bits are
+  compared in the first step. From then on that is known, also to who takes over the state.
+* The rest is copied when a step is void: so what the script does after ``session.step`` is put back as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
+
+import torch
+
+from pilot.checkpoint.tree import copied
+from pilot.train import checksums
+from pilot.train.state import encoded
+from pilot.train.training import Stateful, Training
+
+SMALL_BYTES = 1 << 20
+"""Of one tensor, or of all of one tracked object: less time to copy than to think about."""
+
+
+class Rollback:
+    """Of one session. What is put back is what was *marked*.
+
+    Parameters
+    ----------
+    training : of the session
+    with_user : whether ``session.state`` is put back
+    """
+
+    def __init__(self, training: Training, *, with_user: bool) -> None:
+        self._training = training
+        self._with_user = with_user
+        self._kept: list[_Kept] | None = None
+        self._looking = False
+
+    def begin(self) -> None:
+        """A step begins, perhaps once more."""
+        self._looking = self._kept is None
+        if self._kept is None:
+            self._kept = list(self._look_around())
+        self.mark()
+
+    def mark(self) -> None:
+        """As it is now."""
+        _mark([one for one in self._kept or () if one.changes])
+
+    def seen(self) -> None:
+        """Forward and backward are over: what changed in the first step will change in others."""
+        if self._looking:
+            for one in self._kept or ():
+                if not one.changes and one.bits() != one.bits_before:
+                    one.changes = True
+                    self._training.changing.add(one.name)
+
+    def hold(self) -> None:
+        """The step is void: what the script changes from here on is put back as well."""
+        _mark([one for one in self._kept or () if not one.changes])
+
+    def back(self) -> None:
+        """As it was marked."""
+        for one in self._kept or ():
+            one.back()
+            if not one.changes:
+                one.forget()
+        self._training.tell_restored()
+
+    def look_again(self) -> None:
+        """Other parameters are trained."""
+        self._kept = None
+
+    def _look_around(self) -> Iterator[_Kept]:
+        for one in self._all():
+            one.changes = one.small or one.name in self._training.changing
+            if not one.changes:
+                one.bits_before = one.bits()
+            yield one
+
+    def _all(self) -> Iterator[_Kept]:
+        trained = {id(parameter) for parameter in self._training.trained.trained().values()}
+        for name, module in self._training.model.named_modules():
+            for key in module._buffers:
+                yield _Slot(f"{name}.{key}", module._buffers, key)
+            for key, parameter in module._parameters.items():
+                if parameter is not None and id(parameter) not in trained:
+                    yield _Slot(f"{name}.{key}", module._parameters, key)
+        for name, tracked in self._training.tracked.items():
+            yield _Object(f"tracked {name}", tracked)
+        if self._with_user:
+            yield _Object("session.state", _User(self._training.user))
+
+
+class _Kept(Protocol):
+    """Something that can be put back.
+
+    ``changes``: it may change in a forward pass; ``bits_before``: where that is not known yet, what it was.
+    """
+
+    name: str
+    changes: bool
+    bits_before: Any
+
+    @property
+    def small(self) -> bool: ...
+
+    def bits(self) -> Any: ...
+
+    def mark(self) -> None: ...
+
+    def back(self) -> None: ...
+
+    def forget(self) -> None: ...
+
+
+class _Slot:
+    """A tensor of a module, which a forward pass may change or replace."""
+
+    def __init__(self, name: str, holder: dict[str, Any], key: str) -> None:
+        self.name = name
+        self.changes = False
+        self.bits_before: Any = None
+        self._holder = holder
+        self._key = key
+        self.tensor: torch.Tensor | None = None
+        self.copy: torch.Tensor | None = None
+        self._marked = False
+
+    @property
+    def now(self) -> torch.Tensor | None:
+        found: torch.Tensor | None = self._holder[self._key]
+        return found
+
+    @property
+    def small(self) -> bool:
+        return self.now is None or self.now.nbytes <= SMALL_BYTES
+
+    def bits(self) -> Any:
+        return None if self.now is None else checksums.of_tensors([self.now])
+
+    def mark(self) -> None:
+        self.tensor, self._marked = self.now, True
+        self.copy = None if self.tensor is None else self.tensor.detach().clone()
+
+    def back(self) -> None:
+        if self._marked:
+            if self._holder[self._key] is not self.tensor:
+                self._holder[self._key] = self.tensor
+            if self.tensor is not None and self.copy is not None:
+                self.tensor.detach().copy_(self.copy)
+
+    def forget(self) -> None:
+        self.tensor, self.copy, self._marked = None, None, False
+
+
+class _Object:
+    """What has a state."""
+
+    def __init__(self, name: str, stateful: Stateful) -> None:
+        self.name = name
+        self.changes = False
+        self.bits_before: Any = None
+        self._stateful = stateful
+        self._state: dict[str, Any] | None = None
+
+    @property
+    def small(self) -> bool:
+        leaves = encoded({self.name: self._stateful.state_dict()}).leaves
+        return sum(leaf.size for leaf in leaves) <= SMALL_BYTES
+
+    def bits(self) -> Any:
+        taken = encoded({self.name: self._stateful.state_dict()})
+        return str(taken.tree), [
+            checksums.of_tensors([leaf.source]) if isinstance(leaf.source, torch.Tensor) else leaf.source.tobytes()
+            for leaf in taken.leaves
+        ]
+
+    def mark(self) -> None:
+        self._state = copied(self._stateful.state_dict())
+
+    def back(self) -> None:
+        if self._state is not None:
+            self._stateful.load_state_dict(copied(self._state))
+
+    def forget(self) -> None:
+        self._state = None
+
+
+class _User:
+    """``session.state``."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self._values = values
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._values
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._values.clear()
+        self._values.update(state_dict)
+
+
+def _mark(kept: Iterable[_Kept]) -> None:
+    """In one call for all tensors that are where they were."""
+    copies, tensors = [], []
+    for one in kept:
+        if isinstance(one, _Slot) and one.copy is not None and one.tensor is not None and one.tensor is one.now:
+            copies.append(one.copy)
+            tensors.append(one.tensor.detach())
+        else:
+            one.mark()
+    if copies:
+        torch._foreach_copy_(copies, tensors)

@@ -1,0 +1,278 @@
+"""The step under way: the gradients of a batch are summed over the group, and what they belong to is stepped.
+
+A step has one *phase*, in which all optimizers are stepped together; or, where they are stepped by name, as many as the
+script steps for the batch. It is over where the script comes for the next one. If the group breaks in a phase the batch
+runs again: what was stepped by then is not stepped once more, and what the script did around that is put back
+(:mod:`pilot.train.rollback`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+
+from pilot.comm.channel import Gone
+from pilot.core.errors import UserError
+from pilot.train import rng
+from pilot.train.alarm import Alarm
+from pilot.train.exchanges import Exchanges
+from pilot.train.group import RankGroup
+from pilot.train.guards import StepGuard
+from pilot.train.membership import Membership
+from pilot.train.rollback import Rollback
+from pilot.train.sampler import StepShare, mix
+from pilot.train.step_words import Words
+from pilot.train.stepper import Stepper
+from pilot.train.training import Training
+
+
+class Step:
+    """One rank's, again and again.
+
+    ``waited_s`` is how long this process has waited for sums, over its life.
+
+    Parameters
+    ----------
+    training, group, exchanges, guard, rollback : of the session
+    seed : of what the ranks draw
+    metrics : where what is measured goes
+    """
+
+    def __init__(
+        self,
+        training: Training,
+        group: RankGroup,
+        exchanges: Exchanges,
+        guard: StepGuard,
+        rollback: Rollback,
+        seed: int,
+        metrics: dict[str, float],
+    ) -> None:
+        self._training = training
+        self._group = group
+        self._exchanges = exchanges
+        self._guard = guard
+        self._rollback = rollback
+        self._seed = seed
+        self._metrics = metrics
+        self._apart = training.steppers.apart
+        self._alarm = Alarm(training)
+        self._share: StepShare | None = None
+        self._member: Membership | None = None
+        self._revision = 0
+        self._batch = 0
+        self._stepped = True  # the batch had its session.step
+        self._void = False
+        self._phases = 0
+        self._counted: list[Stepper] | None = None
+        self._sums: Words | None = None
+        self._words: Words | None = None
+        self._loss: float | torch.Tensor = 0.0
+        self.max_norm: float | None = None
+        self.waited_s = 0.0
+
+    # --- around it ---------------------------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the script is in the middle of one."""
+        return self._share is not None
+
+    @property
+    def member(self) -> Membership:
+        """That of the step under way, even where its group has gone by now; else the present one."""
+        return self._member or self._group.enter()
+
+    @property
+    def revision(self) -> int:
+        """Of the group as it was when the step began."""
+        return self._revision
+
+    def renew(self) -> None:
+        """Other parameters may be trained from here on: on all ranks, between the same two steps."""
+        if self._exchanges.renew():
+            self._group.attach()
+            self._rollback.look_again()
+
+    def begin(self, share: StepShare, batch: int) -> None:
+        """The script gets micro-batch ``batch`` of ``share`` next."""
+        if not self._stepped:
+            raise UserError("the script took a batch from session.loader without session.step for the one before")
+        if batch == 0:
+            self._rollback.begin()
+            self._member, self._revision = self._group.enter(), self._group.revision
+            self._void, self._phases, self._loss, self.max_norm, self._words = False, 0, 0.0, None, None
+        group = self.member
+        # For each micro-batch: how its samples were loaded leaves no trace in what the model draws.
+        rng.seed_all(mix(self._seed, self._training.position.step, group.rank, *([batch] if batch else [])))
+        self._share, self._batch, self._stepped, self._counted = share, batch, False, None
+        self._guard.passing = True
+        self._alarm.held.forward_begins()
+        if batch == 0:
+            self._exchanges.begin(self._group.ring, alone=group.size == len(share.batches) == 1)
+        self._exchanges.begin_batch(share.weight(batch), last=batch + 1 == len(share.batches))
+
+    def came_back(self) -> None:
+        """The script is done with the batch."""
+        if self._share is None or not self._stepped:
+            return
+        if self._void:
+            self._rollback.back()
+            self._share = self._member = None
+        elif not self._apart:
+            return
+        elif self._phases < self._training.position.phase:
+            raise UserError(
+                "the script stepped fewer optimizers for this batch than it did before a node was lost: which are"
+                " stepped must follow from what is the same everywhere (session.steps, session.state)"
+            )
+        else:
+            self._close(self._share)
+
+    # --- what the script calls ---------------------------------------------------------------------------------------
+
+    def sum(self, loss: torch.Tensor | float | None, name: str | None) -> bool:
+        """See :meth:`Session.sum <pilot.train.session.Session.sum>`."""
+        share = self._expect_batch()
+        if self._counted is None:
+            self._count(share, loss, name)
+        return self._sums is not None
+
+    def step(self, loss: torch.Tensor | float | None, name: str | None) -> bool:
+        """See :meth:`Session.step <pilot.train.session.Session.step>`."""
+        share = self._expect_batch()
+        if self._counted is None:
+            self._count(share, loss, name)
+        elif loss is not None or (name is not None and self._counted != self._training.steppers.named(name)):
+            raise UserError("give the loss and the name to session.sum, and call session.step() without them after it")
+        steppers, self._counted, self._stepped = self._counted or [], None, True
+        if self._batch + 1 < len(share.batches):
+            return False
+        words, self._sums = self._sums, None
+        if self._again:
+            return self._pass_over(steppers)
+        if words is None:
+            self._give_up()
+            return False
+        self._apply(steppers, words)
+        if not self._apart:
+            self._close(share)
+        return True
+
+    # --- its parts ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _again(self) -> bool:
+        """Whether this phase was done before the group broke."""
+        return self._phases < self._training.position.phase and not self._void
+
+    def _expect_batch(self) -> StepShare:
+        if self._share is None or (self._stepped and not self._apart):
+            raise UserError("session.step needs a batch of session.loader, and each batch one session.step")
+        return self._share
+
+    def _count(self, share: StepShare, loss: torch.Tensor | float | None, name: str | None) -> None:
+        """Count the batch; after the step's last one get the sums over the group (None where it broke)."""
+        self._counted = steppers = self._training.steppers.named(name)
+        self._alarm.held.forward_ended()
+        weight = share.weight(self._batch)
+        if loss is not None and weight:
+            # Not a number yet where it is on a GPU: that would wait for all of backward.
+            self._loss = self._loss + weight * (loss.detach() if isinstance(loss, torch.Tensor) else loss)
+        if self._batch + 1 < len(share.batches):
+            return
+        self._training.trained.check_step()
+        if not self._again and not self._void:
+            self._rollback.seen()
+            self._sums = self._summed(steppers)
+        self._loss = 0.0
+
+    def _summed(self, steppers: list[Stepper]) -> Words | None:
+        position, size = self._training.position, self.member.size
+        checksum = 0 if position.phase else self._alarm.checksum(position.step, size)
+        words: Words | None = None
+        for stepper in steppers:
+            words = self._sum_of(stepper, checksum)
+            if words is None or not self._alarm.compare(words, position.step, self._group, size):
+                return None
+            checksum = 0
+        self._group.sums_came()
+        return words
+
+    def _sum_of(self, stepper: Stepper, checksum: int) -> Words | None:
+        number = self._exchanges.number(stepper)
+        if self._apart and not self._selected(number):
+            return None
+        exchange = self._exchanges.each[number]
+        exchange.flush()
+        exchange.finish(self._group.words(float(self._loss)).with_checksum(checksum))
+        return exchange.take() if self._waited(self._group.summed) else None
+
+    def _selected(self, number: int) -> bool:
+        """Whether all ranks are about to sum the same."""
+        numbers: list[int] = []
+
+        def select() -> bool:
+            numbers.extend(self._group.select(number))
+            return True
+
+        try:
+            self._waited(select)
+        except Gone:
+            return False
+        if other := next((rank for rank, one in enumerate(numbers) if one != numbers[0]), 0):
+            names = [stepper.name for stepper in self._training.steppers]
+            raise UserError(
+                f"rank 0 steps {names[numbers[0]]!r} and rank {other} steps {names[numbers[other]]!r}: which optimizer"
+                " is next must follow from what is the same everywhere (session.steps, session.state)"
+            )
+        return True
+
+    def _waited(self, call: Callable[[], bool]) -> bool:
+        began_s = time.monotonic()
+        try:
+            return call()
+        finally:
+            self.waited_s += time.monotonic() - began_s
+
+    def _apply(self, steppers: list[Stepper], words: Words) -> None:
+        if self.max_norm is not None:
+            self._metrics["grad_norm"] = self._training.clip(self.max_norm, steppers)
+            self.max_norm = None
+        with self._guard.session_steps():
+            self._training.apply_phase(steppers)
+        label = "_".join(["loss", *(stepper.name for stepper in steppers if stepper.name)])
+        self._metrics |= {label: words.loss} | self._training.metrics()
+        self._words = words
+        self._passed(steppers)
+
+    def _pass_over(self, steppers: list[Stepper]) -> bool:
+        """It was done before, and counts as it did then."""
+        for stepper in steppers:
+            self._exchanges.each[self._exchanges.number(stepper)].drop_gradients()
+        self._rollback.back()
+        self._passed(steppers)
+        return True
+
+    def _passed(self, steppers: list[Stepper]) -> None:
+        self._phases += 1
+        if self._apart:
+            self._exchanges.only(steppers)
+            self._rollback.mark()
+
+    def _give_up(self) -> None:
+        """The group broke: nothing of this phase counts, nor of what follows for this batch. The script goes on with
+        what its graphs were made of, until it comes for the batch again.
+        """
+        self._exchanges.drop()
+        if not self._void:
+            self._void = True
+            self._rollback.hold()
+
+    def _close(self, share: StepShare) -> None:
+        self._training.close(self.member.generation, share)
+        if self._words is not None:
+            self._group.applied(self._words, share, lambda: dict(self._metrics))
+        self._share = self._member = None

@@ -1,0 +1,219 @@
+"""What one call of ``session.step`` steps: optimizers, with their schedulers and their loss scaler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import torch
+
+from pilot.checkpoint.tree import copied
+from pilot.core.errors import UserError
+from pilot.train.optimizer_state import take_over
+
+
+class Scheduler(Protocol):
+    """What is used of torch's learning-rate schedulers."""
+
+    def step(self, *metrics: float) -> None:
+        """One step of the schedule; ``ReduceLROnPlateau`` takes what was measured."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Its state."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over a state."""
+
+
+Scaler = torch.amp.GradScaler
+Optimizers = torch.optim.Optimizer | list[torch.optim.Optimizer] | dict[str, torch.optim.Optimizer]
+Schedulers = Scheduler | list[Scheduler] | dict[str, Scheduler]
+Scalers = Scaler | dict[str, Scaler]
+
+
+class Stepper:
+    """See the module.
+
+    ``effective_rate`` is the learning rate of the last step, of the first optimizer's first group.
+
+    Parameters
+    ----------
+    name : as which the script steps it; empty: there is one
+    """
+
+    def __init__(
+        self,
+        name: str,
+        optimizers: Mapping[str, torch.optim.Optimizer],
+        schedulers: Mapping[str, Scheduler],
+        scaler: Scaler | None,
+    ) -> None:
+        self.name = name
+        self.optimizers = dict(optimizers)
+        self.schedulers = dict(schedulers)
+        self.scaler = scaler
+        self.effective_rate = 0.0
+
+    def groups(self) -> Iterator[dict[str, Any]]:
+        """The optimizers' parameter groups."""
+        for optimizer in self.optimizers.values():
+            yield from optimizer.param_groups
+
+    def step(self, factor: float) -> bool:
+        """Step the optimizers at ``factor`` times their learning rates. Whether it did: not where the loss scaler finds
+        a gradient that is not finite, which is then so on all ranks.
+        """
+        groups = list(self.groups())
+        rates = [group["lr"] for group in groups]
+        for group, rate in zip(groups, rates, strict=True):
+            group["lr"] = rate * factor
+        self.effective_rate = float(groups[0]["lr"])
+        stepped = self._step_scaled(self.scaler) if self.scaler is not None else self._step_plain()
+        for group, rate in zip(groups, rates, strict=True):
+            group["lr"] = rate
+        return stepped
+
+    def schedule(self, *metrics: float) -> None:
+        """Step the schedulers."""
+        for scheduler in self.schedulers.values():
+            _advance(scheduler, *metrics)
+
+    def unscale(self) -> None:
+        """The gradients are those of the loss from here on."""
+        if self.scaler is not None:
+            for optimizer in self.optimizers.values():
+                self.scaler.unscale_(optimizer)
+
+    def _step_plain(self) -> bool:
+        for optimizer in self.optimizers.values():
+            optimizer.step()
+        return True
+
+    def _step_scaled(self, scaler: Scaler) -> bool:
+        """It unscales where :meth:`clip` did not; and it shrinks exactly where it left an optimizer out."""
+        scale = scaler.get_scale()
+        for optimizer in self.optimizers.values():
+            scaler.step(optimizer)
+        scaler.update()
+        return scaler.get_scale() >= scale
+
+
+class Steppers:
+    """All of a session, by name.
+
+    Parameters
+    ----------
+    optimizers : one; or a list, which are stepped together; or a dict, which are stepped by their names
+    schedulers, scalers : in the same form, where they are (one scaler may serve all)
+    """
+
+    def __init__(
+        self, optimizers: Optimizers, schedulers: Schedulers | None = None, scalers: Scalers | None = None
+    ) -> None:
+        named = _named(optimizers)
+        if not named or not all(isinstance(one, torch.optim.Optimizer) for one in named.values()):
+            raise UserError(
+                "pilot.train.session needs an optimizer: one, a list (stepped together), or a dict (stepped by name)"
+            )
+        self.apart = isinstance(optimizers, dict)
+        self.optimizers: dict[str, torch.optim.Optimizer] = named
+        schedules = _named(schedulers)
+        _check_form("scheduler", schedulers, optimizers)
+        _check_form("scaler", None if isinstance(scalers, Scaler) else scalers, optimizers)
+        if not self.apart:
+            self._of = {"": Stepper("", named, schedules, None if isinstance(scalers, dict) else scalers)}
+        else:
+            self._of = {
+                name: Stepper(
+                    name,
+                    {name: optimizer},
+                    {name: schedules[name]} if name in schedules else {},
+                    scalers.get(name) if isinstance(scalers, dict) else scalers,
+                )
+                for name, optimizer in named.items()
+            }
+
+    def __iter__(self) -> Iterator[Stepper]:
+        return iter(self._of.values())
+
+    def named(self, name: str | None) -> list[Stepper]:
+        """What a script means by ``name``; None: all."""
+        if name is None:
+            return list(self)
+        if not self.apart or name not in self._of:
+            known = ", ".join(map(repr, self._of)) if self.apart else "none: there is one call for all optimizers"
+            raise UserError(f"session.step has no optimizer of the name {name!r}; the names are {known}")
+        return [self._of[name]]
+
+    @property
+    def schedulers(self) -> dict[str, Scheduler]:
+        """All, by name."""
+        return {name: one for stepper in self for name, one in stepper.schedulers.items()}
+
+    @property
+    def scalers(self) -> dict[str, Scaler]:
+        """All, by name; one that serves several under the first of them."""
+        found: dict[str, Scaler] = {}
+        for stepper in self:
+            if stepper.scaler is not None and all(stepper.scaler is not one for one in found.values()):
+                found[stepper.name] = stepper.scaler
+        return found
+
+    def capture(self) -> dict[str, Any]:
+        """The states: of one optimizer as its own, of several by name."""
+        return {
+            "optimizer": _form({name: one.state_dict() for name, one in self.optimizers.items()}),
+            "scheduler": _form({name: one.state_dict() for name, one in self.schedulers.items()}),
+            "scaler": _form({name: one.state_dict() for name, one in self.scalers.items()}),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over what :meth:`capture` gave."""
+        for name, optimizer in self.optimizers.items():
+            take_over(optimizer, copied(_of(state["optimizer"], name)))
+        for name, scheduler in self.schedulers.items():
+            scheduler.load_state_dict(copied(_of(state["scheduler"], name)))
+        for name, scaler in self.scalers.items():
+            if state.get("scaler"):
+                scaler.load_state_dict(copied(_of(state["scaler"], name)))
+
+
+def _form(states: dict[str, Any]) -> dict[str, Any]:
+    """As it is saved: the state of the only one without its name, which is empty."""
+    return states[""] if list(states) == [""] else states
+
+
+def _of(state: Mapping[str, Any], name: str) -> Any:
+    return state[name] if name else state
+
+
+def _named(given: Any) -> dict[str, Any]:
+    if given is None:
+        return {}
+    if isinstance(given, dict):
+        return dict(given)
+    if isinstance(given, list | tuple):
+        return {str(number): one for number, one in enumerate(given)}
+    return {"": given}
+
+
+def _check_form(what: str, given: Any, optimizers: Any) -> None:
+    if given is None or isinstance(given, dict) == isinstance(optimizers, dict):
+        unknown = sorted(set(given or ()) - set(optimizers)) if isinstance(given, dict) else []
+        if not unknown:
+            return
+    raise UserError(
+        f"pilot.train.session: a dict of optimizers, which are stepped by name, goes with a dict of {what}s by the same"
+        " names; optimizers that are stepped together go without"
+    )
+
+
+def _advance(scheduler: Scheduler, *measured: float) -> None:
+    """One step of the schedule; :class:`UserError` where it has no more (``OneCycleLR`` counts them)."""
+    try:
+        scheduler.step(*measured)
+    except ValueError as error:
+        raise UserError(
+            f"{type(scheduler).__name__} cannot go on: {error}; make it for all steps of the run (with batch_size= an"
+            " epoch has fewer steps on more nodes: let it count epochs by schedule='epoch', or use global_batch_size=)"
+        ) from error

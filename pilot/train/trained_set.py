@@ -1,0 +1,203 @@
+"""Which parameters are trained, and in which group of which optimizer: a part of the state, so a script may change it.
+
+Known are the parameters that the model or an optimizer has when the session is made; they go by the model's names, and
+those that only an optimizer has by ``param_names``, or as ``optimizer.(its name.)group.number``. A rank that takes a
+state over gets its parameters frozen and unfrozen and its optimizers' groups made as they are in the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter, is_
+from typing import Any
+
+import torch
+from torch import nn
+
+from pilot.core.errors import UserError
+from pilot.train.stepper import Stepper, Steppers
+
+SUMMED = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.complex128)
+"""The dtypes of parameters whose gradients can be summed."""
+
+Rows = dict[str, Any]
+
+
+class TrainedSet:
+    """Of one session.
+
+    ``named``: the known parameters; ``bare``: those of them that no model has.
+    """
+
+    def __init__(self, model: nn.Module, steppers: Steppers) -> None:
+        self._model = model
+        self._steppers = steppers
+        self._modelled = dict(model.named_parameters())
+        self.bare = dict(_bare(self._modelled, steppers))
+        self.named: dict[str, nn.Parameter] = self._modelled | self.bare
+        self._parameters = list(self.named.values())
+        self._name_of = {id(parameter): name for name, parameter in self.named.items()}
+        self._readding = [_Readding(optimizer) for optimizer in steppers.optimizers.values()]
+        self._laid_out = self._now()
+
+    def of(self, stepper: Stepper) -> list[nn.Parameter]:
+        """Those that ``stepper`` steps, in the model's order. Where several are stepped apart a script may freeze the
+        parameters of one while it trains another, so these are all of its groups.
+        """
+        its = {id(p) for group in stepper.groups() for p in group["params"]}
+        return [
+            p
+            for p in self.named.values()
+            if id(p) in its and p.numel() and (p.requires_grad or (self._steppers.apart and p.dtype in SUMMED))
+        ]
+
+    def trained(self) -> dict[str, nn.Parameter]:
+        """Those of all, by name."""
+        its = {id(p) for stepper in self._steppers for p in self.of(stepper)}
+        return {name: p for name, p in self.named.items() if id(p) in its}
+
+    def changed(self) -> bool:
+        """Whether it is another one than when it was last :meth:`laid_out`; what that costs: ``benchmarks.guards``."""
+        (required, groups), (was_required, were) = self._now(), self._laid_out
+        return required != was_required or not (
+            len(groups) == len(were)
+            and all(len(now) == len(was) and all(map(is_, now, was)) for now, was in zip(groups, were, strict=True))
+        )
+
+    def laid_out(self) -> None:
+        """The gradients are summed for it as it is."""
+        self._laid_out = self._now()
+
+    def check_step(self) -> None:
+        """:class:`UserError` where it has changed since the pass over the loader began: others would not know."""
+        if self.changed():
+            raise UserError(
+                f"{self._difference()} between two batches: change what is trained in the body of session.epochs,"
+                " before its loop over the loader; so all nodes do it between the same two steps"
+            )
+
+    def check_model(self) -> None:
+        """:class:`UserError` where there are parameters that are not known; it walks over the modules."""
+        now = {name: id(p) for name, p in self._model.named_parameters()}
+        if now != {name: id(p) for name, p in self._modelled.items()}:
+            names = sorted(now.keys() ^ self._modelled.keys()) or ["one of them"]
+            raise UserError(f"the model's parameters have changed since the session was made ({names[0]}){_INSTEAD}")
+        stepped = set()
+        for place, parameter in of_groups(self._steppers):
+            stepped.add(id(parameter))
+            if id(parameter) not in self._name_of:
+                raise UserError(f"{place} came to it after the session was made{_INSTEAD}")
+        for name, parameter in self._modelled.items():
+            if parameter.requires_grad and id(parameter) not in stepped:
+                raise UserError(
+                    f"the model's parameter {name} was unfrozen and the optimizer has it not: give it to the optimizer,"
+                    " by add_param_group"
+                )
+
+    def capture(self) -> Rows:
+        """For the state; the groups' options are the optimizers' own."""
+        return {
+            "requires_grad": [name for name, parameter in self.named.items() if parameter.requires_grad],
+            "groups": {
+                name: [[self._name_of[id(p)] for p in group["params"]] for group in optimizer.param_groups]
+                for name, optimizer in self._steppers.optimizers.items()
+            },
+        }
+
+    def described(self) -> dict[str, str]:
+        """In words, to be compared. (Not what a script may freeze within a step.)"""
+        groups = {f"the groups of the optimizer {name}": str(its) for name, its in self.capture()["groups"].items()}
+        if self._steppers.apart:
+            return groups
+        return groups | {
+            f"the parameter {name}": "trained" if parameter.requires_grad else "frozen"
+            for name, parameter in self.named.items()
+        }
+
+    def restore(self, rows: Rows) -> None:
+        """Make it as it was where :meth:`capture` gave ``rows``; the optimizers' states follow."""
+        trained = set(rows["requires_grad"])
+        for name, parameter in self.named.items():
+            if parameter.requires_grad != (name in trained):
+                parameter.requires_grad_(name in trained)
+        for (name, optimizer), readding in zip(self._steppers.optimizers.items(), self._readding, strict=True):
+            groups = [[self.named[one] for one in group] for group in rows["groups"][name]]
+            for group, parameters in zip(optimizer.param_groups, groups, strict=False):
+                group["params"] = parameters
+            del optimizer.param_groups[len(groups) :]
+            for parameters in groups[len(optimizer.param_groups) :]:
+                readding.add(parameters)
+
+    def _now(self) -> tuple[list[bool], list[list[nn.Parameter]]]:
+        required = [] if self._steppers.apart else list(map(_requires_grad, self._parameters))
+        return required, [list(group["params"]) for stepper in self._steppers for group in stepper.groups()]
+
+    def _difference(self) -> str:
+        required, _ = self._laid_out
+        for (name, parameter), was in zip(self.named.items(), required, strict=False):
+            if parameter.requires_grad != was:
+                return f"the parameter {name} was {'frozen' if was else 'unfrozen'}"
+        return "the optimizer's parameter groups have changed"
+
+
+class _Readding:
+    """A script's ``add_param_group`` where the group has come with the state already: a rank that joins in the middle
+    of an epoch runs the beginning of that epoch's body.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._add: Callable[[dict[str, Any]], None] = optimizer.add_param_group
+        self._optimizer = optimizer
+        self._came: list[set[int]] = []
+        setattr(optimizer, "add_param_group", self._asked)  # noqa: B010  # the script's own object is watched
+
+    def add(self, parameters: list[nn.Parameter]) -> None:
+        """A group of the state; its options come with the optimizer's."""
+        first = self._optimizer.param_groups[0] if self._optimizer.param_groups else {}
+        names = {"param_names": [str(n) for n in range(len(parameters))]} if "param_names" in first else {}
+        self._add({"params": parameters} | names)
+        self._came.append({id(p) for p in parameters})
+
+    def _asked(self, group: dict[str, Any]) -> None:
+        given = group["params"]
+        listed = [given] if isinstance(given, torch.Tensor) else list(given)
+        its = {id(p[1] if isinstance(p, tuple) else p) for p in listed}
+        if its in self._came:
+            self._came.remove(its)
+            return
+        if not isinstance(given, set):  # which torch refuses
+            group["params"] = listed
+        self._add(group)
+
+
+_requires_grad = attrgetter("requires_grad")
+
+
+def of_groups(steppers: Steppers) -> Iterator[tuple[str, nn.Parameter]]:
+    """All parameters of the optimizers, and where they are."""
+    for name, optimizer in steppers.optimizers.items():
+        for number, group in enumerate(optimizer.param_groups):
+            for index, parameter in enumerate(group["params"]):
+                place = f"the parameter number {index} of group {number} of the optimizer{name and f' {name!r}'}"
+                yield place, parameter
+
+
+def _bare(modelled: Mapping[str, nn.Parameter], steppers: Steppers) -> Iterator[tuple[str, nn.Parameter]]:
+    known = {id(parameter) for parameter in modelled.values()}
+    taken = set(modelled)
+    for optimizer_name, optimizer in steppers.optimizers.items():
+        for number, group in enumerate(optimizer.param_groups):
+            names = group.get("param_names", [])
+            for index, parameter in enumerate(group["params"]):
+                if id(parameter) not in known:
+                    known.add(id(parameter))
+                    by_place = f"optimizer.{optimizer_name and f'{optimizer_name}.'}{number}.{index}"
+                    name = names[index] if names and names[index] not in taken else by_place
+                    taken.add(name)
+                    yield name, parameter
+
+
+_INSTEAD = (
+    ": nodes that join later would not have it. Make all parameters before pilot.train.session; freeze those that come"
+    " later (requires_grad_(False)), and unfreeze them, or add their group, when it is time"
+)

@@ -1,0 +1,185 @@
+"""Whole scripts as rows: each is run plain, and as a session in every way that a group may go.
+
+A script takes what makes a session, so that the plain loop is the same text; :class:`Plain` steps torch's own objects.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import pilot.train
+from pilot.train.order import permutation
+from tests.equivalence.rows import BATCH as BATCH
+from tests.equivalence.rows import EPOCHS as EPOCHS
+from tests.equivalence.rows import SAMPLES, SEED, on_ranks
+from tests.unit.train.storm import End
+
+Result = dict[str, Any]
+Script = Callable[[Callable[..., Any]], Result]
+
+DATA = TensorDataset(
+    torch.randn(SAMPLES, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64),
+    torch.randn(SAMPLES, 1, generator=torch.Generator().manual_seed(2), dtype=torch.float64),
+)
+GROWS_AND_SHRINKS = [End(6, (True,), (False,), 1), End(17, (True, False), (False, True), 0)]
+"""One rank; a second comes in its first epoch; one of the two dies in the middle of the second."""
+
+
+class Plain:
+    """What a script uses of a session, by torch alone."""
+
+    def __init__(self, _models: Any, optimizers: Any, schedulers: Any = None, **options: Any) -> None:
+        self._optimizers, self._schedulers = _named(optimizers), _named(schedulers)
+        self._schedule = options.get("schedule")
+        self._max_norm = math.inf
+        self.state: dict[str, Any] = {}
+        self.steps = 0
+
+    def loader(self, data: TensorDataset, **_: Any) -> Any:
+        return _Batches(self, data)
+
+    def epochs(self, count: int) -> Iterator[int]:
+        for self.epoch in range(count):
+            yield self.epoch
+            if self._schedule == "epoch":
+                for scheduler in self._schedulers.values():
+                    scheduler.step()
+
+    def clip_grad_norm(self, max_norm: float) -> None:
+        self._max_norm = max_norm
+
+    def sum(self, *_: Any, **__: Any) -> bool:
+        return True
+
+    def step(self, _loss: Any = None, name: str | None = None) -> bool:
+        for one in self._optimizers if name is None else [name]:
+            parameters = [p for group in self._optimizers[one].param_groups for p in group["params"]]
+            if self._max_norm < math.inf:
+                nn.utils.clip_grad_norm_(parameters, self._max_norm)
+            self._optimizers[one].step()
+            if self._schedule == "step" and one in self._schedulers:
+                self._schedulers[one].step()
+        self._max_norm = math.inf
+        return True
+
+    def track(self, *_: Any) -> None:
+        pass
+
+    def on_restore(self, *_: Any) -> None:
+        pass
+
+
+class _Batches:
+    def __init__(self, plain: Plain, data: TensorDataset) -> None:
+        self._plain, self._data = plain, data
+
+    def __iter__(self) -> Iterator[Any]:
+        order = torch.from_numpy(permutation(SEED, self._plain.epoch, SAMPLES))
+        for start in range(0, SAMPLES, BATCH):
+            yield tuple(tensor[order[start : start + BATCH]] for tensor in self._data.tensors)
+            self._plain.steps += 1
+
+
+def _named(given: Any) -> dict[str, Any]:
+    if isinstance(given, dict):
+        return given
+    return {} if given is None else {str(i): one for i, one in enumerate(given if isinstance(given, list) else [given])}
+
+
+@cache
+def _prototype(make: Callable[[], nn.Module]) -> nn.Module:
+    """Made once, by the plain loop: the ranks' threads share torch's generator."""
+    torch.manual_seed(7)
+    return make().double()
+
+
+def fresh(make: Callable[[], nn.Module]) -> Any:
+    """A model in float64, which begins the same on all ranks."""
+    return copy.deepcopy(_prototype(make))
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+
+
+def linear() -> nn.Module:
+    return nn.Linear(3, 1)
+
+
+def session(*parts: Any, **options: Any) -> Any:
+    return pilot.train.session(*parts, seed=SEED, **options)
+
+
+def broken(operations: Iterable[int]) -> Iterator[tuple[str, int, list[End]]]:
+    """Two ranks, of which one misses the outcome of one of these operations that they do together: it dies there, is
+    replaced, or lives on.
+    """
+    for operation in operations:
+        fates = [("dies", (False, True), 0), ("is replaced", (False, True), 1), ("lives on", (False,), 0)]
+        fate, die, come = fates[operation % 3]
+        yield f"one {fate} at {operation}", 2, [End(operation, (True, False), die, come)]
+
+
+def joined(operations: Iterable[int]) -> Iterator[tuple[str, int, list[End]]]:
+    """One rank, to which another one comes at one of these operations."""
+    for operation in operations:
+        yield f"one comes at {operation}", 1, [End(operation, (True,), (False,), 1)]
+
+
+def ways(operations: Iterable[int]) -> Iterator[tuple[str, int, list[End]]]:
+    """(name, ranks at first, how their generations end)."""
+    yield "one rank", 1, []
+    yield "two ranks", 2, []
+    yield "1 -> 2 -> 1", 1, list(GROWS_AND_SHRINKS)
+    yield from broken(operations)
+
+
+def assert_equal(
+    script: Script, *, operations: Iterable[int] = range(2, 13), joins: Iterable[int] = (), tolerance: float = 1e-12
+) -> None:
+    """All ranks of a run are equal to the last bit; a session alone is the plain loop, and in a group so, too."""
+    expected, alone = script(Plain), script(session)
+    _assert_close(alone, expected, 0.0, "alone")
+    for way, count, ends in [*ways(operations), *joined(joins)]:
+        ranks = on_ranks(lambda: script(session), count, ends)
+        for rank in ranks:
+            _assert_close(rank, ranks[0], 0.0, f"{way}, between ranks")
+            _assert_close(rank, expected, tolerance, way)
+
+
+def _assert_close(one: Result, other: Result, tolerance: float, what: str) -> None:
+    assert one.keys() == other.keys(), what
+    for name, value in one.items():
+        torch.testing.assert_close(
+            value,
+            other[name],
+            rtol=tolerance,
+            atol=tolerance,
+            msg=lambda text, name=name: f"{what}, {name}: {text}",
+        )
+
+
+def tensors(**parts: Any) -> Result:
+    """The states of models and optimizers, and values, by name."""
+    found: Result = {}
+    for name, part in parts.items():
+        _flatten(name, part.state_dict() if hasattr(part, "state_dict") else part, found)
+    return found
+
+
+def _flatten(name: str, value: Any, found: Result) -> None:
+    if isinstance(value, dict | list | tuple):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            _flatten(f"{name}.{key}", item, found)
+    elif isinstance(value, torch.Tensor):
+        found[name] = value.detach().clone()
+    elif isinstance(value, int | float):
+        found[name] = value

@@ -1,0 +1,335 @@
+"""Several models and optimizers: stepped together, or each by its name, one after the other for each batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import mse_loss
+from torch.nn.utils.parametrizations import spectral_norm
+
+import pilot.train
+from pilot.core.errors import UserError
+from tests.equivalence.loops import BATCH, DATA, EPOCHS, Result, assert_equal, fresh, linear, mlp, session, tensors
+from tests.equivalence.rows import on_ranks
+
+
+def plain_critic() -> nn.Module:
+    return nn.Sequential(nn.Linear(1, 4), nn.Tanh(), nn.Linear(4, 1))
+
+
+def normed_critic() -> nn.Module:
+    return nn.Sequential(spectral_norm(nn.Linear(1, 4)), nn.Tanh(), nn.Linear(4, 1))
+
+
+def wide() -> nn.Module:
+    return nn.Linear(3, 2)
+
+
+def narrow() -> nn.Module:
+    return nn.Linear(2, 1)
+
+
+def gan(made: Callable[..., Any], *, normed: bool = False, critics: int = 1) -> Result:
+    """As in the textbook: two backwards for the critic, whose gradients then get the generator's as well."""
+    critic, generator = fresh(normed_critic if normed else plain_critic), fresh(mlp)
+    steps_critic = torch.optim.Adam(critic.parameters(), lr=0.02, betas=(0.5, 0.9))
+    steps_generator = torch.optim.SGD(generator.parameters(), lr=0.05, momentum=0.9)
+    decay = torch.optim.lr_scheduler.ExponentialLR(steps_critic, 0.95)
+    session = made(
+        {"critic": critic, "generator": generator},
+        {"critic": steps_critic, "generator": steps_generator},
+        {"critic": decay},
+        schedule="step",
+    )
+    loader = session.loader(DATA, global_batch_size=BATCH)
+    for _ in session.epochs(EPOCHS):
+        for noise, real in loader:
+            steps_critic.zero_grad()
+            critic(real).square().mean().backward()
+            fake = generator(noise)
+            loss = (critic(fake.detach()) - 1).square().mean()
+            loss.backward()
+            if session.step(loss, "critic"):
+                session.state["critic"] = session.state.get("critic", 0) + 1
+            if session.state.get("critic", 0) % critics == 0:
+                steps_generator.zero_grad()
+                loss = critic(fake).square().mean()
+                loss.backward()
+                session.clip_grad_norm(0.1)
+                session.step(loss, "generator")
+    return tensors(
+        critic=critic, generator=generator, a=steps_critic, b=steps_generator, decay=decay, state=session.state
+    )
+
+
+def several_critics(made: Callable[..., Any]) -> Result:
+    """The generator has its turn in each second batch only."""
+    return gan(made, critics=2)
+
+
+def normed(made: Callable[..., Any]) -> Result:
+    """What forward changes (the power iteration's vectors) is as often changed as in the plain loop."""
+    return gan(made, normed=True)
+
+
+def toggled(made: Callable[..., Any]) -> Result:
+    """Each part is frozen while the other one trains."""
+    one, other = fresh(wide), fresh(narrow)
+    optimizers = {"one": torch.optim.SGD(one.parameters(), lr=0.1), "other": torch.optim.Adam(other.parameters())}
+    session = made({"one": one, "other": other}, optimizers)
+    loader = session.loader(DATA, global_batch_size=BATCH)
+    for _ in session.epochs(EPOCHS):
+        for x, y in loader:
+            for name, model, rest in (("one", one, other), ("other", other, one)):
+                model.requires_grad_(True)
+                rest.requires_grad_(False)
+                optimizers[name].zero_grad(set_to_none=name == "one")
+                mse_loss(other(one(x)), y).backward()
+                session.step(name=name)
+    return tensors(one=one, other=other)
+
+
+def together(made: Callable[..., Any]) -> Result:
+    """One loss, two optimizers over parts of one model, stepped at once; a scheduler each."""
+    model = fresh(mlp)
+    optimizers = [torch.optim.SGD(model[0].parameters(), lr=0.1), torch.optim.Adam(model[2].parameters(), lr=0.01)]
+    schedulers = [torch.optim.lr_scheduler.StepLR(one, 3) for one in optimizers]
+    session = made(model, optimizers, schedulers, schedule="step")
+    loader = session.loader(DATA, global_batch_size=BATCH)
+    for _ in session.epochs(EPOCHS):
+        for x, y in loader:
+            model.zero_grad()
+            loss = mse_loss(model(x), y)
+            loss.backward()
+            session.step(loss)
+    return tensors(model=model, a=optimizers[0], b=optimizers[1], schedules=schedulers[1])
+
+
+def all_at_once(made: Callable[..., Any]) -> Result:
+    """Optimizers with names, of which each backward is made before any step: stepped without a name."""
+    actor, critic = fresh(linear), fresh(linear)
+    optimizers = {"actor": torch.optim.SGD(actor.parameters(), lr=0.1), "critic": torch.optim.Adam(critic.parameters())}
+    session = made({"actor": actor, "critic": critic}, optimizers)
+    loader = session.loader(DATA, global_batch_size=BATCH)
+    for _ in session.epochs(EPOCHS):
+        for x, y in loader:
+            for optimizer in optimizers.values():
+                optimizer.zero_grad()
+            mse_loss(critic(x) + actor(x), y).backward()
+            (critic(x).detach() - actor(x)).square().mean().backward()
+            session.step()
+    return tensors(actor=actor, critic=critic)
+
+
+def bare_parameter(made: Callable[..., Any]) -> Result:
+    """A temperature that is in no module."""
+    model, scale = fresh(linear), nn.Parameter(torch.ones(1, dtype=torch.float64))
+    optimizer = torch.optim.Adam([*model.parameters(), scale], lr=0.01)
+    session = made(model, optimizer)
+    loader = session.loader(DATA, global_batch_size=BATCH)
+    for _ in session.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = mse_loss(scale * model(x), y)
+            loss.backward()
+            session.step(loss)
+    return tensors(model=model, scale=[scale], optimizer=optimizer)
+
+
+def sums_used(made: Callable[..., Any]) -> Result:
+    """The script changes the sums of one of two."""
+    one, other = fresh(linear), fresh(linear)
+    optimizers = {"one": torch.optim.SGD(one.parameters(), lr=0.1), "other": torch.optim.SGD(other.parameters(), lr=1)}
+    session = made({"one": one, "other": other}, optimizers)
+    loader = session.loader(DATA, global_batch_size=BATCH)
+    for _ in session.epochs(EPOCHS):
+        for x, y in loader:
+            one.zero_grad()
+            mse_loss(one(x), y).backward()
+            if session.sum(name="one"):
+                nn.utils.clip_grad_value_(one.parameters(), 0.1)
+            session.step(name="one")
+            other.zero_grad()
+            mse_loss(other(x), one(x).detach()).backward()
+            session.step(name="other")
+    return tensors(one=one, other=other)
+
+
+SCRIPTS = [gan, several_critics, normed, toggled, together, all_at_once, bare_parameter, sums_used]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=[script.__name__ for script in SCRIPTS])
+def test_equal_to_the_plain_loop(script: Callable[[Callable[..., Any]], Result]) -> None:
+    assert_equal(script)
+
+
+Parts = tuple[Any, ...]
+
+
+def in_two_optimizers() -> Parts:
+    model = fresh(mlp)
+    return model, [torch.optim.SGD(model.parameters(), lr=1), torch.optim.SGD(model[2].parameters(), lr=1)]
+
+
+def scheduler_without_name() -> Parts:
+    model = fresh(mlp)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1)
+    return {"a": model}, {"a": optimizer}, torch.optim.lr_scheduler.StepLR(optimizer, 1)
+
+
+def unknown_scheduler() -> Parts:
+    model = fresh(mlp)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1)
+    return {"a": model}, {"a": optimizer}, {"b": torch.optim.lr_scheduler.StepLR(optimizer, 1)}
+
+
+def list_of_models() -> Parts:
+    model = fresh(mlp)
+    return [model], torch.optim.SGD(model.parameters(), lr=1)
+
+
+def no_optimizer() -> Parts:
+    return fresh(mlp), {}
+
+
+def complex_bare_parameter() -> Parts:
+    model = fresh(mlp)
+    number = nn.Parameter(torch.ones(1, dtype=torch.complex64))
+    return model, torch.optim.SGD([*model.parameters(), number], lr=1)
+
+
+REFUSED_WHEN_MADE = [
+    (in_two_optimizers, "number 0 of group 0 of the optimizer '1' is number 2 of group 0 of the optimizer '0' as well"),
+    (scheduler_without_name, "dict of schedulers by the same names"),
+    (unknown_scheduler, "dict of schedulers by the same names"),
+    (list_of_models, "a dict of several by name"),
+    (no_optimizer, "needs an optimizer"),
+    (complex_bare_parameter, "number 4 of group 0 of the optimizer is of torch.complex64"),
+]
+
+
+@pytest.mark.parametrize(("made", "line"), REFUSED_WHEN_MADE, ids=[made.__name__ for made, _ in REFUSED_WHEN_MADE])
+def test_it_is_refused_when_the_session_is_made(made: Callable[[], Parts], line: str) -> None:
+    with pytest.raises(UserError, match=line) as refused:
+        pilot.train.session(*made(), schedule="step")
+    assert "\n" not in str(refused.value)
+
+
+class Two:
+    """Two models that use each other, and a session of both."""
+
+    def __init__(self) -> None:
+        self.one, self.other = nn.Linear(3, 1, dtype=torch.float64), nn.Linear(1, 1, dtype=torch.float64)
+        optimizers = {name: torch.optim.SGD(getattr(self, name).parameters(), lr=0.1) for name in ("one", "other")}
+        self.session = session({"one": self.one, "other": self.other}, optimizers)
+        self.optimizers = optimizers
+
+    def batches(self, **options: Any) -> Any:
+        loader = self.session.loader(DATA, global_batch_size=BATCH, **options)
+        for _ in self.session.epochs(1):
+            yield from loader
+
+    def zero_grad(self) -> None:
+        self.one.zero_grad()
+        self.other.zero_grad()
+
+
+def uses_the_others_gradients(two: Two) -> None:
+    for x, _ in two.batches():
+        two.zero_grad()
+        two.other(two.one(x)).sum().backward()
+        two.session.step(name="one")
+        two.other(x[:, :1]).sum().backward()
+        two.session.step(name="other")
+
+
+def never_zeroes_one(two: Two) -> None:
+    for x, _ in two.batches():
+        two.one.zero_grad()
+        two.other(two.one(x)).sum().backward()
+        two.session.step(name="one")
+        two.session.step(name="other")
+
+
+def clips_itself(two: Two) -> None:
+    for x, _ in two.batches():
+        two.zero_grad()
+        two.one(x).sum().backward()
+        nn.utils.clip_grad_norm_(two.one.parameters(), 1.0)
+        two.session.step(name="one")
+
+
+def steps_one_itself(two: Two) -> None:
+    for x, _ in two.batches():
+        two.zero_grad()
+        two.one(x).sum().backward()
+        two.optimizers["one"].step()
+        two.session.step(name="other")
+
+
+def unknown_name(two: Two) -> None:
+    for _ in two.batches():
+        two.session.step(name="third")
+
+
+def in_micro_batches(two: Two) -> None:
+    for _ in two.batches(micro_batch_size=1):
+        two.session.step()
+
+
+def steps_none(two: Two) -> None:
+    for x, _ in two.batches():
+        two.one(x).sum().backward()
+
+
+REFUSED_IN_THE_LOOP = [
+    (uses_the_others_gradients, "zero_grad"),
+    (never_zeroes_one, "zero_grad"),
+    (clips_itself, "session.clip_grad_norm"),
+    (steps_one_itself, r"optimizer.step\(\)"),
+    (unknown_name, "the names are 'one', 'other'"),
+    (in_micro_batches, "micro_batch_size goes with"),
+    (steps_none, "without session.step"),
+]
+
+
+@pytest.mark.parametrize("ranks", [0, 1, 2])
+@pytest.mark.parametrize(("script", "line"), REFUSED_IN_THE_LOOP, ids=[one.__name__ for one, _ in REFUSED_IN_THE_LOOP])
+def test_it_is_refused_in_the_loop(script: Callable[[Two], None], line: str, ranks: int) -> None:
+    with pytest.raises(UserError, match=line) as refused:
+        script(Two()) if ranks == 0 else on_ranks(lambda: script(Two()), ranks, [])
+    assert "\n" not in str(refused.value)
+
+
+def test_ranks_that_step_different_optimizers_are_refused_with_both_names() -> None:
+    def script() -> None:
+        two = Two()
+        for x, _ in two.batches():
+            two.zero_grad()
+            two.other(two.one(x)).sum().backward()
+            two.session.step(name="one" if two.session.rank == 0 else "other")
+
+    with pytest.raises(UserError, match="rank 0 steps 'one' and rank 1 steps 'other'"):
+        on_ranks(script, 2, [])
+
+
+def test_one_optimizer_may_be_zeroed_by_hand_and_its_sums_looked_at_until_the_end_of_the_step() -> None:
+    two = Two()
+    norms = []
+    for x, _ in two.batches():
+        for parameter in two.one.parameters():
+            parameter.grad = None
+        two.one(x).sum().backward()
+        two.session.step(name="one")
+        two.other.zero_grad(set_to_none=False)
+        two.other(x[:, :1]).sum().backward()
+        two.session.step(name="other")
+        norms.append(
+            [float(p.grad.norm()) for p in (*two.one.parameters(), *two.other.parameters()) if p.grad is not None]
+        )
+        assert len(norms[-1]) == 4
+    assert two.session.steps == len(norms)

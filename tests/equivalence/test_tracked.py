@@ -1,0 +1,258 @@
+"""What a script has tracked, and what forward changes, is after any change of the group what it is in a plain loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import mse_loss
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from pilot.core.errors import UserError
+from pilot.train import rollback
+from tests.equivalence.loops import BATCH, DATA, EPOCHS, Result, Script, assert_equal, fresh, mlp, session, tensors
+from tests.equivalence.rows import on_ranks
+from tests.unit.train.storm import End
+
+Body = Callable[[Any, nn.Module, torch.optim.Optimizer, torch.Tensor, torch.Tensor], None]
+
+
+def trained(
+    made: Callable[..., Any], model: nn.Module, body: Body, optimizer: torch.optim.Optimizer, **tracked: Any
+) -> Result:
+    session = made(model, optimizer)
+    loader = session.loader(DATA, global_batch_size=BATCH)
+    for name, one in tracked.items():
+        session.track(name, one)
+    for _ in session.epochs(EPOCHS):
+        for x, y in loader:
+            body(session, model, optimizer, x, y)
+    return tensors(model=model, optimizer=optimizer, **tracked)
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.05, momentum=0.9)
+
+
+def a_step(session: Any, model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, y: torch.Tensor) -> None:
+    optimizer.zero_grad()
+    loss = mse_loss(model(x), y)
+    loss.backward()
+    session.step(loss)
+
+
+def average_after(made: Callable[..., Any]) -> Result:
+    """Updated whether the step was applied or not."""
+    model = fresh(mlp)
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+
+    def body(*parts: Any) -> None:
+        a_step(*parts)
+        average.update_parameters(model)
+
+    return trained(made, model, body, sgd(model), average=average)
+
+
+def average_before(made: Callable[..., Any]) -> Result:
+    """A teacher that is updated before the student's step, and used in its loss."""
+    model = fresh(mlp)
+    teacher = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.5))
+
+    def body(session: Any, model: nn.Module, optimizer: Any, x: torch.Tensor, y: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        teacher.update_parameters(model)
+        loss = mse_loss(model(x), y) + mse_loss(model(x), teacher(x).detach())
+        loss.backward()
+        session.step(loss)
+
+    return trained(made, model, body, sgd(model), teacher=teacher)
+
+
+class Counter:
+    """Of the script's own."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.seen = state["seen"]
+
+
+def counter(made: Callable[..., Any]) -> Result:
+    model, count = fresh(mlp), Counter()
+
+    def body(*parts: Any) -> None:
+        count.seen.append(len(count.seen))
+        a_step(*parts)
+        count.seen[-1] *= 2
+
+    return trained(made, model, body, sgd(model), counter=count)
+
+
+def own_scheduler(made: Callable[..., Any]) -> Result:
+    """The script steps it itself, for each batch that was applied."""
+    model = fresh(mlp)
+    optimizer = sgd(model)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+
+    def body(session: Any, model: nn.Module, optimizer: Any, x: torch.Tensor, y: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        loss = mse_loss(model(x), y)
+        loss.backward()
+        if session.step(loss):
+            scheduler.step()
+
+    return trained(made, model, body, optimizer, scheduler=scheduler)
+
+
+class Remembering(nn.Module):
+    """Changes its buffers in forward: in place, by a new tensor, through ``.data``, one that nothing saves; and a
+    frozen copy of its layer, as a momentum encoder's.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.momentum = nn.Linear(3, 1), nn.Linear(3, 1).requires_grad_(False)
+        self.register_buffer("calls", torch.zeros(1))
+        self.register_buffer("mean", torch.zeros(1, 3))
+        self.register_buffer("scale", torch.ones(1))
+        self.register_buffer("hidden", torch.ones(1), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.mean = 0.5 * self.mean + self.layer.weight.detach()
+        self.scale.data.mul_(1.01)
+        self.hidden.mul_(1.01)
+        for slow, fast in zip(self.momentum.parameters(), self.layer.parameters(), strict=True):
+            slow.data = 0.9 * slow.data + 0.1 * fast.data
+        return self.layer(x) * self.scale + self.momentum(x) + (self.mean * x).sum(1, keepdim=True)
+
+
+def forward_changes(made: Callable[..., Any]) -> Result:
+    model = fresh(Remembering)
+    return trained(made, model, a_step, sgd(model))
+
+
+class Normed(nn.Module):
+    """Statistics of its batches are a rank's own; how many they were is not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.layer = nn.BatchNorm1d(3, affine=False), nn.Linear(3, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) + 0 * self.norm(x).sum()
+
+
+def batch_norm(made: Callable[..., Any]) -> Result:
+    model = fresh(Normed)
+    result = trained(made, model, a_step, sgd(model))
+    return {name: value for name, value in result.items() if "running" not in name}
+
+
+SCRIPTS: list[Script] = [average_after, average_before, counter, own_scheduler, forward_changes, batch_norm]
+IDS = [script.__name__ for script in SCRIPTS]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=IDS)
+def test_equal_to_the_plain_loop(script: Script) -> None:
+    assert_equal(script)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=IDS)
+def test_what_is_large_is_put_back_too_where_it_was_seen_to_change(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rollback, "SMALL_BYTES", -1)
+    assert_equal(script, operations=range(4, 11))
+
+
+def test_a_hook_says_when_a_state_was_taken_over_or_put_back() -> None:
+    """So what is derived from it is never old: here the double of a tracked number."""
+    told: list[str] = []
+
+    def script(made: Callable[..., Any] = session) -> int:
+        model, count = fresh(mlp), Counter()
+        optimizer, doubled = sgd(model), [0]
+        ours = made(model, optimizer)
+        loader = ours.loader(DATA, global_batch_size=BATCH)
+        ours.track("counter", count)
+
+        def again() -> None:
+            doubled[0] = 2 * len(count.seen)
+            told.append("restored")
+
+        ours.on_restore(again)
+        for _ in ours.epochs(1):
+            for x, y in loader:
+                count.seen.append(0)
+                doubled[0] += 2
+                a_step(ours, model, optimizer, x, y)
+                assert doubled[0] == 2 * len(count.seen)
+        return doubled[0]
+
+    assert script() == 12
+    assert not told
+    assert on_ranks(script, 2, [End(4, (True, False), (False,), 1)]) == [12] * 3
+    assert len(told) >= 2 + 1
+
+
+def tracks_late(ours: Any) -> None:
+    for _ in ours.epochs(1):
+        ours.track("late", Counter())
+
+
+def tracks_twice(ours: Any) -> None:
+    ours.track("counter", Counter())
+    ours.track("counter", Counter())
+
+
+def tracks_a_number(ours: Any) -> None:
+    ours.track("number", 3)
+
+
+def tracks_what_does_not_fit(ours: Any) -> None:
+    count = Counter()
+    count.seen = [object()]  # type: ignore[list-item]  # on purpose
+    ours.track("counter", count)
+    for _ in ours.epochs(1):
+        pass
+
+
+REFUSED: list[tuple[Callable[[Any], None], str]] = [
+    (tracks_late, "belongs before session.epochs"),
+    (tracks_twice, "once for each name"),
+    (tracks_a_number, "takes what has state_dict"),
+    (tracks_what_does_not_fit, r"counter.state_dict\(\)\['seen'\]\[0\] is of type object"),
+]
+
+
+@pytest.mark.parametrize(("script", "line"), REFUSED, ids=[script.__name__ for script, _ in REFUSED])
+def test_it_is_refused(script: Callable[[Any], None], line: str) -> None:
+    model = fresh(mlp)
+    ours = session(model, sgd(model))
+    ours.loader(DATA, global_batch_size=BATCH)
+    with pytest.raises(UserError, match=line) as refused:
+        script(ours)
+    assert "\n" not in str(refused.value)
+
+
+def test_ranks_that_track_different_things_are_refused() -> None:
+    def script() -> None:
+        model = fresh(mlp)
+        ours = session(model, sgd(model))
+        ours.loader(DATA, global_batch_size=BATCH)
+        if first.pop():
+            ours.track("counter", Counter())
+        for _ in ours.epochs(1):
+            pass
+
+    first = [False, True]
+    with pytest.raises(UserError, match="the tracked object counter is"):
+        on_ranks(script, 2, [])

@@ -1,0 +1,232 @@
+"""What is trained changes at the beginning of an epoch: nodes that come later, and a restart, know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import mse_loss
+
+from pilot.core.errors import UserError
+from pilot.train.lr import LearningRate
+from pilot.train.state import Packed, unpack
+from pilot.train.training import Training
+from tests.equivalence.loops import BATCH, DATA, Result, Script, assert_equal, fresh, mlp, session, tensors
+from tests.equivalence.rows import on_ranks
+
+Change = Callable[[nn.Module, torch.optim.Optimizer, int], None]
+
+
+def trained(
+    made: Callable[..., Any], model: nn.Module, optimizer: torch.optim.Optimizer, change: Change, epochs: int = 3
+) -> Result:
+    session = made(model, optimizer)
+    loader = session.loader(DATA, global_batch_size=BATCH)
+    for epoch in session.epochs(epochs):
+        change(model, optimizer, epoch)
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = mse_loss(model(x), y)
+            loss.backward()
+            session.step(loss)
+    flags = [int(parameter.requires_grad) for parameter in model.parameters()]
+    return tensors(model=model, optimizer=optimizer, flags=flags)
+
+
+def frozen() -> Any:
+    model = fresh(mlp)
+    model[0].requires_grad_(False)
+    return model
+
+
+def unfrozen(made: Callable[..., Any]) -> Result:
+    """The optimizer has them all from the beginning."""
+
+    def change(model: Any, _optimizer: Any, epoch: int) -> None:
+        if epoch == 1:
+            model[0].requires_grad_(True)
+
+    model = frozen()
+    return trained(made, model, torch.optim.Adam(model.parameters(), lr=0.01), change)
+
+
+def group_added(made: Callable[..., Any]) -> Result:
+    def change(model: Any, optimizer: Any, epoch: int) -> None:
+        if epoch == 1:
+            model[0].requires_grad_(True)
+            optimizer.add_param_group({"params": model[0].parameters(), "lr": 0.003, "weight_decay": 0.1})
+
+    model = frozen()
+    return trained(made, model, torch.optim.Adam(model[2].parameters(), lr=0.01), change)
+
+
+def layer_by_layer(made: Callable[..., Any]) -> Result:
+    """One group more in each epoch; and the last layer is frozen in the last one."""
+
+    def change(model: Any, optimizer: Any, epoch: int) -> None:
+        if epoch == 1:
+            optimizer.add_param_group({"params": [model[0].weight.requires_grad_()], "lr": 0.003})
+        if epoch == 2:
+            optimizer.add_param_group({"params": model[0].bias.requires_grad_(), "momentum": 0.5})
+            model[2].requires_grad_(False)
+
+    model = frozen()
+    return trained(made, model, torch.optim.SGD(model[2].parameters(), lr=0.01, momentum=0.9), change)
+
+
+def frozen_later(made: Callable[..., Any]) -> Result:
+    """Alternately."""
+
+    def change(model: Any, _optimizer: Any, epoch: int) -> None:
+        model[0].requires_grad_(epoch % 2 == 0)
+
+    model = fresh(mlp)
+    return trained(made, model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), change)
+
+
+def frozen_after_the_session(made: Callable[..., Any]) -> Result:
+    def change(model: Any, _optimizer: Any, _epoch: int) -> None:
+        model[0].weight.requires_grad_(False)
+
+    model = fresh(mlp)
+    return trained(made, model, torch.optim.SGD(model.parameters(), lr=0.01), change)
+
+
+def by_name(made: Callable[..., Any]) -> Result:
+    """An optimizer that knows its parameters' names."""
+
+    def change(model: Any, optimizer: Any, epoch: int) -> None:
+        if epoch == 1:
+            model[0].requires_grad_(True)
+            optimizer.add_param_group({"params": list(model[0].named_parameters()), "lr": 0.003})
+
+    model = frozen()
+    return trained(made, model, torch.optim.SGD(model[2].named_parameters(), lr=0.01, momentum=0.9), change)
+
+
+SCRIPTS: list[Script] = [unfrozen, group_added, layer_by_layer, frozen_later, frozen_after_the_session, by_name]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=[script.__name__ for script in SCRIPTS])
+def test_equal_to_the_plain_loop(script: Script) -> None:
+    assert_equal(script, operations=range(5, 24, 2), joins=range(4, 30, 3))
+
+
+def made() -> tuple[Any, torch.optim.Optimizer, Training]:
+    model = frozen()
+    optimizer = torch.optim.Adam(model[2].parameters(), lr=0.01)
+    return model, optimizer, Training(model, optimizer, None, None, LearningRate("none"))
+
+
+def a_step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    x, y = DATA[:BATCH]
+    mse_loss(model(x), y).backward()
+    optimizer.step()
+
+
+def test_a_restart_goes_on_with_what_was_trained_whether_the_script_adds_its_group_again_or_not() -> None:
+    model, optimizer, training = made()
+    model[0].requires_grad_(True)
+    optimizer.add_param_group({"params": model[0].parameters(), "lr": 0.003})
+    a_step(model, optimizer)
+    packed = Packed(training.encoded())
+    block = bytearray(packed.size)
+    packed.write(block)
+    others = [made(), made()]
+    for *_, restored in others:
+        restored.restore(unpack(block))
+    again = others[0]
+    again[1].add_param_group({"params": again[0][0].parameters(), "lr": 0.5})
+    a_step(model, optimizer)
+    for other, steps, _ in others:
+        a_step(other, steps)
+        assert [group["lr"] for group in steps.param_groups] == [0.01, 0.003]
+        torch.testing.assert_close(other.state_dict(), model.state_dict(), rtol=0, atol=0)
+    with pytest.raises(ValueError, match="more than one parameter group"):
+        again[1].add_param_group({"params": again[0][0].parameters()})
+
+
+def test_a_state_from_before_does_not_say_what_was_trained() -> None:
+    _, _, training = made()
+    state = training.capture()
+    for new in ("trained", "tracked", "parameters", "changing"):
+        del state[new]
+    del state["position"]["phase"]
+    model, _, other = made()
+    other.restore(state)
+    assert not model[0].weight.requires_grad
+
+
+class Loop:
+    """A script's objects."""
+
+    def __init__(self) -> None:
+        self.model = frozen()
+        self.optimizer = torch.optim.SGD(self.model[2].parameters(), lr=0.1)
+        self.session = session(self.model, self.optimizer)
+        self.loader = self.session.loader(DATA, global_batch_size=BATCH)
+
+    def passes(self, change: Callable[[int], None]) -> None:
+        for epoch in self.session.epochs(3):
+            change(epoch)
+            for x, y in self.loader:
+                self.optimizer.zero_grad()
+                mse_loss(self.model(x), y).backward()
+                self.session.step()
+
+
+def unfreezes_what_nobody_steps(loop: Loop) -> None:
+    loop.passes(lambda _: loop.model[0].requires_grad_(True))
+
+
+def adds_a_new_parameter(loop: Loop) -> None:
+    loop.passes(lambda _: loop.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]}))
+
+
+def replaces_a_layer(loop: Loop) -> None:
+    loop.passes(lambda epoch: loop.model.append(nn.Linear(1, 1)) if epoch else None)
+
+
+def changes_between_two_batches(loop: Loop) -> None:
+    for _ in loop.session.epochs(1):
+        for x, y in loop.loader:
+            loop.model[0].requires_grad_(True)
+            loop.optimizer.add_param_group({"params": loop.model[0].parameters()})
+            loop.optimizer.zero_grad()
+            mse_loss(loop.model(x), y).backward()
+            loop.session.step()
+
+
+REFUSED: list[tuple[Callable[[Loop], None], str]] = [
+    (unfreezes_what_nobody_steps, "0.weight was unfrozen and the optimizer has it not"),
+    (adds_a_new_parameter, "number 0 of group 1 of the optimizer came to it after the session was made"),
+    (replaces_a_layer, r"parameters have changed since the session was made \(3.bias\)"),
+    (changes_between_two_batches, "0.weight was unfrozen between two batches"),
+]
+
+
+@pytest.mark.parametrize("ranks", [0, 1, 2])
+@pytest.mark.parametrize(("script", "line"), REFUSED, ids=[script.__name__ for script, _ in REFUSED])
+def test_it_is_refused(script: Callable[[Loop], None], line: str, ranks: int) -> None:
+    with pytest.raises(UserError, match=line) as refused:
+        script(Loop()) if ranks == 0 else on_ranks(lambda: script(Loop()), ranks, [])
+    assert "\n" not in str(refused.value)
+
+
+def test_ranks_that_choose_differently_are_refused_with_the_name() -> None:
+    def script() -> None:
+        loop = Loop()
+        if first.pop():
+            loop.optimizer.add_param_group({"params": loop.model[0].parameters()})
+            loop.passes(lambda epoch: loop.model[0].requires_grad_(epoch == 1))
+        else:
+            loop.optimizer.add_param_group({"params": loop.model[0].parameters()})
+            loop.passes(lambda _: None)
+
+    first = [True, False]
+    with pytest.raises(UserError, match=r"the parameter 0\.weight is (trained|frozen) on rank 0 and"):
+        on_ranks(script, 2, [])
