@@ -196,19 +196,12 @@ def no_optimizer() -> Parts:
     return fresh(mlp), {}
 
 
-def complex_bare_parameter() -> Parts:
-    model = fresh(mlp)
-    number = nn.Parameter(torch.ones(1, dtype=torch.complex64))
-    return model, torch.optim.SGD([*model.parameters(), number], lr=1)
-
-
 REFUSED_WHEN_MADE = [
     (in_two_optimizers, "number 0 of group 0 of the optimizer '1' is number 2 of group 0 of the optimizer '0' as well"),
     (scheduler_without_name, "dict of schedulers by the same names"),
     (unknown_scheduler, "dict of schedulers by the same names"),
     (list_of_models, "a dict of several by name"),
     (no_optimizer, "needs an optimizer"),
-    (complex_bare_parameter, "number 4 of group 0 of the optimizer is of torch.complex64"),
 ]
 
 

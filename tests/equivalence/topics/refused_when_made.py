@@ -33,16 +33,6 @@ def sgd(parameters: Any) -> torch.optim.Optimizer:
 
 
 @_refused(
-    "a parameter that the optimizer has and the model has not",
-    r"number 2 of its group 0, of shape \[1, 3\]",
-    "an `nn.ModuleList` of all that is trained",
-)
-def more_in_the_optimizer() -> Parts:
-    model, other = nn.Linear(2, 1), nn.Linear(3, 1)
-    return model, sgd([*model.parameters(), *other.parameters()])
-
-
-@_refused(
     "a trained parameter that the optimizer has not",
     "parameter 1.weight requires a gradient",
     "requires_grad_(False), or give it to the optimizer",
