@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, assert_never
 
 from pilot.agent import guardian, job_environment
@@ -32,6 +33,7 @@ from pilot.agent.vocabulary import (
     LogLine,
     Noticed,
     Ordered,
+    PoolOver,
     Send,
     SpawnWorker,
     StartRank,
@@ -40,10 +42,10 @@ from pilot.agent.vocabulary import (
     Ticked,
     Watch,
 )
+from pilot.agent.whereabouts import Whereabouts
 from pilot.agent.workers import Workers
 from pilot.core.errors import PilotError
 from pilot.io import addresses, proc, wire
-from pilot.io.connection import Connection
 from pilot.io.prctl import become_subreaper
 
 log = logging.getLogger(__name__)
@@ -73,15 +75,16 @@ class Options:
     grace_s: float | None = None
 
 
-def run(connection: Connection, options: Options) -> int:
-    """Run an agent to its end and leave nothing behind; the exit status."""
+def run(connection: Path, options: Options) -> int:
+    """Run an agent of the pool of the file ``connection`` to its end and leave nothing behind; the exit status."""
+    whereabouts = Whereabouts(connection)
     for name in workdirs.sweep():
         log.info("removed what a killed agent had left: %s", name)
     workdir = workdirs.create()
     watcher = guardian.start(workdir)
     become_subreaper()
     try:
-        end = asyncio.run(_serve(connection, options, workdir))
+        end = asyncio.run(_serve(whereabouts, options, workdir))
     finally:
         if not watcher.clean():
             log.warning("the guardian is still cleaning %s", workdir.path)
@@ -89,23 +92,27 @@ def run(connection: Connection, options: Options) -> int:
     return end.status
 
 
-async def _serve(connection: Connection, options: Options, workdir: workdirs.Workdir) -> Exit:
-    return await Agent(connection, options, workdir).serve()
+async def _serve(whereabouts: Whereabouts, options: Options, workdir: workdirs.Workdir) -> Exit:
+    return await Agent(whereabouts, options, workdir).serve()
 
 
 class Agent:
     """One pilot's agent. Construct it in a running event loop."""
 
-    def __init__(self, connection: Connection, options: Options, workdir: workdirs.Workdir) -> None:
+    def __init__(self, whereabouts: Whereabouts, options: Options, workdir: workdirs.Workdir) -> None:
         self._job = job_environment.job_environment(os.environ, options.walltime_end_s)
-        interface = options.interface or addresses.interface_to(*connection.address)
+        interface = options.interface or addresses.interface_to(*whereabouts.now.address)
         self._address = addresses.interface_address(interface)
-        self._connection = connection
+        self._whereabouts = whereabouts
         self._python = options.python
         self._workdir = workdir
         self._state = AgentState(Departure(options.grace_s, _on_our_clock(self._job.walltime_end_s)))
         self._coordinator = CoordinatorClient(
-            connection, self._hello, self._ordered, lambda: self._take(CoordinatorLost())
+            whereabouts,
+            self._hello,
+            self._ordered,
+            lost=lambda: self._take(CoordinatorLost()),
+            over=lambda reason: self._take(PoolOver(reason)),
         )
         self._workers = Workers(workdir, self._take)
         self._groups = Groups(workdir, interface, options.provider, self._take)
@@ -162,7 +169,7 @@ class Agent:
             async with asyncio.timeout(JOIN_LIMIT_S):
                 await self._coordinator.joined.wait()
         except TimeoutError:
-            where = self._connection.endpoint
+            where = self._whereabouts.now.endpoint
             raise PilotError(f"no coordinator answered at {where} within {JOIN_LIMIT_S:.0f} s; is it up?") from None
 
     async def _tick(self) -> None:

@@ -138,6 +138,7 @@ class Workers:
         ours = {
             "PILOT_WORKER_SOCKET": str(self.workdir.socket(self._count)),
             "PILOT_TRAINER": order.trainer,
+            "PILOT_TRAINER_UID": order.uid,
             "PILOT_TRAINER_DIR": order.directory,
             "PILOT_LOCAL_RANK": str(rank),
             "PILOT_LOCAL_SIZE": str(order.ranks),

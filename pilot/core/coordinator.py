@@ -165,6 +165,9 @@ class Coordinator:
         went = [n for n in event.lost if self._lose(n)]
         came = [n for n in event.joined if self.pool.join(n)]
         went += [n for n in event.leaving if self._warn(n, event.deadline_s)]
+        if self.draining:  # their registration was on its way when the drain began
+            for node in came:
+                self.pool.leave(node, None)
         if came or went:
             self._question = "the pool changed"
         for trainer_id in self._touched:

@@ -6,7 +6,7 @@ import msgspec
 
 from pilot.core.curve import Curve
 from pilot.core.errors import UserError
-from pilot.core.ids import TrainerId
+from pilot.core.ids import TrainerId, TrainerUid
 from pilot.core.spec import TrainerSpec
 
 
@@ -51,7 +51,7 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     rescale_down_s: float = 10.0
     priority: float = 1.0
 
-    def spec(self, trainer: TrainerId) -> TrainerSpec:
+    def spec(self, trainer: TrainerId, uid: TrainerUid) -> TrainerSpec:
         """What the core is told."""
         if self.fixed_curve and self.curve is None:
             raise UserError("--fixed-curve needs a --curve to keep")
@@ -64,4 +64,5 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             rescale_up_s=self.rescale_up_s,
             rescale_down_s=self.rescale_down_s,
             priority=self.priority,
+            uid=uid,
         )

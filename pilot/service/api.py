@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import secrets
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from itertools import count
 from typing import Any
 
@@ -15,7 +17,7 @@ from pilot.core.curve import Curve
 from pilot.core.errors import PilotError, UserError
 from pilot.core.events import DrainRequested, NodeCleared, TrainerCancelled, TrainerSubmitted
 from pilot.core.explain import explain
-from pilot.core.ids import NodeId, TrainerId
+from pilot.core.ids import NodeId, TrainerId, TrainerUid
 from pilot.core.trainer import Trainer
 from pilot.io import verbs, wire
 from pilot.io.pool_status import PoolStatus, Told
@@ -121,13 +123,13 @@ class Api:
         if self._driver.core.draining:
             raise UserError("the pool is being shut down; it takes no trainers")
         trainer = self._name(given.name)
-        spec = given.spec(trainer)
+        spec = given.spec(trainer, TrainerUid(secrets.token_hex(16)))
         # A user's function that fails is refused here: the core could not go on.
         self._driver.core.config.objective(spec, spec.curve or Curve.proportional())
-        self._launches.add(trainer, given.launch)
+        self._launches.add(spec, given.launch)
         await asyncio.wrap_future(self._driver.post(TrainerSubmitted(spec)))
         log.info("trainer %s was submitted: %s", trainer, given.launch.script)
-        return Submitted(trainer=trainer, directory=str(self._launches.directory(trainer)))
+        return Submitted(trainer=trainer, directory=str(self._launches.shown(spec)))
 
     async def list_trainers(self, _: Nothing) -> TrainerList:
         """Every trainer."""
@@ -190,15 +192,17 @@ class Api:
         return Explained(trainer=trainer.id, sentences=sentences, decision=found)
 
     async def down(self, _: Nothing) -> Draining:
-        """Drain. Answered at once; the coordinator ends when everything is gone."""
-        self.drain("pilot down")
+        """Drain. Answered when the journal has it; the coordinator ends when everything is gone."""
+        if (journaled := self.drain("pilot down")) is not None:
+            await asyncio.wrap_future(journaled)
         return Draining(run_dir=self._about().run_dir, nodes=len(self._driver.core.pool))
 
-    def drain(self, reason: str) -> None:
-        """Begin to shut down, once."""
-        if not self._driver.core.draining:
-            log.info("draining: %s", reason)
-            self._driver.post(DrainRequested(reason))
+    def drain(self, reason: str) -> Future[None] | None:
+        """Begin to shut down, once. Done when that is on the disk; None where it had begun before."""
+        if self._driver.core.draining:
+            return None
+        log.info("draining: %s", reason)
+        return self._driver.post(DrainRequested(reason))
 
     # --- arguments --------------------------------------------------------------------------------------------------
 

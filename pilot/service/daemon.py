@@ -13,11 +13,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pilot.core.errors import PilotError, UserError
+from pilot.core.errors import JournalError, PilotError, UserError
 from pilot.core.events import PoolChanged
+from pilot.core.spec import TrainerSpec
 from pilot.io import ended
-from pilot.io.addresses import bind_address
 from pilot.io.ended import Ended
+from pilot.io.heartbeat import BEAT_S
 from pilot.io.journal import Contents
 from pilot.io.listener import allow_many_files
 from pilot.io.printable import PrintableFormatter, printable
@@ -32,7 +33,6 @@ from pilot.service.autoscaler import Autoscaler
 from pilot.service.launch_store import LaunchStore
 from pilot.service.live_driver import Clock, LiveDriver
 from pilot.service.roster import Roster
-from pilot.service.server import Server
 from pilot.service.service import Service
 from pilot.service.settings import Settings
 from pilot.service.solver_process import SolverProcess
@@ -45,12 +45,13 @@ log = logging.getLogger("pilot.service")
 class Live:
     """One running coordinator. Making one binds its port and restores its state; :meth:`run` serves."""
 
-    def __init__(self, rundir: RunDir, site_file: SiteFile, pool: PoolIdentity, pilots: int | None) -> None:
+    def __init__(self, rundir: RunDir, lock: Lock, site_file: SiteFile, pool: PoolIdentity, pilots: int | None) -> None:
         site = self._site = site_file.site
         self._rundir = rundir
+        self._lock = lock
         self._pool = pool
         news: asyncio.Queue[KeeperEvent] = asyncio.Queue()
-        self._server = Server(pool.certificate, bind_address(site), pool.port)
+        self._server = startup.listen(pool, site)
         where = startup.announce(rundir, pool, site, site_file.path, self._server)
         self._admission = Admission(where, rundir.pilots, site.nodes_per_pilot)
         self._keeper = make_keeper(site_file, rundir.pilots, rundir.root, news.put_nowait, self._admission)
@@ -86,7 +87,7 @@ class Live:
             loop.add_signal_handler(number, self._asked_to_end, number, stopped)
         async with asyncio.TaskGroup() as tasks:
             scaling = tasks.create_task(self._autoscaler.run())
-            served = (self._service.run(), self._solver.run(), self._autoscaler.listen())
+            served = (self._service.run(), self._solver.run(), self._autoscaler.listen(), self._beat())
             serving = [tasks.create_task(part) for part in served]
             await _either(stopped.wait(), self._drained())
             scaling.cancel()
@@ -126,7 +127,7 @@ class Live:
                 self._roster.gone.update(dict.fromkeys(decision.event.lost, decision.event.cause))
         for trainer in driver.core.trainers.values():
             if trainer.outcome is None:
-                self._launches.load(trainer.id)
+                self._read_back(trainer.spec)
         if driver.pending.solve is not None:
             self._solver.solve(driver.pending.solve)
         if left_out:
@@ -134,6 +135,14 @@ class Live:
         text = f"the coordinator was started again; it was not there for {down_s:.1f} s"
         driver.remark(text=text, down_s=down_s)
         log.warning("%s; %d nodes may come back", text, len(driver.core.pool))
+
+    def _read_back(self, trainer: TrainerSpec) -> None:
+        """What cannot be read now can perhaps be when a worker is to be started; the pool goes on meanwhile."""
+        try:
+            self._launches.launch(trainer)
+        except JournalError as error:
+            log.error("%s", error)
+            self._driver.remark(trainer=trainer.trainer, text=f"it goes on with the workers that it has: {error}")
 
     def _tell_left_out(self, left_out: list[str]) -> None:
         copy = startup.copy_journal(self._rundir)
@@ -153,8 +162,18 @@ class Live:
             self._pool.name, self._site.name, self._endpoint, str(self._rundir.root), keeper=self._keeper.status()
         )
 
+    async def _beat(self) -> None:
+        """Show other hosts that this one owns the run directory; a disk that does not take it may do so next time."""
+        while True:
+            await asyncio.sleep(BEAT_S)
+            try:
+                await asyncio.to_thread(self._lock.beat)
+            except OSError as error:
+                log.warning("cannot show other hosts that this coordinator lives: %s", error)
+
     async def _drained(self) -> None:
-        while not (self._driver.core.draining and not len(self._driver.core.pool)):
+        """Until nobody is left, also of those who have registered and whom the core does not know yet."""
+        while not self._driver.core.draining or self._driver.core.pool.nodes or self._roster.pilots:
             await self._driver.wait_for_change()
 
 
@@ -183,18 +202,18 @@ def main(arguments: list[str] | None = None) -> int:
     except PilotError as error:
         return _fail(error, screen)
     try:
-        _end(rundir, asyncio.run(_serve(rundir, site_file, settings, options.pilots)))
+        _end(rundir, asyncio.run(_serve(rundir, lock, site_file, settings, options.pilots)))
+        with suppress(OSError):
+            lock.leave()
     except BaseExceptionGroup as group:
         return _fail(_first(group), screen, rundir)
     except Exception as error:
         return _fail(error, screen, rundir)
-    finally:
-        del lock
     return 0
 
 
-async def _serve(rundir: RunDir, site_file: SiteFile, settings: Settings, pilots: int | None) -> Ended:
-    live = Live(rundir, site_file, startup.open_pool(rundir, site_file.site, settings), pilots)
+async def _serve(rundir: RunDir, lock: Lock, site_file: SiteFile, settings: Settings, pilots: int | None) -> Ended:
+    live = Live(rundir, lock, site_file, startup.open_pool(rundir, site_file.site, settings), pilots)
     try:
         return await live.run()
     finally:

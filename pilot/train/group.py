@@ -115,7 +115,8 @@ def group_of(
     trainer = environment["PILOT_TRAINER"]
     link = WorkerSockets(int(environment["PILOT_CONTROL_FD"]), Path(environment["PILOT_WORKER_SOCKET"]))
     directory = Path(environment["PILOT_TRAINER_DIR"], "checkpoints")
-    saver = Saver(trainer, directory, int(environment["PILOT_CHECKPOINTS_KEPT"]), link.tell)
+    uid = environment["PILOT_TRAINER_UID"]
+    saver = Saver(trainer, uid, directory, int(environment["PILOT_CHECKPOINTS_KEPT"]), link.tell)
     interval_s = float(environment["PILOT_CHECKPOINT_INTERVAL_S"])
     stall_timer = StallTimer(float(environment["PILOT_SILENT_S"]))
     return Elastic(trainer, seat, link, training, exchange, saver, interval_s, stall_timer, resized)

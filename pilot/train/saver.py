@@ -24,16 +24,17 @@ class Saver:
 
     Parameters
     ----------
-    trainer : whose
+    trainer, uid : whose
     directory : where its checkpoints are
     kept : so many of the newest stay
     tell : called with the outcome of each write, from any thread
     """
 
     def __init__(
-        self, trainer: str, directory: Path, kept: int, tell: Callable[[wire.CheckpointWritten], None]
+        self, trainer: str, uid: str, directory: Path, kept: int, tell: Callable[[wire.CheckpointWritten], None]
     ) -> None:
         self._trainer = trainer
+        self._uid = uid
         self._directory = directory
         self._kept = kept
         self._tell = tell
@@ -94,7 +95,7 @@ class Saver:
         from pilot.checkpoint import store
 
         try:
-            done = store.write(self._directory, generation, step, state, self._kept)
+            done = store.write(self._directory, generation, step, state, self._kept, self._uid)
         except (CheckpointError, OSError) as error:
             self._tell(wire.CheckpointWritten(self._trainer, generation, step, asked, error=str(error)))
             return
@@ -106,7 +107,7 @@ class Saver:
 
         try:
             self._part = store.write_part(
-                self._directory, group.generation, step, group.rank, group.size, state, shared
+                self._directory, group.generation, step, group.rank, group.size, state, shared, self._uid
             )
         except (CheckpointError, OSError) as error:
             self._tell(wire.CheckpointWritten(self._trainer, group.generation, step, False, error=str(error)))
@@ -116,7 +117,7 @@ class Saver:
 
         generation = group.generation
         try:
-            done = store.write_index(self._directory, generation, step, group.size, self._kept)
+            done = store.write_index(self._directory, generation, step, group.size, self._kept, self._uid)
         except (CheckpointError, OSError) as error:
             self.failed_in = generation
             self._tell(wire.CheckpointWritten(self._trainer, generation, step, False, error=str(error)))
@@ -134,5 +135,5 @@ class Saver:
         def skipped(path: Path, why: str) -> None:
             remark(f"checkpoint {path.name} was skipped: {why}")
 
-        loaded = store.load_newest(self._directory, granted, skipped)
+        loaded = store.load_newest(self._directory, granted, skipped, self._uid)
         return loaded.state if loaded is not None else None
