@@ -8,9 +8,11 @@ import math
 import os
 import signal
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, assert_never
@@ -45,13 +47,14 @@ from pilot.agent.vocabulary import (
 from pilot.agent.whereabouts import Whereabouts
 from pilot.agent.workers import Workers
 from pilot.core.errors import PilotError
-from pilot.io import addresses, proc, wire
+from pilot.io import addresses, log_rotation, proc, wire
 from pilot.io.prctl import become_subreaper
 
 log = logging.getLogger(__name__)
 
 TICK_S = 0.25
 LOOK_EVERY_TICKS = 4
+ROTATE_EVERY_TICKS = 120
 JOIN_LIMIT_S = 120.0
 
 
@@ -120,6 +123,7 @@ class Agent:
         self._stall_probe = StallProbe()
         self._events: deque[Event] = deque()
         self._taking = False
+        self._rotation: threading.Thread | None = None
         self._exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
 
     async def serve(self) -> Exit:
@@ -183,8 +187,16 @@ class Agent:
                 self._take(watched)
             if ticks % LOOK_EVERY_TICKS == 0:
                 self._look_for_stopped()
+            if ticks % ROTATE_EVERY_TICKS == 0:
+                self._rotate_logs()
             for pid, status in proc.reap_orphans([*self._groups.pids(), *self._workers.server_pids()]):
                 self._workers.reaped(pid, status)
+
+    def _rotate_logs(self) -> None:
+        """In a thread, one at a time: a file system that does not answer must not keep us from watching the lease."""
+        if self._rotation is None or not self._rotation.is_alive():
+            self._rotation = threading.Thread(target=_rotate, args=(self._workers.logs(),), daemon=True)
+            self._rotation.start()
 
     def _look_for_stopped(self) -> None:
         workers = {pid: (trainer, 0) for trainer, pid in self._workers.pids()}
@@ -253,6 +265,13 @@ class Agent:
         self._workers.close()
         await self._coordinator.close()
         proc.kill(proc.tree(os.getpid())[1:])
+
+
+def _rotate(logs: list[Path]) -> None:
+    for path in logs:
+        with suppress(OSError):
+            if log_rotation.is_full(path):
+                log_rotation.copy_and_empty(path)
 
 
 def _on_our_clock(unix_s: float | None) -> float:

@@ -78,6 +78,10 @@ class Workers:
         """(trainer, pid) of the training processes that have been forked."""
         return ((trainer, life.pid) for trainer in self._workers for life in self._lives(trainer) if life.pid)
 
+    def logs(self) -> list[Path]:
+        """What the training processes write to."""
+        return [life.log for life in self._all()]
+
     def silent(self) -> dict[str, list[int]]:
         """By trainer, the training processes that have not answered the last ``LookAtGroup``."""
         return {

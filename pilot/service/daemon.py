@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pilot.core.errors import JournalError, PilotError, UserError
+from pilot.core.errors import JournalError, PilotError
 from pilot.core.events import PoolChanged
 from pilot.core.spec import TrainerSpec
 from pilot.io import ended
@@ -21,12 +21,12 @@ from pilot.io.ended import Ended
 from pilot.io.heartbeat import BEAT_S
 from pilot.io.journal import Contents
 from pilot.io.listener import allow_many_files
-from pilot.io.printable import PrintableFormatter, printable
+from pilot.io.printable import printable
 from pilot.io.rundir import Lock, RunDir, default_path
 from pilot.io.site_files import SiteFile, load_site_file
 from pilot.provisioning.keeper import KeeperEvent
 from pilot.provisioning.keeper_factory import make_keeper
-from pilot.service import startup
+from pilot.service import housekeeping, log_file, startup
 from pilot.service.admission import Admission
 from pilot.service.api import Api
 from pilot.service.autoscaler import Autoscaler
@@ -87,7 +87,7 @@ class Live:
             loop.add_signal_handler(number, self._asked_to_end, number, stopped)
         async with asyncio.TaskGroup() as tasks:
             scaling = tasks.create_task(self._autoscaler.run())
-            served = (self._service.run(), self._solver.run(), self._autoscaler.listen(), self._beat())
+            served = [self._service.run(), self._solver.run(), self._autoscaler.listen(), self._beat(), self._tidy()]
             serving = [tasks.create_task(part) for part in served]
             await _either(stopped.wait(), self._drained())
             scaling.cancel()
@@ -171,6 +171,15 @@ class Live:
             except OSError as error:
                 log.warning("cannot show other hosts that this coordinator lives: %s", error)
 
+    async def _tidy(self) -> None:
+        """Keep within bounds what pilots leave, and our own log."""
+        while True:
+            logs = [self._launches.directory(t.spec) / "logs" for t in self._driver.core.trainers.values()]
+            here = set(self._roster.pilots)
+            await asyncio.to_thread(housekeeping.tidy, self._rundir.pilots, logs, here)
+            await asyncio.to_thread(log_file.rotate, self._rundir.log)
+            await asyncio.sleep(housekeeping.EVERY_S)
+
     async def _drained(self) -> None:
         """Until nobody is left, also of those who have registered and whom the core does not know yet."""
         while not self._driver.core.draining or self._driver.core.pool.nodes or self._roster.pilots:
@@ -197,7 +206,7 @@ def main(arguments: list[str] | None = None) -> int:
         settings.config()
         rundir.create()
         lock = Lock(rundir)  # held until the process has ended
-        _log_to(rundir.log)
+        log_file.begin(rundir.log)
         rundir.ended.unlink(missing_ok=True)
     except PilotError as error:
         return _fail(error, screen)
@@ -242,19 +251,6 @@ def _parser() -> argparse.ArgumentParser:
         value = getattr(defaults, name)
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
     return parser
-
-
-def _log_to(path: Path) -> None:
-    """Also what solvers and libraries say on stderr goes to the log: whoever read it may be gone by then."""
-    try:
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise UserError(f"cannot write the log {path}: {error.strerror}") from None
-    os.dup2(file, 2)
-    os.close(file)
-    handler = logging.StreamHandler()
-    handler.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
 def _fail(error: BaseException, screen: int, rundir: RunDir | None = None) -> int:
