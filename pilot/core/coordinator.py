@@ -231,7 +231,9 @@ class Coordinator:
     def _submitted(self, spec: TrainerSpec) -> list[Command]:
         if spec.trainer in self.trainers:
             raise InvariantError(f"trainer {spec.trainer} was submitted twice")
-        self.trainers[spec.trainer] = self._open[spec.trainer] = Trainer(spec, Measured(spec))
+        self.trainers[spec.trainer] = self._open[spec.trainer] = Trainer(
+            spec, Measured(spec), generation=spec.starts_after
+        )
         self._question = f"trainer {spec.trainer} was submitted"
         return []
 

@@ -6,6 +6,8 @@ folder of its own, and whoever comes to a folder of another trainer, or to one t
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from pilot.core.errors import CheckpointError
@@ -42,6 +44,29 @@ def owner_of(checkpoints: Path) -> str:
         return ""
     except (OSError, UnicodeDecodeError) as error:
         raise CheckpointError(f"cannot read whose folder {checkpoints} is: {error}", transient=True) from None
+
+
+def start_of(folder: Path) -> Path:
+    """The checkpoint from which the trainer of ``folder`` was submitted to start, if it was."""
+    return folder / "start" / "index.h5"
+
+
+def start_from(folder: Path, files: Sequence[str]) -> None:
+    """Make a checkpoint, the file to be opened and its parts, the start of the trainer of ``folder``; of none, nothing.
+
+    Checkpoints never change, so links to them do; where that cannot be they are copied. What its own trainer, or
+    whoever has it, does with the names afterwards does not matter.
+    """
+    for number, file in enumerate(files):
+        start = start_of(folder)
+        start.parent.mkdir(mode=0o700, exist_ok=True)
+        target = start if number == 0 else start.with_name(Path(file).name)
+        try:
+            target.hardlink_to(file)
+        except FileNotFoundError:
+            raise
+        except OSError:
+            shutil.copyfile(file, target)
 
 
 def is_nameless(folder: Path) -> bool:

@@ -126,7 +126,7 @@ class Api:
         spec = given.spec(trainer, TrainerUid(secrets.token_hex(16)))
         # A user's function that fails is refused here: the core could not go on.
         self._driver.core.config.objective(spec, spec.curve or Curve.proportional())
-        self._launches.add(spec, given.launch)
+        self._launches.add(spec, given.launch, given.start.files if given.start is not None else ())
         await asyncio.wrap_future(self._driver.post(TrainerSubmitted(spec)))
         log.info("trainer %s was submitted: %s", trainer, given.launch.script)
         return Submitted(trainer=trainer, directory=str(self._launches.shown(spec)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -43,8 +44,8 @@ class LaunchStore:
         """The trainer's own folder: ``checkpoints/`` and ``logs/`` are in it."""
         return self._root / trainer_folder.name(trainer.trainer, trainer.uid)
 
-    def add(self, trainer: TrainerSpec, launch: LaunchSpec) -> None:
-        """Record a submission, before the journal tells of it.
+    def add(self, trainer: TrainerSpec, launch: LaunchSpec, start: Sequence[str] = ()) -> None:
+        """Record a submission, before the journal tells of it. ``start``: the files of the checkpoint it starts from.
 
         Raises
         ------
@@ -56,12 +57,14 @@ class LaunchStore:
         if link.is_dir() and not link.is_symlink():
             raise UserError(f"{link} is the folder of another trainer; choose another --name")
         try:
-            self._write(trainer, launch)
+            self._write(trainer, launch, start)
         except OSError as error:
-            raise PilotError(f"cannot record the submission of {name}: {error.strerror}", transient=True) from None
+            which = f" ({error.filename})" if error.filename in start else ""
+            reason = f"{error.strerror}{which}"
+            raise PilotError(f"cannot record the submission of {name}: {reason}", transient=True) from None
         self._launches[name] = launch
 
-    def _write(self, trainer: TrainerSpec, launch: LaunchSpec) -> None:
+    def _write(self, trainer: TrainerSpec, launch: LaunchSpec, start: Sequence[str]) -> None:
         here, directory = self._spec(trainer).parent, self.directory(trainer)
         for folder in (here, directory):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -70,6 +73,7 @@ class LaunchStore:
             if not (here / name).exists():
                 (here / name).symlink_to(directory / name)
         trainer_folder.mark(directory / "checkpoints", trainer.uid)
+        trainer_folder.start_from(directory, start)
         publish(self._spec(trainer), msgspec.json.format(msgspec.json.encode(launch)) + b"\n")
         replace_link(self._rundir.trainer(trainer.trainer), here.name)
 

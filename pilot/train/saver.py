@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from pilot.checkpoint.snapshot import Snapshots
 from pilot.checkpoint.tree import Encoded
-from pilot.core.errors import CheckpointError
-from pilot.io import wire
+from pilot.core.errors import CheckpointError, UserError
+from pilot.io import trainer_folder, wire
 from pilot.train.membership import Membership
 
 if TYPE_CHECKING:
@@ -126,9 +126,14 @@ class Saver:
         self._tell(wire.CheckpointWritten(self._trainer, generation, step, False, str(done.path), "", *sizes))
 
     def load(self, granted: int, remark: Callable[[str], None]) -> Mapping[str, Any] | None:
-        """The newest checkpoint that verifies, of a generation up to ``granted``; None: there is none.
+        """The newest checkpoint that verifies, of a generation up to ``granted``, else what the trainer starts from;
+        None: there is neither.
 
         ``remark`` is called with each file that was skipped, and why.
+
+        Raises
+        ------
+        UserError : what it starts from does not verify
         """
         from pilot.checkpoint import store
 
@@ -136,4 +141,10 @@ class Saver:
             remark(f"checkpoint {path.name} was skipped: {why}")
 
         loaded = store.load_newest(self._directory, granted, skipped, self._uid)
+        start = trainer_folder.start_of(self._directory.parent)
+        if loaded is None and start.exists():
+            try:
+                loaded = store.load(start)
+            except CheckpointError as error:
+                raise UserError(f"it cannot start from the checkpoint that was given: {error}") from None
         return loaded.state if loaded is not None else None
