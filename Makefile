@@ -1,4 +1,5 @@
 # make run: set up what is missing, then the demo. make test: the same set-up, then the tests.
+# make test-long: what is too long for make test: every row of tests/equivalence on real ranks.
 # make test-slurm: the tests on a real Slurm, which they start on this machine (as root, from Debian's packages). They mostly
 # wait for it, so the two files run at once; only one of them has pilots, whose leftovers are looked for on the whole machine.
 PYTHON ?= python3
@@ -11,12 +12,15 @@ TORCH  ?= torch==2.13.0
 # Libraries that start a thread per core would fight: many ranks share a machine here.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: run test test-slurm lint tables bench chaos soak flaky fuzz clean
+.PHONY: run test test-long test-slurm lint tables bench chaos soak flaky fuzz clean
 run: $(READY)
 	$(BIN)/pilot demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -q --ignore=tests/slurm
+	$(BIN)/python -m pytest -q -m "not long" --ignore=tests/slurm
+
+test-long: $(READY)
+	$(BIN)/python -m pytest -q -n 2 -m "long or slice" --ignore=tests/slurm
 
 test-slurm: $(READY)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/slurm
@@ -27,10 +31,11 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# The parts of ARCHITECTURE.md that are written from the code; a test fails where they are stale.
+# The parts of the documents that are written from the code; a test fails where they are stale.
 tables: $(READY)
 	$(BIN)/python -m tests.architecture
 	$(BIN)/python -m tests.json_reference
+	$(BIN)/python -m tests.equivalence.table
 
 # All hostile inputs of tests/security/fuzz, and a table of what became of them; ONLY=checkpoints tries those alone.
 fuzz: $(READY)

@@ -10,6 +10,8 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,7 +22,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 import pilot.train
-from pilot.train.order import Shuffled
+from pilot.train.order import Order, shuffled
 
 BATCH = 256
 STEPS = 40
@@ -78,8 +80,10 @@ def subjects(samples: int) -> dict[str, tuple[Dataset[Any], dict[str, Any]]]:
     }
 
 
-def measure(dataset: Dataset[Any], options: dict[str, Any], rounds: int) -> dict[str, Any]:
-    """Median milliseconds until the next batch comes, and the ratio of the rates."""
+def measure(name: str, rounds: int) -> dict[str, Any]:
+    """Median milliseconds until the next batch of a subject comes, and the ratio of the rates."""
+    torch.set_num_threads(1)
+    dataset, options = subjects(BATCH * STEPS)[name]
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     session = pilot.train.session(model, optimizer)
@@ -88,7 +92,7 @@ def measure(dataset: Dataset[Any], options: dict[str, Any], rounds: int) -> dict
     pilot_s, torch_s = [], []
     for _ in session.epochs(rounds + 1):
         pilot_s.append(_epoch_s(ours, session.step))
-        torch_s.append(_epoch_s(theirs, optimizer.step))
+        torch_s.append(_epoch_s(theirs, lambda: None))
     pairs = list(zip(pilot_s, torch_s, strict=True))[1:]  # the first warms up
     return {
         "pilot_ms": 1e3 * median(p for p, _ in pairs) / STEPS,
@@ -112,27 +116,24 @@ def _epoch_s(loader: Iterable[Any], step: Callable[[], object]) -> float:
         step()
 
 
-def order() -> dict[str, float]:
+def orders() -> dict[str, float]:
     """Seconds until the first samples of an epoch's order are there."""
     began_s = time.perf_counter()
-    shuffled = Shuffled(0, ORDER_SAMPLES)
+    order = shuffled(0, ORDER_SAMPLES)
     made_s = time.perf_counter() - began_s
-    first_s = _first_s(shuffled, 0)
-    again_s = _first_s(shuffled, 0)
-    time.sleep(2 * first_s)  # an epoch of training
     return {
         "samples": ORDER_SAMPLES,
         "loader made_s": made_s,
-        "first epoch_s": first_s,
-        "new plan_s": again_s,
-        "next epoch_s": _first_s(shuffled, 1),
-        "resumed in another epoch_s": _first_s(Shuffled(0, ORDER_SAMPLES), 5),
+        "first epoch_s": _first_s(order, 0),
+        "new plan_s": _first_s(order, 0),
+        "next epoch_s": _first_s(order, 1),
+        "resumed in another epoch_s": _first_s(shuffled(0, ORDER_SAMPLES), 5),
     }
 
 
-def _first_s(shuffled: Shuffled, epoch: int) -> float:
+def _first_s(order: Order, epoch: int) -> float:
     began_s = time.perf_counter()
-    shuffled.indices(epoch, ORDER_SAMPLES // 2, ORDER_SAMPLES // 2 + BATCH)
+    order.indices(epoch, ORDER_SAMPLES // 2, ORDER_SAMPLES // 2 + BATCH)
     return time.perf_counter() - began_s
 
 
@@ -143,19 +144,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--subjects", nargs="*", help="of which datasets (default: all, and the order)")
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
     results: dict[str, Any] = {}
-    for name, (dataset, options) in subjects(BATCH * STEPS).items():
-        if arguments.subjects and name not in arguments.subjects:
-            continue
-        results[name] = one = measure(dataset, options, arguments.rounds)
+    for name in arguments.subjects or subjects(1):
+        with ProcessPoolExecutor(1, get_context("spawn")) as process:  # a process has one session
+            results[name] = one = process.submit(measure, name, arguments.rounds).result()
         print(
             f"{name:>24}: pilot {one['pilot_ms']:6.2f} ms, DataLoader {one['torch_ms']:6.2f} ms for {BATCH} samples,"
             f" {one['rate_relative_to_torch']:.2f} × its rate",
             flush=True,
         )
     if not arguments.subjects:
-        results["order"] = order()
+        results["order"] = orders()
         print(f"{'order':>24}: {results['order']}")
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=2))

@@ -10,11 +10,17 @@ import pytest
 
 from pilot.agent import workdir
 from pilot.cli.demo.leftovers import left_behind, unowned
+from tests.equivalence import rotation
 from tests.pools import Pool
 
 # Begun in the background of a shell or under nohup, pytest would ignore these, and so would all that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Which of the rotating rows have run, and how to have the same ones again."""
+    terminalreporter.write_line(f"{rotation.VARIABLE}={rotation.NUMBER} repeats the rows on real ranks")
 
 
 @pytest.fixture

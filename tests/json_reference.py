@@ -19,6 +19,7 @@ from pilot.cli.demo.report import DemoTold
 from pilot.doctor.finding import Findings
 from pilot.io.pool_status import PoolStatus
 from pilot.io.verbs import Cancelled, Draining, Explained, Phases, Submitted, TrainerList
+from pilot.observation.story import Happening
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "json.md"
 BEGIN = "<!-- From here on this file is written by python -m tests.json_reference. -->\n"
@@ -29,6 +30,7 @@ COMMANDS: dict[str, type] = {
     "ls": TrainerList,
     "submit": Submitted,
     "wait": Phases,
+    "events": Happening,
     "cancel": Cancelled,
     "explain": Explained,
     "down": Draining,

@@ -128,6 +128,27 @@ class Pool:
     def coordinator(self) -> int | None:
         return owner(RunDir(self.run_dir))
 
+    def back_from(self, pid: int) -> None:
+        """Wait until the coordinator that was process ``pid`` and was killed is another one that answers."""
+        deadline = time.monotonic() + LIMIT_S
+        while self.coordinator() in (None, pid) or self.pilot("ls", check=False).returncode != 0:
+            assert time.monotonic() < deadline, "nobody started the coordinator again"
+            time.sleep(0.1)
+
+    def supervisor(self) -> list[psutil.Process]:
+        """What would start the coordinator again."""
+        own = [str(self.run_dir), "pilot.service.supervisor"]
+        return [p for p in psutil.process_iter() if all(word in _command(p) for word in own)]
+
+    def kill_for_good(self) -> None:
+        """SIGKILL to the coordinator and to what would start it again."""
+        coordinator = self.coordinator()
+        assert coordinator is not None
+        killed = [*self.supervisor(), psutil.Process(coordinator)]
+        for process in killed:
+            process.kill()
+        psutil.wait_procs(killed, LIMIT_S)
+
     def end(self) -> None:
         """Down, or what does for it where a test has broken the pool."""
         if self.coordinator() is not None:
@@ -135,6 +156,13 @@ class Pool:
         for agent in self.agents:
             agent.terminate()
             agent.wait(LIMIT_S)
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
 
 
 def is_worker(process: psutil.Process) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 from pilot.agent.vocabulary import RankEnded, Watched, WorkerEnded
+from pilot.core.errors import REFUSAL
 from pilot.core.events import ExitCause, Seen
 from pilot.io import wire
 
@@ -55,10 +56,19 @@ def on_look(
 
 
 def last_words(tail: str) -> str:
-    """The last traceback in ``tail``, cut to its last lines; without one, the last lines."""
+    """What ended the script, of ``tail``: a refusal of ours; or the last traceback, cut to its last lines; without one,
+    the last lines.
+    """
     lines = tail.rstrip().splitlines()
+    if is_refusal(tail):
+        return lines[-1].removeprefix(REFUSAL)
     starts = [index for index, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
     return "\n".join(lines[starts[-1] if starts else 0 :][-_TAIL_LINES:])
+
+
+def is_refusal(tail: str) -> bool:
+    """Whether an error of ours ended the script, and not one of its own."""
+    return tail.rstrip().rpartition("\n")[2].startswith(REFUSAL)
 
 
 def _by_signal(number: int) -> str:

@@ -140,7 +140,9 @@ def run(job: ForkJob) -> None:
     os.chdir(job.cwd)
     script = str(Path(job.cwd, job.script))
     sys.argv = [job.script, *job.arguments]
-    sys.path.insert(0, str(Path(script).resolve().parent))
+    # As an interpreter that starts now would have it; ours started before anybody knew the trainer's PYTHONPATH.
+    added = filter(None, job.environment.get("PYTHONPATH", "").split(os.pathsep))
+    sys.path[:0] = [str(Path(script).resolve().parent), *(str(Path(job.cwd, path)) for path in added)]
     multiprocessing.process.ORIGINAL_DIR = job.cwd  # type: ignore[attr-defined]  # not in typeshed; where spawned DataLoader workers go
     main_module = types.ModuleType("__main__")
     main_module.__dict__.update(__file__=script, __builtins__=builtins)
@@ -159,7 +161,7 @@ def run(job: ForkJob) -> None:
 
 
 def _show(error: BaseException) -> NoReturn:
-    """Print the traceback from the script's frame on, and end as the interpreter would."""
+    """Print the traceback from the script's frame on (or a refusal of ours), and end as the interpreter would."""
     traceback = error.__traceback__.tb_next if error.__traceback__ else None
     sys.excepthook(type(error), error.with_traceback(traceback), traceback)
     sys.exit(1)

@@ -195,8 +195,10 @@ class Agent:
     def _rotate_logs(self) -> None:
         """In a thread, one at a time: a file system that does not answer must not keep us from watching the lease."""
         if self._rotation is None or not self._rotation.is_alive():
-            self._rotation = threading.Thread(target=_rotate, args=(self._workers.logs(),), daemon=True)
-            self._rotation.start()
+            with suppress(RuntimeError):  # no thread can be started now
+                rotation = threading.Thread(target=_rotate, args=(self._workers.logs(),), daemon=True)
+                rotation.start()
+                self._rotation = rotation
 
     def _look_for_stopped(self) -> None:
         workers = {pid: (trainer, 0) for trainer, pid in self._workers.pids()}

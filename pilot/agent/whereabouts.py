@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from pilot.core.errors import UserError
@@ -40,8 +41,10 @@ class Whereabouts:
         if not over:
             self.now = self._found
         if self._reader is None or not self._reader.is_alive():
-            self._reader = threading.Thread(target=self._read, daemon=True)
-            self._reader.start()
+            with suppress(RuntimeError):  # no thread can be started now
+                reader = threading.Thread(target=self._read, daemon=True)
+                reader.start()
+                self._reader = reader
         return over
 
     def _over(self, now_s: float) -> str:

@@ -56,6 +56,11 @@ def part_name(generation: int, step: int, part: int, parts: int) -> str:
     return f"g{generation:06d}-s{step:08d}.part{part}of{parts}.h5"
 
 
+def doubtful_name(name: str) -> str:
+    """Of a checkpoint that nobody is to go on from: it is listed and taken no more."""
+    return f"{name}.doubtful"
+
+
 def temporary_name(target: str) -> str:
     """The hidden name under which this process writes ``target`` before it renames it."""
     pid = getpid()

@@ -13,14 +13,20 @@ _FOREIGN_IDLE_S = 600.0
 """A temporary file of another host whose writer cannot be seen: dead when nothing was written for so long."""
 
 
-def keep(directory: Path, newest: Age, kept: int) -> None:
+def keep(directory: Path, newest: Age, kept: int, agreed_step: int | None = None) -> None:
     """Keep ``newest``, which was just published, and the ``kept`` - 1 before it. What is newer is left alone.
+
+    The newest one up to ``agreed_step`` is kept in any case: of those after it the ranks do not know yet that they hold
+    the same.
 
     An index goes before its parts, so no checkpoint that is listed ever lacks one.
     """
     older = [entry for entry in names.checkpoints(directory) if entry.age < newest]
+    agreed = [newest, *(entry.age for entry in older)] if agreed_step is not None else []
+    spared = next((age for age in agreed if age.step <= (agreed_step or 0)), None)
     for entry in older[kept - 1 :]:
-        _remove(entry.path)
+        if entry.age != spared:
+            _remove(entry.path)
     living = {entry.age for entry in names.checkpoints(directory)}
     for part in names.parts(directory):
         if part.age < newest and part.age not in living:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ __all__ = [
     "listing",
     "load",
     "load_newest",
+    "set_apart",
     "verify",
     "write",
     "write_index",
@@ -53,7 +55,13 @@ class Loaded:
 
 
 def write(
-    directory: Path, generation: int, step: int, state: Mapping[str, Any] | Encoded, kept: int, uid: str = ""
+    directory: Path,
+    generation: int,
+    step: int,
+    state: Mapping[str, Any] | Encoded,
+    kept: int,
+    agreed_step: int | None = None,
+    uid: str = "",
 ) -> Written:
     """Publish ``state`` as one file; then keep the last ``kept`` checkpoints and remove what dead writers left.
 
@@ -61,6 +69,7 @@ def write(
     ----------
     state : what :func:`pilot.checkpoint.tree.encode` takes or gave
     kept : how many checkpoints stay, at least 1
+    agreed_step : the newest one up to this step stays as well (None: it is not asked for)
     uid : of the trainer; "": of none, as in a folder that is nobody's
 
     Raises
@@ -68,17 +77,31 @@ def write(
     CheckpointError : a value cannot be stored, the folder is another trainer's, or the disk refuses; what was there
         before is untouched
     """
-    return _written(directory, generation, step, kept, lambda: publish.single(directory, generation, step, state, uid))
+    age = Age(generation, step)
+    return _written(directory, age, kept, agreed_step, lambda: publish.single(directory, generation, step, state, uid))
 
 
-def write_index(directory: Path, generation: int, step: int, parts: int, kept: int, uid: str = "") -> Written:
+def write_index(
+    directory: Path, generation: int, step: int, parts: int, kept: int, agreed_step: int | None = None, uid: str = ""
+) -> Written:
     """Make one checkpoint of ``parts`` parts, all of which are published; then as :func:`write`.
 
     Raises
     ------
     CheckpointError : a part is missing or belongs to another state or trainer, or the disk refuses
     """
-    return _written(directory, generation, step, kept, lambda: publish_index(directory, generation, step, parts, uid))
+    age = Age(generation, step)
+    return _written(directory, age, kept, agreed_step, lambda: publish_index(directory, generation, step, parts, uid))
+
+
+def set_apart(directory: Path, step: int) -> Path | None:
+    """Rename the checkpoints of steps after ``step``, so that nobody goes on from them; the newest that is left."""
+    entries = names.checkpoints(directory)
+    for entry in entries:
+        if entry.age.step > step:
+            with suppress(FileNotFoundError):  # another rank did it
+                entry.path.rename(entry.path.with_name(names.doubtful_name(entry.path.name)))
+    return next((entry.path for entry in entries if entry.age.step <= step), None)
 
 
 def load_newest(
@@ -129,13 +152,13 @@ def listing(directory: Path) -> list[FileEntry]:
 
 
 @uncollected()
-def _written(directory: Path, generation: int, step: int, kept: int, publication: Callable[[], int]) -> Written:
+def _written(directory: Path, age: Age, kept: int, agreed_step: int | None, publication: Callable[[], int]) -> Written:
     if kept < 1:
         raise UserError(f"at least 1 checkpoint must be kept, got {kept}")
     started_s = time.monotonic()
     size = publication()
-    retention.keep(directory, Age(generation, step), kept)
-    path = directory / names.checkpoint_name(generation, step)
+    retention.keep(directory, age, kept, agreed_step)
+    path = directory / names.checkpoint_name(age.generation, age.step)
     return Written(path, size, time.monotonic() - started_s)
 
 

@@ -29,7 +29,11 @@ def command(run_dir: Path | None, limit_s: float, as_json: bool) -> None:
     told = pool_at(root).down()
     if not as_json:
         click.echo(f"draining {told.nodes} nodes of {root}")
-    wait_until_gone(root, limit_s)
+    try:
+        wait_until_gone(root, limit_s)
+    except KeyboardInterrupt:
+        click.echo(f"the pool drains on without this command; pilot down --run-dir {root} waits for its end", err=True)
+        raise
     workdir.sweep()
     refuse_disorder(root)
     click.echo(to_json(told) if as_json else "down: trainers are saved, nothing is left")

@@ -23,6 +23,7 @@ from pilot.io.printable import printable
 COMMANDS = {
     "up": "Start the coordinator and keep pilots submitted.",
     "down": "Drain: trainers checkpoint, pilots and jobs go.",
+    "check": "Check that a script trains on several nodes what it trains alone.",
     "submit": "Submit a training script as an elastic trainer.",
     "ls": "List the trainers.",
     "status": "Show the pool, the trainers and the last decisions.",
@@ -31,6 +32,7 @@ COMMANDS = {
     "logs": "Print what a trainer's script wrote.",
     "wait": "Wait until trainers have ended.",
     "cancel": "End a trainer.",
+    "events": "Print what happened, and what happens.",
     "report": "Write what happened in a pool as one HTML page.",
     "metrics": "Print the pool's status for Prometheus, or serve it.",
     "explain": "Say why a trainer holds the nodes that it holds.",

@@ -16,6 +16,7 @@ from pilot.cli.replay_options import all_cases, sweep_options, swept_names
 from pilot.cli.replay_tables import as_dict, label, print_tables, rows
 
 if TYPE_CHECKING:
+    from pilot.io.journal import Contents
     from pilot.sim.sweep import Case, Inputs, Replay
 
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -64,9 +65,11 @@ def command(
       pilot replay --journal RUN_DIR/journal.jsonl
     """
     if journal is not None:
-        return _replay_journal(journal, swept["objective"] or ())
+        return _replay_journal(journal, swept["objective"] or (), report)
     if events is None or trainers is None or curves is None:
-        raise click.UsageError("give EVENTS, --trainers and --curves, or --journal")
+        given = {"EVENTS": events, "--trainers": trainers, "--curves": curves}
+        missing = " and ".join(name for name, value in given.items() if value is None)
+        raise click.UsageError(f"{missing} missing: a replay needs EVENTS, --trainers and --curves, or --journal")
     from pilot.sim.replay_report import make_directory
     from pilot.sim.sweep import Inputs
 
@@ -133,8 +136,9 @@ def _report_interruption(replays: Sequence[Replay], cases: int) -> int:
     return INTERRUPTED
 
 
-def _replay_journal(path: Path, named: Sequence[str]) -> int:
-    """Feed a live run's events to a fresh core and compare its commands with those of the run.
+def _replay_journal(path: Path, named: Sequence[str], report: Path | None) -> int:
+    """Feed a live run's events to a fresh core and compare its commands with those of the run; its report is that of
+    ``pilot report``.
 
     A function that the journal names is somebody's code: it runs where the user has ``named`` it too.
     """
@@ -149,15 +153,28 @@ def _replay_journal(path: Path, named: Sequence[str]) -> int:
             run_it = f"to run its code, add --objective {objective}"
             raise UserError(f"{path}: its objective is a function of another module; {run_it}")
         core = fresh_core(contents)
+        difference = replay(contents, core)
+        counts = [len(decision.commands) for decision in contents.decisions]
     except JournalError as error:
         raise UserError(str(error)) from None
-    difference = replay(contents, core.handle)
-    decisions = list(contents.decisions)
-    if contents.warning:
-        click.echo(contents.warning, err=True)
+    if report is not None:
+        _report_journal(contents, report)
+    if contents.last.warning:
+        click.echo(contents.last.warning, err=True)
     if difference:
         click.echo(f"{path}: the replay differs: {one_line(difference)}", err=True)
         return 1
-    commands = sum(len(decision.commands) for decision in decisions)
-    click.echo(f"{len(decisions)} events over {contents.last_s:.1f} s gave the same {commands} commands")
+    click.echo(f"{len(counts)} events over {contents.last_s:.1f} s gave the same {sum(counts)} commands")
     return 0
+
+
+def _report_journal(contents: Contents, directory: Path) -> None:
+    from pilot.observation.page import render
+    from pilot.service.life import life_of
+    from pilot.sim.replay_report import make_directory
+    from pilot.traces.text_files import write_text
+
+    make_directory(directory)
+    path = directory / "index.html"
+    write_text(path, render(life_of(contents)))
+    click.echo(f"report: {path}", err=True)

@@ -61,8 +61,10 @@ def number(value: float | None, form: str) -> str:
 
 def status_view(status: PoolStatus) -> Group:
     """All of ``pilot status``."""
-    parts: list[Any] = [_line(_headline(status)), _line(_jobs(status.keeper)), Text()]
-    parts += [trainer_table(status.trainers)]
+    parts: list[Any] = [_line(_headline(status)), _line(_jobs(status.keeper))]
+    waits = f"{status.trouble}: decisions wait until there is room, trainers train on"
+    parts += [_line(waits, "bold red")] if status.trouble else []
+    parts += [Text(), trainer_table(status.trainers)]
     parts += [_line(line, "red") for t in status.trainers if t.phase is Phase.FAILED for line in _failure(t)]
     parts += [_line(f"{t.trainer}: {line}", "yellow") for t in status.trainers for line in t.remarks]
     parts += [_line(line, "yellow") for line in status.remarks]

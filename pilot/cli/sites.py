@@ -96,7 +96,7 @@ def _row(name: str, path: Path) -> dict[str, Any]:
     except PilotError as error:
         return {"name": name, "path": str(path), "error": str(error)}
     place = "/".join(part for part in (site.partition or site.queue, site.qos) if part)
-    cap = f"{site.max_jobs} per {site.max_jobs_scope}" if site.max_jobs else ""
+    cap = f"{site.max_jobs} per {site.max_jobs_scope}"
     about = {"scheduler": site.scheduler, "queue": place, "walltime": site.walltime, "max_jobs": cap}
     return {"name": name, **about, "description": site.description, "retired": site.retired, "path": str(path)}
 

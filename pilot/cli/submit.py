@@ -21,6 +21,9 @@ from pilot.io.submission import LaunchSpec, Start, Submission
 MOST_SCRIPT_BYTES = 16 * 1024 * 1024
 """A larger script is none: something else was named."""
 
+READ_AT_START = ("LD_", "PYTHON")
+"""Variables that begin so are of no use to a process that runs already."""
+
 
 @click.command("submit", context_settings={"allow_interspersed_args": False})
 @click.option("--name", help="What to call the trainer (default: t1, t2, …).")
@@ -36,7 +39,9 @@ MOST_SCRIPT_BYTES = 16 * 1024 * 1024
     "--priority", type=FiniteRange(min=0, min_open=True), help="Weight for the objective 'priority'.  [default: 1]"
 )
 @click.option("--python", default=sys.executable, help="Interpreter for the script (default: this one).")
-@click.option("--env", "names", multiple=True, metavar="NAME", help="Hand on this variable's value. Repeatable.")
+@click.option(
+    "--env", "named", multiple=True, metavar="NAME[=VALUE]", help="Set this variable, or hand on its value. Repeatable."
+)
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Of its generators.  [default: from its name]")
 @click.option(
     "--from", "start", metavar="NAME|PATH", help="Start from this trainer's, or this, checkpoint.  [default: scratch]"
@@ -52,7 +57,7 @@ def command(
     arguments: tuple[str, ...],
     curve: Path | None,
     python: str,
-    names: tuple[str, ...],
+    named: tuple[str, ...],
     seed: int | None,
     start: str | None,
     **planning: Any,
@@ -69,7 +74,7 @@ def command(
     """
     root = find_run_dir(run_dir)
     submission = Submission(
-        launch=launch(script, list(arguments), python, names, seed),
+        launch=launch(script, list(arguments), python, named, seed),
         start=_start(root, start) if start is not None else None,
         curve=_points(curve) if curve is not None else None,
         **{name: value for name, value in planning.items() if value is not None},
@@ -104,7 +109,7 @@ def _start(root: Path, given: str) -> Start:
 
 
 def launch(
-    script: Path, arguments: list[str], python: str, names: tuple[str, ...], seed: int | None = None
+    script: Path, arguments: list[str], python: str, named: tuple[str, ...], seed: int | None = None
 ) -> LaunchSpec:
     """How the script is started: what a node needs to know to start the very same thing."""
     try:
@@ -114,17 +119,31 @@ def launch(
     if shutil.which(python) is None:
         raise UserError(f"--python: there is no interpreter {python} on this host")
     seeded = {} if seed is None else {"PILOT_SEED": str(seed)}
-    missing = [name for name in names if name not in os.environ]
-    if missing:
-        raise UserError(f"--env {missing[0]}: there is no such variable in your environment")
     return LaunchSpec(
         script=str(script.absolute()),
         script_sha256=hashlib.sha256(content).hexdigest(),
         arguments=arguments,
         cwd=str(Path.cwd()),
         python=python,
-        environment={name: os.environ[name] for name in names} | seeded,
+        environment=dict(map(_variable, named)) | seeded,
     )
+
+
+def _variable(named: str) -> tuple[str, str]:
+    """``NAME=VALUE``, or ``NAME`` with the value that it has here."""
+    name, given, value = named.partition("=")
+    if not name or "\0" in named:
+        raise UserError(f"--env {named!r}: give NAME or NAME=VALUE")
+    if name.startswith(READ_AT_START) and name != "PYTHONPATH":
+        raise UserError(
+            f"--env {name}: it is read when a program starts, and the interpreter runs before your script is known;"
+            " set it in the site's prologue, or in a wrapper given with --python"
+        )
+    if given:
+        return name, value
+    if name not in os.environ:
+        raise UserError(f"--env {name}: there is no such variable in your environment; {name}=VALUE sets it")
+    return name, os.environ[name]
 
 
 def check_sizes(least: int | None, most: int | None) -> None:

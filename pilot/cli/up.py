@@ -18,7 +18,7 @@ from pilot.core.errors import PilotError, UserError
 from pilot.io.pool_status import PoolStatus
 
 START_LIMIT_S = 600.0
-"""A coordinator that does not answer by then does not start: the journal of a month is read in minutes."""
+"""So long it is waited for. From a snapshot it starts in seconds; without one a journal of a month takes minutes."""
 
 
 @click.command("up")
@@ -62,6 +62,7 @@ def command(run_dir: Path | None, site: str, foreground: bool, as_json: bool, **
         sys.stdout.flush()
         os.execv(arguments[0], arguments)
     told = start(root, arguments)
+    supervise(root, arguments)
     if as_json:
         click.echo(to_json(told))
     else:
@@ -100,6 +101,21 @@ def start(root: Path, arguments: list[str]) -> PoolStatus:
         raise
 
 
+def supervise(root: Path, arguments: list[str]) -> None:
+    """Leave a supervisor beside the coordinator that owns ``root``: it starts it again where it crashes."""
+    from pilot.io.rundir import RunDir, owner
+
+    pid = owner(RunDir(root))
+    if pid is None:
+        return
+    command = [sys.executable, "-P", "-m", "pilot.service.supervisor", str(pid), *arguments, "--go-on"]
+    nowhere = subprocess.DEVNULL
+    try:
+        subprocess.Popen(command, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True)
+    except OSError as error:
+        click.echo(f"warning: nothing will start the coordinator again if it crashes: {error.strerror}", err=True)
+
+
 def _await(process: subprocess.Popen[str], root: Path) -> PoolStatus:
     deadline = time.monotonic() + START_LIMIT_S
     while time.monotonic() < deadline:
@@ -108,8 +124,11 @@ def _await(process: subprocess.Popen[str], root: Path) -> PoolStatus:
         if (told := _answer(root, process.pid)) is not None:
             return told
         time.sleep(0.05)
-    process.terminate()
-    raise PilotError(f"the coordinator did not answer within {START_LIMIT_S:g} s; its log is {root}/coordinator.log")
+    raise PilotError(
+        f"the coordinator (process {process.pid}) does not answer after {START_LIMIT_S:g} s; it is left to read its "
+        f"journal, or hangs: its log is {root}/coordinator.log",
+        transient=True,
+    )
 
 
 def _answer(root: Path, pid: int) -> PoolStatus | None:

@@ -80,7 +80,7 @@ def save_going(standing: Standing) -> list[Command]:
 def _save(trainer: Trainer, holders: list[NodeId], reason: str) -> list[Command]:
     """Survivors of a broken group may differ by a step, so each writes: the newest file wins."""
     nodes = holders[:1] if trainer.synced else holders
-    trainer.writing.update(nodes)
+    trainer.writing.update(dict.fromkeys(nodes))
     return [WriteCheckpoint(trainer.id, n, reason) for n in nodes]
 
 

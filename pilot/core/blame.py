@@ -22,7 +22,7 @@ a person clears it (``NodeCleared``)                       nothing is known of i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pilot.core.commands import Command, SetNodeAside
@@ -52,14 +52,22 @@ class Judgement:
     question: str = ""
 
 
-class Blame:
+@dataclass(eq=False)
+class BlameState:
+    """How often nodes were blamed and set aside for all, and which trainers know something of them."""
+
+    blames: dict[NodeId, int] = field(default_factory=dict)
+    times: dict[NodeId, int] = field(default_factory=dict)
+    known: dict[NodeId, dict[TrainerId, None]] = field(default_factory=dict)
+
+
+class Blame(BlameState):
     """What all trainers together know of the pool's nodes."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, trainers: Mapping[TrainerId, Trainer], state: BlameState | None = None) -> None:
+        super().__init__(**vars(state or BlameState()))
         self._pool = pool
-        self._blames: dict[NodeId, int] = {}
-        self._times: dict[NodeId, int] = {}
-        self._known: dict[NodeId, dict[TrainerId, Trainer]] = {}
+        self._trainers = trainers
 
     def accused(self, now_s: float, trainer: Trainer, accusations: tuple[Accusation, ...]) -> Judgement:
         """Something of ``trainer`` failed on nodes; its targets lose those that are set aside."""
@@ -68,7 +76,7 @@ class Blame:
             node, evidence = accusation.node, trainer.evidence
             if node not in self._pool:
                 continue
-            self._known.setdefault(node, {})[trainer.id] = trainer
+            self.known.setdefault(node, {})[trainer.id] = None
             if not evidence.struck(accusation):
                 continue
             once_more = node in evidence.doubts
@@ -83,8 +91,8 @@ class Blame:
         """``trainer`` came as far as ``stage`` ``on`` these nodes: what failed elsewhere was the nodes' fault."""
         out = Judgement()
         for node in trainer.evidence.worked(on, stage):
-            self._blames[node] = self._blames.get(node, 0) + 1
-            if self._blames[node] >= BLAMES and node in self._pool and node not in self._pool.aside:
+            self.blames[node] = self.blames.get(node, 0) + 1
+            if self.blames[node] >= BLAMES and node in self._pool and node not in self._pool.aside:
                 out.commands.append(self._set_aside_for_all(now_s, node, trainer))
                 out.question = f"{node} was set aside for all trainers"
         return out
@@ -93,7 +101,7 @@ class Blame:
         """It is tried again. Why another plan is needed; "" where nothing was set aside."""
         if event.trainer is None:
             return f"{event.node} is tried again" if self._pool.aside.pop(event.node, None) else ""
-        trainer = self._known.get(event.node, {}).get(event.trainer)
+        trainer = self._trainers[event.trainer] if event.trainer in self.known.get(event.node, {}) else None
         if trainer is None or trainer.evidence.aside.pop(event.node, None) is None:
             return ""
         trainer.evidence.strikes.pop(event.node, None)
@@ -102,17 +110,17 @@ class Blame:
 
     def forget(self, node: NodeId) -> bool:
         """Nothing is known of ``node`` any more: it is gone, or somebody put it right. False: nothing was."""
-        trainers = self._known.pop(node, {})
-        for trainer in trainers.values():
-            trainer.evidence.forget(node)
-            trainer.refusal = ""
-        self._blames.pop(node, None)
-        self._times.pop(node, None)
+        trainers = self.known.pop(node, {})
+        for trainer in trainers:
+            self._trainers[trainer].evidence.forget(node)
+            self._trainers[trainer].refusal = ""
+        self.blames.pop(node, None)
+        self.times.pop(node, None)
         return self._pool.aside.pop(node, None) is not None or bool(trainers)
 
     def ended(self, trainer: Trainer) -> None:
         """``trainer`` has ended; whom it blamed stays blamed."""
-        for trainers in self._known.values():
+        for trainers in self.known.values():
             trainers.pop(trainer.id, None)
         trainer.evidence = Evidence()
 
@@ -120,10 +128,11 @@ class Blame:
         """All that is set aside now, for whom (None: for all), and until when."""
         for node, aside in self._pool.aside.items():
             yield node, None, aside
-        for node, trainers in self._known.items():
-            for trainer in trainers.values():
-                if node in trainer.evidence.aside:
-                    yield node, trainer.id, trainer.evidence.aside[node]
+        for node, trainers in self.known.items():
+            for trainer in trainers:
+                its = self._trainers[trainer].evidence.aside
+                if node in its:
+                    yield node, trainer, its[node]
 
     def useless_to(self, trainers: Sequence[Trainer]) -> int:
         """How many free nodes none of ``trainers`` can use, of those that are not set aside for all."""
@@ -167,12 +176,12 @@ class Blame:
         return SetNodeAside(node, trainer.id, until_s, accusation.reason)
 
     def _set_aside_for_all(self, now_s: float, node: NodeId, trainer: Trainer) -> Command:
-        self._times[node] = self._times.get(node, 0) + 1
+        self.times[node] = self.times.get(node, 0) + 1
         aside = trainer.evidence.aside.get(node)
         last = f"; the last time: {headline(aside.reason)}" if aside is not None else ""
         reason = f"trainers that work elsewhere failed on it {BLAMES} times{last}"
-        self._pool.aside[node] = SetAside(now_s + _for_s(self._times[node]), reason)
-        self._blames[node] = BLAMES - 1  # once it is tried again, one more is enough
+        self._pool.aside[node] = SetAside(now_s + _for_s(self.times[node]), reason)
+        self.blames[node] = BLAMES - 1  # once it is tried again, one more is enough
         return SetNodeAside(node, None, self._pool.aside[node].until_s, reason)
 
 

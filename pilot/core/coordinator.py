@@ -24,12 +24,12 @@ costs a moment and never a step.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import assert_never
 
 from pilot.core.acts import dissolve, dissolve_broken
 from pilot.core.assign import assign
-from pilot.core.blame import Blame, Judgement
+from pilot.core.blame import Blame, BlameState, Judgement
 from pilot.core.commands import Command, Outcome, ReleaseNode, Solve
 from pilot.core.errors import InvariantError, UserError
 from pilot.core.events import (
@@ -59,7 +59,7 @@ from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
 from pilot.core.measured import Measured
 from pilot.core.objective import Objective, scaling_efficiency
 from pilot.core.pacing import Pace, pace
-from pilot.core.pool import NodeOrder, Pool, hostname_order
+from pilot.core.pool import NodeOrder, Pool, PoolState, hostname_order
 from pilot.core.problem import Plan, PlanStatus, Problem
 from pilot.core.reconcile import reconcile
 from pilot.core.spec import TrainerSpec
@@ -94,6 +94,22 @@ class CoordinatorConfig:
             raise UserError(f"max_parallel_trainers must be at least 1, got {self.max_parallel_trainers}")
 
 
+@dataclass(slots=True)
+class State:
+    """All that a coordinator knows besides its configuration: plain data in a fixed order, so that the same events
+    give the same bytes wherever it is written down."""
+
+    trainers: dict[TrainerId, Trainer]
+    pool: PoolState
+    blame: BlameState
+    plan_id: PlanId
+    problem: Problem | None
+    plan: Plan | None
+    draining: bool
+    now_s: float
+    released: dict[NodeId, None]
+
+
 class Coordinator:
     """The pure state machine that both the live driver and the simulator run.
 
@@ -111,10 +127,22 @@ class Coordinator:
         self.draining = False
         self.now_s = 0.0
         self._open: dict[TrainerId, Trainer] = {}
-        self._released: set[NodeId] = set()
-        self.blame = Blame(self.pool)
+        self.released: dict[NodeId, None] = {}
+        self.blame = Blame(self.pool, self.trainers)
         self._touched: dict[TrainerId, None] = {}
         self._question = ""
+
+    def snapshot(self) -> State:
+        """All that it knows. It shares what changes with the coordinator: write it down before the next event."""
+        return State(**{item.name: getattr(self, item.name) for item in fields(State)})
+
+    def restore(self, state: State) -> None:
+        """Go on from a ``state`` that is nobody else's."""
+        for item in fields(State):
+            setattr(self, item.name, getattr(state, item.name))
+        self.pool = Pool(self.config.node_order, state.pool)
+        self.blame = Blame(self.pool, self.trainers, state.blame)
+        self._open = {trainer.id: trainer for trainer in self.trainers.values() if trainer.open}
 
     def handle(self, now_s: float, event: Event) -> list[Command]:
         """Note ``event``, which happened at ``now_s``, and answer with what is to be done."""
@@ -194,7 +222,7 @@ class Coordinator:
         announced = node in self.pool.leaving
         if not self.pool.remove(node):
             return False
-        self._released.discard(node)
+        self.released.pop(node, None)
         self.blame.forget(node)
         if owner is not None:
             self.trainers[owner].target.remove(node)
@@ -202,7 +230,7 @@ class Coordinator:
         if occupant is not None:
             trainer = self.trainers[occupant]
             del trainer.workers[node]
-            trainer.writing.discard(node)
+            trainer.writing.pop(node, None)
             trainer.counts.losses += 0 if announced else 1
             self._touch(occupant)
         return not announced
@@ -210,8 +238,8 @@ class Coordinator:
     def _release_left(self) -> list[Command]:
         out: list[Command] = []
         for node in self.pool.leaving:
-            if node not in self.pool.occupant and node not in self._released:
-                self._released.add(node)
+            if node not in self.pool.occupant and node not in self.released:
+                self.released[node] = None
                 out.append(ReleaseNode(node, "it was asked to leave and nothing runs on it"))
         return out
 

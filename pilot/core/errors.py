@@ -8,6 +8,9 @@ from __future__ import annotations
 LONGEST = 1500
 """Characters of an error's line: what is longer is cut in its middle."""
 
+REFUSAL = "pilot.train: "
+"""How the line begins in which an error of ours ends a user's script."""
+
 
 def one_line(text: str) -> str:
     """``text`` as it can be shown to anybody: on one line, without control characters, not endless.

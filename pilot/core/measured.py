@@ -3,6 +3,7 @@ how often it loses all of its nodes."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from statistics import median
 
 from pilot.core.curve import Curve, is_rate
@@ -12,19 +13,19 @@ KEPT_COSTS = 5
 """A rescale cost is the median of so many, the time of a checkpoint the longest of so many."""
 
 
+@dataclass(slots=True)
 class Measured:
     """The given curve and costs until something is measured, then what was measured (unless ``fixed_curve``)."""
 
-    def __init__(self, spec: TrainerSpec) -> None:
-        self._spec = spec
-        self._rates: dict[int, float] = {}
-        self._up_s: list[float] = []
-        self._down_s: list[float] = []
-        self._writes_s: list[float] = []
-        self._trained_s = 0.0
-        self._trains_since_s: float | None = None
-        self._curve = spec.curve or Curve.proportional()
-        self.wipeouts = 0
+    _spec: TrainerSpec
+    wipeouts: int = 0
+    _rates: dict[int, float] = field(default_factory=dict)
+    _up_s: list[float] = field(default_factory=list)
+    _down_s: list[float] = field(default_factory=list)
+    _writes_s: list[float] = field(default_factory=list)
+    _trained_s: float = 0.0
+    _trains_since_s: float | None = None
+    _curve: Curve | None = None
 
     @property
     def rates(self) -> dict[int, float]:
@@ -34,7 +35,7 @@ class Measured:
     @property
     def curve(self) -> Curve:
         """The scaling curve to plan with."""
-        return self._curve
+        return self._curve or self._spec.curve or Curve.proportional()
 
     @property
     def rescale_up_s(self) -> float:

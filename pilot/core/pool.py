@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from pilot.core.evidence import SetAside
@@ -25,53 +26,60 @@ def join_order(_node: NodeId, joined: int) -> int:
 NODE_ORDERS: dict[str, NodeOrder] = {"hostname": hostname_order, "join": join_order}
 
 
-class Pool:
+@dataclass(eq=False)
+class PoolState:
+    """What a pool knows, plain: ``numbers`` are the nodes, with their number in the order of joining."""
+
+    numbers: dict[NodeId, int] = field(default_factory=dict)
+    joined: int = 0
+    leaving: dict[NodeId, float | None] = field(default_factory=dict)
+    aside: dict[NodeId, SetAside] = field(default_factory=dict)
+    owner: dict[NodeId, TrainerId] = field(default_factory=dict)
+    occupant: dict[NodeId, TrainerId] = field(default_factory=dict)
+
+
+class Pool(PoolState):
     """Nodes, their *owner* (whom the last plan gave them to) and their *occupant* (the trainer whose worker is there).
 
     The two differ while a node changes hands: it has a new owner at once, and an old occupant until that one's worker
     has ended. A node is *available* to a plan when it has no owner, is not leaving and not set ``aside``.
     """
 
-    def __init__(self, order: NodeOrder = hostname_order) -> None:
+    def __init__(self, order: NodeOrder = hostname_order, state: PoolState | None = None) -> None:
+        super().__init__(**vars(state or PoolState()))
         self._order = order
-        self._joined = 0
-        self._keys: dict[NodeId, Any] = {}
-        self.leaving: dict[NodeId, float | None] = {}
-        self.aside: dict[NodeId, SetAside] = {}
-        self.owner: dict[NodeId, TrainerId] = {}
-        self.occupant: dict[NodeId, TrainerId] = {}
 
     def __contains__(self, node: NodeId) -> bool:
-        return node in self._keys
+        return node in self.numbers
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return len(self.numbers)
 
     @property
     def nodes(self) -> list[NodeId]:
         """All nodes, in the order of joining."""
-        return list(self._keys)
+        return list(self.numbers)
 
     @property
     def usable(self) -> int:
         """How many nodes a plan may count on: all but those that are leaving, or set aside and nobody's."""
-        return len(self._keys) - len(self.leaving) - sum(self.is_free(node) for node in self.aside)
+        return len(self.numbers) - len(self.leaving) - sum(self.is_free(node) for node in self.aside)
 
     def is_free(self, node: NodeId) -> bool:
         """Whether ``node`` is here to stay and nobody's."""
-        return node in self._keys and node not in self.owner and node not in self.leaving
+        return node in self.numbers and node not in self.owner and node not in self.leaving
 
     def join(self, node: NodeId) -> bool:
         """Add ``node``; False where it is in the pool already."""
-        if node in self._keys:
+        if node in self.numbers:
             return False
-        self._keys[node] = self._order(node, self._joined)
-        self._joined += 1
+        self.numbers[node] = self.joined
+        self.joined += 1
         return True
 
     def leave(self, node: NodeId, deadline_s: float | None) -> bool:
         """Mark ``node`` as leaving and take it from its owner; False where that is known or the node is not here."""
-        if node not in self._keys or node in self.leaving:
+        if node not in self.numbers or node in self.leaving:
             return False
         self.leaving[node] = deadline_s
         self.owner.pop(node, None)
@@ -79,7 +87,7 @@ class Pool:
 
     def remove(self, node: NodeId) -> bool:
         """Drop ``node``; False where it is not in the pool."""
-        if self._keys.pop(node, None) is None:
+        if self.numbers.pop(node, None) is None:
             return False
         self.leaving.pop(node, None)
         self.aside.pop(node, None)
@@ -89,8 +97,8 @@ class Pool:
 
     def in_order(self, nodes: list[NodeId]) -> list[NodeId]:
         """``nodes`` in the order in which they are handed out and taken back."""
-        return sorted(nodes, key=self._keys.__getitem__)
+        return sorted(nodes, key=lambda node: self._order(node, self.numbers[node]))
 
     def available(self) -> list[NodeId]:
         """Nodes that a plan may give to a trainer that grows, in order."""
-        return self.in_order([n for n in self._keys if self.is_free(n) and n not in self.aside])
+        return self.in_order([n for n in self.numbers if self.is_free(n) and n not in self.aside])

@@ -121,7 +121,7 @@ class Trainer:
     group: Group | None = None
     forming: Group | None = None
     pausing: bool = False
-    writing: set[NodeId] = field(default_factory=set)
+    writing: dict[NodeId, None] = field(default_factory=dict)
     looking: Generation = NO_GENERATION
     synced: bool = False
     saved: bool = False

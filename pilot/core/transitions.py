@@ -116,7 +116,7 @@ def _worker_exited(trainer: Trainer, event: WorkerExited) -> Noted | None:
     worker = trainer.workers.pop(event.node, None)
     if worker is None:
         return None
-    trainer.writing.discard(event.node)
+    trainer.writing.pop(event.node, None)
     if worker.phase is WorkerPhase.STOPPING or not trainer.open:
         return Noted()
     trained = trainer.group is not None and event.node in trainer.group.members
@@ -231,7 +231,7 @@ def _group_looked_at(trainer: Trainer, event: GroupLookedAt) -> Noted | None:
 def _checkpoint_written(trainer: Trainer, event: CheckpointWritten) -> Noted | None:
     if event.node not in trainer.writing:
         return None
-    trainer.writing.discard(event.node)
+    trainer.writing.pop(event.node, None)
     if event.error:
         trainer.failed_writes += 1
     else:

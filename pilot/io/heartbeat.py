@@ -23,12 +23,16 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A coordinator that owns a run directory. ``boot`` tells apart lives of a host, ``beat`` counts."""
+    """A coordinator that owns a run directory. ``boot`` tells apart lives of a host, ``beat`` counts.
+
+    ``left``: it does nothing more there, though its process may still be ending.
+    """
 
     pid: int
     host: str
     boot: str
     beat: int = 0
+    left: bool = False
 
     @property
     def here(self) -> bool:
@@ -45,7 +49,7 @@ class Owner:
 
     def write(self, descriptor: int) -> None:
         """Write its line, for all hosts to see."""
-        line = f"{self.pid} on {self.host} boot {self.boot} beat {self.beat}"
+        line = f"{self.pid} on {self.host} boot {self.boot} beat {self.beat} left {'yes' if self.left else 'no'}"
         os.pwrite(descriptor, f"{line:<{LINE_BYTES - 1}.{LINE_BYTES - 1}}\n".encode(), 0)
         os.fsync(descriptor)
 
@@ -53,12 +57,6 @@ class Owner:
 def ourselves() -> Owner:
     """This process."""
     return Owner(os.getpid(), socket.gethostname(), _BOOT_ID.read_text().strip())
-
-
-def erase(descriptor: int) -> None:
-    """Nobody owns it any more."""
-    os.pwrite(descriptor, b" " * (LINE_BYTES - 1) + b"\n", 0)
-    os.fsync(descriptor)
 
 
 def read(path: Path) -> Owner | None:
@@ -75,5 +73,6 @@ def parse(line: bytes) -> Owner | None:
         case [pid, "on", host, *rest] if pid.isascii() and pid.isdigit():
             found = dict(zip(rest[::2], rest[1::2], strict=False))
             beat = found.get("beat", "0")
-            return Owner(int(pid), host, found.get("boot", ""), int(beat) if beat.isascii() and beat.isdigit() else 0)
+            count = int(beat) if beat.isascii() and beat.isdigit() else 0
+            return Owner(int(pid), host, found.get("boot", ""), count, found.get("left") == "yes")
     return None

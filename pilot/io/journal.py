@@ -4,10 +4,14 @@ One JSON object per line. The first is the header; each other one has ``seq`` (1
 decision, ``{"event": …, "commands": […]}``, or a note for people, ``{"note": {…}}``. A crash can cut off the last line,
 which then was never acted upon; a reader leaves it out and says so. Damage anywhere else is refused with its line
 number.
+
+A journal is a chain of *segments* of some megabytes (:mod:`pilot.io.segments`), each with a header that has the digests
+of the segment before it, of the core's state where it begins, and of the snapshot from which a restart goes on there.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,26 +20,29 @@ from typing import Any
 
 import msgspec
 
+from pilot import __version__
 from pilot.core.commands import Command
+from pilot.core.coordinator import Coordinator
 from pilot.core.errors import JournalError, PilotError, one_line
 from pilot.core.events import Event
+from pilot.io import segments
+from pilot.io.core_state import state_digest
 from pilot.io.files import open_regular
 from pilot.io.serialize import command_of, dumps, event_of, loads, plain, same
 
-FORMAT = 1
+FORMAT = 2
 
 LAST_S = 1e10
 """No pool is 300 years old."""
-
-Handle = Callable[[float, Event], list[Command]]
-"""``Coordinator.handle`` of a fresh coordinator."""
 
 
 class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The first line: what one needs to know to read and to replay the rest.
 
     ``settings`` are what the core and the planner were started with, ``site`` the site's fields. ``started_unix_s`` is
-    the time of day at ``now_s`` = 0.
+    the time of day at ``now_s`` = 0. ``version`` is that of the code that wrote this segment. ``after`` entries went
+    before it, the last of them at ``now_s``; ``previous``, ``core`` and ``snapshot`` are the digests of the segment
+    that ends with it, of the core's state then and of the snapshot that was taken ("": nothing went before).
     """
 
     journal: int
@@ -44,6 +51,11 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     started_unix_s: float
     settings: dict[str, Any]
     site: dict[str, Any]
+    after: int = 0
+    now_s: float = 0.0
+    previous: str = ""
+    core: str = ""
+    snapshot: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +89,11 @@ Entry = Decision | JournalNote
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
-    """A journal that was read: ``good_bytes`` of the file are whole lines; ``warning`` tells what was cut off.
+class Segment:
+    """One file of a journal: ``good_bytes`` of it are whole lines; ``warning`` tells what was cut off.
 
-    ``last_seq`` is the number of the last whole line's entry, ``skipped`` tells which entries were left out and why.
+    ``last_seq`` is the number of the last whole line's entry, ``skipped`` tells which entries were left out and why,
+    ``digest`` is that of the whole lines.
     """
 
     header: Header
@@ -89,6 +102,7 @@ class Contents:
     last_seq: int
     warning: str = ""
     skipped: tuple[str, ...] = ()
+    digest: str = ""
 
     @property
     def decisions(self) -> Iterator[Decision]:
@@ -97,12 +111,56 @@ class Contents:
 
     @property
     def last_s(self) -> float:
+        """``now_s`` of the last entry."""
+        return self.entries[-1].now_s if self.entries else self.header.now_s
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """A journal: its ``last`` segment, which was read, and the others, which are read when they are asked for."""
+
+    path: Path
+    last: Segment
+    whole: bool = True
+
+    @property
+    def header(self) -> Header:
+        """The newest one; in ``settings``, ``site`` and what names the pool all are the same."""
+        return self.last.header
+
+    @property
+    def last_s(self) -> float:
         """``now_s`` of the last entry, 0 where there is none."""
-        return self.entries[-1].now_s if self.entries else 0.0
+        return self.last.last_s
+
+    @property
+    def segments(self) -> Iterator[Segment]:
+        """All of them, each when it was found to be the one that the next one names.
+
+        Raises
+        ------
+        JournalError
+            One is missing or damaged.
+        """
+        yield from _chain(self.path, itertools.chain(self._closed(), [self.last]))
+
+    @property
+    def entries(self) -> Iterator[Entry]:
+        """Those of all segments. Raises as :attr:`segments`."""
+        return (entry for segment in self.segments for entry in segment.entries)
+
+    @property
+    def decisions(self) -> Iterator[Decision]:
+        """The entries of all segments that the core has seen. Raises as :attr:`segments`."""
+        return (decision for segment in self.segments for decision in segment.decisions)
+
+    def _closed(self) -> Iterator[Segment]:
+        for path in segments.closed(self.path, self.header.after):
+            yield _parsed(path, segments.read_closed(path), whole=self.whole)
 
 
 def read(path: Path, *, whole: bool = True) -> Contents:
-    """Read the whole journal; where it need not be ``whole``, without the entries that are damaged.
+    """Read a journal's last segment; where it need not be ``whole``, without the entries that are damaged.
 
     Raises
     ------
@@ -114,36 +172,90 @@ def read(path: Path, *, whole: bool = True) -> Contents:
             data = file.read()
     except OSError as error:
         raise JournalError(f"cannot read the journal {path}: {error.strerror}") from None
+    return Contents(path, _parsed(path, data, whole=whole), whole)
+
+
+def read_more(path: Path, last: Segment) -> Segment | None:
+    """What the journal's ``last`` segment has got since it was read: its new entries alone; damaged ones are left out.
+    None: another segment was begun.
+
+    Raises
+    ------
+    JournalError
+        The journal cannot be read any more.
+    """
+    try:
+        with open_regular(path) as file:
+            if _at_line(path, 1, partial(_header, file.readline())) != last.header:
+                return None
+            file.seek(last.good_bytes)
+            data = file.read()
+    except OSError as error:
+        raise JournalError(f"cannot read the journal {path}: {error.strerror}") from None
+    good = data.rfind(b"\n") + 1
+    lines = data[:good].split(b"\n")[:-1]
+    entries, skipped = _entries(path, last.last_seq, lines, last.last_seq - last.header.after + 2)
+    return Segment(last.header, entries, last.good_bytes + good, last.last_seq + len(lines), skipped=tuple(skipped))
+
+
+def _parsed(path: Path, data: bytes, *, whole: bool) -> Segment:
     good = data.rfind(b"\n") + 1
     lines = data[:good].split(b"\n")[:-1]
     if not lines:
         raise JournalError(f"{path}:1: the journal has no header; nothing can be restored from it")
     header: Header = _at_line(path, 1, partial(_header, lines[0]))
-    entries, skipped = _entries(path, lines[1:])
+    entries, skipped = _entries(path, header.after, lines[1:])
     if skipped and whole:
         raise JournalError(skipped[0])
     cut = len(data) - good
     warning = f"{path}:{len(lines) + 1}: left out a last line that was cut off after {cut} bytes" if cut else ""
-    return Contents(header, entries, good, len(lines) - 1, warning, tuple(skipped))
+    last_seq = header.after + len(lines) - 1
+    return Segment(header, entries, good, last_seq, warning, tuple(skipped), segments.digest(data[:good]))
 
 
-def _entries(path: Path, lines: list[bytes]) -> tuple[list[Entry], list[str]]:
-    """The entries, and what is wrong with those lines that are none."""
+def _entries(path: Path, after: int, lines: list[bytes], first: int = 2) -> tuple[list[Entry], list[str]]:
+    """The entries of ``lines``, the ``first`` of the file and so on; and what is wrong with those that are none."""
     entries: list[Entry] = []
     wrong: list[str] = []
-    for number, text in enumerate(lines, 2):
+    for place, text in enumerate(lines):
         try:
-            entries.append(_at_line(path, number, partial(_entry, number - 1, text)))
+            entries.append(_at_line(path, first + place, partial(_entry, after + place + 1, text)))
         except JournalError as error:
             wrong.append(str(error))
     return entries, wrong
 
 
-def replay(contents: Contents, handle: Handle) -> str:
-    """Feed the decisions to a fresh core; "" where it gives the same commands, else the first difference, in words."""
-    for decision in contents.decisions:
+def _chain(path: Path, found: Iterator[Segment]) -> Iterator[Segment]:
+    """``found``, where it begins with the first segment and each one is what the next one says that it is."""
+    known, held = 0, None
+    for segment in found:
+        if segment.header.after != known:
+            raise JournalError(f"{path}: entry {known + 1} of the journal is missing, with its segment")
+        if held is not None:
+            if segment.header.previous != held.digest:
+                raise JournalError(f"{path}: the segment that ends with entry {known} is not the one that was closed")
+            yield held
+        known, held = segment.last_seq, segment
+    if held is not None:
+        yield held
+
+
+def replay(contents: Contents, core: Coordinator) -> str:
+    """Feed the decisions to a fresh ``core``; "" where it gives the same commands and, at the beginning of each
+    segment, is in the same state; else the first difference, in words."""
+    for segment in contents.segments:
+        after, expected = segment.header.after, segment.header.core
+        if after and segment.header.version == __version__ and state_digest(core) != expected:
+            return f"entry {after}: the state after it is not the one that was recorded"
+        if difference := _replay_segment(segment, core):
+            return difference
+    return ""
+
+
+def _replay_segment(segment: Segment, core: Coordinator) -> str:
+    for decision in segment.decisions:
         try:
-            commands = handle(decision.now_s, decision.event)
+            commands = core.handle(decision.now_s, decision.event)
         except (PilotError, ArithmeticError, LookupError, TypeError, ValueError) as error:
             return f"entry {decision.seq} ({type(decision.event).__name__}): refused now: {one_line(str(error))}"
         if difference := _difference(decision.commands, commands):
@@ -175,9 +287,12 @@ def _header(text: bytes) -> Header:
     if number != FORMAT:
         raise JournalError(f"not a journal of format {FORMAT} (its first line says {number})")
     try:
-        return msgspec.convert(data, Header)
-    except msgspec.ValidationError as error:
+        header = msgspec.convert(data, Header)
+    except (msgspec.ValidationError, ValueError) as error:
         raise JournalError(f"damaged header: {error}") from None
+    if header.after < 0 or not 0 <= header.now_s < LAST_S:
+        raise JournalError("damaged header: it begins nowhere")
+    return header
 
 
 def _entry(seq: int, text: bytes) -> Entry:

@@ -254,6 +254,7 @@ class PoolStatus(Told, frozen=True):
     solves : how plans are made
     utilisation : what the pool was worth
     keeper : its jobs in the queue
+    trouble : why nothing that is decided takes effect for now: there is no room for the journal. Trainers train on
     remarks : what a person should see and is about no trainer, newest last
     """
 
@@ -269,6 +270,7 @@ class PoolStatus(Told, frozen=True):
     solves: SolveStatus
     utilisation: UtilisationStatus
     keeper: KeeperStatus
+    trouble: str
     remarks: list[str]
 
     def trainer(self, name: str) -> TrainerStatus:

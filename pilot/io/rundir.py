@@ -6,6 +6,7 @@ import fcntl
 import os
 import stat
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from pilot.core.errors import PilotError, UserError
@@ -86,7 +87,9 @@ class RunDir:
             return None
         aside = self.root / "earlier" / time.strftime("%Y%m%d-%H%M%S")
         aside.mkdir(mode=0o700, parents=True)
-        self.journal.rename(aside / self.journal.name)
+        segments = self.journal.with_suffix("")
+        for path in (self.journal, segments) if segments.exists() else (self.journal,):
+            path.rename(aside / path.name)
         for folder in [entry for entry in self.trainers.iterdir() if trainer_folder.is_nameless(entry)]:
             (aside / self.trainers.name).mkdir(mode=0o700, exist_ok=True)
             folder.rename(aside / self.trainers.name / folder.name)
@@ -121,7 +124,7 @@ class Lock:
     def _wait_for_other_hosts(self) -> None:
         """The lock may hold on this host only: an owner on another one shows by its heartbeat that it lives."""
         found = heartbeat.read(self._rundir.lock)
-        if found is None or found.here:
+        if found is None or found.here or found.left:
             return
         deadline = time.monotonic() + heartbeat.PATIENCE_S
         while time.monotonic() < deadline:
@@ -154,7 +157,7 @@ class Lock:
 
     def leave(self) -> None:
         """Nothing more is done in the run directory. It stays ours until the process ends, or :meth:`release`."""
-        heartbeat.erase(self._file)
+        replace(self._owner, left=True).write(self._file)
 
     def release(self) -> None:
         """Give the run directory free."""

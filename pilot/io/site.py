@@ -67,7 +67,7 @@ class Site(BaseModel):
     walltime: str = Field(default="01:00:00", examples=["48:00:00"])
     walltime_min: str | None = Field(default=None, examples=["00:10:00"])
     guaranteed_s: float = Field(default=0, ge=0, examples=[600])
-    max_jobs: int | None = Field(default=None, ge=1, examples=[20])
+    max_jobs: int = Field(default=100, ge=1, examples=[20])
     max_jobs_scope: Scope = Field(default="user", examples=["project"])
     charge_factor: float = Field(default=1.0, ge=0, examples=[0.5])
     requeue: bool = Field(default=False, examples=[False])

@@ -2,12 +2,12 @@
 alone.
 
 The core counts what it decides by (rescales, losses); here is what people ask for beyond that: rates, stalls, metrics,
-solve times, node-seconds and U. Pure; decides nothing.
+solve times, node-seconds and U. Pure; decides nothing. All of it is plain data, which a snapshot holds, and none of it
+grows with time alone. Times are added up when what they count changes, so an event costs what it touches.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -28,17 +28,18 @@ from pilot.core.events import (
 )
 from pilot.core.evidence import headline
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
-from pilot.core.ledger import Ledger
 from pilot.core.problem import Plan, Problem
 from pilot.io.journal import Decision
 
 REMARKS_KEPT = 20
 WARM_UPS_KEPT = 20
+SOLVES_KEPT = 1000
 
 
 @dataclass(slots=True)
 class TrainerRecord:
-    """One trainer. ``seconds_on`` is for how long it trained on so many nodes, its measured pauses taken off.
+    """One trainer. ``seconds_on`` is for how long it trained on so many nodes, its measured pauses taken off, until
+    ``settled_s``.
 
     ``nodes`` is the size of the group that trains, 0 where none does; ``known_step`` the highest step ever heard of.
     """
@@ -52,12 +53,17 @@ class TrainerRecord:
     redone_steps: int = 0
     samples_per_s: float | None = None
     longest_stall_s: float = 0.0
-    rescales_s: list[float] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
     progress_s: float | None = None
-    seconds_on: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
-    ledger: Ledger = field(default_factory=Ledger)
-    remarks: deque[str] = field(default_factory=lambda: deque(maxlen=REMARKS_KEPT))
+    seconds_on: dict[int, float] = field(default_factory=dict)
+    settled_s: float = 0.0
+    remarks: list[str] = field(default_factory=list)
+
+    def settle(self, now_s: float) -> None:
+        """Account for the time until ``now_s``, in which it trained on ``nodes``."""
+        if self.nodes:
+            self.seconds_on[self.nodes] = self.seconds_on.get(self.nodes, 0.0) + now_s - self.settled_s
+        self.settled_s = now_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,26 +82,44 @@ class SolveTimes:
     answer_s: float
 
 
+@dataclass(slots=True)
 class Monitor:
-    """Fed with :meth:`note` in the order of the journal."""
+    """Fed with :meth:`note` in the order of the journal.
 
-    def __init__(self) -> None:
-        self.now_s = 0.0
-        self.trainers: dict[TrainerId, TrainerRecord] = {}
-        self.joined_s: dict[NodeId, float] = {}
-        self.solves: list[SolveTimes] = []
-        self.failed_solves = 0
-        self.warm_ups_s: deque[float] = deque(maxlen=WARM_UPS_KEPT)
-        self.last: tuple[Problem, Plan] | None = None
-        self.node_seconds = 0.0
-        self.open_for_s: defaultdict[tuple[TrainerId, ...], float] = defaultdict(float)
-        """How long which trainers (in the order of submission) were there and not at their end."""
-        self.open_node_seconds = 0.0
-        self.starting_s: dict[tuple[TrainerId, NodeId], float] = {}
-        """When workers that are not known to be warm were started."""
-        self._forming: dict[tuple[TrainerId, Generation], FormGroup] = {}
-        self._asked: dict[PlanId, tuple[Problem, float]] = {}
-        self._remarks: dict[str, deque[str]] = {}
+    Parameters
+    ----------
+    now_s : until when it knows
+    trainers, open : every trainer; those that are not at their end, in the order of submission
+    joined_s : when each node of the pool came
+    solves, solved, failed_solves : the times of the last plans; how many there were; how many came to nothing
+    warm_ups_s : what the last workers needed to start
+    last : the last problem that was solved, and its plan
+    node_seconds, open_node_seconds : of the pool; while any trainer was open
+    open_for_s : how long which trainers were open
+    settled_s : until when those three count
+    starting_s : when workers that are not known to be warm were started
+    groups : of each trainer, the group that trains and those that form
+    asked : the problems that are being solved, and since when
+    pool_remarks : what people should see and is about no trainer
+    """
+
+    now_s: float = 0.0
+    trainers: dict[TrainerId, TrainerRecord] = field(default_factory=dict)
+    open: dict[TrainerId, None] = field(default_factory=dict)
+    joined_s: dict[NodeId, float] = field(default_factory=dict)
+    solves: list[SolveTimes] = field(default_factory=list)
+    solved: int = 0
+    failed_solves: int = 0
+    warm_ups_s: list[float] = field(default_factory=list)
+    last: tuple[Problem, Plan] | None = None
+    node_seconds: float = 0.0
+    open_node_seconds: float = 0.0
+    open_for_s: dict[tuple[TrainerId, ...], float] = field(default_factory=dict)
+    settled_s: float = 0.0
+    starting_s: dict[tuple[TrainerId, NodeId], float] = field(default_factory=dict)
+    groups: dict[TrainerId, dict[Generation, FormGroup]] = field(default_factory=dict)
+    asked: dict[PlanId, tuple[Problem, float]] = field(default_factory=dict)
+    pool_remarks: list[str] = field(default_factory=list)
 
     @classmethod
     def of(cls, decisions: Iterable[Decision]) -> Monitor:
@@ -105,58 +129,60 @@ class Monitor:
             monitor.note(decision.now_s, decision.event, decision.commands)
         return monitor
 
-    @property
-    def pool_remarks(self) -> list[str]:
-        """What people should see and is about no trainer."""
-        return list(self._remarks.get("", ()))
-
     def note(self, now_s: float, event: Event, commands: Sequence[Command]) -> None:
         """``event`` happened at ``now_s`` and the core answered ``commands``."""
-        self.advance(now_s)
+        self.now_s = max(now_s, self.now_s)
         self._happened(event)
         for command in commands:
             self._commanded(command)
 
     def remark(self, now_s: float, note: Mapping[str, str | float]) -> None:
         """A note for people; ``trainer`` says whose it is."""
-        self.advance(now_s)
+        self.now_s = max(now_s, self.now_s)
         text, trainer = str(note.get("text", "")), TrainerId(str(note.get("trainer", "")))
         record = self.trainers.get(trainer)
-        remarks = record.remarks if record is not None else self._remarks.setdefault("", deque(maxlen=REMARKS_KEPT))
+        remarks = record.remarks if record is not None else self.pool_remarks
         if text not in remarks:
             remarks.append(text)
+            del remarks[:-REMARKS_KEPT]
 
     def advance(self, now_s: float) -> None:
-        """Account for the time until ``now_s``, in which nothing changed."""
-        passed_s = max(0.0, now_s - self.now_s)
+        """Account for the time until ``now_s``, in which nothing changed: for whoever looks at the sums."""
         self.now_s = max(now_s, self.now_s)
+        self._settle()
+        for trainer in self.open:
+            self.trainers[trainer].settle(self.now_s)
+
+    def _settle(self) -> None:
+        """Account for the time in which the pool and the open trainers were as they are."""
+        passed_s, self.settled_s = self.now_s - self.settled_s, self.now_s
         self.node_seconds += passed_s * len(self.joined_s)
-        there = tuple(t for t, record in self.trainers.items() if record.ended_s is None)
-        if there:
-            self.open_for_s[there] += passed_s
+        if self.open:
+            there = tuple(self.open)
+            self.open_for_s[there] = self.open_for_s.get(there, 0.0) + passed_s
             self.open_node_seconds += passed_s * len(self.joined_s)
-        for trainer in there:
-            record = self.trainers[trainer]
-            if record.nodes:
-                record.seconds_on[record.nodes] += passed_s
 
     # --- events and commands ---------------------------------------------------------------------------------------
 
     def _happened(self, event: Event) -> None:
         match event:
             case PoolChanged():
+                self._settle()
                 self.joined_s.update(dict.fromkeys(event.joined, self.now_s))
                 for node in event.lost:
                     self.joined_s.pop(node, None)
             case TrainerSubmitted():
-                self.trainers[event.spec.trainer] = TrainerRecord(self.now_s)
+                self._settle()
+                self.open[event.spec.trainer] = None
+                self.trainers[event.spec.trainer] = TrainerRecord(self.now_s, settled_s=self.now_s)
             case PlanReady():
                 self._planned(event)
             case PlanFailed():
-                self.failed_solves += self._asked.pop(event.plan_id, None) is not None
+                self.failed_solves += self.asked.pop(event.plan_id, None) is not None
             case WorkerReady():
                 if (since_s := self.starting_s.pop((event.trainer, event.node), None)) is not None:
                     self.warm_ups_s.append(self.now_s - since_s)
+                    del self.warm_ups_s[:-WARM_UPS_KEPT]
             case WorkerExited():
                 self.starting_s.pop((event.trainer, event.node), None)
             case GroupFormed():
@@ -175,11 +201,11 @@ class Monitor:
     def _commanded(self, command: Command) -> None:
         match command:
             case Solve():
-                self._asked[command.plan_id] = (command.problem, self.now_s)
+                self.asked[command.plan_id] = (command.problem, self.now_s)
             case StartWorker():
                 self.starting_s[command.trainer, command.node] = self.now_s
             case FormGroup():
-                self._forming[command.trainer, command.generation] = command
+                self.groups.setdefault(command.trainer, {})[command.generation] = command
             case DissolveGroup():
                 self._group_ended(command.trainer, command.generation)
             case SetNodeAside():
@@ -191,24 +217,31 @@ class Monitor:
                 pass
 
     def _ended(self, trainer: TrainerId) -> None:
+        self._settle()
+        self.open.pop(trainer, None)
+        self.groups.pop(trainer, None)
         record = self.trainers[trainer]
+        record.settle(self.now_s)
         record.ended_s, record.nodes = self.now_s, 0
-        for of in [of for of in self._forming if of[0] == trainer]:
-            del self._forming[of]
 
     def _planned(self, event: PlanReady) -> None:
-        asked = self._asked.pop(event.plan_id, None)
+        asked = self.asked.pop(event.plan_id, None)
         if asked is not None:
             problem, asked_s = asked
             self.last = (problem, event.plan)
+            self.solved += 1
             self.solves.append(SolveTimes(event.plan.build_s, event.plan.solve_s, self.now_s - asked_s))
+            del self.solves[:-SOLVES_KEPT]
 
     def _formed(self, event: GroupFormed) -> None:
-        group = self._forming.get((event.trainer, event.generation))
+        groups = self.groups.get(event.trainer, {})
+        group = groups.get(event.generation)
         if group is None:
             return
+        for earlier in [generation for generation in groups if generation < event.generation]:
+            del groups[earlier]
         record = self.trainers[event.trainer]
-        record.ledger.began(event.generation, event.step)
+        record.settle(self.now_s)
         if event.resumed is None:
             record.redone_steps += max(0, record.known_step - event.step)
         record.known_step = max(record.known_step, event.step) if event.resumed is None else event.step
@@ -217,14 +250,17 @@ class Monitor:
 
     def _group_ended(self, trainer: TrainerId, generation: Generation) -> None:
         record = self.trainers.get(trainer)
-        if record is not None and record.generation == generation:
+        if record is None:
+            return
+        self.groups.get(trainer, {}).pop(generation, None)
+        if record.generation == generation:
+            record.settle(self.now_s)
             record.nodes = 0
 
     def _progressed(self, event: Progress) -> None:
         record = self.trainers.get(event.trainer)
         if record is None:
             return
-        record.ledger.add(event.ledger)
         record.longest_stall_s = max(record.longest_stall_s, event.stall_s or 0.0)
         if event.generation != record.generation:
             return
@@ -239,8 +275,8 @@ class Monitor:
     def _rescaled(self, record: TrainerRecord, event: Progress) -> None:
         """A planned switch paused the group while it counted as training."""
         assert event.rescale_s is not None
-        record.rescales_s.append(event.rescale_s)
-        group = self._forming.get((event.trainer, event.generation))
+        group = self.groups.get(event.trainer, {}).get(event.generation)
         if group is not None and group.previous is not None:
+            record.settle(self.now_s)
             nodes = len(group.members)
-            record.seconds_on[nodes] = max(0.0, record.seconds_on[nodes] - event.rescale_s)
+            record.seconds_on[nodes] = max(0.0, record.seconds_on.get(nodes, 0.0) - event.rescale_s)

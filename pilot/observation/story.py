@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 
-import msgspec
-
 from pilot.core.commands import CloseTrainer, Command, FormGroup, Outcome, SetNodeAside, StartWorker
 from pilot.core.events import (
     CheckpointPublished,
@@ -34,6 +32,7 @@ from pilot.core.evidence import headline
 from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.core.problem import Plan
 from pilot.io.journal import Decision, Entry
+from pilot.io.pool_status import Told
 
 NAMED = 4
 """So many nodes are named in a sentence; of more, the first ones and their number."""
@@ -50,11 +49,12 @@ class Kind(StrEnum):
     POOL = "pool"
 
 
-class Happening(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that happened: a line of ``pilot events --json``.
+class Happening(Told, frozen=True):
+    """One thing that happened: each line of `pilot events --json` is one.
 
     Parameters
     ----------
+    unix_s : when, in seconds since 1970
     at_s : when, in seconds on the pool's clock
     kind : what it is about
     trainer : the trainer concerned; null: none, or several
@@ -62,6 +62,7 @@ class Happening(msgspec.Struct, frozen=True, kw_only=True):
     text : the same in words; they may change in every version
     """
 
+    unix_s: float
     at_s: float
     kind: Kind
     trainer: str | None
@@ -70,9 +71,15 @@ class Happening(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Story:
-    """Tells what each entry of a journal means; fed in their order with :meth:`tell`."""
+    """Tells what each entry of a journal means; fed in their order with :meth:`tell`.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    began_s : the time of day at 0 on the pool's clock, in seconds since 1970
+    """
+
+    def __init__(self, began_s: float) -> None:
+        self._began_s = began_s
         self._members: dict[tuple[TrainerId, Generation], tuple[NodeId, ...]] = {}
         self._started_s: dict[tuple[TrainerId, NodeId], float] = {}
         self._planned: dict[TrainerId, int] = {}
@@ -83,7 +90,8 @@ class Story:
         """What ``entry`` tells a person; empty where it is of no interest."""
         if not isinstance(entry, Decision):
             trainer, text = str(entry.note.get("trainer", "")), str(entry.note.get("text", ""))
-            return [_told(entry.now_s, Kind.TRAINER if trainer else Kind.POOL, text, trainer)] if text else []
+            kind = Kind.TRAINER if trainer else Kind.POOL
+            return [self._told(entry.now_s, kind, text, trainer)] if text else []
         told = list(self._event(entry.now_s, entry.event))
         return told + [told for command in entry.commands for told in self._command(entry.now_s, command)]
 
@@ -93,29 +101,30 @@ class Story:
                 yield from self._pool(now_s, event)
             case TrainerSubmitted():
                 spec = event.spec
-                yield _told(
-                    now_s, Kind.TRAINER, f"submitted, for {spec.min_nodes} to {spec.max_nodes} nodes", spec.trainer
-                )
+                text = f"submitted, for {spec.min_nodes} to {spec.max_nodes} nodes"
+                yield self._told(now_s, Kind.TRAINER, text, spec.trainer)
             case TrainerCancelled():
-                yield _told(now_s, Kind.TRAINER, event.reason, event.trainer)
+                yield self._told(now_s, Kind.TRAINER, event.reason, event.trainer)
             case DrainRequested():
                 self._draining = True
-                yield _told(now_s, Kind.POOL, f"the pool drains: {event.reason}")
+                yield self._told(now_s, Kind.POOL, f"the pool drains: {event.reason}")
             case PlanReady():
                 yield from self._plan(now_s, event.plan)
             case PlanFailed():
-                yield _told(now_s, Kind.PLAN, f"no plan: {headline(event.reason)}")
+                yield self._told(now_s, Kind.PLAN, f"no plan: {headline(event.reason)}")
             case WorkerReady() | WorkerSlow() | WorkerExited():
                 yield from self._worker(now_s, event)
             case CheckpointPublished():
-                yield _told(now_s, Kind.CHECKPOINT, f"checkpoint at step {event.step}", event.trainer)
+                yield self._told(now_s, Kind.CHECKPOINT, f"checkpoint at step {event.step}", event.trainer)
             case CheckpointWritten(error=error) if error:
-                yield _told(now_s, Kind.CHECKPOINT, f"no checkpoint: {headline(error)}", event.trainer, [event.node])
+                yield self._told(
+                    now_s, Kind.CHECKPOINT, f"no checkpoint: {headline(error)}", event.trainer, [event.node]
+                )
             case NodeRetried():
                 whom = f"gets work of {event.trainer} again" if event.trainer else "gets work again"
-                yield _told(now_s, Kind.NODE, f"{event.node} {whom}", event.trainer, [event.node])
+                yield self._told(now_s, Kind.NODE, f"{event.node} {whom}", event.trainer, [event.node])
             case NodeCleared():
-                yield _told(now_s, Kind.NODE, f"{event.node} was cleared", None, [event.node])
+                yield self._told(now_s, Kind.NODE, f"{event.node} was cleared", None, [event.node])
             case _:
                 yield from self._group(now_s, event)
 
@@ -125,39 +134,39 @@ class Story:
                 nodes = self._members.pop((event.trainer, event.generation), ())
                 whence = "" if event.resumed is None else " from a checkpoint" if event.resumed else " from scratch"
                 text = f"trains on {_count(len(nodes))}{whence} at step {event.step}"
-                yield _told(now_s, Kind.GROUP, text, event.trainer, nodes)
+                yield self._told(now_s, Kind.GROUP, text, event.trainer, nodes)
             case GroupBroken():
-                yield _told(now_s, Kind.GROUP, f"its group broke: {headline(event.reason)}", event.trainer)
+                yield self._told(now_s, Kind.GROUP, f"its group broke: {headline(event.reason)}", event.trainer)
             case GroupPaused():
-                yield _told(now_s, Kind.GROUP, f"paused at step {event.step}", event.trainer)
+                yield self._told(now_s, Kind.GROUP, f"paused at step {event.step}", event.trainer)
             case GroupStalled():
-                yield _told(now_s, Kind.GROUP, f"its group stalls: {headline(event.reason)}", event.trainer)
+                yield self._told(now_s, Kind.GROUP, f"its group stalls: {headline(event.reason)}", event.trainer)
             case Progress(rescale_s=float(pause_s)):
-                yield _told(now_s, Kind.GROUP, f"the change paused it for {pause_s:.2f} s", event.trainer)
+                yield self._told(now_s, Kind.GROUP, f"the change paused it for {pause_s:.2f} s", event.trainer)
             case _:
                 pass
 
     def _pool(self, now_s: float, event: PoolChanged) -> Iterator[Happening]:
         cause = f" ({event.cause})" if event.cause else ""
         if event.joined:
-            yield _told(now_s, Kind.NODE, f"{_names(event.joined)} joined", None, event.joined)
+            yield self._told(now_s, Kind.NODE, f"{_names(event.joined)} joined", None, event.joined)
         if event.leaving:
             self._leaving.update(event.leaving)
-            yield _told(now_s, Kind.NODE, f"{_names(event.leaving)} got notice{cause}", None, event.leaving)
+            yield self._told(now_s, Kind.NODE, f"{_names(event.leaving)} got notice{cause}", None, event.leaving)
         announced = [node for node in event.lost if self._draining or node in self._leaving]
         lost = [node for node in event.lost if node not in announced]
         self._leaving.difference_update(event.lost)
         if announced:
-            yield _told(now_s, Kind.NODE, f"{_names(announced)} left", None, announced)
+            yield self._told(now_s, Kind.NODE, f"{_names(announced)} left", None, announced)
         if lost:
-            yield _told(now_s, Kind.NODE, f"{_names(lost)} lost without notice{cause}", None, lost)
+            yield self._told(now_s, Kind.NODE, f"{_names(lost)} lost without notice{cause}", None, lost)
 
     def _plan(self, now_s: float, plan: Plan) -> Iterator[Happening]:
         """Only what changes: a pool makes many plans that keep everything."""
         for trainer, count in plan.counts:
             before = self._planned.get(trainer, 0)
             if count != before:
-                yield _told(now_s, Kind.PLAN, f"gets {_count(count)} by plan, had {before}", trainer)
+                yield self._told(now_s, Kind.PLAN, f"gets {_count(count)} by plan, had {before}", trainer)
         self._planned = plan.as_dict()
 
     def _worker(self, now_s: float, event: WorkerReady | WorkerSlow | WorkerExited) -> Iterator[Happening]:
@@ -174,31 +183,36 @@ class Story:
             case WorkerExited():
                 self._started_s.pop((event.trainer, event.node), None)
                 text = f"{event.cause} on {event.node}: {headline(event.detail)}"
-        yield _told(now_s, Kind.TRAINER, text, event.trainer, [event.node])
+        yield self._told(now_s, Kind.TRAINER, text, event.trainer, [event.node])
 
     def _command(self, now_s: float, command: Command) -> Iterator[Happening]:
         match command:
             case StartWorker():
                 self._started_s[command.trainer, command.node] = now_s
-                yield _told(now_s, Kind.TRAINER, f"starts on {command.node}", command.trainer, [command.node])
+                yield self._told(now_s, Kind.TRAINER, f"starts on {command.node}", command.trainer, [command.node])
             case FormGroup():
                 self._members[command.trainer, command.generation] = command.members
             case SetNodeAside():
                 text = f"{command.node} is set aside: {headline(command.reason)}"
-                yield _told(now_s, Kind.NODE, text, command.trainer, [command.node])
+                yield self._told(now_s, Kind.NODE, text, command.trainer, [command.node])
             case CloseTrainer():
                 self._planned.pop(command.trainer, None)
                 why = f": {headline(command.reason)}" if command.outcome is Outcome.FAILED else ""
-                yield _told(now_s, Kind.TRAINER, f"{command.outcome}{why}", command.trainer)
+                yield self._told(now_s, Kind.TRAINER, f"{command.outcome}{why}", command.trainer)
             case _:
                 pass
 
-
-def _told(
-    now_s: float, kind: Kind, text: str, trainer: TrainerId | str | None = None, nodes: Sequence[NodeId] = ()
-) -> Happening:
-    whole = f"{trainer}: {text}" if trainer and kind is not Kind.NODE else text
-    return Happening(at_s=now_s, kind=kind, trainer=trainer or None, nodes=list(nodes), text=whole)
+    def _told(
+        self, now_s: float, kind: Kind, text: str, trainer: TrainerId | str | None = None, nodes: Sequence[NodeId] = ()
+    ) -> Happening:
+        return Happening(
+            unix_s=self._began_s + now_s,
+            at_s=now_s,
+            kind=kind,
+            trainer=trainer or None,
+            nodes=list(nodes),
+            text=f"{trainer}: {text}" if trainer and kind is not Kind.NODE else text,
+        )
 
 
 def _names(nodes: Sequence[NodeId]) -> str:

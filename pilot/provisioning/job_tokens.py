@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -37,7 +36,3 @@ class TokenProvider:
         job = self.provider.submit(f"env PILOT_CONNECTION={shlex.quote(str(file))} {command}", job_name, walltime_s)
         self.tokens.bind(file, job)
         return job
-
-    def cancel(self, jobs: Sequence[str]) -> list[str]:
-        """See :class:`pilot.provisioning.keeper.Provider`."""
-        return self.provider.cancel(jobs)

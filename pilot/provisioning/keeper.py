@@ -18,7 +18,8 @@ from pilot.core.errors import SubmitError
 from pilot.io.pool_status import KeeperStatus
 from pilot.io.site import Site
 from pilot.provisioning.pilot_jobs import JobEnded, JobNoticed, PilotJobs
-from pilot.provisioning.scaling_policy import Backoff, Scaling, Situation, decide
+from pilot.provisioning.retry import Backoff
+from pilot.provisioning.scaling_policy import Scaling, Situation, decide
 from pilot.provisioning.scheduler import JobPhase, Snapshot
 from pilot.provisioning.scheduler_thread import SchedulerThread
 from pilot.provisioning.troubles import Troubled, Troubles
@@ -27,6 +28,10 @@ NEVER_HEARD_S = 10.0
 """A scheduler that has not answered once was given no job by us: so long it is asked at the end for those of an earlier
 coordinator."""
 
+
+DOWN_POLL_S = 1.0
+DOWN_GROWTH = 1.5
+"""At the end the scheduler is asked after so long, then ever less often, until it is as often as usual."""
 
 KeeperEvent = JobNoticed | JobEnded | Troubled
 
@@ -83,12 +88,15 @@ class Keeper:
 
     # --- what the coordinator says
 
-    def want(self, nodes: int, *, spare: Iterable[str] = (), warm_up_s: float = 0.0) -> None:
-        """Keep pilots for ``nodes`` nodes, from now on.
+    def want(
+        self, nodes: int, *, spare: Iterable[str] = (), present: Iterable[str] = (), warm_up_s: float = 0.0
+    ) -> None:
+        """Keep pilots for ``nodes`` nodes, from now on. To be said again at least as often as the scheduler is asked.
 
-        ``spare`` are jobs that run and may be cancelled where there are too many; ``warm_up_s`` is what a trainer needs
-        to start on a new node: no pilot is worth less.
+        ``spare`` are jobs that run and may be cancelled where there are too many; ``present`` are those with an agent
+        that is connected; ``warm_up_s`` is what a trainer needs to start on a new node: no pilot is worth less.
         """
+        self.book.connected(self._clock(), frozenset(present))
         self._wish = Wish(nodes, frozenset(spare), warm_up_s)
         self._poked.set()
 
@@ -98,12 +106,12 @@ class Keeper:
 
     def noticed(self, job: str, word: str) -> None:
         """The agent of ``job`` said that it leaves, because of ``word``: it is replaced."""
-        self.book.noticed(job, word)
+        self.book.noticed(self._clock(), job, word)
         self._poked.set()
 
     def status(self) -> KeeperStatus:
         """For people."""
-        jobs = self.book.kept(())
+        jobs = self.book.kept(self._clock(), ())
         staying = [job for job in jobs if not job.leaving]
         heard = self._heard or Snapshot()
         return KeeperStatus(
@@ -132,8 +140,10 @@ class Keeper:
                     await self._poll()
                 if self._answers and self._heard is not None:
                     await self._act(self._heard)
+            # Not asyncio.wait_for: in Python 3.11 it swallows a cancellation that comes together with the event.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._poked.wait(), max(0.0, due_s - self._clock()))
+                async with asyncio.timeout(max(0.0, due_s - self._clock())):
+                    await self._poked.wait()
 
     async def down(self, limit_s: float) -> list[str]:
         """Cancel every job, wait until all are gone, kill what outlives its grace; the jobs left after ``limit_s``.
@@ -141,18 +151,21 @@ class Keeper:
         Call it when :meth:`run` has been cancelled. A submission that was under way is waited for and cancelled too.
         """
         began_s = self._clock()
+        pause_s = min(DOWN_POLL_S, self._site.poll_s)
         async with self._turn:
+            self.book.hurry()
             while True:
                 await self._poll()
                 waited_s = self._clock() - began_s
                 never_heard = self._heard is None and waited_s > NEVER_HEARD_S
                 if not self.book.jobs and (self._answers or never_heard):
                     break
-                await self._cancel(self.book.uncancelled())
+                await self._cancel(self.book.uncancelled(), pause_s)
                 await self._kill_overdue()
                 if waited_s > limit_s:
                     break
-                await asyncio.sleep(min(1.0, self._site.poll_s))
+                await asyncio.sleep(pause_s)
+                pause_s = min(DOWN_GROWTH * pause_s, self._site.poll_s)
         self._scheduler.close()
         return list(self.book.jobs)
 
@@ -166,9 +179,18 @@ class Keeper:
             self._troubles.say("poll", str(error))
             return
         self._answers = True
-        self._troubles.say("poll", self._heard.trouble)
         now_s = self._clock()
         news = self.book.take(now_s, asked_s, self._heard)
+        self._troubles.say("poll", "; ".join(filter(None, [self._heard.trouble, self._contradiction()])))
+        self._tell(news)
+        await self._cancel(self.book.to_cancel(now_s))
+
+    def _contradiction(self) -> str:
+        jobs = self.book.contradicted()
+        return f"the scheduler says that {', '.join(jobs)} ended, but the agents there answer" if jobs else ""
+
+    def _tell(self, news: Sequence[JobNoticed | JobEnded]) -> None:
+        now_s = self._clock()
         if any(isinstance(item, JobEnded) and item.failed for item in news):
             self._backoff.failed(now_s)
         elif self.book.works(now_s, self._backoff.failed_s):
@@ -188,7 +210,7 @@ class Keeper:
         return Situation(
             now_s=self._clock(),
             wanted_nodes=self._wish.nodes,
-            jobs=self.book.kept(self._wish.spare),
+            jobs=self.book.kept(self._clock(), self._wish.spare),
             others=heard.others,
             idle_nodes=heard.idle_nodes,
             planned_nodes=heard.planned_nodes,
@@ -196,6 +218,7 @@ class Keeper:
             warm_up_s=self._wish.warm_up_s,
             resume_s=self._backoff.resume_s,
             yielding=self.book.yielding(self._clock()),
+            submitted=self.book.just_submitted(self._clock()),
         )
 
     async def _submit(self, walltime_s: float) -> bool:
@@ -210,12 +233,18 @@ class Keeper:
         self._troubles.say("submit", "")
         return True
 
-    async def _cancel(self, jobs: Sequence[str]) -> None:
-        if jobs:
+    async def _cancel(self, jobs: Sequence[str], again_s: float | None = None) -> None:
+        """Ask once to cancel ``jobs``; what has no effect is asked for again after ``again_s``, then ever later."""
+        now_s = self._clock()
+        if due := self.book.due(now_s, jobs, lambda record: record.cancelling):
+            self.book.asked_to_cancel(now_s, due, again_s or self._site.poll_s)
             with self._troubles.of("cancel"):
-                self.book.cancelled(self._clock(), await self._scheduler.cancel(jobs))
+                taken = await self._scheduler.cancel(due)
+                self._tell(self.book.cancelled(self._clock(), taken))
 
     async def _kill_overdue(self) -> None:
-        if jobs := self.book.overdue(self._clock()):
+        now_s = self._clock()
+        if due := self.book.due(now_s, self.book.overdue(now_s), lambda record: record.killing):
+            self.book.killed(now_s, due)
             with self._troubles.of("cancel"):
-                await self._scheduler.kill(jobs)
+                await self._scheduler.kill(due)

@@ -1,15 +1,21 @@
-"""What is known of our jobs, from the scheduler's answers and the agents' words. Does nothing, asks nobody."""
+"""What is known of our jobs, from the scheduler's answers and the agents' words. Does nothing, asks nobody.
+
+A job is over when two say so: the scheduler, and its agent, which came and is not connected any more. Of a job whose
+agent never came the scheduler must have agreed to a cancellation; until then it is *doubtful*, is not counted on, and
+takes its place among the jobs that may live.
+"""
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Collection, Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from pilot.io.site import Site
+from pilot.provisioning.job_record import YIELD_POLLS, JobRecord
+from pilot.provisioning.retry import Retry
 from pilot.provisioning.scaling_policy import Kept
-from pilot.provisioning.scheduler import WALLTIME_WORD, Ending, JobPhase, JobView, Snapshot, what_became
+from pilot.provisioning.scheduler import Ending, JobPhase, JobView, Snapshot, what_became
 
 STEADY_S = 60.0
 """A pilot that was in the pool for so long has worked; one that ends sooner by itself counts as a failure."""
@@ -37,53 +43,53 @@ class JobEnded:
 
 
 @dataclass(slots=True)
-class JobRecord:
-    """One of our jobs. ``word`` is its agent's notice, ``since_s`` when its agent registered."""
-
-    job: str
-    submitted_s: float
-    walltime_s: float
-    phase: JobPhase = JobPhase.PENDING
-    restart: int = 0
-    since_s: float | None = None
-    word: str = ""
-    preempted: bool = False
-    cancelled_s: float | None = None
-    absent: int = 0
-    view: JobView | None = None
-
-    @property
-    def leaving(self) -> bool:
-        """Whether it will be over soon."""
-        return bool(self.word) or self.preempted or self.cancelled_s is not None
-
-    @property
-    def wall_time(self) -> bool:
-        """Whether it leaves because its wall time ends."""
-        return WALLTIME_WORD in self.word
-
-    def live_again(self, restart: int) -> None:
-        """It was requeued: nothing is known of its new life yet."""
-        self.restart, self.since_s, self.word, self.preempted = restart, None, "", False
-
-
-@dataclass(slots=True)
 class PilotJobs:
-    """Our jobs that are not over, by id, how many ended in which way, and when the last one was preempted."""
+    """Our jobs that may live, by id; how many ended in which way, and when the last ones were submitted and preempted.
+
+    ``present`` are the jobs with an agent that is connected, whatever the scheduler says of them.
+    """
 
     site: Site
     jobs: dict[str, JobRecord] = field(default_factory=dict)
+    present: frozenset[str] = frozenset()
     endings: Counter[Ending] = field(default_factory=Counter)
-    preempted_s: float = -math.inf
+    _preempted_s: deque[float] = field(default_factory=deque)
+    _submitted_s: deque[float] = field(default_factory=deque)
+
+    # --- what we did
 
     def submitted(self, now_s: float, job: str, walltime_s: float) -> None:
         """We submitted ``job``."""
         self.jobs[job] = JobRecord(job, now_s, walltime_s)
+        self._submitted_s.append(now_s)
 
-    def cancelled(self, now_s: float, jobs: Iterable[str]) -> None:
-        """We cancelled ``jobs``."""
+    def asked_to_cancel(self, now_s: float, jobs: Iterable[str], again_s: float) -> None:
+        """The scheduler is asked to cancel ``jobs``, and again not before ``again_s`` have passed."""
+        for record in map(self.jobs.__getitem__, jobs):
+            record.cancelling.tried(now_s, again_s)
+            record.asked_s = now_s if record.asked_s is None else record.asked_s
+
+    def cancelled(self, now_s: float, jobs: Iterable[str]) -> list[JobEnded]:
+        """The scheduler agreed to cancel ``jobs``, or says that they are over; the doubtful ones of them are."""
+        ended: list[JobEnded] = []
+        for record in map(self.jobs.__getitem__, jobs):
+            if record.doubtful:
+                ended.append(self._end(now_s, record))
+            else:
+                record.cancelled_s = now_s
+        return ended
+
+    def killed(self, now_s: float, jobs: Iterable[str]) -> None:
+        """The scheduler was asked to kill ``jobs``."""
         for job in jobs:
-            self.jobs[job].cancelled_s = now_s
+            self.jobs[job].killing.tried(now_s, self.site.poll_s)
+
+    def hurry(self) -> None:
+        """Whatever was tried in vain is tried again without a pause."""
+        for record in self.jobs.values():
+            record.cancelling, record.killing = Retry(), Retry()
+
+    # --- what the agents say
 
     def registered(self, now_s: float, job: str, restart: int) -> None:
         """The agent of ``job`` is in the pool."""
@@ -92,51 +98,86 @@ class PilotJobs:
             return
         if restart > record.restart:
             record.live_again(restart)
-        record.phase = JobPhase.RUNNING
+        record.phase, record.doubtful = JobPhase.RUNNING, False
         record.since_s = now_s if record.since_s is None else record.since_s
+        record.heard_s = now_s
 
-    def noticed(self, job: str, word: str) -> None:
+    def noticed(self, now_s: float, job: str, word: str) -> None:
         """The agent of ``job`` leaves, because of ``word``."""
         if job in self.jobs:
-            self.jobs[job].word = word
+            self.jobs[job].word, self.jobs[job].noticed_s = word, now_s
+
+    def connected(self, now_s: float, jobs: frozenset[str]) -> None:
+        """The agents of ``jobs`` are connected now, and no others."""
+        for job in self.present | jobs:
+            if (record := self.jobs.get(job)) is not None:
+                record.heard_s = now_s
+        self.present = jobs
+
+    # --- what the scheduler says
 
     def take(self, now_s: float, asked_s: float, snapshot: Snapshot) -> list[JobNoticed | JobEnded]:
         """Take in the scheduler's answer to a question of ``asked_s``, and tell what is new."""
         news: list[JobNoticed | JobEnded] = []
+        self.connected(now_s, self.present)
         for view in snapshot.jobs.values():
-            if view.job in self.jobs or view.phase is not JobPhase.OVER:
+            if view.phase is not JobPhase.OVER or (view.job in self.jobs and view.job not in snapshot.listed):
                 news += self._see(now_s, view)
-        unseen = [r for r in self.jobs.values() if r.job not in snapshot.jobs and r.submitted_s < asked_s]
+        shown = snapshot.jobs.keys() | snapshot.listed
+        unseen = [r for r in self.jobs.values() if r.job not in shown and r.submitted_s < asked_s]
         for record in unseen:
             record.absent += 1
             if record.absent >= ABSENT_POLLS:
-                news.append(self._end(now_s, record))
+                news += self._over(now_s, record)
         return news
 
-    def kept(self, spare: Collection[str]) -> list[Kept]:
+    def contradicted(self) -> list[str]:
+        """Jobs that the scheduler says are over, or does not know, while their agents answer."""
+        records = (self.jobs[job] for job in sorted(self.present) if job in self.jobs)
+        return [r.job for r in records if r.absent >= ABSENT_POLLS or r.phase is JobPhase.OVER]
+
+    # --- what a decision rests on
+
+    def kept(self, now_s: float, spare: Collection[str]) -> list[Kept]:
         """The jobs as a decision sees them."""
         return [
-            Kept(r.job, r.phase, r.submitted_s, r.walltime_s, r.leaving, r.job in spare) for r in self.jobs.values()
+            Kept(r.job, r.phase, r.submitted_s, r.walltime_s, r.leaving(now_s, self.site), r.job in spare)
+            for r in self.jobs.values()
         ]
 
-    def yielding(self, now_s: float) -> bool:
-        """Whether a job of others takes nodes from us, or did so in the last two polls.
+    def yielding(self, now_s: float) -> int:
+        """How many jobs others are taking from us, or took in the last ``YIELD_POLLS`` polls.
 
         Slurm tries to start a job as it is submitted, past those that wait for nodes to become free: a replacement
         could take a node that the job which preempts us needs.
         """
-        taking = any(r.cancelled_s is None and (r.preempted or r.word) and not r.wall_time for r in self.jobs.values())
-        return taking or now_s - self.preempted_s < 2 * self.site.poll_s
+        _forget(self._preempted_s, now_s - YIELD_POLLS * self.site.poll_s)
+        return len(self._preempted_s) + sum(r.taken(now_s, self.site) for r in self.jobs.values())
+
+    def just_submitted(self, now_s: float) -> int:
+        """How many jobs were submitted within the last poll's time."""
+        _forget(self._submitted_s, now_s - self.site.poll_s)
+        return len(self._submitted_s)
+
+    # --- what is to be done
+
+    def to_cancel(self, now_s: float) -> list[str]:
+        """Jobs that nothing is expected of any more: the doubtful, and the dead."""
+        return [r.job for r in self.jobs.values() if r.doubtful or r.dead(now_s, self.site)]
 
     def uncancelled(self) -> list[str]:
         """The jobs that are to be cancelled at the end, pending ones first."""
         records = [r for r in self.jobs.values() if r.cancelled_s is None]
         return [r.job for r in sorted(records, key=lambda r: r.phase is not JobPhase.PENDING)]
 
+    def due(self, now_s: float, jobs: Iterable[str], retry: Callable[[JobRecord], Retry]) -> list[str]:
+        """Those of ``jobs`` that may be tried again now: one attempt, then ever longer pauses."""
+        return [job for job in jobs if job in self.jobs and retry(self.jobs[job]).due(now_s)]
+
     def overdue(self, now_s: float) -> list[str]:
-        """Jobs that outlived their cancellation by more than the site's grace."""
+        """Jobs that outlived the first attempt to cancel them by more than the site's grace."""
         limit_s = self.site.grace_s + self.site.poll_s
-        return [r.job for r in self.jobs.values() if r.cancelled_s is not None and now_s - r.cancelled_s > limit_s]
+        return [r.job for r in self.jobs.values() if r.asked_s is not None and now_s - r.asked_s > limit_s]
 
     def works(self, now_s: float, after_s: float) -> bool:
         """Whether a pilot that came after ``after_s`` has been in the pool long enough to say that pilots work."""
@@ -149,18 +190,28 @@ class PilotJobs:
         record = self.jobs.setdefault(view.job, JobRecord(view.job, now_s, walltime_s))
         waits_again = view.phase is JobPhase.PENDING and record.phase is JobPhase.RUNNING
         if view.restart > record.restart or waits_again:
-            self.preempted_s = now_s
+            self._preempted_s.append(now_s)
             record.live_again(max(view.restart, record.restart))
         record.view, record.phase, record.absent = view, view.phase, 0
         if view.phase is JobPhase.OVER:
-            return [self._end(now_s, record)]
+            return self._over(now_s, record)
+        record.doubtful = False
+        if view.phase is JobPhase.RUNNING and record.heard_s is None:
+            record.heard_s = now_s
         taken = (
             view.phase is JobPhase.RUNNING and view.preempt_s is not None and view.preempt_s >= (view.start_s or 0.0)
         )
         if not taken or record.preempted:
             return []
-        record.preempted = True
+        record.preempted, record.noticed_s = True, now_s
         return [JobNoticed(view.job, view.end_s or now_s + self.site.grace_s)]
+
+    def _over(self, now_s: float, record: JobRecord) -> list[JobNoticed | JobEnded]:
+        """The scheduler says that it is over, or has not shown it: is it?"""
+        if record.job in self.present:
+            return []
+        record.doubtful = record.since_s is None and record.cancelled_s is None
+        return [] if record.doubtful else [self._end(now_s, record)]
 
     def _end(self, now_s: float, record: JobRecord) -> JobEnded:
         del self.jobs[record.job]
@@ -168,9 +219,14 @@ class PilotJobs:
         ending = what_became(record.view, record.word, cancelled=record.cancelled_s is not None, lead_s=lead_s)
         self.endings[ending] += 1
         if ending is Ending.PREEMPTED:
-            self.preempted_s = now_s
+            self._preempted_s.append(now_s)
         detail = record.view.detail if record.view else "the scheduler no longer knows it"
         return JobEnded(record.job, ending, detail, _is_failure(now_s, record, ending))
+
+
+def _forget(times_s: deque[float], before_s: float) -> None:
+    while times_s and times_s[0] <= before_s:
+        times_s.popleft()
 
 
 def _is_failure(now_s: float, record: JobRecord, ending: Ending) -> bool:

@@ -1,6 +1,7 @@
-"""From a site to a Parsl provider: submit, cancel, and the exact script. The only file that imports Parsl.
+"""From a site to a Parsl provider: submission, and the exact script. The only file that imports Parsl.
 
-What became of a job is not asked of Parsl (its terminal states mislead): see :mod:`pilot.provisioning.scheduler`.
+What became of a job is not asked of Parsl (its terminal states mislead), nor is one cancelled through it (it does not
+say what the scheduler answered): see :mod:`pilot.provisioning.scheduler`.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def make_provider(site: Site, walltime: str | None = None) -> Any:
 
 
 class PilotProvider:
-    """Submits and cancels pilots of one site. Its calls block: run them in a thread.
+    """Submits pilots of one site. Its calls block: run them in a thread.
 
     Parameters
     ----------
@@ -97,25 +98,6 @@ class PilotProvider:
     def output_of(self, job: str) -> Path | None:
         """The file of the job's standard error; None where it is not known."""
         return self._outputs.get(job)
-
-    def cancel(self, jobs: Sequence[str]) -> list[str]:
-        """Cancel ``jobs``, also those that an earlier coordinator submitted; those that the scheduler agreed to.
-
-        Raises
-        ------
-        SubmitError
-            It did not answer.
-        """
-        provider = self._provider(None)
-        # One by one: for a list, the schedulers' commands fail as a whole where one job is already over.
-        return [job for job in jobs if self._cancel(provider, job)]
-
-    def _cancel(self, provider: Any, job: str) -> bool:
-        provider.resources.setdefault(job, {"job_id": job, "remote_pid": job})
-        try:
-            return bool(provider.cancel([job])[0])
-        except Exception as error:
-            raise SubmitError(f"cancelling {job} failed: {error}", transient=True) from None
 
     def script(self, command: str, job_name: str, walltime_s: float | None = None) -> str:
         """The script that :meth:`submit` would hand to the scheduler, exactly, without submitting."""

@@ -5,8 +5,12 @@ cancellations come out.
 wanted          what the trainers can use, as the coordinator says, in nodes
 living          jobs that are pending or running and were given no notice; a leaving one is replaced
 room            the site's cap less all our jobs and, where it is shared, those of others
+bound           whatever the scheduler says: never more than twice the jobs that are wanted, and
+                ``BOUND_SLACK``, may live at once. A job counts until it is known to be over
+rate            so many submissions in one poll's time at most
 back-off        after failures nothing is submitted for a while; a preemption is not a failure
-yielding        while a job of others takes nodes from us, a pilot that we submit could take them first
+yielding        a job of others takes nodes from us: what it took is not replaced until it has them, as
+                a pilot that we submit could take them first
 planned nodes   idle, but another job will start there: worth a pilot only with a wall time that fits
 ==============  =======================================================================================
 """
@@ -20,15 +24,24 @@ from dataclasses import dataclass
 from pilot.io.site import Site
 from pilot.provisioning.scheduler import JobPhase
 
-LONGEST_PAUSE_S = 600.0
 WINDOW_MARGIN_S = 60.0
+
+BOUND_FACTOR = 2
+"""All the pilots may be leaving, each with its replacement there."""
+
+BOUND_SLACK = 2
+"""So that a pool of one pilot, too, gets over a job or two of which nobody knows what became."""
+
+SUBMISSIONS_PER_POLL = 30
+"""What a scheduler is asked to take at once, in the time of one poll: at 30 s it takes 600 pilots ten minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
     """One of our jobs, as far as it matters here.
 
-    ``leaving``: it was given notice or cancelled. ``spare``: it runs, and nobody would miss it.
+    ``leaving``: it is not counted on any more (notice was given, it is cancelled, suspended or dead, or nobody knows
+    whether it lives). ``spare``: it runs, and nobody would miss it.
     """
 
     job: str
@@ -43,7 +56,8 @@ class Kept:
 class Situation:
     """What a decision rests on; times in Unix seconds. See the module's table and ``scheduler.Snapshot``.
 
-    ``warm_up_s`` is what a trainer needs to start on a new node.
+    ``jobs`` are all that may live. ``warm_up_s`` is what a trainer needs to start on a new node; ``yielding`` counts
+    the jobs that others' jobs are taking, ``submitted`` those that were submitted within the last poll's time.
     """
 
     now_s: float
@@ -55,7 +69,8 @@ class Situation:
     window_s: float | None = None
     warm_up_s: float = 0.0
     resume_s: float = 0.0
-    yielding: bool = False
+    yielding: int = 0
+    submitted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,17 +138,22 @@ def _short_jobs(site: Site, now: Situation, living: Sequence[Kept]) -> ShortJobs
 
 def _allowed(site: Site, now: Situation, missing: int) -> tuple[int, str]:
     """How many of ``missing`` jobs may be submitted now, and what holds the others back."""
-    if now.yielding and missing:
-        return 0, "another job is taking nodes; it comes first"
     if now.now_s < now.resume_s:
         return 0, f"waiting {now.resume_s - now.now_s:.0f} s after failures"
-    if site.max_jobs is None:
-        return missing, ""
-    room = max(0, site.max_jobs - len(now.jobs) - now.others)
-    if missing <= room:
-        return missing, ""
     whose = "project" if site.max_jobs_scope == "project" else "user"
-    return room, f"the site allows {site.max_jobs} jobs per {whose}: {len(now.jobs)} are ours, {now.others} others'"
+    ours = len(now.jobs)
+    most = BOUND_FACTOR * _jobs_wanted(site, now) + BOUND_SLACK
+    limits = (
+        (max(0, missing - now.yielding), "another job is taking nodes; it comes first"),
+        (
+            site.max_jobs - ours - now.others,
+            f"the site allows {site.max_jobs} jobs per {whose}: {ours} are ours, {now.others} others'",
+        ),
+        (most - ours, f"{ours} jobs may still be there; no more than {most} are, until that is known"),
+        (SUBMISSIONS_PER_POLL - now.submitted, f"{SUBMISSIONS_PER_POLL} submissions per {site.poll_s:g} s at most"),
+    )
+    count, held_back = min(limits, key=lambda limit: limit[0])
+    return (missing, "") if missing <= count else (max(0, count), held_back)
 
 
 def _least_missed(living: Sequence[Kept], count: int) -> tuple[str, ...]:
@@ -145,25 +165,3 @@ def _least_missed(living: Sequence[Kept], count: int) -> tuple[str, ...]:
 
 def _newest_first(jobs: Iterable[Kept]) -> tuple[str, ...]:
     return tuple(job.job for job in sorted(jobs, key=lambda job: -job.submitted_s))
-
-
-@dataclass(slots=True)
-class Backoff:
-    """Ever longer pauses while things fail, none as soon as they work."""
-
-    first_s: float
-    failures: int = 0
-    failed_s: float = -math.inf
-    resume_s: float = 0.0
-
-    def failed(self, now_s: float) -> None:
-        """One more failure: wait twice as long as the last time."""
-        pause_s = min(LONGEST_PAUSE_S, self.first_s * 2.0 ** min(self.failures, 20))
-        self.failures += 1
-        self.failed_s = now_s
-        self.resume_s = now_s + pause_s
-
-    def worked(self) -> None:
-        """Forget the failures."""
-        self.failures = 0
-        self.resume_s = 0.0

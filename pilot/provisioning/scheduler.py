@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -24,6 +25,8 @@ class JobPhase(StrEnum):
 
     PENDING = "pending"
     RUNNING = "running"
+    SUSPENDED = "suspended"
+    """Its processes are stopped, and another job may have its nodes."""
     OVER = "over"
 
 
@@ -73,6 +76,7 @@ class Snapshot:
     planned_nodes : nodes that idle until another job starts on them
     window_s : how long the planned nodes stay idle at least; None where there are none
     trouble : what could not be read, for people
+    listed : jobs that the scheduler lists as living when it is asked another way: they are not over, whatever it says
     """
 
     jobs: Mapping[str, JobView] = field(default_factory=dict)
@@ -81,6 +85,7 @@ class Snapshot:
     planned_nodes: int = 0
     window_s: float | None = None
     trouble: str = ""
+    listed: frozenset[str] = frozenset()
 
 
 class Queue(Protocol):
@@ -95,6 +100,16 @@ class Queue(Protocol):
             It did not answer, or not in a way that can be read.
         """
 
+    def cancel(self, jobs: Sequence[str]) -> list[str]:
+        """Cancel ``jobs``, also those that an earlier coordinator submitted: those that the scheduler agreed to end,
+        and those that it says are over or unknown to it.
+
+        Raises
+        ------
+        SubmitError
+            It did not answer.
+        """
+
     def kill(self, jobs: Sequence[str]) -> None:
         """End by force what outlived its cancellation; raises ``SubmitError`` where the scheduler refuses."""
 
@@ -103,13 +118,62 @@ Run = Callable[[Sequence[str], float], str]
 """Runs a scheduler's command within a limit in seconds and returns its output; :func:`run_command`, or recorded."""
 
 
+class Refused(SubmitError):
+    """A scheduler's command ended with an error; ``said`` is all that it said about it, a line per complaint.
+
+    ``output`` is its answer as far as it went.
+    """
+
+    def __init__(self, command: str, said: str, status: int = 1, output: str = "") -> None:
+        self.said, self.output = said.strip(), output
+        super().__init__(f"{command} failed: {_last_line(said) or f'exit {status}'}", transient=True)
+
+
+_FOR_PEOPLE = ("SQUEUE_", "SINFO_", "SACCT_", "SLURM_TIME_FORMAT", "LSB_BJOBS_FORMAT")
+"""Variables with which users change what these commands show them."""
+
+BATCH = 100
+"""Ids in one command: far from the longest command line, and what is refused is soon tried again."""
+
+
+def batches(jobs: Sequence[str]) -> Iterator[Sequence[str]]:
+    """``jobs`` in parts that one command takes."""
+    return (jobs[first : first + BATCH] for first in range(0, len(jobs), BATCH))
+
+
+def cancel_by(run: Callable[[Sequence[str]], object], jobs: Sequence[str], no_more: Sequence[str]) -> list[str]:
+    """Cancel by a command that takes ids, goes on after one that it refuses, and has a line for each such.
+
+    ``run`` runs it for some jobs; ``no_more`` are the words in which it says that there is nothing left to cancel.
+    """
+    taken: list[str] = []
+    for batch in batches(jobs):
+        try:
+            run(batch)
+        except Refused as error:
+            complaints = [line for line in error.said.splitlines() if not any(words in line for words in no_more)]
+            named = [job for job in batch if any(_names(line, job) for line in complaints)]
+            # A complaint about none of them is one about all: it did not get that far.
+            refused = batch if complaints and not named else named
+            taken += [job for job in batch if job not in refused]
+        else:
+            taken += batch
+    return taken
+
+
+def _names(line: str, job: str) -> bool:
+    return re.search(rf"(?<![\w.]){re.escape(job)}(?!\w)", line) is not None
+
+
 def run_command(command: Sequence[str], limit_s: float) -> str:
     """Output of ``command``; killed with all that it started after ``limit_s``.
 
     Raises
     ------
+    Refused
+        It failed.
     SubmitError
-        It is not there, failed, or took too long.
+        It is not there, or took too long.
     """
     name = command[0]
     if shutil.which(name) is None:
@@ -121,6 +185,7 @@ def run_command(command: Sequence[str], limit_s: float) -> str:
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
+        env={name: value for name, value in os.environ.items() if not name.startswith(_FOR_PEOPLE)},
         start_new_session=True,
     ) as process:
         try:
@@ -130,7 +195,7 @@ def run_command(command: Sequence[str], limit_s: float) -> str:
                 os.killpg(process.pid, signal.SIGKILL)
             raise SubmitError(f"{name} did not answer within {limit_s:g} s", transient=True) from None
     if process.returncode:
-        raise SubmitError(f"{name} failed: {_last_line(said) or f'exit {process.returncode}'}", transient=True)
+        raise Refused(name, said, process.returncode, output)
     return output
 
 

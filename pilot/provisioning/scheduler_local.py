@@ -8,7 +8,9 @@ the shell or one of those does. So it is seen from its submission on, also while
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -20,6 +22,10 @@ from pilot.provisioning.scheduler import Ending, JobPhase, JobView, Snapshot
 _NAME = "JOBNAME"
 _ID = "PILOT_JOB"
 _GUARDIAN_S = 3.0
+
+
+Living = dict[str, tuple[str, list[psutil.Process]]]
+"""Job id → the job's name, and its living processes."""
 
 
 class LocalQueue:
@@ -40,21 +46,33 @@ class LocalQueue:
         views = {job: JobView(job, JobPhase.RUNNING, name=name) for job, name in names.items()}
         return Snapshot(views | {job: self._over(job) for job in jobs if job not in views})
 
+    def cancel(self, jobs: Sequence[str]) -> list[str]:
+        """One TERM to each job's process group, as a batch system does it; a job of which nothing lives is over."""
+        shells, living = self._shells(), self._living()
+        for job in jobs:
+            with contextlib.suppress(ProcessLookupError, psutil.Error):
+                if job in shells:
+                    os.killpg(os.getpgid(int(job)), signal.SIGTERM)
+                elif (first := _oldest(living, job)) is not None:
+                    os.killpg(os.getpgid(first.pid), signal.SIGTERM)
+        return list(jobs)
+
     def kill(self, jobs: Sequence[str]) -> None:
         """Kill each job's oldest process, the agent, so that its guardian cleans up; then all that is left of it."""
         living = self._living()
         for job in jobs:
             name, processes = living.get(job, ("", []))
+            with contextlib.suppress(psutil.Error):
+                if (first := _oldest(living, job)) is not None:
+                    first.kill()
             if not processes:
                 continue
-            with contextlib.suppress(psutil.Error):
-                min(processes, key=psutil.Process.create_time).kill()
             psutil.wait_procs(processes, timeout=_GUARDIAN_S)
             kill_marked(f"{_NAME}={name}")
 
-    def _living(self) -> dict[str, tuple[str, list[psutil.Process]]]:
+    def _living(self) -> Living:
         """Job id → its name and its living processes, of all jobs of ours."""
-        found: dict[str, tuple[str, list[psutil.Process]]] = {}
+        found: Living = {}
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 environment = process.environ()
@@ -81,3 +99,9 @@ class LocalQueue:
         if code is None or code > 128:
             return JobView(job, JobPhase.OVER, Ending.GONE, detail="killed")
         return JobView(job, JobPhase.OVER, Ending.FAILED if code else Ending.COMPLETED, detail=f"exit {code}")
+
+
+def _oldest(living: Living, job: str) -> psutil.Process | None:
+    """The first process of a job, None where none lives. Raises ``psutil.Error`` where one is gone meanwhile."""
+    _, processes = living.get(job, ("", []))
+    return min(processes, key=psutil.Process.create_time) if processes else None

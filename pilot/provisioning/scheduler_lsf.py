@@ -9,9 +9,19 @@ import msgspec
 
 from pilot.core.errors import SubmitError
 from pilot.io.site import Site
-from pilot.provisioning.scheduler import Ending, JobPhase, JobView, Run, Snapshot, run_command
+from pilot.provisioning.scheduler import (
+    Ending,
+    JobPhase,
+    JobView,
+    Run,
+    Snapshot,
+    batches,
+    cancel_by,
+    run_command,
+)
 
 _PENDING = {"PEND", "PSUSP", "WAIT"}
+_SUSPENDED = {"USUSP", "SSUSP"}
 _OVER = {"DONE", "EXIT"}
 _COLUMNS = "jobid stat user queue project job_name exit_code exit_reason exec_host"
 _REASONS = {
@@ -27,6 +37,7 @@ _REASONS = {
     "TERM_RMS": Ending.NODE_FAILED,
 }
 _BY_SIGNAL = 128
+_NO_MORE = ("Job has already finished", "No matching job found")
 
 
 class _Row(msgspec.Struct, rename="upper"):
@@ -65,9 +76,14 @@ class LsfQueue:
         others = sum(row.stat not in _OVER and row.jobid not in ours for row in rows)
         return Snapshot({job: _view(row) for job, row in ours.items()}, others)
 
+    def cancel(self, jobs: Sequence[str]) -> list[str]:
+        """See :class:`pilot.provisioning.scheduler.Queue`."""
+        return cancel_by(lambda batch: self._run(["bkill", *batch], self._site.command_timeout_s), jobs, _NO_MORE)
+
     def kill(self, jobs: Sequence[str]) -> None:
         """See :class:`pilot.provisioning.scheduler.Queue`."""
-        self._run(["bkill", "-r", *jobs], self._site.command_timeout_s)
+        for batch in batches(jobs):
+            self._run(["bkill", "-r", *batch], self._site.command_timeout_s)
 
     def _is_ours(self, row: _Row) -> bool:
         return row.user == self._user and row.job_name.startswith(self._prefix)
@@ -91,7 +107,7 @@ class LsfQueue:
 
 
 def _view(row: _Row) -> JobView:
-    phase = JobPhase.PENDING if row.stat in _PENDING else JobPhase.OVER if row.stat in _OVER else JobPhase.RUNNING
+    phase = _phase(row)
     return JobView(
         row.jobid,
         phase,
@@ -100,6 +116,15 @@ def _view(row: _Row) -> JobView:
         nodes=row.exec_host,
         detail=" ".join(part for part in (row.stat, row.exit_code, row.exit_reason) if part),
     )
+
+
+def _phase(row: _Row) -> JobPhase:
+    """Unknown states count as running: else one would submit too many."""
+    if row.stat in _PENDING:
+        return JobPhase.PENDING
+    if row.stat in _SUSPENDED:
+        return JobPhase.SUSPENDED
+    return JobPhase.OVER if row.stat in _OVER else JobPhase.RUNNING
 
 
 def _ending(row: _Row) -> Ending:

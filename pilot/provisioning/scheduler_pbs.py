@@ -1,30 +1,56 @@
-"""PBS Pro and OpenPBS: ``qselect`` says which jobs there are, ``qstat -x -f -F json`` one id at a time what they do.
+"""PBS Pro and OpenPBS: ``qselect`` says which jobs live, one ``qstat -f -F dsv`` what they all do.
 
-One id at a time, because OpenPBS 23.06 answers for the first id only. A server keeps no history of jobs unless it is
-told to (``job_history_enable``), and then refuses ``-x``: there a job that is over is an unknown one. Tested on
-recorded answers; only Slurm was run.
+Seen on OpenPBS 23.06.06 (``tests/pbs``): a server keeps no history of jobs unless it is told to
+(``job_history_enable``), and then answers ``qstat -x`` with success and no job at all. So what is missing in an answer
+is asked for again without ``-x``, and what ``qselect`` lists is never over. Without history a job that is over is an
+unknown one.
 """
 
 from __future__ import annotations
 
 import getpass
+import re
 import time
-from collections.abc import Sequence
-from typing import Any
-
-import msgspec
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from pilot.core.errors import SubmitError
 from pilot.io.site import Site, walltime_seconds
-from pilot.provisioning.scheduler import Ending, JobPhase, JobView, Run, Snapshot, run_command
+from pilot.provisioning.scheduler import (
+    Ending,
+    JobPhase,
+    JobView,
+    Refused,
+    Run,
+    Snapshot,
+    batches,
+    cancel_by,
+    run_command,
+)
 
 _PENDING = set("QHWTM")
+_SUSPENDED = set("SU")
 _OVER = set("FX")
-_KILLED_WALLTIME = -29
-_LOST_NODE = {-12, -18}
+_TERMINATED = "91"
+"""The ``substate`` of a job that was deleted."""
+
+_BY_MOM = {
+    -29: Ending.WALLTIME,
+    -4: Ending.NODE_FAILED,
+    -5: Ending.NODE_FAILED,
+    -6: Ending.NODE_FAILED,
+    -14: Ending.NODE_FAILED,
+    -20: Ending.NODE_FAILED,
+}
+"""``Exit_status`` (OpenPBS 23.06, ``job.h``): its wall time is over, its MoM restarted, a node was lost."""
+
+_RERUN = {-11, -12, -18}
+"""It was run again: requeued, checkpointed, requeued by a hook."""
+
 _BY_SIGNAL = 128
-_NO_HISTORY = "not configured to maintain job history"
-_NO_MORE = ("Unknown Job", "has finished")
+_TERMINATED_BY = re.compile(r"terminated by ([^@\s]+)@")
+_NO_MORE = ("Unknown Job", "has finished", "not configured to maintain job history")
+
+Attributes = Mapping[str, str]
 
 
 class PbsQueue:
@@ -40,94 +66,163 @@ class PbsQueue:
 
     def poll(self, jobs: Sequence[str], now_s: float) -> Snapshot:  # noqa: ARG002  # the protocol's signature
         """See :class:`pilot.provisioning.scheduler.Queue`."""
-        mine = self._qselect("-u", self._user)
+        known = {_number(job): job for job in jobs}
+        mine = [known.get(_number(job), job) for job in self._qselect("-u", self._user)]
         unknown = [job for job in mine if job not in self._strangers and job not in jobs]
-        views = {view.job: view for job in (*jobs, *unknown) if (view := self._qstat(job))}
+        views = self._views([*jobs, *unknown])
         ours = {job: view for job, view in views.items() if job in jobs or view.name.startswith(self._prefix)}
-        self._strangers = set(mine) - ours.keys()
-        return Snapshot(ours, self._others(mine, ours.keys()))
+        listed = frozenset(job for job in mine if job in jobs)
+        self._strangers = {job for job in mine if job in views} - ours.keys() | (self._strangers & set(mine))
+        return Snapshot(ours, self._others(mine, ours.keys() | listed), listed=listed)
+
+    def cancel(self, jobs: Sequence[str]) -> list[str]:
+        """See :class:`pilot.provisioning.scheduler.Queue`."""
+        return cancel_by(lambda batch: self._ask("qdel", *batch), jobs, _NO_MORE)
 
     def kill(self, jobs: Sequence[str]) -> None:
-        """See :class:`pilot.provisioning.scheduler.Queue`."""
-        self._run(["qdel", "-W", "force", *jobs], self._site.command_timeout_s)
+        """See :class:`pilot.provisioning.scheduler.Queue`. A job whose MoM is dead is taken off the server's books."""
+        left = set(jobs) - set(cancel_by(lambda batch: self._ask("qdel", "-W", "force", *batch), jobs, _NO_MORE))
+        if left:
+            raise SubmitError(f"qdel -W force failed for {', '.join(sorted(left))}", transient=True)
 
-    def _others(self, mine: Sequence[str], ours: Any) -> int:
-        """Living jobs that count against ``max_jobs`` beside ours; asked for only where there is a cap."""
-        if self._site.max_jobs is None:
-            return 0
+    def _ask(self, *command: str) -> str:
+        return self._run(list(command), self._site.command_timeout_s)
+
+    def _others(self, mine: Sequence[str], ours: Collection[str]) -> int:
+        """Living jobs that count against ``max_jobs`` beside ours."""
         if self._site.max_jobs_scope == "project" and self._site.account:
-            return len(set(self._qselect("-A", self._site.account)) - ours)
-        return len(set(mine) - ours)
+            return len(set(self._qselect("-A", self._site.account)).difference(ours))
+        return len(set(mine).difference(ours))
 
     def _qselect(self, *which: str) -> list[str]:
         queue = ["-q", self._site.queue] if self._site.queue else []
-        return self._run(["qselect", *which, *queue], self._site.command_timeout_s).split()
+        return self._ask("qselect", *which, *queue).split()
 
-    def _qstat(self, job: str) -> JobView | None:
-        """The job; None where PBS no longer knows it."""
-        try:
-            output = self._run(["qstat", *self._also_over, "-f", "-F", "json", job], self._site.command_timeout_s)
-        except SubmitError as error:
-            if self._also_over and _NO_HISTORY in str(error):
+    def _views(self, jobs: Sequence[str]) -> dict[str, JobView]:
+        """What PBS knows of ``jobs``."""
+        found = self._qstat(self._also_over, jobs)
+        if self._also_over and (missing := [job for job in jobs if job not in found]):
+            again = self._qstat([], missing)
+            if again and not found:
                 self._also_over = []
-                return self._qstat(job)
-            if any(words in str(error) for words in _NO_MORE):
-                return None
-            raise
+            found |= again
+        return found
+
+    def _qstat(self, options: Sequence[str], jobs: Sequence[str]) -> dict[str, JobView]:
+        by_number = {_number(job): job for job in jobs}
+        found: dict[str, JobView] = {}
+        for batch in batches(jobs):
+            for attributes in _parsed(self._tolerantly("qstat", *options, "-f", "-F", "dsv", *batch)):
+                # The server's name may be shortened in the answer.
+                if (job := by_number.get(_number(attributes["Job Id"]))) is not None:
+                    found[job] = _view(job, attributes)
+        return found
+
+    def _tolerantly(self, *command: str) -> str:
+        """The answer about the jobs that PBS knows: about others it complains, and fails."""
         try:
-            found = msgspec.json.decode(output).get("Jobs", {})
-        except (msgspec.DecodeError, AttributeError) as error:
-            raise SubmitError(f"qstat -F json {job} gave what cannot be read: {error}", transient=True) from None
-        # The server's name may be shortened in the answer; we asked for one job only.
-        return next((_view(job, attributes) for attributes in found.values()), None)
+            return self._ask(*command)
+        except Refused as error:
+            if all(any(words in line for words in _NO_MORE) for line in error.said.splitlines()):
+                return error.output
+            raise
 
 
-def _view(job: str, of: dict[str, Any]) -> JobView:
-    state = str(of.get("job_state", ""))
-    phase = JobPhase.PENDING if state in _PENDING else JobPhase.OVER if state in _OVER else JobPhase.RUNNING
-    runs = int(of.get("run_count") or 0)
-    walltime_s = _walltime_s(of.get("Resource_List"))
-    start_s = _time_s(of.get("stime"))
+def _number(job: str) -> str:
+    return job.partition(".")[0]
+
+
+def _parsed(output: str) -> Iterable[Attributes]:
+    """The jobs of ``qstat -f -F dsv``: one a line, attributes with a bar between, which a backslash makes plain.
+
+    A value may hold a line break (one of ``Variable_List``); what follows it belongs to the line before.
+    """
+    first, *lines = re.split(r"^(?=Job Id: )", output, flags=re.MULTILINE)
+    if first.strip():
+        raise SubmitError(f"qstat -F dsv gave what cannot be read: {first[:80]!r}", transient=True)
+    for line in lines:
+        head, *fields = re.split(r"(?<!\\)\|", line.rstrip("\n"))
+        pairs = (field.partition("=") for field in fields)
+        yield {"Job Id": head.removeprefix("Job Id: ").strip()} | {name: value for name, _, value in pairs}
+
+
+def _view(job: str, of: Attributes) -> JobView:
+    state, comment = of.get("job_state", ""), of.get("comment", "")
+    phase = _phase(state)
+    runs = _integer(of.get("run_count")) or 0
+    walltime_s = _walltime_s(of.get("Resource_List.walltime", ""))
+    start_s = _time_s(of.get("stime", ""))
+    over = phase is JobPhase.OVER
     return JobView(
         job,
         phase,
-        ending=_ending(of.get("Exit_status")) if phase is JobPhase.OVER else None,
-        name=str(of.get("Job_Name", "")),
+        ending=_ending(of) if over else None,
+        name=of.get("Job_Name", ""),
         # PBS counts runs, and the first one is no restart; a job that waits again has had its earlier ones.
         restart=max(0, runs if phase is JobPhase.PENDING else runs - 1),
         start_s=start_s,
-        end_s=_time_s(of.get("obittime")) or (start_s + walltime_s if start_s and walltime_s else None),
+        end_s=_end_s(of, start_s, walltime_s, over=over),
         walltime_s=walltime_s,
-        nodes=str(of.get("exec_host", "")),
-        detail=f"{state}, exit {of.get('Exit_status', '-')}: {of.get('comment', '')}",
+        nodes=of.get("exec_host", ""),
+        detail=": ".join(part for part in (_state(state, of.get("Exit_status")), comment) if part),
     )
 
 
-def _ending(status: Any) -> Ending:
-    """By ``Exit_status``: PBS's own reasons are negative, 128 and more a signal (of a preemption, or of anyone)."""
-    if status is None:
-        return Ending.GONE
-    code = int(status)
-    if code == _KILLED_WALLTIME:
-        return Ending.WALLTIME
-    if code in _LOST_NODE:
-        return Ending.NODE_FAILED
+def _phase(state: str) -> JobPhase:
+    """Unknown states count as running: else one would submit too many."""
+    if state in _PENDING:
+        return JobPhase.PENDING
+    if state in _SUSPENDED:
+        return JobPhase.SUSPENDED
+    return JobPhase.OVER if state in _OVER else JobPhase.RUNNING
+
+
+def _state(state: str, status: str | None) -> str:
+    words = {"H": "held", "S": "suspended", "U": "suspended"}.get(state, state)
+    return f"{words}, exit {status}" if status is not None else words
+
+
+def _end_s(of: Attributes, start_s: float | None, walltime_s: float | None, *, over: bool) -> float | None:
+    """When it ended, or will at the latest. (``obittime`` of a job that was run again is that of its earlier run.)"""
+    if over and (ended_s := _time_s(of.get("obittime", ""))):
+        return ended_s
+    return start_s + walltime_s if start_s and walltime_s else None
+
+
+def _ending(of: Attributes) -> Ending:
+    """By who terminated it, as the comment says; else by ``Exit_status`` (128 and more: a signal, of whomever)."""
+    by = _TERMINATED_BY.search(of.get("comment", ""))
+    if by is not None:
+        return Ending.PREEMPTED if by[1] == "Scheduler" else Ending.CANCELLED
+    code = _integer(of.get("Exit_status"))
+    if code is None:
+        return Ending.CANCELLED if of.get("substate") == _TERMINATED else Ending.GONE
+    if code in _BY_MOM:
+        return _BY_MOM[code]
+    if code in _RERUN:
+        return Ending.PREEMPTED
     if code >= _BY_SIGNAL:
         return Ending.GONE
     return Ending.FAILED if code else Ending.COMPLETED
 
 
-def _walltime_s(resources: Any) -> float | None:
-    text = str((resources or {}).get("walltime", ""))
+def _integer(text: str | None) -> int | None:
+    try:
+        return int(text or "")
+    except ValueError:
+        return None
+
+
+def _walltime_s(text: str) -> float | None:
     try:
         return float(walltime_seconds(text))
     except ValueError:
         return None
 
 
-def _time_s(text: Any) -> float | None:
+def _time_s(text: str) -> float | None:
     """Unix time of PBS's ``Thu Mar 13 17:32:05 2026``, which is local time."""
     try:
-        return time.mktime(time.strptime(str(text)))
+        return time.mktime(time.strptime(text))
     except ValueError:
         return None

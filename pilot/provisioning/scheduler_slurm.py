@@ -1,21 +1,31 @@
-"""Slurm: one ``squeue --json`` for everything and one ``sinfo`` per poll; ``sacct`` only for what squeue forgot.
+"""Slurm: one ``squeue`` about our user's jobs and one ``sinfo`` per poll; ``sacct`` only for what squeue forgot.
 
-Read with Slurm 22.05's fields; later versions wrap numbers as ``{"set": …, "number": …}`` and give states as lists.
+Columns and not ``--json``: of that, Slurm 22.05 gives all jobs of all users, 2.5 kB each. Other users' jobs are asked
+for only where they matter, in a column or two: for a cap that counts a project's, and for planned nodes.
 """
 
 from __future__ import annotations
 
 import getpass
+import time
 from collections.abc import Iterable, Sequence
-from typing import Any
-
-import msgspec
+from dataclasses import dataclass
 
 from pilot.core.errors import SubmitError
 from pilot.io.site import Site
-from pilot.provisioning.scheduler import Ending, JobPhase, JobView, Run, Snapshot, run_command
+from pilot.provisioning.scheduler import (
+    Ending,
+    JobPhase,
+    JobView,
+    Run,
+    Snapshot,
+    batches,
+    cancel_by,
+    run_command,
+)
 
 _PENDING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
+_SUSPENDED = {"SUSPENDED", "STOPPED"}
 _ENDINGS = {
     "COMPLETED": Ending.COMPLETED,
     "PREEMPTED": Ending.PREEMPTED,
@@ -28,32 +38,39 @@ _ENDINGS = {
     "FAILED": Ending.FAILED,
     "OUT_OF_MEMORY": Ending.FAILED,
 }
+_COLUMNS = (
+    "JobID",
+    "State",
+    "RestartCnt",
+    "StartTime",
+    "EndTime",
+    "PreemptTime",
+    "TimeLimit",
+    "Partition",
+    "Account",
+    "NodeList",
+    "Reason",
+    "Name",
+)
+_NO_MORE = ("Invalid job id", "already completing or completed")
 
 
-class _Job(msgspec.Struct):
-    """The fields of a job of ``squeue --json`` that are read; all others are skipped while decoding."""
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A line of squeue, column by column. The name is last: it may hold anything."""
 
-    job_id: Any = 0
-    name: str | None = ""
-    job_state: Any = ""
-    user_name: str | None = ""
-    account: str | None = ""
-    partition: str | None = ""
-    nodes: str | None = ""
-    state_reason: str | None = ""
-    restart_cnt: Any = 0
-    start_time: Any = 0
-    end_time: Any = 0
-    preempt_time: Any = 0
-    time_limit: Any = 0
-
-
-class _Reply(msgspec.Struct):
-    jobs: list[_Job]
-    errors: list[Any] = []
-
-
-_decoder = msgspec.json.Decoder(_Reply)
+    job: str
+    state: str
+    restarts: str
+    start: str
+    end: str
+    preempt: str
+    limit: str
+    partition: str
+    account: str
+    nodes: str
+    reason: str
+    name: str
 
 
 class SlurmQueue:
@@ -72,8 +89,8 @@ class SlurmQueue:
         """See :class:`pilot.provisioning.scheduler.Queue`."""
         rows = self._squeue()
         asked = set(jobs)
-        ours = {str(_number(row.job_id)): row for row in rows if self._is_ours(row, asked)}
-        views = {job: _view(job, row) for job, row in ours.items()}
+        ours = {row.job: row for row in rows if row.job in asked or row.name.startswith(self._prefix)}
+        views = {job: _view(row) for job, row in ours.items()}
         trouble = ""
         if forgotten := [job for job in jobs if job not in views]:
             views |= self._sacct(forgotten)
@@ -83,102 +100,118 @@ class SlurmQueue:
             idle, planned = self._sinfo()
         except SubmitError as error:
             trouble = str(error)
-        window_s = _window_s(rows, ours, now_s) if planned else None
+        window_s = self._window_s(ours, now_s) if planned else None
         return Snapshot(views, self._others(rows, ours), idle, planned, window_s, trouble)
+
+    def cancel(self, jobs: Sequence[str]) -> list[str]:
+        """See :class:`pilot.provisioning.scheduler.Queue`."""
+        return cancel_by(lambda batch: self._ask("scancel", *batch), jobs, _NO_MORE)
 
     def kill(self, jobs: Sequence[str]) -> None:
         """See :class:`pilot.provisioning.scheduler.Queue`."""
-        self._run(["scancel", "--full", "--signal=KILL", *jobs], self._site.command_timeout_s)
+        for batch in batches(jobs):
+            self._ask("scancel", "--full", "--signal=KILL", *batch)
 
-    def _squeue(self) -> list[_Job]:
-        output = self._run(["squeue", "--json"], self._site.command_timeout_s)
-        try:
-            reply = _decoder.decode(output)
-        except msgspec.MsgspecError as error:
-            raise SubmitError(f"squeue --json gave what cannot be read: {error}", transient=True) from None
-        if reply.errors:
-            # Its list of jobs is then empty or cut short; taken for the truth, all our jobs would seem to be over.
-            raise SubmitError(f"squeue --json reported an error: {reply.errors[0]}", transient=True)
-        return reply.jobs
+    def _ask(self, *command: str) -> str:
+        return self._run(list(command), self._site.command_timeout_s)
 
-    def _is_ours(self, row: _Job, asked: set[str]) -> bool:
-        return str(_number(row.job_id)) in asked or (
-            row.user_name == self._user and (row.name or "").startswith(self._prefix)
-        )
+    def _squeue(self) -> list[_Row]:
+        """Our user's jobs, those that ended lately included."""
+        columns = ",".join(f"{column}:|" for column in _COLUMNS)
+        output = self._ask("squeue", "-h", "-t", "all", "-u", self._user, "-O", columns)
+        rows = [line.removesuffix("|").split("|", len(_COLUMNS) - 1) for line in output.splitlines() if line.strip()]
+        if any(len(row) != len(_COLUMNS) for row in rows):
+            raise SubmitError(f"squeue gave what cannot be read: {output[:80]!r}", transient=True)
+        return [_Row(*row) for row in rows]
 
-    def _others(self, rows: Iterable[_Job], ours: dict[str, _Job]) -> int:
+    def _others(self, rows: Iterable[_Row], ours: dict[str, _Row]) -> int:
         """Living jobs in our partition that count against ``max_jobs`` beside ours."""
-        partition, account = self._site.partition, self._site.account
-        in_project = self._site.max_jobs_scope == "project"
+        site = self._site
+        if site.max_jobs_scope == "project" and site.account:
+            where = ["-p", site.partition] if site.partition else []
+            listed = self._ask("squeue", "-h", "-A", site.account, *where, "-o", "%A").split()
+            return len(set(listed) - ours.keys())
         return sum(
-            _phase(row) is not JobPhase.OVER
-            and str(_number(row.job_id)) not in ours
-            and (partition is None or partition in (row.partition or "").split(","))
-            and (row.account == account if in_project else row.user_name == self._user)
+            row.job not in ours
+            and _phase(row) is not JobPhase.OVER
+            and (site.partition is None or site.partition in row.partition.split(","))
             for row in rows
         )
 
     def _sinfo(self) -> tuple[int, int]:
         """Nodes of the partition that are idle for anyone, and idle until a planned job starts."""
         where = ["-p", self._site.partition] if self._site.partition else []
-        output = self._run(["sinfo", "-h", "-N", *where, "-o", "%N %t"], self._site.command_timeout_s)
+        output = self._ask("sinfo", "-h", "-N", *where, "-o", "%N %t")
         states = dict(line.split()[:2] for line in output.splitlines() if len(line.split()) >= 2)
         return sum(s == "idle" for s in states.values()), sum(s in ("plnd", "planned") for s in states.values())
+
+    def _window_s(self, ours: dict[str, _Row], now_s: float) -> float | None:
+        """How long planned nodes stay idle at least: until the earliest planned start of a pending job of others.
+
+        Where that will be is not always told, so the earliest start counts for all of them.
+        """
+        output = self._ask("squeue", "-h", "-t", "PD", "-o", "%A|%S")
+        lines = (line.partition("|") for line in output.splitlines())
+        starts = [start for job, _, when in lines if job not in ours and (start := _time_s(when))]
+        return max(0.0, min(starts) - now_s) if starts else None
 
     def _sacct(self, jobs: Sequence[str]) -> dict[str, JobView]:
         """What accounting remembers of ``jobs``; nothing where there is none."""
         columns = "JobIDRaw,State,Restarts,NodeList"
-        command = ["sacct", "-X", "-n", "-P", f"--format={columns}", f"--jobs={','.join(jobs)}"]
-        try:
-            output = self._run(command, self._site.command_timeout_s)
-        except SubmitError:
-            return {}
-        rows = [line.split("|") for line in output.splitlines() if line.count("|") == columns.count(",")]
-        return {row[0]: _remembered(*row) for row in rows if row[0] in jobs}
+        found: dict[str, JobView] = {}
+        for batch in batches(jobs):
+            try:
+                output = self._ask("sacct", "-X", "-n", "-P", f"--format={columns}", f"--jobs={','.join(batch)}")
+            except SubmitError:
+                break
+            rows = [line.split("|") for line in output.splitlines() if line.count("|") == columns.count(",")]
+            found |= {row[0]: _remembered(*row) for row in rows if row[0] in batch}
+        return found
 
 
-def _view(job: str, row: _Job) -> JobView:
+def _view(row: _Row) -> JobView:
     phase = _phase(row)
     return JobView(
-        job,
+        row.job,
         phase,
-        ending=_ENDINGS.get(_states(row)[0], Ending.GONE) if phase is JobPhase.OVER else None,
-        name=row.name or "",
-        restart=_number(row.restart_cnt),
-        start_s=_number(row.start_time) or None,
-        end_s=_number(row.end_time) or None,
-        preempt_s=_number(row.preempt_time) or None,
-        walltime_s=_number(row.time_limit) * 60 or None,
-        nodes=row.nodes or "",
-        detail=", ".join([" ".join(_states(row)), *_reason(row)]),
+        ending=_ENDINGS.get(row.state, Ending.GONE) if phase is JobPhase.OVER else None,
+        name=row.name,
+        restart=int(row.restarts) if row.restarts.isdecimal() else 0,
+        start_s=_time_s(row.start),
+        end_s=_time_s(row.end),
+        preempt_s=_time_s(row.preempt),
+        walltime_s=_limit_s(row.limit),
+        nodes=row.nodes,
+        # Slurm says None where there is nothing to say.
+        detail=", ".join([row.state, *([row.reason] if row.reason not in ("", "None") else [])]),
     )
 
 
-def _reason(row: _Job) -> list[str]:
-    """Why it waits or ended; Slurm says ``None`` where there is nothing to say."""
-    return [row.state_reason] if row.state_reason not in (None, "", "None") else []
-
-
-def _phase(row: _Job) -> JobPhase:
-    """Unknown states count as running: else one would submit too many."""
-    states = _states(row)
-    if "COMPLETING" in states:
-        return JobPhase.RUNNING
-    if _PENDING & set(states):
+def _phase(row: _Row) -> JobPhase:
+    """Unknown states, and COMPLETING, count as running: else one would submit too many."""
+    if row.state in _PENDING:
         return JobPhase.PENDING
-    return JobPhase.OVER if states[0] in _ENDINGS else JobPhase.RUNNING
+    if row.state in _SUSPENDED:
+        return JobPhase.SUSPENDED
+    return JobPhase.OVER if row.state in _ENDINGS else JobPhase.RUNNING
 
 
-def _states(row: _Job) -> list[str]:
-    states = row.job_state if isinstance(row.job_state, list) else [row.job_state]
-    return [str(state).upper() for state in states] or [""]
+def _time_s(text: str) -> float | None:
+    """Unix time of squeue's ``2026-11-22T05:41:15``, which is local time; None for ``N/A`` and ``NONE``."""
+    try:
+        return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
+    except ValueError:
+        return None
 
 
-def _number(value: Any) -> int:
-    """A number of squeue's JSON, whichever version wrote it; 0 where it is not set."""
-    if isinstance(value, dict):
-        return int(value.get("number") or 0) if value.get("set") else 0
-    return int(value or 0)
+def _limit_s(text: str) -> float | None:
+    """Seconds of a time limit, ``[days-]hours:minutes:seconds`` or less of it; None for ``UNLIMITED``."""
+    days, _, rest = text.rpartition("-")
+    parts = rest.split(":")
+    if not all(part.isdecimal() for part in [days or "0", *parts]):
+        return None
+    seconds = sum(int(part) * unit for part, unit in zip(reversed(parts), (1, 60, 3600), strict=False))
+    return float(seconds + int(days or 0) * 86400)
 
 
 def _remembered(job: str, state: str, restarts: str, nodes: str) -> JobView:
@@ -187,16 +220,3 @@ def _remembered(job: str, state: str, restarts: str, nodes: str) -> JobView:
     alive = JobPhase.PENDING if word in _PENDING else JobPhase.RUNNING
     phase = JobPhase.OVER if ending else alive
     return JobView(job, phase, ending, restart=int(restarts or 0), nodes=nodes, detail=f"{state} (sacct)")
-
-
-def _window_s(rows: Iterable[_Job], ours: dict[str, _Job], now_s: float) -> float | None:
-    """How long planned nodes stay idle at least: until the earliest planned start of a pending job that is not ours.
-
-    ``squeue --json`` of 22.05 does not say on which nodes, so the earliest start counts for all of them.
-    """
-    starts = [
-        _number(row.start_time)
-        for row in rows
-        if _phase(row) is JobPhase.PENDING and _number(row.start_time) and str(_number(row.job_id)) not in ours
-    ]
-    return max(0.0, min(starts) - now_s) if starts else None

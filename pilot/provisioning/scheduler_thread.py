@@ -6,11 +6,15 @@ So a submission that is under way when its caller is cancelled is still made, an
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
+from pilot.core.errors import PilotError, SubmitError
 from pilot.provisioning.scheduler import Queue, Snapshot
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -20,9 +24,6 @@ class Provider(Protocol):
 
     def submit(self, command: str, job_name: str, walltime_s: float | None = None) -> str:
         """Submit a job; its id."""
-
-    def cancel(self, jobs: Sequence[str]) -> list[str]:
-        """Cancel jobs; those that the scheduler agreed to."""
 
 
 class SchedulerThread:
@@ -47,8 +48,8 @@ class SchedulerThread:
         return await self._call(self._provider.submit, self._command, self._name, walltime_s)
 
     async def cancel(self, jobs: Sequence[str]) -> list[str]:
-        """Cancel ``jobs``; those that the scheduler agreed to."""
-        return await self._call(self._provider.cancel, jobs)
+        """Cancel ``jobs``; those that the scheduler agreed to, or says are over."""
+        return await self._call(self._queue.cancel, jobs)
 
     async def kill(self, jobs: Sequence[str]) -> None:
         """Kill what is left of ``jobs``."""
@@ -59,4 +60,13 @@ class SchedulerThread:
         self._thread.shutdown(wait=False)
 
     async def _call(self, function: Callable[..., T], *arguments: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+        """Whatever goes wrong (no process, no thread, no file; an answer of a new form) is trouble with the call, which
+        is tried again."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+        except SubmitError:
+            raise
+        except Exception as error:
+            if not isinstance(error, PilotError | OSError | RuntimeError):
+                log.exception("a bug of ours, in asking the scheduler")
+            raise SubmitError(f"{function.__name__} failed: {error}", transient=True) from None

@@ -20,9 +20,11 @@ import ipaddress
 import logging
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ParamSpec
 
 import msgspec
 
@@ -39,6 +41,9 @@ SUFFIX = ".connection.json"
 
 UNCLAIMED_MAX = 64
 """Tokens whose job is not known: of submissions that failed, and may have been taken all the same."""
+
+
+P = ParamSpec("P")
 
 
 class Role(enum.Enum):
@@ -73,6 +78,7 @@ class Admission:
     folder: Path
     nodes_per_pilot: int
     _grants: dict[bytes, Grant] = field(default_factory=dict)
+    _disk: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "tokens"))
 
     def __post_init__(self) -> None:
         self._grants[digest(self.where.token)] = Grant(Role.USER)
@@ -97,9 +103,8 @@ class Admission:
 
     def bind(self, path: Path, job: str) -> None:
         """The file was given to ``job``."""
-        where = connection.load(path)
-        self._grants[digest(where.enrolment)].job = job
-        connection.write(path, msgspec.structs.replace(where, job=job))
+        self._grants[digest(connection.load(path).enrolment)].job = job
+        _note_job(path, job)
 
     def revoke(self, job: str) -> None:
         """``job`` is over: its token allows nothing any more."""
@@ -108,10 +113,11 @@ class Admission:
                 self._drop(key, grant)
 
     def revoke_all(self) -> None:
-        """The pool is over."""
+        """The pool is over: no file is left when this returns."""
         for key, grant in list(self._grants.items()):
             if grant.file is not None:
                 self._drop(key, grant)
+        self._disk.shutdown()
 
     def _restore(self, path: Path) -> None:
         """A job of an earlier coordinator of this run directory keeps its token, and learns where we are.
@@ -137,7 +143,18 @@ class Admission:
     def _drop(self, key: bytes, grant: Grant) -> None:
         del self._grants[key]
         assert grant.file is not None
-        grant.file.unlink(missing_ok=True)
+        self._later(_remove, grant.file)
+
+    def _later(self, function: Callable[P, None], *arguments: P.args, **named: P.kwargs) -> None:
+        """Do it on the disk's thread: a slow disk holds up nobody."""
+        try:
+            self._disk.submit(function, *arguments, **named)
+        except RuntimeError:  # the host's limit of threads is reached
+            function(*arguments, **named)
+
+    def settled(self) -> None:
+        """Wait until all files are as they should be."""
+        self._disk.submit(int).result()
 
     # --- pilots ----------------------------------------------------------------------------------------------------
 
@@ -166,7 +183,23 @@ class Admission:
     def _claim(self, grant: Grant, job: str) -> None:
         """The submission was thought to have failed, or its answer is still to come: the first to come has the job."""
         if job and grant.file is not None:
-            self.bind(grant.file, job)
+            grant.job = job
+            self._later(_note_job, grant.file, job)
+
+
+def _note_job(path: Path, job: str) -> None:
+    """For a coordinator that starts again."""
+    try:
+        connection.write(path, msgspec.structs.replace(connection.load(path), job=job))
+    except (OSError, UserError) as error:
+        log.warning("cannot note in %s that it is of job %s: %s", path, job, error)
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        log.warning("cannot remove %s: %s", path, error)
 
 
 def _implausible(hello: wire.Hello) -> str:

@@ -7,9 +7,10 @@ import logging
 import re
 import secrets
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 
@@ -52,8 +53,13 @@ log = logging.getLogger(__name__)
 WAIT_S = 20.0
 """A ``wait`` is answered after so long at the latest; the CLI then asks again."""
 
+LOOK_S = 0.5
+"""So often whoever waits for the disk looks whether it is full."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Handler = Callable[[dict[str, Any]], Awaitable[Told]]
 
 
@@ -78,6 +84,8 @@ class Api:
         self._launches = launches
         self._about = about
         self._tasks: set[asyncio.Task[None]] = set()
+        self._arriving: set[TrainerId] = set()
+        self._thread = ThreadPoolExecutor(1, "api")
         self._handlers: dict[str, Handler] = dict(
             [
                 _typed(verbs.SUBMIT, self.submit),
@@ -126,8 +134,13 @@ class Api:
         spec = given.spec(trainer, TrainerUid(secrets.token_hex(16)))
         # A user's function that fails is refused here: the core could not go on.
         self._driver.core.config.objective(spec, spec.curve or Curve.proportional())
-        self._launches.add(spec, given.launch, given.start.files if given.start is not None else ())
-        await asyncio.wrap_future(self._driver.post(TrainerSubmitted(spec)))
+        start = given.start.files if given.start is not None else ()
+        self._arriving.add(trainer)
+        try:
+            await self._in_thread(self._launches.add, spec, given.launch, start)
+        finally:
+            self._arriving.discard(trainer)
+        await self._decided(self._driver.post(TrainerSubmitted(spec)), f"trainer {trainer} is submitted")
         log.info("trainer %s was submitted: %s", trainer, given.launch.script)
         return Submitted(trainer=trainer, directory=str(self._launches.shown(spec)))
 
@@ -141,7 +154,7 @@ class Api:
         """Pool, trainers, solves, node-seconds, U."""
         self._driver.monitor.advance(self._driver.clock())
         core, monitor = self._driver.core, self._driver.monitor
-        use = await asyncio.to_thread(status_view.use, status_view.account(core, monitor))
+        use = await self._in_thread(status_view.use, status_view.account(core, monitor))
         return status_view.status(self._about(), core, monitor, self._launches, use)
 
     async def pilots(self, _: Nothing) -> PilotList:
@@ -159,7 +172,7 @@ class Api:
         """Nodes are well again: nothing is held against them any more."""
         nodes = [self._node(name) for name in asked.nodes]
         for node in nodes:
-            await asyncio.wrap_future(self._driver.post(NodeCleared(node)))
+            await self._decided(self._driver.post(NodeCleared(node)), f"{node} is cleared")
         return Cleared(nodes=list(map(str, nodes)))
 
     async def wait(self, asked: SomeTrainers) -> Phases:
@@ -178,7 +191,7 @@ class Api:
         trainer = self._trainer(asked.trainer)
         if trainer.outcome is not None:
             raise UserError(f"trainer {trainer.id} has ended already: {trainer.outcome.value}")
-        await asyncio.wrap_future(self._driver.post(TrainerCancelled(trainer.id)))
+        await self._decided(self._driver.post(TrainerCancelled(trainer.id)), f"trainer {trainer.id} is cancelled")
         return Cancelled(trainer=trainer.id, phase=trainer.phase)
 
     async def explain(self, asked: OneTrainer) -> Explained:
@@ -193,8 +206,8 @@ class Api:
 
     async def down(self, _: Nothing) -> Draining:
         """Drain. Answered when the journal has it; the coordinator ends when everything is gone."""
-        if (journaled := self.drain("pilot down")) is not None:
-            await asyncio.wrap_future(journaled)
+        if (decision := self.drain("pilot down")) is not None:
+            await self._decided(decision, "the pool is drained")
         return Draining(run_dir=self._about().run_dir, nodes=len(self._driver.core.pool))
 
     def drain(self, reason: str) -> Future[None] | None:
@@ -204,10 +217,36 @@ class Api:
         log.info("draining: %s", reason)
         return self._driver.post(DrainRequested(reason))
 
+    async def _in_thread(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        """What would hold up the event loop: files on a slow disk, long sums."""
+        call = partial(function, *arguments, **named)
+        try:
+            done = asyncio.get_running_loop().run_in_executor(self._thread, call)
+        except RuntimeError:  # no thread can be started
+            raise PilotError(
+                "this host's limit of processes and threads is reached; try again", transient=True
+            ) from None
+        return await done
+
+    async def _decided(self, decision: Future[None], what: str) -> None:
+        """Wait until the decision is on the disk.
+
+        Raises
+        ------
+        PilotError
+            There is no room for it. What came to pass is ``what``, as soon as there is.
+        """
+        written = asyncio.wrap_future(decision)
+        while not (await asyncio.wait({written}, timeout=LOOK_S))[0]:
+            if self._driver.trouble:
+                written.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody else looks
+                raise PilotError(f"{what} only when there is room: {self._driver.trouble}", transient=True)
+        await written
+
     # --- arguments --------------------------------------------------------------------------------------------------
 
     def _name(self, given: str | None) -> TrainerId:
-        known = self._driver.core.trainers
+        known = self._driver.core.trainers.keys() | self._arriving
         if given is None:
             return next(t for n in count(1) if (t := TrainerId(f"t{n}")) not in known)
         if not _NAME.fullmatch(given):

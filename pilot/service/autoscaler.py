@@ -4,6 +4,7 @@ them."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from statistics import median
@@ -62,8 +63,12 @@ class Autoscaler:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._keeper.run())
             while True:
-                self._keeper.want(self.wanted_nodes(), spare=self.spare_jobs(), warm_up_s=self._warm_up_s())
-                await self._driver.wait_for_change()
+                wanted, present = self.wanted_nodes(), self.present_jobs()
+                self._keeper.want(wanted, spare=self.spare_jobs(), present=present, warm_up_s=self._warm_up_s())
+                # Not asyncio.wait_for: in Python 3.11 it swallows a cancellation that comes together with the change.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._site.poll_s):
+                        await self._driver.wait_for_change()
 
     async def listen(self) -> None:
         """Act on the keeper's news, also while it is taken :meth:`down`; until cancelled."""
@@ -114,6 +119,12 @@ class Autoscaler:
                 busy = pilot.node in pool.owner or pilot.node in pool.occupant
                 used[pilot.hello.job] = used.get(pilot.hello.job, False) or busy
         return [job for job, busy in used.items() if not busy]
+
+    def present_jobs(self) -> set[str]:
+        """Jobs with an agent that is connected and answers."""
+        now_s = self._driver.clock()
+        pilots = self._service.roster.pilots.values()
+        return {p.hello.job for p in pilots if p.hello and p.here and now_s - p.heard_s <= self._site.silent_s}
 
     def _ended(self, event: JobEnded) -> None:
         """A job is over. Agents that are connected say themselves what becomes of them."""

@@ -11,10 +11,9 @@ import sys
 from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from pilot.core.errors import JournalError, PilotError
-from pilot.core.events import PoolChanged
+from pilot.core.errors import JournalError, PilotError, UserError
 from pilot.core.spec import TrainerSpec
 from pilot.io import ended
 from pilot.io.ended import Ended
@@ -32,6 +31,7 @@ from pilot.service.api import Api
 from pilot.service.autoscaler import Autoscaler
 from pilot.service.launch_store import LaunchStore
 from pilot.service.live_driver import Clock, LiveDriver
+from pilot.service.restore import restore
 from pilot.service.roster import Roster
 from pilot.service.service import Service
 from pilot.service.settings import Settings
@@ -59,7 +59,7 @@ class Live:
         self._journal = startup.open_journal(rundir, pool, site)
         self._driver = LiveDriver(pool.core(site), self._journal, Clock(pool.start_s))
         self._launches = LaunchStore(rundir, pool.name, site.checkpoint_dir)
-        self._solver = SolverProcess(pool.settings, rundir.solver, self._driver.post)
+        self._solver = SolverProcess(pool.settings, rundir.solver, self._driver.post, self._tell)
         self._roster = Roster(site)
         if pool.contents is not None:
             self._restore(pool.contents)
@@ -119,19 +119,20 @@ class Live:
         """Go on where the journal ends: pilots may come back, what was pending still is."""
         driver, now_s = self._driver, self._driver.clock()
         down_s = now_s - contents.last_s
-        left_out = [*contents.skipped, *driver.restore(contents, lambda: self._pool.core(self._site))]
+        restored = restore(contents, lambda: self._pool.core(self._site))
+        driver.adopt(restored)
         driver.pending.restart(now_s)
         self._roster.expect(now_s, driver.core.pool.nodes)
-        for decision in contents.decisions:
-            if isinstance(decision.event, PoolChanged):
-                self._roster.gone.update(dict.fromkeys(decision.event.lost, decision.event.cause))
+        self._roster.gone.update(driver.books.lost)
         for trainer in driver.core.trainers.values():
             if trainer.outcome is None:
                 self._read_back(trainer.spec)
         if driver.pending.solve is not None:
             self._solver.solve(driver.pending.solve)
-        if left_out:
-            self._tell_left_out(left_out)
+        for remark in restored.remarks:
+            self._tell(remark)
+        if restored.left_out:
+            self._tell_left_out(restored.left_out)
         text = f"the coordinator was started again; it was not there for {down_s:.1f} s"
         driver.remark(text=text, down_s=down_s)
         log.warning("%s; %d nodes may come back", text, len(driver.core.pool))
@@ -150,6 +151,10 @@ class Live:
             log.error("left out of the journal: %s", what)
             self._driver.remark(text=f"left out of the journal: {what}; a copy of it is {copy}")
 
+    def _tell(self, text: str) -> None:
+        log.warning("%s", text)
+        self._driver.remark(text=text)
+
     def _asked_to_end(self, number: int, stopped: asyncio.Event) -> None:
         if self._driver.core.draining:
             log.warning("stopped by a second signal")
@@ -159,7 +164,12 @@ class Live:
 
     def _about(self) -> About:
         return About(
-            self._pool.name, self._site.name, self._endpoint, str(self._rundir.root), keeper=self._keeper.status()
+            self._pool.name,
+            self._site.name,
+            self._endpoint,
+            str(self._rundir.root),
+            keeper=self._keeper.status(),
+            trouble=self._driver.trouble,
         )
 
     async def _beat(self) -> None:
@@ -168,7 +178,7 @@ class Live:
             await asyncio.sleep(BEAT_S)
             try:
                 await asyncio.to_thread(self._lock.beat)
-            except OSError as error:
+            except (OSError, RuntimeError) as error:  # no room, no thread
                 log.warning("cannot show other hosts that this coordinator lives: %s", error)
 
     async def _tidy(self) -> None:
@@ -176,8 +186,9 @@ class Live:
         while True:
             logs = [self._launches.directory(t.spec) / "logs" for t in self._driver.core.trainers.values()]
             here = set(self._roster.pilots)
-            await asyncio.to_thread(housekeeping.tidy, self._rundir.pilots, logs, here)
-            await asyncio.to_thread(log_file.rotate, self._rundir.log)
+            with suppress(RuntimeError):  # no thread can be started now
+                await asyncio.to_thread(housekeeping.tidy, self._rundir.pilots, logs, here)
+                await asyncio.to_thread(log_file.rotate, self._rundir.log)
             await asyncio.sleep(housekeeping.EVERY_S)
 
     async def _drained(self) -> None:
@@ -197,6 +208,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a coordinator in the foreground; its exit status."""
     os.umask(0o077)
     allow_many_files()
+    _children_without_threads()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _stop_starting)
     screen = os.dup(2)
     options = _parser().parse_args(arguments)
     try:
@@ -208,21 +222,41 @@ def main(arguments: list[str] | None = None) -> int:
         lock = Lock(rundir)  # held until the process has ended
         log_file.begin(rundir.log)
         rundir.ended.unlink(missing_ok=True)
-    except PilotError as error:
+    except (PilotError, OSError, RuntimeError) as error:
         return _fail(error, screen)
     try:
-        _end(rundir, asyncio.run(_serve(rundir, lock, site_file, settings, options.pilots)))
+        _end(rundir, asyncio.run(_serve(rundir, lock, site_file, settings, options)))
         with suppress(OSError):
             lock.leave()
     except BaseExceptionGroup as group:
         return _fail(_first(group), screen, rundir)
+    except KeyboardInterrupt as stop:
+        again = "nothing of the pool has changed: pilot up goes on with it"
+        return _fail(UserError(f"it was stopped by {stop} before it served; {again}"), screen, rundir)
     except Exception as error:
         return _fail(error, screen, rundir)
     return 0
 
 
-async def _serve(rundir: RunDir, lock: Lock, site_file: SiteFile, settings: Settings, pilots: int | None) -> Ended:
-    live = Live(rundir, lock, site_file, startup.open_pool(rundir, site_file.site, settings), pilots)
+def _stop_starting(number: int, _frame: object) -> NoReturn:
+    """A signal before it serves, in the middle of a restart, say: it ends, and what it has read is as it was.
+
+    That is no ``Exception``: it must not pass for a journal's entry that cannot be taken.
+    """
+    raise KeyboardInterrupt(signal.Signals(number).name)
+
+
+def _children_without_threads() -> None:
+    """Before Python 3.12 asyncio starts a thread for each child process; login nodes count them."""
+    if sys.version_info < (3, 12):
+        asyncio.set_child_watcher(asyncio.PidfdChildWatcher())
+
+
+async def _serve(
+    rundir: RunDir, lock: Lock, site_file: SiteFile, settings: Settings, options: argparse.Namespace
+) -> Ended:
+    pool = startup.open_pool(rundir, site_file.site, settings, anew=not options.go_on)
+    live = Live(rundir, lock, site_file, pool, options.pilots)
     try:
         return await live.run()
     finally:
@@ -246,6 +280,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--run-dir", type=Path, help="default: $PILOT_RUN_DIR, or pilot/<site> in the state directory")
     parser.add_argument("--site", required=True, help="a site's name, or the path of a site file")
     parser.add_argument("--pilots", type=int, help="pilots to keep; default: as many as the trainers can use")
+    parser.add_argument("--go-on", action="store_true", help="only go on with a pool that did not end in good order")
     defaults = Settings()
     for name in Settings.__struct_fields__:
         value = getattr(defaults, name)

@@ -155,8 +155,8 @@ class Effects:
                 yield CheckpointWritten(write.trainer, write.node, 0, error)
 
     def _slow_to_start(self, now_s: float) -> Iterator[WorkerSlow]:
-        for on, (command, since_s) in self._pending.workers.items():
-            if isinstance(command, StartWorker) and now_s - since_s > SLOW_S and on not in self._pending.slow:
+        for on, (_, since_s) in self._pending.starting.items():
+            if now_s - since_s > SLOW_S and on not in self._pending.slow:
                 yield WorkerSlow(*on)
 
     def _late_workers(self, now_s: float) -> tuple[tuple[StopWorker, ...], tuple[tuple[NodeId, str], ...]]:
@@ -164,12 +164,13 @@ class Effects:
         patience_s = STOP_LIMIT_S + self._site.grace_s
         stops: list[StopWorker] = []
         hopeless: list[tuple[NodeId, str]] = []
-        for (trainer, node), (command, since_s) in self._pending.workers.items():
-            warm_s = WARM_LIMIT_S if isinstance(command, StartWorker) else 0.0
-            if now_s - since_s > warm_s + patience_s:
-                hopeless.append((node, f"{trainer}'s process could not be ended within {patience_s:g} s"))
-            elif warm_s and now_s - since_s > warm_s and (trainer, node) not in self._stopped:
-                stops.append(StopWorker(trainer, node, f"it was not warm within {WARM_LIMIT_S:g} s"))
+        self._stopped.intersection_update(self._pending.starting)
+        for waiting, limit_s in ((self._pending.starting, WARM_LIMIT_S), (self._pending.stopping, 0.0)):
+            for (trainer, node), (_, since_s) in waiting.items():
+                if now_s - since_s > limit_s + patience_s:
+                    hopeless.append((node, f"{trainer}'s process could not be ended within {patience_s:g} s"))
+                elif limit_s and now_s - since_s > limit_s and (trainer, node) not in self._stopped:
+                    stops.append(StopWorker(trainer, node, f"it was not warm within {WARM_LIMIT_S:g} s"))
         return tuple(stops), tuple(hopeless)
 
     def _to_all(self, nodes: tuple[NodeId, ...], message: wire.Message) -> None:

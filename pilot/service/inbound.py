@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from pilot.core.commands import StartWorker
 from pilot.core.coordinator import Coordinator
 from pilot.core.curve import is_rate
 from pilot.core.events import (
@@ -62,8 +61,7 @@ class Inbound:
     def worker_ready(self, node: NodeId, message: wire.WorkerReady) -> list[Event]:
         """Completes ``StartWorker``."""
         trainer = TrainerId(message.trainer)
-        waiting = self._pending.workers.get((trainer, node))
-        if waiting is None or not isinstance(waiting[0], StartWorker):
+        if (trainer, node) not in self._pending.starting:
             return []
         return [WorkerReady(trainer, node)]
 

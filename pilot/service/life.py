@@ -16,10 +16,10 @@ from pilot.service.status_view import account, best_for
 
 def life_of(contents: Contents) -> Life:
     """All that the journal tells; it is run through a core once more."""
-    core, monitor, courses, story = fresh_core(contents), Monitor(), Courses(), Story()
+    core, monitor, courses, story = fresh_core(contents), Monitor(), Courses(), Story(contents.header.started_unix_s)
     course = timeline(contents.decisions, core)
     happened = []
-    for entry in contents.entries:
+    for entry in (entry for segment in contents.segments for entry in segment.entries):
         happened += story.tell(entry)
         if isinstance(entry, Decision):
             monitor.note(entry.now_s, entry.event, entry.commands)

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import Future
 
 from pilot.core.commands import Command
 from pilot.core.coordinator import Coordinator
-from pilot.core.errors import JournalError
 from pilot.core.events import Event
-from pilot.io.journal import Contents, Decision
 from pilot.io.journal_writer import JournalWriter
 from pilot.observation.monitor import Monitor
 from pilot.service.pending import PendingCommands
-
-REFUSED_MAX = 20
-"""So many entries of a journal may be left out; beyond that it is another one's, or ruined."""
+from pilot.service.restore import Restored
+from pilot.service.snapshot import Books, taken
 
 Perform = Callable[[Command], None]
 
@@ -42,43 +39,30 @@ class LiveDriver:
 
     def __init__(self, core: Coordinator, journal: JournalWriter, clock: Clock) -> None:
         self.core = core
+        self.books = Books()
         self.clock = clock
-        self.pending = PendingCommands()
-        self.monitor = Monitor()
         self._journal = journal
         self._queue: asyncio.Queue[tuple[Future[None], list[Command]]] = asyncio.Queue()
         self._changed = asyncio.Event()
 
-    def restore(self, contents: Contents, fresh: Callable[[], Coordinator]) -> list[str]:
-        """Bring everything to where the journal ends; the effects were given then.
+    @property
+    def pending(self) -> PendingCommands:
+        """What waits for its completion."""
+        return self.books.pending
 
-        An entry that the core cannot take (an earlier version could, or a bug wrote it) is left out, and all before it
-        is done again with a ``fresh`` core. Returns what was left out and why.
+    @property
+    def monitor(self) -> Monitor:
+        """What people ask for."""
+        return self.books.monitor
 
-        Raises
-        ------
-        JournalError
-            That are more than :data:`REFUSED_MAX` entries.
-        """
-        refused: dict[int, str] = {}
-        while (bad := self._replay(contents, refused)) is not None:
-            decision, error = bad
-            refused[decision.seq] = f"entry {decision.seq} ({type(decision.event).__name__}): {error}"
-            if len(refused) > REFUSED_MAX:
-                raise JournalError(f"more than {REFUSED_MAX} entries of the journal cannot be taken: {error}")
-            self.core, self.pending, self.monitor = fresh(), PendingCommands(), Monitor()
-        return list(refused.values())
+    @property
+    def trouble(self) -> str:
+        """Why nothing that is decided takes effect for now: the journal cannot be written. "" where it can."""
+        return self._journal.trouble
 
-    def _replay(self, contents: Contents, without: Collection[int]) -> tuple[Decision, Exception] | None:
-        """The first entry that fails, and how; None: none did."""
-        for decision in contents.decisions:
-            if decision.seq in without:
-                continue
-            try:
-                self._note(decision.now_s, decision.event, self.core.handle(decision.now_s, decision.event))
-            except Exception as error:  # whatever it is, every restart would end with it
-                return decision, error
-        return None
+    def adopt(self, restored: Restored) -> None:
+        """Go on from what an earlier life of this coordinator knew; the effects were given then."""
+        self.core, self.books = restored.core, restored.books
 
     def post(self, event: Event) -> Future[None]:
         """Tell the core of ``event``, now. The future is done when the decision is on the disk."""
@@ -87,6 +71,8 @@ class LiveDriver:
         self._note(now_s, event, commands)
         written = self._journal.decided(now_s, event, commands)
         self._queue.put_nowait((written, commands))
+        if self._journal.segment_is_long and not self.core.draining:  # a drain is looked for in the last segment
+            self._journal.end_segment(now_s, *taken(self.core, self.books, self._journal.last_seq))
         return written
 
     def remark(self, **note: str | float) -> None:
@@ -114,7 +100,6 @@ class LiveDriver:
         await self._changed.wait()
 
     def _note(self, now_s: float, event: Event, commands: list[Command]) -> None:
-        self.pending.note(now_s, event, commands)
-        self.monitor.note(now_s, event, commands)
+        self.books.note(now_s, event, commands)
         self._changed.set()
         self._changed = asyncio.Event()

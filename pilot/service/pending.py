@@ -41,22 +41,26 @@ from pilot.core.ids import Generation, NodeId, TrainerId
 On = tuple[TrainerId, NodeId]
 Of = tuple[TrainerId, Generation]
 
+GROUPS_KEPT = 16
+"""What the leader of an earlier group says last comes while one of the next few forms or trains."""
+
 
 @dataclass(slots=True)
 class PendingCommands:
     """The commands that wait, by what completes them; the value is (command, when it was given).
 
     ``slow`` are the workers of which it was told that they take long to start.
-    ``groups`` are the groups of open trainers that were ordered, also those that have formed; ``released`` the nodes
-    that were told to leave.
+    ``groups`` are the newest :data:`GROUPS_KEPT` groups of each open trainer that were ordered, also those that have
+    formed; ``released`` the nodes that were told to leave. All of it is plain: a snapshot holds it.
     """
 
-    workers: dict[On, tuple[StartWorker | StopWorker, float]] = field(default_factory=dict)
+    starting: dict[On, tuple[StartWorker, float]] = field(default_factory=dict)
+    stopping: dict[On, tuple[StopWorker, float]] = field(default_factory=dict)
     forming: dict[Of, tuple[FormGroup, float]] = field(default_factory=dict)
     pausing: dict[Of, tuple[PauseGroup, float]] = field(default_factory=dict)
     looking: dict[Of, tuple[LookAtGroup, float]] = field(default_factory=dict)
     writing: dict[On, tuple[WriteCheckpoint, float]] = field(default_factory=dict)
-    slow: set[On] = field(default_factory=set)
+    slow: dict[On, None] = field(default_factory=dict)
     solve: Solve | None = None
     groups: dict[Of, FormGroup] = field(default_factory=dict)
     released: dict[NodeId, ReleaseNode] = field(default_factory=dict)
@@ -69,14 +73,15 @@ class PendingCommands:
 
     def restart(self, now_s: float) -> None:
         """The time that nobody was there to wait does not count."""
-        for waiting in (self.workers, self.forming, self.pausing, self.looking, self.writing):
+        for waiting in (self.starting, self.stopping, self.forming, self.pausing, self.looking, self.writing):
             for key, (command, _) in waiting.items():
                 waiting[key] = (command, now_s)  # type: ignore[index, assignment]  # each key goes back where it was
 
     def on(self, node: NodeId, since_s: float) -> list[Command]:
         """What has waited for ``node`` since ``since_s``, and can be asked of it once more."""
-        waiting = [*self.workers.items(), *self.writing.items()]
-        out: list[Command] = [c for (_, where), (c, given_s) in waiting if where == node and given_s <= since_s]
+        out: list[Command] = []
+        for waiting in (self.starting, self.stopping, self.writing):
+            out += [c for (_, where), (c, given_s) in waiting.items() if where == node and given_s <= since_s]
         pauses = [pause for pause, given_s in self.pausing.values() if given_s <= since_s]
         out += [replace(pause, members=(node,)) for pause in pauses if node in pause.members]
         return out + [release for where, release in self.released.items() if where == node]
@@ -86,15 +91,17 @@ class PendingCommands:
             case Solve():
                 self.solve = command
             case StartWorker():
-                self.slow.discard((command.trainer, command.node))
-                self.workers[command.trainer, command.node] = (command, now_s)
+                self.slow.pop((command.trainer, command.node), None)
+                self.starting[command.trainer, command.node] = (command, now_s)
             case StopWorker():
-                self.workers[command.trainer, command.node] = (command, now_s)
+                self.starting.pop((command.trainer, command.node), None)
+                self.stopping[command.trainer, command.node] = (command, now_s)
                 self.writing.pop((command.trainer, command.node), None)
             case FormGroup():
                 of = (command.trainer, command.generation)
                 self.forming[of] = (command, now_s)
                 self.groups[of] = command
+                self.groups.pop((command.trainer, Generation(command.generation - GROUPS_KEPT)), None)
             case PauseGroup():
                 self.pausing[command.trainer, command.generation] = (command, now_s)
             case LookAtGroup():
@@ -114,12 +121,12 @@ class PendingCommands:
                 if self.solve is not None and self.solve.plan_id == event.plan_id:
                     self.solve = None
             case WorkerReady():
-                self.workers.pop((event.trainer, event.node), None)
+                self.starting.pop((event.trainer, event.node), None)
             case WorkerSlow():
-                self.slow.add((event.trainer, event.node))
+                self.slow[event.trainer, event.node] = None
             case WorkerExited():
-                self.workers.pop((event.trainer, event.node), None)
-                self.writing.pop((event.trainer, event.node), None)
+                for waiting in (self.starting, self.stopping, self.writing):
+                    waiting.pop((event.trainer, event.node), None)
             case GroupFormed():
                 self.forming.pop((event.trainer, event.generation), None)
             case GroupBroken() | GroupPaused():
@@ -138,13 +145,15 @@ class PendingCommands:
             waiting.pop(of, None)
 
     def _nodes_lost(self, nodes: Iterable[NodeId]) -> None:
-        for node in nodes:
+        gone = set(nodes)
+        for node in gone:
             self.released.pop(node, None)
-            for waiting in (self.workers, self.writing):
-                for key in [key for key in waiting if key[1] == node]:
-                    del waiting[key]
+        for waiting in (self.starting, self.stopping, self.writing, self.slow) if gone else ():
+            for key in [key for key in waiting if key[1] in gone]:
+                del waiting[key]
 
     def _trainer_ended(self, trainer: TrainerId) -> None:
-        for waiting in (self.workers, self.writing, self.forming, self.pausing, self.looking, self.groups):
+        on, of = (self.starting, self.stopping, self.writing, self.slow), (self.forming, self.pausing, self.looking)
+        for waiting in (*on, *of, self.groups):
             for key in [key for key in waiting if key[0] == trainer]:
                 del waiting[key]  # type: ignore[arg-type]  # each key is of the dict that it came from

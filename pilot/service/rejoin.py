@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pilot.core.commands import Command, StartWorker
+from pilot.core.commands import Command
 from pilot.core.coordinator import Coordinator
 from pilot.core.events import Event, ExitCause, GroupBroken, WorkerExited, WorkerReady
 from pilot.core.ids import Generation, NodeId, TrainerId
@@ -95,8 +95,7 @@ class Rejoined:
 
     def _gone(self, trainer: Trainer, worker: Worker) -> list[Event]:
         """The agent has no such worker. One that was to be started may not have been ordered yet."""
-        waiting = self._pending.workers.get((trainer.id, self._node))
-        if waiting is not None and isinstance(waiting[0], StartWorker):
+        if (trainer.id, self._node) in self._pending.starting:
             return []
         cause = ExitCause.STOPPED if worker.phase is WorkerPhase.STOPPING else ExitCause.DIED
         return [WorkerExited(trainer.id, self._node, cause, "it ended while its pilot was not connected")]

@@ -25,6 +25,7 @@ from pilot.io import wire
 from pilot.io.site import Site
 from pilot.service.admission import Grant, Living, same_job
 from pilot.service.server import Peer
+from pilot.service.snapshot import remember_lost
 
 AWAY_S = 0.25
 AWAY_ALONE_S = 2.0
@@ -146,7 +147,7 @@ class Roster:
     def remove(self, node: NodeId, why: str) -> None:
         """``node`` is lost."""
         self._unlink(self.pilots.pop(node))
-        self.gone[node] = why
+        remember_lost(self.gone, node, why)
 
     def undecided(self, node: NodeId) -> bool:
         """Whether ``node`` may be lost: its connection closed a moment ago."""

@@ -90,6 +90,7 @@ class Service:
         self.effects = Effects(site, driver.pending, launches, solver, self.send, self)
         self._stir = asyncio.Event()
         self._strangers: set[Peer] = set()
+        self._trouble = ""
 
     async def run(self) -> None:
         """Serve until cancelled, or until something fails that must not be survived (the journal, an invariant)."""
@@ -160,14 +161,31 @@ class Service:
     def _pass_time(self, now_s: float) -> None:
         for node, why in self.roster.lost(now_s, self._holders):
             self.lose(node, why)
+        if self._decides(now_s):
+            self._end_waits(now_s)
+        if self._coalescer.due_s is not None and self.driver.clock() >= self._coalescer.due_s:
+            self._post(self._coalescer.take(now_s, self._undecided))
+
+    def _decides(self, now_s: float) -> bool:
+        """Whether what is decided takes effect. While it does not, nobody can be late with it."""
+        trouble = self.driver.trouble
+        if trouble and not self._trouble:
+            log.error("%s; nothing that is decided takes effect until there is room", trouble)
+        elif self._trouble and not trouble:
+            text = f"decisions had to wait until there was room: {self._trouble}"
+            log.warning("%s", text)
+            self.driver.remark(text=text)
+            self.driver.pending.restart(now_s)
+        self._trouble = trouble
+        return not trouble
+
+    def _end_waits(self, now_s: float) -> None:
         late = self.effects.overdue(now_s)
         for node, why in late.hopeless:
             self.lose(node, why)
         for stop in late.stops:
             self.effects.perform(stop)
         self._post([*late.events, *self._stall_checks.overdue(now_s), *self.driver.core.blame.due(now_s)])
-        if self._coalescer.due_s is not None and self.driver.clock() >= self._coalescer.due_s:
-            self._post(self._coalescer.take(now_s, self._undecided))
 
     def _holders(self, node: NodeId) -> Iterable[NodeId]:
         """Who holds the state that ``node`` holds."""

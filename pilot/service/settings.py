@@ -75,5 +75,5 @@ def make_core(settings: Settings, site: Mapping[str, Any]) -> Coordinator:
 
 
 def fresh_core(contents: Contents) -> Coordinator:
-    """A core as it was when the journal began: its decisions replay through it."""
+    """A core as it was when the journal began: the decisions of all its segments replay through it."""
     return make_core(settings_of(contents.header.settings), contents.header.site)

@@ -36,8 +36,17 @@ SPARE_S = 3.0
 WARM_S = 60.0
 """What importing the planner may take."""
 
+PATIENCE_S = 10.0
+"""A question waits so long for a child that is starting; then the dynamic programme answers."""
+
+AGAIN_S = 5.0
+"""After a child could not be started it is tried again so much later, with the next question."""
+
 SUPERSEDED_S = 1.0
 """A solve that nobody waits for any more may still run so long: a new child would take about as long to get warm."""
+
+_CANNOT_START = (PilotError, OSError, RuntimeError)
+"""No process, thread, file or memory for it."""
 
 Post = Callable[[PlanReady | PlanFailed], object]
 
@@ -52,11 +61,16 @@ class PlannerAnswer(msgspec.Struct, frozen=True):
 class SolverProcess:
     """At most one solve runs; the newest question waits behind it, older ones are answered with ``PlanFailed``."""
 
-    def __init__(self, settings: Settings, scratch: Path, post: Post) -> None:
+    def __init__(
+        self, settings: Settings, scratch: Path, post: Post, tell: Callable[[str], object] = log.warning
+    ) -> None:
         self._settings = settings
         self._scratch = scratch
         self._post = post
+        self._tell = tell
         self._child: _Child | None = None
+        self._starting: asyncio.Task[_Child] | None = None
+        self._not_before_s = 0.0
         self._waiting: Solve | None = None
         self._running: PlanId | None = None
         self._asked = asyncio.Event()
@@ -79,16 +93,60 @@ class SolverProcess:
         return self._child.pid if self._child is not None else None
 
     async def run(self) -> None:
-        """Make plans until cancelled; then the child is gone, and its files."""
+        """Make plans until cancelled; then the child is gone, and its files.
+
+        A child that cannot be started or dies costs better plans, and nothing else.
+
+        Raises
+        ------
+        UserError
+            There is no such planner or solver here: the first child says so.
+        """
         try:
+            try:
+                self._child = await self._start()
+            except _CANNOT_START as error:
+                if isinstance(error, UserError):
+                    raise
+                self._not_started(error)
             while True:
-                if self._child is None:
-                    self._child = await self._start()
+                self._begin_child()
                 await self._asked.wait()
                 self._asked.clear()
+                await self._warm()
                 await self._answer_newest()
         finally:
+            if (starting := self._starting) is not None:
+                starting.cancel()
+                await asyncio.wait({starting})
             await self._kill()
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _begin_child(self) -> None:
+        """Start one, in the background, where there is none and the last one did not fail a moment ago."""
+        loop = asyncio.get_running_loop()
+        if self._child is None and self._starting is None and loop.time() >= self._not_before_s:
+            self._starting = loop.create_task(self._start())
+            self._starting.add_done_callback(self._started)
+
+    async def _warm(self) -> None:
+        """Wait for the child that is starting, but not for long."""
+        self._begin_child()
+        if self._starting is not None:
+            await asyncio.wait({self._starting}, timeout=PATIENCE_S)
+
+    def _started(self, starting: asyncio.Task[_Child]) -> None:
+        self._starting = None
+        try:
+            self._child = starting.result()
+        except asyncio.CancelledError:
+            pass
+        except _CANNOT_START as error:
+            self._not_started(error)
+
+    def _not_started(self, error: Exception) -> None:
+        self._not_before_s = asyncio.get_running_loop().time() + AGAIN_S
+        self._tell(f"the solver process could not be started: {error}; dp makes the plans until it can")
 
     def _fail(self, plan_id: PlanId, by: PlanId) -> None:
         self._post(PlanFailed(plan_id, f"superseded by plan {by}"))
@@ -99,7 +157,8 @@ class SolverProcess:
             return
         self._running = command.plan_id
         self._superseded.clear()
-        plan = await self._plan(self._child, command.problem) if self._child is not None else None
+        child = self._child
+        plan = await (self._plan(child, command.problem) if child is not None else self._fallback(command.problem))
         if self._running == command.plan_id:
             self._running = None
             self._post(PlanReady(command.plan_id, plan) if plan else PlanFailed(command.plan_id, "no planner answered"))
@@ -142,12 +201,12 @@ class SolverProcess:
     async def _fallback(self, problem: Problem) -> Plan | None:
         try:
             return await asyncio.to_thread(planners.make("dp", limit_s=self._settings.solve_limit_s), problem)
-        except (PilotError, ArithmeticError, MemoryError) as error:
+        except (PilotError, ArithmeticError, MemoryError, RuntimeError) as error:  # a thread may be refused, too
             log.error("dp gave no plan either: %s", error)
             return None
 
     async def _start(self) -> _Child:
-        self._scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
+        await asyncio.to_thread(self._clear_scratch)
         child = await _Child.start(self._settings, self._scratch)
         try:
             async with asyncio.timeout(WARM_S):
@@ -163,11 +222,14 @@ class SolverProcess:
             raise UserError(answer.error)
         return child
 
+    def _clear_scratch(self) -> None:
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._scratch.mkdir(mode=0o700, parents=True)
+
     async def _kill(self) -> None:
         child, self._child = self._child, None
         if child is not None:
             await child.kill()
-        shutil.rmtree(self._scratch, ignore_errors=True)
 
 
 class _Child:

@@ -57,28 +57,35 @@ class PoolIdentity:
         return fresh_core(self.contents) if self.contents else make_core(self.settings, site.model_dump())
 
 
-def open_pool(rundir: RunDir, site: Site, settings: Settings) -> PoolIdentity:
-    """The pool whose journal lies in ``rundir`` if it did not end in good order, else a new one.
+def open_pool(rundir: RunDir, site: Site, settings: Settings, *, anew: bool = True) -> PoolIdentity:
+    """The pool whose journal lies in ``rundir`` if nobody asked it to end, else a new one, where that is wanted.
 
     Raises
     ------
     JournalError
         The journal's header is damaged: nothing can be restored.
+    UserError
+        There is none to go on with, and ``anew`` is off.
     """
     if rundir.journal.exists():
         try:
             contents = read(rundir.journal, whole=False)
         except JournalError as error:
             raise JournalError(f"{error}; {_ANEW}") from None
-        if contents.warning:
-            log.warning("%s", contents.warning)
-        decisions = list(contents.decisions)
-        if decisions and not any(isinstance(decision.event, DrainRequested) for decision in decisions):
+        if contents.last.warning:
+            log.warning("%s", contents.last.warning)
+        decisions = list(contents.last.decisions)
+        drained = any(isinstance(decision.event, DrainRequested) for decision in decisions)
+        if (decisions or contents.header.after) and not drained:
             pool = _earlier_pool(rundir, contents)
             if pool.settings != settings:
                 log.warning("this pool keeps the settings that it began with: %s", pool.settings)
             return pool
+        if not anew:
+            raise UserError(f"the pool in {rundir.root} was asked to end; pilot up begins a new one")
         log.info("the earlier pool was shut down; its journal is in %s", rundir.set_aside())
+    if not anew:
+        raise UserError(f"there is no pool in {rundir.root} to go on with; pilot up begins one")
     name = f"{site.name}-{secrets.token_hex(3)}"
     return PoolIdentity(name, new_token(), new_token(), Certificate.make(), site.port, settings, None)
 

@@ -34,13 +34,14 @@ for so long without coming to its training."""
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What does not come from the core: which pool this is, and its jobs in the queue."""
+    """What does not come from the core: which pool this is, its jobs in the queue, why its decisions have to wait."""
 
     coordinator: str
     site: str
     endpoint: str
     run_dir: str
     keeper: KeeperStatus
+    trouble: str = ""
 
 
 def status(
@@ -60,6 +61,7 @@ def status(
         solves=_solves(monitor),
         utilisation=utilisation,
         keeper=about.keeper,
+        trouble=about.trouble,
         remarks=monitor.pool_remarks,
     )
 
@@ -114,6 +116,7 @@ def pilots(roster: Roster, now_s: float) -> list[PilotStatus]:
 
 def account(core: Coordinator, monitor: Monitor) -> WorkAccount:
     """What U is reckoned from: a copy, so that it can be reckoned in a thread."""
+    monitor.advance(monitor.now_s)
     return WorkAccount(
         specs=tuple(t.spec for t in core.trainers.values()),
         curves={t.id: t.measured.curve for t in core.trainers.values()},
@@ -205,7 +208,7 @@ def _slow_to_start(trainer: Trainer, monitor: Monitor) -> list[str]:
 def _solves(monitor: Monitor) -> SolveStatus:
     plan, times = monitor.last[1] if monitor.last is not None else None, monitor.solves
     return SolveStatus(
-        count=len(times),
+        count=monitor.solved,
         failed=monitor.failed_solves,
         last_status=plan.status if plan is not None else None,
         planner=plan.planner if plan is not None else None,

@@ -1,86 +1,74 @@
-"""The alarm: every so many steps the ranks compare a checksum of what they train. Equal ranks stay equal; if they do
-not, a script, a library or a machine has a fault, and all that is trained from there on is worth nothing.
+"""The alarm: every so many steps the ranks compare checksums of what they hold alike. Equal ranks stay equal; if they
+do not, a script, a library or a machine has a fault, and all that is trained from there on is worth nothing.
+
+The comparison rides with a step's sums (one number per rank, see :mod:`pilot.train.step_words`). Only where that
+differs the ranks gather their numbers tensor by tensor, and see whether it is a buffer of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import torch
-
 from pilot.comm.channel import Gone
 from pilot.core.errors import PilotError
+from pilot.train.checksums import MODULUS
 from pilot.train.group import RankGroup
+from pilot.train.held_alike import OWN, HeldAlike
 from pilot.train.membership import agreed
 from pilot.train.step_words import Words
+from pilot.train.training import Training
 
 EVERY_STEPS = 100
-"""One look at each parameter costs about as much as zeroing it."""
-
-_MODULUS = 65_521
-"""The largest prime of 16 bits: sums of squares over 1000 ranks stay exact in float64."""
-
-_AS_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-_MIX = 0x9E3779B97F4A7C15 - (1 << 64)
-"""An odd number, as of SplitMix64. A plain sum of bits would not see +x on one number and -x on another."""
-
-_PIECE_NUMBERS = 1 << 20
+"""One look reads each tensor once, as a step does several times: see ``benchmarks.guards``."""
 
 
 class Alarm:
-    """Of one rank.
+    """Of one rank; ``held`` is told when the script computes."""
 
-    Parameters
-    ----------
-    named : the parameters that are trained, with their names
-    """
-
-    def __init__(self, named: Sequence[tuple[str, torch.Tensor]]) -> None:
-        self._named = named
+    def __init__(self, training: Training) -> None:
+        self._training = training
+        self.held = HeldAlike(training.model, training.optimizer)
+        self._numbers: dict[str, int] = {}
 
     def checksum(self, step: int, size: int) -> int:
         """What this rank says before step ``step`` of ``size`` ranks: 1 to 65521; 0: nothing is compared there."""
+        if size == 1:
+            self._training.agreed_step = step
         if size == 1 or step % EVERY_STEPS:
             return 0
+        self._numbers = self.held.numbers()
         number = 0
-        for one in self._checksums():
-            number = (number * 31 + one) % _MODULUS
+        for one in self._numbers.values():
+            number = (number * 31 + one) % MODULUS
         return number + 1
 
-    def compare(self, words: Words, step: int, group: RankGroup, size: int) -> None:
-        """With the sums of step ``step``. :class:`PilotError` on all ranks where theirs were not equal."""
-        if not words.checksum or agreed(words.checksum, words.checksum_squares, size):
-            return
-        since = max(step - EVERY_STEPS, 0)
-        raise PilotError(
-            f"the ranks no longer train the same: {self._first_difference(group)} differs since a step between {since}"
-            f" and {step}; look for what the script does on one rank only (if session.rank == 0:, an own generator, a"
-            " parameter that it sets), and go on from a checkpoint before that"
-        )
+    def compare(self, words: Words, step: int, group: RankGroup, size: int) -> bool:
+        """With the sums of step ``step``. :class:`PilotError` on all ranks where what they hold was not equal.
 
-    def _checksums(self) -> list[int]:
-        sums = [_sum_of(t.detach().view(_AS_INTEGERS[t.element_size()])) for _, t in self._named]
-        return [int(number) % _MODULUS for number in torch.stack(sums).tolist()]
+        False: the group broke meanwhile, so the step is void.
+        """
+        if not words.checksum:
+            return True
+        if not agreed(words.checksum, words.checksum_squares, size):
+            try:
+                table = group.gather([self._training.agreed_step, *self._numbers.values()])
+            except Gone:
+                return False
+            self._judge(step, group, table)
+        self._training.agreed_step = step
+        return True
 
-    def _first_difference(self, group: RankGroup) -> str:
-        """Its name, where all ranks still answer."""
-        try:
-            table = group.gather(self._checksums())
-        except Gone:
-            return "a parameter"
-        columns = zip(self._named, zip(*table, strict=True), strict=True)
-        return next((name for (name, _), column in columns if len(set(column)) > 1), "a parameter")
-
-
-def _sum_of(bits: torch.Tensor) -> torch.Tensor:
-    """Of all numbers, each mixed by itself; modulo 2^64, and in pieces, for it needs room for them."""
-    rows = bits if bits.dim() else bits.view(1)
-    at_once = max(1, _PIECE_NUMBERS // max(1, rows[:1].numel()))
-    pieces = rows.split(at_once)  # type: ignore[no-untyped-call]  # torch has no types for it
-    return torch.stack([_mixed(piece).sum() for piece in pieces]).sum()
+    def _judge(self, step: int, group: RankGroup, table: list[list[int]]) -> None:
+        since = min(row[0] for row in table)
+        columns = dict(zip(self._numbers, zip(*(row[1:] for row in table), strict=True), strict=True))
+        self.held.are_own({name for name, column in columns.items() if OWN in column})
+        differing = [name for name, column in columns.items() if OWN not in column and len(set(column)) > 1]
+        if differing:
+            raise PilotError(
+                f"the ranks no longer hold the same: {differing[0]} differs since a step between {since} and {step}"
+                f"{_others(len(differing) - 1)}; look for what the script does on one rank only (if session.rank == 0:,"
+                " an own generator, a value that it sets), submit it again, and go on from before that:"
+                f" {group.distrust(since)}"
+            )
 
 
-def _mixed(bits: torch.Tensor) -> torch.Tensor:
-    numbers = bits.to(torch.int64) * _MIX
-    return numbers ^ (numbers >> 29)
+def _others(count: int) -> str:
+    return f" (and {count} more)" if count else ""

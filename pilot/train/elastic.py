@@ -133,6 +133,9 @@ class Elastic:
             return False
         return True
 
+    def sums_came(self) -> None:
+        """Nobody looks."""
+
     def applied(self, words: Words, share: StepShare, metrics: Metrics) -> None:
         """Report an applied step."""
         group, position = self._membership.current, self._training.position
@@ -181,6 +184,12 @@ class Elastic:
         if group is None:
             raise Gone
         self._deal(group, Spreading(giver, tuple(takers), fresh=False))
+
+    def distrust(self, step: int) -> str:
+        """See :class:`~pilot.train.group.RankGroup`. All ranks do it: any of them may be the last to live."""
+        self._periodic.abandon()
+        path = self._saver.distrust(step)
+        return f"the newest checkpoint from then is {path}" if path is not None else "there is no checkpoint from then"
 
     def rested(self, seconds: float) -> None:
         """An evaluation took so long; it counts as no stall."""

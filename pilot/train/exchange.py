@@ -23,6 +23,12 @@ from pilot.train.step_words import FIELDS, Words
 BUCKET_BYTES = 4 * 1024 * 1024
 _NARROW = {torch.bfloat16, torch.float16}
 """Summed in float32: MPI has no type for them, and their sums lose digits."""
+_REAL = {
+    torch.float32: "float32",
+    torch.float64: "float64",
+    torch.complex64: "float32",
+    torch.complex128: "float64",
+}
 
 
 class Exchange:
@@ -54,13 +60,13 @@ class Exchange:
         if wire_dtype not in (None, *KINDS):
             raise UserError(f"wire_dtype must be {' or '.join(KINDS)} or None, got {wire_dtype!r}")
         self._parameters = list(reversed(parameters))  # backward begins at the end
-        kinds = [(p.numel(), _wire_dtype(p)) for p in self._parameters]
+        kinds = [_wire_kind(p) for p in self._parameters]
         self.layout: ArenaLayout = lay_out(kinds, bucket_bytes, FIELDS + len(kinds), wire_dtype or "")
         self.arena = Arena.of_size(self.layout.size)
         places = [
-            torch.frombuffer(
-                self.arena.memory, dtype=getattr(torch, s.dtype), count=s.count, offset=s.offset
-            ).as_strided(p.shape, gradient_strides(p))
+            _place(
+                torch.frombuffer(self.arena.memory, dtype=getattr(torch, s.dtype), count=s.count, offset=s.offset), p
+            )
             for s, p in zip(self.layout.slots, self._parameters, strict=True)
         ]
         self._staging = staging(self._parameters, places, self.arena)
@@ -250,12 +256,19 @@ def gradient_strides(parameter: torch.Tensor) -> tuple[int, ...]:
     return strides if dense else torch.empty(parameter.shape, device="meta").stride()
 
 
-def _wire_dtype(parameter: nn.Parameter) -> str:
+def _wire_kind(parameter: nn.Parameter) -> tuple[int, str]:
+    """How many numbers of which type are summed; a complex number is two."""
     if parameter.dtype in _NARROW:
-        return "float32"
-    if parameter.dtype in (torch.float32, torch.float64):
-        return str(parameter.dtype).removeprefix("torch.")
+        return parameter.numel(), "float32"
+    if parameter.dtype in _REAL:
+        return parameter.numel() * (1 + parameter.is_complex()), _REAL[parameter.dtype]
     raise UserError(f"a parameter is of {parameter.dtype}: gradients are summed in float32 and float64 only")
+
+
+def _place(numbers: torch.Tensor, parameter: nn.Parameter) -> torch.Tensor:
+    """The gradient of ``parameter`` in the numbers that are summed."""
+    flat = torch.view_as_complex(numbers.view(-1, 2)) if parameter.is_complex() else numbers
+    return flat.as_strided(parameter.shape, gradient_strides(parameter))
 
 
 def _nobody() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pilot.core.errors import UserError
+from pilot.train.check_group import SEAT, CheckGroup
 from pilot.train.elastic import Elastic
 from pilot.train.exchange import Exchange
 from pilot.train.membership import Membership, Seat
@@ -37,6 +38,9 @@ class RankGroup(Protocol):
     def summed(self) -> bool:
         """Whether the sums of this step came."""
 
+    def sums_came(self) -> None:
+        """Each parameter has the sum over the group as its gradient; the optimizer's step follows."""
+
     def applied(self, words: Words, share: StepShare, metrics: Metrics) -> None:
         """A step was applied; ``words`` are the sums."""
 
@@ -51,6 +55,9 @@ class RankGroup(Protocol):
 
     def hand_over(self, giver: int, takers: Sequence[int]) -> None:
         """Rank ``giver`` gives its state to ``takers``; on all ranks. Raises as :meth:`gather`."""
+
+    def distrust(self, step: int) -> str:
+        """What was saved after ``step`` is not to be gone on from: set it apart; what is left, in words."""
 
     def rested(self, seconds: float) -> None:
         """For so long now there was no step, and that was not because of the group."""
@@ -85,6 +92,9 @@ class Alone:
         """The sum over one rank is there."""
         return True
 
+    def sums_came(self) -> None:
+        """Nobody looks."""
+
     def applied(self, words: Words, share: StepShare, metrics: Metrics) -> None:
         """Nobody needs to be told."""
 
@@ -98,6 +108,10 @@ class Alone:
     def hand_over(self, giver: int, takers: Sequence[int]) -> None:
         """There is nobody else."""
 
+    def distrust(self, step: int) -> str:  # noqa: ARG002  # the protocol's signature
+        """Nothing was saved."""
+        return "there is no checkpoint"
+
     def rested(self, seconds: float) -> None:
         """Nobody asks how long a rescale takes."""
 
@@ -110,13 +124,15 @@ def group_of(
 ) -> RankGroup:
     """By what the agent put into the environment, see ``docs/processes.md``."""
     _claim(training)
+    if SEAT in environment:
+        return CheckGroup.of(environment, training, exchange, resized)
     if "PILOT_CONTROL_FD" not in environment:
         return Alone(training)
     trainer = environment["PILOT_TRAINER"]
     link = WorkerSockets(int(environment["PILOT_CONTROL_FD"]), Path(environment["PILOT_WORKER_SOCKET"]))
     directory = Path(environment["PILOT_TRAINER_DIR"], "checkpoints")
-    uid = environment["PILOT_TRAINER_UID"]
-    saver = Saver(trainer, uid, directory, int(environment["PILOT_CHECKPOINTS_KEPT"]), link.tell)
+    uid, kept = environment["PILOT_TRAINER_UID"], int(environment["PILOT_CHECKPOINTS_KEPT"])
+    saver = Saver(trainer, uid, directory, kept, link.tell, lambda: training.agreed_step)
     interval_s = float(environment["PILOT_CHECKPOINT_INTERVAL_S"])
     stall_timer = StallTimer(float(environment["PILOT_SILENT_S"]))
     return Elastic(trainer, seat, link, training, exchange, saver, interval_s, stall_timer, resized)

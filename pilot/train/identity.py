@@ -28,11 +28,12 @@ def of_training(model: nn.Module, optimizer: torch.optim.Optimizer) -> Identity:
     for name, parameter in model.named_parameters(remove_duplicate=False):
         trained = "trained" if parameter.requires_grad else "frozen"
         identity[f"the parameter {name}"] = f"{_of_tensor(parameter)}, strides {list(parameter.stride())}, {trained}"
-    buffers = model.state_dict().keys() - dict(model.named_parameters(remove_duplicate=False)).keys()
-    return identity | {f"the buffer {name}": _of_tensor(model.state_dict()[name]) for name in sorted(buffers)}
+    kept = model.state_dict()
+    buffers = kept.keys() - dict(model.named_parameters(remove_duplicate=False)).keys()
+    return identity | {f"the buffer {name}": _of_kept(kept[name]) for name in sorted(buffers)}
 
 
-def of_data(length: int | None, batching: Batching, *, shuffle: bool, replacement: bool = False) -> Identity:
+def of_data(length: int | None, batching: Batching, *, shuffle: str, replacement: bool = False) -> Identity:
     """Of the training loader; ``length`` in samples, None for a stream. (How a rank cuts its share is its own.)"""
     per_node = batching.per_node is not None
     size = f"batch_size={batching.per_node}" if per_node else f"global_batch_size={batching.whole}"
@@ -76,6 +77,11 @@ def _differences(one: Mapping[str, str], other: Mapping[str, str]) -> Iterator[t
     for name in [*one, *(name for name in other if name not in one)]:
         if one.get(name) != other.get(name):
             yield name, one.get(name, "missing"), other.get(name, "missing")
+
+
+def _of_kept(value: object) -> str:
+    """Of a buffer, or of what a module's ``get_extra_state`` gives."""
+    return _of_tensor(value) if isinstance(value, torch.Tensor) else f"of type {type(value).__name__}"
 
 
 def _of_tensor(tensor: torch.Tensor) -> str:

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from pilot.core.errors import UserError
 from pilot.train.loader_options import check_dataset, checked
-from pilot.train.order import Drawn, Order, Sequential, Shuffled
+from pilot.train.order import Drawn, Order, Sequential, shuffled
 from pilot.train.sampler import Batching, StepShare
 from pilot.train.seeded import OwnDataset, Piece, Seeded
 
@@ -86,8 +86,8 @@ class Loader:
         self.batching = batching
         self.dataset = dataset
         self._samples = len(cast(Sized, dataset))
-        self._order = _order(course.seed, self._samples, shuffle, replacement, num_samples)
-        self.length = self._order.length
+        self.order = _order(course.seed, self._samples, shuffle, replacement, num_samples)
+        self.length = self.order.length
         self._replacement = replacement
         self._pieces = _Pieces(self)
         self._batches = self._torch_loader(checked(options))
@@ -103,7 +103,7 @@ class Loader:
         """The samples at positions [start, stop) of an epoch. Drawn with replacement, a sample may come again in
         another place; there it is augmented otherwise.
         """
-        indices = self._order.indices(epoch, start, stop)
+        indices = self.order.indices(epoch, start, stop)
         return Piece(self.course.seed, epoch, indices, range(start, stop) if self._replacement else indices)
 
     def __len__(self) -> int:
@@ -154,7 +154,7 @@ def _order(seed: int, samples: int, shuffle: bool, replacement: bool, num_sample
     if not replacement:
         if num_samples is not None:
             raise UserError("session.loader: num_samples goes with replacement=True; else an epoch is all samples once")
-        return Shuffled(seed, samples) if shuffle else Sequential(samples)
+        return shuffled(seed, samples) if shuffle else Sequential(samples)
     if not shuffle or samples == 0 or (num_samples is not None and num_samples < 1):
         raise UserError(
             "session.loader: replacement=True draws num_samples, at least one, from a dataset that is not empty, and"

@@ -1,8 +1,11 @@
-"""The order of an epoch's samples: a function of (seed, epoch) and of nothing else."""
+"""The order of an epoch's samples: a function of (seed, epoch) and of nothing else.
+
+A shuffled order of few samples is a permutation held as a whole. One of many is computed in blocks, where it is needed:
+a new plan, a newcomer or a restart in the middle of an epoch pays for one block, whatever the epoch's length.
+"""
 
 from __future__ import annotations
 
-from threading import Thread
 from typing import Protocol
 
 import numpy as np
@@ -10,9 +13,12 @@ from numpy.typing import NDArray
 
 from pilot.train.sampler import mix
 
-_LONG = 1 << 20
-"""From this many samples on (tens of milliseconds) the next epoch's order is made while the present one is trained."""
-_BLOCK = 1 << 16
+WHOLE = 1 << 20
+"""Up to so many samples an epoch's order is made at once (tens of milliseconds) and held (4 bytes each)."""
+_ROUNDS = 3
+_FACTORS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)  # of SplitMix64
+
+Numbers = NDArray[np.uint64]
 
 
 class Order(Protocol):
@@ -20,22 +26,65 @@ class Order(Protocol):
 
     length: int
     """Positions of an epoch."""
+    shuffle: str
+    """How, in the run's identity: who goes on with a checkpoint must have the same order."""
 
     def indices(self, epoch: int, start: int, stop: int, /) -> list[int]:
         """The samples at positions [start, stop) of ``epoch``."""
 
 
-def permutation(seed: int, epoch: int, length: int) -> NDArray[np.signedinteger]:
-    """A permutation of [0, length), shape (length,). Its numbers take 4 bytes where they fit."""
-    order: NDArray[np.signedinteger] = np.arange(
-        length, dtype=np.int32 if length <= np.iinfo(np.int32).max else np.int64
-    )
+def permutation(seed: int, epoch: int, length: int) -> NDArray[np.int32]:
+    """A permutation of [0, length) for at most ``WHOLE`` samples, shape (length,)."""
+    order: NDArray[np.int32] = np.arange(length, dtype=np.int32)
     np.random.Generator(np.random.PCG64(mix(seed, epoch))).shuffle(order)
     return order
 
 
+class Bijection:
+    """A permutation of [0, length) of which any part can be computed by itself.
+
+    An alternating Feistel network over the bits of a position, whose result is put through it again while it is not
+    below ``length`` (cycle walking: Black and Rogaway 2002; as a shuffle: Mitchell et al., "Bandwidth-optimal random
+    shuffling for GPUs", 2022). Its round function is a multiply-and-shift hash with a key of its own for each half
+    round.
+    """
+
+    def __init__(self, key: int, length: int) -> None:
+        bits = max(2, (length - 1).bit_length())
+        self._low_bits = np.uint64(bits // 2)
+        self._shifts = np.uint64(64 - bits + bits // 2), np.uint64(64 - bits // 2)
+        self._length = np.uint64(length)
+        self._keys = [(np.uint64(mix(key, i, 0)), np.uint64(mix(key, i, 1))) for i in range(_ROUNDS)]
+
+    def __call__(self, positions: Numbers) -> Numbers:
+        """What is at ``positions``, of the same shape."""
+        values = self._once(positions)
+        while (outside := np.flatnonzero(values >= self._length)).size:
+            values[outside] = self._once(values[outside])
+        return values
+
+    def _once(self, values: Numbers) -> Numbers:
+        high = values >> self._low_bits
+        low = values ^ (high << self._low_bits)
+        for of_low, of_high in self._keys:
+            high ^= _hashed(low + of_low, self._shifts[0])
+            low ^= _hashed(high + of_high, self._shifts[1])
+        return (high << self._low_bits) | low
+
+
+def _hashed(numbers: Numbers, shift: np.uint64) -> Numbers:
+    """In place: the topmost bits of a hash of each."""
+    numbers *= _FACTORS[0]
+    numbers ^= numbers >> np.uint64(32)
+    numbers *= _FACTORS[1]
+    numbers >>= shift
+    return numbers
+
+
 class Sequential:
     """As the dataset has them."""
+
+    shuffle = "False"
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -45,71 +94,81 @@ class Sequential:
         return list(range(start, stop))
 
 
-class Shuffled:
-    """Each sample once per epoch. It holds the present epoch's order and, of many samples, the next one's."""
+class Blocks:
+    """An order made in blocks of ``size`` positions. The last one is kept: a loader asks for one piece after another.
+
+    Parameters
+    ----------
+    seed : of all epochs
+    length : positions of an epoch
+    """
+
+    shuffle = "True"
+    size = 1 << 16
 
     def __init__(self, seed: int, length: int) -> None:
         self.length = length
         self._seed = seed
-        self._present: _Permutation | None = None
-        self._next = self._begin(0)
+        self._last: tuple[tuple[int, int], NDArray[np.integer]] | None = None
 
     def indices(self, epoch: int, start: int, stop: int) -> list[int]:
         """See :class:`Order`."""
-        if self._present is None or self._present.epoch != epoch:
-            self._present = self._next if self._next.epoch == epoch else self._begin(epoch)
-            self._present.get()
-            self._next = self._begin(epoch + 1)
-        indices: list[int] = self._present.get()[start:stop].tolist()
-        return indices
+        found: list[int] = []
+        while start < stop:
+            number, offset = divmod(start, self.size)
+            found += self._block(epoch, number)[offset : offset + stop - start].tolist()
+            start = (number + 1) * self.size
+        return found
 
-    def _begin(self, epoch: int) -> _Permutation:
-        return _Permutation(self._seed, epoch, self.length)
+    def _block(self, epoch: int, number: int) -> NDArray[np.integer]:
+        if self._last is None or self._last[0] != (epoch, number):
+            self._last = (epoch, number), self._make(epoch, number)
+        return self._last[1]
 
-
-class _Permutation:
-    """Made in the background where that takes long (numpy lets other threads run), else when it is asked for."""
-
-    def __init__(self, seed: int, epoch: int, length: int) -> None:
-        self.epoch = epoch
-        self._of = seed, epoch, length
-        self._order: NDArray[np.signedinteger] | None = None
-        self._thread: Thread | None = None
-        if length >= _LONG:
-            self._thread = Thread(target=self._make, name="epoch-order", daemon=True)
-            self._thread.start()
-
-    def get(self) -> NDArray[np.signedinteger]:
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        return self._make() if self._order is None else self._order
-
-    def _make(self) -> NDArray[np.signedinteger]:
-        self._order = order = permutation(*self._of)
-        return order
+    def _make(self, epoch: int, number: int) -> NDArray[np.integer]:
+        raise NotImplementedError
 
 
-class Drawn:
-    """Sampling with replacement: each position is any sample, whatever came before. It is drawn block by block, so an
-    epoch may have any length.
-    """
+class Shuffled(Blocks):
+    """Each sample once per epoch; the whole epoch is one block."""
+
+    def __init__(self, seed: int, length: int) -> None:
+        super().__init__(seed, length)
+        self.size = max(length, 1)
+
+    def _make(self, epoch: int, _number: int) -> NDArray[np.integer]:
+        return permutation(self._seed, epoch, self.length)
+
+
+class ShuffledInBlocks(Blocks):
+    """Each sample once per epoch, of more than ``WHOLE``."""
+
+    shuffle = "in blocks"
+    size = 1 << 14  # about a millisecond
+
+    def __init__(self, seed: int, length: int) -> None:
+        super().__init__(seed, length)
+        self._bijection: tuple[int, Bijection] | None = None
+
+    def _make(self, epoch: int, number: int) -> NDArray[np.integer]:
+        if self._bijection is None or self._bijection[0] != epoch:
+            self._bijection = epoch, Bijection(mix(self._seed, epoch), self.length)
+        start = number * self.size
+        return self._bijection[1](np.arange(start, min(start + self.size, self.length), dtype=np.uint64))
+
+
+class Drawn(Blocks):
+    """Sampling with replacement: each position is any sample, whatever came before. An epoch may have any length."""
 
     def __init__(self, seed: int, samples: int, length: int) -> None:
-        self.length = length
-        self._seed = seed
+        super().__init__(seed, length)
         self._samples = samples
-        self._last: tuple[tuple[int, int], NDArray[np.int64]] | None = None
 
-    def indices(self, epoch: int, start: int, stop: int) -> list[int]:
-        """See :class:`Order`."""
-        first = start // _BLOCK
-        blocks = [self._block(epoch, number) for number in range(first, -(-stop // _BLOCK))]
-        drawn: list[int] = np.concatenate(blocks)[start - first * _BLOCK : stop - first * _BLOCK].tolist()
-        return drawn
+    def _make(self, epoch: int, number: int) -> NDArray[np.integer]:
+        generator = np.random.Generator(np.random.PCG64(mix(self._seed, epoch, number)))
+        return generator.integers(self._samples, size=self.size)
 
-    def _block(self, epoch: int, number: int) -> NDArray[np.int64]:
-        if self._last is None or self._last[0] != (epoch, number):
-            generator = np.random.Generator(np.random.PCG64(mix(self._seed, epoch, number)))
-            self._last = (epoch, number), generator.integers(self._samples, size=_BLOCK)
-        return self._last[1]
+
+def shuffled(seed: int, length: int) -> Order:
+    """Each sample once per epoch."""
+    return Shuffled(seed, length) if length <= WHOLE else ShuffledInBlocks(seed, length)

@@ -34,16 +34,13 @@ class Generator:
     snapshot: Callable[[], object]
 
 
-def _seed_torch(seed: int) -> None:
-    torch.default_generator.manual_seed(seed)  # torch.manual_seed would also queue a call for CUDA each time
-
-
 def _seed_numpy(seed: int) -> None:
     np.random.seed(seed & 0xFFFFFFFF)
 
 
 def _torch_snapshot() -> bytes:
-    return torch.default_generator.get_state().numpy().tobytes()
+    state = torch.default_generator.get_state()
+    return string_at(state.data_ptr(), state.numel())
 
 
 def _numpy_snapshot() -> bytes:
@@ -61,7 +58,7 @@ def _python_snapshot() -> tuple[bytes, object]:
 
 
 GENERATORS = (
-    Generator(_seed_torch, _torch_snapshot),
+    Generator(torch.default_generator.manual_seed, _torch_snapshot),  # torch.manual_seed queues a call for CUDA, too
     Generator(_seed_numpy, _numpy_snapshot),
     Generator(random.seed, _python_snapshot),
 )

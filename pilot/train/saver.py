@@ -28,16 +28,24 @@ class Saver:
     directory : where its checkpoints are
     kept : so many of the newest stay
     tell : called with the outcome of each write, from any thread
+    agreed_step : before which all ranks held the same for sure; the newest checkpoint up to there stays as well
     """
 
     def __init__(
-        self, trainer: str, uid: str, directory: Path, kept: int, tell: Callable[[wire.CheckpointWritten], None]
+        self,
+        trainer: str,
+        uid: str,
+        directory: Path,
+        kept: int,
+        tell: Callable[[wire.CheckpointWritten], None],
+        agreed_step: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._trainer = trainer
         self._uid = uid
         self._directory = directory
         self._kept = kept
         self._tell = tell
+        self._agreed_step = agreed_step
         self._thread: threading.Thread | None = None
         self._snapshots = Snapshots()
         self._part: WrittenPart | None = None
@@ -75,6 +83,13 @@ class Saver:
         if self._thread is not None:
             self._thread.join()
 
+    def distrust(self, step: int) -> Path | None:
+        """Set apart what was saved after ``step``; the newest checkpoint that is left."""
+        from pilot.checkpoint import store
+
+        self.wait()
+        return store.set_apart(self._directory, step)
+
     def drop_part(self) -> None:
         """Remove the part that was written or is being written: nobody will make a checkpoint of it."""
         self.wait()
@@ -95,7 +110,8 @@ class Saver:
         from pilot.checkpoint import store
 
         try:
-            done = store.write(self._directory, generation, step, state, self._kept, self._uid)
+            agreed_step = self._agreed_step()
+            done = store.write(self._directory, generation, step, state, self._kept, agreed_step, self._uid)
         except (CheckpointError, OSError) as error:
             self._tell(wire.CheckpointWritten(self._trainer, generation, step, asked, error=str(error)))
             return
@@ -117,7 +133,8 @@ class Saver:
 
         generation = group.generation
         try:
-            done = store.write_index(self._directory, generation, step, group.size, self._kept, self._uid)
+            agreed_step, kept = self._agreed_step(), self._kept
+            done = store.write_index(self._directory, generation, step, group.size, kept, agreed_step, self._uid)
         except (CheckpointError, OSError) as error:
             self.failed_in = generation
             self._tell(wire.CheckpointWritten(self._trainer, generation, step, False, error=str(error)))

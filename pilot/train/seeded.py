@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, get_worker_info
 
 from pilot.core.errors import UserError
 from pilot.train import rng
-from pilot.train.sampler import mix
+from pilot.train.sampler import mix, mix_each
 
 
 class Piece(NamedTuple):
@@ -31,6 +31,10 @@ class Piece(NamedTuple):
     def seed_of(self, place: int) -> int:
         """That of the sample at ``place``."""
         return mix(self.seed, self.epoch, self.numbers[place])
+
+    def seeds(self) -> list[int]:
+        """Those of all samples."""
+        return mix_each((self.seed, self.epoch), self.numbers)
 
     def part(self, start: int, stop: int | None) -> Piece:
         """The samples at [start, stop)."""
@@ -86,24 +90,30 @@ class Seeded(Dataset[Any]):
             return None, error
 
     def _one_by_one(self, piece: Piece) -> list[Any]:
+        setters = [generator.seed for generator in self._used]
+        load = self._load_one if self._at_once is not None else self.dataset.__getitem__
         samples: list[Any] = []
-        for place, index in enumerate(piece.indices):
-            seed = piece.seed_of(place)
-            for generator in self._used:
-                generator.seed(seed)
-            one = self._read([index])
-            if not isinstance(one, list | tuple) or len(one) != 1:
-                raise UserError(
-                    "the dataset's __getitems__ uses random numbers and gives no list of samples, so they cannot be"
-                    " seeded one by one; let it return a list with one sample for each index"
-                )
-            samples += one
+        for index, seed in zip(piece.indices, piece.seeds(), strict=True):
+            for setter in setters:
+                setter(seed)
+            samples.append(load(index))
         return samples
+
+    def _load_one(self, index: int) -> Any:
+        """By ``__getitems__``."""
+        one = self._read([index])
+        if not isinstance(one, list | tuple) or len(one) != 1:
+            raise UserError(
+                "the dataset's __getitems__ uses random numbers and gives no list of samples, so they cannot be seeded"
+                " one by one; let it return a list with one sample for each index"
+            )
+        return one[0]
 
     def _read(self, indices: list[int]) -> Any:
         if self._at_once is not None:
             return self._at_once(indices)
-        return [self.dataset[index] for index in indices]
+        dataset = self.dataset
+        return [dataset[index] for index in indices]
 
 
 def _seeded(dataset: Any, collated: bool) -> Seeded:

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import Dataset, default_collate
 
 from pilot.core.errors import UserError
-from pilot.train import identity, rng, script_end
+from pilot.train import identity, refusal, rng, script_end
 from pilot.train.agreement_log import END_OF_EPOCH, STOP, Sums
 from pilot.train.alarm import Alarm
 from pilot.train.collectives import Collectives
@@ -43,7 +43,7 @@ class Session:
         self._group = group_of(os.environ, self._seat, training, self._exchange, self._resized)
         self._collectives = Collectives(self._group, training)
         self._check = StateCheck(training)
-        self._alarm = Alarm([(name, p) for name, p in training.model.named_parameters() if p.requires_grad])
+        self._alarm = Alarm(training)
         self._guard = StepGuard(training.optimizer)
         self._trained = TrainedSet(training.model, training.optimizer)
         self._loader: Loader | Stream | None = None
@@ -131,7 +131,9 @@ class Session:
         batching = self._batching(batch_size, global_batch_size, micro_batch_size, drop_last)
         order: Any = {"shuffle": shuffle, "replacement": replacement, "num_samples": num_samples}
         self._loader = loader = Loader(self, dataset, batching, **order, options=options)
-        self._training.identity |= identity.of_data(loader.length, batching, shuffle=shuffle, replacement=replacement)
+        self._training.identity |= identity.of_data(
+            loader.length, batching, shuffle=loader.order.shuffle, replacement=replacement
+        )
         self.epoch_has(loader.length)
         return loader
 
@@ -155,7 +157,7 @@ class Session:
         collate_fn : makes a batch of a list of samples
         """
         batching = self._batching(batch_size, global_batch_size, micro_batch_size, drop_last)
-        self._training.identity |= identity.of_data(None, batching, shuffle=False)
+        self._training.identity |= identity.of_data(None, batching, shuffle="False")
         self._loader = stream = Stream(self, source, batching, collate_fn)
         return stream
 
@@ -312,6 +314,7 @@ class Session:
         rng.seed_all(mix(self.seed, self._training.position.step, group.rank, *([batch] if batch else [])))
         self._share, self._batch, self._stepped, self._counted = share, batch, False, False
         self._guard.passing = True
+        self._alarm.held.forward_begins()
         if batch == 0:
             self._exchange.begin(self._group.ring, alone=group.size == len(share.batches) == 1)
         self._exchange.begin_batch(share.weight(batch), last=batch + 1 == len(share.batches))
@@ -333,6 +336,7 @@ class Session:
     def _count(self, share: StepShare, loss: torch.Tensor | float | None) -> None:
         """Count the batch; after the step's last one get the sums over the group (None where it broke)."""
         self._counted = True
+        self._alarm.held.forward_ended()
         weight = share.weight(self._batch)
         if loss is not None and weight:
             # Not a number yet where it is on a GPU: that would wait for all of backward.
@@ -353,7 +357,10 @@ class Session:
             self._exchange.drop()
             return None
         words = self._exchange.take()
-        self._alarm.compare(words, step, self._group, size)
+        if not self._alarm.compare(words, step, self._group, size):
+            self._exchange.drop()
+            return None
+        self._group.sums_came()
         return words
 
     def _apply(self, share: StepShare, words: Words) -> None:
@@ -430,5 +437,6 @@ def session(
         before the sum and after it
     seed : of the order of samples, their augmentation and the ranks' generators
     """
+    refusal.show_in_one_line()
     rate = LearningRate(lr_rule, warmup_steps)
     return Session(Training(model, optimizer, scheduler, schedule, rate, scaler), seed, wire_dtype)

@@ -10,8 +10,9 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from pilot.core.errors import UserError
+from pilot.train.state import encoded
 
-SUMMED = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+SUMMED = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.complex128)
 """The dtypes of parameters whose gradients can be summed."""
 
 
@@ -29,7 +30,7 @@ def _check_tensors(model: nn.Module) -> None:
         if parameter.requires_grad and parameter.dtype not in SUMMED:
             raise UserError(
                 f"the model's parameter {name} is of {parameter.dtype}: gradients are summed of float32, float64,"
-                " bfloat16 and float16; store it as one of these (a complex one as torch.view_as_real)"
+                " bfloat16, float16, complex64 and complex128; store it as one of these"
             )
     for name, buffer in model.named_buffers():
         _check_tensor(f"the model's buffer {name}", buffer)
@@ -48,19 +49,14 @@ def _check_tensor(what: str, tensor: torch.Tensor) -> None:
 
 def _check_modules(model: nn.Module) -> None:
     for name, module in model.named_modules():
-        if type(module).get_extra_state is not nn.Module.get_extra_state:
-            raise UserError(
-                f"the model's module {name or type(module).__name__} has a get_extra_state, which cannot travel to"
-                " other nodes: keep these values in buffers or in session.state"
-            )
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse and module.weight.requires_grad:
             raise UserError(f"the model's module {name} makes sparse gradients: leave out its sparse=True")
-    for name, value in model.state_dict().items():
-        if not isinstance(value, torch.Tensor):
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:
             raise UserError(
-                f"the model's state_dict has {name}, a {type(value).__name__}: a session trains models whose state is"
-                " of tensors only"
+                f"the model's module {name} has max_norm={module.max_norm}: it would change those rows in forward that"
+                " this rank looks up, so ranks would differ; limit the norms after session.step, on all rows"
             )
+    encoded({"model": dict(model.state_dict())})  # get_extra_state may give anything
 
 
 def _check_optimizer(optimizer: torch.optim.Optimizer) -> None:

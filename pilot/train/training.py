@@ -53,8 +53,9 @@ class Training:
     """Model, optimizer, scheduler, loss scaler, the run's identity, position, ledger, what was agreed, learning-rate
     factor, and the script's own ``user`` dict.
 
-    ``in_meeting``: the script is in a meeting (:mod:`pilot.train.collectives`). ``effective_rate`` is the learning rate
-    of the last step, of the optimizer's first group.
+    ``agreed_step``: up to there all ranks held the same (:mod:`pilot.train.alarm`). ``in_meeting``: the script is in a
+    meeting (:mod:`pilot.train.collectives`). ``effective_rate`` is the learning rate of the last step, of the
+    optimizer's first group.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Training:
         self.user: dict[str, Any] = {}
         self._user_at_end: dict[str, Any] | None = None
         self._user_taken: dict[str, Any] | None = None
+        self.agreed_step = 0
         self.in_meeting = False
         self.effective_rate = 0.0
 
@@ -112,7 +114,7 @@ class Training:
         position.cursor = share.cursor_end
         position.samples += share.total
         if self.scheduler is not None and self._schedule == "step" and stepped:
-            self.scheduler.step()
+            advance(self.scheduler)
 
     def clip(self, max_norm: float) -> float:
         """Scale the gradients so that their norm is at most ``max_norm``; their norm before."""
@@ -182,9 +184,9 @@ class Training:
         if self.scheduler is None or self._schedule == "step":
             return
         if self._schedule == "epoch":
-            self.scheduler.step()
+            advance(self.scheduler)
         elif self._schedule in measured:
-            self.scheduler.step(measured[self._schedule])
+            advance(self.scheduler, measured[self._schedule])
         elif not self.position.stopped:
             raise UserError(f"the scheduler needs session.epochs(..., {self._schedule}=function), see schedule=")
 
@@ -223,6 +225,7 @@ class Training:
         if self.scaler is not None and state.get("scaler"):
             self.scaler.load_state_dict(copied(state["scaler"]))
         self.position = Position(**state["position"])
+        self.agreed_step = self.position.step
         self.ledger = Lineage(state["ledger"].tolist())
         self.agreements = AgreementLog(state.get("minutes", ()))
         self.rate = LearningRate(**state["learning_rate"])
@@ -230,6 +233,17 @@ class Training:
             self._set_user(state["user"])
             self._user_taken = copied(state["user"])
         rng.restore(state["rng"])
+
+
+def advance(scheduler: Scheduler, *measured: float) -> None:
+    """One step of the schedule; :class:`UserError` where it has no more (``OneCycleLR`` counts them)."""
+    try:
+        scheduler.step(*measured)
+    except ValueError as error:
+        raise UserError(
+            f"{type(scheduler).__name__} cannot go on: {error}; make it for all steps of the run (with batch_size= an"
+            " epoch has fewer steps on more nodes: let it count epochs by schedule='epoch', or use global_batch_size=)"
+        ) from error
 
 
 def _check_schedule(scheduler: Scheduler | None, schedule: str | None) -> None:

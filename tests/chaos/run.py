@@ -15,7 +15,7 @@ from pilot.core.events import GroupFormed
 from pilot.core.ids import Generation, TrainerId
 from pilot.io.journal import Contents, read
 from pilot.io.pool_status import PoolStatus
-from pilot.observation.monitor import Monitor
+from pilot.observation.ledgers import ledgers
 from pilot.service.settings import fresh_core
 from tests.chaos.place import Place, place
 from tests.chaos.storm import Storm
@@ -120,10 +120,10 @@ def calm(here: Place, limit_s: float = CALM_LIMIT_S) -> list[str]:
 def journal_holds(pool: Pool, names: list[str], epochs: int) -> list[str]:
     """The journal replays with all invariants after each event, and each ledger has every sample once per epoch."""
     contents = read(pool.run_dir / "journal.jsonl")
-    monitor, wrong = Monitor.of(contents.decisions), _replayed(contents)
+    ledger, wrong = ledgers(contents.decisions), _replayed(contents)
     sizes = dict.fromkeys(range(epochs), EPOCH_SAMPLES)
     for name in names:
-        verdict = monitor.trainers[TrainerId(name)].ledger.exactly_once(sizes)
+        verdict = ledger[TrainerId(name)].exactly_once(sizes)
         wrong += [] if verdict.proved else [f"ledger of {name}: {verdict.text}"]
     return wrong
 

@@ -147,10 +147,9 @@ class Storm:
     def _kill_coordinator(self) -> None:
         pid = self.pool.coordinator()
         if pid is not None:
-            self._tell("SIGKILL to the coordinator, then pilot up again")
+            self._tell("SIGKILL to the coordinator, which its supervisor starts again")
             _kill([psutil.Process(pid)])
-            time.sleep(self.dice.uniform(0.0, 2.0))
-            self.pool.up()
+            self.pool.back_from(pid)
 
     # --- what lasts for a while -------------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ def cut_short(pool: Pool, how: str, agents: list[subprocess.Popen[bytes]]) -> No
         process.suspend()
     if how == "killed":
         PoolClient(RunDir(pool.run_dir).connection, LIMIT_S).down()
-        os.kill(coordinator, signal.SIGKILL)
+        pool.kill_for_good()
     else:
         os.kill(coordinator, signal.SIGTERM)
         until(lambda: "draining" in (pool.run_dir / "coordinator.log").read_text())
@@ -88,11 +88,9 @@ def test_a_journal_of_trainers_without_uids_goes_on(pool: Pool) -> None:
     agent = pool.agent()
     name = pool.submit(TRAIN, "--epochs", "2000", "--step-s", "0.02")
     pool.until_step(name, 20, nodes=1)
-    coordinator, rundir = pool.coordinator(), RunDir(pool.run_dir)
-    assert coordinator is not None
-    os.kill(coordinator, signal.SIGKILL)
+    rundir = RunDir(pool.run_dir)
+    pool.kill_for_good()
     pool.kill_tree(agent)
-    until(lambda: pool.coordinator() is None)
     folder = rundir.trainer(name).resolve()
     rundir.trainer(name).unlink()
     folder.rename(rundir.trainer(name))

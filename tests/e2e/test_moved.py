@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import socket
 import subprocess
 import sys
 
 from pilot.io import connection
 from pilot.io.rundir import RunDir
-from tests.integration.live_pool import until
 from tests.pools import LIMIT_S, TRAIN, Pool
-
-
-def killed(pool: Pool) -> None:
-    coordinator = pool.coordinator()
-    assert coordinator is not None
-    os.kill(coordinator, signal.SIGKILL)
-    until(lambda: pool.coordinator() is None)
 
 
 def occupied(pool: Pool) -> socket.socket:
@@ -32,7 +22,7 @@ def test_pilots_come_back_to_a_coordinator_whose_port_was_taken(pool: Pool) -> N
     name = pool.submit(TRAIN, "--epochs", "2000", "--step-s", "0.02")
     before = pool.until_step(name, 20, nodes=2)
     was = connection.load(RunDir(pool.run_dir).connection)
-    killed(pool)
+    pool.kill_for_good()
     with occupied(pool):
         pool.up("--pilots", "1")
         now = connection.load(RunDir(pool.run_dir).connection)
@@ -61,7 +51,7 @@ def test_a_pilot_that_starts_when_its_coordinator_is_gone_for_good_does_not_idle
     """As a job that waited in the queue for days. Where the pool was drained, its connection file is gone, too."""
     pool.up()
     file = RunDir(pool.run_dir).connection
-    killed(pool)
+    pool.kill_for_good()
     command = [sys.executable, "-P", "-c", LEAVES_SOON, "agent", "--connection", str(file)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert (done.returncode, done.stderr.count("no coordinator answered at")) == (1, 1)

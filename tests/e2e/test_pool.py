@@ -6,13 +6,12 @@ import signal
 from pathlib import Path
 
 import msgspec
-import psutil
 import pytest
 
 from pilot.core.ids import TrainerId
 from pilot.doctor.finding import Findings
 from pilot.io.journal import read, replay
-from pilot.observation.monitor import Monitor
+from pilot.observation.ledgers import ledgers
 from pilot.service.settings import fresh_core
 from tests.pools import TRAIN, Pool
 
@@ -22,9 +21,8 @@ EPOCH_SAMPLES = 1797
 def proved(pool: Pool, trainer: str, epochs: int) -> None:
     """The journal replays, and its ledger has every sample once per epoch."""
     contents = read(pool.run_dir / "journal.jsonl")
-    assert replay(contents, fresh_core(contents).handle) == ""
-    ledger = Monitor.of(contents.decisions).trainers[TrainerId(trainer)].ledger
-    verdict = ledger.exactly_once(dict.fromkeys(range(epochs), EPOCH_SAMPLES))
+    assert replay(contents, fresh_core(contents)) == ""
+    verdict = ledgers(contents.decisions)[TrainerId(trainer)].exactly_once(dict.fromkeys(range(epochs), EPOCH_SAMPLES))
     assert verdict.proved, verdict.text
 
 
@@ -139,11 +137,7 @@ def test_a_killed_coordinator_is_noticed_and_the_agents_leave_nothing(pool: Pool
     agents = [pool.agent() for _ in range(2)]
     name = pool.submit(TRAIN, "--epochs", "500", "--step-s", "0.03")
     pool.until_step(name, 20, nodes=2)
-    coordinator = pool.coordinator()
-    assert coordinator is not None
-    killed = psutil.Process(coordinator)
-    killed.kill()
-    killed.wait(10)
+    pool.kill_for_good()
     said = pool.pilot("ls", check=False)
     assert (said.returncode, said.stderr.count("\n")) == (1, 1)
     assert "pilot up for this directory goes on with its pool" in said.stderr

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import TensorDataset, default_collate
 
 import pilot.train
 from pilot.train import rng
@@ -48,18 +48,30 @@ class Recipe(Row):
 
     Parameters
     ----------
+    fitted : what a script does with its model, of which each run gets a copy; it may give another one
     features : of one sample, as float64; ``data`` makes others, shape (SAMPLES, ...)
+    dataset, collate : of ``data``; what a batch is made of and by
+    each_epoch : gets the dataset and the epoch's number before its first batch
+    order : an epoch's samples, by the epoch's number
     dtype : of the model; None: as ``model`` makes it
     scheduler, schedule : of the optimizer; what a plain loop counts by it
     before_step, plain_before_step : what stands between backward and the step; the first may call ``session.sum``
-    options, loader : of ``pilot.train.session`` and of ``session.loader``
+    after_step : gets whether it was applied
+    backward : of the loss
+    feed : makes the loader of session and dataset
+    options, loader : of ``pilot.train.session`` and of ``feed``
     """
 
     model: Callable[[], nn.Module] = mlp
+    fitted: Callable[[nn.Module], nn.Module | None] = field(default=lambda _model: None)
     optimizer: Optimizers = sgd
     loss: Loss = square
     features: tuple[int, ...] = (3,)
     data: Callable[[], torch.Tensor] | None = None
+    dataset: Callable[[torch.Tensor], Any] = TensorDataset
+    each_epoch: Callable[[Any, int], None] = field(default=lambda _dataset, _epoch: None)
+    collate: Callable[[list[Any]], Any] = default_collate
+    order: Callable[[int], Sequence[int]] = field(default=lambda epoch: permutation(SEED, epoch, SAMPLES).tolist())
     dtype: torch.dtype | None = torch.float64
     micro: int | None = None
     scheduler: Schedulers | None = None
@@ -67,6 +79,9 @@ class Recipe(Row):
     scaler: Callable[[], torch.amp.GradScaler] | None = None
     before_step: Callable[[pilot.train.Session, nn.Module], None] = field(default=lambda _session, _model: None)
     plain_before_step: Callable[[nn.Module], None] = field(default=lambda _model: None)
+    after_step: Callable[[pilot.train.Session, bool], None] = field(default=lambda _session, _stepped: None)
+    backward: Callable[[torch.Tensor, nn.Module], None] = field(default=lambda loss, _model: loss.backward())
+    feed: Callable[..., Any] = field(default=lambda session, dataset, **options: session.loader(dataset, **options))
     options: dict[str, Any] = field(default_factory=dict)
     loader: dict[str, Any] = field(default_factory=dict)
 
@@ -79,15 +94,17 @@ class Recipe(Row):
             model, optimizer, scheduler, schedule=self.schedule, scaler=scaler, seed=SEED, **self.options
         )
         size = {"batch_size" if self.per_node else "global_batch_size": self.batch}
-        loader = session.loader(TensorDataset(self._data()), **size, micro_batch_size=self.micro, **self.loader)
+        dataset = self.dataset(self._data())
+        loader = self.feed(session, dataset, **size, micro_batch_size=self.micro, **self.loader)
         measures = {} if self.schedule in (None, "step", "epoch") else {str(self.schedule): lambda: 1.0}
-        for _ in session.epochs(EPOCHS, **measures):
-            for (x,) in loader:
+        for epoch in session.epochs(EPOCHS, **measures):
+            self.each_epoch(dataset, epoch)
+            for batch in loader:
                 optimizer.zero_grad()
-                _scaled(self.loss(model, x), scaler).backward()
+                self.backward(_scaled(self.loss(model, inputs(batch)), scaler), model)
                 self.before_step(session, model)
-                session.step()
-        return Ran(session, tensors_of(model, optimizer))
+                self.after_step(session, session.step())
+        return Ran(session, tensors_of(model, optimizer, scaler))
 
     def prepare(self) -> None:
         """See :class:`Row`."""
@@ -112,23 +129,31 @@ class Recipe(Row):
             if scheduler is not None and self.schedule != "step":
                 scheduler.step(*([] if self.schedule == "epoch" else [1.0]))
         buffers.enter(member)
-        return tensors_of(model, optimizer)
+        return tensors_of(model, optimizer, scaler)
 
     def _sums(
         self, step: Step, model: nn.Module, optimizer: Any, buffers: Buffers, scaler: torch.amp.GradScaler | None
     ) -> list[Sums]:
         """By rank."""
-        data = self._data()
-        order = torch.from_numpy(permutation(SEED, step.epoch, SAMPLES))
         by_rank: defaultdict[int, Sums] = defaultdict(dict)
         for part in step.parts(self._full(step), self.micro):
             buffers.enter(part.member)
+            batch = self._batch(step, part)
             seed(step, part)
             optimizer.zero_grad()
-            _scaled(self.loss(model, data[order[part.start : part.stop]]), scaler).backward()
+            self.backward(_scaled(self.loss(model, inputs(batch)), scaler), model)
             add(by_rank[part.rank], model.parameters(), part.weight)
             buffers.leave(part.member)
         return [by_rank[rank] for rank in sorted(by_rank)]
+
+    def _batch(self, step: Step, part: Part) -> Any:
+        """Each sample comes as if the generators had been seeded for it."""
+        dataset, samples = self.dataset(self._data()), []
+        self.each_epoch(dataset, step.epoch)
+        for index in self.order(step.epoch)[part.start : part.stop]:
+            rng.seed_all(mix(SEED, step.epoch, index))
+            samples.append(dataset[index])
+        return self.collate(samples)
 
     def _full(self, step: Step) -> int:
         return self.batch * len(step.members) if self.per_node else self.batch
@@ -137,6 +162,7 @@ class Recipe(Row):
 
     def _made(self) -> tuple[nn.Module, torch.optim.Optimizer, Any, torch.amp.GradScaler | None]:
         model = copy.deepcopy(_prototype(self))
+        model = self.fitted(model) or model
         optimizer = self.optimizer(model.parameters())
         scheduler = self.scheduler(optimizer) if self.scheduler is not None else None
         return model, optimizer, scheduler, self.scaler() if self.scaler is not None else None
@@ -156,6 +182,14 @@ def _prototype(recipe: Recipe) -> nn.Module:
     torch.manual_seed(7)
     model = recipe.model()
     return model if recipe.dtype is None else model.to(recipe.dtype)
+
+
+def inputs(batch: Any) -> torch.Tensor:
+    """A batch is one tensor, or a sequence of one, or has it under ``x``."""
+    if isinstance(batch, torch.Tensor):
+        return batch
+    found: torch.Tensor = batch["x"] if isinstance(batch, dict) else batch[0]
+    return found
 
 
 def seed(step: Step, part: Part) -> None:
@@ -185,39 +219,47 @@ def give_gradients(by_rank: Sequence[Sums]) -> None:
 
 
 class Buffers:
-    """Each process has buffers of its own; a newcomer gets those of a process that was there before."""
+    """Each process has buffers (and extra states) of its own; a newcomer gets those of one that was there before."""
 
     def __init__(self, model: nn.Module) -> None:
         self._buffers = [*model.buffers()]
-        self._of: dict[int, list[torch.Tensor]] = {}
+        self._extras = [m for m in model.modules() if type(m).get_extra_state is not nn.Module.get_extra_state]
+        self._of: dict[int, list[Any]] = {}
         self._first = self._copy()
 
     def formed(self, members: Sequence[int]) -> None:
         """The step is of these processes."""
         old = [member for member in members if member in self._of]
         given = self._of[old[0]] if old else self._first
-        self._of = {member: self._of.get(member) or [b.clone() for b in given] for member in members}
+        self._of = {member: self._of.get(member) or copy.deepcopy(given) for member in members}
 
     def enter(self, member: int) -> None:
         """Have its buffers in the model."""
-        for buffer, own in zip(self._buffers, self._of[member], strict=True):
-            buffer.data.copy_(own)
+        kept = iter(self._of[member])
+        for buffer in self._buffers:
+            buffer.data.copy_(next(kept))
+        for module in self._extras:
+            module.set_extra_state(next(kept))
 
     def leave(self, member: int) -> None:
         """Keep them as they are in the model now."""
         self._of[member] = self._copy()
 
-    def _copy(self) -> list[torch.Tensor]:
-        return [buffer.detach().clone() for buffer in self._buffers]
+    def _copy(self) -> list[Any]:
+        extras = [copy.deepcopy(module.get_extra_state()) for module in self._extras]
+        return [*(buffer.detach().clone() for buffer in self._buffers), *extras]
 
 
-def tensors_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> Tensors:
-    """All that was trained: of the model, and of the optimizer with its learning rates."""
+def tensors_of(
+    model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None = None
+) -> Tensors:
+    """All that was trained: of the model, of the optimizer with its learning rates, and the scaler's scale."""
     state = optimizer.state_dict()
     kept = {f"optimizer/{i}/{name}": value for i, row in state["state"].items() for name, value in row.items()}
     rates = {f"optimizer/lr/{i}": torch.as_tensor(g["lr"]) for i, g in enumerate(state["param_groups"]) if "lr" in g}
-    both = {f"model/{name}": value for name, value in model.state_dict().items()} | kept | rates
-    return {name: value.detach().clone() for name, value in both.items() if isinstance(value, torch.Tensor)}
+    scale = {} if scaler is None else {"scale": torch.tensor(scaler.get_scale())}
+    found = {f"model/{name}": value for name, value in model.state_dict().items()} | kept | rates | scale
+    return {name: value.detach().clone() for name, value in found.items() if isinstance(value, torch.Tensor)}
 
 
 def _scaled(loss: torch.Tensor, scaler: torch.amp.GradScaler | None) -> torch.Tensor:

@@ -44,20 +44,23 @@ class Row(ABC):
     ----------
     name : what the script has, in words; no two rows have the same
     different : by design: what differs from one undisturbed process, in words
-    refused : a pattern of the line with which it is
+    refused : a pattern of the line with which it is; ``instead``: what to do instead, in words
     batch, per_node : samples of a full step; ``per_node``: of each rank in it
     tolerance : relative and absolute, against one undisturbed process; infinite where rounding is amplified
     real : only on ranks that are processes: it draws random numbers, and threads share their generators
+    needs : a program without which it is skipped
     core : it runs in each slice, on real ranks too
     """
 
     name: str
     different: str = ""
     refused: str = ""
+    instead: str = ""
     batch: int = BATCH
     per_node: bool = False
     tolerance: float = 1e-12
     real: bool = False
+    needs: str = ""
     core: bool = False
 
     @property
@@ -102,8 +105,9 @@ class Script(Row):
 
 @dataclass(frozen=True)
 class Topic:
-    """Rows that belong together, under one heading."""
+    """Rows that belong together, under one heading; ``place``: of the topic in the table."""
 
+    place: int
     title: str
     rows: Sequence[Row]
 

@@ -1,16 +1,51 @@
-"""All rows: what :mod:`tests.equivalence.test_rows` runs, and the table in ``docs/elastic-script.md``."""
+"""All rows: what :mod:`tests.equivalence.test_rows` runs, and the table in ``docs/elastic-script.md``.
+
+``make tables`` writes it there, between ``<!-- generated: equivalence -->`` and ``<!-- end -->``.
+"""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
+from pathlib import Path
 
+from tests.architecture import table
 from tests.equivalence import topics
 from tests.equivalence.rows import Row, Topic
 
-TOPICS: list[Topic] = [
-    importlib.import_module(f"{topics.__name__}.{module.name}").TOPIC
-    for module in sorted(pkgutil.iter_modules(topics.__path__), key=lambda module: module.name)
-]
+DOCUMENT = Path(__file__).parents[2] / "docs" / "elastic-script.md"
+BEGIN, END = "<!-- generated: equivalence -->\n", "<!-- end -->"
+
+TOPICS: list[Topic] = sorted(
+    (
+        importlib.import_module(f"{topics.__name__}.{module.name}").TOPIC
+        for module in pkgutil.iter_modules(topics.__path__)
+    ),
+    key=lambda topic: topic.place,
+)
 ROWS: dict[str, Row] = {row.name: row for topic in TOPICS for row in topic.rows}
 assert len(ROWS) == sum(len(topic.rows) for topic in TOPICS), "two rows have the same name"
+
+
+def equivalence() -> str:
+    """The table: a line for each row, by topic."""
+    counts = {kind: sum(row.kind == kind for row in ROWS.values()) for kind in ("equal", "different", "refused")}
+    head = f"{len(ROWS)} rows: {', '.join(f'{count} {kind}' for kind, count in counts.items())}.\n"
+    parts = [
+        f"\n**{topic.title}**\n\n{table(('the script has', 'class', ''), map(_line, topic.rows))}" for topic in TOPICS
+    ]
+    return "\n" + head + "".join(parts) + "\n"
+
+
+def _line(row: Row) -> list[str]:
+    return [row.name, row.kind, f"instead: {row.instead}" if row.instead else row.different]
+
+
+def rewritten(text: str) -> str:
+    """The document ``text`` with the table as the rows say it now."""
+    before, _, rest = text.partition(BEGIN)
+    return before + BEGIN + equivalence() + END + rest.partition(END)[2]
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(rewritten(DOCUMENT.read_text()))

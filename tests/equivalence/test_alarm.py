@@ -1,7 +1,9 @@
-"""Ranks that no longer train the same are stopped, with the tensor's name and the steps."""
+"""Ranks that no longer hold the same are stopped, with the tensor's name and the steps, and older checkpoints stay."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,26 +12,61 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import pilot.train
+from pilot.checkpoint import store
 from pilot.core.errors import PilotError
-from pilot.train import alarm
-from pilot.train.alarm import Alarm
+from pilot.train import alarm, checksums
 from tests.equivalence.rows import on_ranks
 
+Edit = Callable[[nn.Module, torch.optim.Optimizer], None]
 
-def script(edited: int | None) -> list[float]:
-    """Two ranks; one of them sets a parameter after step ``edited``."""
-    model = nn.Sequential(nn.Linear(2, 2, dtype=torch.float64), nn.Linear(2, 1, dtype=torch.float64))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+class Counting(nn.Module):
+    """Its buffers: one that it never changes, and two that it changes as it computes, on each rank by other values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.ones((), dtype=torch.float64))
+        self.register_buffer("seen", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("hidden", torch.zeros((), dtype=torch.float64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen += x.detach().mean()
+        self.hidden.data = x.detach().mean() * 2
+        scaled: torch.Tensor = x * self.scale
+        return scaled
+
+
+def script(edit: Edit | None, edited: int = 6) -> list[float]:
+    """Two ranks; on one of them ``edit`` is done after step ``edited``."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), Counting(), nn.Linear(2, 1)).double()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
     session = pilot.train.session(model, optimizer)
-    loader = session.loader(TensorDataset(torch.ones(48, 2, dtype=torch.float64)), global_batch_size=4)
+    loader = session.loader(TensorDataset(torch.arange(96, dtype=torch.float64).view(48, 2)), global_batch_size=4)
     for _ in session.epochs(1):
         for (x,) in loader:
             optimizer.zero_grad()
             model(x).square().mean().backward()
             session.step()
-            if session.steps == edited and session.rank == 1:
-                model[1].weight.data += 1e-9
+            if edit is not None and session.steps == edited and session.rank == 1:
+                edit(model, optimizer)
     return torch.cat([p.detach().flatten() for p in model.parameters()]).tolist()
+
+
+def set_parameter(model: nn.Module, _optimizer: torch.optim.Optimizer) -> None:
+    model[3].weight.data += 1e-9  # type: ignore[index,operator]  # a Sequential
+
+
+def set_moment(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    state: dict[str, torch.Tensor] = optimizer.state[next(model.parameters())]
+    state["exp_avg"].view(-1)[0] += 1e-3
+
+
+def set_rate(_model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.param_groups[0]["lr"] = 0.05
+
+
+def set_buffer(model: nn.Module, _optimizer: torch.optim.Optimizer) -> None:
+    model.get_buffer("2.scale").fill_(2.0)
 
 
 @pytest.fixture(autouse=True)
@@ -37,29 +74,61 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alarm, "EVERY_STEPS", 4)
 
 
-def test_the_first_tensor_that_differs_is_named_with_the_steps_between_which_it_happened() -> None:
-    with pytest.raises(PilotError, match=r"1\.weight differs since a step between 4 and 8"):
-        on_ranks(lambda: script(edited=6), 2, [])
+@pytest.mark.parametrize(
+    ("edit", "name", "edited"),
+    [
+        (set_parameter, r"3\.weight", 6),
+        (set_moment, r"0\.weight", 6),
+        (set_moment, r"optimizer\.state\[0\.weight\]\['exp_avg'\]", 8),
+        (set_rate, r"optimizer\.param_groups\[0\]\['lr'\]", 6),
+        (set_buffer, r"2\.scale", 6),
+    ],
+)
+def test_the_first_that_differs_is_named_with_the_steps_between_which_it_happened(
+    edit: Edit, name: str, edited: int
+) -> None:
+    found = -(-edited // 4) * 4
+    steps = f"between {found - 4} and {found}"
+    with pytest.raises(PilotError, match=rf"{name} differs since a step {steps}[ ;].*there is no checkpoint"):
+        on_ranks(lambda: script(edit, edited), 2, [])
 
 
-def test_equal_ranks_train_to_the_end() -> None:
-    first, second = on_ranks(lambda: script(edited=None), 2, [])
+def test_equal_ranks_train_to_the_end_whatever_batch_norm_and_buffers_that_forward_changes_hold() -> None:
+    first, second = on_ranks(lambda: script(None), 2, [])
     assert first == second
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_one_bit_anywhere_changes_the_checksum(dtype: torch.dtype) -> None:
-    tensors: list[Any] = [torch.ones(3, 2, dtype=dtype), torch.ones(2, 3, dtype=dtype).t()]
-    named = list(zip("ab", tensors, strict=True))
-    before = Alarm(named).checksum(0, 2)
-    tensors[1][0, 1] = torch.nextafter(tensors[1][0, 1], torch.tensor(2.0, dtype=dtype))
-    assert 1 <= before <= 65_521
-    assert Alarm(named).checksum(0, 2) != before
-    assert (Alarm(named).checksum(1, 2), Alarm(named).checksum(0, 1)) == (0, 0)
+@pytest.mark.parametrize("dtype", [torch.complex128, torch.float64, torch.float32, torch.bfloat16, torch.int8])
+@pytest.mark.parametrize("of", [checksums.of_tensors, lambda tensors: [int(checksums._summed(t)) for t in tensors]])
+def test_one_bit_or_two_numbers_in_other_places_change_the_checksum(dtype: torch.dtype, of: Any) -> None:
+    tensor = torch.arange(6).view(2, 3).t().to(dtype)
+    assert of([tensor]) == of([tensor.contiguous()])
+    edited, swapped = tensor.contiguous(), tensor.clone()
+    edited.view(torch.uint8)[0, 0] ^= 1
+    swapped[0, 0], swapped[0, 1] = tensor[0, 1], tensor[0, 0]
+    assert len({*of([tensor]), *of([edited]), *of([swapped])}) == 3
+    assert len(of([tensor, tensor[:0], tensor[0, 0]])) == 3
 
 
 def test_changes_that_cancel_out_change_the_checksum() -> None:
     tensor = torch.tensor([1.25, -1.25], dtype=torch.float64)
-    before = Alarm([("a", tensor)]).checksum(0, 2)
+    before = checksums.of_tensors([tensor]), int(checksums._summed(tensor))
     tensor += 2.0**-30  # the bits of one number rise by what those of the other fall
-    assert Alarm([("a", tensor)]).checksum(0, 2) != before
+    assert checksums.of_tensors([tensor]) != before[0]
+    assert int(checksums._summed(tensor)) != before[1]
+
+
+def steps_of(directory: Path) -> list[int]:
+    return [entry.age.step for entry in store.listing(directory)]
+
+
+def test_the_last_checkpoint_of_equal_ranks_stays_and_what_was_saved_later_is_not_gone_on_from(tmp_path: Path) -> None:
+    for step in (100, 150, 190, 250, 260, 270):
+        store.write(tmp_path, 1, step, {"step": step}, kept=2, agreed_step=200)
+    assert steps_of(tmp_path) == [270, 260, 190]
+    assert store.set_apart(tmp_path, 200) == store.set_apart(tmp_path, 200) == store.listing(tmp_path)[0].path
+    loaded = store.load_newest(tmp_path, granted=1)
+    assert loaded is not None
+    assert loaded.step == 190
+    store.write(tmp_path, 2, 280, {}, kept=1, agreed_step=280)
+    assert steps_of(tmp_path) == [280]

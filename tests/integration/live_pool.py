@@ -49,6 +49,7 @@ class Pool:
     def __init__(self, folder: Path, silent_s: float = 60, orphan_s: float = 60, form_timeout_s: float = 20) -> None:
         self.run_dir = folder / "run"
         self.file = self.run_dir / "connection.json"
+        self.form_timeout_s = form_timeout_s
         site = folder / "test.py"
         site.write_text(SITE.format(silent_s=silent_s, orphan_s=orphan_s, form_timeout_s=form_timeout_s))
         self.command = [

@@ -22,6 +22,12 @@ from pilot.io import connection, proc, wire
 from pilot.train.rng import seed_all
 from tests.integration.agent_lab import LIMIT_S, Agents, Coordinator, lab, launch, until
 
+REFUSED = """import torch
+import pilot.train
+model = torch.nn.Linear(1, 1)
+pilot.train.session(model, torch.optim.LBFGS(model.parameters()))
+"""
+
 WAITS = """
 import json, os, random, sys, threading, time
 import numpy, torch
@@ -84,6 +90,7 @@ def test_a_script_that_raises_fails_with_its_last_words(stage: tuple[Coordinator
     [
         ("import sys\nsys.exit(3)\n", "the script ended with exit status 3"),
         ("print('hello')\n", "the script ended without opening a pilot.train session"),
+        (REFUSED, "t1.py, line 4: LBFGS.step needs a closure"),
         ("x = (1,\n", "SyntaxError: '(' was never closed"),
     ],
 )
@@ -96,6 +103,17 @@ def test_a_script_that_ends_without_training(
     down = coordinator.expect(peer, wire.WorkerExited)
     assert down.cause == "raised"
     assert detail in down.detail
+
+
+def test_a_script_imports_from_its_pythonpath(stage: tuple[Coordinator, Agents], tmp_path: Path) -> None:
+    """Though its interpreter ran before anybody knew it; entries that are not absolute are below its directory."""
+    coordinator, agents = stage
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "of_mine.py").write_text("NUMBER = 7")
+    peer = coordinator.peer(agents.start(coordinator.file))
+    order = launch(tmp_path, "import sys, of_mine\nsys.exit(of_mine.NUMBER)\n")
+    coordinator.send(peer, msgspec.structs.replace(order, environment={"PYTHONPATH": "mine"}))
+    assert "exit status 7" in coordinator.expect(peer, wire.WorkerExited).detail
 
 
 def test_orders_that_cannot_be_carried_out_are_answered(stage: tuple[Coordinator, Agents], tmp_path: Path) -> None:

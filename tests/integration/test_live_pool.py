@@ -59,7 +59,7 @@ def test_a_trainer_runs_from_submission_to_its_end_and_the_journal_replays(live:
     assert live.trainer(trainer).metrics == {"loss": 0.5, "accuracy": 0.9}
     leave(live, peers)
     contents = read(live.run_dir / "journal.jsonl")
-    assert replay(contents, fresh_core(contents).handle) == ""
+    assert replay(contents, fresh_core(contents)) == ""
 
 
 def leave(live: Pool, peers: list[Peer]) -> None:

@@ -57,7 +57,7 @@ def back(live: Pool, peer: Peer, trainer: str, generation: int, step: int, ready
 
 def replays(live: Pool) -> None:
     contents = read(live.run_dir / "journal.jsonl")
-    assert replay(contents, fresh_core(contents).handle) == ""
+    assert replay(contents, fresh_core(contents)) == ""
 
 
 def test_training_goes_on_no_trainer_restarts_and_the_clock_rises(live: Pool) -> None:
@@ -230,23 +230,56 @@ def test_a_signal_drains_and_a_second_one_ends_at_once(live: Pool) -> None:
     assert ended.load(live.run_dir / "ended.json") == Ended(nodes_left=(peer.node,))
 
 
-def test_a_disk_that_is_full_ends_it_in_one_line_and_nothing_wrong_is_kept(live: Pool) -> None:
-    trainer, peers = running(live, 1)
-    journal = live.run_dir / "journal.jsonl"
+def limit_files(live: Pool, size: int) -> None:
+    """No file of the coordinator may grow beyond ``size`` bytes."""
     assert live.process is not None
-    resource.prlimit(live.process.pid, resource.RLIMIT_FSIZE, (journal.stat().st_size + 20, resource.RLIM_INFINITY))
-    with pytest.raises(PilotError, match="cannot write the journal"):
+    resource.prlimit(live.process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+def test_on_a_full_disk_decisions_wait_trainers_train_on_and_it_goes_on_by_itself(tmp_path: Path) -> None:
+    with pool(tmp_path, form_timeout_s=2) as live:
+        trainer, peers = running(live, 1)
+        limit_files(live, (live.run_dir / "journal.jsonl").stat().st_size + 20)
+        late = Peer(live.file, "late", "late").welcomed()
+        until(lambda: "cannot write the journal" in live.client.status().trouble)
+        peers[0].say(wire.Progress(trainer, 1, 6, 0, 60))
+        until(lambda: live.trainer(trainer).step == 6)
+        with pytest.raises(PilotError, match="only when there is room: cannot write the journal"):
+            live.submit(name="b")
+        assert not late.has_news(3 * live.form_timeout_s)
+        limit_files(live, resource.RLIM_INFINITY)
+        until(lambda: live.client.status().trouble == "")
+        late.say(wire.Heartbeat(0.0))
+        assert late.hears(wire.StartWorker).trainer in (trainer, "b")
+        assert any("had to wait until there was room" in text for text in live.client.status().remarks)
+        assert live.trainer(trainer).phase == "running"
+        assert live.trainer("b").phase in ("queued", "starting")
+        live.kill(signal.SIGKILL)
+        live.up()
+        assert [t.trainer for t in live.client.trainers().trainers] == [trainer, "b"]
+        back(live, peers[0], trainer, 1, 6)
+        replays(live)
+
+
+def test_what_was_acknowledged_before_the_disk_was_full_outlives_a_kill(live: Pool) -> None:
+    trainer, peers = running(live, 1)
+    limit_files(live, (live.run_dir / "journal.jsonl").stat().st_size + 20)
+    with pytest.raises(PilotError, match="only when there is room"):
         live.submit(name="b")
-    assert live.ended() == 1
-    assert live.process.stderr is not None
-    assert live.process.stderr.read().count("\n") == 1
-    how = ended.load(live.run_dir / "ended.json")
-    assert how is not None
-    assert "cannot write the journal" in how.failure
+    live.kill(signal.SIGKILL)
     live.up()
-    assert not (live.run_dir / "ended.json").exists()
     assert [t.trainer for t in live.client.trainers().trainers] == [trainer]
     back(live, peers[0], trainer, 1, 5).say(wire.Progress(trainer, 1, 6, 0, 60))
     until(lambda: live.trainer(trainer).step == 6)
     assert live.submit(name="b") == "b"
     replays(live)
+
+
+def test_a_second_signal_ends_it_also_on_a_full_disk(live: Pool) -> None:
+    running(live, 1)
+    limit_files(live, (live.run_dir / "journal.jsonl").stat().st_size + 20)
+    live.client.down()
+    until(lambda: live.client.status().trouble)
+    assert live.process is not None
+    live.process.send_signal(signal.SIGTERM)
+    live.ended()

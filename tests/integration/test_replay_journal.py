@@ -57,6 +57,18 @@ def test_the_same_events_give_the_same_commands(journal: Path, capsys: pytest.Ca
     assert int(said.split()[0]) > 100
 
 
+def test_its_report_is_the_pools(journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["replay", "--journal", str(journal), "--report", str(tmp_path / "told")]) == 0
+    page = tmp_path / "told" / "index.html"
+    assert f"report: {page}" in capsys.readouterr().err
+    assert "was up for" in page.read_text()
+
+
+def test_what_a_replay_lacks_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["replay", "week.csv.gz"]) == 2
+    assert "--trainers and --curves missing" in capsys.readouterr().err
+
+
 def test_a_difference_is_named_and_fails(journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = journal.read_bytes().splitlines(keepends=True)
     number = next(k for k, line in enumerate(lines) if b"StartWorker" in line and b'"node"' in line)

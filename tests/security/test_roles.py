@@ -171,6 +171,7 @@ def test_a_token_whose_submission_seemed_to_fail_is_the_first_ones_that_comes(tm
     admission = Admission(WHERE, tmp_path, 1)
     path, grant = issued(admission)
     assert admission.objection(grant, hello("12"), []) == ""
+    admission.settled()
     assert load(path).job == "12"
     assert "is that of job 12" in admission.objection(grant, hello("13"), [])
 
@@ -184,6 +185,7 @@ def test_tokens_outlive_the_coordinator_and_end_with_their_job(tmp_path: Path) -
     assert "is that of job 12" in again.objection(known, hello("13"), [])
     again.revoke("12")
     assert again.grant(token) is None
+    again.settled()
     assert not path.exists()
     assert Admission(WHERE, tmp_path, 1).grant(token) is None
 
@@ -206,6 +208,7 @@ def test_files_of_submissions_that_failed_do_not_pile_up(tmp_path: Path) -> None
     kept = issued(admission, "12")[0]
     for _ in range(100):
         admission.issue()
+    admission.settled()
     assert len(list(tmp_path.iterdir())) <= 65
     assert kept.exists()
     admission.revoke_all()

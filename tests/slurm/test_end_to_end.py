@@ -182,9 +182,7 @@ def test_a_killed_coordinator_leaves_no_job_and_no_process(lab: Lab, pool: Slurm
     pool.up_on(3, orphan_s=12)
     name = pool.submit_elastic(3, EPOCHS)
     pool.trains(name, 3)
-    coordinator = pool.coordinator()
-    assert coordinator is not None
-    os.kill(coordinator, signal.SIGKILL)
+    pool.kill_for_good()
     wait_for(lambda: not lab.queued(), "no job is queued", limit_s=90)
     wait_for(lambda: not lab.job_processes(), "no process of a job", limit_s=20)
 

@@ -197,8 +197,7 @@ def test_a_window_shorter_than_the_warm_up_gets_no_short_pilot(lab: Lab, tmp_pat
     ("stop", "start", "limit_s", "trouble"),
     [
         (Lab.pause_controller, Lab.resume_controller, 3, "squeue did not answer within 3 s"),
-        # After some tries, Slurm 22.05 answers with an empty list of jobs and exit status 0.
-        (Lab.stop_controller, Lab.start_controller, 60, "squeue --json reported an error"),
+        (Lab.stop_controller, Lab.start_controller, 60, "squeue failed: "),
     ],
     ids=["stopped", "gone"],
 )
@@ -210,6 +209,7 @@ def test_a_controller_that_does_not_answer_changes_nothing_and_is_reported(
     async def script(keeper: Keeper) -> None:
         keeper.want(2)
         await crew.until_running(2)
+        await crew.until(lambda: lab.run("squeue", "-h", "-s").count(".0 ") == 2, "the steps of both run")
         stop(lab)
         await crew.until(lambda: keeper.status().trouble.startswith(trouble), "the trouble is told")
         keeper.want(4)

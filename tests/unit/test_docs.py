@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.architecture import rewritten
+from tests.equivalence import table
 from tests.json_reference import DOCUMENT, written
 
 ROOT = Path(__file__).parents[2]
@@ -37,3 +38,8 @@ def test_what_is_generated_is_as_the_code_says() -> None:
 
 def test_the_json_reference_is_what_the_types_say() -> None:
     assert DOCUMENT.read_text() == written(), "make tables writes it anew"
+
+
+def test_the_table_of_equivalence_is_what_the_rows_say() -> None:
+    text = table.DOCUMENT.read_text()
+    assert table.rewritten(text) == text, "make tables writes it anew"

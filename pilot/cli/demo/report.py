@@ -13,9 +13,10 @@ from pilot.cli.asking import to_json
 from pilot.cli.demo.play import TRAINERS, Run
 from pilot.cli.show import number
 from pilot.core.ids import TrainerId
-from pilot.core.ledger import Verdict
+from pilot.core.ledger import Ledger, Verdict
 from pilot.io.journal import read, replay
 from pilot.io.pool_status import PoolStatus, Told, TrainerStatus
+from pilot.observation.ledgers import ledgers
 from pilot.observation.monitor import Monitor, SolveTimes
 from pilot.observation.picture import draw
 from pilot.observation.timeline import Timeline, timeline
@@ -83,9 +84,9 @@ class DemoReport:
 def judge(run: Run) -> DemoReport:
     """Check the ledger, the lost steps, the replay and what was left behind."""
     contents = read(run.root / "journal.jsonl")
-    monitor = Monitor.of(contents.decisions)
-    proofs = {name: _proof(monitor, name, run.epochs[name]) for name in TRAINERS}
-    difference = replay(contents, fresh_core(contents).handle)
+    monitor, ledger = Monitor.of(contents.decisions), ledgers(contents.decisions)
+    proofs = {name: _proof(monitor, ledger[TrainerId(name)], name, run.epochs[name]) for name in TRAINERS}
+    difference = replay(contents, fresh_core(contents))
     faults = [f"ledger of {name}: {verdict.text}" for name, verdict in proofs.items() if not verdict.proved]
     faults += [f"{t.trainer} lost {t.lost_steps} steps" for t in run.status.trainers if t.lost_steps]
     faults += [f"the journal does not replay: {difference}"] if difference else []
@@ -94,11 +95,10 @@ def judge(run: Run) -> DemoReport:
     return DemoReport(run, proofs, difference, faults, monitor.solves, course)
 
 
-def _proof(monitor: Monitor, name: str, epochs: int) -> Verdict:
+def _proof(monitor: Monitor, ledger: Ledger, name: str, epochs: int) -> Verdict:
     """Against the size of the training set, which the trainer's session tells with its progress."""
-    record = monitor.trainers[TrainerId(name)]
-    size = int(record.metrics.get("epoch_samples", 0))
-    return record.ledger.exactly_once(dict.fromkeys(range(epochs), size))
+    size = int(monitor.trainers[TrainerId(name)].metrics.get("epoch_samples", 0))
+    return ledger.exactly_once(dict.fromkeys(range(epochs), size))
 
 
 def write(report: DemoReport) -> Path:

@@ -53,7 +53,89 @@ def steps_a_perturbation(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return (model(x + shift.detach()) - 0.5).square().mean()
 
 
+def set_by_hand(loss: torch.Tensor, model: nn.Module) -> None:
+    """In place of backward."""
+    parameters = list(model.parameters())
+    for p, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+        p.grad = gradient
+
+
+def two_roots(loss: torch.Tensor, _model: nn.Module) -> None:
+    torch.autograd.backward([loss, loss * 0.5])
+
+
+def keeps_the_graph(loss: torch.Tensor, _model: nn.Module) -> None:
+    loss.backward(retain_graph=True)
+
+
+def some_inputs(loss: torch.Tensor, model: nn.Module) -> None:
+    loss.backward(inputs=list(model[0].parameters()))  # type: ignore[index]  # of a sequence
+
+
+def backward_by_anomaly(loss: torch.Tensor, _model: nn.Module) -> None:
+    with torch.autograd.detect_anomaly(check_nan=False):
+        loss.backward()
+
+
+def functional(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return (torch.func.functional_call(model, dict(model.named_parameters()), (x,)) - 0.5).square().mean()
+
+
+def per_sample(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """By vmap."""
+    return torch.func.vmap(lambda one: (model(one) - 0.5).square().mean())(x).mean()
+
+
+def hooks_linearly(model: nn.Module) -> None:
+    next(model.parameters()).register_hook(lambda gradient: gradient * 0.5)
+
+
+def hooks_a_clamp(model: nn.Module) -> None:
+    next(model.parameters()).register_hook(lambda gradient: gradient.clamp(-0.02, 0.02))
+
+
+def scales_itself(session: pilot.train.Session, model: nn.Module) -> None:
+    if session.sum():
+        halve(model)
+
+
+def halve(model: nn.Module) -> None:
+    for p in model.parameters():
+        if p.grad is not None:
+            p.grad.mul_(0.5)
+
+
+def clips_values(session: pilot.train.Session, model: nn.Module) -> None:
+    if session.sum():
+        clip_value(model)
+
+
+def clip_value(model: nn.Module) -> None:
+    nn.utils.clip_grad_value_(model.parameters(), 0.01)
+
+
+def drops_one(session: pilot.train.Session, model: nn.Module) -> None:
+    if session.sum():
+        drop_one(model)
+
+
+def drop_one(model: nn.Module) -> None:
+    next(model.parameters()).grad = None
+
+
 ROWS: list[Row] = [
+    Recipe(name="gradients by torch.autograd.grad, set by hand", backward=set_by_hand),
+    Recipe(name="torch.autograd.backward of two losses", backward=two_roots),
+    Recipe(name="backward(retain_graph=True)", backward=keeps_the_graph),
+    Recipe(name="backward(inputs=...) of some parameters", backward=some_inputs),
+    Recipe(name="detect_anomaly", backward=backward_by_anomaly),
+    Recipe(name="torch.func.functional_call", loss=functional),
+    Recipe(name="torch.func.vmap", loss=per_sample),
+    Recipe(name="a linear hook on a gradient", fitted=hooks_linearly),
+    Recipe(name="a hook that clamps a gradient", fitted=hooks_a_clamp, different="it sees each rank's own gradient"),
+    Recipe(name="gradients scaled after session.sum", before_step=scales_itself, plain_before_step=halve),
+    Recipe(name="clip_grad_value_ after session.sum", before_step=clips_values, plain_before_step=clip_value),
+    Recipe(name="a gradient set to None after session.sum", before_step=drops_one, plain_before_step=drop_one),
     Recipe(name="micro-batches of 1", micro=1),
     Recipe(name="micro-batches of 2 of 5 samples, ragged", micro=2, batch=5, core=True),
     Recipe(name="clipped by the session", before_step=by_the_session, plain_before_step=clip),
@@ -65,4 +147,4 @@ ROWS: list[Row] = [
     Recipe(name="activation checkpointing, use_reentrant=True, each layer once", loss=checkpointed_reentrant),
     Recipe(name="an optimizer of what lives for one step (an attack)", loss=steps_a_perturbation),
 ]
-TOPIC = Topic("Gradients", ROWS)
+TOPIC = Topic(30, "Gradients", ROWS)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 
 from tests.equivalence.recipe import Optimizers, Recipe
 from tests.equivalence.rows import Row, Topic
@@ -17,30 +19,116 @@ def made(kind: Callable[..., torch.optim.Optimizer], **options: Any) -> Optimize
     return lambda parameters: kind(parameters, **options)
 
 
+def tensor_rate(**options: Any) -> Optimizers:
+    return lambda parameters: OF.Adam(parameters, lr=torch.tensor(0.01, dtype=torch.float64), **options)
+
+
+def two_groups(parameters: Any) -> torch.optim.Optimizer:
+    first, *others = parameters
+    return OF.AdamW([{"params": [first], "lr": 0.02, "weight_decay": 0.0}, {"params": others}], lr=0.01)
+
+
+def matrices() -> nn.Module:
+    """Muon takes no vectors."""
+    return nn.Sequential(nn.Linear(3, 4, bias=False), nn.Tanh(), nn.Linear(4, 2, bias=False))
+
+
+class Own(torch.optim.Optimizer):
+    """With numbers, tensors and nested containers in its state, and a name in its groups."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.05, "rule": "half"})
+
+    @torch.no_grad()
+    def step(self, _closure: Any = None) -> None:  # type: ignore[override]  # torch has two signatures
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                row = self.state[p]
+                if not row:
+                    row.update(count=0, history=[], slow=p.detach().clone(), nested={"a": (torch.zeros(()), 1.5)})
+                row["count"] += 1
+                row["history"] = [*row["history"][-2:], float(p.grad.sum())]
+                p.sub_(p.grad, alpha=group["lr"] / (1 + 0.1 * row["count"]))
+                row["slow"].lerp_(p, 0.5)
+                p.lerp_(row["slow"], 0.25)
+
+
+class Masters(torch.optim.Optimizer):
+    """float32 masters over bfloat16 parameters."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.05})
+
+    @torch.no_grad()
+    def step(self, _closure: Any = None) -> None:  # type: ignore[override]  # torch has two signatures
+        for group in self.param_groups:
+            for p in group["params"]:
+                master = self.state[p].setdefault("master", p.detach().float())
+                master.sub_(p.grad.float(), alpha=group["lr"])
+                p.copy_(master)
+
+
+def with_a_hook(parameters: Any) -> torch.optim.Optimizer:
+    """It keeps the parameters small after each step."""
+    optimizer = OF.SGD(parameters, lr=0.05)
+
+    def clamp(optimizer: torch.optim.Optimizer, _arguments: Any, _keywords: Any) -> None:
+        with torch.no_grad():
+            for group in optimizer.param_groups:
+                for p in group["params"]:
+                    p.clamp_(-0.3, 0.3)
+
+    optimizer.register_step_post_hook(clamp)
+    return optimizer
+
+
+def half_precision(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    dtype = next(model.parameters()).dtype
+    return (model(x.to(dtype)) - 0.5).square().mean()
+
+
 ROWS: list[Row] = [
     Recipe(name="SGD with momentum", core=True),
     Recipe(
-        name="SGD, Nesterov and weight decay",
+        name="SGD, Nesterov, weight decay",
         optimizer=made(OF.SGD, lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.1),
     ),
-    Recipe(name="Adam", optimizer=made(OF.Adam, lr=0.01), core=True),
+    Recipe(
+        name="SGD, dampening, maximize", optimizer=made(OF.SGD, lr=0.01, momentum=0.9, dampening=0.1, maximize=True)
+    ),
+    Recipe(name="SGD, foreach", optimizer=made(OF.SGD, lr=0.05, momentum=0.9, foreach=True)),
+    Recipe(name="SGD, fused", optimizer=made(OF.SGD, lr=0.05, momentum=0.9, fused=True)),
+    Recipe(name="Adam", optimizer=made(OF.Adam, lr=0.01)),
     Recipe(name="Adam, amsgrad", optimizer=made(OF.Adam, lr=0.01, amsgrad=True)),
+    Recipe(name="Adam, fused, amsgrad", optimizer=made(OF.Adam, lr=0.01, amsgrad=True, fused=True)),
+    Recipe(name="Adam, learning rate in a tensor", optimizer=tensor_rate(foreach=False)),
+    Recipe(name="Adam, fused, learning rate in a tensor", optimizer=tensor_rate(fused=True)),
     Recipe(name="AdamW, foreach", optimizer=made(OF.AdamW, lr=0.01, foreach=True)),
     Recipe(name="AdamW, fused", optimizer=made(OF.AdamW, lr=0.01, fused=True), core=True),
-    Recipe(name="SGD, fused", optimizer=made(OF.SGD, lr=0.05, momentum=0.9, fused=True)),
-    Recipe(name="Adagrad, fused", optimizer=made(OF.Adagrad, lr=0.05, fused=True), tolerance=1e-7),
-    Recipe(
-        name="Adam, learning rate in a tensor",
-        optimizer=made(OF.Adam, lr=torch.tensor(0.01, dtype=torch.float64), foreach=False),
-    ),
+    Recipe(name="AdamW, two parameter groups", optimizer=two_groups),
     Recipe(name="Adadelta", optimizer=made(OF.Adadelta)),
+    Recipe(name="Adadelta, foreach", optimizer=made(OF.Adadelta, foreach=True)),
     Recipe(name="Adafactor", optimizer=made(OF.Adafactor, lr=0.01), tolerance=1e-3),
     Recipe(name="Adagrad", optimizer=made(OF.Adagrad, lr=0.05), tolerance=1e-7),
+    Recipe(name="Adagrad, fused", optimizer=made(OF.Adagrad, lr=0.05, fused=True), tolerance=1e-7),
     Recipe(name="Adamax", optimizer=made(OF.Adamax)),
     Recipe(name="ASGD", optimizer=made(OF.ASGD)),
+    Recipe(name="Muon", model=matrices, optimizer=made(OF.Muon, lr=0.01), tolerance=math.inf),
     Recipe(name="NAdam", optimizer=made(OF.NAdam)),
     Recipe(name="RAdam", optimizer=made(OF.RAdam, lr=0.01)),
-    Recipe(name="RMSprop, centered", optimizer=made(OF.RMSprop, centered=True, momentum=0.5)),
-    Recipe(name="Rprop", optimizer=made(OF.Rprop), tolerance=float("inf")),
+    Recipe(name="RMSprop, centered, momentum", optimizer=made(OF.RMSprop, centered=True, momentum=0.5)),
+    Recipe(name="Rprop", optimizer=made(OF.Rprop), tolerance=math.inf),
+    Recipe(name="an optimizer of one's own, with a nested state", optimizer=Own),
+    Recipe(name="an optimizer with a hook after its step", optimizer=with_a_hook),
+    Recipe(
+        name="float32 masters over bfloat16",
+        optimizer=Masters,
+        dtype=torch.bfloat16,
+        loss=half_precision,
+        tolerance=0.05,
+        core=True,
+    ),
 ]
-TOPIC = Topic("Optimizers", ROWS)
+TOPIC = Topic(10, "Optimizers", ROWS)

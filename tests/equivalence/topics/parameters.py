@@ -74,6 +74,87 @@ def with_frozen() -> nn.Module:
     return model
 
 
+class Complex(nn.Module):
+    """Complex weights, one of them transposed, between real ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 3, dtype=torch.float64)
+        self.phase = nn.Parameter(torch.randn(3, 4, dtype=torch.complex128))
+        self.turned = nn.Parameter(torch.randn(2, 4, dtype=torch.complex128).t())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.first(x).to(torch.complex128) @ self.phase @ self.turned).abs()
+
+
+class Mixed(nn.Module):
+    """float64, float32 and bfloat16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 4, dtype=torch.float64), nn.Linear(4, 1)
+        self.scale = nn.Parameter(torch.ones(4, dtype=torch.bfloat16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.first(x).float() * self.scale)
+
+
+def was_lazy() -> nn.Module:
+    """It has seen a batch."""
+    model = nn.Sequential(nn.LazyLinear(5), nn.Tanh(), nn.LazyLinear(1)).double()
+    model(torch.ones(1, 3, dtype=torch.float64))
+    return model
+
+
+def was_meta() -> nn.Module:
+    with torch.device("meta"):
+        model = mlp()
+    model.to_empty(device="cpu")
+    for p in model.parameters():
+        nn.init.normal_(p)
+    return model
+
+
+class Listed(nn.Module):
+    """A ParameterList and a ParameterDict, one of which is in both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.many = nn.ParameterList([torch.randn(3), torch.randn(3)])
+        self.named = nn.ParameterDict({"a": torch.randn(3), "b": self.many[0]})
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.many[0] + x.square() * self.many[1] * self.named["a"] + self.named["b"]
+
+
+class Large(nn.Module):
+    """Gradients of several buckets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(3 if i == 0 else 500, 500) for i in range(4))
+        self.last = nn.Linear(500, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return self.last(x)
+
+
+def low_rank() -> nn.Module:
+    """A frozen base, and an adapter."""
+    return nn.Sequential(nn.Linear(3, 5).requires_grad_(False), nn.Linear(5, 2, bias=False), nn.Linear(2, 1))
+
+
+def shared_storage() -> nn.Module:
+    """Two parameters in one block of memory, as flattened by an LSTM's weights."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3))
+    block = torch.randn(2, 3, 3, dtype=torch.float64)
+    model.to(torch.float64)
+    model[0].weight.data, model[2].weight.data = block[0], block[1]
+    return model
+
+
 ROWS: list[Row] = [
     Recipe(name="channels_last", model=channels_last, features=IMAGE),
     Recipe(name="channels_last, fused AdamW", model=channels_last, optimizer=FUSED, features=IMAGE, core=True),
@@ -83,8 +164,23 @@ ROWS: list[Row] = [
     Recipe(name="a transposed weight, fused AdamW", model=transposed, optimizer=FUSED),
     Recipe(name="a single number, and a weight with gaps in memory", model=Scaled),
     Recipe(name="tied", model=tied),
+    Recipe(name="complex", model=Complex, dtype=None, core=True),
+    Recipe(
+        name="complex, Adam, micro-batches",
+        model=Complex,
+        dtype=None,
+        optimizer=made(torch.optim.Adam, lr=0.01),
+        micro=1,
+    ),
+    Recipe(name="float64, float32 and bfloat16 in one model", model=Mixed, dtype=None, tolerance=0.05),
+    Recipe(name="lazy layers that have seen a batch", model=was_lazy),
+    Recipe(name="made on the meta device, then given memory", model=was_meta),
+    Recipe(name="ParameterList, ParameterDict", model=Listed),
+    Recipe(name="several buckets", model=Large, optimizer=made(torch.optim.Adam, lr=0.001), tolerance=1e-9),
+    Recipe(name="a frozen base and an adapter", model=low_rank),
+    Recipe(name="two in one block of memory", model=shared_storage),
     Recipe(name="frozen", model=with_frozen),
     Recipe(name="without elements", model=WithEmpty),
     Recipe(name="unused, and used in some batches only", model=WithUnused),
 ]
-TOPIC = Topic("Parameters", ROWS)
+TOPIC = Topic(20, "Parameters", ROWS)

@@ -56,6 +56,10 @@ def test_last_words_are_the_last_traceback() -> None:
     assert len(diagnosis.last_words(long).splitlines()) == 12
 
 
+def test_last_words_are_the_refusal_where_the_script_was_refused() -> None:
+    assert diagnosis.last_words("epoch 1\npilot.train: train.py, line 3: no\n") == "train.py, line 3: no"
+
+
 def test_why_a_group_is_over_is_one_line() -> None:
     killed = diagnosis.on_rank(RankEnded("t1", 1, -9, ""))
     assert killed.startswith("its rank process was killed by SIGKILL")

@@ -177,7 +177,7 @@ def test_a_checkpoint_of_another_trainer_or_of_none_is_loaded_only_by_its_name(t
         folder.mkdir()
         if uid:
             trainer_folder.mark(folder, uid)
-        path = store.write(folder, generation, 1, STATE, 1, uid).path
+        path = store.write(folder, generation, 1, STATE, 1, uid=uid).path
         shutil.copy(path, tmp_path)  # as a user does who wants a new trainer to go on from it
         with h5py.File(path) as file:
             assert file.attrs.get("trainer_uid", "") == uid
@@ -201,7 +201,7 @@ def test_nothing_is_written_to_the_folder_of_another_trainer_or_to_one_that_was_
         folder.mkdir()
         trainer_folder.mark(folder, owner)
     for write in (
-        lambda: store.write(folder, 1, 1, STATE, 1, OURS),
+        lambda: store.write(folder, 1, 1, STATE, 1, uid=OURS),
         lambda: store.write_part(folder, 1, 1, 0, 2, STATE, uid=OURS),
     ):
         with pytest.raises(CheckpointError, match="nothing is written to"):
@@ -216,4 +216,4 @@ def test_an_index_takes_no_part_of_another_trainer(tmp_path: Path) -> None:
         store.write_part(tmp_path, 1, 1, part, 2, STATE, uid=uid)
     trainer_folder.mark(tmp_path, OURS)
     with pytest.raises(CheckpointError, match=r"part1of2\.h5: it holds the state of another trainer"):
-        store.write_index(tmp_path, 1, 1, 2, 1, OURS)
+        store.write_index(tmp_path, 1, 1, 2, 1, uid=OURS)

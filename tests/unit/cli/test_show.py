@@ -88,8 +88,15 @@ STATUS = PoolStatus(
         trouble="",
         held_back="another job is taking nodes; it comes first",
     ),
+    trouble="",
     remarks=["the scheduler does not answer"],
 )
+
+
+def test_that_decisions_have_to_wait_is_said_before_all(capsys: pytest.CaptureFixture[str]) -> None:
+    waiting = msgspec.structs.replace(STATUS, trouble="cannot write the journal /j: No space left on device")
+    console().print(status_view(waiting), crop=False)
+    assert "/j: No space left on device: decisions wait" in capsys.readouterr().out.splitlines()[2]
 
 
 def test_all_of_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

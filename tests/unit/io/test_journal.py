@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 import resource
 import signal
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,11 +22,11 @@ from pilot.core.events import Event, PlanReady, PoolChanged, Progress, TrainerSu
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
 from pilot.core.problem import Plan, PlanStatus
 from pilot.core.spec import TrainerSpec
-from pilot.io.journal import Contents, Header, read, replay
+from pilot.io.journal import FORMAT, Header, read, replay
 from pilot.io.journal_writer import JournalWriter
 from pilot.io.serialize import command_of, dumps, event_of, loads, plain, same
 
-HEADER = Header(1, "0.1.0", "pool-1", 1.7e9, {"t_fwd_s": 120.0}, {"name": "local"})
+HEADER = Header(FORMAT, "0.1.0", "pool-1", 1.7e9, {"t_fwd_s": 120.0}, {"name": "local"})
 T = TrainerId("t1")
 SCRIPT: list[Event] = [
     PoolChanged(joined=(NodeId("n1"), NodeId("n2")), cause="registered"),
@@ -49,7 +53,7 @@ def test_what_was_written_is_read_and_replays(tmp_path: Path) -> None:
     assert contents.header == HEADER
     assert all(same(d.event, e) for d, e in zip(contents.decisions, SCRIPT, strict=True))
     assert [d.now_s for d in contents.decisions] == [n / 3 for n in range(len(SCRIPT))]
-    assert replay(contents, Coordinator().handle) == ""
+    assert replay(contents, Coordinator()) == ""
     assert path.stat().st_mode & 0o777 == 0o600
 
 
@@ -57,7 +61,7 @@ def test_a_replay_tells_the_first_difference(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     write(path)
     path.write_bytes(path.read_bytes().replace(b'"node":"n2","reason":"the plan', b'"node":"n1","reason":"the plan'))
-    assert replay(read(path), Coordinator().handle).startswith("entry 3 (PlanReady): command 2 was")
+    assert replay(read(path), Coordinator()).startswith("entry 3 (PlanReady): command 2 was")
 
 
 @pytest.mark.parametrize("cut", [1, 20])
@@ -67,8 +71,8 @@ def test_a_last_line_that_was_cut_off_is_left_out_and_overwritten(tmp_path: Path
     whole = path.read_bytes()
     path.write_bytes(whole[:-cut])
     contents = read(path)
-    assert "cut off" in contents.warning
-    assert len(contents.entries) == len(SCRIPT)
+    assert "cut off" in contents.last.warning
+    assert len(contents.last.entries) == len(SCRIPT)
     writer = JournalWriter.resume(path, contents)
     writer.note(9.0, {"text": "a remark"}).result(10)
     writer.close()
@@ -119,18 +123,78 @@ def test_a_journal_whose_header_does_not_fit_on_the_disk_is_none(tmp_path: Path)
         write(path)
 
 
-def test_a_full_disk_leaves_whole_lines_and_every_later_append_fails(tmp_path: Path) -> None:
+def stuck(writer: JournalWriter) -> None:
+    end_s = time.monotonic() + 10
+    while not writer.trouble:
+        assert time.monotonic() < end_s, "nothing is said of a disk that is full"
+        time.sleep(0.001)
+
+
+def test_on_a_full_disk_what_is_appended_waits_and_is_written_when_there_is_room(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     write(path)
     size = path.stat().st_size
     writer = JournalWriter.resume(path, read(path))
     with full_disk(size + 10):
-        error = writer.note(9.0, {"text": "does not fit"}).exception(10)
+        futures = [writer.note(9.0, {"text": "does not fit"}), writer.decided(9.5, PoolChanged(), [])]
+        stuck(writer)
+        assert "File too large" in writer.trouble
+        assert not any(future.done() for future in futures)
+    for future in futures:
+        future.result(10)
+    assert writer.trouble == ""
+    writer.close()
+    assert [entry.now_s for entry in read(path).last.entries[-2:]] == [9.0, 9.5]
+
+
+def test_a_writer_that_is_closed_on_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    write(path)
+    before = path.read_bytes()
+    writer = JournalWriter.resume(path, read(path))
+    with full_disk(len(before) + 10):
+        waits = writer.note(9.0, {"text": "does not fit"})
+        stuck(writer)
+        writer.close()
+        assert isinstance(waits.exception(10), JournalError)
+    assert path.read_bytes() == before
+
+
+def test_after_any_other_error_every_later_append_fails(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    write(path)
+    writer = JournalWriter.resume(path, read(path))
+    os.close(writer._descriptor)
+    error = writer.decided(9.0, PoolChanged(), []).exception(10)
     assert isinstance(error, JournalError)
     assert writer.note(9.0, {}).exception(10) is error
+    writer._descriptor = os.open(path, os.O_WRONLY)
     writer.close()
-    assert path.stat().st_size == size
-    assert isinstance(read(path), Contents)
+
+
+def test_what_is_not_synced_is_written_again_where_the_sync_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network file system takes the bytes and says only then that there is no room: they are gone by then."""
+    path = tmp_path / "journal.jsonl"
+    write(path)
+    writer = JournalWriter.resume(path, read(path))
+    progress = Progress(T, Generation(1), 4, 0, 128)
+    writer.decided(9.0, progress, []).result(10)
+    sync, failed = os.fdatasync, threading.Event()
+
+    def fails_once(descriptor: int) -> None:
+        if failed.is_set():
+            return sync(descriptor)
+        os.pwrite(descriptor, bytes(40), os.fstat(descriptor).st_size - 40)
+        failed.set()
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    monkeypatch.setattr(os, "fdatasync", fails_once)
+    writer.decided(9.5, PoolChanged(), []).result(10)
+    writer.close()
+    assert failed.is_set()
+    assert [entry.now_s for entry in read(path).last.entries[-2:]] == [9.0, 9.5]
 
 
 def test_every_event_and_command_comes_back() -> None:

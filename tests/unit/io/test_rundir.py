@@ -139,7 +139,19 @@ def test_an_owner_on_another_host_is_seen_where_locks_are_not(tmp_path: Path, el
     lock.beat()
     lock.leave()
     lock.release()
-    assert heartbeat.read(RunDir(tmp_path / "run").lock) is None, "who comes next need not wait"
+    left = heartbeat.read(RunDir(tmp_path / "run").lock)
+    assert left is not None
+    assert left.left, "who comes next need not wait"
+
+
+def test_an_owner_that_has_left_is_the_owner_until_its_process_ends(tmp_path: Path) -> None:
+    rundir = RunDir(tmp_path / "run")
+    rundir.create()
+    lock = Lock(rundir)
+    lock.leave()
+    assert owner(rundir) == os.getpid(), "pilot down waits for that"
+    lock.release()
+    assert owner(rundir) is None
 
 
 def test_an_owner_that_was_stopped_and_replaced_does_nothing_more(

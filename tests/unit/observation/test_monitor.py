@@ -12,7 +12,6 @@ from pilot.core.curve import Curve
 from pilot.core.events import (
     GroupBroken,
     GroupFormed,
-    LedgerRange,
     PlanFailed,
     PlanReady,
     PoolChanged,
@@ -70,7 +69,6 @@ def test_a_planned_switch_pauses_for_what_was_measured() -> None:
     formed(monitor, 10.0, 2, 50)
     monitor.note(20.0, Progress(T, Generation(2), 60, 0, 600, rescale_s=0.5, stall_s=0.4), [])
     assert dict(monitor.trainers[T].seconds_on) == {1: 10.0, 2: 9.5}
-    assert monitor.trainers[T].rescales_s == [0.5]
     assert monitor.trainers[T].longest_stall_s == 0.4
 
 
@@ -88,16 +86,14 @@ def test_steps_that_only_the_dead_had_done_are_redone_and_those_from_a_checkpoin
     assert monitor.trainers[T].known_step == 4
 
 
-def test_late_progress_of_an_earlier_generation_counts_for_the_ledger_only() -> None:
+def test_late_progress_of_an_earlier_generation_is_not_the_newest() -> None:
     monitor = submitted(T)
     for generation in (1, 2):
         form(monitor, 0.0, generation, A)
         formed(monitor, 0.0, generation, 10 * (generation - 1))
-    late = LedgerRange(Generation(1), 0, 0, 10, 0, 100)
-    monitor.note(1.0, Progress(T, Generation(1), 10, 0, 100, 5.0, ledger=(late,), metrics=(("loss", 9.0),)), [])
+    monitor.note(1.0, Progress(T, Generation(1), 10, 0, 100, 5.0, metrics=(("loss", 9.0),)), [])
     record = monitor.trainers[T]
     assert (record.samples_per_s, record.metrics, record.progress_s) == (None, {}, None)
-    assert record.ledger.lineage() == [late]
 
 
 def test_a_broken_group_trains_no_more_and_an_ended_trainer_is_not_there() -> None:

@@ -34,7 +34,7 @@ def decisions(world: World) -> list[Decision]:
 
 
 def life(world: World, name: str = "a-pool") -> Life:
-    core, courses, story = Coordinator(world.config), Courses(), Story()
+    core, courses, story = Coordinator(world.config), Courses(), Story(0.0)
     history = decisions(world)
     course = timeline(history, core)
     for d in history:
@@ -95,7 +95,7 @@ def test_rescales_say_what_paused_them() -> None:
 
 def test_the_story_of_two_nodes() -> None:
     world = lived_through()
-    story = Story()
+    story = Story(0.0)
     told = [h for entry in decisions(world) for h in story.tell(entry)]
     texts = [h.text for h in told]
     expected = [

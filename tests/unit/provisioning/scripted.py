@@ -14,7 +14,8 @@ class Scripted:
 
     def __init__(self) -> None:
         self.phases: dict[str, JobPhase] = {}
-        self.refuses = self.silent = False
+        self.refuses = self.silent = self.keeps_jobs = False
+        self.cancels = self.kills = 0
         self.names: list[str] = []
         self.slow_s = 0.0
 
@@ -28,12 +29,17 @@ class Scripted:
         return job
 
     def cancel(self, jobs: Sequence[str]) -> list[str]:
+        self.cancels += 1
+        if self.keeps_jobs:
+            return []
         for job in jobs:
             self.phases[job] = JobPhase.OVER
         return list(jobs)
 
     def kill(self, jobs: Sequence[str]) -> None:
-        self.cancel(jobs)
+        self.kills += 1
+        for job in [] if self.keeps_jobs else jobs:
+            self.phases[job] = JobPhase.OVER
 
     def poll(self, jobs: Sequence[str], now_s: float) -> Snapshot:  # noqa: ARG002  # the signature of what it stands for
         if self.silent:

@@ -226,6 +226,25 @@ def test_a_submission_that_is_refused_is_shown_and_tried_again_later() -> None:
     assert play(keeper, script) == []
 
 
+def test_what_a_scheduler_refuses_to_cancel_is_asked_for_once_a_poll_and_ever_less_often() -> None:
+    scheduler, events = Scripted(), list[KeeperEvent]()
+    keeper = keeper_of(scheduler, events, grace_s=0)
+    scheduler.keeps_jobs = True
+
+    async def script() -> None:
+        keeper.want(2)
+        await until(lambda: keeper.status().pending == 2)
+        for _ in range(400):  # as events of the pool do, whenever one comes
+            keeper.want(0)
+            await asyncio.sleep(0.002)
+        assert 2 <= scheduler.cancels <= 8
+        assert 1 <= scheduler.kills <= 8
+        scheduler.keeps_jobs = False
+
+    assert play(keeper, script) == []
+    assert scheduler.kills <= 9
+
+
 def test_a_submission_under_way_at_the_end_is_cancelled_too() -> None:
     scheduler, events = Scripted(), list[KeeperEvent]()
     keeper = keeper_of(scheduler, events)

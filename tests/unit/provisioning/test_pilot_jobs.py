@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pilot.io.site import Site
+from pilot.provisioning.job_record import STARTING_S
 from pilot.provisioning.pilot_jobs import STEADY_S, JobEnded, JobNoticed, PilotJobs
 from pilot.provisioning.scheduler import Ending, JobPhase, JobView, Snapshot
 
@@ -27,7 +28,13 @@ def book_with(*jobs: str) -> PilotJobs:
 
 
 def ended(book: PilotJobs, *views: JobView, now_s: float = 10) -> list[JobEnded]:
-    return [item for item in book.take(now_s, now_s, shown(*views)) if isinstance(item, JobEnded)]
+    """What ends when the scheduler shows ``views``, and agrees to cancel whatever is doubtful."""
+    ends = [item for item in book.take(now_s, now_s, shown(*views)) if isinstance(item, JobEnded)]
+    return ends + book.cancelled(now_s, book.to_cancel(now_s))
+
+
+def leaving(book: PilotJobs, now_s: float) -> list[bool]:
+    return [job.leaving for job in book.kept(now_s, ())]
 
 
 def test_a_preemption_is_noticed_once_and_is_no_failure() -> None:
@@ -36,7 +43,7 @@ def test_a_preemption_is_noticed_once_and_is_no_failure() -> None:
     soon = view("1", JobPhase.RUNNING, preempt_s=8, end_s=28)
     assert book.take(10, 10, shown(soon)) == [JobNoticed("1", 28)]
     assert book.take(12, 12, shown(soon)) == []
-    assert book.kept(())[0].leaving
+    assert leaving(book, 12) == [True]
     (end,) = ended(book, view("1", JobPhase.OVER, Ending.COMPLETED, preempt_s=8), now_s=14)
     assert (end.ending, end.failed) == (Ending.PREEMPTED, False)
     assert book.endings == {Ending.PREEMPTED: 1}
@@ -50,13 +57,13 @@ def test_the_deadline_of_a_notice_without_an_end_is_the_sites_grace() -> None:
 def test_a_preemption_of_an_earlier_life_is_none_of_this_one(phase: JobPhase, start_s: float) -> None:
     book = book_with("1")
     assert book.take(10, 10, shown(view("1", phase, preempt_s=8, start_s=start_s))) == []
-    assert not book.kept(())[0].leaving
+    assert leaving(book, 10) == [False]
 
 
 def test_an_agents_word_marks_its_job_as_leaving() -> None:
     book = book_with("1")
-    book.noticed("1", "signal USR1")
-    assert book.kept(())[0].leaving
+    book.noticed(8, "1", "signal USR1")
+    assert leaving(book, 9) == [True]
     (end,) = ended(book, view("1", JobPhase.OVER, Ending.COMPLETED))
     assert end.ending is Ending.PREEMPTED
 
@@ -111,46 +118,128 @@ def test_a_living_job_of_an_earlier_coordinator_is_taken_over_and_an_old_one_is_
 def test_a_requeued_job_lives_again(restart: int) -> None:
     book = book_with("1")
     book.take(10, 10, shown(view("1", JobPhase.RUNNING, preempt_s=8)))
-    book.noticed("1", "signal TERM")
+    book.noticed(11, "1", "signal TERM")
     assert book.take(30, 30, shown(view("1", JobPhase.PENDING, restart=restart))) == []
-    (kept,) = book.kept(())
+    (kept,) = book.kept(30, ())
     assert (kept.phase, kept.leaving) == (JobPhase.PENDING, False)
 
 
 def test_an_agent_of_a_later_life_may_come_before_the_scheduler_shows_it() -> None:
     book = book_with("1")
     book.registered(1, "1", 0)
-    book.noticed("1", "signal TERM")
+    book.noticed(30, "1", "signal TERM")
     book.registered(40, "1", 1)
     assert book.take(41, 41, shown(view("1", JobPhase.RUNNING, restart=1))) == []
-    assert not book.kept(())[0].leaving
+    assert leaving(book, 41) == [False]
 
 
-def test_while_another_job_takes_nodes_and_for_two_polls_after_we_yield() -> None:
+def test_what_others_take_from_us_counts_until_two_polls_after_it_is_over() -> None:
     book = book_with("1", "2", "3")
-    assert not book.yielding(9)
+    for job in "123":
+        book.registered(1, job, 0)
+    assert book.yielding(9) == 0
     book.take(10, 10, shown(view("1", JobPhase.RUNNING, preempt_s=8), *(view(job, JobPhase.RUNNING) for job in "23")))
-    assert book.yielding(10)
-    ended(
-        book,
-        view("1", JobPhase.OVER, Ending.PREEMPTED),
-        view("2", JobPhase.RUNNING),
-        view("3", JobPhase.RUNNING),
-        now_s=14,
-    )
-    assert book.yielding(17.9)
-    assert not book.yielding(18)
-    book.noticed("2", "signal USR1")
-    assert book.yielding(30)
-    book.cancelled(31, ["2"])
-    book.noticed("3", "wall time")
-    assert not book.yielding(32)
+    assert book.yielding(10) == 1
+    over = view("1", JobPhase.OVER, Ending.PREEMPTED)
+    ended(book, over, view("2", JobPhase.RUNNING), view("3", JobPhase.RUNNING), now_s=14)
+    assert (book.yielding(17.9), book.yielding(18)) == (1, 0)
+    book.noticed(20, "2", "signal USR1")
+    assert book.yielding(30) == 1
+    book.noticed(31, "3", "wall time")
+    assert book.yielding(32) == 1
+    book.cancelled(33, ["2"])
+    assert book.yielding(34) == 0
+
+
+def test_one_agents_notice_does_not_hold_up_submission_for_as_long_as_its_job_lives() -> None:
+    """A job of several nodes lives on when one of its agents leaves."""
+    book = book_with("1")
+    book.registered(1, "1", 0)
+    book.noticed(10, "1", "signal TERM")
+    assert (book.yielding(20), leaving(book, 20)) == (1, [True])
+    assert (book.yielding(35), leaving(book, 35)) == (0, [False])
+
+
+def test_a_job_with_an_agent_that_answers_is_not_over_whatever_the_scheduler_says() -> None:
+    book = book_with("1", "2")
+    for job in "12":
+        book.registered(1, job, 0)
+    book.connected(2, frozenset({"1", "2"}))
+    for now_s in (10, 12, 14):
+        assert book.take(now_s, now_s, shown(view("2", JobPhase.OVER, Ending.COMPLETED))) == []
+    assert book.contradicted() == ["1", "2"]
+    assert leaving(book, 14) == [False, False]
+    book.connected(15, frozenset())
+    assert [end.job for end in ended(book, view("2", JobPhase.OVER, Ending.COMPLETED), now_s=16)] == ["2", "1"]
+
+
+def test_a_job_that_is_listed_elsewhere_is_not_over() -> None:
+    book = book_with("1", "2")
+    answer = Snapshot({"2": view("2", JobPhase.OVER, Ending.COMPLETED)}, listed=frozenset({"1", "2"}))
+    for now_s in (10, 12, 14):
+        assert book.take(now_s, now_s, answer) == []
+    assert book.to_cancel(14) == []
+
+
+def test_a_job_that_nobody_vouches_for_is_over_when_the_scheduler_agrees_to_cancel_it() -> None:
+    book = book_with("1")
+    assert book.take(10, 10, shown(view("1", JobPhase.OVER, Ending.FAILED))) == []
+    assert (book.to_cancel(10), leaving(book, 10)) == (["1"], [True])
+    assert book.take(12, 12, shown(view("1", JobPhase.RUNNING))) == []
+    assert (book.to_cancel(12), leaving(book, 12)) == ([], [False])
+    assert [end.ending for end in ended(book, view("1", JobPhase.OVER, Ending.FAILED), now_s=14)] == [Ending.FAILED]
+    assert book.jobs == {}
+
+
+def test_an_agent_that_is_silent_beyond_its_lease_is_dead_and_its_job_is_cancelled() -> None:
+    book = book_with("1", "2")
+    lease_s = SITE.orphan_s + SITE.heartbeat_s
+    for job in "12":
+        book.registered(1, job, 0)
+    book.connected(20, frozenset({"1", "2"}))
+    book.connected(20, frozenset({"1"}))
+    both = shown(view("1", JobPhase.RUNNING), view("2", JobPhase.RUNNING))
+    assert book.take(20 + lease_s, 20 + lease_s, both) == []
+    assert book.to_cancel(20 + lease_s) == []
+    book.take(21 + lease_s, 21 + lease_s, both)
+    assert (book.to_cancel(21 + lease_s), leaving(book, 21 + lease_s)) == (["2"], [False, True])
+
+
+def test_a_job_whose_agent_never_comes_is_dead_after_a_longer_time() -> None:
+    book = book_with("1")
+    book.take(10, 10, shown(view("1", JobPhase.RUNNING)))
+    assert leaving(book, 10 + STARTING_S) == [False]
+    assert leaving(book, 11 + STARTING_S) == [True]
+
+
+def test_a_suspended_job_is_not_counted_on_and_not_cancelled() -> None:
+    book = book_with("1")
+    book.registered(1, "1", 0)
+    book.take(10, 10, shown(view("1", JobPhase.SUSPENDED)))
+    assert (leaving(book, 9000), book.to_cancel(9000)) == ([True], [])
+    book.registered(9001, "1", 0)
+    book.take(9002, 9002, shown(view("1", JobPhase.RUNNING)))
+    assert leaving(book, 9002) == [False]
+
+
+def test_attempts_to_cancel_and_to_kill_are_made_at_ever_longer_intervals() -> None:
+    book = book_with("1")
+    asked_s, killed_s = [], []
+    for now_s in range(200):
+        if due := book.due(now_s, ["1"], lambda record: record.cancelling):
+            asked_s.append(now_s)
+            book.asked_to_cancel(now_s, due, SITE.poll_s)
+        if due := book.due(now_s, book.overdue(now_s), lambda record: record.killing):
+            killed_s.append(now_s)
+            book.killed(now_s, due)
+    assert asked_s == [0, 2, 6, 14, 30, 62, 126]
+    assert killed_s == [23, 25, 29, 37, 53, 85, 149]
 
 
 def test_words_of_jobs_that_are_not_ours_are_ignored() -> None:
     book = book_with()
     book.registered(1, "99", 0)
-    book.noticed("99", "signal TERM")
+    book.noticed(1, "99", "signal TERM")
     assert book.jobs == {}
 
 
@@ -164,7 +253,7 @@ def test_pending_jobs_are_cancelled_first_at_the_end() -> None:
 
 def test_a_job_that_outlives_its_cancellation_by_more_than_the_grace_is_overdue() -> None:
     book = book_with("1", "2")
-    book.cancelled(5, ["1"])
+    book.asked_to_cancel(5, ["1"], 2)
     assert book.overdue(5 + 22) == []
     assert book.overdue(5 + 22.1) == ["1"]
 

@@ -1,4 +1,4 @@
-"""What we rely on in Parsl's providers (pinned): the scripts that they write, and what they do on submit and cancel."""
+"""What we rely on in Parsl's providers (pinned): the scripts that they write, and what they do on submit."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from pilot.io.proc import kill_marked, marked
 from pilot.io.site import Site
 from pilot.io.site_files import SiteFile
 from pilot.provisioning.provider import PilotProvider, make_provider
+from pilot.provisioning.scheduler_local import LocalQueue
 from tests.golden import check
 
 LIMIT_S = 20.0
@@ -166,15 +167,6 @@ def test_a_scheduler_that_hangs_is_given_up(commands: Path, tmp_path: Path) -> N
         process.kill()
 
 
-@pytest.mark.parametrize(("site", "name"), [(SLURM, "scancel"), (PBS, "qdel"), (LSF, "bkill")])
-def test_cancelling_goes_job_by_job_and_tells_which_were_taken(
-    site: Site, name: str, commands: Path, tmp_path: Path
-) -> None:
-    command(commands, name, f'echo "$@" >> {tmp_path}/asked; [ "$1" != 2 ]')
-    assert of(site, tmp_path).cancel(["1", "2", "3"]) == ["1", "3"]
-    assert (tmp_path / "asked").read_text().split() == ["1", "2", "3"]
-
-
 def test_a_local_job_runs_and_is_cancelled_with_one_term_to_its_group(tmp_path: Path) -> None:
     provider = of(LOCAL, tmp_path)
     log = tmp_path / "log"
@@ -182,7 +174,7 @@ def test_a_local_job_runs_and_is_cancelled_with_one_term_to_its_group(tmp_path: 
     job = provider.submit(f"bash -c {shlex.quote(agent)}", "x")
     try:
         _until(lambda: "ready" in _text(log))
-        assert provider.cancel([job]) == [job]
+        assert LocalQueue("x", provider.output_of).cancel([job]) == [job]
         _until(lambda: "got TERM" in _text(log))
         assert marked(f"PILOT_JOB={job}")
     finally:
@@ -207,7 +199,7 @@ def test_cancelling_a_local_job_that_is_over_harms_nobody(tmp_path: Path) -> Non
     got: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _: got.append(number))
     try:
-        provider.cancel([job])
+        LocalQueue("x", provider.output_of).cancel([job])
     finally:
         signal.signal(signal.SIGTERM, before)
     assert got == []

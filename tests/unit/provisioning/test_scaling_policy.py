@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilot.io.site import Site
+from pilot.provisioning.retry import LONGEST_PAUSE_S, Backoff, Retry
 from pilot.provisioning.scaling_policy import (
-    LONGEST_PAUSE_S,
-    Backoff,
+    BOUND_FACTOR,
+    BOUND_SLACK,
+    SUBMISSIONS_PER_POLL,
     Kept,
     Scaling,
     Situation,
@@ -33,7 +35,7 @@ def running(*jobs: str, spare: bool = False, leaving: bool = False) -> list[Kept
     return [Kept(job, JobPhase.RUNNING, 0, FULL_S, leaving, spare) for job in jobs]
 
 
-def decision(wanted: int, jobs: Sequence[Kept] = (), site: Site = SITE, **known: float | bool) -> Scaling:
+def decision(wanted: int, jobs: Sequence[Kept] = (), site: Site = SITE, **known: float) -> Scaling:
     return decide(site, Situation(0, wanted, jobs, **known))
 
 
@@ -86,10 +88,34 @@ def test_nothing_is_submitted_in_a_pause_after_failures() -> None:
     assert decision(0, running("a", spare=True), resume_s=12.0).cancel == ("a",)
 
 
-def test_nothing_is_submitted_while_another_job_takes_nodes_from_us() -> None:
-    found = decision(2, running("a", leaving=True), yielding=True)
+def test_what_another_job_takes_from_us_is_not_replaced_yet_and_the_rest_is() -> None:
+    found = decision(1, running("a", leaving=True), yielding=1)
     assert (found.submit, found.held_back) == ((), "another job is taking nodes; it comes first")
-    assert decision(1, running("a"), yielding=True) == Scaling()
+    assert decision(1, running("a"), yielding=1) == Scaling()
+    found = decision(5, running("a", leaving=True), yielding=2)
+    assert len(found.submit) == 3
+    assert found.held_back == "another job is taking nodes; it comes first"
+
+
+def test_no_more_jobs_than_twice_those_that_are_wanted_may_be_there() -> None:
+    stuck = [job for name in range(20) for job in running(str(name), leaving=True)]
+    found = decision(10, stuck)
+    assert len(found.submit) == BOUND_FACTOR * 10 + BOUND_SLACK - 20
+    assert found.held_back == "20 jobs may still be there; no more than 22 are, until that is known"
+
+
+def test_submissions_have_a_rate() -> None:
+    found = decision(80)
+    assert len(found.submit) == SUBMISSIONS_PER_POLL
+    assert found.held_back == "30 submissions per 30 s at most"
+    assert len(decision(80, submitted=SUBMISSIONS_PER_POLL - 2).submit) == 2
+
+
+def test_ten_trainers_of_the_default_size_do_not_want_more_than_a_site_allows() -> None:
+    there = pending(*map(str, range(90)))
+    found = decision(640, there)
+    assert len(found.submit) == 10
+    assert found.held_back == "the site allows 100 jobs per user: 90 are ours, 0 others'"
 
 
 def test_planned_nodes_get_pilots_that_fit_before_the_other_job_starts() -> None:
@@ -182,3 +208,12 @@ def test_pauses_double_up_to_a_limit_and_end_with_success() -> None:
     assert backoff.resume_s == 0
     backoff.failed(5000)
     assert backoff.resume_s == 5030
+
+
+def test_attempts_are_made_at_ever_longer_intervals() -> None:
+    retry, at_s = Retry(), []
+    for now_s in range(2000):
+        if retry.due(now_s):
+            at_s.append(now_s)
+            retry.tried(now_s, 2)
+    assert at_s == [0, 2, 6, 14, 30, 62, 126, 254, 510, 1022, 1622]

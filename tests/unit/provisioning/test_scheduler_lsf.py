@@ -34,7 +34,7 @@ def test_every_state_is_read() -> None:
         "208": (JobPhase.OVER, Ending.GONE),
         "209": (JobPhase.OVER, Ending.NODE_FAILED),
         "210": (JobPhase.RUNNING, None),
-        "213": (JobPhase.RUNNING, None),
+        "213": (JobPhase.SUSPENDED, None),
     }
 
 

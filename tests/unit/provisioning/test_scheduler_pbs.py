@@ -1,38 +1,63 @@
-"""PBS's answers, after its documentation (PBS was not run here)."""
+"""PBS's answers, recorded from an OpenPBS 23.06.06 (``tests/pbs``)."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 import pytest
 
 from pilot.core.errors import SubmitError
 from pilot.io.site import Site
-from pilot.provisioning.scheduler import Ending, JobPhase
+from pilot.provisioning.scheduler import Ending, JobPhase, Refused
 from pilot.provisioning.scheduler_pbs import PbsQueue
-from tests.unit.provisioning.recordings import PREFIX, Recorded, loaded
+from tests.unit.provisioning.recordings import PREFIX, Recorded, text
 
 SITE = Site(name="x", scheduler="pbspro", queue="preemptable", account="abc", max_jobs=20, max_jobs_scope="project")
-ANSWERS = {next(iter(answer["Jobs"])): answer for answer in loaded("qstat-openpbs-23.06.json").values()}
-ID = {name: next(iter(answer["Jobs"])) for name, answer in loaded("qstat-openpbs-23.06.json").items()}
+NAMES = (
+    *("running", "held", "queue_stopped", "requeued", "runs_again", "suspended", "resumed", "completed", "failed"),
+    *("signal", "deleted_by_its_user", "deleted_by_an_admin", "deleted_while_held", "preempted_by_deletion"),
+)
+ANSWERS = {f"{number}.pbs0": text(f"openpbs-23.06/{name}.dsv") for number, name in enumerate(NAMES, 101)}
+ID = dict(zip(NAMES, ANSWERS, strict=True))
+FOREIGN = "200.pbs0"
+OVER = [ID[name] for name in NAMES[7:]]
 
 
-def qstat(command: Sequence[str]) -> str:
-    *options, job = command[1:]
-    assert options == ["-x", "-f", "-F", "json"]
-    if job not in ANSWERS:
-        raise SubmitError(f"qstat failed: qstat: Unknown Job Id {job}")
-    return json.dumps(ANSWERS[job])
+def answer(job: str) -> str:
+    """The recorded answer, as one about ``job``."""
+    recorded = ANSWERS[ID["running"]] if job == FOREIGN else ANSWERS[job]
+    shown = recorded.replace(recorded.split("|")[0], f"Job Id: {job}", 1)
+    return shown.replace(PREFIX, "mine") if job == FOREIGN else shown
+
+
+class Server:
+    """A PBS server that knows the recorded jobs, as 23.06.06 answers ``qstat -f -F dsv id1 id2 …``."""
+
+    def __init__(self, *, history: bool = True) -> None:
+        self.history = history
+        self.knows = {*ANSWERS, FOREIGN}
+
+    def qstat(self, command: Sequence[str]) -> str:
+        assert command[-4:-1] == ["-f", "-F", "dsv"] or command.index("dsv") > 0
+        jobs = command[command.index("dsv") + 1 :]
+        if "-x" in command and not self.history:
+            return ""
+        known = [job for job in jobs if job in self.knows and (self.history or job not in OVER)]
+        output = "".join(answer(job) for job in known)
+        if len(known) == len(jobs):
+            return output
+        said = "\n".join(f"qstat: Unknown Job Id {job}" for job in jobs if job not in known)
+        raise Refused("qstat", said, 153, output)
 
 
 def qselect(command: Sequence[str]) -> str:
     assert command[-2:] == ["-q", "preemptable"]
-    return "101.pbs-01\n112.pbs-01\n" if command[1] == "-u" else "101.pbs-01\n112.pbs-01\n300.pbs-01\n"
+    ours = f"{ID['running']}\n{FOREIGN}\n"
+    return ours if command[1] == "-u" else f"{ours}300.pbs0\n"
 
 
-def recorded() -> Recorded:
-    return Recorded({"qstat": qstat, "qselect": qselect, "qdel": ""})
+def recorded(server: Server | None = None) -> Recorded:
+    return Recorded({"qstat": (server or Server()).qstat, "qselect": qselect, "qdel": ""})
 
 
 def queue(run: Recorded, site: Site = SITE) -> PbsQueue:
@@ -43,16 +68,19 @@ def queue(run: Recorded, site: Site = SITE) -> PbsQueue:
     ("name", "phase", "ending", "restart"),
     [
         ("running", JobPhase.RUNNING, None, 0),
-        ("queued", JobPhase.PENDING, None, 0),
+        ("held", JobPhase.PENDING, None, 0),
+        ("queue_stopped", JobPhase.PENDING, None, 0),
         ("requeued", JobPhase.PENDING, None, 1),
-        ("rerun", JobPhase.RUNNING, None, 1),
-        ("exiting", JobPhase.RUNNING, None, 0),
+        ("runs_again", JobPhase.RUNNING, None, 1),
+        ("suspended", JobPhase.SUSPENDED, None, 0),
+        ("resumed", JobPhase.RUNNING, None, 0),
         ("completed", JobPhase.OVER, Ending.COMPLETED, 0),
         ("failed", JobPhase.OVER, Ending.FAILED, 0),
-        ("walltime", JobPhase.OVER, Ending.WALLTIME, 0),
-        ("terminated", JobPhase.OVER, Ending.GONE, 0),
-        ("node_failed", JobPhase.OVER, Ending.NODE_FAILED, 0),
-        ("deleted_while_queued", JobPhase.OVER, Ending.GONE, 0),
+        ("signal", JobPhase.OVER, Ending.GONE, 0),
+        ("deleted_by_its_user", JobPhase.OVER, Ending.CANCELLED, 0),
+        ("deleted_by_an_admin", JobPhase.OVER, Ending.CANCELLED, 0),
+        ("deleted_while_held", JobPhase.OVER, Ending.CANCELLED, 0),
+        ("preempted_by_deletion", JobPhase.OVER, Ending.PREEMPTED, 0),
     ],
 )
 def test_every_state_is_read(name: str, phase: JobPhase, ending: Ending | None, restart: int) -> None:
@@ -60,68 +88,118 @@ def test_every_state_is_read(name: str, phase: JobPhase, ending: Ending | None, 
     assert (view.phase, view.ending, view.restart) == (phase, ending, restart)
 
 
+@pytest.mark.parametrize(
+    ("status", "ending"),
+    [
+        (-29, Ending.WALLTIME),
+        (-4, Ending.NODE_FAILED),
+        (-6, Ending.NODE_FAILED),
+        (-14, Ending.NODE_FAILED),
+        (-20, Ending.NODE_FAILED),
+        (-12, Ending.PREEMPTED),
+        (-18, Ending.PREEMPTED),
+        (-1, Ending.FAILED),
+        (271, Ending.GONE),
+    ],
+)
+def test_pbss_own_exit_codes(status: int, ending: Ending, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = ANSWERS[ID["failed"]]
+    monkeypatch.setitem(ANSWERS, ID["failed"], failed.replace("Exit_status=3", f"Exit_status={status}"))
+    assert queue(recorded()).poll([ID["failed"]], 0).jobs[ID["failed"]].ending is ending
+
+
 def test_wall_time_and_start_are_read() -> None:
     view = queue(recorded()).poll([ID["running"]], 0).jobs[ID["running"]]
-    assert view.walltime_s == 72 * 3600
+    assert view.walltime_s == 3600
     assert view.start_s is not None
-    assert view.end_s == view.start_s + 72 * 3600
+    assert view.end_s == view.start_s + 3600
 
 
-def test_ids_are_asked_one_by_one() -> None:
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("held", "held"), ("queue_stopped", "Q: Not Running: Queue not started.")],
+    ids=["held", "stopped"],
+)
+def test_why_a_job_waits_is_told(name: str, why: str) -> None:
+    assert queue(recorded()).poll([ID[name]], 0).jobs[ID[name]].detail == why
+
+
+def test_one_qstat_answers_for_all_ids() -> None:
     run = recorded()
-    queue(run).poll([ID["running"], ID["queued"]], 0)
-    assert [command[-1] for command in run.asked if command[0] == "qstat"] == ["101.pbs-01", "102.pbs-01", "112.pbs-01"]
+    assert len(queue(run).poll(list(ANSWERS), 0).jobs) == len(ANSWERS)
+    assert run.times("qstat") == 1
+
+
+def test_many_ids_are_asked_for_in_batches() -> None:
+    run = recorded()
+    queue(run).poll([f"{number}.pbs0" for number in range(1000, 1250)], 0)
+    assert max(len(command) for command in run.asked) < 110
+
+
+def test_a_shortened_server_name_and_line_breaks_in_a_value_are_read() -> None:
+    shown = answer(ID["running"])
+    run = recorded()
+    run.answers["qstat"] = shown.replace("PBS_O_QUEUE=", "F=() {\n echo \\| x\n},Q=")
+    view = queue(run).poll(["101.pbs0.some.where"], 0).jobs["101.pbs0.some.where"]
+    assert view.detail.startswith("R: Job run at")
 
 
 def test_a_job_of_ours_is_found_by_its_name_and_a_stranger_is_asked_for_once() -> None:
     run = recorded()
     pbs = queue(run)
-    assert set(pbs.poll([], 0).jobs) == {"101.pbs-01"}
-    pbs.poll(["101.pbs-01"], 0)
-    assert sum("112.pbs-01" in command for command in run.asked) == 1
+    assert set(pbs.poll([], 0).jobs) == {ID["running"]}
+    pbs.poll([ID["running"]], 0)
+    assert sum(FOREIGN in command for command in run.asked) == 1
 
 
 def test_an_unknown_job_is_not_shown() -> None:
-    assert "999.pbs-01" not in queue(recorded()).poll(["999.pbs-01"], 0).jobs
+    assert "999.pbs0" not in queue(recorded()).poll(["999.pbs0"], 0).jobs
 
 
-def test_a_server_without_history_is_asked_for_living_jobs_only() -> None:
-    def without_history(command: Sequence[str]) -> str:
-        if "-x" in command:
-            raise SubmitError(f"qstat failed: qstat: PBS is not configured to maintain job history {command[-1]}")
-        if command[-1] == ID["completed"]:
-            raise SubmitError(f"qstat failed: qstat: Unknown Job Id {command[-1]}")
-        return json.dumps(ANSWERS[command[-1]])
-
-    run = recorded()
-    run.answers["qstat"] = without_history
+def test_a_server_without_history_answers_for_living_jobs_and_is_asked_twice_once() -> None:
+    run = recorded(Server(history=False))
     pbs = queue(run)
-    for _ in range(2):
+    for _ in range(3):
         assert set(pbs.poll([ID["running"], ID["completed"]], 0).jobs) == {ID["running"]}
     assert sum("-x" in command for command in run.asked) == 1
 
 
-@pytest.mark.parametrize(("changes", "others"), [({}, 2), ({"max_jobs_scope": "user"}, 1), ({"max_jobs": None}, 0)])
-def test_jobs_of_others_that_count_against_the_cap(changes: dict[str, object], others: int) -> None:
-    assert queue(recorded(), SITE.replace(**changes)).poll([], 0).others == others
+def test_what_qselect_lists_is_listed_even_where_qstat_says_nothing() -> None:
+    run = recorded()
+    run.answers["qstat"] = ""
+    shown = queue(run).poll([ID["running"], ID["held"]], 0)
+    assert (shown.jobs, shown.listed) == ({}, {ID["running"]})
 
 
-@pytest.mark.parametrize("answer", ["", "[1]", "{bad"])
+@pytest.mark.parametrize(("scope", "others"), [("project", 2), ("user", 1)])
+def test_jobs_of_others_that_count_against_the_cap(scope: str, others: int) -> None:
+    assert queue(recorded(), SITE.replace(max_jobs_scope=scope)).poll([], 0).others == others
+
+
+@pytest.mark.parametrize("answer", ["[1]", "{bad", '{"timestamp": 1}'])
 def test_an_answer_that_cannot_be_read_is_an_error(answer: str) -> None:
     run = recorded()
     run.answers["qstat"] = answer
     with pytest.raises(SubmitError, match="cannot be read"):
-        queue(run).poll(["101.pbs-01"], 0)
+        queue(run).poll([ID["running"]], 0)
 
 
-def test_a_server_that_does_not_answer_is_an_error() -> None:
+@pytest.mark.parametrize("name", ["qselect", "qstat"])
+def test_a_server_that_does_not_answer_is_an_error(name: str) -> None:
     run = recorded()
-    run.answers["qselect"] = SubmitError("qselect failed: cannot connect to server")
+    run.answers[name] = Refused(name, f"{name}: cannot connect to server pbs0 (errno=15010)")
     with pytest.raises(SubmitError, match="cannot connect"):
-        queue(run).poll([], 0)
+        queue(run).poll([ID["running"]], 0)
+
+
+def test_a_job_that_is_over_or_unknown_counts_as_cancelled_and_a_refused_one_does_not() -> None:
+    said = "qdel: Unknown Job Id 9.pbs0\nqdel: Job has finished 8.pbs0\nqdel: Server could not connect to MOM 7.pbs0"
+    run = recorded()
+    run.answers["qdel"] = Refused("qdel", said)
+    assert queue(run).cancel(["6.pbs0", "7.pbs0", "8.pbs0", "9.pbs0"]) == ["6.pbs0", "8.pbs0", "9.pbs0"]
 
 
 def test_kill_names_the_jobs() -> None:
     run = recorded()
-    queue(run).kill(["101.pbs-01"])
-    assert run.asked == [["qdel", "-W", "force", "101.pbs-01"]]
+    queue(run).kill(["101.pbs0"])
+    assert run.asked == [["qdel", "-W", "force", "101.pbs0"]]

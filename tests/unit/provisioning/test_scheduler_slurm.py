@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator, Sequence
+
 import pytest
 
 from pilot.core.errors import SubmitError
 from pilot.io.site import Site
-from pilot.provisioning.scheduler import Ending, JobPhase
+from pilot.provisioning.scheduler import Ending, JobPhase, Refused
 from pilot.provisioning.scheduler_slurm import SlurmQueue
 from tests.unit.provisioning.recordings import PREFIX, Recorded, text
 
 SITE = Site(name="x", scheduler="slurm", partition="preempt", account="abc", max_jobs=20)
 NOW_S = 1795172720.0
+PLANNED = "20|2026-11-20T11:05:27\n21|2026-11-20T11:35:00\n18|2026-11-20T11:05:20\n30|N/A\n"
+"""Pending jobs of all users; 18 is ours."""
 SINFO = "n1 alloc\nn2 idle\nn3 plnd\nn4 plnd\nn5 idle~\nn6 down*\n"
 
 
+@pytest.fixture(autouse=True)
+def recorded_in_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The recording's times are UTC; squeue's are local."""
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def squeue(command: Sequence[str]) -> str:
+    if "-A" in command:
+        return "12\n21\n22\n23\n"
+    return PLANNED if "PD" in command else text("squeue-22.05.txt")
+
+
 def recorded(**changes: object) -> Recorded:
-    answers: dict[str, object] = {"squeue": text("squeue-22.05.json"), "sinfo": SINFO, "sacct": ""}
+    answers: dict[str, object] = {"squeue": squeue, "sinfo": SINFO, "sacct": ""}
     return Recorded(answers | changes)
 
 
@@ -36,6 +57,7 @@ def test_every_state_is_read() -> None:
         "17": (JobPhase.OVER, Ending.CANCELLED),
         "18": (JobPhase.PENDING, None),
         "19": (JobPhase.RUNNING, None),
+        "23": (JobPhase.SUSPENDED, None),
     }
 
 
@@ -51,11 +73,19 @@ def test_a_requeued_job_waits_again_with_a_restart_count() -> None:
     assert (view.phase, view.restart) == (JobPhase.PENDING, 1)
 
 
-def test_the_form_of_later_versions() -> None:
-    jobs = queue(recorded(squeue=text("squeue-24.05.json"))).poll([], NOW_S).jobs
-    assert jobs["11"].preempt_s == 1795172720.0
-    assert (jobs["12"].phase, jobs["12"].restart) == (JobPhase.RUNNING, 2)
-    assert jobs["13"].ending is Ending.FAILED
+@pytest.mark.parametrize(
+    ("job", "walltime_s"), [("11", None), ("12", 86400 + 1800), ("18", 600), ("23", 3600)], ids=lambda value: str(value)
+)
+def test_a_time_limit_is_read(job: str, walltime_s: float | None) -> None:
+    assert queue(recorded()).poll([], NOW_S).jobs[job].walltime_s == walltime_s
+
+
+def test_why_a_job_waits_is_told() -> None:
+    assert queue(recorded()).poll([], NOW_S).jobs["18"].detail == "PENDING, BeginTime"
+
+
+def test_a_name_may_hold_the_bar_between_columns() -> None:
+    assert queue(recorded()).poll(["24"], NOW_S).jobs["24"].name == "a|b"
 
 
 def test_a_job_that_was_asked_for_is_shown_whatever_its_name() -> None:
@@ -78,10 +108,11 @@ def test_no_window_where_no_node_is_planned() -> None:
     assert queue(recorded(sinfo="n1 idle\n")).poll([], NOW_S).window_s is None
 
 
-def test_one_squeue_and_one_sinfo_for_everything() -> None:
-    run = recorded()
+def test_one_squeue_and_one_sinfo_for_everything_and_only_about_our_users_jobs() -> None:
+    run = recorded(sinfo="n1 idle\n")
     queue(run).poll([str(job) for job in range(11, 20)], NOW_S)
     assert (run.times("squeue"), run.times("sinfo"), run.times("sacct")) == (1, 1, 0)
+    assert run.asked[0][:6] == ["squeue", "-h", "-t", "all", "-u", "ada"]
 
 
 def test_accounting_is_asked_once_for_all_jobs_that_squeue_forgot() -> None:
@@ -103,25 +134,19 @@ def test_a_squeue_that_does_not_answer_is_an_error() -> None:
         queue(recorded(squeue=SubmitError("squeue did not answer within 30 s"))).poll([], NOW_S)
 
 
-@pytest.mark.parametrize("answer", ["", "[]", '{"jobs": 3}', "slurm_load_jobs error"])
+@pytest.mark.parametrize("answer", ["[]", '{"jobs": 3}', "slurm_load_jobs error"])
 def test_an_answer_that_cannot_be_read_is_an_error(answer: str) -> None:
     with pytest.raises(SubmitError, match="cannot be read"):
         queue(recorded(squeue=answer)).poll([], NOW_S)
 
 
-def test_an_answer_with_errors_is_no_answer() -> None:
-    run = recorded(squeue='{"jobs": [], "errors": [{"error": "Unable to contact slurm controller"}]}')
-    with pytest.raises(SubmitError, match="Unable to contact"):
-        queue(run).poll(["11"], NOW_S)
-
-
 def test_an_sinfo_that_does_not_answer_is_told_and_harmless() -> None:
     shown = queue(recorded(sinfo=SubmitError("sinfo failed: no"))).poll([], NOW_S)
-    assert (shown.trouble, shown.idle_nodes, len(shown.jobs)) == ("sinfo failed: no", None, 9)
+    assert (shown.trouble, shown.idle_nodes, len(shown.jobs)) == ("sinfo failed: no", None, 10)
 
 
 def test_an_unknown_state_is_alive() -> None:
-    run = recorded(squeue=text("squeue-22.05.json").replace('"CANCELLED"', '"SOMETHING_NEW"'))
+    run = recorded(squeue=text("squeue-22.05.txt").replace("CANCELLED", "SOMETHING_NEW"))
     assert queue(run).poll([], NOW_S).jobs["17"].phase is JobPhase.RUNNING
 
 
@@ -129,3 +154,22 @@ def test_kill_names_the_jobs() -> None:
     run = recorded(scancel="")
     queue(run).kill(["11", "12"])
     assert run.asked == [["scancel", "--full", "--signal=KILL", "11", "12"]]
+
+
+def test_jobs_are_cancelled_in_batches_and_one_that_is_over_already_counts_as_cancelled() -> None:
+    def scancel(command: Sequence[str]) -> str:
+        if "7" in command:
+            raise Refused("scancel", "scancel: error: Kill job error on job id 7: Invalid job id specified\n")
+        if "108" in command:
+            raise Refused("scancel", "scancel: error: Kill job error on job id 108: Access/permission denied\n")
+        return ""
+
+    run = recorded(scancel=scancel)
+    jobs = [str(number) for number in range(250)]
+    assert queue(run).cancel(jobs) == [job for job in jobs if job != "108"]
+    assert run.times("scancel") == 3
+
+
+def test_a_scheduler_that_fails_altogether_cancels_nothing() -> None:
+    refused = Refused("scancel", "scancel: error: Unable to contact slurm controller")
+    assert queue(recorded(scancel=refused)).cancel(["11", "12"]) == []

@@ -17,7 +17,7 @@ NOTHING = PoolChanged()
 
 
 def waiting(pending: PendingCommands) -> list[object]:
-    groups = (pending.workers, pending.writing, pending.forming, pending.pausing, pending.looking)
+    groups = (pending.starting, pending.stopping, pending.writing, pending.forming, pending.pausing, pending.looking)
     found: list[object] = [command for group in groups for command, _ in group.values()]
     return found + ([pending.solve] if pending.solve is not None else [])
 
@@ -62,7 +62,7 @@ def test_what_a_node_is_asked_once_more() -> None:
     assert pending.on(A, since_s=2.0) == [start, stop, write, replace(pause, members=(A,))]
     pending.restart(9.0)
     assert pending.on(A, since_s=2.0) == []
-    assert {since_s for _, since_s in pending.workers.values()} == {9.0}
+    assert {since_s for _, since_s in pending.starting.values()} == {9.0}
 
 
 def test_a_newer_question_takes_the_place_of_an_older_one() -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
 
-from pilot.train import order
-from pilot.train.order import Drawn, Sequential, Shuffled, permutation
+from pilot.train.order import WHOLE, Bijection, Drawn, Sequential, permutation, shuffled
 from pilot.train.sampler import mix
 
 
@@ -20,26 +20,71 @@ def test_an_epoch_s_order_depends_on_seed_and_epoch_alone() -> None:
     assert one.tolist() != permutation(4, 5, 100).tolist()
 
 
-def test_it_is_numpy_s_permutation_at_half_the_memory() -> None:
-    """As it was in versions before, so that a checkpoint of one of them may be resumed in the middle of an epoch."""
-    one = permutation(3, 5, 1000)
-    assert one.dtype == np.int32
-    assert one.tolist() == np.random.Generator(np.random.PCG64(mix(3, 5))).permutation(1000).tolist()
-
-
-@pytest.mark.parametrize("long", [1, 1 << 20])
-def test_each_epoch_has_its_order_in_whatever_turn_they_come(monkeypatch: pytest.MonkeyPatch, long: int) -> None:
-    monkeypatch.setattr(order, "_LONG", long)  # 1: each is made in the background
-    shuffled = Shuffled(7, 50)
+def test_each_epoch_has_its_order_in_whatever_turn_they_come() -> None:
+    order = shuffled(7, 50)
     for epoch in (0, 0, 1, 2, 7, 8, 3):
-        assert shuffled.indices(epoch, 10, 30) == permutation(7, epoch, 50)[10:30].tolist()
+        assert order.indices(epoch, 10, 30) == permutation(7, epoch, 50)[10:30].tolist()
 
 
 def test_a_new_plan_makes_no_new_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    shuffled = Shuffled(7, 50)
-    before = shuffled.indices(2, 0, 50)
-    monkeypatch.setattr(order, "permutation", None)
-    assert shuffled.indices(2, 0, 50) == before
+    order = shuffled(7, 50)
+    before = order.indices(2, 0, 50)
+    monkeypatch.setattr("pilot.train.order.permutation", None)
+    assert order.indices(2, 0, 50) == before
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 5, 64, 65, 1000, 4096, WHOLE + 1])
+def test_a_bijection_gives_each_number_once(length: int) -> None:
+    found = Bijection(3, length)(np.arange(length, dtype=np.uint64))
+    assert np.array_equal(np.sort(found), np.arange(length))
+
+
+def test_an_order_in_blocks_does_not_depend_on_how_it_is_read() -> None:
+    """And a piece in the middle of an epoch of any length costs a block, not the epoch."""
+    whole = shuffled(3, WHOLE + 5).indices(2, 0, WHOLE + 5)
+    assert sorted(whole) == list(range(WHOLE + 5))
+    assert shuffled(3, WHOLE + 5).indices(2, 16_380, 16_390) == whole[16_380:16_390]
+    assert shuffled(3, WHOLE + 5).indices(2, WHOLE, WHOLE + 5) == whole[WHOLE:]
+    assert shuffled(3, WHOLE + 5).indices(3, 0, 50) != whole[:50]
+    assert len(set(shuffled(3, 10**12).indices(4, 10**11, 10**11 + 100))) == 100
+
+
+def chi_square(counts: Any, expected: float) -> float:
+    """Standardised: of a good shuffle it is normal with mean 0 and deviation 1."""
+    counts = np.asarray(counts, np.float64)
+    degrees = counts.size - 1
+    return float((((counts - expected) ** 2 / expected).sum() - degrees) / np.sqrt(2 * degrees))
+
+
+@pytest.mark.parametrize("key", range(4))
+def test_an_order_in_blocks_is_a_good_shuffle(key: int) -> None:
+    """Where samples go, what comes after what, runs, fixed points, and two epochs side by side, as by chance."""
+    length = 1_200_000
+    one, other = (
+        Bijection(mix(key, epoch), length)(np.arange(length, dtype=np.uint64)).astype(np.int64) for epoch in (0, 1)
+    )
+    cells, cell = 100, length // 100
+    place = np.arange(length) // cell
+    scores = [chi_square(np.bincount(place * cells + one // cell, minlength=cells**2), cell / cells)]
+    following = np.bincount((one[:-1] // cell) * cells + one[1:] // cell, minlength=cells**2)
+    scores.append(chi_square(following, (length - 1) / cells**2))
+    scores.append(chi_square(np.bincount((one // cell) * cells + other // cell, minlength=cells**2), cell / cells))
+    scores.append(chi_square(np.bincount((one[1:] - one[:-1]) % 64, minlength=64), (length - 1) / 64))
+    ascents = (one[1:] > one[:-1]).sum()
+    scores.append(float((ascents - length / 2) / np.sqrt(length / 12)))
+    for lag in (1, 2, 256):
+        scores.append(float(np.corrcoef(one[:-lag], one[lag:])[0, 1] * np.sqrt(length)))
+    assert max(map(abs, scores)) < 4.5, scores
+    assert (one == np.arange(length)).sum() < 10
+    assert (one == other).sum() < 10
+
+
+def test_over_many_epochs_a_sample_comes_in_each_place_equally_often() -> None:
+    """Where a sample is over many epochs: each place as often as another."""
+    counts = np.zeros((50, 50))
+    for epoch in range(5000):
+        counts[np.arange(50), Bijection(mix(1, epoch), 50)(np.arange(50, dtype=np.uint64)).astype(np.int64)] += 1
+    assert abs(chi_square(counts, 100.0)) < 4.5
 
 
 def test_without_shuffling_samples_come_as_they_are() -> None:

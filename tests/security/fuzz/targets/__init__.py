@@ -13,6 +13,7 @@ from tests.security.fuzz.targets import (
     journals,
     notes,
     sites,
+    snapshots,
     traces,
     worker_packets,
 )
@@ -24,6 +25,7 @@ TARGETS: list[Target] = [
         connections,
         sites,
         journals,
+        snapshots,
         hostlists,
         traces,
         curves,

@@ -1,18 +1,25 @@
-"""Journals: ``pilot replay --journal`` reads one and runs nothing that it names."""
+"""Journals: ``pilot replay --journal`` reads one, all its segments, and runs nothing that it names."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from pilot import __version__
 from pilot.cli.main import run
+from pilot.core.coordinator import Coordinator
 from pilot.core.events import PoolChanged, TrainerSubmitted
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.spec import TrainerSpec
-from pilot.io.journal import FORMAT, Contents, Decision, Header, header_line
+from pilot.io import core_state, segments
+from pilot.io.journal import FORMAT, Decision, Header, header_line
+from pilot.io.journal_writer import JournalWriter
+from pilot.service.settings import make_core, settings_of
+from pilot.service.snapshot import Books, taken
 from tests.security.fuzz.cli import said_once
 from tests.security.fuzz.mutate import changed_bytes, changed_value
 from tests.security.fuzz.target import ACCEPTED, REFUSED, Target, Wrong
@@ -22,10 +29,11 @@ EVIL = "evil_module"
 
 @dataclass(frozen=True)
 class Place:
-    """Where the journal lies, and its lines."""
+    """Where the journal lies, the lines of its last segment, and its other files."""
 
     path: Path
     lines: list[bytes]
+    others: dict[Path, bytes]
 
 
 def make(rng: random.Random, _number: int) -> random.Random:
@@ -33,46 +41,77 @@ def make(rng: random.Random, _number: int) -> random.Random:
     return rng
 
 
+SETTINGS = {"planner": "dp", "objective": "throughput"}
+EVENTS = [
+    PoolChanged(joined=(NodeId("n1"), NodeId("n2"))),
+    TrainerSubmitted(TrainerSpec(TrainerId("a"), 1, 4)),
+    TrainerSubmitted(TrainerSpec(TrainerId("b"), 1, 2)),
+    PoolChanged(joined=(NodeId("n3"),), lost=(NodeId("n1"),)),
+]
+
+
+def header(settings: dict[str, str]) -> Header:
+    """Of a pool of a local site."""
+    return Header(FORMAT, __version__, "local-1", 1.7e9, settings, {"name": "local", "grace_s": 5.0})
+
+
+def core() -> Coordinator:
+    """As such a pool begins with."""
+    return make_core(settings_of(SETTINGS), header(SETTINGS).site)
+
+
 def lines(objective: str = "throughput") -> list[bytes]:
     """A journal of a pool that got nodes and trainers."""
-    from pilot.service.settings import fresh_core
-
-    settings = {"planner": "dp", "objective": objective}
-    header = Header(FORMAT, "0.1.0", "local-1", 1.7e9, settings, {"name": "local", "grace_s": 5.0})
-    quiet = Header(FORMAT, "0.1.0", "local-1", 1.7e9, {"planner": "dp"}, header.site)
-    core, written = fresh_core(Contents(quiet, [], 0, 0)), [header_line(header)]
-    events = [
-        PoolChanged(joined=(NodeId("n1"), NodeId("n2"))),
-        TrainerSubmitted(TrainerSpec(TrainerId("a"), 1, 4)),
-        TrainerSubmitted(TrainerSpec(TrainerId("b"), 1, 2)),
-        PoolChanged(joined=(NodeId("n3"),), lost=(NodeId("n1"),)),
-    ]
-    for seq, event in enumerate(events, 1):
-        written.append(Decision(seq, float(seq), event, tuple(core.handle(float(seq), event))).line())
+    made, written = core(), [header_line(header({"planner": "dp", "objective": objective}))]
+    for seq, event in enumerate(EVENTS, 1):
+        written.append(Decision(seq, float(seq), event, tuple(made.handle(float(seq), event))).line())
     return written
+
+
+def write(path: Path) -> bytes:
+    """The same in three segments, as a coordinator writes it; the core's state at its end."""
+    writer, made, books = JournalWriter.create(path, header(SETTINGS)), core(), Books()
+    for seq, event in enumerate(EVENTS, 1):
+        commands = made.handle(float(seq), event)
+        books.note(float(seq), event, commands)
+        writer.decided(float(seq), event, commands)
+        if seq in (1, 3):
+            writer.end_segment(float(seq), *taken(made, books, seq))
+    writer.close()
+    return core_state.encoded(made)
 
 
 def prepare(folder: Path) -> Place:
     """The journal, and a module that says so if it is imported."""
     (folder / f"{EVIL}.py").write_text("def f(*_):\n    return 1.0\n")
-    return Place(folder / "journal.jsonl", lines())
+    path = folder / "journal.jsonl"
+    write(path)
+    others = {other: other.read_bytes() for other in sorted(segments.folder(path).glob("*.gz"))}
+    return Place(path, path.read_bytes().splitlines(keepends=True), others)
 
 
 def attempt(place: Place, rng: random.Random) -> str:
     """Exit status 0: the same commands, 1: others, 2: refused; with one line each."""
     changed = list(place.lines)
     at = rng.randrange(len(changed))
-    match rng.randrange(4):
+    closed = dict(place.others)
+    match rng.randrange(5):
         case 0:
             data = b"".join(changed)
             changed = [changed_bytes(rng, data)]
         case 1:
-            header = json.loads(changed[0])
-            header["settings"][rng.choice(("objective", "planner", "node_order"))] = rng.choice((f"{EVIL}:f", "x", 5))
-            changed[0] = json.dumps(header).encode() + b"\n"
+            head = json.loads(changed[0])
+            head["settings"][rng.choice(("objective", "planner", "node_order"))] = rng.choice((f"{EVIL}:f", "x", 5))
+            changed[0] = json.dumps(head).encode() + b"\n"
+        case 2:
+            one = rng.choice(list(closed))
+            text = gzip.decompress(closed[one])
+            closed[one] = rng.choice((changed_bytes(rng, closed[one]), gzip.compress(changed_bytes(rng, text))))
         case _:
             changed[at] = json.dumps(changed_value(rng, json.loads(changed[at]))).encode() + b"\n"
     place.path.write_bytes(b"".join(changed))
+    for path, data in closed.items():
+        path.write_bytes(data)
     status = said_once(lambda: run(["replay", "--journal", str(place.path)]), (0, 1, 2))
     if sys.modules.pop(EVIL, None) is not None:
         raise Wrong("the module that the journal names was imported")

@@ -1,0 +1,83 @@
+"""``pilot check``: does a script train on several nodes what it trains alone?"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from pilot.cli.asking import json_option, to_json
+from pilot.cli.numbers import FiniteRange
+from pilot.core.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """``script_class`` is `equal`, `different by design`, `differs`, `refused`, or `failed` by itself."""
+
+    script_class: str
+    text: str
+    by_design: list[str] = field(default_factory=list)
+    first_difference: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether it trains on several nodes what it trains alone, or says itself what is different."""
+        return self.script_class in ("equal", "different by design")
+
+
+@click.command("check", context_settings={"allow_interspersed_args": False})
+@click.option("--python", default=sys.executable, help="Interpreter for the script (default: this one).")
+@click.option("--limit-s", type=FiniteRange(min=0), default=600.0, show_default=True, help="For each of two turns.")
+@click.argument("script", type=click.Path(path_type=Path))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@json_option
+def command(script: Path, arguments: tuple[str, ...], python: str, limit_s: float, as_json: bool) -> int:
+    """Check that SCRIPT, with its ARGS, trains on several nodes what it trains alone. Exit status 1 if it does not.
+
+    Runs one global batch alone and on two emulated ranks, compares the gradients, and names the first that differs: so
+    it finds what nobody can see otherwise (a loss that is a sum, or that mixes the batch's samples). Dropout and batch
+    norm, which are different on each rank by design, are taken out and listed. The script runs up to its first step,
+    three times; nothing is saved.
+
+    \b
+    Example:
+      pilot check examples/digits_cnn.py --epochs 1
+    """
+    if not script.is_file():
+        raise UserError(f"cannot read the script {script}: it is no file")
+    verdict = check(script, arguments, python, limit_s)
+    if as_json:
+        click.echo(to_json({"passed": verdict.passed} | msgspec.to_builtins(verdict)))
+    else:
+        click.echo(f"{verdict.script_class}: {verdict.text}")
+        for one in verdict.by_design:
+            click.echo(f"different by design: {one}")
+    return 0 if verdict.passed else 1
+
+
+def check(script: Path, arguments: Sequence[str], python: str, limit_s: float) -> Verdict:
+    """Run the script alone, then as two ranks."""
+    from pilot.cli.check_runs import Failed, Runs
+
+    with tempfile.TemporaryDirectory(prefix="pilot-check-") as folder:
+        runs = Runs(Path(folder), [python, "-m", "pilot.train.check_script", str(script), *arguments], limit_s)
+        try:
+            runs.play(1)
+            (seen, _) = runs.play(2)
+        except Failed as failed:
+            return Verdict("refused" if failed.refused else "failed", str(failed))
+    largest = max((row.alone for row in seen.compared), default=0.0)
+    first = next((row for row in seen.compared if row.differs(largest)), None)
+    if first is not None:
+        return Verdict("differs", f"the gradient of {first.name}: {first.in_words()}", seen.by_design, first.name)
+    text = f"{len(seen.compared)} gradients of {seen.samples} samples are the same alone and on two ranks"
+    return Verdict("different by design" if seen.by_design else "equal", text, seen.by_design)

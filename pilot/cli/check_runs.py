@@ -1,0 +1,139 @@
+"""The runs of ``pilot check``: the script in processes of its own, alone and as two ranks, up to its first step."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+
+from pilot.agent.diagnosis import is_refusal, last_words
+from pilot.core.errors import PilotError
+from pilot.core.evidence import headline
+from pilot.io import proc
+
+ROUNDING = 4096.0
+"""So many roundings of its type may lie between two gradients that are the same: sums in another order."""
+
+SMALL = 1e-4
+"""A gradient whose norm is below this part of the largest one is compared with that: it may be mere rounding."""
+
+_POLL_S = 0.05
+
+
+class Gradient(msgspec.Struct, frozen=True):
+    """See :class:`pilot.train.check_group.Compared`."""
+
+    name: str
+    alone: float
+    ranks: float
+    difference: float
+    product: float
+    digits: float
+
+    def differs(self, largest: float) -> bool:
+        """``largest``: the largest norm of all."""
+        return not self.difference <= ROUNDING * self.digits * max(self.alone, SMALL * largest)
+
+    def in_words(self) -> str:
+        """How much, and what that looks like."""
+        if not (self.alone and self.ranks):
+            return f"its norm is {self.alone:.3g} alone and {self.ranks:.3g} on two ranks"
+        ratio, cosine = self.ranks / self.alone, self.product / (self.alone * self.ranks)
+        if cosine > 1 - 1e-3:
+            return (
+                f"on two ranks it is {ratio:.3g} times what it is alone: the loss is no mean over the batch (a sum, or"
+                " divided by something else)"
+            )
+        return (
+            f"on two ranks it is another one (cosine {cosine:.3g}, norms {self.alone:.3g} and {self.ranks:.3g}): a"
+            " sample's loss depends on the others in its batch (as a contrastive loss does), or on the rank"
+        )
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What a run reports."""
+
+    samples: int
+    loss: float
+    by_design: list[str] = []
+    compared: list[Gradient] = []
+
+
+class Failed(PilotError):
+    """A run did not come to the end of its first step. ``refused``: the session said so."""
+
+    def __init__(self, message: str, *, refused: bool) -> None:
+        super().__init__(message)
+        self.refused = refused
+
+
+class Runs:
+    """Of one check, in ``folder``, which is also where they put their temporary files."""
+
+    def __init__(self, folder: Path, command: list[str], limit_s: float) -> None:
+        self._folder = folder
+        self._command = command
+        self._limit_s = limit_s
+
+    def play(self, size: int) -> list[Seen]:
+        """What each rank of ``size`` reports; :class:`Failed` with the last words of the first that fails."""
+        with ExitStack() as stack:
+            ends = [stack.enter_context(end) for end in socket.socketpair()] if size == 2 else []
+            logs = [stack.enter_context((self._folder / f"log-{rank}").open("wb+")) for rank in range(size)]
+            processes = [self._start(rank, size, log, ends) for rank, log in enumerate(logs)]
+            try:
+                for end in ends:
+                    end.close()
+                self._wait(processes)
+            finally:
+                for process in processes:
+                    proc.kill([*proc.tree(process.pid), *proc.session(process.pid)])
+                    process.wait()
+            return [self._report(rank, size) for rank in range(size)]
+
+    def _start(self, rank: int, size: int, log: Any, ends: list[Any]) -> subprocess.Popen[bytes]:
+        link = ends[rank].fileno() if ends else -1
+        seat = {"rank": rank, "size": size, "folder": str(self._folder), "link": link}
+        environment = {
+            "PILOT_CHECK": msgspec.json.encode(seat).decode(),
+            "PILOT_LOCAL_SIZE": str(size),  # both on one node: so batch_size= gives both together what it gives one
+            "TMPDIR": str(self._folder),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        return subprocess.Popen(
+            self._command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=os.environ | environment,
+            pass_fds=[link] if ends else [],
+            start_new_session=True,
+        )
+
+    def _wait(self, processes: list[subprocess.Popen[bytes]]) -> None:
+        deadline_s = time.monotonic() + self._limit_s
+        while any(process.poll() is None for process in processes):
+            for rank, process in enumerate(processes):
+                if process.poll() not in (None, 0):
+                    self._say_why(rank)
+            if time.monotonic() > deadline_s:
+                raise Failed(f"no step within {self._limit_s:g} s (--limit-s)", refused=False)
+            time.sleep(_POLL_S)
+
+    def _report(self, rank: int, size: int) -> Seen:
+        try:
+            return msgspec.json.decode((self._folder / f"report-{rank}-of-{size}.json").read_bytes(), type=Seen)
+        except FileNotFoundError:
+            self._say_why(rank)
+
+    def _say_why(self, rank: int) -> NoReturn:
+        logs = [self._folder / f"log-{number}" for number in (rank, 1 - rank)]  # a rank ends, too, when the other does
+        tails = [log.read_text(errors="replace") for log in logs if log.exists()]
+        tail = next((text for text in tails if text.strip()), "the script ended without a word")
+        raise Failed(headline(last_words(tail)), refused=is_refusal(tail))

@@ -1,0 +1,80 @@
+"""``pilot events``: what happened in a pool, in sentences."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pilot.cli import candidates
+from pilot.cli.asking import find_run_dir, json_option, run_dir_option
+from pilot.cli.numbers import Count
+
+if TYPE_CHECKING:
+    from pilot.io.journal import Entry
+    from pilot.io.rundir import RunDir
+    from pilot.observation.story import Happening
+
+POLL_S = 0.5
+
+
+@click.command("events")
+@click.option("-f", "--follow", is_flag=True, help="Go on printing until the pool is down.")
+@click.option("-n", "--tail", type=Count(), metavar="N", help="Begin with the newest N events only.")
+@click.option("--trainer", shell_complete=candidates.trainers, help="Only what concerns this trainer.")
+@run_dir_option
+@json_option
+def command(follow: bool, tail: int | None, trainer: str | None, run_dir: Path | None, as_json: bool) -> None:
+    """Print what happened in a pool, which may be up or down: nodes, trainers, plans, checkpoints, from its journal.
+
+    With --json a line of JSON for each event.
+
+    \b
+    Examples:
+      pilot events -n 20 -f
+      pilot events --trainer vit --json
+    """
+    from msgspec import json
+
+    from pilot.io.journal import read
+    from pilot.io.rundir import RunDir
+    from pilot.observation.story import Story
+
+    rundir = RunDir(find_run_dir(run_dir))
+    story = Story(read(rundir.journal, whole=False).header.started_unix_s)
+    for entries in _batches(rundir, follow):
+        told = (happening for entry in entries for happening in story.tell(entry))
+        for happening in deque((h for h in told if trainer in (None, h.trainer)), tail):
+            click.echo(json.encode(happening).decode() if as_json else _line(happening))
+        tail = None  # of what comes later nothing is left out
+
+
+def _batches(rundir: RunDir, follow: bool) -> Iterator[list[Entry]]:
+    """The journal's entries, each once and in order: all that it has, then what it gets, until the pool is down."""
+    from pilot.io.journal import read, read_more
+    from pilot.io.rundir import owner
+
+    contents = read(rundir.journal, whole=False)
+    yield [entry for segment in contents.segments for entry in segment.entries]
+    last, is_up = contents.last, follow
+    while is_up:
+        time.sleep(POLL_S)
+        is_up = owner(rundir) is not None
+        if (more := read_more(rundir.journal, last)) is not None:
+            last = more
+            yield more.entries
+        else:
+            seen, contents = last.last_seq, read(rundir.journal, whole=False)
+            last = contents.last
+            yield [entry for segment in contents.segments for entry in segment.entries if entry.seq > seen]
+
+
+def _line(happening: Happening) -> str:
+    from pilot.io.printable import printable
+
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(happening.unix_s))
+    return f"{at}  {printable(happening.text)}"

@@ -1,0 +1,27 @@
+"""The trainers' ledgers, from a journal. The coordinator keeps none: they grow with every generation, the journal has
+all of it, and nothing is decided by them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pilot.core.events import GroupFormed, Progress, TrainerSubmitted
+from pilot.core.ids import TrainerId
+from pilot.core.ledger import Ledger
+from pilot.io.journal import Decision
+
+
+def ledgers(decisions: Iterable[Decision]) -> dict[TrainerId, Ledger]:
+    """Of every trainer of a journal, in the order of submission, whatever became of it."""
+    found: dict[TrainerId, Ledger] = {}
+    for decision in decisions:
+        match decision.event:
+            case TrainerSubmitted(spec):
+                found[spec.trainer] = Ledger()
+            case GroupFormed() as formed if formed.trainer in found:
+                found[formed.trainer].began(formed.generation, formed.step)
+            case Progress() as progress if progress.trainer in found:
+                found[progress.trainer].add(progress.ledger)
+            case _:
+                pass
+    return found

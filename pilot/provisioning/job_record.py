@@ -1,0 +1,79 @@
+"""What is known of one of our jobs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from pilot.io.site import Site
+from pilot.provisioning.retry import Retry
+from pilot.provisioning.scheduler import WALLTIME_WORD, JobPhase, JobView
+
+YIELD_POLLS = 2
+"""A job that takes our nodes has them so many polls after ours is over, at the latest."""
+
+STARTING_S = 600.0
+"""So long a job may run before its agent comes (a prologue, a cold file system) or goes with the site's lease."""
+
+
+@dataclass(slots=True)
+class JobRecord:
+    """One of our jobs, until it is known to be over.
+
+    Parameters
+    ----------
+    since_s : when its agent registered; None: it never came
+    heard_s : when it was last seen that its agent is connected, or that it had begun to run; None before that
+    word, noticed_s : the cause of its agent's notice, and when it was given, or when the scheduler showed a preemption
+    preempted : the scheduler preempts it
+    cancelled_s : when the scheduler agreed to cancel it
+    asked_s : when it was first asked to
+    absent : so many answers in a row did not show it
+    doubtful : the scheduler says that it is over, or knows it no longer, and nobody else has confirmed it
+    """
+
+    job: str
+    submitted_s: float
+    walltime_s: float
+    phase: JobPhase = JobPhase.PENDING
+    restart: int = 0
+    since_s: float | None = None
+    heard_s: float | None = None
+    word: str = ""
+    noticed_s: float = -math.inf
+    preempted: bool = False
+    cancelled_s: float | None = None
+    asked_s: float | None = None
+    absent: int = 0
+    doubtful: bool = False
+    view: JobView | None = None
+    cancelling: Retry = field(default_factory=Retry)
+    killing: Retry = field(default_factory=Retry)
+
+    def leaving(self, now_s: float, site: Site) -> bool:
+        """Whether it is not counted on any more.
+
+        An agent's notice alone says so for the grace and a while: of several agents in a job, one may leave alone.
+        """
+        gone = self.cancelled_s is not None or self.doubtful or self.phase is JobPhase.SUSPENDED
+        return gone or self.preempted or self.dead(now_s, site) or (bool(self.word) and self._is_fresh(now_s, site))
+
+    def taken(self, now_s: float, site: Site) -> bool:
+        """Whether a job of others is taking its nodes, and has not got them yet as far as one can tell."""
+        announced = self.preempted or (bool(self.word) and WALLTIME_WORD not in self.word)
+        return announced and self.cancelled_s is None and self._is_fresh(now_s, site)
+
+    def _is_fresh(self, now_s: float, site: Site) -> bool:
+        return now_s < self.noticed_s + site.grace_s + YIELD_POLLS * site.poll_s
+
+    def dead(self, now_s: float, site: Site) -> bool:
+        """Whether it runs, as the scheduler says, and its agent has been silent for longer than its lease."""
+        if self.phase is not JobPhase.RUNNING or self.heard_s is None:
+            return False
+        lease_s = site.orphan_s + site.heartbeat_s
+        return now_s - self.heard_s > (lease_s if self.since_s is not None else max(lease_s, STARTING_S))
+
+    def live_again(self, restart: int) -> None:
+        """It was requeued: nothing is known of its new life yet."""
+        self.restart, self.since_s, self.heard_s, self.word, self.preempted = restart, None, None, "", False
+        self.noticed_s = -math.inf

@@ -1,0 +1,94 @@
+"""What a journal tells: the core and the books, as they were when it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from pilot import __version__
+from pilot.core.coordinator import Coordinator
+from pilot.core.errors import JournalError, one_line
+from pilot.io.core_state import state_digest
+from pilot.io.journal import Contents, Decision, Entry, JournalNote, Segment
+from pilot.service import snapshot
+from pilot.service.snapshot import Books
+
+REFUSED_MAX = 20
+"""So many entries of a journal may be left out; beyond that it is another one's, or ruined."""
+
+
+@dataclass(slots=True)
+class Restored:
+    """``remarks`` are for people: the snapshot that was no use; ``left_out`` the entries that could not be taken."""
+
+    core: Coordinator
+    books: Books = field(default_factory=Books)
+    remarks: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+
+def restore(contents: Contents, fresh: Callable[[], Coordinator]) -> Restored:
+    """From the snapshot with which the last segment begins, or, where that is no use, from the journal's beginning.
+
+    An entry that the core cannot take (an earlier version could, or a bug wrote it) is left out, and all before it is
+    done again, from the same beginning or a ``fresh`` core.
+
+    Raises
+    ------
+    JournalError
+        That are more than :data:`REFUSED_MAX` entries, or a segment that is needed is missing or damaged.
+    """
+    refused: dict[int, str] = {}
+    while True:
+        restored, found = _beginning(contents, fresh)
+        bad = _replay(restored, found, refused)
+        if bad is None:
+            restored.left_out += refused.values()
+            return restored
+        decision, error = bad
+        refused[decision.seq] = f"entry {decision.seq} ({type(decision.event).__name__}): {one_line(str(error))}"
+        if len(refused) > REFUSED_MAX:
+            raise JournalError(
+                f"more than {REFUSED_MAX} entries of the journal cannot be taken: {refused[decision.seq]}; start the "
+                f"version that wrote it, {contents.header.version}, or begin anew: move the journal away"
+            )
+
+
+def _beginning(contents: Contents, fresh: Callable[[], Coordinator]) -> tuple[Restored, Iterable[Segment]]:
+    """Where to begin, and the segments to replay from there."""
+    restored = Restored(fresh())
+    if contents.header.after == 0:
+        return restored, [contents.last]
+    try:
+        state, restored.books = snapshot.read(contents)
+    except JournalError as error:
+        restored.remarks.append(f"{error}; the whole journal was replayed instead")
+        return restored, contents.segments
+    restored.core.restore(state)
+    return restored, [contents.last]
+
+
+def _replay(
+    restored: Restored, found: Iterable[Segment], without: Collection[int]
+) -> tuple[Decision, Exception] | None:
+    """The first entry that fails, and how; None: none did."""
+    for segment in found:
+        header = segment.header
+        comparable = header.after and header.version == __version__ and not (without or restored.left_out)
+        if comparable and state_digest(restored.core) != header.core:
+            restored.remarks.append(f"after entry {header.after} the state is not the one that was recorded")
+        restored.left_out += segment.skipped
+        for entry in _kept(segment.entries, without):
+            if isinstance(entry, JournalNote):
+                restored.books.monitor.remark(entry.now_s, entry.note)
+                continue
+            try:
+                commands = restored.core.handle(entry.now_s, entry.event)
+                restored.books.note(entry.now_s, entry.event, commands)
+            except Exception as error:  # whatever it is, every restart would end with it
+                return entry, error
+    return None
+
+
+def _kept(entries: Iterable[Entry], without: Collection[int]) -> Iterator[Entry]:
+    return (entry for entry in entries if entry.seq not in without)

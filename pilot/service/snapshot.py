@@ -1,0 +1,84 @@
+"""A snapshot: all that a coordinator knows from its journal, so that a restart need not read the journal from its
+beginning. It can be made again by replaying, so nothing is lost with one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from pilot import __version__
+from pilot.core.commands import Command
+from pilot.core.coordinator import Coordinator, State
+from pilot.core.errors import JournalError, PilotError
+from pilot.core.events import Event, PoolChanged
+from pilot.core.ids import NodeId
+from pilot.io import core_state, segments
+from pilot.io.journal import Contents
+from pilot.observation.monitor import Monitor
+from pilot.service.pending import PendingCommands
+
+LOST_KEPT = 10_000
+"""So many lost nodes are remembered: an agent that comes back after so many others is stopped like any stranger."""
+
+
+@dataclass(slots=True)
+class Books:
+    """What is kept beside the core, from the same events: plain data. ``lost`` tells why nodes are gone."""
+
+    pending: PendingCommands = field(default_factory=PendingCommands)
+    monitor: Monitor = field(default_factory=Monitor)
+    lost: dict[NodeId, str] = field(default_factory=dict)
+
+    def note(self, now_s: float, event: Event, commands: Sequence[Command]) -> None:
+        """The core was told ``event`` and answered ``commands``."""
+        self.pending.note(now_s, event, commands)
+        self.monitor.note(now_s, event, commands)
+        if isinstance(event, PoolChanged):
+            for node in event.lost:
+                remember_lost(self.lost, node, event.cause)
+
+
+class Snapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The file. ``core`` is the canonical form of its state after the first ``after`` entries."""
+
+    version: str
+    after: int
+    core: msgspec.Raw
+    books: Books
+
+
+def taken(core: Coordinator, books: Books, after: int) -> tuple[str, bytes]:
+    """The digest of the core's state, and the snapshot."""
+    state = core_state.encoded(core)
+    return segments.digest(state), msgspec.msgpack.encode(Snapshot(__version__, after, msgspec.Raw(state), books))
+
+
+def read(contents: Contents) -> tuple[State, Books]:
+    """What was known where the journal's last segment begins.
+
+    Raises
+    ------
+    JournalError
+        There is no such snapshot, it is damaged, or another version took it: the journal must be replayed.
+    """
+    header = contents.header
+    if header.version != __version__:
+        raise JournalError(f"the snapshot is of version {header.version}, this is {__version__}")
+    data = segments.read_snapshot(contents.path, header.after, header.snapshot)
+    try:
+        found = msgspec.msgpack.decode(data, type=Snapshot)
+    except (msgspec.DecodeError, PilotError, ValueError, OverflowError, RecursionError) as error:
+        raise JournalError(f"the snapshot after entry {header.after} is none: {error}") from None
+    state = bytes(found.core)
+    if found.after != header.after or segments.digest(state) != header.core:
+        raise JournalError(f"the snapshot after entry {header.after} is another one's")
+    return core_state.decoded(state), found.books
+
+
+def remember_lost(lost: dict[NodeId, str], node: NodeId, why: str) -> None:
+    """``node`` is gone for good: forget the oldest where there are many."""
+    lost[node] = why
+    if len(lost) > LOST_KEPT:
+        del lost[next(iter(lost))]

@@ -1,0 +1,88 @@
+"""Starts a coordinator again that was killed or crashed: ``python -m pilot.service.supervisor PID COMMAND…``.
+
+``pilot up`` leaves it beside the coordinator with process id ``PID``. It waits until that ends. Where the coordinator
+said how (``ended.json``: it drained, or it was told to stop) there is nothing to do. Else COMMAND is run, after a pause
+that grows with each time, and at most :data:`TIMES` times in a row; one that lives for :data:`STEADY_S` begins a new
+row. It is small, and imports next to nothing: on a login node every process counts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+TIMES = 10
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 300.0
+STEADY_S = 600.0
+REFUSED = 2
+"""The exit status of a coordinator that cannot start as things are: another one is here, or it was told to stop."""
+
+
+def main(pid: int, command: list[str]) -> None:
+    """Until the coordinator ends in good order, or cannot be kept."""
+    root = Path(command[command.index("--run-dir") + 1])
+    status = watch(pid)
+    times, pause_s = 0, FIRST_PAUSE_S
+    while status != REFUSED and crashed(root):
+        if times == TIMES:
+            note(root, f"it was started again {TIMES} times in a row; pilot up starts it once more")
+            return
+        time.sleep(pause_s)
+        times, pause_s = times + 1, min(2 * pause_s, LONGEST_PAUSE_S)
+        began_s = time.monotonic()
+        note(root, "it ended without a word, or with an error; it is started again")
+        status = run(command)
+        if time.monotonic() - began_s > STEADY_S:
+            times, pause_s = 0, FIRST_PAUSE_S
+
+
+def watch(pid: int) -> int | None:
+    """Wait for the end of a process that is nobody's child here; its exit status is not known."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:  # it has ended already
+        return None
+    select.select([descriptor], [], [])
+    os.close(descriptor)
+    return None
+
+
+def run(command: list[str]) -> int | None:
+    """Run a coordinator to its end; its exit status, None where it could not be started."""
+    try:
+        return subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode
+    except OSError:  # fork was refused, say: that may pass
+        return None
+
+
+def crashed(root: Path) -> bool:
+    """Whether the coordinator that owned ``root`` did not end as it was told to. One that has drained takes its
+    connection file with it."""
+    if not (root / "connection.json").exists():
+        return False
+    try:
+        how = json.loads((root / "ended.json").read_text())
+        return bool(how["failure"]) if isinstance(how, dict) else True
+    except (OSError, ValueError, KeyError):
+        return True
+
+
+def note(root: Path, text: str) -> None:
+    """A line in the coordinator's log, if that can be written."""
+    line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} WARNING pilot.supervisor: of the coordinator: {text}\n"
+    try:
+        with (root / "coordinator.log").open("a") as log:
+            log.write(line)
+    except OSError:
+        pass
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    main(int(sys.argv[1]), sys.argv[2:])

@@ -1,0 +1,225 @@
+"""The group of a script that ``pilot check`` runs: for one step, alone or as one of two ranks that talk to each other
+directly. Nothing is saved, and when the step is applied the process ends.
+
+The script runs three times: alone, where it leaves its first state and the step's gradients in a folder, and as two
+ranks, which take that state over as a newcomer would. Rank 0 of the two compares.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+import numpy as np
+import torch
+
+from pilot.core.errors import UserError
+from pilot.train import by_design, identity
+from pilot.train.exchange import Exchange
+from pilot.train.membership import Membership
+from pilot.train.placeholder import Placeholder
+from pilot.train.reporter import Metrics
+from pilot.train.sampler import StepShare
+from pilot.train.state import Packed, unpack
+from pilot.train.step_words import Words
+from pilot.train.training import Training
+
+SEAT = "PILOT_CHECK"
+"""The variable that says which run this is, as JSON: see :class:`Run`."""
+
+_LENGTH_BYTES = 8
+_PIECE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Rank ``rank`` of ``size``; ``folder``: of this check; ``link``: a descriptor, the socket to the other rank."""
+
+    rank: int
+    size: int
+    folder: str
+    link: int = -1
+
+    def report(self) -> Path:
+        """Where this run leaves what it saw."""
+        return Path(self.folder, f"report-{self.rank}-of-{self.size}.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One gradient of one optimizer's step: its norm alone and on two ranks, that of the difference, and the product of
+    both; ``digits``: the relative rounding of its type.
+    """
+
+    name: str
+    alone: float
+    ranks: float
+    difference: float
+    product: float
+    digits: float
+
+
+Gradients = dict[str, torch.Tensor]
+
+
+class CheckGroup:
+    """See the module, and :class:`~pilot.train.group.RankGroup`."""
+
+    revision = 0
+
+    def __init__(self, run: Run, training: Training, exchange: Exchange, resized: Callable[[int], None]) -> None:
+        self._run = run
+        self._training = training
+        self._exchange = exchange
+        self._resized = resized
+        self._entered = False
+        self._gradients: list[Gradients] = []
+        self._other = socket.socket(fileno=run.link) if run.link >= 0 else None
+
+    @classmethod
+    def of(
+        cls,
+        environment: Mapping[str, str],
+        training: Training,
+        exchange: Exchange,
+        resized: Callable[[int], None],
+    ) -> CheckGroup:
+        """By what ``pilot check`` put into the environment."""
+        return cls(msgspec.json.decode(environment[SEAT], type=Run), training, exchange, resized)
+
+    def enter(self) -> Membership:
+        """The first time, have the state of the run alone."""
+        if not self._entered:
+            self._entered = True
+            self._share_state()
+            self._resized(self._run.size)
+        return Membership(1, self._run.rank, self._run.size)
+
+    def ring(self) -> None:
+        """All parts are summed at once."""
+
+    def words(self, loss: float) -> Words:
+        """Nothing but the loss."""
+        by_design.look_at_random_numbers()
+        return Words.of(0, False, loss)
+
+    def summed(self) -> bool:
+        """Add up what both ranks have."""
+        arena = self._exchange.arena
+        rows = [np.frombuffer(block, np.uint8) for block in self._together(bytes(arena.memory))]
+        for part in self._exchange.layout.parts if len(rows) > 1 else ():
+            views = [np.frombuffer(row, part.dtype, part.count, part.offset) for row in rows]
+            np.frombuffer(arena.memory, part.dtype, part.count, part.offset)[:] = np.sum(views, axis=0)
+        return True
+
+    def sums_came(self) -> None:
+        """Note the gradients of this step of an optimizer."""
+        held = {name: p.grad for name, p in self._training.model.named_parameters() if p.grad is not None}
+        self._gradients.append({n: g.detach().clone() for n, g in held.items() if not isinstance(g, Placeholder)})
+
+    def applied(self, words: Words, share: StepShare, metrics: Metrics) -> None:  # noqa: ARG002  # the protocol's signature
+        """One step is enough."""
+        batches = self._training.identity.get("the batches", "")
+        seen = by_design.seen() + (["batch_size= per node"] if batches.startswith("batch_size=") else [])
+        self._end(samples=share.total, loss=words.loss, by_design=seen, compared=self._compared())
+
+    def settle(self) -> None:
+        """Nothing changes."""
+
+    def gather(self, row: list[int]) -> list[list[int]]:
+        """Both ranks' rows."""
+        rows: list[list[int]] = [msgspec.json.decode(one) for one in self._together(msgspec.json.encode(row))]
+        return rows
+
+    def hand_over(self, giver: int, takers: Sequence[int]) -> None:
+        """Both have the same state."""
+
+    def distrust(self, step: int) -> str:  # noqa: ARG002  # the protocol's signature
+        """Nothing is saved."""
+        return "there is no checkpoint"
+
+    def rested(self, seconds: float) -> None:
+        """Nobody asks."""
+
+    def finish(self, metrics: Metrics) -> None:  # noqa: ARG002  # the protocol's signature
+        """The script made no step."""
+        raise UserError("the script's loop ended before its first step, so there was nothing to check")
+
+    # --- the runs together -------------------------------------------------------------------------------------------
+
+    def _share_state(self) -> None:
+        state, own = Path(self._run.folder, "state"), Path(self._run.folder, "identity")
+        if self._run.size == 1:
+            packed = Packed(self._training.encoded())
+            block = bytearray(packed.size)
+            packed.write(block)
+            state.write_bytes(block)
+            own.write_bytes(msgspec.json.encode(self._training.identity))
+        else:
+            identity.expect_same(
+                [msgspec.json.decode(own.read_bytes(), type=identity.Identity), self._training.identity]
+            )
+            self._training.restore(unpack(bytearray(state.read_bytes())))
+
+    def _compared(self) -> list[dict[str, Any]]:
+        file = Path(self._run.folder, "gradients")
+        if self._run.size == 1:
+            torch.save(self._gradients, file)
+        if self._run.size == 1 or self._run.rank:
+            return []
+        alone: list[Gradients] = torch.load(file, weights_only=True)
+        return [asdict(row) for one, other in zip(alone, self._gradients, strict=True) for row in _rows(one, other)]
+
+    def _together(self, own: bytes) -> list[bytes]:
+        """What each rank brings, by rank. One of them speaks first: both would wait for room."""
+        if self._other is None:
+            return [own]
+        if self._run.rank == 0:
+            self._other.sendall(len(own).to_bytes(_LENGTH_BYTES, "little") + own)
+            return [own, self._heard(self._other)]
+        heard = self._heard(self._other)
+        self._other.sendall(len(own).to_bytes(_LENGTH_BYTES, "little") + own)
+        return [heard, own]
+
+    def _heard(self, other: socket.socket) -> bytes:
+        length = int.from_bytes(_exactly(other, _LENGTH_BYTES), "little")
+        return bytes(_exactly(other, length))
+
+    def _end(self, **seen: Any) -> NoReturn:
+        """Nothing of the script runs any more, not even what it does at its end: it would save what it trained."""
+        self._run.report().write_text(json.dumps(seen))
+        os._exit(0)
+
+
+def _exactly(other: socket.socket, length: int) -> bytearray:
+    received = bytearray()
+    while len(received) < length:
+        piece = other.recv(min(_PIECE_BYTES, length - len(received)))
+        if not piece:
+            os._exit(1)  # the other rank has ended, and said why
+        received += piece
+    return received
+
+
+def _rows(alone: Gradients, ranks: Gradients) -> list[Compared]:
+    """In the model's order."""
+    rows = []
+    for name in [*alone, *(name for name in ranks if name not in alone)]:
+        found = alone.get(name, ranks.get(name))
+        assert found is not None
+        digits = torch.finfo(found.dtype).eps
+        a, b = (_wide(side.get(name, torch.zeros_like(found))) for side in (alone, ranks))
+        product = float(torch.dot(a, b))
+        rows.append(Compared(name, float(a.norm()), float(b.norm()), float((a - b).norm()), product, digits))
+    return rows
+
+
+def _wide(gradient: torch.Tensor) -> torch.Tensor:
+    real = torch.view_as_real(gradient) if gradient.is_complex() else gradient
+    return real.reshape(-1).to("cpu", torch.float64)

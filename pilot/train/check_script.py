@@ -1,0 +1,36 @@
+"""``python -m pilot.train.check_script SCRIPT [ARGS]``: one run of ``pilot check``, as ``python SCRIPT [ARGS]``."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+from pilot.core.errors import REFUSAL
+from pilot.train import by_design, refusal
+from pilot.train.rng import seed_all
+
+NO_SESSION = "the script ended without a step of a pilot.train session, so there was nothing to check"
+SEED = 0
+"""As on all nodes of a trainer, the generators are seeded alike before the script's first line."""
+
+
+def main() -> None:
+    """Ends in the session's first step; else says why it did not."""
+    script, *arguments = sys.argv[1:]
+    by_design.take_out()
+    refusal.show_in_one_line()
+    sys.argv = [script, *arguments]
+    sys.path[0] = str(Path(script).resolve().parent)
+    seed_all(SEED)
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as leaving:
+        if leaving.code not in (None, 0):
+            raise
+    print(f"{REFUSAL}{NO_SESSION}", file=sys.stderr)
+    sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""What the ranks of a trainer hold alike, by name: parameters, the optimizer's options and state, and buffers.
+
+A buffer that the model changes while it computes is each rank's own, as batch norm's statistics are. Those of batch
+norm are known by their class; of the others it is seen (a tensor counts its changes), or, where a script changes
+``.data``, that the values changed and the count did not. On whose rank a buffer is seen to be its own says so by 0, and
+then it is so for all.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from pilot.train import checksums
+
+OWN = 0
+
+Changes = tuple[int, int]
+
+
+class HeldAlike:
+    """Of one rank."""
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self._model = model
+        self._optimizer = optimizer
+        self._buffers = dict(_buffers(model))
+        self._own: set[str] = set()
+        self._before: list[Changes] = []
+        self._seen: dict[str, tuple[Changes, int]] = {}
+
+    def forward_begins(self) -> None:
+        """The script gets a batch."""
+        self._before = self._changes()
+        if self._buffers and not self._seen:
+            self._look_at_buffers(self._buffer_numbers())
+
+    def forward_ended(self) -> None:
+        """The script is done with it."""
+        if self._before != (now := self._changes()):
+            self._own.update(n for n, a, b in zip(self._buffers, self._before, now, strict=True) if a != b)
+
+    def are_own(self, names: set[str]) -> None:
+        """Another rank has seen that these are its own."""
+        self._own |= names
+
+    def numbers(self) -> dict[str, int]:
+        """By name, 1 to 65521, or ``OWN``."""
+        buffers = self._buffer_numbers()
+        self._look_at_buffers(buffers)
+        numbers = _numbers(dict(self._values())) | buffers
+        return {name: OWN if name in self._own else number for name, number in numbers.items()}
+
+    def _values(self) -> Iterator[tuple[str, Any]]:
+        """Options first: where they differ, all that follows does."""
+        for number, group in enumerate(self._optimizer.param_groups):
+            yield from _leaves(f"optimizer.param_groups[{number}]", {k: v for k, v in group.items() if k != "params"})
+        parameters = dict(self._model.named_parameters())
+        yield from parameters.items()
+        states: Mapping[Any, Any] = self._optimizer.state
+        for name, parameter in parameters.items():
+            yield from _leaves(f"optimizer.state[{name}]", states.get(parameter, {}))
+
+    def _buffer_numbers(self) -> dict[str, int]:
+        return _numbers({name: module._buffers[key] for name, (module, key) in self._buffers.items()})
+
+    def _changes(self) -> list[Changes]:
+        """``_version`` is torch's count of a tensor's changes in place."""
+        held = [module._buffers[key] for module, key in self._buffers.values()]
+        return [(id(buffer), buffer._version if buffer is not None else 0) for buffer in held]
+
+    def _look_at_buffers(self, numbers: Mapping[str, int]) -> None:
+        for name, changes in zip(self._buffers, self._changes(), strict=True):
+            before = self._seen.get(name)
+            if before is not None and before[0] == changes and before[1] != numbers[name]:
+                self._own.add(name)
+            self._seen[name] = changes, numbers[name]
+
+
+def _buffers(model: nn.Module) -> Iterator[tuple[str, tuple[nn.Module, str]]]:
+    """Those that are part of the state, apart from statistics of batches."""
+    for path, module in model.named_modules():
+        if not isinstance(module, _NormBase):
+            for key in module._buffers.keys() - module._non_persistent_buffers_set:
+                yield f"{path}.{key}" if path else key, (module, key)
+
+
+def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _leaves(f"{name}[{key!r}]", inner)
+    elif isinstance(value, list | tuple):
+        for number, inner in enumerate(value):
+            yield from _leaves(f"{name}[{number}]", inner)
+    elif isinstance(value, torch.Tensor | int | float | str):
+        yield name, value
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, int]:
+    tensors = {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
+    sums = dict(zip(tensors, checksums.of_tensors(list(tensors.values())), strict=True))
+    return {name: 1 + (sums[name] if name in sums else _of_value(value)) for name, value in values.items()}
+
+
+def _of_value(value: object) -> int:
+    return zlib.crc32(repr(value).encode()) % checksums.MODULUS

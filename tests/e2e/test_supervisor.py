@@ -1,0 +1,49 @@
+"""A coordinator that crashes is started again, its pilots stay; one that is told to end stays away."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import psutil
+
+from tests.pools import LIMIT_S, TRAIN, Pool
+
+
+def test_a_killed_coordinator_comes_back_and_its_pilots_stay(pool: Pool) -> None:
+    pool.up()
+    agent = pool.agent()
+    name = pool.submit(TRAIN, "--epochs", "500", "--step-s", "0.03")
+    before = pool.until_step(name, 20, nodes=1).trainer(name)
+    (supervisor,) = pool.supervisor()
+    for _ in range(2):
+        killed = pool.coordinator()
+        assert killed is not None
+        os.kill(killed, signal.SIGKILL)
+        pool.back_from(killed)
+    status = pool.until_step(name, pool.trainer(name).step + 20, nodes=1)
+    after = status.trainer(name)
+    assert (after.generation, after.losses, after.lost_steps) == (before.generation, 0, 0)
+    assert agent.poll() is None
+    assert any("was started again" in remark for remark in status.remarks)
+    pool.pilot("down")
+    psutil.wait_procs([supervisor], LIMIT_S)
+    assert pool.supervisor() == []
+    assert pool.coordinator() is None
+
+
+def test_one_that_is_killed_while_it_drains_begins_no_new_pool(pool: Pool) -> None:
+    pool.up()
+    agent = pool.agent()
+    pool.until("a node is there", lambda status: len(status.pool) == 1)
+    supervised, killed = pool.supervisor(), pool.coordinator()
+    assert killed is not None
+    agent.send_signal(signal.SIGSTOP)
+    os.kill(killed, signal.SIGTERM)
+    pool.until("it drains", lambda status: status.draining)
+    os.kill(killed, signal.SIGKILL)
+    agent.send_signal(signal.SIGCONT)
+    psutil.wait_procs(supervised, LIMIT_S)
+    assert pool.supervisor() == []
+    assert pool.coordinator() is None
+    assert "was asked to end" in (pool.run_dir / "coordinator.log").read_text()

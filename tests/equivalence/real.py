@@ -1,0 +1,56 @@
+"""The ways to run a row on ranks that are processes, with MPI and SIGKILL; see :mod:`tests.integration.plane`.
+
+What threads cannot show is seen here: each rank has random generators of its own, and states and sums go through real
+sockets and MPI.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from pilot.train.lineage import LineageRow
+from tests.equivalence import worker
+from tests.equivalence.rows import Row
+from tests.equivalence.ways import Rank, Run
+from tests.integration.plane import Node, Plane, plane
+
+
+def on_processes(row: Row, way: str, folder: Path) -> Run:
+    """One of :data:`~tests.equivalence.ways.WAYS`."""
+    arguments = (row.name, way, str(folder))
+    with plane(folder, Path(worker.__file__), *arguments, silent_s=20.0) as cluster:
+        groups = _changes(cluster, way, folder)
+        cluster.wait_finished()
+        last = list(cluster.training)
+        cluster.stop()
+    members = {node.name: number for number, node in enumerate(cluster.nodes)}
+    ranks = [_rank(folder, node.name, members[node.name]) for node in last]
+    return Run({g: tuple(members[node.name] for node in group) for g, group in groups.items()}, ranks)
+
+
+def _changes(cluster: Plane, way: str, folder: Path) -> dict[int, list[Node]]:
+    """Have the group change; its nodes, by generation."""
+    if way == "one rank":
+        (a,) = cluster.start(1)
+        return {cluster.form([a]): [a]}
+    a, b = cluster.start(2)
+    if way == "two ranks":
+        return {cluster.form([a, b]): [a, b]}
+    if way == "1 -> 2 -> 1":
+        return {
+            cluster.form([a]): [a],
+            cluster.form([b, a], switch=True): [b, a],
+            cluster.form([a], switch=True): [a],
+        }
+    groups = {cluster.form([a, b]): [a, b]}
+    cluster.wait(worker.dies(folder).exists, "the step in which a rank dies")
+    cluster.kill(b)
+    cluster.dissolve()
+    return groups | {cluster.form([a]): [a]}
+
+
+def _rank(folder: Path, node: str, member: int) -> Rank:
+    tensors, ledger = torch.load(worker.ran(folder, node))
+    return Rank(member, tensors, [LineageRow(*row) for row in ledger])

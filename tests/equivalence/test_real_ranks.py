@@ -1,0 +1,32 @@
+"""Rows on ranks that are processes: each way, the same as on threads."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.equivalence.real import on_processes
+from tests.equivalence.rotation import in_slice
+from tests.equivalence.table import ROWS
+from tests.equivalence.ways import WAYS, assert_as_plain, assert_as_undisturbed
+
+NAMES = [name for name, row in ROWS.items() if row.kind != "refused"]
+SHORT = {name for name in NAMES if ROWS[name].core} | in_slice([name for name in NAMES if not ROWS[name].core])
+
+
+def marked(name: str) -> object:
+    return pytest.param(name, marks=pytest.mark.slice if name in SHORT else pytest.mark.long)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", map(marked, NAMES))
+def test_trains_as_its_plain_loop(name: str, way: str, tmp_path: Path) -> None:
+    row = ROWS[name]
+    if row.needs and not shutil.which(row.needs):
+        pytest.skip(f"{row.needs} is not installed")
+    run = on_processes(row, way, tmp_path)
+    assert_as_plain(row, run)
+    if way != "one rank":
+        assert_as_undisturbed(row, run)

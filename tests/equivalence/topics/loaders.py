@@ -1,0 +1,179 @@
+"""The options of ``DataLoader`` one by one, datasets, batches of other kinds, and streams."""
+
+from __future__ import annotations
+
+import random
+from collections import namedtuple
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset, default_collate
+
+from pilot.train.order import Drawn
+from tests.equivalence.recipe import Recipe
+from tests.equivalence.rows import BATCH, SAMPLES, SEED, Row, Topic
+
+Pair = namedtuple("Pair", ["x", "number"])
+
+
+class Named(Dataset[Any]):
+    """Samples that are dicts."""
+
+    def __init__(self, data: torch.Tensor) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: int) -> Any:
+        return {"x": self.data[index], "name": f"sample {index}"}
+
+
+class Pairs(Named):
+    """Samples that are namedtuples."""
+
+    def __getitem__(self, index: int) -> Any:
+        return Pair(self.data[index], index)
+
+
+class Arrays(Named):
+    """Samples of numpy."""
+
+    def __getitem__(self, index: int) -> Any:
+        return (self.data[index].numpy(),)
+
+
+class AtOnce(Named):
+    """It gives many at once."""
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        return [(self.data[index],) for index in indices]
+
+    def __getitem__(self, index: int) -> Any:
+        return (self.data[index],)
+
+
+class Augmented(Named):
+    """By all three generators."""
+
+    def __getitem__(self, index: int) -> Any:
+        noise = torch.rand(3, dtype=torch.float64) + np.random.rand() + random.random()
+        return (self.data[index] + 0.1 * noise,)
+
+
+class Growing(Named):
+    """What it gives depends on the epoch that the script tells it."""
+
+    epoch = 0
+
+    def __getitem__(self, index: int) -> Any:
+        return (self.data[index] * (1 + self.epoch),)
+
+
+class TwoParts(Named):
+    """A source that can begin anywhere, and has another order in each epoch."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def from_cursor(self, start: int) -> Iterator[Any]:
+        return ((self.data[(i + 5 * self.epoch) % SAMPLES],) for i in range(start, SAMPLES))
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.from_cursor(0)
+
+    def __getitem__(self, index: int) -> Any:
+        return (self.data[index],)
+
+
+def halves(data: torch.Tensor) -> Any:
+    return ConcatDataset([TensorDataset(data[:9]), TensorDataset(data[9:])])
+
+
+def a_part(data: torch.Tensor) -> Any:
+    more = torch.cat([data, data + 1])
+    return Subset(TensorDataset(more), list(range(1, 2 * SAMPLES, 2)))
+
+
+def doubled(samples: list[Any]) -> Any:
+    """A ``collate_fn``."""
+    return [2 * default_collate(samples)[0]]
+
+
+def jittered(samples: list[Any]) -> Any:
+    """One that does not depend on which samples are in a batch."""
+    return torch.stack([sample[0].sin() for sample in samples])
+
+
+def seeds(_worker: int) -> None:
+    torch.set_num_threads(1)
+
+
+def tell(dataset: Any, epoch: int) -> None:
+    dataset.epoch = epoch
+
+
+def stream(session: Any, dataset: Any, **options: Any) -> Any:
+    return session.stream(dataset, **options)
+
+
+def drawn(epoch: int) -> list[int]:
+    return Drawn(SEED, SAMPLES, SAMPLES).indices(epoch, 0, SAMPLES)
+
+
+def in_order(_epoch: int) -> range:
+    return range(SAMPLES)
+
+
+def rotated(epoch: int) -> list[int]:
+    return [(i + 5 * epoch) % SAMPLES for i in range(SAMPLES)]
+
+
+WORKERS = {"num_workers": 2}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "num_workers": WORKERS,
+    "persistent_workers": {**WORKERS, "persistent_workers": True},
+    "prefetch_factor": {**WORKERS, "prefetch_factor": 3},
+    "worker_init_fn": {**WORKERS, "worker_init_fn": seeds},
+    "timeout": {**WORKERS, "timeout": 20},
+    "multiprocessing_context": {**WORKERS, "multiprocessing_context": "fork"},
+}
+ROWS: list[Row] = [
+    Recipe(name="shuffle=False", loader={"shuffle": False}, order=in_order),
+    Recipe(name="replacement=True", loader={"replacement": True}, order=drawn),
+    Recipe(name="collate_fn", loader={"collate_fn": doubled}, collate=doubled),
+    Recipe(name="collate_fn that gives a tensor", loader={"collate_fn": jittered}, collate=jittered),
+    Recipe(name="pin_memory", loader={"pin_memory": True}),
+    *[Recipe(name=name, loader=options, real=True) for name, options in OPTIONS.items()],
+    Recipe(name="a dataset that the script changes between epochs", dataset=Growing, each_epoch=tell),
+    Recipe(
+        name="a dataset that the script changes between epochs, num_workers",
+        dataset=Growing,
+        each_epoch=tell,
+        loader=WORKERS,
+        real=True,
+    ),
+    Recipe(name="samples that are dicts", dataset=Named),
+    Recipe(name="samples that are namedtuples", dataset=Pairs),
+    Recipe(name="samples of numpy", dataset=Arrays),
+    Recipe(name="a dataset with __getitems__", dataset=AtOnce),
+    Recipe(name="ConcatDataset", dataset=halves),
+    Recipe(name="Subset", dataset=a_part),
+    Recipe(name="random augmentation", dataset=Augmented, real=True),
+    Recipe(name="random augmentation, num_workers", dataset=Augmented, loader=WORKERS, real=True, core=True),
+    Recipe(
+        name="batch_size",
+        batch=BATCH // 2,
+        per_node=True,
+        different="the global batch grows with the nodes",
+        options={"lr_rule": "none"},
+    ),
+    Recipe(name="a stream", feed=stream, order=in_order),
+    Recipe(name="a stream, micro-batches", feed=stream, order=in_order, micro=1),
+    Recipe(name="a stream with from_cursor and set_epoch", feed=stream, dataset=TwoParts, order=rotated),
+]
+TOPIC = Topic(50, "Data", ROWS)

@@ -1,0 +1,97 @@
+"""Layers that keep something, that draw, that see the whole batch, or that compute their weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations
+
+from tests.equivalence.recipe import Recipe, square
+from tests.equivalence.rows import SAMPLES, Row, Topic
+
+SEQUENCE = (5, 3)
+
+
+def weight_norm() -> nn.Module:
+    return nn.Sequential(parametrizations.weight_norm(nn.Linear(3, 5)), nn.Tanh(), nn.Linear(5, 1))
+
+
+def orthogonal() -> nn.Module:
+    return nn.Sequential(parametrizations.orthogonal(nn.Linear(3, 3)), nn.Tanh(), nn.Linear(3, 1))
+
+
+def normed(norm: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 4), norm, nn.Tanh(), nn.Linear(4, 1))
+
+
+class Attends(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
+        self.first, self.last = nn.Linear(3, 4), nn.Linear(4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.layer(self.first(x)))
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind: type[nn.Module]) -> None:
+        super().__init__()
+        self.cell, self.last = kind(3, 4, batch_first=True), nn.Linear(4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.cell(x)[0][:, -1])
+
+
+class Embeds(nn.Module):
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.table, self.last = nn.Embedding(7, 3, **options), nn.Linear(3, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.table(x).mean(1))
+
+
+def tokens() -> torch.Tensor:
+    return torch.randint(0, 7, (SAMPLES, 4), generator=torch.Generator().manual_seed(1))
+
+
+def dropout() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+
+
+def noisy(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return square(model, x + 0.1 * torch.randn_like(x))
+
+
+def routes(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """A layer that only some samples take, as of an expert."""
+    taken = x[:, 0] > 0.5
+    output = model[2](torch.tanh(model[0](x)))
+    if taken.any():
+        output = output.index_add(0, taken.nonzero()[:, 0], model[3](x[taken]))
+    return (output - 0.5).square().mean()
+
+
+def with_expert() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 1), nn.Linear(3, 1))
+
+
+ROWS: list[Row] = [
+    Recipe(name="weight norm (parametrizations)", model=weight_norm),
+    Recipe(name="orthogonal (parametrizations)", model=orthogonal),
+    Recipe(name="layer norm", model=lambda: normed(nn.LayerNorm(4))),
+    Recipe(name="group norm", model=lambda: normed(nn.GroupNorm(2, 4))),
+    Recipe(name="batch norm in evaluation mode", model=lambda: normed(nn.BatchNorm1d(4).eval())),
+    Recipe(name="a transformer layer", model=Attends, features=SEQUENCE),
+    Recipe(name="LSTM", model=lambda: Recurrent(nn.LSTM), features=SEQUENCE),
+    Recipe(name="GRU", model=lambda: Recurrent(nn.GRU), features=SEQUENCE),
+    Recipe(name="Embedding", model=Embeds, data=tokens),
+    Recipe(name="Embedding, padding_idx, scale_grad_by_freq=False", model=lambda: Embeds(padding_idx=0), data=tokens),
+    Recipe(name="an expert that some samples take", model=with_expert, loss=routes),
+    Recipe(name="dropout", model=dropout, real=True, core=True, different="each rank draws its own"),
+    Recipe(name="noise added in the loop", loss=noisy, real=True, different="each rank draws its own"),
+]
+TOPIC = Topic(30, "Layers", ROWS)

@@ -1,0 +1,59 @@
+"""16 bits, in the model, in its computations, or in the sums."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from tests.equivalence.recipe import Recipe, square
+from tests.equivalence.rows import Row, Topic
+from tests.equivalence.topics.gradients import by_the_session, clip
+from tests.equivalence.topics.optimizers import OF, half_precision, made
+
+
+def under_autocast(model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        output = model(x.float())
+    return (output.float() - 0.5).square().mean()
+
+
+def scaler() -> torch.amp.GradScaler:
+    """Which grows, too."""
+    return torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=3)
+
+
+def bad_at_first(model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Not finite for one sample, so on one rank."""
+    loss = square(model, x)
+    return loss * torch.inf if bool((x[:, 0] > 2.2).any()) else loss
+
+
+ADAM = made(OF.Adam, lr=0.01)
+ROWS: list[Row] = [
+    Recipe(name="float32", dtype=torch.float32, loss=half_precision, tolerance=1e-4),
+    Recipe(name="bfloat16", dtype=torch.bfloat16, loss=half_precision, tolerance=0.1),
+    Recipe(name="float16", dtype=torch.float16, loss=half_precision, tolerance=0.02),
+    Recipe(
+        name="bfloat16, fused AdamW",
+        dtype=torch.bfloat16,
+        loss=half_precision,
+        optimizer=made(OF.AdamW, lr=0.01, fused=True),
+        tolerance=math.inf,
+    ),
+    Recipe(name="autocast to bfloat16", dtype=torch.float32, loss=under_autocast, tolerance=0.05),
+    Recipe(
+        name="autocast to bfloat16, micro-batches", dtype=torch.float32, loss=under_autocast, micro=1, tolerance=0.05
+    ),
+    Recipe(name="GradScaler", scaler=scaler, core=True),
+    Recipe(
+        name="GradScaler, Adam, clipped by the session",
+        scaler=scaler,
+        optimizer=ADAM,
+        before_step=by_the_session,
+        plain_before_step=clip,
+    ),
+    Recipe(name="GradScaler, a gradient that is not finite on one rank", scaler=scaler, loss=bad_at_first),
+    Recipe(name="GradScaler, micro-batches", scaler=scaler, micro=1),
+]
+TOPIC = Topic(25, "Precision", ROWS)

@@ -1,0 +1,211 @@
+"""Refused in the first step in which it would matter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import TensorDataset
+
+import pilot.train
+from tests.equivalence.rows import Row, Script, Topic
+
+
+class Made:
+    """What a script has made before its loop."""
+
+    def __init__(self) -> None:
+        self.model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 1))
+        self.model[1].requires_grad_(False)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.session = pilot.train.session(self.model, self.optimizer)
+        self.loader = self.session.loader(TensorDataset(torch.ones(8, 2)), global_batch_size=4)
+
+    def batches(self, epochs: int = 1) -> Iterator[torch.Tensor]:
+        for _ in self.session.epochs(epochs):
+            for (x,) in self.loader:
+                self.optimizer.zero_grad()
+                yield x
+
+    def loss(self, x: torch.Tensor) -> torch.Tensor:
+        return self.model(x).square().mean()
+
+
+ROWS: list[Row] = []
+
+
+def _refused(name: str, line: str, instead: str) -> Callable[[Callable[[Made], None]], None]:
+    def add(script: Callable[[Made], None]) -> None:
+        ROWS.append(Script(name=name, refused=line, instead=instead, elastic=lambda: script(Made())))
+
+    return add
+
+
+@_refused(
+    "torch.nn.utils.clip_grad_norm_ before session.step",
+    "clip with session.clip_grad_norm",
+    "`session.clip_grad_norm`, or `session.sum` before",
+)
+def clips_itself(made: Made) -> None:
+    for x in made.batches():
+        made.loss(x).backward()
+        nn.utils.clip_grad_norm_(made.model.parameters(), 1.0)
+        made.session.step()
+
+
+@_refused("p.grad changed in place before session.step", "session.sum", "`session.sum` before")
+def edits_a_gradient(made: Made) -> None:
+    for x in made.batches():
+        made.loss(x).backward()
+        for parameter in made.model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(2)
+        made.session.step()
+
+
+@_refused("p.grad replaced before session.step", "session.sum", "`session.sum` before")
+def replaces_a_gradient(made: Made) -> None:
+    for x in made.batches():
+        made.loss(x).backward()
+        made.model[0].weight.grad = torch.zeros_like(made.model[0].weight)
+        made.session.step()
+
+
+@_refused("zero_grad between backward and session.step", "on their way", "before backward")
+def zeroes_after_backward(made: Made) -> None:
+    for x in made.batches():
+        made.loss(x).backward()
+        made.optimizer.zero_grad()
+        made.session.step()
+
+
+@_refused("backward twice for a batch", "call backward once", "add the losses up, or micro_batch_size")
+def calls_backward_twice(made: Made) -> None:
+    for x in made.batches():
+        made.loss(x).backward()
+        made.loss(x).backward()
+        made.session.step()
+
+
+@_refused("a second backward that reaches a part of the parameters", "call backward once", "add the losses up")
+def calls_backward_again_for_a_part(made: Made) -> None:
+    for x in made.batches():
+        made.loss(x).backward()
+        made.model[0].weight.sum().backward()
+        made.session.step()
+
+
+@_refused("backward(create_graph=True)", "create_graph=True", "`torch.autograd.grad`")
+def creates_a_graph(made: Made) -> None:
+    for x in made.batches():
+        made.loss(x).backward(create_graph=True)
+        made.session.step()
+
+
+@_refused("reentrant checkpointing of a shared layer", "use_reentrant=False", "use_reentrant=False")
+def checkpoints_a_shared_layer(made: Made) -> None:
+    shared = made.model[0]
+    for x in made.batches():
+        once = checkpoint(shared, x.requires_grad_(), use_reentrant=True)
+        made.model[2](checkpoint(shared, once, use_reentrant=True)).sum().backward()
+        made.session.step()
+
+
+@_refused("optimizer.step() before session.step", "optimizer.step", "leave it out")
+def steps_before(made: Made) -> None:
+    for x in made.batches():
+        made.loss(x).backward()
+        made.optimizer.step()
+        made.session.step()
+
+
+@_refused("optimizer.step() after session.step", "optimizer.step", "leave it out")
+def steps_after(made: Made) -> None:
+    for x in made.batches():
+        made.loss(x).backward()
+        made.session.step()
+        made.optimizer.step()
+
+
+@_refused("a second optimizer beside the session", "second optimizer", "one optimizer with two groups")
+def has_a_second_optimizer(made: Made) -> None:
+    other = nn.Linear(2, 1)
+    second = torch.optim.SGD(other.parameters(), lr=0.1)
+    for x in made.batches():
+        second.zero_grad()
+        (made.loss(x) + other(x).mean()).backward()
+        made.session.step()
+        second.step()
+
+
+@_refused("no zero_grad", "zero_grad is missing", "zero_grad before backward")
+def never_zeroes(made: Made) -> None:
+    for _ in made.session.epochs(1):
+        for (x,) in made.loader:
+            made.loss(x).backward()
+            made.session.step()
+
+
+@_refused("a layer unfrozen later", "1.weight was unfrozen", "lr=0 and a scheduler")
+def unfreezes(made: Made) -> None:
+    for x in made.batches():
+        made.model[1].requires_grad_(True)
+        made.loss(x).backward()
+        made.session.step()
+
+
+@_refused("a layer frozen later", "2.weight was frozen", "lr=0 and a scheduler")
+def freezes(made: Made) -> None:
+    for x in made.batches():
+        made.model[2].requires_grad_(False)
+        made.loss(x).backward()
+        made.session.step()
+
+
+@_refused("add_param_group later", "parameter groups have changed", "lr=0 and a scheduler")
+def adds_a_group(made: Made) -> None:
+    for x in made.batches():
+        made.loss(x).backward()
+        made.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]})
+        made.session.step()
+
+
+@_refused("a layer replaced later", "model's parameters have changed", "before the session is made")
+def replaces_a_layer(made: Made) -> None:
+    made.model[1] = nn.Sequential(nn.Linear(2, 2))
+    for x in made.batches():
+        made.loss(x).backward()
+        made.session.step()
+
+
+@_refused("for epoch in range(n)", "session.epochs", "`session.epochs(n)`")
+def counts_epochs_itself(made: Made) -> None:
+    for _ in range(3):
+        for (x,) in made.loader:
+            made.loss(x).backward()
+            made.session.step()
+
+
+@_refused("next(iter(loader)) before the loop", "session.epochs", "a DataLoader of one's own")
+def looks_at_a_batch_before(made: Made) -> None:
+    next(iter(made.loader))
+
+
+@_refused("next(batches) with StopIteration, over the epoch's end", "are over", "`for batch in loader`")
+def begins_anew_at_stop_iteration(made: Made) -> None:
+    for _ in made.session.epochs(1):
+        batches = iter(made.loader)
+        for _step in range(100):
+            try:
+                (x,) = next(batches)
+            except StopIteration:
+                batches = iter(made.loader)
+                continue
+            made.optimizer.zero_grad()
+            made.loss(x).backward()
+            made.session.step()
+
+
+TOPIC = Topic(120, "Refused in the loop", ROWS)

@@ -1,0 +1,188 @@
+"""Refused when the session is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorDataset
+
+import pilot.train
+from tests.equivalence.rows import Row, Script, Topic
+
+Parts = tuple[nn.Module, torch.optim.Optimizer]
+ROWS: list[Row] = []
+DATA = TensorDataset(torch.ones(8, 2))
+
+
+def _refused(name: str, line: str, instead: str) -> Callable[[Callable[[], Parts]], None]:
+    def add(parts: Callable[[], Parts]) -> None:
+        ROWS.append(Script(name=name, refused=line, instead=instead, elastic=lambda: _session(parts())))
+
+    return add
+
+
+def _session(parts: Parts) -> None:
+    pilot.train.session(*parts)
+
+
+def sgd(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+@_refused(
+    "a parameter that the optimizer has and the model has not",
+    r"number 2 of its group 0, of shape \[1, 3\]",
+    "an `nn.ModuleList` of all that is trained",
+)
+def more_in_the_optimizer() -> Parts:
+    model, other = nn.Linear(2, 1), nn.Linear(3, 1)
+    return model, sgd([*model.parameters(), *other.parameters()])
+
+
+@_refused(
+    "a trained parameter that the optimizer has not",
+    "parameter 1.weight requires a gradient",
+    "requires_grad_(False), or give it to the optimizer",
+)
+def more_in_the_model() -> Parts:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    return model, sgd(model[0].parameters())
+
+
+@_refused("LBFGS", "LBFGS.step needs a closure", "an optimizer whose step needs no closure")
+def lbfgs() -> Parts:
+    model = nn.Linear(2, 1)
+    return model, torch.optim.LBFGS(model.parameters())
+
+
+class NeedsClosure(torch.optim.SGD):
+    def step(self, closure: Callable[[], float]) -> float:
+        return closure()
+
+
+@_refused("an optimizer whose step needs a closure", "NeedsClosure.step needs a closure", "one whose step needs none")
+def own_closure() -> Parts:
+    model = nn.Linear(2, 1)
+    return model, NeedsClosure(model.parameters(), lr=0.1)
+
+
+@_refused("a lazy layer without a shape yet", "0.weight has no shape yet", "one batch through the model first")
+def lazy() -> Parts:
+    model = nn.Sequential(nn.LazyLinear(1))
+    return model, sgd(model.parameters())
+
+
+@_refused("a lazy buffer without a shape yet", "1.running_mean has no shape yet", "one batch through the model first")
+def lazy_buffer() -> Parts:
+    model = nn.Sequential(nn.Linear(2, 2), nn.LazyBatchNorm1d(affine=False))
+    return model, sgd(model.parameters())
+
+
+@_refused("parameters on the meta device", "weight is on the meta device", "model.to_empty")
+def meta() -> Parts:
+    model = nn.Linear(2, 1, device="meta")
+    return model, sgd(model.parameters())
+
+
+@_refused("a quantized tensor", "buffer table is quantized", "train before it is quantized")
+def quantized() -> Parts:
+    model = nn.Linear(2, 1)
+    model.register_buffer("table", torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8))
+    return model, sgd(model.parameters())
+
+
+@_refused("a buffer of a sparse layout", "buffer mask is of layout", "a dense one")
+def sparse_layout() -> Parts:
+    model = nn.Linear(2, 1)
+    model.register_buffer("mask", torch.eye(2).to_sparse())
+    return model, sgd(model.parameters())
+
+
+@_refused("Embedding(sparse=True)", "module 0 makes sparse gradients", "leave out sparse=True")
+def sparse_embedding() -> Parts:
+    model = nn.Sequential(nn.Embedding(4, 2, sparse=True))
+    return model, sgd(model.parameters())
+
+
+@_refused("Embedding(max_norm=...)", "module 0 has max_norm=1.0", "limit the norms after `session.step`")
+def renormalizing() -> Parts:
+    model = nn.Sequential(nn.Embedding(4, 2, max_norm=1.0))
+    return model, sgd(model.parameters())
+
+
+@_refused("SparseAdam", "SparseAdam", "Adam")
+def sparse_adam() -> Parts:
+    model = nn.Linear(2, 1)
+    return model, torch.optim.SparseAdam(list(model.parameters()))
+
+
+class Extra(nn.Linear):
+    def get_extra_state(self) -> Any:
+        return {"log": open}
+
+    def set_extra_state(self, _state: Any) -> None:
+        """Nothing."""
+
+
+@_refused(
+    "a get_extra_state that cannot be saved",
+    r"model.state_dict\(\)\['0._extra_state'\]\['log'\]",
+    "tensors, numbers, ...",
+)
+def extra_state() -> Parts:
+    model = nn.Sequential(Extra(2, 1))
+    return model, sgd(model.parameters())
+
+
+def _scheduled(kind: Callable[[torch.optim.Optimizer], Any], schedule: str | None) -> Callable[[], None]:
+    def script() -> None:
+        model = nn.Linear(2, 1)
+        optimizer = sgd(model.parameters())
+        pilot.train.session(model, optimizer, kind(optimizer), schedule=schedule)
+
+    return script
+
+
+def _loading(dataset: object = DATA, **options: Any) -> Callable[[], None]:
+    def script() -> None:
+        model = nn.Linear(2, 1)
+        session = pilot.train.session(model, sgd(model.parameters()))
+        session.loader(dataset, **({"global_batch_size": 4} | options))  # type: ignore[arg-type]  # that is what is tried
+
+    return script
+
+
+class Endless(IterableDataset[torch.Tensor]):
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter(DATA.tensors[0])
+
+
+def step_lr(optimizer: torch.optim.Optimizer) -> Any:
+    return torch.optim.lr_scheduler.StepLR(optimizer, 30)
+
+
+def plateau(optimizer: torch.optim.Optimizer) -> Any:
+    return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+
+
+ROWS += [
+    Script(name=name, refused=line, instead=instead, elastic=script)
+    for name, line, instead, script in [
+        ("a scheduler without schedule=", "schedule='step'.*schedule='epoch'", "say which", _scheduled(step_lr, None)),
+        ("a schedule that is neither", "must be 'step' or 'epoch'", "'step' or 'epoch'", _scheduled(step_lr, "batch")),
+        ("ReduceLROnPlateau by step", "needs a measure", "schedule='loss'", _scheduled(plateau, "step")),
+        ("an IterableDataset in session.loader", "session.stream", "`session.stream`", _loading(Endless())),
+        ("a DataLoader in session.loader", "give the dataset", "its dataset", _loading(DataLoader(DATA))),
+        ("sampler", "takes no sampler", "Subset, or replacement=True", _loading(sampler=RandomSampler(DATA))),
+        ("batch_sampler", "takes no batch_sampler", "global_batch_size", _loading(batch_sampler=[[0, 1]])),
+        ("generator", "takes no generator", "the session's seed", _loading(generator=torch.Generator())),
+        ("in_order=False", "in_order=False", "leave it out", _loading(in_order=False, num_workers=1)),
+        ("an option that there is not", "no option shufle", "", _loading(shufle=True)),
+        ("batch_size and global_batch_size", "either batch_size", "one of them", _loading(batch_size=2)),
+        ("timeout without workers", "timeout is how long to wait", "num_workers", _loading(timeout=5)),
+    ]
+]
+TOPIC = Topic(110, "Refused when the session is made", ROWS)

@@ -1,0 +1,63 @@
+"""The script that a worker runs for a row: ``worker.py ROW WAY FOLDER``. What is to happen does in a certain step."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pilot.train.session import Session
+from tests.equivalence.table import ROWS
+
+CHANGES: dict[str, tuple[int, ...]] = {"1 -> 2 -> 1": (3, 8)}
+"""Before they sum, the ranks wait in these steps until they can switch to the next group."""
+
+DEATHS = {"one of two killed": 4}
+"""In this step the second rank waits to be killed."""
+
+
+def dies(folder: Path) -> Path:
+    """Is there when it waits for that."""
+    return folder / "dies"
+
+
+def ran(folder: Path, node: str) -> Path:
+    """What the script gave on ``node``."""
+    return folder / f"ran-{node}"
+
+
+def play(way: str, folder: Path, node: str) -> None:
+    """Have it happen."""
+    step = Session.step
+
+    def played(session: Session, *arguments: Any, **keywords: Any) -> bool:
+        group: Any = session._group
+        if DEATHS.get(way) == session.steps and node == "n1":
+            dies(folder).touch()
+            signal.pause()
+        while session.steps in CHANGES.get(way, ()) and not group._membership.ready_for:
+            group._attend(None)
+        return step(session, *arguments, **keywords)
+
+    Session.step = played  # type: ignore[method-assign]  # the real one, later
+
+
+def main() -> None:
+    name, way, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+    torch.set_num_threads(1)
+    node = Path(os.environ["PILOT_WORKER_SOCKET"]).stem
+    play(way, folder, node)
+    gave = ROWS[name].script()
+    assert gave is not None
+    ledger = [tuple(row) for row in gave.session._training.ledger.rows]
+    part = ran(folder, node).with_suffix(".part")
+    torch.save((gave.tensors, ledger), part)
+    part.rename(ran(folder, node))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""Snapshots and segments, as a coordinator that starts again reads them: what is damaged is no use, or refused, and
+never believed."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from pilot.core.errors import JournalError
+from pilot.io import core_state, segments
+from pilot.io.journal import header_line, read
+from pilot.service.restore import restore
+from tests.security.fuzz.mutate import changed_bytes, changed_value
+from tests.security.fuzz.target import ACCEPTED, REFUSED, Target, Wrong, check_line
+from tests.security.fuzz.targets import journals
+
+
+@dataclass(frozen=True)
+class Place:
+    """A journal in segments, its files as they were written, and the state that it leads to."""
+
+    path: Path
+    files: dict[Path, bytes]
+    state: bytes
+
+
+def make(rng: random.Random, _number: int) -> random.Random:
+    """What changes the files."""
+    return rng
+
+
+def prepare(folder: Path) -> Place:
+    """The files."""
+    path = folder / "journal.jsonl"
+    state = journals.write(path)
+    files = [path, *segments.folder(path).iterdir()]
+    return Place(path, {file: file.read_bytes() for file in files}, state)
+
+
+def attempt(place: Place, rng: random.Random) -> str:
+    """Restored as it was, with a remark; or refused in one line, where a segment is damaged that is needed then."""
+    for file, data in place.files.items():
+        file.write_bytes(data)
+    (snapshot,) = segments.folder(place.path).glob("*.snapshot")
+    match rng.randrange(4):
+        case 0:
+            snapshot.write_bytes(changed_bytes(rng, place.files[snapshot]))
+        case 1:
+            snapshot.unlink()
+        case 2:
+            snapshot.unlink()
+            closed = rng.choice(segments.closed(place.path, 3))
+            closed.write_bytes(changed_bytes(rng, place.files[closed]))
+        case _:
+            _signed_anew(place, snapshot, rng)
+    try:
+        restored = restore(read(place.path, whole=False), journals.core)
+    except JournalError as error:
+        check_line(str(error))
+        return REFUSED
+    if core_state.encoded(restored.core) != place.state:
+        raise Wrong("what was restored is not what was known")
+    return "replayed" if restored.remarks else ACCEPTED
+
+
+def _signed_anew(place: Place, snapshot: Path, rng: random.Random) -> None:
+    """Something else in the snapshot, and its digest in the journal's header: the core's state has its own digest."""
+    plain = changed_value(rng, msgspec.msgpack.decode(place.files[snapshot], strict=False))
+    try:
+        data = msgspec.msgpack.encode(plain)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        data = b"none"
+    snapshot.write_bytes(data)
+    lines = place.files[place.path].splitlines(keepends=True)
+    header = msgspec.structs.replace(read(place.path).header, snapshot=segments.digest(data))
+    place.path.write_bytes(b"".join([header_line(header), *lines[1:]]))
+
+
+TARGET = Target("snapshots", 500, 60, make, prepare, attempt)

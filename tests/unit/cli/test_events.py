@@ -1,0 +1,77 @@
+"""``pilot events``: read from the journal of a pool that is down, and followed while its coordinator writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pilot.cli import events
+from pilot.cli.main import run
+from pilot.core.coordinator import Coordinator
+from pilot.core.events import Event, PoolChanged, TrainerSubmitted
+from pilot.core.ids import NodeId, TrainerId
+from pilot.core.spec import TrainerSpec
+from pilot.io import core_state, rundir
+from pilot.io.journal import FORMAT, Header
+from pilot.io.journal_writer import JournalWriter
+from pilot.io.rundir import RunDir
+
+
+class Writing:
+    """A coordinator's journal."""
+
+    def __init__(self, root: Path) -> None:
+        self.core = Coordinator()
+        self.writer = JournalWriter.create(RunDir(root).journal, Header(FORMAT, "0.1.0", "pool-1", 1.7e9, {}, {}))
+
+    def put(self, event: Event) -> None:
+        now_s = self.core.now_s + 1
+        self.writer.decided(now_s, event, self.core.handle(now_s, event)).result(10)
+
+    def end_segment(self) -> None:
+        self.writer.end_segment(self.core.now_s, core_state.state_digest(self.core), b"")
+
+
+@pytest.fixture
+def writing(tmp_path: Path) -> Writing:
+    made = Writing(tmp_path)
+    made.put(PoolChanged(joined=(NodeId("n1"),)))
+    made.end_segment()
+    made.put(TrainerSubmitted(TrainerSpec(TrainerId("vit"))))
+    return made
+
+
+def test_of_a_pool_that_is_down(writing: Writing, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    writing.writer.close()
+    assert run(["events", "--run-dir", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line[21:] for line in lines] == ["n1 joined", "vit: submitted, for 1 to 64 nodes"]
+    assert run(["events", "--run-dir", str(tmp_path), "--json", "--trainer", "vit"]) == 0
+    (told,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (told["unix_s"], told["kind"], told["trainer"]) == (1.7e9 + 2, "trainer", "vit")
+    assert run(["events", "--run-dir", str(tmp_path), "-n", "1"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_followed_through_the_end_of_a_segment(
+    writing: Writing, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each entry once, also those that are written while the coordinator goes down."""
+    acts = [
+        lambda: writing.put(PoolChanged(joined=(NodeId("n2"),))),
+        lambda: (writing.put(PoolChanged(joined=(NodeId("n3"),))), writing.end_segment()),
+        lambda: writing.put(PoolChanged(joined=(NodeId("n4"),))),
+    ]
+
+    def owner(_rundir: RunDir) -> int | None:
+        acts.pop(0)()
+        return 1 if acts else None
+
+    monkeypatch.setattr(rundir, "owner", owner)
+    monkeypatch.setattr(events, "POLL_S", 0.0)
+    assert run(["events", "--run-dir", str(tmp_path), "-f", "-n", "1"]) == 0
+    texts = [line[21:] for line in capsys.readouterr().out.splitlines()]
+    assert texts == ["vit: submitted, for 1 to 64 nodes", "n2 joined", "n3 joined", "n4 joined"]
+    writing.writer.close()

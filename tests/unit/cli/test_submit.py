@@ -1,0 +1,41 @@
+"""What ``pilot submit`` records of the script's start."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from pilot.cli.submit import launch
+from pilot.core.errors import UserError
+
+
+def recorded(folder: Path, *named: str) -> dict[str, str]:
+    script = folder / "train.py"
+    script.write_text("")
+    return launch(script, [], sys.executable, named).environment
+
+
+def test_variables_are_handed_on_or_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATA", "/here")
+    given = recorded(tmp_path, "DATA", "A=1", "B=", "C=x=y", "DATA=/there")
+    assert given == {"DATA": "/there", "A": "1", "B": "", "C": "x=y"}
+
+
+@pytest.mark.parametrize(
+    ("named", "why"),
+    [
+        ("NO_SUCH_VARIABLE", "no such variable"),
+        ("=1", "NAME=VALUE"),
+        ("LD_LIBRARY_PATH=/x", "when a program starts"),
+        ("PYTHONHASHSEED=0", "when a program starts"),
+    ],
+)
+def test_what_would_have_no_effect_is_refused(tmp_path: Path, named: str, why: str) -> None:
+    with pytest.raises(UserError, match=why):
+        recorded(tmp_path, named)
+
+
+def test_pythonpath_is_taken(tmp_path: Path) -> None:
+    assert recorded(tmp_path, "PYTHONPATH=/a:/b") == {"PYTHONPATH": "/a:/b"}

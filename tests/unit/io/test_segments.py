@@ -1,0 +1,192 @@
+"""A journal in segments: read as one, each checked against the next, and never lost between two."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from pilot.core.coordinator import Coordinator
+from pilot.core.errors import JournalError
+from pilot.core.events import Event, PoolChanged
+from pilot.core.ids import NodeId
+from pilot.io import core_state, segments
+from pilot.io.files import publish
+from pilot.io.journal import FORMAT, Contents, Header, read, read_more, replay
+from pilot.io.journal_writer import JournalWriter
+
+HEADER = Header(FORMAT, "0.1.0", "pool-1", 1.7e9, {}, {})
+EVENTS: list[Event] = [PoolChanged(joined=(NodeId(f"n{number}"),)) for number in range(9)]
+SNAPSHOT = b"what is known"
+
+
+def append(writer: JournalWriter, core: Coordinator, events: list[Event]) -> None:
+    for event in events:
+        writer.decided(core.now_s + 1, event, core.handle(core.now_s + 1, event)).result(10)
+
+
+def end(writer: JournalWriter, core: Coordinator) -> None:
+    writer.end_segment(core.now_s, core_state.state_digest(core), SNAPSHOT)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A journal of three segments with three entries each."""
+    made = tmp_path / "journal.jsonl"
+    writer, core = JournalWriter.create(made, HEADER), Coordinator()
+    for number in range(3):
+        append(writer, core, EVENTS[3 * number : 3 * number + 3])
+        if number < 2:
+            end(writer, core)
+    writer.close()
+    return made
+
+
+def closed(path: Path) -> list[Path]:
+    return sorted(segments.folder(path).glob("*.gz"))
+
+
+def test_it_is_read_as_one_and_replays(path: Path) -> None:
+    contents = read(path)
+    assert (contents.header.after, contents.last.last_seq, contents.last_s) == (6, 9, 9.0)
+    assert [decision.event for decision in contents.decisions] == EVENTS
+    assert replay(contents, Coordinator()) == ""
+    assert [file.name for file in closed(path)] == ["000000000001.jsonl.gz", "000000000004.jsonl.gz"]
+
+
+def test_only_the_newest_snapshot_is_kept_and_it_is_the_one_that_the_header_names(path: Path) -> None:
+    header = read(path).header
+    assert segments.read_snapshot(path, header.after, header.snapshot) == SNAPSHOT
+    assert len(list(segments.folder(path).glob("*.snapshot"))) == 1
+    (snapshot,) = segments.folder(path).glob("*.snapshot")
+    snapshot.write_bytes(SNAPSHOT + b"!")
+    with pytest.raises(JournalError, match=rf"{snapshot} is damaged"):
+        segments.read_snapshot(path, header.after, header.snapshot)
+
+
+def test_a_segment_without_entries_knows_the_time(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    writer, core = JournalWriter.create(path, HEADER), Coordinator()
+    append(writer, core, EVENTS[:2])
+    end(writer, core)
+    writer.close()
+    contents = read(path)
+    assert (contents.last.entries, contents.last_s, contents.last.last_seq) == ([], 2.0, 2)
+    writer = JournalWriter.resume(path, contents)
+    append(writer, core, EVENTS[2:])
+    writer.close()
+    assert [decision.event for decision in read(path).decisions] == EVENTS
+
+
+def damage(file: Path, how: str) -> None:
+    data = file.read_bytes()
+    match how:
+        case "cut off":
+            file.write_bytes(data[:-9])
+        case "another text":
+            file.write_bytes(gzip.compress(gzip.decompress(data).replace(b'"joined":["n', b'"joined":["m')))
+        case "not compressed":
+            file.write_bytes(b"damage")
+        case "missing":
+            file.unlink()
+
+
+@pytest.mark.parametrize("how", ["cut off", "another text", "not compressed", "missing"])
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_damaged_segment_is_refused_in_a_line_that_names_it(path: Path, how: str, number: int) -> None:
+    damage(closed(path)[number], how)
+    contents = read(path)
+    with pytest.raises(JournalError) as told:
+        list(contents.decisions)
+    assert "\n" not in str(told.value)
+    assert str(path.parent) in str(told.value)
+
+
+def test_a_replay_compares_the_states_too(path: Path) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    header = json.loads(lines[0])
+    header["core"] = "0" * 64
+    path.write_bytes(b"".join([json.dumps(header).encode() + b"\n", *lines[1:]]))
+    assert replay(read(path), Coordinator()) == "entry 6: the state after it is not the one that was recorded"
+
+
+@pytest.mark.parametrize("step", ["snapshot", "segment", "journal"])
+def test_a_crash_while_a_segment_ends_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """The disk fails at each file in turn; the next writer goes on as if there had been no end."""
+    path = tmp_path / "journal.jsonl"
+    writer, core = JournalWriter.create(path, HEADER), Coordinator()
+    append(writer, core, EVENTS[:4])
+    failing = {"snapshot": ".snapshot", "segment": ".gz", "journal": "journal.jsonl"}[step]
+
+    def fails(where: Path, data: bytes, mode: int = 0o600) -> None:
+        if where.name.endswith(failing):
+            raise OSError(28, "No space left on device")
+        publish(where, data, mode)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("pilot.io.segments.publish", fails)
+        patched.setattr("pilot.io.journal_writer.publish", fails)
+        end(writer, core)
+        append(writer, core, EVENTS[4:6])
+    contents = read(path)
+    assert (contents.header.after, contents.last.last_seq) == (0, 6)
+    assert [decision.event for decision in contents.decisions] == EVENTS[:6]
+    end(writer, core)
+    append(writer, core, EVENTS[6:])
+    writer.close()
+    contents = read(path)
+    assert contents.header.after == 6
+    assert replay(contents, Coordinator()) == ""
+
+
+def test_where_the_new_segment_has_its_name_but_was_not_synced_it_is_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "journal.jsonl"
+    writer, core = JournalWriter.create(path, HEADER), Coordinator()
+    append(writer, core, EVENTS[:4])
+
+    def fails_late(where: Path, data: bytes, mode: int = 0o600) -> None:
+        publish(where, data, mode)
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("pilot.io.journal_writer.publish", fails_late)
+        end(writer, core)
+        append(writer, core, EVENTS[4:])
+    writer.close()
+    contents = read(path)
+    assert isinstance(contents, Contents)
+    assert (contents.header.after, contents.last.last_seq) == (4, 9)
+    assert replay(contents, Coordinator()) == ""
+
+
+def test_what_is_added_to_a_segment_is_read_alone(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    writer, core = JournalWriter.create(path, HEADER), Coordinator()
+    append(writer, core, EVENTS[:2])
+    last = read(path).last
+    append(writer, core, EVENTS[2:4])
+    with path.open("ab") as file:
+        file.write(b'{"seq": 5, "half')  # a line that is being written
+    more = read_more(path, last)
+    assert more is not None
+    assert [entry.seq for entry in more.entries] == [3, 4]
+    again = read_more(path, more)
+    assert again is not None
+    assert again.entries == []
+    assert (again.last_seq, again.good_bytes) == (4, more.good_bytes)
+    writer.close()
+
+
+def test_a_segment_that_was_closed_has_no_more(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    writer, core = JournalWriter.create(path, HEADER), Coordinator()
+    append(writer, core, EVENTS[:2])
+    last = read(path).last
+    end(writer, core)
+    append(writer, core, EVENTS[2:3])
+    assert read_more(path, last) is None
+    writer.close()
