@@ -12,7 +12,7 @@ one, also where what it is about is gone. What a worker says is passed on.
     any                         killed by us                nothing
 
 A generation that is over stays over: later orders and messages about it are dropped. Without coordinator for
-``orphan_s``, or with a notice and none, the agent goes through its :class:`Shutdown`.
+``orphan_s``, or with a notice and none, or when its pool is over, the agent goes through its :class:`Shutdown`.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from pilot.agent.vocabulary import (
     LogLine,
     Noticed,
     Ordered,
+    PoolOver,
     RankEnded,
     RankEntered,
     Said,
@@ -68,6 +69,7 @@ class AgentWorker:
     """
 
     trainer: str
+    uid: str = ""
     up: bool = False
     held: bool = False
     step: int = 0
@@ -112,14 +114,16 @@ class AgentState:
             case CoordinatorLost():
                 self.departure.lost()
                 return []
+            case PoolOver(reason):
+                return self.departure.over(reason)
             case Ticked():
                 return self._ticked(now_s)
             case _:
                 assert_never(event)
 
-    def inventory(self) -> list[tuple[str, int, int, bool]]:
+    def inventory(self) -> list[tuple[str, str, int, int, bool]]:
         """What ``Hello.workers`` says."""
-        return [(w.trainer, self._training(w.trainer), w.step, w.up) for w in self.workers.values()]
+        return [(w.trainer, w.uid, self._training(w.trainer), w.step, w.up) for w in self.workers.values()]
 
     # --- orders -----------------------------------------------------------------------------------------------------
 
@@ -160,7 +164,7 @@ class AgentState:
     def _launch(self, message: wire.StartWorker) -> list[Effect]:
         worker = self.workers.get(message.trainer)
         if worker is None:
-            self.workers[message.trainer] = AgentWorker(message.trainer)
+            self.workers[message.trainer] = AgentWorker(message.trainer, message.uid)
             return [LogLine(f"{message.trainer}: starting {message.script}"), SpawnWorker(message)]
         return [Send(wire.WorkerReady(message.trainer, 0.0))] if worker.up else []
 

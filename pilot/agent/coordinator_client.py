@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from pilot.agent.coordinator_link import CoordinatorLink, Unreachable
+from pilot.agent.whereabouts import Whereabouts
 from pilot.core.errors import UserError
 from pilot.io import wire
 from pilot.io.connection import Connection
@@ -24,6 +25,9 @@ log = logging.getLogger(__name__)
 _TRY_S = 10.0
 _RETRY_S = 0.5
 """Whoever lost the same coordinator does not come back at the same moment: half of that is drawn."""
+
+_LOOK_S = 1.0
+"""So often the connection file is read while an attempt goes on: what listens at an old address may just not answer."""
 
 _FIRST_BEAT_S = 1.0
 
@@ -36,19 +40,22 @@ class CoordinatorClient:
     hello : makes the message with which it registers, each time
     take : called with each message from the coordinator
     lost : called when a connection closed
+    over : called with the reason, again and again, when the pool is known to be over
     """
 
     def __init__(
         self,
-        connection: Connection,
+        whereabouts: Whereabouts,
         hello: Callable[[], wire.Hello],
         take: Callable[[wire.ToAgent], None],
         lost: Callable[[], None],
+        over: Callable[[str], None],
     ) -> None:
-        self._connection = connection
+        self._whereabouts = whereabouts
         self._hello = hello
         self._take = take
         self._lost = lost
+        self._over = over
         self._link: CoordinatorLink | None = None
         self._welcome: wire.Welcome | None = None
         self._unsent: deque[wire.Message] = deque()
@@ -84,23 +91,40 @@ class CoordinatorClient:
                 await link.wait_closed()
 
     async def _connect(self) -> CoordinatorLink:
-        while True:
-            link = CoordinatorLink(self._connection, self._taken)
-            try:
-                await link.open(_TRY_S)
-            except Unreachable:
-                pass
-            except NotTaken as failure:
-                self._not_taken(failure)
-            else:
-                return link
+        """Connect where the connection file says by now; an old address may be another server's."""
+        while (link := await self._try_at(self._whereabouts.now)) is None:
+            self._look()
             await asyncio.sleep(random.uniform(_RETRY_S / 2, _RETRY_S))
+        return link
+
+    async def _try_at(self, where: Connection) -> CoordinatorLink | None:
+        """A link to ``where``; None where there is none, or where the file says meanwhile that it is elsewhere."""
+        link = CoordinatorLink(where, self._taken)
+        opening = asyncio.create_task(link.open(_TRY_S))
+        try:
+            while not (await asyncio.wait({opening}, timeout=_LOOK_S))[0]:
+                self._look()
+                if self._whereabouts.now != where:
+                    return None
+            opening.result()
+        except Unreachable:
+            return None
+        except NotTaken as failure:
+            self._not_taken(failure)
+            return None
+        finally:
+            opening.cancel()
+        return link
+
+    def _look(self) -> None:
+        if over := self._whereabouts.look():
+            self._over(over)
 
     def _not_taken(self, failure: NotTaken) -> None:
         """At first it is our file that is wrong; later it may be another server on a port that ours left."""
         if not self.joined.is_set():
             raise UserError(
-                f"what answers at {self._connection.endpoint} is not the coordinator of this connection file "
+                f"what answers at {self._whereabouts.now.endpoint} is not the coordinator of this connection file "
                 f"({failure}); copy the file of the running pool"
             )
 

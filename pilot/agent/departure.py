@@ -2,9 +2,9 @@
 
 A notice (a signal, the wall time's end) is told to the coordinator, which says ``ReleaseNode`` when nothing is needed
 of this node any more; otherwise the agent leaves shortly before the grace, or the wall time, is over. Without
-coordinator it goes by itself, early enough before the end that it knows, or when its *lease* ends: ``orphan_s`` after
-it sent what the coordinator is known to have heard last. The coordinator may replace it after that, so it must have
-stopped stepping by then.
+coordinator it goes by itself: early enough before the end that it knows, when the pool turns out to be over, or when
+its *lease* ends: ``orphan_s`` after it sent what the coordinator is known to have heard last. The coordinator may
+replace it after that, so it must have stopped stepping by then.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ class Departure:
     _greeted_s: float = -math.inf
     _heard_s: float = -math.inf
     _away: bool = False
+    _over: str = ""
 
     @property
     def grace_s(self) -> float:
@@ -90,6 +91,13 @@ class Departure:
     def lost(self) -> None:
         """The connection closed."""
         self._away = True
+
+    def over(self, reason: str) -> list[Effect]:
+        """The pool is over: nobody comes back to this agent."""
+        if self.welcome is None:
+            return [Exit(2, reason)]
+        self._over = reason
+        return []
 
     def noticed(self, now_s: float, cause: str) -> list[Effect]:
         """The node will be taken within the grace, or when the wall time is over; told once."""
@@ -128,7 +136,8 @@ class Departure:
         patience_s = lease_s - min(_LEASE_MARGIN_MAX_S, _LEASE_SHARE * lease_s)
         if self._notice is not None and self._away:
             patience_s = min(patience_s, _PATIENCE_SHARE * left_s)
-        if unheard_s < patience_s:
+        if unheard_s < patience_s and not self._over:
             return None
         pause_s = min(self._heard_s + lease_s, now_s + _PAUSE_SHARE * left_s)
-        return Orphaned(f"no coordinator for {unheard_s:.0f} s", pause_s, now_s + _FAREWELL_SHARE * left_s)
+        reason = self._over or f"no coordinator for {unheard_s:.0f} s"
+        return Orphaned(reason, pause_s, now_s + _FAREWELL_SHARE * left_s)

@@ -8,10 +8,13 @@ import math
 import os
 import signal
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, assert_never
 
 from pilot.agent import guardian, job_environment
@@ -32,6 +35,7 @@ from pilot.agent.vocabulary import (
     LogLine,
     Noticed,
     Ordered,
+    PoolOver,
     Send,
     SpawnWorker,
     StartRank,
@@ -40,16 +44,17 @@ from pilot.agent.vocabulary import (
     Ticked,
     Watch,
 )
+from pilot.agent.whereabouts import Whereabouts
 from pilot.agent.workers import Workers
 from pilot.core.errors import PilotError
-from pilot.io import addresses, proc, wire
-from pilot.io.connection import Connection
+from pilot.io import addresses, log_rotation, proc, wire
 from pilot.io.prctl import become_subreaper
 
 log = logging.getLogger(__name__)
 
 TICK_S = 0.25
 LOOK_EVERY_TICKS = 4
+ROTATE_EVERY_TICKS = 120
 JOIN_LIMIT_S = 120.0
 
 
@@ -73,15 +78,16 @@ class Options:
     grace_s: float | None = None
 
 
-def run(connection: Connection, options: Options) -> int:
-    """Run an agent to its end and leave nothing behind; the exit status."""
+def run(connection: Path, options: Options) -> int:
+    """Run an agent of the pool of the file ``connection`` to its end and leave nothing behind; the exit status."""
+    whereabouts = Whereabouts(connection)
     for name in workdirs.sweep():
         log.info("removed what a killed agent had left: %s", name)
     workdir = workdirs.create()
     watcher = guardian.start(workdir)
     become_subreaper()
     try:
-        end = asyncio.run(_serve(connection, options, workdir))
+        end = asyncio.run(_serve(whereabouts, options, workdir))
     finally:
         if not watcher.clean():
             log.warning("the guardian is still cleaning %s", workdir.path)
@@ -89,23 +95,27 @@ def run(connection: Connection, options: Options) -> int:
     return end.status
 
 
-async def _serve(connection: Connection, options: Options, workdir: workdirs.Workdir) -> Exit:
-    return await Agent(connection, options, workdir).serve()
+async def _serve(whereabouts: Whereabouts, options: Options, workdir: workdirs.Workdir) -> Exit:
+    return await Agent(whereabouts, options, workdir).serve()
 
 
 class Agent:
     """One pilot's agent. Construct it in a running event loop."""
 
-    def __init__(self, connection: Connection, options: Options, workdir: workdirs.Workdir) -> None:
+    def __init__(self, whereabouts: Whereabouts, options: Options, workdir: workdirs.Workdir) -> None:
         self._job = job_environment.job_environment(os.environ, options.walltime_end_s)
-        interface = options.interface or addresses.interface_to(*connection.address)
+        interface = options.interface or addresses.interface_to(*whereabouts.now.address)
         self._address = addresses.interface_address(interface)
-        self._connection = connection
+        self._whereabouts = whereabouts
         self._python = options.python
         self._workdir = workdir
         self._state = AgentState(Departure(options.grace_s, _on_our_clock(self._job.walltime_end_s)))
         self._coordinator = CoordinatorClient(
-            connection, self._hello, self._ordered, lambda: self._take(CoordinatorLost())
+            whereabouts,
+            self._hello,
+            self._ordered,
+            lost=lambda: self._take(CoordinatorLost()),
+            over=lambda reason: self._take(PoolOver(reason)),
         )
         self._workers = Workers(workdir, self._take)
         self._groups = Groups(workdir, interface, options.provider, self._take)
@@ -113,6 +123,7 @@ class Agent:
         self._stall_probe = StallProbe()
         self._events: deque[Event] = deque()
         self._taking = False
+        self._rotation: threading.Thread | None = None
         self._exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
 
     async def serve(self) -> Exit:
@@ -162,7 +173,7 @@ class Agent:
             async with asyncio.timeout(JOIN_LIMIT_S):
                 await self._coordinator.joined.wait()
         except TimeoutError:
-            where = self._connection.endpoint
+            where = self._whereabouts.now.endpoint
             raise PilotError(f"no coordinator answered at {where} within {JOIN_LIMIT_S:.0f} s; is it up?") from None
 
     async def _tick(self) -> None:
@@ -176,8 +187,18 @@ class Agent:
                 self._take(watched)
             if ticks % LOOK_EVERY_TICKS == 0:
                 self._look_for_stopped()
+            if ticks % ROTATE_EVERY_TICKS == 0:
+                self._rotate_logs()
             for pid, status in proc.reap_orphans([*self._groups.pids(), *self._workers.server_pids()]):
                 self._workers.reaped(pid, status)
+
+    def _rotate_logs(self) -> None:
+        """In a thread, one at a time: a file system that does not answer must not keep us from watching the lease."""
+        if self._rotation is None or not self._rotation.is_alive():
+            with suppress(RuntimeError):  # no thread can be started now
+                rotation = threading.Thread(target=_rotate, args=(self._workers.logs(),), daemon=True)
+                rotation.start()
+                self._rotation = rotation
 
     def _look_for_stopped(self) -> None:
         workers = {pid: (trainer, 0) for trainer, pid in self._workers.pids()}
@@ -246,6 +267,13 @@ class Agent:
         self._workers.close()
         await self._coordinator.close()
         proc.kill(proc.tree(os.getpid())[1:])
+
+
+def _rotate(logs: list[Path]) -> None:
+    for path in logs:
+        with suppress(OSError):
+            if log_rotation.is_full(path):
+                log_rotation.copy_and_empty(path)
 
 
 def _on_our_clock(unix_s: float | None) -> float:

@@ -87,11 +87,30 @@ class CoordinatorLost:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolOver:
+    """The pool will not come back, because of ``reason``."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Ticked:
     """Time has passed."""
 
 
-Event = Ordered | Said | WorkerEnded | RankEnded | RankEntered | Stopped | Watched | Noticed | CoordinatorLost | Ticked
+Event = (
+    Ordered
+    | Said
+    | WorkerEnded
+    | RankEnded
+    | RankEntered
+    | Stopped
+    | Watched
+    | Noticed
+    | CoordinatorLost
+    | PoolOver
+    | Ticked
+)
 
 
 # --- effects --------------------------------------------------------------------------------------------------------

@@ -96,7 +96,9 @@ class TrainingProcess:
         """The last lines that it wrote."""
         try:
             with self.log.open("rb") as file:
-                file.seek(max(self.begin, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+                size = file.seek(0, os.SEEK_END)
+                begin = self.begin if self.begin <= size else 0  # it was rotated
+                file.seek(max(begin, size - _TAIL_BYTES))
                 return file.read().decode(errors="replace")
         except OSError:
             return ""

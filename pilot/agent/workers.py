@@ -78,6 +78,10 @@ class Workers:
         """(trainer, pid) of the training processes that have been forked."""
         return ((trainer, life.pid) for trainer in self._workers for life in self._lives(trainer) if life.pid)
 
+    def logs(self) -> list[Path]:
+        """What the training processes write to."""
+        return [life.log for life in self._all()]
+
     def silent(self) -> dict[str, list[int]]:
         """By trainer, the training processes that have not answered the last ``LookAtGroup``."""
         return {
@@ -138,6 +142,7 @@ class Workers:
         ours = {
             "PILOT_WORKER_SOCKET": str(self.workdir.socket(self._count)),
             "PILOT_TRAINER": order.trainer,
+            "PILOT_TRAINER_UID": order.uid,
             "PILOT_TRAINER_DIR": order.directory,
             "PILOT_LOCAL_RANK": str(rank),
             "PILOT_LOCAL_SIZE": str(order.ranks),

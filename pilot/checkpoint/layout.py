@@ -20,7 +20,7 @@ from h5py import h5d, h5p, h5s, h5t
 from pilot.checkpoint import rawio
 from pilot.checkpoint.hdf5_types import hdf5_type
 from pilot.checkpoint.leaves import Bytes
-from pilot.checkpoint.structure import FORMAT, DatasetShare
+from pilot.checkpoint.structure import FORMAT, UID, DatasetShare
 
 FORMAT_NAME = "pilot checkpoint"
 
@@ -42,11 +42,15 @@ class DatasetSlot:
 
 @dataclass(frozen=True, slots=True)
 class FileLayout:
-    """What a file holds: arrays of its own, soft links (path, target), and datasets that lie in other files."""
+    """What a file holds: arrays of its own, soft links (path, target), and datasets that lie in other files.
+
+    ``uid`` is the trainer's whose state it is, "": of none.
+    """
 
     slots: tuple[DatasetSlot, ...]
     aliases: tuple[tuple[str, str], ...] = ()
     elsewhere: tuple[tuple[str, DatasetShare], ...] = ()
+    uid: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,8 @@ def _build(memory: Any, layout: FileLayout) -> list[range]:
         memory, "w", libver=_LIBVER, alignment_threshold=16 * _ALIGN_BYTES, alignment_interval=_ALIGN_BYTES
     ) as file:
         file.attrs.update({"format": FORMAT_NAME, "format_version": FORMAT})
+        if layout.uid:
+            file.attrs[UID] = layout.uid
         places = [_allocate(file, slot) for slot in layout.slots]
         for path, share in layout.elsewhere:
             _refer(file, path, share)

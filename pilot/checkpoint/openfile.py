@@ -75,6 +75,20 @@ class OpenFile:
             raise Damaged(f"{self.path.name}: dataset '{fields.TEXT}': {words(error)}") from error
         return structure
 
+    @property
+    def uid(self) -> str:
+        """Of the trainer whose state it holds; "" where it does not say so."""
+        try:
+            return str(self.file.attrs.get(fields.UID, ""))
+        except BROKEN as error:
+            raise Damaged(f"{self.path.name}: attribute '{fields.UID}': {words(error)}") from error
+
+    def check_uid(self, uid: str) -> None:
+        """:class:`Damaged` where it holds the state of another trainer than that of ``uid``."""
+        if self.uid != uid:
+            whose = f"the state of another trainer ({self.uid})" if self.uid else "no trainer's uid"
+            raise Damaged(f"{self.path.name}: it holds {whose}")
+
     def read(self, piece: RowRange, into: Bytes) -> bool:
         """Read ``piece`` from where it was written, whatever HDF5 says; whether these are its bytes."""
         with suppress(OSError, OverflowError):

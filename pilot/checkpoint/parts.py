@@ -47,6 +47,7 @@ def write_part(
     parts: int,
     state: Mapping[str, Any] | Encoded,
     shared: Callable[[str], bool] = everything,
+    uid: str = "",
 ) -> WrittenPart:
     """Publish share ``part`` of ``parts`` of ``state``.
 
@@ -72,7 +73,7 @@ def write_part(
     checksum = _checksum(common, digests)
     about = Structure(generation, step, part, parts, checksum, encoded.tree, table, encoded.aliases)
     path = directory / names.part_name(generation, step, part, parts)
-    size = publish(path, about, [array for array, _ in pieces], linked=False)
+    size = publish(path, about, [array for array, _ in pieces], uid, linked=False)
     return WrittenPart(path, size, time.monotonic() - started_s)
 
 
@@ -93,7 +94,7 @@ def _checksum(leaves: Sequence[Leaf], digests: Mapping[str, str]) -> str:
     return rawio.digest(np.frombuffer(json.dumps(rows).encode(), np.uint8))
 
 
-def publish_index(directory: Path, generation: int, step: int, parts: int) -> int:
+def publish_index(directory: Path, generation: int, step: int, parts: int, uid: str) -> int:
     """Publish the index of the parts; the size of the whole in bytes.
 
     Raises
@@ -101,7 +102,7 @@ def publish_index(directory: Path, generation: int, step: int, parts: int) -> in
     CheckpointError : a part is missing, or the parts do not make up one state
     """
     paths = [directory / names.part_name(generation, step, part, parts) for part in range(parts)]
-    abouts = [_read(path) for path in paths]
+    abouts = [_read(path, uid) for path in paths]
     for path, about in zip(paths, abouts, strict=True):
         if about.shared_checksum != abouts[0].shared_checksum:
             raise CheckpointError(
@@ -113,7 +114,7 @@ def publish_index(directory: Path, generation: int, step: int, parts: int) -> in
         if not share.is_whole:
             raise CheckpointError(f"there is no checkpoint of step {step}: rows of '{name}' are in no part")
     path = directory / names.checkpoint_name(generation, step)
-    size = publish(path, about, ())
+    size = publish(path, about, (), uid)
     return size + sum(path.stat().st_size for path in paths)
 
 
@@ -144,8 +145,9 @@ def _rows_before(bound: int, size: int, rows: int) -> int:
     return min(max(-(-bound * rows // size), 0), rows)
 
 
-def _read(path: Path) -> Structure:
+def _read(path: Path, uid: str) -> Structure:
     with OpenFile(path) as file:
+        file.check_uid(uid)
         return file.structure()
 
 

@@ -15,6 +15,7 @@ from pilot.checkpoint.layout import DatasetSlot, FileLayout
 from pilot.checkpoint.leaves import Bytes
 from pilot.checkpoint.structure import DatasetShare, RowRange, Structure, rows_of
 from pilot.checkpoint.tree import Encoded
+from pilot.io import trainer_folder
 
 _TEXT_STEP_BYTES = 16 * 1024
 """The text is padded with spaces to a multiple of this, so that its length, and with it the layout, seldom changes."""
@@ -34,12 +35,13 @@ class Array:
     data: Bytes
 
 
-def publish(path: Path, about: Structure, arrays: Sequence[Array], *, linked: bool = True) -> int:
+def publish(path: Path, about: Structure, arrays: Sequence[Array], uid: str, *, linked: bool = True) -> int:
     """Publish ``arrays`` and the text of ``about`` as ``path``; its size in bytes.
 
-    ``linked``: with what ``about`` says of other files and names as links. A part has none, for their targets may lie
-    elsewhere.
+    ``uid`` is the trainer's: in the folder of another one nothing is written. ``linked``: with what ``about`` says of
+    other files and names as links. A part has none, for their targets may lie elsewhere.
     """
+    trainer_folder.check(path.parent, uid)
     text = _padded(about.to_json())
     texts = (
         DatasetSlot(structure.TEXT, layout.TEXT, text.shape),
@@ -47,7 +49,8 @@ def publish(path: Path, about: Structure, arrays: Sequence[Array], *, linked: bo
     )
     slots = (*_HEADER, *texts, *(array.slot for array in arrays))
     elsewhere = tuple((name, share) for name, share in about.datasets.items() if share.pieces[0].file)
-    what = FileLayout(slots, tuple(about.aliases.items()), elsewhere) if linked else FileLayout(slots)
+    links = (tuple(about.aliases.items()), elsewhere) if linked else ((), ())
+    what = FileLayout(slots, *links, uid)
     with rawio.published(path, about.step) as fd:
         retention.sweep(path.parent, os.fstat(fd).st_mtime)
         skeleton = layout.skeleton(what)
@@ -57,7 +60,7 @@ def publish(path: Path, about: Structure, arrays: Sequence[Array], *, linked: bo
     return skeleton.size
 
 
-def single(directory: Path, generation: int, step: int, state: Mapping[str, Any] | Encoded) -> int:
+def single(directory: Path, generation: int, step: int, state: Mapping[str, Any] | Encoded, uid: str) -> int:
     """Publish ``state`` as one file; its size in bytes."""
     encoded = tree.encode(state)
     table = {
@@ -68,7 +71,7 @@ def single(directory: Path, generation: int, step: int, state: Mapping[str, Any]
     }
     about = Structure(generation, step, 0, 0, "", encoded.tree, table, encoded.aliases)
     arrays = [Array(DatasetSlot(leaf.path, leaf.dtype, leaf.shape), leaf.data) for leaf in encoded.leaves]
-    return publish(directory / names.checkpoint_name(generation, step), about, arrays)
+    return publish(directory / names.checkpoint_name(generation, step), about, arrays, uid)
 
 
 def _padded(text: bytes) -> Bytes:

@@ -31,8 +31,10 @@ def opened(path: Path) -> Iterator[tuple[OpenFile, Structure]]:
         raise Damaged(f"{path.name}: {words(error)}") from error
 
 
-def load(path: Path) -> tuple[Structure, Any]:
-    """The structure and the state; :class:`Damaged` at the first problem."""
+def load(path: Path, uid: str | None = None) -> tuple[Structure, Any]:
+    """The structure and the state; :class:`Damaged` at the first problem, and where it is not of the trainer ``uid``
+    (None: any trainer's, or none's).
+    """
     arrays: dict[str, Any] = {}
 
     def place(name: str, share: DatasetShare) -> Bytes:
@@ -41,6 +43,8 @@ def load(path: Path) -> tuple[Structure, Any]:
         return flat
 
     with opened(path) as (file, structure):
+        if uid is not None:
+            file.check_uid(uid)
         for problem in _problems(file, structure, place, thorough=False):
             raise Damaged(problem)
         state = tree.decode(structure.tree, lambda kind, name: leaves.of_kind(kind, _leaf(kind, name, arrays)))

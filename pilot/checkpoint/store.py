@@ -61,6 +61,7 @@ def write(
     state: Mapping[str, Any] | Encoded,
     kept: int,
     agreed_step: int | None = None,
+    uid: str = "",
 ) -> Written:
     """Publish ``state`` as one file; then keep the last ``kept`` checkpoints and remove what dead writers left.
 
@@ -69,26 +70,28 @@ def write(
     state : what :func:`pilot.checkpoint.tree.encode` takes or gave
     kept : how many checkpoints stay, at least 1
     agreed_step : the newest one up to this step stays as well (None: it is not asked for)
+    uid : of the trainer; "": of none, as in a folder that is nobody's
 
     Raises
     ------
-    CheckpointError : a value cannot be stored, or the disk refuses; what was there before is untouched
+    CheckpointError : a value cannot be stored, the folder is another trainer's, or the disk refuses; what was there
+        before is untouched
     """
     age = Age(generation, step)
-    return _written(directory, age, kept, agreed_step, lambda: publish.single(directory, generation, step, state))
+    return _written(directory, age, kept, agreed_step, lambda: publish.single(directory, generation, step, state, uid))
 
 
 def write_index(
-    directory: Path, generation: int, step: int, parts: int, kept: int, agreed_step: int | None = None
+    directory: Path, generation: int, step: int, parts: int, kept: int, agreed_step: int | None = None, uid: str = ""
 ) -> Written:
     """Make one checkpoint of ``parts`` parts, all of which are published; then as :func:`write`.
 
     Raises
     ------
-    CheckpointError : a part is missing or belongs to another state, or the disk refuses
+    CheckpointError : a part is missing or belongs to another state or trainer, or the disk refuses
     """
     age = Age(generation, step)
-    return _written(directory, age, kept, agreed_step, lambda: publish_index(directory, generation, step, parts))
+    return _written(directory, age, kept, agreed_step, lambda: publish_index(directory, generation, step, parts, uid))
 
 
 def set_apart(directory: Path, step: int) -> Path | None:
@@ -102,9 +105,9 @@ def set_apart(directory: Path, step: int) -> Path | None:
 
 
 def load_newest(
-    directory: Path, granted: int, on_skip: Callable[[Path, str], None] = lambda _path, _reason: None
+    directory: Path, granted: int, on_skip: Callable[[Path, str], None] = lambda _path, _reason: None, uid: str = ""
 ) -> Loaded | None:
-    """The newest checkpoint of a generation up to ``granted`` that verifies; None where there is none.
+    """The newest checkpoint of trainer ``uid`` and a generation up to ``granted`` that verifies; None: there is none.
 
     ``on_skip`` hears of each file that is not taken as it is met; ``Loaded.skipped`` lists them again.
     """
@@ -124,7 +127,7 @@ def load_newest(
                 skip(entry.path, f"generation {entry.age.generation} was not granted (only up to {granted})")
                 continue
             try:
-                return _loaded(entry.path, list(skipped.items()))
+                return _loaded(entry.path, list(skipped.items()), uid)
             except CheckpointError as error:
                 skip(entry.path, str(error).removeprefix(f"{entry.path.name}: "))
         before, entries = entries, names.checkpoints(directory)
@@ -134,8 +137,8 @@ def load_newest(
 
 
 def load(path: Path) -> Loaded:
-    """The checkpoint at ``path``, whatever its name; :class:`CheckpointError` where it does not verify."""
-    return _loaded(path, [])
+    """The checkpoint at ``path``, whatever its name and trainer; :class:`CheckpointError` where it does not verify."""
+    return _loaded(path, [], None)
 
 
 def verify(path: Path) -> list[str]:
@@ -160,6 +163,6 @@ def _written(directory: Path, age: Age, kept: int, agreed_step: int | None, publ
 
 
 @uncollected()
-def _loaded(path: Path, skipped: list[tuple[Path, str]]) -> Loaded:
-    structure, state = reader.load(path)
+def _loaded(path: Path, skipped: list[tuple[Path, str]], uid: str | None) -> Loaded:
+    structure, state = reader.load(path, uid)
     return Loaded(state, path, structure.generation, structure.step, skipped)

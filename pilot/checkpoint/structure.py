@@ -29,6 +29,10 @@ DIGEST = f"{OWN_GROUP}/structure_xxh3_128"
 OFFSETS = f"{OWN_GROUP}/offsets"
 
 
+UID = "trainer_uid"
+"""The attribute of a file that says whose state it holds; there is none where a version wrote it that had no uids."""
+
+
 @dataclass(frozen=True, slots=True)
 class RowRange:
     """Rows [start, stop) of a dataset (along its first axis) that lie in ``file``, under the same path.

@@ -71,10 +71,9 @@ def command(
     if shutil.which(python) is None:
         raise UserError(f"--python: there is no interpreter {python} on this node")
     from pilot.agent.runner import Options, run
-    from pilot.io.connection import load
 
     handler = logging.StreamHandler()
     handler.setFormatter(PrintableFormatter("%(asctime)s %(message)s", "%H:%M:%S"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     options = Options(interface, fabric, python, walltime_end_s, grace_s)
-    sys.exit(run(load(connection), options))
+    sys.exit(run(connection, options))

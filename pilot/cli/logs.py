@@ -92,6 +92,7 @@ def echo(path: Path, begin: int) -> int:
     """Print ``path`` from byte ``begin`` on, each line with the node's name; where it ends now."""
     try:
         with open_regular(path) as file:
+            begin = begin if begin <= file.seek(0, os.SEEK_END) else 0  # it was rotated
             file.seek(begin)
             text = file.read()
     except OSError as error:

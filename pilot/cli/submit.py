@@ -14,8 +14,9 @@ import click
 from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option, to_json
 from pilot.cli.numbers import Count, FiniteRange
 from pilot.core.errors import UserError
+from pilot.core.ids import TrainerId
 from pilot.io.files import read_regular
-from pilot.io.submission import LaunchSpec, Submission
+from pilot.io.submission import LaunchSpec, Start, Submission
 
 MOST_SCRIPT_BYTES = 16 * 1024 * 1024
 """A larger script is none: something else was named."""
@@ -42,6 +43,9 @@ READ_AT_START = ("LD_", "PYTHON")
     "--env", "named", multiple=True, metavar="NAME[=VALUE]", help="Set this variable, or hand on its value. Repeatable."
 )
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Of its generators.  [default: from its name]")
+@click.option(
+    "--from", "start", metavar="NAME|PATH", help="Start from this trainer's, or this, checkpoint.  [default: scratch]"
+)
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @run_dir_option
@@ -55,6 +59,7 @@ def command(
     python: str,
     named: tuple[str, ...],
     seed: int | None,
+    start: str | None,
     **planning: Any,
 ) -> None:
     """Submit SCRIPT, which uses pilot.train, as an elastic trainer; ARGS are its own.
@@ -63,17 +68,44 @@ def command(
     variables are recorded with it.
 
     \b
-    Example:
+    Examples:
       pilot submit --name cnn --max-nodes 8 --env DATA_DIR examples/digits_cnn.py --epochs 20
+      pilot submit --name more --from cnn examples/digits_cnn.py --epochs 40
     """
+    root = find_run_dir(run_dir)
     submission = Submission(
         launch=launch(script, list(arguments), python, named, seed),
+        start=_start(root, start) if start is not None else None,
         curve=_points(curve) if curve is not None else None,
         **{name: value for name, value in planning.items() if value is not None},
     )
     check_sizes(planning.get("min_nodes"), planning.get("max_nodes"))
-    told = pool_at(find_run_dir(run_dir)).submit(submission)
+    told = pool_at(root).submit(submission)
     click.echo(to_json(told) if as_json else f"submitted {told.trainer}; its files: {told.directory}")
+
+
+def _start(root: Path, given: str) -> Start:
+    """The newest checkpoint of the trainer of this name, also of an earlier pool of ``root``, or the one at this path.
+
+    Whose it is does not matter, for it is named; that it is whole does.
+    """
+    from pilot.checkpoint import store
+    from pilot.checkpoint.describe import describe
+    from pilot.io.rundir import RunDir
+
+    folder = RunDir(root).trainer(TrainerId(given)) / "checkpoints"
+    place = folder if Path(given).name == given and folder.is_dir() else Path(given)
+    if not place.exists():
+        raise UserError(f"--from {given}: there is no trainer of this name in {root}, and no such file")
+    entries = [entry.path for entry in store.listing(place)] if place.is_dir() else [place]
+    if not entries:
+        raise UserError(f"--from {given}: there is no checkpoint in {place}")
+    path = next((path for path in entries if not store.verify(path)), None)
+    if path is None:
+        raise UserError(f"--from {given}: {store.verify(entries[0])[0]}")
+    found = describe(path)
+    parts = [file for file in found.files if file != path]
+    return Start([str(file.absolute()) for file in (path, *parts)], found.generation)
 
 
 def launch(

@@ -193,6 +193,9 @@ class Coordinator:
         went = [n for n in event.lost if self._lose(n)]
         came = [n for n in event.joined if self.pool.join(n)]
         went += [n for n in event.leaving if self._warn(n, event.deadline_s)]
+        if self.draining:  # their registration was on its way when the drain began
+            for node in came:
+                self.pool.leave(node, None)
         if came or went:
             self._question = "the pool changed"
         for trainer_id in self._touched:
@@ -256,7 +259,9 @@ class Coordinator:
     def _submitted(self, spec: TrainerSpec) -> list[Command]:
         if spec.trainer in self.trainers:
             raise InvariantError(f"trainer {spec.trainer} was submitted twice")
-        self.trainers[spec.trainer] = self._open[spec.trainer] = Trainer(spec, Measured(spec))
+        self.trainers[spec.trainer] = self._open[spec.trainer] = Trainer(
+            spec, Measured(spec), generation=spec.starts_after
+        )
         self._question = f"trainer {spec.trainer} was submitted"
         return []
 

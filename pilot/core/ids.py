@@ -12,8 +12,19 @@ NodeId = NewType("NodeId", str)
 TrainerId = NewType("TrainerId", str)
 """One elastic training task, as the user named it or as the coordinator numbered it."""
 
+TrainerUid = NewType("TrainerUid", str)
+"""Tells a trainer from all others, also from those of the same name in other pools: 128 random bits, drawn when it is
+submitted, as 32 hexadecimal digits."""
+
+NO_UID = TrainerUid("")
+"""Of a trainer that was submitted to a version that drew none."""
+
 Generation = NewType("Generation", int)
-"""A trainer's monotonic fence: every regroup increments it. The first group of a trainer has generation 1."""
+"""A trainer's monotonic fence: every regroup increments it. The first group of a trainer has generation 1, or the one
+after that of the checkpoint from which it was submitted to start."""
+
+NO_GENERATION = Generation(0)
+"""Before a trainer's first group."""
 
 PlanId = NewType("PlanId", int)
 """Numbers the solves of one coordinator; a plan with another id than the newest one asked for is stale."""

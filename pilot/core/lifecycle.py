@@ -47,8 +47,8 @@ class Effect:
 EFFECTS = (
     Effect(
         PoolChanged,
-        "nodes come; leaving and lost ones leave their targets; a group with a lost member, and one that forms with a "
-        "leaving one, is dissolved",
+        "nodes come (in a drain they are leaving at once); leaving and lost ones leave their targets; a group with a "
+        "lost member, and one that forms with a leaving one, is dissolved",
         "if a node came, or one went that was counted on",
     ),
     Effect(TrainerSubmitted, "the trainer, last in the order of submission", "always"),

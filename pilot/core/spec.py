@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pilot.core.curve import RATES, Curve, is_rate
 from pilot.core.errors import UserError
-from pilot.core.ids import TrainerId
+from pilot.core.ids import NO_GENERATION, NO_UID, Generation, TrainerId, TrainerUid
 
 NODES_MAX = 1_000_000
 COST_MAX_S = 1e9
@@ -19,7 +19,9 @@ class TrainerSpec:
 
     Parameters
     ----------
-    trainer : its id
+    trainer : its id, which is its name in the pool
+    uid : its identity in its folder and its checkpoints, through all pools
+    starts_after : the generation of the checkpoint from which it starts, its own follow; 0: it starts from scratch
     min_nodes, max_nodes : the sizes on which it can run (FreeTrain §3.1)
     curve : samples per second by nodes; None: proportional until measured
     fixed_curve : keep the given curve, whatever is measured
@@ -37,6 +39,8 @@ class TrainerSpec:
     rescale_down_s: float = 10.0
     priority: float = 1.0
     objective_curve: Curve | None = None
+    uid: TrainerUid = NO_UID
+    starts_after: Generation = NO_GENERATION
 
     def __post_init__(self) -> None:
         if self.min_nodes < 1:

@@ -10,14 +10,11 @@ from pilot.core.commands import Outcome, StartWorker, StopWorker
 from pilot.core.curve import Curve
 from pilot.core.events import PoolChanged, WorkerExited, WorkerReady
 from pilot.core.evidence import Evidence
-from pilot.core.ids import Generation, NodeId, TrainerId
+from pilot.core.ids import NO_GENERATION, Generation, NodeId, TrainerId
 from pilot.core.measured import Measured
 from pilot.core.pool import Pool
 from pilot.core.problem import Candidate
 from pilot.core.spec import TrainerSpec
-
-NO_GENERATION = Generation(0)
-"""Before a trainer's first group."""
 
 
 class WorkerPhase(StrEnum):

@@ -26,8 +26,8 @@ from pilot.core.events import (
     WorkerSlow,
 )
 from pilot.core.evidence import STRIKES, Accusation, Stage
-from pilot.core.ids import NodeId
-from pilot.core.trainer import NO_GENERATION, Group, Trainer, Worker, WorkerPhase
+from pilot.core.ids import NO_GENERATION, NodeId
+from pilot.core.trainer import Group, Trainer, Worker, WorkerPhase
 
 DEATHS_ALLOWED = 3
 """So many deaths of members of a trainer's groups, without a step between them, and it or its nodes have failed."""

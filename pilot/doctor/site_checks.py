@@ -12,7 +12,7 @@ import psutil
 
 from pilot.core.errors import PilotError, SubmitError
 from pilot.doctor.finding import Finding, fail, ok, warn
-from pilot.io.addresses import advertise_address, bind_address
+from pilot.io.addresses import advertise_address, bind_address, own_addresses
 from pilot.io.rundir import RunDir, owner
 from pilot.io.site import Site
 from pilot.provisioning.scheduler import Run, run_command
@@ -71,9 +71,16 @@ def _advertised(site: Site) -> Finding:
     except OSError:
         return fail("network", f"the name {name} has no address", "set advertise_interface in the site file")
     seen = f"pilots are told {name} ({', '.join(addresses)})"
-    here = site.scheduler == "local" or site.interface == "lo"
-    if not here and all(ip_address(address.partition("%")[0]).is_loopback for address in addresses):
-        return fail("network", f"{seen}: on a node that is the node itself", "set advertise_interface in the site file")
+    remedy = "set advertise_interface in the site file"
+    if site.scheduler == "local" or site.interface == "lo":
+        return ok("network", seen)
+    if all(ip_address(address.partition("%")[0]).is_loopback for address in addresses):
+        return fail("network", f"{seen}: on a node that is the node itself", remedy)
+    own = own_addresses()
+    if not set(addresses) & set(own):
+        return warn("network", f"{seen}, which is none of this host's own: {', '.join(own)}", remedy)
+    if len(own) > 1 and name == socket.gethostname():
+        return warn("network", f"{seen}; this host has {', '.join(own)}, and nodes may not reach the first", remedy)
     return ok("network", seen)
 
 

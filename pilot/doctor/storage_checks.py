@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
+
 from pilot.checkpoint import probe
 from pilot.core.errors import CheckpointError, SubmitError
 from pilot.doctor.finding import Finding, fail, ok, warn
@@ -24,6 +26,7 @@ ALLOCATED_BYTES = 64 * 1024 * 1024
 SLOW_WRITE_S = 2.0
 SKEW_S = 1.0
 COMMAND_LIMIT_S = 20.0
+_LOCAL_LOCKS = frozenset({"localflock", "nolock", "local_lock=flock", "local_lock=all"})
 
 
 def storage(site: Site, run_dir: Path) -> Iterator[Finding]:
@@ -63,11 +66,21 @@ def _locks(check: str, folder: Path) -> Iterator[Finding]:
     except OSError as error:
         remedy = "choose a run directory on another file system: two coordinators could own this one"
         yield fail(check, f"flock in {folder}: {error.strerror}", remedy)
+    if option := _local_lock(folder):
+        remedy = "run pilot up for a run directory on one login node at a time; a second one is refused, 15 s later"
+        yield warn(check, f"locks in {folder} hold on one host only (mounted with {option})", remedy)
     if problem := probe.locking_problem(folder):
         remedy = "pilot does not need it; set HDF5_USE_FILE_LOCKING=FALSE for your own readers"
         yield warn(check, f"HDF5 cannot lock files in {folder}: {problem}", remedy)
     else:
         yield ok(check, f"HDF5 can lock files in {folder}")
+
+
+def _local_lock(folder: Path) -> str:
+    """The mount option by which locks of other hosts are not seen; "" where there is none. (mount.lustre(8), nfs(5))"""
+    mounts = [m for m in psutil.disk_partitions(all=True) if folder.absolute().is_relative_to(m.mountpoint)]
+    options = max(mounts, key=lambda m: len(m.mountpoint)).opts.split(",") if mounts else []
+    return next((option for option in options if option in _LOCAL_LOCKS), "")
 
 
 def _checkpoints(check: str, folder: Path) -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from ipaddress import ip_address
 
 import psutil
 
@@ -31,29 +32,56 @@ def advertise_address(site: Site) -> str:
 
 
 def interface_address(interface: str) -> str:
-    """The first IPv4 address of a network interface of this host."""
+    """The first IPv4 address of a network interface of this host.
+
+    MPI needs one: over an interface that has IPv6 only, libfabric's provider tcp takes the link-local address first and
+    cannot bind to it (measured with the wheel mpich 5.0.2).
+    """
     interfaces = psutil.net_if_addrs()
     if interface not in interfaces:
         raise UserError(f"this host has no network interface {interface!r}; there are: {', '.join(sorted(interfaces))}")
     for entry in interfaces[interface]:
-        if entry.family.name == "AF_INET":
+        if entry.family is socket.AF_INET:
             return str(entry.address)
-    raise UserError(f"network interface {interface!r} has no IPv4 address")
+    raise UserError(f"network interface {interface!r} has no IPv4 address, which MPI needs; name another interface")
 
 
 def interface_to(host: str, port: int) -> str:
-    """The network interface of this host from which packets to ``host`` leave."""
+    """The network interface of this host from which packets to ``host`` leave, by IPv4 or IPv6."""
     try:
         address = _source_address(host, port)
     except OSError as error:
         raise UserError(f"cannot find a way to the coordinator at {host}: {error.strerror}") from None
     for name, entries in psutil.net_if_addrs().items():
-        if any(entry.address == address for entry in entries):
+        if any(_plain(entry.address) == address for entry in entries):
             return name
     raise UserError(f"no network interface has this host's own address {address}; give --interface")
 
 
+def own_addresses() -> list[str]:
+    """What this host can be reached at from others: the addresses of its interfaces that are up, but for loopback and
+    link-local ones.
+    """
+    up = {name for name, state in psutil.net_if_stats().items() if state.isup}
+    entries = [e for name, found in psutil.net_if_addrs().items() if name in up for e in found]
+    addresses = [_plain(e.address) for e in entries if e.family in (socket.AF_INET, socket.AF_INET6)]
+    return [a for a in addresses if not (ip_address(a).is_loopback or ip_address(a).is_link_local)]
+
+
 def _source_address(host: str, port: int) -> str:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((host, port))  # no packet leaves: it only asks for the route
-        return str(probe.getsockname()[0])
+    """Of the first address of ``host`` to which there is a route."""
+    failure = OSError()
+    for family, _, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM):
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect(address)  # no packet leaves: it only asks for the route
+            except OSError as error:
+                failure = error
+                continue
+            return _plain(str(probe.getsockname()[0]))
+    raise failure
+
+
+def _plain(address: str) -> str:
+    """``address`` without its zone (``fe80::1%eth0``)."""
+    return address.partition("%")[0]

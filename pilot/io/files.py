@@ -29,6 +29,18 @@ def publish(path: Path, data: bytes, mode: int = 0o600) -> None:
     sync_directory(path.parent)
 
 
+def replace_link(path: Path, target: str) -> None:
+    """Make ``path`` a symbolic link to ``target``, in place of an earlier one or of nothing; at no time is it gone."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.link")
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(target)
+    try:
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
 def sync_directory(directory: Path) -> None:
     """Make renames, creations and removals in ``directory`` outlast a power failure, where its file system can.
 

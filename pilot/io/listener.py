@@ -36,6 +36,10 @@ _WAIT_S = 0.1
 _OUT_OF = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
+class PortInUse(UserError):
+    """Another process listens on this port."""
+
+
 class Listener:
     """A bound port. ``port`` is the one that it got. :meth:`start` begins to take connections."""
 
@@ -164,7 +168,7 @@ class Listener:
 
 
 def bound(address: str, port: int) -> socket.socket:
-    """A socket that listens; :class:`UserError` where it cannot."""
+    """A socket that listens; :class:`UserError` where it cannot, :class:`PortInUse` where that is why."""
     made = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -173,8 +177,9 @@ def bound(address: str, port: int) -> socket.socket:
         made.setblocking(False)
     except OSError as error:
         made.close()
-        reason = "the port is in use" if error.errno == errno.EADDRINUSE else error.strerror
-        raise UserError(
+        taken = error.errno == errno.EADDRINUSE
+        reason = "the port is in use" if taken else error.strerror
+        raise (PortInUse if taken else UserError)(
             f"cannot listen on {address}:{port}: {reason}; set another port or bind_address in the site file"
         ) from None
     return made

@@ -22,6 +22,7 @@ class TrainerStatus(Told, frozen=True):
     Parameters
     ----------
     trainer : its name
+    uid : tells it from all others, of whatever pool and name: 32 hexadecimal digits; its checkpoints carry them
     phase : where it stands
     reason : why it stands there; of a failed trainer with the last lines of its traceback; may be empty
     directory : its folder on the coordinator's host, with `logs/` and `checkpoints/`
@@ -55,6 +56,7 @@ class TrainerStatus(Told, frozen=True):
     """
 
     trainer: str
+    uid: str
     phase: Phase
     reason: str
     directory: str

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import fcntl
 import os
-import socket
 import stat
 import time
+from dataclasses import replace
 from pathlib import Path
 
-from pilot.core.errors import UserError
+from pilot.core.errors import PilotError, UserError
 from pilot.core.ids import TrainerId
+from pilot.io import heartbeat, trainer_folder
+from pilot.io.heartbeat import Owner
 
 GLANCE_S = 0.5
 """Whoever asks for the owner holds the lock for a moment: an owner is who holds it longer than that."""
-
-LINE_BYTES = 100
-"""The owner's line has one length, so that it replaces an earlier one in one write: a reader never finds half of it."""
 
 
 def default_path(site: str) -> Path:
@@ -75,11 +74,15 @@ class RunDir:
             raise UserError(f"cannot make the run directory {self.root}: {error.strerror}") from None
 
     def trainer(self, trainer: TrainerId) -> Path:
-        """Where the specification of ``trainer`` lies, and its logs and checkpoints unless the site says otherwise."""
+        """The link to the folder of the newest trainer of this name: specification, logs and checkpoints."""
         return self.trainers / trainer
 
     def set_aside(self) -> Path | None:
-        """Move the journal and the trainers of an earlier pool to ``earlier/<time>``; None where there are none."""
+        """Move the journal of an earlier pool to ``earlier/<time>``; None where there is none.
+
+        Its trainers stay where they are: their folders are theirs, and agents that outlived it may still write there.
+        Those that a version without uids made have a name that a new trainer can have, and go with it.
+        """
         if not self.journal.exists():
             return None
         aside = self.root / "earlier" / time.strftime("%Y%m%d-%H%M%S")
@@ -87,8 +90,9 @@ class RunDir:
         segments = self.journal.with_suffix("")
         for path in (self.journal, segments) if segments.exists() else (self.journal,):
             path.rename(aside / path.name)
-        self.trainers.rename(aside / self.trainers.name)
-        self.trainers.mkdir(mode=0o700)
+        for folder in [entry for entry in self.trainers.iterdir() if trainer_folder.is_nameless(entry)]:
+            (aside / self.trainers.name).mkdir(mode=0o700, exist_ok=True)
+            folder.rename(aside / self.trainers.name / folder.name)
         return aside
 
 
@@ -96,25 +100,64 @@ class Lock:
     """Who owns a run directory: held as long as the process lives, whatever ends it."""
 
     def __init__(self, rundir: RunDir) -> None:
+        self._rundir = rundir
         try:
             self._file = os.open(rundir.lock, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
-            self._acquire(rundir)
+            try:
+                self._acquire()
+            except BaseException:
+                os.close(self._file)
+                raise
         except OSError as error:
             raise UserError(f"cannot own the run directory {rundir.root}: {error.strerror}") from None
 
-    def _acquire(self, rundir: RunDir) -> None:
+    def _acquire(self) -> None:
         deadline = time.monotonic() + GLANCE_S
         while not _try_lock(self._file):
             if time.monotonic() > deadline:
-                owner = os.pread(self._file, LINE_BYTES, 0).decode(errors="replace").strip() or "unknown"
-                os.close(self._file)
-                raise UserError(
-                    f"run directory {rundir.root} is owned by another coordinator (process {owner}); "
-                    "run pilot down first or choose another --run-dir"
-                )
+                raise self._owned_by(heartbeat.read(self._rundir.lock))
             time.sleep(0.01)
-        line = f"{os.getpid()} on {socket.gethostname()}"
-        os.pwrite(self._file, f"{line:<{LINE_BYTES - 1}.{LINE_BYTES - 1}}\n".encode(), 0)
+        self._wait_for_other_hosts()
+        self._owner = heartbeat.ourselves()
+        self._owner.write(self._file)
+
+    def _wait_for_other_hosts(self) -> None:
+        """The lock may hold on this host only: an owner on another one shows by its heartbeat that it lives."""
+        found = heartbeat.read(self._rundir.lock)
+        if found is None or found.here or found.left:
+            return
+        deadline = time.monotonic() + heartbeat.PATIENCE_S
+        while time.monotonic() < deadline:
+            time.sleep(heartbeat.BEAT_S / 10)
+            if (now := heartbeat.read(self._rundir.lock)) != found:
+                raise self._owned_by(now)
+
+    def _owned_by(self, other: Owner | None) -> UserError:
+        name = f"{other.pid} on {other.host}" if other is not None else "unknown"
+        return UserError(
+            f"run directory {self._rundir.root} is owned by another coordinator (process {name}); "
+            "run pilot down first or choose another --run-dir"
+        )
+
+    def beat(self) -> None:
+        """Show other hosts that we live; every :data:`pilot.io.heartbeat.BEAT_S`. It may have to wait for the disk.
+
+        Raises
+        ------
+        PilotError : another host owns the run directory now: nothing more must be done in it
+        """
+        found = heartbeat.read(self._rundir.lock)
+        if found is not None and not found.is_same(self._owner):
+            raise PilotError(
+                f"run directory {self._rundir.root} was taken over by process {found.pid} on {found.host}: flock holds "
+                "on one host only there; run one pilot up at a time, or choose another --run-dir"
+            )
+        self._owner = self._owner.later()
+        self._owner.write(self._file)
+
+    def leave(self) -> None:
+        """Nothing more is done in the run directory. It stays ours until the process ends, or :meth:`release`."""
+        replace(self._owner, left=True).write(self._file)
 
     def release(self) -> None:
         """Give the run directory free."""
@@ -123,30 +166,30 @@ class Lock:
 
 def owner(rundir: RunDir) -> int | None:
     """The process id of the coordinator that owns ``rundir`` on this host; None where none has said that it does."""
-    held, words = _look(rundir)
-    return int(words[0]) if held and words and words[0].isascii() and words[0].isdigit() else None
+    held, last = _look(rundir)
+    return last.pid if held and last is not None else None
 
 
 def is_abandoned(rundir: RunDir) -> bool:
     """Whether a coordinator of this host was killed here, or failed: its connection file leads nowhere."""
-    held, words = _look(rundir)
-    return not held and words[-1:] == [socket.gethostname()] and rundir.connection.exists()
+    held, last = _look(rundir)
+    return not held and last is not None and last.here and rundir.connection.exists()
 
 
-def _look(rundir: RunDir) -> tuple[bool, list[str]]:
-    """Whether somebody holds the lock, and the words of who did so last: ``PID on HOST``."""
+def _look(rundir: RunDir) -> tuple[bool, Owner | None]:
+    """Whether somebody holds the lock, and who did so last."""
     check_readable(rundir.root)
     try:
         descriptor = os.open(rundir.lock, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
-        return False, []
+        return False, None
     except OSError as error:
         raise UserError(f"cannot read {rundir.lock}: {error.strerror}") from None
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise UserError(f"cannot read {rundir.lock}: it is not a regular file")
         held = not _try_lock(descriptor)
-        return held, os.pread(descriptor, LINE_BYTES, 0).decode(errors="replace").split()
+        return held, heartbeat.parse(os.pread(descriptor, heartbeat.LINE_BYTES, 0))
     finally:
         os.close(descriptor)
 

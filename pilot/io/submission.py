@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from pilot.core.curve import Curve
 from pilot.core.errors import UserError
-from pilot.core.ids import TrainerId
+from pilot.core.ids import NO_GENERATION, Generation, TrainerId, TrainerUid
 from pilot.core.spec import TrainerSpec
 
 
@@ -31,6 +33,19 @@ class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     environment: dict[str, str]
 
 
+class Start(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The checkpoint, of whatever trainer, from which a new trainer starts.
+
+    Parameters
+    ----------
+    files : absolute paths: the file to be opened, and its parts if it has any
+    generation : of the checkpoint
+    """
+
+    files: list[str]
+    generation: Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
 class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A new trainer. See :class:`pilot.core.spec.TrainerSpec` for what the planner is told.
 
@@ -38,11 +53,13 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     ----------
     launch : how its script is started
     name : what to call it; None: the coordinator numbers it
+    start : where it starts; None: from scratch
     curve : (nodes, samples per second) points; None: measured
     """
 
     launch: LaunchSpec
     name: str | None = None
+    start: Start | None = None
     min_nodes: int = 1
     max_nodes: int = 64
     curve: list[tuple[float, float]] | None = None
@@ -51,7 +68,7 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     rescale_down_s: float = 10.0
     priority: float = 1.0
 
-    def spec(self, trainer: TrainerId) -> TrainerSpec:
+    def spec(self, trainer: TrainerId, uid: TrainerUid) -> TrainerSpec:
         """What the core is told."""
         if self.fixed_curve and self.curve is None:
             raise UserError("--fixed-curve needs a --curve to keep")
@@ -64,4 +81,6 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             rescale_up_s=self.rescale_up_s,
             rescale_down_s=self.rescale_down_s,
             priority=self.priority,
+            uid=uid,
+            starts_after=Generation(self.start.generation) if self.start is not None else NO_GENERATION,
         )

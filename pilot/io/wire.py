@@ -13,7 +13,7 @@ import msgspec
 
 from pilot.core.errors import ProtocolError
 
-PROTOCOL = 4
+PROTOCOL = 5
 """Raised with every incompatible change; peers of another number are refused."""
 
 MAX_FRAME_BYTES = 8 * 1024 * 1024
@@ -49,7 +49,7 @@ class Hello(Message, frozen=True):
     ``pilot`` names this life of the pilot (unique) and ends in ``tokens.life_name(secret)``; ``address`` is where other
     nodes reach it for MPI, ``job`` and ``restart`` are the batch scheduler's job id and restart count ("" and 0 where
     there is none). ``walltime_end_s`` is in Unix time. ``workers`` tells which trainers' processes run on it, as
-    (trainer, generation or 0, step, ready).
+    (trainer, its uid, generation or 0, step, ready).
     """
 
     pilot: str
@@ -60,7 +60,7 @@ class Hello(Message, frozen=True):
     job: str = ""
     restart: Count = 0
     walltime_end_s: float | None = None
-    workers: list[tuple[Name, Count, Count, bool]] = []
+    workers: list[tuple[Name, Name, Count, Count, bool]] = []
 
 
 class Heartbeat(Message, frozen=True):
@@ -233,7 +233,8 @@ class StartWorker(Message, frozen=True):
 
     ``environment`` holds the variables that the user named. ``script_sha256`` guards against an edited script.
     ``directory`` is the trainer's own folder in the run directory (``checkpoints/`` and ``logs/`` are in it).
-    ``ranks`` training processes run on the node and are one worker.
+    ``ranks`` training processes run on the node and are one worker. ``uid`` is the trainer's: nothing is written to
+    another one's folder, and no checkpoint of another one is loaded.
     """
 
     trainer: str
@@ -247,6 +248,7 @@ class StartWorker(Message, frozen=True):
     checkpoint_interval_s: float
     checkpoints_kept: int
     ranks: int = 1
+    uid: str = ""
 
 
 class StopWorker(Message, frozen=True):

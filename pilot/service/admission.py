@@ -120,9 +120,17 @@ class Admission:
         self._disk.shutdown()
 
     def _restore(self, path: Path) -> None:
+        """A job of an earlier coordinator of this run directory keeps its token, and learns where we are.
+
+        Where that was another pool's coordinator, a job that still waits in the queue comes to us; an agent of that
+        pool sees that its pool is over.
+        """
         try:
-            where = connection.load(path)
-        except UserError as error:
+            known = connection.load(path)
+            where = msgspec.structs.replace(self.where, token="", enrolment=known.enrolment, job=known.job)
+            if where != known:
+                connection.write(path, where)
+        except (UserError, OSError) as error:
             log.warning("the pilots of %s cannot come back: %s", path.name, error)
             return
         self._grants[digest(where.enrolment)] = Grant(Role.PILOT, path, where.job)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import secrets
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import count
 from typing import Any, ParamSpec, TypeVar
@@ -15,9 +16,9 @@ import msgspec
 
 from pilot.core.curve import Curve
 from pilot.core.errors import PilotError, UserError
-from pilot.core.events import DrainRequested, Event, NodeCleared, TrainerCancelled, TrainerSubmitted
+from pilot.core.events import DrainRequested, NodeCleared, TrainerCancelled, TrainerSubmitted
 from pilot.core.explain import explain
-from pilot.core.ids import NodeId, TrainerId
+from pilot.core.ids import NodeId, TrainerId, TrainerUid
 from pilot.core.trainer import Trainer
 from pilot.io import verbs, wire
 from pilot.io.pool_status import PoolStatus, Told
@@ -130,17 +131,18 @@ class Api:
         if self._driver.core.draining:
             raise UserError("the pool is being shut down; it takes no trainers")
         trainer = self._name(given.name)
-        spec = given.spec(trainer)
+        spec = given.spec(trainer, TrainerUid(secrets.token_hex(16)))
         # A user's function that fails is refused here: the core could not go on.
         self._driver.core.config.objective(spec, spec.curve or Curve.proportional())
+        start = given.start.files if given.start is not None else ()
         self._arriving.add(trainer)
         try:
-            await self._in_thread(self._launches.add, trainer, given.launch)
+            await self._in_thread(self._launches.add, spec, given.launch, start)
         finally:
             self._arriving.discard(trainer)
-        await self._decided(TrainerSubmitted(spec), f"trainer {trainer} is submitted")
+        await self._decided(self._driver.post(TrainerSubmitted(spec)), f"trainer {trainer} is submitted")
         log.info("trainer %s was submitted: %s", trainer, given.launch.script)
-        return Submitted(trainer=trainer, directory=str(self._launches.directory(trainer)))
+        return Submitted(trainer=trainer, directory=str(self._launches.shown(spec)))
 
     async def list_trainers(self, _: Nothing) -> TrainerList:
         """Every trainer."""
@@ -170,7 +172,7 @@ class Api:
         """Nodes are well again: nothing is held against them any more."""
         nodes = [self._node(name) for name in asked.nodes]
         for node in nodes:
-            await self._decided(NodeCleared(node), f"{node} is cleared")
+            await self._decided(self._driver.post(NodeCleared(node)), f"{node} is cleared")
         return Cleared(nodes=list(map(str, nodes)))
 
     async def wait(self, asked: SomeTrainers) -> Phases:
@@ -189,7 +191,7 @@ class Api:
         trainer = self._trainer(asked.trainer)
         if trainer.outcome is not None:
             raise UserError(f"trainer {trainer.id} has ended already: {trainer.outcome.value}")
-        await self._decided(TrainerCancelled(trainer.id), f"trainer {trainer.id} is cancelled")
+        await self._decided(self._driver.post(TrainerCancelled(trainer.id)), f"trainer {trainer.id} is cancelled")
         return Cancelled(trainer=trainer.id, phase=trainer.phase)
 
     async def explain(self, asked: OneTrainer) -> Explained:
@@ -203,15 +205,17 @@ class Api:
         return Explained(trainer=trainer.id, sentences=sentences, decision=found)
 
     async def down(self, _: Nothing) -> Draining:
-        """Drain. Answered at once; the coordinator ends when everything is gone."""
-        self.drain("pilot down")
+        """Drain. Answered when the journal has it; the coordinator ends when everything is gone."""
+        if (decision := self.drain("pilot down")) is not None:
+            await self._decided(decision, "the pool is drained")
         return Draining(run_dir=self._about().run_dir, nodes=len(self._driver.core.pool))
 
-    def drain(self, reason: str) -> None:
-        """Begin to shut down, once."""
-        if not self._driver.core.draining:
-            log.info("draining: %s", reason)
-            self._driver.post(DrainRequested(reason))
+    def drain(self, reason: str) -> Future[None] | None:
+        """Begin to shut down, once. Done when that is on the disk; None where it had begun before."""
+        if self._driver.core.draining:
+            return None
+        log.info("draining: %s", reason)
+        return self._driver.post(DrainRequested(reason))
 
     async def _in_thread(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         """What would hold up the event loop: files on a slow disk, long sums."""
@@ -224,7 +228,7 @@ class Api:
             ) from None
         return await done
 
-    async def _decided(self, event: Event, what: str) -> None:
+    async def _decided(self, decision: Future[None], what: str) -> None:
         """Wait until the decision is on the disk.
 
         Raises
@@ -232,7 +236,7 @@ class Api:
         PilotError
             There is no room for it. What came to pass is ``what``, as soon as there is.
         """
-        written = asyncio.wrap_future(self._driver.post(event))
+        written = asyncio.wrap_future(decision)
         while not (await asyncio.wait({written}, timeout=LOOK_S))[0]:
             if self._driver.trouble:
                 written.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody else looks

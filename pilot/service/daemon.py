@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import atexit
 import logging
 import os
 import signal
 import sys
 from collections.abc import Coroutine
 from contextlib import suppress
-from logging.handlers import QueueHandler, QueueListener
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any, NoReturn
 
-from pilot.core.errors import PilotError, UserError
+from pilot.core.errors import JournalError, PilotError, UserError
+from pilot.core.spec import TrainerSpec
 from pilot.io import ended
-from pilot.io.addresses import bind_address
 from pilot.io.ended import Ended
+from pilot.io.heartbeat import BEAT_S
 from pilot.io.journal import Contents
 from pilot.io.listener import allow_many_files
-from pilot.io.printable import PrintableFormatter, printable
+from pilot.io.printable import printable
 from pilot.io.rundir import Lock, RunDir, default_path
 from pilot.io.site_files import SiteFile, load_site_file
 from pilot.provisioning.keeper import KeeperEvent
 from pilot.provisioning.keeper_factory import make_keeper
-from pilot.service import startup
+from pilot.service import housekeeping, log_file, startup
 from pilot.service.admission import Admission
 from pilot.service.api import Api
 from pilot.service.autoscaler import Autoscaler
@@ -35,7 +33,6 @@ from pilot.service.launch_store import LaunchStore
 from pilot.service.live_driver import Clock, LiveDriver
 from pilot.service.restore import restore
 from pilot.service.roster import Roster
-from pilot.service.server import Server
 from pilot.service.service import Service
 from pilot.service.settings import Settings
 from pilot.service.solver_process import SolverProcess
@@ -48,12 +45,13 @@ log = logging.getLogger("pilot.service")
 class Live:
     """One running coordinator. Making one binds its port and restores its state; :meth:`run` serves."""
 
-    def __init__(self, rundir: RunDir, site_file: SiteFile, pool: PoolIdentity, pilots: int | None) -> None:
+    def __init__(self, rundir: RunDir, lock: Lock, site_file: SiteFile, pool: PoolIdentity, pilots: int | None) -> None:
         site = self._site = site_file.site
         self._rundir = rundir
+        self._lock = lock
         self._pool = pool
         news: asyncio.Queue[KeeperEvent] = asyncio.Queue()
-        self._server = Server(pool.certificate, bind_address(site), pool.port)
+        self._server = startup.listen(pool, site)
         where = startup.announce(rundir, pool, site, site_file.path, self._server)
         self._admission = Admission(where, rundir.pilots, site.nodes_per_pilot)
         self._keeper = make_keeper(site_file, rundir.pilots, rundir.root, news.put_nowait, self._admission)
@@ -89,7 +87,7 @@ class Live:
             loop.add_signal_handler(number, self._asked_to_end, number, stopped)
         async with asyncio.TaskGroup() as tasks:
             scaling = tasks.create_task(self._autoscaler.run())
-            served = (self._service.run(), self._solver.run(), self._autoscaler.listen())
+            served = [self._service.run(), self._solver.run(), self._autoscaler.listen(), self._beat(), self._tidy()]
             serving = [tasks.create_task(part) for part in served]
             await _either(stopped.wait(), self._drained())
             scaling.cancel()
@@ -128,7 +126,7 @@ class Live:
         self._roster.gone.update(driver.books.lost)
         for trainer in driver.core.trainers.values():
             if trainer.outcome is None:
-                self._launches.load(trainer.id)
+                self._read_back(trainer.spec)
         if driver.pending.solve is not None:
             self._solver.solve(driver.pending.solve)
         for remark in restored.remarks:
@@ -138,6 +136,14 @@ class Live:
         text = f"the coordinator was started again; it was not there for {down_s:.1f} s"
         driver.remark(text=text, down_s=down_s)
         log.warning("%s; %d nodes may come back", text, len(driver.core.pool))
+
+    def _read_back(self, trainer: TrainerSpec) -> None:
+        """What cannot be read now can perhaps be when a worker is to be started; the pool goes on meanwhile."""
+        try:
+            self._launches.launch(trainer)
+        except JournalError as error:
+            log.error("%s", error)
+            self._driver.remark(trainer=trainer.trainer, text=f"it goes on with the workers that it has: {error}")
 
     def _tell_left_out(self, left_out: list[str]) -> None:
         copy = startup.copy_journal(self._rundir)
@@ -166,8 +172,28 @@ class Live:
             trouble=self._driver.trouble,
         )
 
+    async def _beat(self) -> None:
+        """Show other hosts that this one owns the run directory; a disk that does not take it may do so next time."""
+        while True:
+            await asyncio.sleep(BEAT_S)
+            try:
+                await asyncio.to_thread(self._lock.beat)
+            except (OSError, RuntimeError) as error:  # no room, no thread
+                log.warning("cannot show other hosts that this coordinator lives: %s", error)
+
+    async def _tidy(self) -> None:
+        """Keep within bounds what pilots leave, and our own log."""
+        while True:
+            logs = [self._launches.directory(t.spec) / "logs" for t in self._driver.core.trainers.values()]
+            here = set(self._roster.pilots)
+            with suppress(RuntimeError):  # no thread can be started now
+                await asyncio.to_thread(housekeeping.tidy, self._rundir.pilots, logs, here)
+                await asyncio.to_thread(log_file.rotate, self._rundir.log)
+            await asyncio.sleep(housekeeping.EVERY_S)
+
     async def _drained(self) -> None:
-        while not (self._driver.core.draining and not len(self._driver.core.pool)):
+        """Until nobody is left, also of those who have registered and whom the core does not know yet."""
+        while not self._driver.core.draining or self._driver.core.pool.nodes or self._roster.pilots:
             await self._driver.wait_for_change()
 
 
@@ -176,15 +202,6 @@ async def _either(*waits: Coroutine[Any, Any, object]) -> None:
     _, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in rest:
         task.cancel()
-
-
-class AsItIs(QueueHandler):
-    """Hands records on to the thread that writes them, where they are made into lines."""
-
-    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        """Only the arguments are taken in, which may change; the traceback stays what it is."""
-        record.msg, record.args = record.getMessage(), None
-        return record
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -203,12 +220,14 @@ def main(arguments: list[str] | None = None) -> int:
         settings.config()
         rundir.create()
         lock = Lock(rundir)  # held until the process has ended
-        _log_to(rundir.log)
+        log_file.begin(rundir.log)
         rundir.ended.unlink(missing_ok=True)
     except (PilotError, OSError, RuntimeError) as error:
         return _fail(error, screen)
     try:
-        _end(rundir, asyncio.run(_serve(rundir, site_file, settings, options)))
+        _end(rundir, asyncio.run(_serve(rundir, lock, site_file, settings, options)))
+        with suppress(OSError):
+            lock.leave()
     except BaseExceptionGroup as group:
         return _fail(_first(group), screen, rundir)
     except KeyboardInterrupt as stop:
@@ -216,8 +235,6 @@ def main(arguments: list[str] | None = None) -> int:
         return _fail(UserError(f"it was stopped by {stop} before it served; {again}"), screen, rundir)
     except Exception as error:
         return _fail(error, screen, rundir)
-    finally:
-        del lock
     return 0
 
 
@@ -235,9 +252,11 @@ def _children_without_threads() -> None:
         asyncio.set_child_watcher(asyncio.PidfdChildWatcher())
 
 
-async def _serve(rundir: RunDir, site_file: SiteFile, settings: Settings, options: argparse.Namespace) -> Ended:
+async def _serve(
+    rundir: RunDir, lock: Lock, site_file: SiteFile, settings: Settings, options: argparse.Namespace
+) -> Ended:
     pool = startup.open_pool(rundir, site_file.site, settings, anew=not options.go_on)
-    live = Live(rundir, site_file, pool, options.pilots)
+    live = Live(rundir, lock, site_file, pool, options.pilots)
     try:
         return await live.run()
     finally:
@@ -267,25 +286,6 @@ def _parser() -> argparse.ArgumentParser:
         value = getattr(defaults, name)
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
     return parser
-
-
-def _log_to(path: Path) -> None:
-    """Also what solvers and libraries say on stderr goes to the log: whoever read it may be gone by then. A thread
-    writes it, so that a slow disk holds up nobody."""
-    try:
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise UserError(f"cannot write the log {path}: {error.strerror}") from None
-    os.dup2(file, 2)
-    os.close(file)
-    handler = logging.StreamHandler()
-    handler.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    waiting: SimpleQueue[logging.LogRecord] = SimpleQueue()
-    logging.raiseExceptions = False  # on a full disk there is nobody to tell that the log cannot be written
-    logging.basicConfig(level=logging.INFO, handlers=[AsItIs(waiting)])
-    writer = QueueListener(waiting, handler)
-    writer.start()
-    atexit.register(writer.stop)
 
 
 def _fail(error: BaseException, screen: int, rundir: RunDir | None = None) -> int:

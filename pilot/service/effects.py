@@ -6,7 +6,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol, assert_never
 
 from pilot.core.commands import (
@@ -24,8 +23,10 @@ from pilot.core.commands import (
     StopWorker,
     WriteCheckpoint,
 )
+from pilot.core.errors import JournalError
 from pilot.core.events import CheckpointWritten, Event, GroupBroken, WorkerSlow
 from pilot.core.ids import NodeId, TrainerId
+from pilot.core.spec import TrainerSpec
 from pilot.io import wire
 from pilot.io.site import Site
 from pilot.service.launch_store import LaunchStore
@@ -55,6 +56,16 @@ class Solver(Protocol):
         """Begin; the completion is posted later. An earlier solve that still runs is superseded."""
 
 
+class Trainers(Protocol):
+    """Who knows the trainers."""
+
+    def spec(self, trainer: TrainerId) -> TrainerSpec:
+        """As it was submitted."""
+
+    def unstartable(self, trainer: TrainerId, why: str) -> None:
+        """No worker of it can be started any more, on no node."""
+
+
 @dataclass(frozen=True, slots=True)
 class Overdue:
     """What commands that have waited for too long come to.
@@ -81,12 +92,14 @@ class Effects:
         launches: LaunchStore,
         solver: Solver,
         send: Send,
+        trainers: Trainers,
     ) -> None:
         self._site = site
         self._pending = pending
         self._launches = launches
         self._solver = solver
         self._send = send
+        self._trainers = trainers
         self._stopped: set[On] = set()
 
     def perform(self, command: Command) -> None:
@@ -96,7 +109,7 @@ class Effects:
                 self._solver.solve(command)
             case StartWorker():
                 self._stopped.discard((command.trainer, command.node))
-                self._send(command.node, self._launch(command.trainer))
+                self._start(command)
             case StopWorker():
                 self._stopped.add((command.trainer, command.node))
                 self._send(command.node, wire.StopWorker(command.trainer, command.reason))
@@ -178,19 +191,27 @@ class Effects:
         previous = group.previous and self._pending.groups.get((group.trainer, group.previous))
         return previous.members if previous else ()
 
-    def _launch(self, trainer: TrainerId) -> wire.StartWorker:
-        launch = self._launches[trainer]
-        directory: Path = self._launches.directory(trainer)
+    def _start(self, command: StartWorker) -> None:
+        try:
+            order = self._order(self._trainers.spec(command.trainer))
+        except JournalError as error:
+            self._trainers.unstartable(command.trainer, str(error))
+            return
+        self._send(command.node, order)
+
+    def _order(self, trainer: TrainerSpec) -> wire.StartWorker:
+        launch = self._launches.launch(trainer)
         return wire.StartWorker(
-            trainer=trainer,
+            trainer=trainer.trainer,
             script=launch.script,
             script_sha256=launch.script_sha256,
             arguments=launch.arguments,
             cwd=launch.cwd,
             python=launch.python,
             environment=launch.environment,
-            directory=str(directory),
+            directory=str(self._launches.directory(trainer)),
             checkpoint_interval_s=self._site.checkpoint_interval_s,
             checkpoints_kept=self._site.checkpoints_kept,
             ranks=self._site.ranks_per_node,
+            uid=trainer.uid,
         )

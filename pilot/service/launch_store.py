@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from pilot.core.errors import JournalError, PilotError
+from pilot.core.errors import JournalError, PilotError, UserError
 from pilot.core.ids import TrainerId
-from pilot.io.files import publish
+from pilot.core.spec import TrainerSpec
+from pilot.io import trainer_folder
+from pilot.io.files import publish, replace_link
 from pilot.io.rundir import RunDir
 from pilot.io.submission import LaunchSpec
 
@@ -16,6 +19,8 @@ from pilot.io.submission import LaunchSpec
 class LaunchStore:
     """The launches by trainer, in memory and as ``spec.json`` (0600: an environment may hold a secret).
 
+    A trainer's folder has its name and the first digits of its uid, so it is that of no other one, whatever pool comes
+    after; ``trainers/<name>``, which people type, is a link to that of the newest trainer of this name.
     ``checkpoint_dir`` is where the site wants the trainers' checkpoints and logs; None: in the run directory. There are
     links to them in the run directory, so that they are found there in any case.
     """
@@ -25,38 +30,59 @@ class LaunchStore:
         self._root = Path(checkpoint_dir) / pool if checkpoint_dir is not None else rundir.trainers
         self._launches: dict[TrainerId, LaunchSpec] = {}
 
-    def __getitem__(self, trainer: TrainerId) -> LaunchSpec:
-        return self._launches[trainer]
+    def launch(self, trainer: TrainerSpec) -> LaunchSpec:
+        """How its script is started, read back after a restart; :class:`JournalError` where that cannot be read."""
+        if trainer.trainer not in self._launches:
+            self._launches[trainer.trainer] = self._read(trainer)
+        return self._launches[trainer.trainer]
 
-    def directory(self, trainer: TrainerId) -> Path:
+    def shown(self, trainer: TrainerSpec) -> Path:
+        """Where people find its folder: by its name."""
+        return self._rundir.trainer(trainer.trainer)
+
+    def directory(self, trainer: TrainerSpec) -> Path:
         """The trainer's own folder: ``checkpoints/`` and ``logs/`` are in it."""
-        return self._root / trainer
+        return self._root / trainer_folder.name(trainer.trainer, trainer.uid)
 
-    def add(self, trainer: TrainerId, launch: LaunchSpec) -> None:
-        """Record a submission, before the journal tells of it; :class:`PilotError` where the disk does not take it."""
+    def add(self, trainer: TrainerSpec, launch: LaunchSpec, start: Sequence[str] = ()) -> None:
+        """Record a submission, before the journal tells of it. ``start``: the files of the checkpoint it starts from.
+
+        Raises
+        ------
+        UserError : its name is that of another trainer's folder
+        PilotError : the disk does not take it
+        """
+        name = trainer.trainer
+        link = self._rundir.trainer(name)
+        if link.is_dir() and not link.is_symlink():
+            raise UserError(f"{link} is the folder of another trainer; choose another --name")
         try:
-            self._write(trainer, launch)
+            self._write(trainer, launch, start)
         except OSError as error:
-            raise PilotError(f"cannot record the submission of {trainer}: {error.strerror}", transient=True) from None
-        self._launches[trainer] = launch
+            which = f" ({error.filename})" if error.filename in start else ""
+            reason = f"{error.strerror}{which}"
+            raise PilotError(f"cannot record the submission of {name}: {reason}", transient=True) from None
+        self._launches[name] = launch
 
-    def _write(self, trainer: TrainerId, launch: LaunchSpec) -> None:
-        here, directory = self._rundir.trainer(trainer), self.directory(trainer)
+    def _write(self, trainer: TrainerSpec, launch: LaunchSpec, start: Sequence[str]) -> None:
+        here, directory = self._spec(trainer).parent, self.directory(trainer)
         for folder in (here, directory):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for name in ("checkpoints", "logs"):
             (directory / name).mkdir(mode=0o700, exist_ok=True)
             if not (here / name).exists():
                 (here / name).symlink_to(directory / name)
+        trainer_folder.mark(directory / "checkpoints", trainer.uid)
+        trainer_folder.start_from(directory, start)
         publish(self._spec(trainer), msgspec.json.format(msgspec.json.encode(launch)) + b"\n")
+        replace_link(self._rundir.trainer(trainer.trainer), here.name)
 
-    def load(self, trainer: TrainerId) -> None:
-        """Read it back after a restart."""
+    def _read(self, trainer: TrainerSpec) -> LaunchSpec:
         path = self._spec(trainer)
         try:
-            self._launches[trainer] = msgspec.json.decode(path.read_bytes(), type=LaunchSpec)
+            return msgspec.json.decode(path.read_bytes(), type=LaunchSpec)
         except (OSError, msgspec.DecodeError) as error:
-            raise JournalError(f"cannot read what was submitted as {trainer} from {path}: {error}") from None
+            raise JournalError(f"cannot read what was submitted as {trainer.trainer} from {path}: {error}") from None
 
-    def _spec(self, trainer: TrainerId) -> Path:
-        return self._rundir.trainer(trainer) / "spec.json"
+    def _spec(self, trainer: TrainerSpec) -> Path:
+        return self._rundir.trainers / trainer_folder.name(trainer.trainer, trainer.uid) / "spec.json"

@@ -22,6 +22,7 @@ from pilot.service.pending import PendingCommands
 class Says:
     """What an agent says of one of its workers. ``generation`` is the one in which it trains, 0: none."""
 
+    uid: str
     generation: Generation
     ready: bool
 
@@ -45,7 +46,7 @@ class Rejoined:
         self._pending = pending
         self._node = node
         self._now_s = now_s
-        self._says = {TrainerId(name): Says(Generation(g), ready) for name, g, _step, ready in hello.workers}
+        self._says = {TrainerId(name): Says(uid, Generation(g), ready) for name, uid, g, _step, ready in hello.workers}
         here = [t for t in core.trainers.values() if node in t.workers]
         self._believed = {t.id: Believed(t.workers[node], t.group, t.forming) for t in here}
 
@@ -54,7 +55,7 @@ class Rejoined:
         out: list[wire.Message] = []
         for name, said in self._says.items():
             trainer = self._core.trainers.get(name)
-            if trainer is None or self._node not in trainer.workers:
+            if trainer is None or said.uid != trainer.spec.uid or self._node not in trainer.workers:
                 out.append(wire.StopWorker(name, "no trainer of this pool needs it"))
             elif said.generation and said.generation not in _living(trainer):
                 out.append(
@@ -77,7 +78,7 @@ class Rejoined:
 
     def _of_worker(self, trainer: Trainer, believed: Believed) -> list[Event]:
         said = self._says.get(trainer.id)
-        if said is None:
+        if said is None or said.uid != trainer.spec.uid:
             return self._gone(trainer, believed.worker)
         out: list[Event] = []
         if believed.worker.phase is WorkerPhase.STARTING and said.ready:

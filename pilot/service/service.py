@@ -12,8 +12,9 @@ import re
 from collections.abc import Iterable
 from typing import Protocol
 
-from pilot.core.events import Event, GroupBroken, Seen
+from pilot.core.events import Event, GroupBroken, Seen, TrainerCancelled
 from pilot.core.ids import NodeId, TrainerId
+from pilot.core.spec import TrainerSpec
 from pilot.io import wire
 from pilot.io.site import Site
 from pilot.service import inbound
@@ -86,7 +87,7 @@ class Service:
         self._inbound = Inbound(driver.core, driver.pending, self._broke)
         self._stall_checks = StallChecks(driver.core, driver.pending)
         self._rendezvous = Rendezvous(driver.pending, self.send, self._broke)
-        self.effects = Effects(site, driver.pending, launches, solver, self.send)
+        self.effects = Effects(site, driver.pending, launches, solver, self.send, self)
         self._stir = asyncio.Event()
         self._strangers: set[Peer] = set()
         self._trouble = ""
@@ -108,6 +109,16 @@ class Service:
             pilot.leaving = message.reason
         if not self._server.send(pilot.link, message):
             self.closed(pilot.link)
+
+    def spec(self, trainer: TrainerId) -> TrainerSpec:
+        """As it was submitted."""
+        return self.driver.core.trainers[trainer].spec
+
+    def unstartable(self, trainer: TrainerId, why: str) -> None:
+        """It cannot go on when it needs a worker: it is ended, and the pool goes on without it."""
+        if self.driver.core.trainers[trainer].open:
+            self._remark(trainer, f"it is ended, for no worker of it can be started: {why}")
+            self.driver.post(TrainerCancelled(trainer))
 
     def lose(self, node: NodeId, why: str) -> None:
         """``node`` is lost: the core is told with what else happens now, and a pilot that still lives has to leave."""

@@ -16,11 +16,12 @@ from pilot.core.coordinator import Coordinator
 from pilot.core.errors import JournalError, UserError
 from pilot.core.events import DrainRequested
 from pilot.io import connection
-from pilot.io.addresses import advertise_address
+from pilot.io.addresses import advertise_address, bind_address
 from pilot.io.certificate import Certificate
 from pilot.io.connection import Connection
 from pilot.io.journal import FORMAT, Contents, Header, read
 from pilot.io.journal_writer import JournalWriter
+from pilot.io.listener import PortInUse
 from pilot.io.rundir import RunDir
 from pilot.io.site import Site
 from pilot.io.tokens import new_token
@@ -82,7 +83,7 @@ def open_pool(rundir: RunDir, site: Site, settings: Settings, *, anew: bool = Tr
             return pool
         if not anew:
             raise UserError(f"the pool in {rundir.root} was asked to end; pilot up begins a new one")
-        log.info("the earlier pool was shut down; its journal and trainers are in %s", rundir.set_aside())
+        log.info("the earlier pool was shut down; its journal is in %s", rundir.set_aside())
     if not anew:
         raise UserError(f"there is no pool in {rundir.root} to go on with; pilot up begins one")
     name = f"{site.name}-{secrets.token_hex(3)}"
@@ -90,7 +91,7 @@ def open_pool(rundir: RunDir, site: Site, settings: Settings, *, anew: bool = Tr
 
 
 def _earlier_pool(rundir: RunDir, contents: Contents) -> PoolIdentity:
-    """The pilots of that pool know its address, certificate and tokens, so these must stay."""
+    """The pilots of that pool know its certificate and tokens, so these must stay, and its address if it can."""
     try:
         known = connection.load(rundir.connection)
         certificate = Certificate.load(rundir.server_key)
@@ -114,6 +115,25 @@ def copy_journal(rundir: RunDir) -> Path:
     copy = rundir.root / f"journal-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
     shutil.copy(rundir.journal, copy)
     return copy
+
+
+def listen(pool: PoolIdentity, site: Site) -> Server:
+    """The server of ``pool``: on the port that it had, so that nobody notices a restart, unless that was taken since.
+
+    Raises
+    ------
+    UserError
+        It cannot listen; a new pool also where the site's port is taken.
+    """
+    address = bind_address(site)
+    try:
+        return Server(pool.certificate, address, pool.port)
+    except PortInUse:
+        if pool.contents is None:
+            raise
+        server = Server(pool.certificate, address, 0)
+        log.warning("port %d is taken: port %d instead; pilots read the connection file again", pool.port, server.port)
+        return server
 
 
 def announce(rundir: RunDir, pool: PoolIdentity, site: Site, site_file: Path, server: Server) -> Connection:

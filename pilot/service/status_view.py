@@ -143,9 +143,10 @@ def _trainer(trainer: Trainer, monitor: Monitor, launches: LaunchStore) -> Train
     training = trainer.group.members if trainer.group is not None else ()
     return TrainerStatus(
         trainer=trainer.id,
+        uid=trainer.spec.uid,
         phase=trainer.phase,
         reason=trainer.reason,
-        directory=str(launches.directory(trainer.id)),
+        directory=str(launches.shown(trainer.spec)),
         nodes=list(training),
         target=list(trainer.target),
         warming=[n for n in trainer.workers if not trainer.ready_on(n)],

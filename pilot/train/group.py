@@ -146,9 +146,8 @@ def group_of(
     trainer = environment["PILOT_TRAINER"]
     link = WorkerSockets(int(environment["PILOT_CONTROL_FD"]), Path(environment["PILOT_WORKER_SOCKET"]))
     directory = Path(environment["PILOT_TRAINER_DIR"], "checkpoints")
-    saver = Saver(
-        trainer, directory, int(environment["PILOT_CHECKPOINTS_KEPT"]), link.tell, lambda: training.agreed_step
-    )
+    uid, kept = environment["PILOT_TRAINER_UID"], int(environment["PILOT_CHECKPOINTS_KEPT"])
+    saver = Saver(trainer, uid, directory, kept, link.tell, lambda: training.agreed_step)
     interval_s = float(environment["PILOT_CHECKPOINT_INTERVAL_S"])
     stall_timer = StallTimer(float(environment["PILOT_SILENT_S"]))
     return Elastic(trainer, seat, link, training, exchanges, saver, interval_s, stall_timer, resized)

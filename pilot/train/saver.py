@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from pilot.checkpoint.snapshot import Snapshots
 from pilot.checkpoint.tree import Encoded
-from pilot.core.errors import CheckpointError
-from pilot.io import wire
+from pilot.core.errors import CheckpointError, UserError
+from pilot.io import trainer_folder, wire
 from pilot.train.membership import Membership
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class Saver:
 
     Parameters
     ----------
-    trainer : whose
+    trainer, uid : whose
     directory : where its checkpoints are
     kept : so many of the newest stay
     tell : called with the outcome of each write, from any thread
@@ -34,12 +34,14 @@ class Saver:
     def __init__(
         self,
         trainer: str,
+        uid: str,
         directory: Path,
         kept: int,
         tell: Callable[[wire.CheckpointWritten], None],
         agreed_step: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._trainer = trainer
+        self._uid = uid
         self._directory = directory
         self._kept = kept
         self._tell = tell
@@ -108,7 +110,8 @@ class Saver:
         from pilot.checkpoint import store
 
         try:
-            done = store.write(self._directory, generation, step, state, self._kept, self._agreed_step())
+            agreed_step = self._agreed_step()
+            done = store.write(self._directory, generation, step, state, self._kept, agreed_step, self._uid)
         except (CheckpointError, OSError) as error:
             self._tell(wire.CheckpointWritten(self._trainer, generation, step, asked, error=str(error)))
             return
@@ -120,7 +123,7 @@ class Saver:
 
         try:
             self._part = store.write_part(
-                self._directory, group.generation, step, group.rank, group.size, state, shared
+                self._directory, group.generation, step, group.rank, group.size, state, shared, self._uid
             )
         except (CheckpointError, OSError) as error:
             self._tell(wire.CheckpointWritten(self._trainer, group.generation, step, False, error=str(error)))
@@ -130,7 +133,8 @@ class Saver:
 
         generation = group.generation
         try:
-            done = store.write_index(self._directory, generation, step, group.size, self._kept, self._agreed_step())
+            agreed_step, kept = self._agreed_step(), self._kept
+            done = store.write_index(self._directory, generation, step, group.size, kept, agreed_step, self._uid)
         except (CheckpointError, OSError) as error:
             self.failed_in = generation
             self._tell(wire.CheckpointWritten(self._trainer, generation, step, False, error=str(error)))
@@ -139,14 +143,25 @@ class Saver:
         self._tell(wire.CheckpointWritten(self._trainer, generation, step, False, str(done.path), "", *sizes))
 
     def load(self, granted: int, remark: Callable[[str], None]) -> Mapping[str, Any] | None:
-        """The newest checkpoint that verifies, of a generation up to ``granted``; None: there is none.
+        """The newest checkpoint that verifies, of a generation up to ``granted``, else what the trainer starts from;
+        None: there is neither.
 
         ``remark`` is called with each file that was skipped, and why.
+
+        Raises
+        ------
+        UserError : what it starts from does not verify
         """
         from pilot.checkpoint import store
 
         def skipped(path: Path, why: str) -> None:
             remark(f"checkpoint {path.name} was skipped: {why}")
 
-        loaded = store.load_newest(self._directory, granted, skipped)
+        loaded = store.load_newest(self._directory, granted, skipped, self._uid)
+        start = trainer_folder.start_of(self._directory.parent)
+        if loaded is None and start.exists():
+            try:
+                loaded = store.load(start)
+            except CheckpointError as error:
+                raise UserError(f"it cannot start from the checkpoint that was given: {error}") from None
         return loaded.state if loaded is not None else None

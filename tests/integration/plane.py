@@ -124,6 +124,7 @@ class Plane:
         environment = {
             "PILOT_WORKER_SOCKET": str(path),
             "PILOT_TRAINER": "t1",
+            "PILOT_TRAINER_UID": "",
             "PILOT_TRAINER_DIR": str(self.folder),
             "PILOT_CHECKPOINT_INTERVAL_S": str(self.interval_s),
             "PILOT_CHECKPOINTS_KEPT": "3",

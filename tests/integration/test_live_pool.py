@@ -7,18 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from pilot import __version__
 from pilot.core.commands import FormGroup
 from pilot.core.errors import UserError
 from pilot.core.events import PoolChanged
 from pilot.core.explain import Explanation
 from pilot.core.standing import WRITES_TRIED
 from pilot.core.trainer import Phase
-from pilot.io import ended, wire
+from pilot.io import connection, ended, wire
 from pilot.io.ended import Ended
 from pilot.io.journal import read, replay
 from pilot.io.verbs import Cancelled
 from pilot.service.settings import fresh_core
 from tests.integration.live_pool import Peer, Pool, form, pool, until, warm
+from tests.streams import Stream
 
 
 @pytest.fixture
@@ -210,3 +212,22 @@ def test_a_trainer_whose_nodes_are_all_silent_is_not_started_again_before_they_h
 
         until(lost)
         assert live.client.status().now_s - since_s >= 6
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_pilot_that_registers_a_moment_before_the_pool_goes_down_is_told_and_keeps_nobody_waiting(
+    tmp_path: Path, others: int
+) -> None:
+    """A registration is held back for a moment, to gather what comes together: the drain overtakes it."""
+    with pool(tmp_path) as live:
+        peers = [Peer(live.file, f"p{n}", f"n{n}").welcomed() for n in range(others)]
+        until(lambda: len(live.nodes()) == others)
+        where = connection.load(live.file)
+        user = Stream(where.address)
+        user.send(wire.encode(wire.Credentials(wire.PROTOCOL, __version__, where.token)))
+        late = Peer(live.file, "late", "late").welcomed()
+        user.send(wire.encode(wire.Request("down")))
+        for peer in [*peers, late]:
+            peer.hears(wire.ReleaseNode)
+            peer.die()
+        assert live.ended() == 0

@@ -51,7 +51,8 @@ def restarted(live: Pool) -> None:
 def back(live: Pool, peer: Peer, trainer: str, generation: int, step: int, ready: bool = True) -> Peer:
     """The same pilot on a new connection, with a worker."""
     peer.die()
-    return Peer(live.file, peer.secret, peer.host, workers=[(trainer, generation, step, ready)]).welcomed()
+    worker = (trainer, live.trainer(trainer).uid, generation, step, ready)
+    return Peer(live.file, peer.secret, peer.host, workers=[worker]).welcomed()
 
 
 def replays(live: Pool) -> None:
@@ -135,7 +136,7 @@ def test_a_pilot_that_died_meanwhile_is_lost_and_its_survivor_goes_on(tmp_path: 
 
 
 def test_what_runs_on_a_pilot_and_nobody_needs_is_ended(live: Pool) -> None:
-    peer = Peer(live.file, "p", "n", workers=[("forgotten", 3, 9, True)]).welcomed()
+    peer = Peer(live.file, "p", "n", workers=[("forgotten", "", 3, 9, True)]).welcomed()
     assert peer.hears(wire.StopWorker).trainer == "forgotten"
 
 
@@ -170,6 +171,26 @@ def test_a_damaged_line_is_left_out_with_a_remark_and_a_copy_is_kept(live: Pool)
     live.up()
     back(live, peer, trainer, 1, 5)
     assert live.trainer(trainer).trainer == trainer
+
+
+def test_what_was_submitted_and_cannot_be_read_back_ends_that_trainer_when_it_needs_a_worker(live: Pool) -> None:
+    trainer, peers = running(live, 1)
+    other = live.submit(name="b", max_nodes=1)
+    file = live.run_dir / "trainers" / trainer / "spec.json"
+    live.kill(signal.SIGKILL)
+    file.write_text("damage")
+    live.up()
+    assert any(str(file.name) in remark for remark in live.trainer(trainer).remarks)
+    peer = back(live, peers[0], trainer, 1, 5)
+    peer.say(wire.Progress(trainer, 1, 6, 0, 60))
+    until(lambda: live.trainer(trainer).step == 6)
+    peer.say(wire.WorkerExited(trainer, "died", "killed"))
+    assert peer.hears(wire.StopWorker).trainer == trainer
+    peer.say(wire.WorkerExited(trainer, "stopped", "it was not running"))
+    until(lambda: live.trainer(trainer).phase == "cancelled")
+    assert "no worker of it can be started" in live.trainer(trainer).remarks[-1]
+    assert peer.hears(wire.StartWorker).trainer == other, "the pool goes on"
+    replays(live)
 
 
 def test_a_journal_without_its_header_is_refused_in_one_line(live: Pool) -> None:

@@ -98,6 +98,7 @@ def test_invariants_hold_and_every_trainer_that_can_run_runs(script: list[tuple[
 def test_a_drain_leaves_nothing(script: list[tuple[str, int]]) -> None:
     world = play(script)
     world.send(DrainRequested())
+    world.join(1)  # its registration was on its way
     world.settle()
     assert world.workers == {}
     assert set(world.core.pool.leaving) == set(world.nodes)

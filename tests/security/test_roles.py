@@ -190,6 +190,19 @@ def test_tokens_outlive_the_coordinator_and_end_with_their_job(tmp_path: Path) -
     assert Admission(WHERE, tmp_path, 1).grant(token) is None
 
 
+def test_a_job_learns_where_the_coordinator_is_now_and_one_that_waits_for_an_earlier_pool_comes_to_this_one(
+    tmp_path: Path,
+) -> None:
+    path, _ = issued(Admission(WHERE, tmp_path, 1), "12")
+    token = load(path).enrolment
+    moved = msgspec.structs.replace(WHERE, endpoint="tcp://127.0.0.1:2", coordinator="another", certificate="1" * 64)
+    again = Admission(moved, tmp_path, 1)
+    assert load(path) == msgspec.structs.replace(moved, token="", enrolment=token, job="12")
+    known = again.grant(token)
+    assert known is not None
+    assert again.objection(known, hello("12"), []) == ""
+
+
 def test_files_of_submissions_that_failed_do_not_pile_up(tmp_path: Path) -> None:
     admission = Admission(WHERE, tmp_path, 1)
     kept = issued(admission, "12")[0]

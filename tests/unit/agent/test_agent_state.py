@@ -171,10 +171,10 @@ def test_a_group_that_breaks_is_killed_and_told_once(training: Machine) -> None:
 
 def test_the_end_of_a_generation_after_a_switch_is_no_news(training: Machine) -> None:
     training.order(join(2, previous=1))
-    assert training.state.inventory() == [("t1", 1, 0, True)]
+    assert training.state.inventory() == [("t1", "", 1, 0, True)]
     assert training.take(RankEnded("t1", 1, 0, "")) == []
     training.take(Said("t1", wire.Progress("t1", 2, 40, 0, 100)))
-    assert training.state.inventory() == [("t1", 2, 40, True)]
+    assert training.state.inventory() == [("t1", "", 2, 40, True)]
 
 
 def test_a_younger_generation_can_break_without_the_one_that_trains(training: Machine) -> None:

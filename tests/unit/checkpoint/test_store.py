@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 from pathlib import Path
 
@@ -11,7 +12,9 @@ import pytest
 import torch
 
 from pilot.checkpoint import names, store
-from pilot.core.errors import UserError
+from pilot.core.errors import CheckpointError, UserError
+from pilot.core.ids import NO_UID, TrainerUid
+from pilot.io import trainer_folder
 from tests.unit.checkpoint.states import difference
 
 STATE = {"w": torch.rand(50, 7), "nested": [{"bias": torch.rand(9)}, torch.arange(3)], "step": 4}
@@ -163,3 +166,54 @@ def test_wrong_offsets_do_no_harm(tmp_path: Path) -> None:
         file["checkpoint/offsets"][...] = [-5, 1, 2**62]
     assert store.verify(path) == []
     assert difference(STATE, store.load(path).state) is None
+
+
+OURS, OTHERS = TrainerUid("0123456789abcdef" * 2), TrainerUid("f" * 32)
+
+
+def test_a_checkpoint_of_another_trainer_or_of_none_is_loaded_only_by_its_name(tmp_path: Path) -> None:
+    for generation, uid in ((1, OURS), (2, OTHERS), (3, NO_UID)):
+        folder = tmp_path / str(generation)
+        folder.mkdir()
+        if uid:
+            trainer_folder.mark(folder, uid)
+        path = store.write(folder, generation, 1, STATE, 1, uid=uid).path
+        shutil.copy(path, tmp_path)  # as a user does who wants a new trainer to go on from it
+        with h5py.File(path) as file:
+            assert file.attrs.get("trainer_uid", "") == uid
+    skipped: dict[str, str] = {}
+    loaded = store.load_newest(tmp_path, 9, lambda path, reason: skipped.update({path.name: reason}), OURS)
+    assert loaded is not None
+    assert loaded.generation == 1
+    assert skipped == {
+        "g000003-s00000001.h5": "it holds no trainer's uid",
+        "g000002-s00000001.h5": f"it holds the state of another trainer ({OTHERS})",
+    }
+    assert [store.load(path).generation for path in sorted(tmp_path.glob("*.h5"))] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("owner", [OTHERS, NO_UID])
+def test_nothing_is_written_to_the_folder_of_another_trainer_or_to_one_that_was_taken_away(
+    tmp_path: Path, owner: TrainerUid
+) -> None:
+    folder = tmp_path / "checkpoints"
+    if owner:
+        folder.mkdir()
+        trainer_folder.mark(folder, owner)
+    for write in (
+        lambda: store.write(folder, 1, 1, STATE, 1, uid=OURS),
+        lambda: store.write_part(folder, 1, 1, 0, 2, STATE, uid=OURS),
+    ):
+        with pytest.raises(CheckpointError, match="nothing is written to"):
+            write()
+    assert list(tmp_path.rglob("*.h5")) == []
+    assert folder.exists() == bool(owner)
+
+
+def test_an_index_takes_no_part_of_another_trainer(tmp_path: Path) -> None:
+    for uid, part in ((OURS, 0), (OTHERS, 1)):
+        trainer_folder.mark(tmp_path, uid)
+        store.write_part(tmp_path, 1, 1, part, 2, STATE, uid=uid)
+    trainer_folder.mark(tmp_path, OURS)
+    with pytest.raises(CheckpointError, match=r"part1of2\.h5: it holds the state of another trainer"):
+        store.write_index(tmp_path, 1, 1, 2, 1, uid=OURS)

@@ -24,6 +24,7 @@ from pilot.io.pool_status import (
 
 TRAINER = TrainerStatus(
     trainer="vit",
+    uid="0123456789abcdef" * 2,
     phase=Phase.FAILED,
     reason="it raised\n(log: " + "/a/long/path" * 20 + ")",
     directory="/run/trainers/vit",

@@ -8,9 +8,11 @@ import socket
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 
 from pilot.cli.main import run
@@ -180,3 +182,31 @@ def test_a_scheduler_that_is_not_here_and_a_site_that_is_no_more(tmp_path: Path)
     retired, missing = _graded(site_checks.scheduler(site, tmp_path), Grade.FAIL)
     assert retired == "there is no more: decommissioned"
     assert missing.startswith("not on this host's PATH: bsub")
+
+
+@pytest.mark.parametrize(
+    ("named", "own", "seen"),
+    [
+        ("10.0.0.1", ["10.0.0.1"], None),
+        ("10.0.0.1", ["10.0.0.1", "192.168.0.1"], "this host has 10.0.0.1, 192.168.0.1"),
+        ("10.9.9.9", ["10.0.0.1"], "which is none of this host's own: 10.0.0.1"),
+    ],
+)
+def test_a_host_name_that_may_lead_elsewhere_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str, own: list[str], seen: str | None
+) -> None:
+    monkeypatch.setattr(site_checks, "own_addresses", lambda: own)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [(0, 0, 0, "", (named, 0))])
+    site = LOCAL.replace(scheduler="slurm", bind_address="0.0.0.0", interface=None)
+    found = _graded(site_checks.network(site, tmp_path), Grade.WARN)
+    assert [seen is not None and seen in line for line in found] == ([True] if seen else [])
+
+
+def test_locks_that_hold_on_one_host_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mounts = [
+        SimpleNamespace(mountpoint="/", opts="rw"),
+        SimpleNamespace(mountpoint=str(tmp_path), opts="rw,localflock"),
+    ]
+    monkeypatch.setattr(psutil, "disk_partitions", lambda **_: mounts)
+    (seen,) = [line for line in _graded(storage_checks.storage(LOCAL, tmp_path / "run"), Grade.WARN) if "lock" in line]
+    assert "hold on one host only (mounted with localflock)" in seen

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pilot.core.errors import UserError
+from pilot.core.ids import TrainerUid
+from pilot.io import heartbeat, trainer_folder
 from pilot.io.rundir import Lock, RunDir, default_path, is_abandoned, owner
 
 HOLD = """
@@ -21,6 +25,20 @@ lock = Lock(RunDir(Path(sys.argv[1])))
 print("held", flush=True)
 input()
 """
+
+ELSEWHERE = """
+import socket, sys, time
+from pathlib import Path
+from pilot.io import heartbeat, rundir
+socket.gethostname = lambda: "login2"
+rundir._try_lock = lambda _: True
+lock = rundir.Lock(rundir.RunDir(Path(sys.argv[1])))
+print("held", flush=True)
+while True:
+    time.sleep(0.05)
+    lock.beat()
+"""
+"""An owner on another host, where flock holds on one host only."""
 
 
 def test_it_is_private(tmp_path: Path) -> None:
@@ -98,16 +116,70 @@ def test_a_killed_owner_frees_it(tmp_path: Path) -> None:
     Lock(rundir).release()
 
 
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[str]]:
+    monkeypatch.setattr(heartbeat, "BEAT_S", 0.5)
+    monkeypatch.setattr(heartbeat, "PATIENCE_S", 1.5)
+    monkeypatch.setattr("pilot.io.rundir._try_lock", lambda _: True)
+    RunDir(tmp_path / "run").create()
+    command = [sys.executable, "-c", ELSEWHERE, str(tmp_path / "run")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process
+        process.kill()
+
+
+def test_an_owner_on_another_host_is_seen_where_locks_are_not(tmp_path: Path, elsewhere: subprocess.Popen[str]) -> None:
+    with pytest.raises(UserError, match=f"process {elsewhere.pid} on login2"):
+        Lock(RunDir(tmp_path / "run"))
+    elsewhere.kill()
+    elsewhere.wait(10)
+    lock = Lock(RunDir(tmp_path / "run"))
+    lock.beat()
+    lock.leave()
+    lock.release()
+    left = heartbeat.read(RunDir(tmp_path / "run").lock)
+    assert left is not None
+    assert left.left, "who comes next need not wait"
+
+
+def test_an_owner_that_has_left_is_the_owner_until_its_process_ends(tmp_path: Path) -> None:
+    rundir = RunDir(tmp_path / "run")
+    rundir.create()
+    lock = Lock(rundir)
+    lock.leave()
+    assert owner(rundir) == os.getpid(), "pilot down waits for that"
+    lock.release()
+    assert owner(rundir) is None
+
+
+def test_an_owner_that_was_stopped_and_replaced_does_nothing_more(
+    tmp_path: Path, elsewhere: subprocess.Popen[str]
+) -> None:
+    elsewhere.send_signal(signal.SIGSTOP)
+    lock = Lock(RunDir(tmp_path / "run"))
+    elsewhere.send_signal(signal.SIGCONT)
+    _, said = elsewhere.communicate(timeout=30)
+    assert elsewhere.returncode == 1
+    assert f"taken over by process {os.getpid()} on" in said
+    lock.beat()
+    lock.release()
+
+
 def test_an_earlier_pools_journal_is_set_aside(tmp_path: Path) -> None:
     rundir = RunDir(tmp_path / "run")
     rundir.create()
     assert rundir.set_aside() is None
     rundir.journal.touch()
     (rundir.trainers / "t1").mkdir()
+    (rundir.trainers / "t2-01234567" / "checkpoints").mkdir(parents=True)
+    trainer_folder.mark(rundir.trainers / "t2-01234567" / "checkpoints", TrainerUid("0123456789abcdef" * 2))
     aside = rundir.set_aside()
     assert aside is not None
     assert sorted(p.name for p in aside.iterdir()) == ["journal.jsonl", "trainers"]
-    assert list(rundir.trainers.iterdir()) == []
+    assert [p.name for p in (aside / "trainers").iterdir()] == ["t1"], "a new trainer could have this name"
+    assert [p.name for p in rundir.trainers.iterdir()] == ["t2-01234567"]
 
 
 def test_default_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

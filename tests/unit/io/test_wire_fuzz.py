@@ -24,7 +24,7 @@ DECODERS: list[Callable[[bytes], Any]] = [
 
 SAMPLES: list[wire.Message] = [
     wire.Credentials(1, "0.1.0", "token"),
-    wire.Hello("p1", "secret", "host", "10.0.0.1", 42, workers=[("t", 3, 7, True)]),
+    wire.Hello("p1", "secret", "host", "10.0.0.1", 42, workers=[("t", "ab12", 3, 7, True)]),
     wire.Progress("t", 1, 2, 0, 64, 10.0, ledger=[(1, 0, 0, 2, 0, 64)], metrics={"loss": 0.5}),
     wire.Request("submit", {"script": "s.py", "curve": [[1, 2.0]]}),
     wire.RankStalled("t", 1, 7, 30.5, summing=True),

@@ -20,11 +20,12 @@ from pilot.core.commands import (
     StopWorker,
     WriteCheckpoint,
 )
-from pilot.core.errors import PilotError
+from pilot.core.errors import PilotError, UserError
 from pilot.core.events import CheckpointWritten, GroupBroken, PoolChanged, WorkerReady, WorkerSlow
-from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
+from pilot.core.ids import Generation, NodeId, PlanId, TrainerId, TrainerUid
 from pilot.core.problem import Problem
-from pilot.io import wire
+from pilot.core.spec import TrainerSpec
+from pilot.io import trainer_folder, wire
 from pilot.io.rundir import RunDir
 from pilot.io.site import Site
 from pilot.io.submission import LaunchSpec
@@ -42,6 +43,9 @@ SITE = Site(
     checkpoint_interval_s=30,
     checkpoints_kept=2,
 )
+UID = TrainerUid("0123456789abcdef" * 2)
+SPEC = TrainerSpec(T, uid=UID)
+HOME = "t-01234567"
 LAUNCH = LaunchSpec("/s.py", "ab12", ["--x"], "/work", "/bin/python", {"KEY": "secret"})
 
 
@@ -52,16 +56,25 @@ class Bench:
         rundir = RunDir(folder / "run")
         rundir.create()
         self.launches = LaunchStore(rundir, "pool", None)
-        self.launches.add(T, LAUNCH)
+        self.launches.add(SPEC, LAUNCH)
         self.pending = PendingCommands()
         self.sent: list[tuple[NodeId, wire.Message]] = []
         self.solves: list[Solve] = []
-        self.effects = Effects(
-            SITE, self.pending, self.launches, self, lambda node, message: self.sent.append((node, message))
-        )
+        self.unreadable: list[str] = []
+        self.effects = Effects(SITE, self.pending, self.launches, self, self.send, self)
+
+    def send(self, node: NodeId, message: wire.Message) -> None:
+        self.sent.append((node, message))
 
     def solve(self, command: Solve) -> None:
         self.solves.append(command)
+
+    def spec(self, trainer: TrainerId) -> TrainerSpec:
+        assert trainer == T
+        return SPEC
+
+    def unstartable(self, trainer: TrainerId, why: str) -> None:
+        self.unreadable.append(f"{trainer}: {why}")
 
     def order(self, *commands: Command, at_s: float = 0.0) -> None:
         """The core gives ``commands``, and they are performed."""
@@ -101,13 +114,36 @@ def test_a_worker_is_started_as_it_was_submitted(bench: Bench, tmp_path: Path) -
     bench.order(StartWorker(T, A, ""))
     [(node, message)] = bench.sent
     assert node == A
-    folder = tmp_path / "run" / "trainers" / T
+    folder = tmp_path / "run" / "trainers" / HOME
     launch = wire.StartWorker(
-        T, "/s.py", "ab12", ["--x"], "/work", "/bin/python", {"KEY": "secret"}, str(folder), 30.0, 2, 4
+        T, "/s.py", "ab12", ["--x"], "/work", "/bin/python", {"KEY": "secret"}, str(folder), 30.0, 2, 4, UID
     )
     assert message == launch
     assert (folder / "spec.json").stat().st_mode & 0o777 == 0o600
     assert {p.name for p in folder.iterdir()} == {"spec.json", "checkpoints", "logs"}
+    assert folder.with_name(T).resolve() == folder, "people type its name"
+
+
+def test_a_trainer_of_the_same_name_has_a_folder_of_its_own(bench: Bench) -> None:
+    first, second = bench.launches.directory(SPEC), TrainerSpec(T, uid=TrainerUid("f" * 32))
+    bench.launches.add(second, LAUNCH)
+    assert bench.launches.shown(second).resolve() == bench.launches.directory(second) != first
+    assert trainer_folder.owner_of(first / "checkpoints") == UID
+    with pytest.raises(UserError, match="is the folder of another trainer; choose another --name"):
+        bench.launches.add(TrainerSpec(TrainerId(HOME), uid=UID), LAUNCH)
+
+
+def test_what_was_submitted_and_cannot_be_read_back_is_told_when_it_is_needed(bench: Bench, tmp_path: Path) -> None:
+    file = tmp_path / "run" / "trainers" / HOME / "spec.json"
+    spec = file.read_bytes()
+    again = Effects(SITE, bench.pending, LaunchStore(RunDir(tmp_path / "run"), "pool", None), bench, bench.send, bench)
+    file.write_text("damage")
+    again.perform(StartWorker(T, A, ""))
+    assert bench.sent == []
+    assert str(file) in bench.unreadable[0]
+    file.write_bytes(spec)
+    again.perform(StartWorker(T, A, ""))
+    assert isinstance(bench.sent[0][1], wire.StartWorker)
 
 
 def test_a_solve_goes_to_the_solver(bench: Bench) -> None:
@@ -192,20 +228,17 @@ def test_a_node_on_which_a_worker_cannot_be_ended_is_given_up(bench: Bench) -> N
 
 def test_a_submission_that_the_disk_does_not_take_is_one_clear_line(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    (tmp_path / "run" / "trainers" / "u").write_text("in the way")
+    (tmp_path / "run" / "trainers" / "u-01234567").write_text("in the way")
     with pytest.raises(PilotError, match="cannot record the submission of u"):
-        bench.launches.add(TrainerId("u"), LAUNCH)
+        bench.launches.add(TrainerSpec(TrainerId("u"), uid=UID), LAUNCH)
 
 
 def test_the_site_may_want_checkpoints_elsewhere(tmp_path: Path) -> None:
     rundir = RunDir(tmp_path / "run")
     rundir.create()
     launches = LaunchStore(rundir, "pool-1", str(tmp_path / "scratch"))
-    launches.add(T, LAUNCH)
-    assert launches.directory(T) == tmp_path / "scratch" / "pool-1" / T
-    assert (rundir.trainer(T) / "checkpoints").resolve() == launches.directory(T) / "checkpoints"
+    launches.add(SPEC, LAUNCH)
+    assert launches.directory(SPEC) == tmp_path / "scratch" / "pool-1" / HOME
+    assert (rundir.trainer(T) / "checkpoints").resolve() == launches.directory(SPEC) / "checkpoints"
     assert (rundir.trainer(T) / "logs").resolve().is_dir()
-    launches.add(T, LAUNCH)
-    again = LaunchStore(rundir, "pool-1", str(tmp_path / "scratch"))
-    again.load(T)
-    assert again[T] == LAUNCH
+    assert LaunchStore(rundir, "pool-1", str(tmp_path / "scratch")).launch(SPEC) == LAUNCH

@@ -18,8 +18,8 @@ FORMING = [("join", 1), ("submit", 4), ("answer", 0), ("answer", 0), ("answer", 
 """Two nodes, one trainer for two nodes, its first group forms."""
 
 
-def hello(*workers: tuple[str, int, int, bool]) -> wire.Hello:
-    return wire.Hello(1, "v", "token", "p", "h", "a", 1, workers=list(workers))
+def hello(*workers: tuple[str, int, int, bool], uid: str = "") -> wire.Hello:
+    return wire.Hello("p", "secret", "h", "a", 1, workers=[(name, uid, *rest) for name, *rest in workers])
 
 
 def rejoined(world: World, node: NodeId, said: wire.Hello) -> Rejoined:
@@ -99,3 +99,10 @@ def test_what_nobody_needs_is_ended(world: World) -> None:
     node = trains(world)
     back = rejoined(world, node, hello((T, 7, 9, True), ("unknown", 1, 1, True)))
     assert [type(m) for m in back.strays()] == [wire.DissolveGroup, wire.StopWorker]
+
+
+def test_a_worker_of_another_trainer_of_the_same_name_is_ended_and_is_not_ours(world: World) -> None:
+    node = trains(world)
+    back = rejoined(world, node, hello((T, 1, 9, True), uid="of another pool"))
+    assert [type(m) for m in back.strays()] == [wire.StopWorker]
+    assert [type(event) for event in back.missed()] == [WorkerExited]

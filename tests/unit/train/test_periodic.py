@@ -34,7 +34,7 @@ class Rank:
         optimizer.step()
         self.told: queue.SimpleQueue[wire.CheckpointWritten] = queue.SimpleQueue()
         self.training = Training(model, optimizer, None, "step", LearningRate("none", 0))
-        self.saver = Saver("t1", directory, 3, self.told.put)
+        self.saver = Saver("t1", "", directory, 3, self.told.put)
         self.periodic = Periodic(self.saver, self.training, interval_s)
 
     def buffer(self) -> torch.Tensor:

@@ -1,0 +1,73 @@
+"""Where the coordinator is now: its connection file, read again by an agent that has lost it.
+
+A coordinator that was started again may have another port, or be on another host; the file says so. A file that is
+another pool's, or that was taken away, says that ours is over.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from pilot.core.errors import UserError
+from pilot.io import connection
+from pilot.io.connection import Connection
+
+GONE_S = 10.0
+"""A file that is missing for so long was taken away: on a shared file system it may be out of sight for a moment."""
+
+
+class Whereabouts:
+    """``file`` is the connection file, ``now`` what it said when it was last that of our pool.
+
+    Making one reads it: :class:`UserError` where that is not possible.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.now: Connection = connection.load(file)
+        self._found = self.now
+        self._missing_since_s: float | None = None
+        self._reader: threading.Thread | None = None
+
+    def look(self) -> str:
+        """Why our pool is over, "" where it may come back, as of the last look; and begin to read the file again.
+
+        Never waits: a file system that does not answer must not keep an agent from watching its lease.
+        """
+        over = self._over(time.monotonic())
+        if not over:
+            self.now = self._found
+        if self._reader is None or not self._reader.is_alive():
+            with suppress(RuntimeError):  # no thread can be started now
+                reader = threading.Thread(target=self._read, daemon=True)
+                reader.start()
+                self._reader = reader
+        return over
+
+    def _over(self, now_s: float) -> str:
+        if self._missing_since_s is not None and now_s - self._missing_since_s >= GONE_S:
+            return f"its pool is over: {self.file} was taken away"
+        ours, found = self.now, self._found
+        if (found.coordinator, found.certificate) != (ours.coordinator, ours.certificate):
+            return f"its pool is over: {self.file} is that of pool {found.coordinator} now"
+        return ""
+
+    def _read(self) -> None:
+        try:
+            self._found, self._missing_since_s = connection.load(self.file), None
+        except UserError:
+            self._note_missing()
+
+    def _note_missing(self) -> None:
+        """Whatever else is wrong with the file or its file system may pass."""
+        try:
+            self.file.stat()
+        except FileNotFoundError:
+            self._missing_since_s = self._missing_since_s or time.monotonic()
+        except OSError:
+            pass
+        else:
+            self._missing_since_s = None

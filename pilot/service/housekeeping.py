@@ -1,0 +1,108 @@
+"""What pilots leave in the run directory, kept within bounds: files of jobs that are over, logs of pilots that are
+gone.
+
+A pool that lives for weeks sees thousands of pilots; each job has up to four files (script, output, errors, status),
+each pilot a log per trainer. The newest are what people ask for. What a living pilot writes to is never removed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+
+from pilot.core.ids import NodeId
+from pilot.service.admission import SUFFIX
+
+EVERY_S = 600.0
+
+KEPT = 200
+KEPT_BYTES = 1 << 30
+"""Of what is over so much stays, the newest: the files of so many jobs, and of each trainer the logs of so many pilots;
+no more of either than fit into the bytes."""
+
+_FILE_OF_JOB = re.compile(r"(?P<job>pilot-[0-9a-f]{10}\.[0-9]+\.[0-9]+)(\.[a-z.]*)?")
+"""As Parsl names them: the pool's name, the time, and what it is (script, output, …)."""
+
+_LOG = re.compile(r"(?P<node>.+?)(\.[0-9]+)?\.log(\.1)?")
+"""``<node>.log``, ``<node>.<local rank>.log``; with ``.1`` what was rotated out of it."""
+
+_TOKEN_FILE = re.compile(rf"[A-Za-z0-9_-]+{re.escape(SUFFIX)}")
+_SCRIPT_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """Files that stay or go together; ``written_s`` is when the newest of them was written to."""
+
+    paths: tuple[Path, ...]
+    written_s: float
+    bytes: int
+
+
+def tidy(pilots: Path, logs: Iterable[Path], here: Collection[NodeId]) -> int:
+    """Remove what is beyond the bounds; how many files. It waits for the disk.
+
+    Parameters
+    ----------
+    pilots : the folder of the jobs' files
+    logs : the trainers' folders of logs
+    here : the nodes that are in the pool; all others are gone
+    """
+    beyond = [files for files in _beyond(_files_of(pilots, _job_of)) if _is_over(pilots, files)]
+    for folder in logs:
+        beyond += _beyond(_files_of(folder, lambda path: _node_of(path, here)))
+    gone = [path for files in beyond for path in files.paths]
+    for path in gone:
+        with suppress(OSError):
+            path.unlink()
+    return len(gone)
+
+
+def _files_of(folder: Path, key_of: Callable[[Path], str]) -> list[_Files]:
+    """The files in ``folder`` by their key (""; none of ours), those last written to first."""
+    found: dict[str, list[Path]] = {}
+    with suppress(OSError):
+        for path in folder.iterdir():
+            if key := key_of(path):
+                found.setdefault(key, []).append(path)
+    return sorted(map(_described, found.values()), key=lambda files: files.written_s, reverse=True)
+
+
+def _described(paths: list[Path]) -> _Files:
+    stats = []
+    for path in paths:
+        with suppress(OSError):
+            stats.append(path.stat())
+    return _Files(tuple(paths), max((s.st_mtime for s in stats), default=0.0), sum(s.st_size for s in stats))
+
+
+def _beyond(found: list[_Files]) -> list[_Files]:
+    """What is beyond the bounds; the newest come first, and the very newest stays however large it is."""
+    sizes = accumulate(files.bytes for files in found)
+    counted = enumerate(zip(found, sizes, strict=True))
+    return [files for n, (files, size) in counted if n >= KEPT or (n and size > KEPT_BYTES)]
+
+
+def _job_of(path: Path) -> str:
+    match = _FILE_OF_JOB.fullmatch(path.name)
+    return match["job"] if match else ""
+
+
+def _is_over(pilots: Path, files: _Files) -> bool:
+    """Whether the job is over: its script names its connection file, which is removed then."""
+    for path in files.paths:
+        with suppress(OSError), path.open("rb") as file:
+            named = _TOKEN_FILE.findall(file.read(_SCRIPT_BYTES).decode(errors="replace"))
+            if any((pilots / name).exists() for name in named):
+                return False
+    return True
+
+
+def _node_of(path: Path, here: Collection[NodeId]) -> str:
+    """The node that wrote this log; "" where it is in the pool."""
+    match = _LOG.fullmatch(path.name)
+    return match["node"] if match and NodeId(match["node"]) not in here else ""

@@ -1,0 +1,116 @@
+"""A drain that is cut short leaves agents behind: what they still write is their own trainer's, no new one's."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+import h5py
+import psutil
+import pytest
+
+from pilot.io import proc
+from pilot.io.pool_client import PoolClient
+from pilot.io.rundir import RunDir
+from tests.integration.live_pool import until
+from tests.pools import LIMIT_S, TRAIN, Pool
+
+
+def cut_short(pool: Pool, how: str, agents: list[subprocess.Popen[bytes]]) -> None:
+    """A drain that cannot end, for the pilots are stopped, and is ended; then they find nobody."""
+    coordinator = pool.coordinator()
+    assert coordinator is not None
+    stopped = [process for agent in agents for process in proc.tree(agent.pid)]
+    for process in stopped:
+        process.suspend()
+    if how == "killed":
+        PoolClient(RunDir(pool.run_dir).connection, LIMIT_S).down()
+        pool.kill_for_good()
+    else:
+        os.kill(coordinator, signal.SIGTERM)
+        until(lambda: "draining" in (pool.run_dir / "coordinator.log").read_text())
+        os.kill(coordinator, signal.SIGTERM)
+    until(lambda: pool.coordinator() is None)
+    assert psutil.Process(agents[0].pid).status() == psutil.STATUS_STOPPED
+    for process in reversed(stopped):
+        process.resume()
+
+
+def uids(folder: Path) -> set[str]:
+    """Whose states the files in ``folder`` hold; "": nobody's."""
+    found = set()
+    for path in folder.glob("*.h5"):
+        with h5py.File(path, locking=False) as file:
+            found.add(str(file.attrs.get("trainer_uid", "")))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["killed", "a second signal"])
+def test_a_new_trainer_begins_at_step_0_whatever_an_earlier_one_of_its_name_left(pool: Pool, how: str) -> None:
+    pool.orphan_s = 8.0
+    pool.up()
+    agents = [pool.agent() for _ in range(2)]
+    work = (TRAIN, "--epochs", "2000", "--step-s", "0.02")
+    assert pool.submit(*work, options=("--name", "t1")) == "t1"
+    before = pool.until_step("t1", 60, nodes=2).trainer("t1")
+    old = (pool.run_dir / "trainers" / "t1").resolve()
+    until(lambda: list((old / "checkpoints").glob("g*[0-9].h5")))
+    cut_short(pool, how, agents)
+
+    pool.up()
+    assert pool.submit(*work, options=("--name", "t1")) == "t1"
+    after, new = pool.trainer("t1"), (pool.run_dir / "trainers" / "t1").resolve()
+    assert len({before.uid, after.uid}) == 2
+    assert (old.name, new.name) == (f"t1-{before.uid[:8]}", f"t1-{after.uid[:8]}")
+    for agent in agents:
+        agent.wait(LIMIT_S)
+    assert list((new / "checkpoints").glob("*.h5")) == [], "it never had a node"
+    assert pool.trainer("t1").step == 0
+
+    pool.agent()
+    pool.until_step("t1", 5, nodes=1)
+    journal = (pool.run_dir / "journal.jsonl").read_text()
+    assert re.findall(r'"type":"GroupFormed","trainer":"t1","generation":1,"step":(\d+)', journal) == ["0"]
+    until(lambda: uids(new / "checkpoints"))
+    assert (uids(new / "checkpoints"), uids(old / "checkpoints")) == ({after.uid}, {before.uid})
+    pool.pilot("down")
+
+
+def test_a_journal_of_trainers_without_uids_goes_on(pool: Pool) -> None:
+    """As an earlier version wrote it: no uid in the journal, none in the checkpoints, the folder has the bare name."""
+    pool.orphan_s = 8.0
+    pool.up()
+    agent = pool.agent()
+    name = pool.submit(TRAIN, "--epochs", "2000", "--step-s", "0.02")
+    pool.until_step(name, 20, nodes=1)
+    rundir = RunDir(pool.run_dir)
+    pool.kill_for_good()
+    pool.kill_tree(agent)
+    folder = rundir.trainer(name).resolve()
+    rundir.trainer(name).unlink()
+    folder.rename(rundir.trainer(name))
+    (rundir.trainer(name) / "checkpoints" / ".trainer_uid").unlink()
+    for path in (rundir.trainer(name) / "checkpoints").glob("*.h5"):
+        with h5py.File(path, "r+", locking=False) as file:
+            del file.attrs["trainer_uid"]
+    rundir.journal.write_bytes(b"".join(map(without_uid, rundir.journal.read_bytes().splitlines(keepends=True))))
+    pool.up()
+    pool.agent()
+    assert pool.trainer(name).uid == ""
+    formed = re.compile(rf'"GroupFormed","trainer":"{name}","generation":[2-9],"step":\d+,"resumed":(\d+)')
+    resumed = until(lambda: formed.search(rundir.journal.read_text()), LIMIT_S)
+    assert int(resumed[1]) > 0, "from its own checkpoint, which has no uid either"
+    assert uids(rundir.trainer(name) / "checkpoints") == {""}
+
+
+def without_uid(line: bytes) -> bytes:
+    entry = json.loads(line)
+    if entry.get("event", {}).get("type") == "TrainerSubmitted":
+        del entry["event"]["spec"]["uid"]
+        return json.dumps(entry).encode() + b"\n"
+    return line
