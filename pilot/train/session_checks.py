@@ -66,6 +66,11 @@ def _check_optimizer(optimizer: torch.optim.Optimizer) -> None:
     kind = type(optimizer).__name__
     if isinstance(optimizer, torch.optim.SparseAdam):
         raise UserError("SparseAdam takes sparse gradients, which are not summed: use Adam, without sparse=True")
+    for group in optimizer.param_groups:
+        if group.get("differentiable"):
+            raise UserError(f"{kind}(differentiable=True) steps no parameters of a model: leave it out")
+        if group.get("capturable") and not all(parameter.is_cuda for parameter in group["params"]):
+            raise UserError(f"{kind}(capturable=True) needs parameters on a GPU: leave it out")
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise UserError(f"{kind}.step needs a closure: a session steps once for each batch; use an optimizer without")

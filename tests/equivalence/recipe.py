@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -59,6 +60,8 @@ class Recipe(Row):
     after_step : gets whether it was applied
     backward : of the loss
     feed : makes the loader of session and dataset
+    factor : of the learning rate, by the number of nodes
+    wire_dtype : as what gradients travel: each rank's is rounded, and so is their sum
     options, loader : of ``pilot.train.session`` and of ``feed``
     """
 
@@ -82,6 +85,8 @@ class Recipe(Row):
     after_step: Callable[[pilot.train.Session, bool], None] = field(default=lambda _session, _stepped: None)
     backward: Callable[[torch.Tensor, nn.Module], None] = field(default=lambda loss, _model: loss.backward())
     feed: Callable[..., Any] = field(default=lambda session, dataset, **options: session.loader(dataset, **options))
+    factor: Callable[[int], float] = field(default=lambda _nodes: 1.0)
+    wire_dtype: torch.dtype | None = None
     options: dict[str, Any] = field(default_factory=dict)
     loader: dict[str, Any] = field(default_factory=dict)
 
@@ -91,7 +96,7 @@ class Recipe(Row):
         """See :class:`Row`."""
         model, optimizer, scheduler, scaler = self._made()
         session = pilot.train.session(
-            model, optimizer, scheduler, schedule=self.schedule, scaler=scaler, seed=SEED, **self.options
+            model, optimizer, scheduler, schedule=self.schedule, scaler=scaler, seed=SEED, **self._options()
         )
         size = {"batch_size" if self.per_node else "global_batch_size": self.batch}
         dataset = self.dataset(self._data())
@@ -119,11 +124,12 @@ class Recipe(Row):
         for epoch in by_epoch(steps):
             for step in epoch:
                 buffers.formed(step.members)
-                give_gradients(self._sums(step, model, optimizer, buffers, scaler))
+                give_gradients(self._sums(step, model, optimizer, buffers, scaler), self.wire_dtype)
                 if scaler is not None:
                     scaler.unscale_(optimizer)
                 self.plain_before_step(model)
-                _plain_step(optimizer, scaler)
+                with rates_times(self.factor(len(step.members)), optimizer):
+                    _plain_step(optimizer, scaler)
                 if scheduler is not None and self.schedule == "step":
                     scheduler.step()
             if scheduler is not None and self.schedule != "step":
@@ -167,6 +173,9 @@ class Recipe(Row):
         scheduler = self.scheduler(optimizer) if self.scheduler is not None else None
         return model, optimizer, scheduler, self.scaler() if self.scaler is not None else None
 
+    def _options(self) -> dict[str, Any]:
+        return self.options | ({"wire_dtype": str(self.wire_dtype)[6:]} if self.wire_dtype else {})
+
     def _data(self) -> torch.Tensor:
         if self.data is not None:
             return self.data()
@@ -209,13 +218,29 @@ def add(sums: Sums, parameters: Iterable[nn.Parameter], weight: float) -> None:
             sums[p] = torch.mul(p.grad, weight, out=torch.empty_like(p.grad, dtype=wide))
 
 
-def give_gradients(by_rank: Sequence[Sums]) -> None:
+def give_gradients(by_rank: Sequence[Sums], wire_dtype: torch.dtype | None = None) -> None:
     """The sums over the ranks, in their order; a rank without a gradient counts as zeros."""
+    rounded = wire_dtype if len(by_rank) > 1 else None
     for p in dict.fromkeys(p for sums in by_rank for p in sums):
         terms = [sums.get(p) for sums in by_rank]
         some = next(term for term in terms if term is not None)
-        first, *others = [torch.zeros_like(some) if term is None else term for term in terms]
-        p.grad = sum(others, start=first).to(p.dtype)
+        first, *others = [_rounded(torch.zeros_like(some) if term is None else term, rounded) for term in terms]
+        p.grad = _rounded(sum(others, start=first), rounded).to(p.dtype)
+
+
+def _rounded(numbers: torch.Tensor, to: torch.dtype | None) -> torch.Tensor:
+    return numbers if to is None else numbers.to(to).to(numbers.dtype)
+
+
+@contextmanager
+def rates_times(factor: float, optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """The learning rates are ``factor`` times what they are."""
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate * factor
+    yield
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
 
 
 class Buffers:

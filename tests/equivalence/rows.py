@@ -46,6 +46,7 @@ class Row(ABC):
     different : by design: what differs from one undisturbed process, in words
     refused : a pattern of the line with which it is; ``instead``: what to do instead, in words
     batch, per_node : samples of a full step; ``per_node``: of each rank in it
+    used : samples of an epoch that are used
     tolerance : relative and absolute, against one undisturbed process; infinite where rounding is amplified
     real : only on ranks that are processes: it draws random numbers, and threads share their generators
     needs : a program without which it is skipped
@@ -58,6 +59,7 @@ class Row(ABC):
     instead: str = ""
     batch: int = BATCH
     per_node: bool = False
+    used: int = SAMPLES
     tolerance: float = 1e-12
     real: bool = False
     needs: str = ""

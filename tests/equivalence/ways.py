@@ -11,7 +11,7 @@ import torch
 from pilot.core.errors import UserError
 from pilot.train.lineage import LineageRow
 from tests.equivalence.history import Members, history, undisturbed
-from tests.equivalence.rows import EPOCHS, SAMPLES, Ran, Row, Tensors, in_world
+from tests.equivalence.rows import EPOCHS, Ran, Row, Tensors, in_world
 from tests.unit.train.storm import End
 
 ALONE: dict[int, Members] = {0: (0,)}
@@ -71,7 +71,7 @@ def assert_as_plain(row: Row, run: Run) -> None:
     """Each rank has bit for bit what the plain loop gives after the same steps, and the ranks are equal."""
     for rank in run.ranks:
         steps = history(rank.ledger, row.batch, run.groups, per_node=row.per_node)
-        assert sum(step.cursor_end - step.cursor for step in steps) == SAMPLES * EPOCHS
+        assert sum(step.cursor_end - step.cursor for step in steps) == row.used * EPOCHS
         assert_same_bits(rank.tensors, row.plain(steps, rank.member))
         if row.kind == "equal":
             assert_same_bits(rank.tensors, run.ranks[0].tensors)
@@ -79,7 +79,7 @@ def assert_as_plain(row: Row, run: Run) -> None:
 
 def assert_as_undisturbed(row: Row, run: Run) -> None:
     """But for rounding, it is what one process by itself gives; if it differs by design, it is not."""
-    expected = row.plain(undisturbed(SAMPLES, row.batch, EPOCHS), 0)
+    expected = row.plain(undisturbed(row.used, row.batch, EPOCHS), 0)
     for rank in run.ranks:
         far = [name for name, tensor in expected.items() if not _close(rank.tensors[name], tensor, row.tolerance)]
         if row.kind == "equal":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import namedtuple
 from collections.abc import Iterator
@@ -122,7 +123,7 @@ def stream(session: Any, dataset: Any, **options: Any) -> Any:
 
 
 def drawn(epoch: int) -> list[int]:
-    return Drawn(SEED, SAMPLES, SAMPLES).indices(epoch, 0, SAMPLES)
+    return Drawn(SEED, SAMPLES, 30).indices(epoch, 0, 30)
 
 
 def in_order(_epoch: int) -> range:
@@ -142,9 +143,19 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "timeout": {**WORKERS, "timeout": 20},
     "multiprocessing_context": {**WORKERS, "multiprocessing_context": "fork"},
 }
+PER_NODE: dict[str, Any] = {
+    "batch": BATCH // 2,
+    "per_node": True,
+    "different": "the global batch grows with the nodes",
+}
 ROWS: list[Row] = [
     Recipe(name="shuffle=False", loader={"shuffle": False}, order=in_order),
     Recipe(name="replacement=True", loader={"replacement": True}, order=drawn),
+    Recipe(
+        name="replacement=True, num_samples=30", loader={"replacement": True, "num_samples": 30}, order=drawn, used=30
+    ),
+    Recipe(name="drop_last", loader={"drop_last": True}, used=20),
+    Recipe(name="a global batch smaller than the group", batch=1),
     Recipe(name="collate_fn", loader={"collate_fn": doubled}, collate=doubled),
     Recipe(name="collate_fn that gives a tensor", loader={"collate_fn": jittered}, collate=jittered),
     Recipe(name="pin_memory", loader={"pin_memory": True}),
@@ -165,13 +176,9 @@ ROWS: list[Row] = [
     Recipe(name="Subset", dataset=a_part),
     Recipe(name="random augmentation", dataset=Augmented, real=True),
     Recipe(name="random augmentation, num_workers", dataset=Augmented, loader=WORKERS, real=True, core=True),
-    Recipe(
-        name="batch_size",
-        batch=BATCH // 2,
-        per_node=True,
-        different="the global batch grows with the nodes",
-        options={"lr_rule": "none"},
-    ),
+    Recipe(name="batch_size, lr_rule='none'", options={"lr_rule": "none"}, **PER_NODE),
+    Recipe(name="batch_size, lr_rule='linear'", factor=float, **PER_NODE),
+    Recipe(name="batch_size, lr_rule='sqrt'", options={"lr_rule": "sqrt"}, factor=math.sqrt, **PER_NODE),
     Recipe(name="a stream", feed=stream, order=in_order),
     Recipe(name="a stream, micro-batches", feed=stream, order=in_order, micro=1),
     Recipe(name="a stream with from_cursor and set_epoch", feed=stream, dataset=TwoParts, order=rotated),

@@ -55,5 +55,13 @@ ROWS: list[Row] = [
     ),
     Recipe(name="GradScaler, a gradient that is not finite on one rank", scaler=scaler, loss=bad_at_first),
     Recipe(name="GradScaler, micro-batches", scaler=scaler, micro=1),
+    Recipe(
+        name="wire_dtype='bfloat16'",
+        dtype=torch.float32,
+        loss=half_precision,
+        wire_dtype=torch.bfloat16,
+        tolerance=0.01,
+        real=True,
+    ),
 ]
 TOPIC = Topic(25, "Precision", ROWS)

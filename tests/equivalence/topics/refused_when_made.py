@@ -103,6 +103,18 @@ def renormalizing() -> Parts:
     return model, sgd(model.parameters())
 
 
+@_refused("capturable=True, on CPU", r"Adam\(capturable=True\)", "leave it out")
+def capturable() -> Parts:
+    model = nn.Linear(2, 1)
+    return model, torch.optim.Adam(model.parameters(), capturable=True)
+
+
+@_refused("differentiable=True", r"Adam\(differentiable=True\)", "leave it out")
+def differentiable() -> Parts:
+    model = nn.Linear(2, 1)
+    return model, torch.optim.Adam(model.parameters(), differentiable=True)
+
+
 @_refused("SparseAdam", "SparseAdam", "Adam")
 def sparse_adam() -> Parts:
     model = nn.Linear(2, 1)
