@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from pilot.agent import script_log
 from pilot.io.prctl import die_with_parent
 
 MAX_PACKET_BYTES = 128 * 1024
@@ -127,7 +128,7 @@ def become_worker(job: ForkJob, descriptors: Sequence[int]) -> None:
     os.dup2(log, sys.stdout.fileno())
     os.dup2(log, sys.stderr.fileno())
     os.close(log)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # typed TextIO, is a TextIOWrapper
+    script_log.take_over()
     faulthandler.enable()
     os.set_inheritable(control, False)
     os.environ.update(job.environment, PILOT_CONTROL_FD=str(control))

@@ -51,12 +51,16 @@ def command(run_dir: Path | None, site: str, foreground: bool, as_json: bool, **
       pilot up --site polaris --pilots 8
       pilot up --site ./my_site.py --planner dp --objective throughput
     """
+    from pilot.io.host_room import shortages
     from pilot.io.rundir import default_path
     from pilot.io.site_files import load_site_file
 
-    name = load_site_file(site).site.name
+    there = load_site_file(site).site
+    name = there.name
     root = (run_dir or default_path(name)).absolute()
     arguments = coordinator_command(root, site, settings)
+    for line in shortages(there, settings["pilots"]):
+        click.echo(f"warning: {line}; 'pilot doctor' says more", err=True)
     if foreground:
         click.echo(f"the coordinator runs here until Ctrl-C, which drains the pool; its log is {root}/coordinator.log")
         sys.stdout.flush()

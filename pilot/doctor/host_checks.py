@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 import sys
 import time
@@ -20,12 +19,13 @@ from pilot.core.errors import PilotError
 from pilot.core.ids import TrainerId
 from pilot.core.problem import Candidate, PlanStatus, Problem
 from pilot.doctor.finding import Finding, fail, ok, warn
+from pilot.io import host_room
 from pilot.io.site import Site
 
 MPI_LIMIT_S = 60.0
-TASKS_FEW, TASKS_TOO_FEW = 128, 40
-"""A coordinator with its solver needs about 40 tasks at once, a local pilot about as many."""
-FILES_FEW = 1024
+TASKS_SPARE = 3
+"""The user does other things on a login node, too."""
+FILES_PILOTS = 640
 
 
 def mpi(site: Site, _run_dir: Path) -> Iterator[Finding]:
@@ -80,51 +80,25 @@ def _problem() -> Problem:
     return Problem(6, 120.0, tuple(trainers))
 
 
-def tasks(_site: Site, _run_dir: Path) -> Iterator[Finding]:
+def tasks(site: Site, _run_dir: Path) -> Iterator[Finding]:
     """Processes and threads that this user may still start (``ulimit -u``, and the control group's ``pids.max``)."""
-    groups = Path("/proc/self/cgroup").read_text()
-    limits = [(room, "the control group's pids.max") for room in cgroup_rooms(groups, Path("/sys/fs/cgroup"))]
-    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    if soft != resource.RLIM_INFINITY and os.geteuid() != 0:
-        limits.append((soft - _own_tasks(), "ulimit -u"))
-    if not limits:
+    room, need = host_room.task_room(), host_room.tasks_needed(site, None)
+    if room is None:
         yield ok("task limits", "no limit on processes and threads")
         return
-    room, name = min(limits)
-    seen = f"{room} more processes and threads under {name}"
-    if room >= TASKS_FEW:
+    seen = f"{room.left} more processes and threads under {room.limit}; a pool takes {need} here"
+    if room.left >= TASKS_SPARE * need:
         yield ok("task limits", seen)
-    elif room >= TASKS_TOO_FEW:
-        yield warn("task limits", seen, "end what you do not need here, or run the coordinator inside a job")
     else:
-        yield fail("task limits", seen, "end what you do not need here, or run the coordinator inside a job")
+        grade = warn if room.left >= need else fail
+        yield grade("task limits", seen, "end what you do not need here, or run the coordinator inside a job")
 
 
-def _own_tasks() -> int:
-    uid = os.geteuid()
-    found = psutil.process_iter(["uids", "num_threads"])
-    return sum(p.info["num_threads"] or 1 for p in found if p.info["uids"] and p.info["uids"].real == uid)
-
-
-def cgroup_rooms(groups: str, root: Path) -> Iterator[int]:
-    """Tasks that may still be started in a process's control group, and in each above it that has a limit.
-
-    ``groups`` is the text of ``/proc/<pid>/cgroup``, ``root`` where the groups are mounted (versions 1 and 2).
-    """
-    for line in groups.splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers not in ("", "pids"):
-            continue
-        group = root / controllers / path.lstrip("/")
-        for folder in (group, *group.parents):
-            if (folder / "pids.max").is_file() and (most := (folder / "pids.max").read_text().strip()) != "max":
-                yield int(most) - int((folder / "pids.current").read_text())
-
-
-def open_files(_site: Site, _run_dir: Path) -> Iterator[Finding]:
-    """The coordinator holds a few descriptors per pilot; the soft limit may be raised up to the hard one."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft >= FILES_FEW:
-        yield ok("open files", f"{soft} open files")
+def open_files(site: Site, _run_dir: Path) -> Iterator[Finding]:
+    """The coordinator raises its soft limit to the hard one; each pilot takes one descriptor."""
+    hard, need = host_room.most_files(), host_room.files_needed(site, FILES_PILOTS)
+    seen = f"{hard} open files; {FILES_PILOTS} pilots take {need}"
+    if hard >= need:
+        yield ok("open files", seen)
     else:
-        yield warn("open files", f"only {soft} open files", f"ulimit -n {min(hard, 4 * FILES_FEW)} before pilot up")
+        yield warn("open files", seen, "ask for a higher hard limit (ulimit -Hn), or run the coordinator inside a job")

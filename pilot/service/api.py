@@ -86,6 +86,7 @@ class Api:
         self._tasks: set[asyncio.Task[None]] = set()
         self._arriving: set[TrainerId] = set()
         self._thread = ThreadPoolExecutor(1, "api")
+        self._thread.submit(int)  # it is there before the host's limit of threads is reached
         self._handlers: dict[str, Handler] = dict(
             [
                 _typed(verbs.SUBMIT, self.submit),
@@ -220,13 +221,7 @@ class Api:
     async def _in_thread(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         """What would hold up the event loop: files on a slow disk, long sums."""
         call = partial(function, *arguments, **named)
-        try:
-            done = asyncio.get_running_loop().run_in_executor(self._thread, call)
-        except RuntimeError:  # no thread can be started
-            raise PilotError(
-                "this host's limit of processes and threads is reached; try again", transient=True
-            ) from None
-        return await done
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     async def _decided(self, decision: Future[None], what: str) -> None:
         """Wait until the decision is on the disk.

@@ -213,6 +213,7 @@ def main(arguments: list[str] | None = None) -> int:
         signal.signal(number, _stop_starting)
     screen = os.dup(2)
     options = _parser().parse_args(arguments)
+    owned, lock = None, None
     try:
         site_file = load_site_file(options.site)
         rundir = RunDir(options.run_dir or default_path(site_file.site.name))
@@ -222,19 +223,19 @@ def main(arguments: list[str] | None = None) -> int:
         lock = Lock(rundir)  # held until the process has ended
         log_file.begin(rundir.log)
         rundir.ended.unlink(missing_ok=True)
-    except (PilotError, OSError, RuntimeError) as error:
-        return _fail(error, screen)
-    try:
+        owned = rundir
         _end(rundir, asyncio.run(_serve(rundir, lock, site_file, settings, options)))
         with suppress(OSError):
             lock.leave()
     except BaseExceptionGroup as group:
-        return _fail(_first(group), screen, rundir)
+        return _fail(_first(group), screen, owned)
     except KeyboardInterrupt as stop:
-        again = "nothing of the pool has changed: pilot up goes on with it"
-        return _fail(UserError(f"it was stopped by {stop} before it served; {again}"), screen, rundir)
+        again = "nothing of a pool has changed, and pilot up goes on with one that is here"
+        return _fail(UserError(f"the coordinator was stopped by {stop} before it served; {again}"), screen, owned)
     except Exception as error:
-        return _fail(error, screen, rundir)
+        return _fail(error, screen, owned)
+    finally:
+        del lock
     return 0
 
 
@@ -291,7 +292,8 @@ def _parser() -> argparse.ArgumentParser:
 def _fail(error: BaseException, screen: int, rundir: RunDir | None = None) -> int:
     """One line on the screen, if somebody still looks; the traceback of a bug in the log."""
     failure = str(error) if isinstance(error, PilotError) else f"{type(error).__name__}: {error}"
-    line, status = f"pilot: the coordinator failed ({failure}); see {rundir and rundir.log}", 1
+    more = f"; see {rundir.log}" if rundir is not None else ""
+    line, status = f"pilot: the coordinator failed ({failure}){more}", 1
     if isinstance(error, PilotError):
         line, status = f"pilot: {error}", error.exit_status
     if rundir is not None:

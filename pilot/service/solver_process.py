@@ -200,8 +200,12 @@ class SolverProcess:
 
     async def _fallback(self, problem: Problem) -> Plan | None:
         try:
-            return await asyncio.to_thread(planners.make("dp", limit_s=self._settings.solve_limit_s), problem)
-        except (PilotError, ArithmeticError, MemoryError, RuntimeError) as error:  # a thread may be refused, too
+            plan = planners.make("dp", limit_s=self._settings.solve_limit_s)
+            try:
+                return await asyncio.to_thread(plan, problem)
+            except RuntimeError:  # no thread can be started: it takes milliseconds
+                return plan(problem)
+        except (PilotError, ArithmeticError, MemoryError) as error:
             log.error("dp gave no plan either: %s", error)
             return None
 

@@ -20,6 +20,7 @@ from pilot.core.errors import SubmitError
 from pilot.doctor import host_checks, site_checks, storage_checks
 from pilot.doctor.checks import CHECKS
 from pilot.doctor.finding import Finding, Findings, Grade
+from pilot.io import host_room
 from pilot.io.rundir import Lock, RunDir
 from pilot.io.site import Site
 
@@ -69,7 +70,7 @@ def test_room_under_control_groups_counts_all_levels(tmp_path: Path, groups: str
         group.mkdir(parents=True)
         (group / "pids.max").write_text(f"{most}\n")
         (group / "pids.current").write_text(f"{current}\n")
-    assert list(host_checks.cgroup_rooms(groups, tmp_path)) == [10]
+    assert list(host_room.cgroup_rooms(groups, tmp_path)) == [10]
 
 
 def test_the_run_directory_may_not_exist_yet_and_nothing_is_left_in_it(tmp_path: Path) -> None:
@@ -210,3 +211,16 @@ def test_locks_that_hold_on_one_host_are_told(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(psutil, "disk_partitions", lambda **_: mounts)
     (seen,) = [line for line in _graded(storage_checks.storage(LOCAL, tmp_path / "run"), Grade.WARN) if "lock" in line]
     assert "hold on one host only (mounted with localflock)" in seen
+
+
+def test_what_a_pool_takes_of_this_host_is_counted_and_what_is_missing_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_room, "task_room", lambda: host_room.Room(128, "ulimit -u"))
+    monkeypatch.setattr(host_room, "most_files", lambda: 256)
+    assert list(host_room.shortages(SLURM, 100)) == []
+    assert list(host_room.shortages(LOCAL, 2)) == []
+    assert list(host_room.shortages(LOCAL, 4)) == [
+        "a pool takes 184 processes and threads here, and 128 more may be started under ulimit -u"
+    ]
+    assert list(host_room.shortages(SLURM, 300)) == [
+        "the coordinator takes 364 open files, and 256 are allowed (ulimit -Hn)"
+    ]

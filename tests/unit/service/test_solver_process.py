@@ -155,3 +155,52 @@ def test_it_does_not_outlive_a_killed_coordinator_even_when_it_is_stuck(tmp_path
         parent.kill()
     gone, _ = psutil.wait_procs([child], timeout=30)
     assert gone == [child]
+
+
+def test_while_a_new_child_is_slow_to_start_dp_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(solver_process, "PATIENCE_S", 0.05)
+
+    async def play(solver: SolverProcess, posted: asyncio.Queue[Completion]) -> None:
+        start, go = solver_process._Child.start, asyncio.Event()
+
+        async def slow(*arguments: Any) -> Any:
+            await go.wait()
+            return await start(*arguments)
+
+        monkeypatch.setattr(solver_process._Child, "start", slow)
+        first = await warm(solver)
+        os.kill(first, signal.SIGKILL)
+        for number in (1, 2):
+            solver.solve(solve(number))
+            assert isinstance(await posted.get(), PlanReady)
+        assert solver.pid is None
+        go.set()
+        assert await warm(solver) != first
+
+    run(tmp_path, play)
+
+
+def test_a_child_that_cannot_be_started_is_told_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(solver_process, "AGAIN_S", 0.0)
+    told: list[str] = []
+
+    async def play(solver: SolverProcess, posted: asyncio.Queue[Completion]) -> None:
+        solver._tell = told.append
+
+        async def refused(*_: Any) -> Any:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(solver_process._Child, "start", refused)
+            os.kill(await warm(solver), signal.SIGKILL)
+            for number in (1, 2):
+                solver.solve(solve(number))
+                assert isinstance(await posted.get(), PlanReady)
+        assert any("Resource temporarily unavailable" in text for text in told)
+        solver.solve(solve(3))
+        assert isinstance(await posted.get(), PlanReady)
+        await warm(solver)
+
+    run(tmp_path, play)

@@ -1,0 +1,34 @@
+"""What a script prints goes to its log; where there is no room for that, the script goes on without it."""
+
+from __future__ import annotations
+
+import errno
+import io
+import sys
+from typing import Any
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class Log(io.FileIO):
+    """A file of which only what fits is kept: ``print`` on a full disk is no reason to lose a trainer."""
+
+    def write(self, data: Any, /) -> int:
+        """As of a file; what finds no room counts as written."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            return memoryview(data).nbytes
+
+
+def take_over() -> None:
+    """Have ``sys.stdout`` and ``sys.stderr`` write in that way, line by line."""
+    sys.stdout = sys.__stdout__ = _text(1)  # type: ignore[misc]  # typed Final; both names lead to the same file, as ever
+    sys.stderr = sys.__stderr__ = _text(2)  # type: ignore[misc]  # as above
+
+
+def _text(descriptor: int) -> io.TextIOWrapper:
+    raw = Log(descriptor, "wb", closefd=False)
+    return io.TextIOWrapper(io.BufferedWriter(raw), errors="backslashreplace", line_buffering=True)

@@ -1,0 +1,130 @@
+"""A coordinator that starts again from a snapshot, or without one where it is no use; its state is the same."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pilot.io import segments, wire
+from pilot.io.journal import read
+from tests.integration.live_pool import DEADLINE_S, Peer, Pool, until
+from tests.integration.test_live_restart import back, replays, running
+
+SHORT_SEGMENTS = "import sys; from pilot.io import journal_writer as w; w.SEGMENT_BYTES = 3000; "
+DAEMON = "from pilot.service.daemon import main; sys.exit(main())"
+SLOW_CORE = (
+    "import time, pathlib; from pilot.core.coordinator import Coordinator as C; "
+    "C.handle = lambda *_: (pathlib.Path({marker!r}).touch(), time.sleep(3600)); "
+)
+"""It never gets through its journal, and says that it has begun."""
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Iterator[Pool]:
+    made = Pool(tmp_path)
+    made.command = [sys.executable, "-c", SHORT_SEGMENTS + DAEMON, *made.command[3:]]
+    try:
+        made.up()
+        yield made
+    finally:
+        made.kill()
+
+
+def trained(live: Pool) -> tuple[str, list[Peer]]:
+    """A trainer that runs, one that ended, a node that was lost, segments of journal; the coordinator is killed."""
+    trainer, peers = running(live, 2)
+    lost = Peer(live.file, "lost", "lost").welcomed()
+    lost.die()
+    until(lambda: len(live.nodes()) == 2)
+    for step in range(10, 60, 10):
+        peers[0].say(wire.Progress(trainer, 1, step, 0, 10 * step, metrics={"loss": 1.0 / step}))
+    until(lambda: live.trainer(trainer).step == 50)
+    live.client.cancel(live.submit(name="b"))  # what is acknowledged is on the disk, with all before it
+    live.kill(signal.SIGKILL)
+    assert read(journal(live)).header.after > 0
+    return trainer, peers
+
+
+def journal(live: Pool) -> Path:
+    return live.run_dir / "journal.jsonl"
+
+
+def snapshot(live: Pool) -> Path:
+    """The one that the journal's last segment names."""
+    return segments.folder(journal(live)) / f"{read(journal(live)).header.after:012d}.snapshot"
+
+
+def as_it_was(live: Pool, trainer: str, peers: list[Peer]) -> None:
+    """All that was known is known; what was lost stays lost; training goes on."""
+    status = live.client.status()
+    assert {t.trainer: t.phase for t in status.trainers} == {trainer: "running", "b": "cancelled"}
+    assert (status.trainer(trainer).step, status.trainer(trainer).metrics) == (50, {"loss": 1 / 50})
+    again = Peer(live.file, "lost", "lost")
+    assert "counts as lost" in again.hears(wire.ReleaseNode).reason
+    peers[:] = [back(live, peer, trainer, 1, 50) for peer in peers]
+    peers[0].say(wire.Progress(trainer, 1, 70, 0, 700))
+    until(lambda: live.trainer(trainer).step == 70)
+    replays(live)
+
+
+def test_it_goes_on_from_the_snapshot_again_and_again(live: Pool) -> None:
+    trainer, _ = trained(live)
+    (first, *_) = segments.closed(journal(live), 10**6)
+    first.write_bytes(b"damage")
+    live.up()
+    assert live.trainer(trainer).step == 50
+    assert not any("snapshot" in remark for remark in live.client.status().remarks)
+    live.kill(signal.SIGKILL)
+    live.up()
+    assert live.trainer(trainer).step == 50
+
+
+@pytest.mark.parametrize("why", ["damaged", "missing", "of another version"])
+def test_where_the_snapshot_is_no_use_the_whole_journal_is_replayed(live: Pool, why: str) -> None:
+    trainer, peers = trained(live)
+    match why:
+        case "damaged":
+            snapshot(live).write_bytes(snapshot(live).read_bytes()[:-1] + b"?")
+        case "missing":
+            snapshot(live).unlink()
+        case _:
+            lines = journal(live).read_bytes().splitlines(keepends=True)
+            header = {**json.loads(lines[0]), "version": "0.0.9"}
+            journal(live).write_bytes(b"".join([json.dumps(header).encode() + b"\n", *lines[1:]]))
+    live.up()
+    assert any("the whole journal was replayed instead" in remark for remark in live.client.status().remarks)
+    as_it_was(live, trainer, peers)
+
+
+def test_without_snapshot_and_with_a_damaged_segment_it_is_refused_in_one_line(live: Pool) -> None:
+    trained(live)
+    snapshot(live).unlink()
+    (first, *_) = segments.closed(journal(live), 10**6)
+    first.write_bytes(first.read_bytes()[:-20])
+    before = journal(live).read_bytes()
+    done = subprocess.run(live.command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert str(first) in done.stderr
+    assert journal(live).read_bytes() == before
+
+
+def test_a_signal_while_it_reads_its_journal_ends_it_and_changes_nothing(live: Pool) -> None:
+    trainer, peers = trained(live)
+    before = {path: path.read_bytes() for path in [journal(live), *segments.folder(journal(live)).iterdir()]}
+    marker = live.run_dir / "begun"
+    begun = SHORT_SEGMENTS + SLOW_CORE.format(marker=str(marker)) + DAEMON
+    process = subprocess.Popen([sys.executable, "-c", begun, *live.command[3:]], stderr=subprocess.PIPE, text=True)
+    until(marker.exists)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=DEADLINE_S)
+    assert (process.returncode, said.count("\n")) == (2, 1)
+    assert "stopped by SIGTERM before it served" in said
+    assert {path: path.read_bytes() for path in before} == before
+    live.up()
+    as_it_was(live, trainer, peers)
