@@ -79,6 +79,11 @@ class PbsPool(Pool):
         """Wait until the trainer does ten steps more on so many nodes."""
         self.until_step(name, self.trainer(name).step + 10, nodes)
 
+    def left_s(self) -> float:
+        """When the last agent that has left did so: a job's output is written at once."""
+        logs = (self.run_dir / "pilots").glob("*.stderr")
+        return max(log.stat().st_mtime for log in logs if " left: " in log.read_text())
+
 
 def high_priority(lab: Lab, *, nodes: int = 1, run_s: float = 3) -> tuple[str, Path, float]:
     """Submit a job that preempts: its id, the file in which it notes its start, and when it was submitted."""
