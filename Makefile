@@ -12,18 +12,22 @@ TORCH  ?= torch==2.13.0
 # Libraries that start a thread per core would fight: many ranks share a machine here.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: run test test-long test-slurm lint tables bench chaos soak flaky fuzz clean
+.PHONY: run test test-long test-slurm test-pbs lint tables bench chaos soak flaky fuzz clean
 run: $(READY)
 	$(BIN)/pilot demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -q -m "not long" --ignore=tests/slurm
+	$(BIN)/python -m pytest -q -m "not long" --ignore=tests/slurm --ignore=tests/pbs
 
 test-long: $(READY)
-	$(BIN)/python -m pytest -q -n 2 -m "long or slice" --ignore=tests/slurm
+	$(BIN)/python -m pytest -q -n 2 -m "long or slice" --ignore=tests/slurm --ignore=tests/pbs
 
 test-slurm: $(READY)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/slurm
+
+# The tests on a real OpenPBS, which must be installed in /opt/pbs or PBS_EXEC; without one they are skipped, and say so.
+test-pbs: $(READY)
+	$(BIN)/python -m pytest -q -rs tests/pbs
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from string import Template
 
-from launchers.steps import agent_command, directives, preamble, step
+from launchers.steps import agent_command, directives, pbs_shell, preamble, step
 from pilot.core.errors import UserError
 from pilot.io.site import Site
 
@@ -41,7 +41,8 @@ def batch_script(site: Site, connection: str, *, python: str = "python") -> str:
         nodes=site.nodes_per_pilot,
         walltime=site.walltime.rsplit(":", 1)[0] if site.scheduler == "lsf" else site.walltime,
         select=_select(site),
-        directives="\n".join([*_place(site), *directives(site)]),
+        directives="\n".join([*_place(site), *directives(site, own=True)]),
+        shell=pbs_shell(Path(connection).parent / "pilots"),
         preamble=preamble(site, site.walltime_s),
         step=step(site, command),
     )

@@ -2,15 +2,29 @@
 
 Each launcher ends in ``exec``: the script *becomes* the agent or the step launcher, so no shell is left that a signal
 could stop without the agent hearing of it. ``srun`` hands on what it is sent; besides, Slurm signals a step earlier
-than the script.
+than the script. PBS keeps a login shell above the script: there it is one that survives the signal (``PBS_SHELL``).
 """
 
 from __future__ import annotations
 
 import shlex
 import sys
+from pathlib import Path
 
 from pilot.io.site import Site
+
+PBS_SHELL = """\
+#!/bin/sh
+# The login shell above a pilot's script. PBS signals a job's whole session: a shell that TERM ends goes before the
+# agent, and PBS sees only at a later look that the agent, too, has left, while the other job waits for the node.
+trap '' TERM
+exec /bin/bash -l "$@"
+"""
+
+
+def pbs_shell(pilots: Path) -> Path:
+    """Where ``PBS_SHELL`` is, beside the scripts and the output of a pool's jobs in ``pilots``."""
+    return pilots / "shell"
 
 
 def agent_command(site: Site, connection: str | None = None, python: str = sys.executable) -> str:
@@ -57,18 +71,22 @@ def preamble(site: Site, walltime_s: int) -> str:
     return "\n".join([*lines, site.prologue] if site.prologue else lines)
 
 
-def directives(site: Site) -> list[str]:
-    """The scheduler's options beyond queue, account, nodes and wall time, one directive a line."""
-    own = [line for line in site.scheduler_options.splitlines() if line.strip()]
+def directives(site: Site, *, own: bool = False) -> list[str]:
+    """The scheduler's options beyond queue, account, nodes and wall time, one directive a line.
+
+    ``own``: of a script of one's own, which may become a job array; PBS takes only those that may be run again.
+    """
+    more = [line for line in site.scheduler_options.splitlines() if line.strip()]
     match site.scheduler:
         case "slurm":
-            return [*_slurm(site), *own]
+            return [*_slurm(site), *more]
         case "pbspro":
-            return [f"#PBS -r {'y' if site.requeue else 'n'}", *own]
+            # The output is written where it is to be, and not copied there when the job has ended.
+            return [f"#PBS -r {'y' if site.requeue or own else 'n'}", "#PBS -k oed", *more]
         case "lsf":
-            return [*_lsf(site), *own]
+            return [*_lsf(site), *more]
         case "local":
-            return own
+            return more
 
 
 def _slurm(site: Site) -> list[str]:

@@ -42,7 +42,7 @@ site = Site(
     # --- being preempted -------------------------------------------------------------------------------------------
     notice_signal="USR1",  # the signal that announces it (Slurm: --signal); None: none is asked for (TERM may come)
     notice_lead_s=300,  # how long before the end of the wall time that signal comes
-    grace_s=300,  # from the notice to SIGKILL; 0 where jobs are killed without notice
+    grace_s=300,  # from the notice to SIGKILL; 0: killed without notice; PBS: 8 unless given (its kill_delay is 10)
     # --- the node --------------------------------------------------------------------------------------------------
     nodes_per_pilot=1,  # nodes per job: more only where the cap on jobs is too tight for single nodes
     cores_per_node=64,  # CPUs that the scheduler counts per node

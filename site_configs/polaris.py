@@ -17,7 +17,7 @@ site = Site(
     requeue=False,  # the queue honours "-r y" too
     scheduler_options="#PBS -l filesystems=home:eagle",
     select_options="system=polaris",
-    grace_s=0,  # killed without warning
+    grace_s=8,  # "without warning", but OpenPBS sends TERM and KILL 10 s later (kill_delay); not tried there
     cores_per_node=64,
     ranks_per_node=4,
     scratch_dir="/tmp",  # the default is too long a path for a Unix socket

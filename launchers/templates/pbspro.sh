@@ -2,7 +2,7 @@
 # One pilot on @site: joins the pool whose connection file is named below. Submit it with: qsub pilot.sh
 # @notice
 #PBS -N pilot
-#PBS -S /bin/bash
+#PBS -S @shell
 #PBS -l walltime=@walltime
 #PBS -l select=@select
 @directives

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -68,6 +69,9 @@ def command(
     the coordinator and leaves when it may, within the grace. Ends with 0 when it left in good order, with 2 when it
     was refused or the input is wrong.
     """
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
+        # The shell above us ignores it (launchers.steps.PBS_SHELL); it is to end us until we listen to it ourselves.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if shutil.which(python) is None:
         raise UserError(f"--python: there is no interpreter {python} on this node")
     from pilot.agent.runner import Options, run

@@ -84,7 +84,9 @@ def _headline(status: PoolStatus) -> str:
 
 def _jobs(keeper: KeeperStatus) -> str:
     """Our jobs in the queue, and what keeps us from more."""
-    counts = f"{keeper.running} run, {keeper.pending} wait, {keeper.leaving} leave"
+    why = f" ({keeper.waits_for})" if keeper.pending and keeper.waits_for else ""
+    away = f", {keeper.suspended} of them suspended" if keeper.suspended else ""
+    counts = f"{keeper.running} run, {keeper.pending} wait{why}, {keeper.leaving} leave{away}"
     ended = ", ".join(f"{count} {ending}" for ending, count in keeper.endings.items())
     parts = [f"pilot jobs: {counts}", ended and f"ended: {ended}", keeper.held_back, keeper.trouble]
     return "; ".join(part for part in parts if part)

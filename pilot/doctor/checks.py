@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from pilot.core.errors import PilotError, one_line
-from pilot.doctor import host_checks, site_checks, storage_checks
+from pilot.doctor import host_checks, queue_checks, site_checks, storage_checks
 from pilot.doctor.finding import Finding, fail
 from pilot.io.site import Site
 
@@ -21,7 +21,7 @@ CHECKS: dict[str, Check] = {
     "run directory": storage_checks.storage,
     "clock": storage_checks.clock,
     "network": site_checks.network,
-    "scheduler": site_checks.scheduler,
+    "scheduler": queue_checks.scheduler,
 }
 
 

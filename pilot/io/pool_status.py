@@ -162,7 +162,9 @@ class KeeperStatus(Told, frozen=True):
     wanted_nodes : the nodes that there should be
     pending : our jobs that wait, without those that are leaving
     running : our jobs that run, without those that are leaving
-    leaving : our jobs that were cancelled or preempted and are not over
+    leaving : our jobs that were cancelled, preempted or suspended, or of which nobody knows whether they are over
+    suspended : those of them that are suspended
+    waits_for : why most of those that wait do, in the scheduler's words; empty where it does not say
     others : jobs of others that count against the site's cap
     idle_nodes : nodes that nobody has or waits for; null where the scheduler does not tell
     planned_nodes : nodes that idle until another job starts on them
@@ -175,6 +177,8 @@ class KeeperStatus(Told, frozen=True):
     pending: int
     running: int
     leaving: int
+    suspended: int
+    waits_for: str
     others: int
     idle_nodes: int | None
     planned_nodes: int

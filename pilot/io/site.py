@@ -26,6 +26,9 @@ Scope = Literal["user", "project"]
 Signal = Literal["USR1", "USR2", "TERM", "INT", "HUP", "URG"]
 """Signals with which a scheduler can announce a preemption."""
 
+PBS_GRACE_S = 8.0
+"""What is safe to use of the 10 s that OpenPBS gives a job between TERM and KILL."""
+
 _WALLTIME = re.compile(r"(\d{1,3}):([0-5]\d):([0-5]\d)")
 
 
@@ -113,6 +116,14 @@ class Site(BaseModel):
     source: str = Field(default="", examples=["https://docs.example.org/queues, 2026-03-01"])
     second_hand: tuple[str, ...] = Field(default=(), examples=[("charge_factor: from a user's script",)])
     retired: str = Field(default="", examples=["decommissioned 2024-11-15"])
+
+    @model_validator(mode="before")
+    @classmethod
+    def _grants_what_pbs_does(cls, given: Any) -> Any:
+        """OpenPBS sends TERM, and KILL after a queue's ``kill_delay``: 10 s unless the admin set another one."""
+        if isinstance(given, dict) and given.get("scheduler") == "pbspro":
+            return {"grace_s": PBS_GRACE_S, **given}
+        return given
 
     @field_validator("walltime", "walltime_min")
     @classmethod

@@ -29,6 +29,7 @@ class JobRecord:
     cancelled_s : when the scheduler agreed to cancel it
     asked_s : when it was first asked to
     absent : so many answers in a row did not show it
+    suspended : it has been suspended in this life of it
     doubtful : the scheduler says that it is over, or knows it no longer, and nobody else has confirmed it
     """
 
@@ -46,6 +47,7 @@ class JobRecord:
     asked_s: float | None = None
     absent: int = 0
     doubtful: bool = False
+    suspended: bool = False
     view: JobView | None = None
     cancelling: Retry = field(default_factory=Retry)
     killing: Retry = field(default_factory=Retry)
@@ -76,4 +78,4 @@ class JobRecord:
     def live_again(self, restart: int) -> None:
         """It was requeued: nothing is known of its new life yet."""
         self.restart, self.since_s, self.heard_s, self.word, self.preempted = restart, None, None, "", False
-        self.noticed_s = -math.inf
+        self.noticed_s, self.suspended = -math.inf, False

@@ -119,6 +119,8 @@ class Keeper:
             pending=sum(job.phase is JobPhase.PENDING for job in staying),
             running=sum(job.phase is JobPhase.RUNNING for job in staying),
             leaving=len(jobs) - len(staying),
+            suspended=sum(job.phase is JobPhase.SUSPENDED for job in jobs),
+            waits_for=self.book.waits_for(),
             others=heard.others,
             idle_nodes=heard.idle_nodes,
             planned_nodes=heard.planned_nodes,

@@ -38,6 +38,7 @@ def make_keeper(
     if site.retired:
         raise SiteError(f"site {site.name} is kept for replays only: {site.retired}")
     provider = PilotProvider(site_file, script_dir)
+    provider.prepare()
     name = pool_name(run_dir)
     thread = SchedulerThread(
         TokenProvider(provider, tokens), make_queue(site, name, provider), command or agent_command(site), name

@@ -136,6 +136,11 @@ class PilotJobs:
         records = (self.jobs[job] for job in sorted(self.present) if job in self.jobs)
         return [r.job for r in records if r.absent >= ABSENT_POLLS or r.phase is JobPhase.OVER]
 
+    def waits_for(self) -> str:
+        """Why most of the pending jobs wait, as the scheduler says; "" where it does not."""
+        said = Counter(r.view.detail for r in self.jobs.values() if r.phase is JobPhase.PENDING and r.view)
+        return said.most_common(1)[0][0] if said else ""
+
     # --- what a decision rests on
 
     def kept(self, now_s: float, spare: Collection[str]) -> list[Kept]:
@@ -196,6 +201,7 @@ class PilotJobs:
         if view.phase is JobPhase.OVER:
             return self._over(now_s, record)
         record.doubtful = False
+        record.suspended = record.suspended or view.phase is JobPhase.SUSPENDED
         if view.phase is JobPhase.RUNNING and record.heard_s is None:
             record.heard_s = now_s
         taken = (
@@ -216,7 +222,10 @@ class PilotJobs:
     def _end(self, now_s: float, record: JobRecord) -> JobEnded:
         del self.jobs[record.job]
         lead_s = self.site.notice_lead_s if self.site.notice_signal else 0.0
-        ending = what_became(record.view, record.word, cancelled=record.cancelled_s is not None, lead_s=lead_s)
+        cancelled = record.cancelled_s is not None
+        ending = what_became(record.view, record.word, now_s, cancelled=cancelled, lead_s=lead_s)
+        if record.suspended and ending in (Ending.COMPLETED, Ending.GONE):
+            ending = Ending.PREEMPTED  # its agent had lost its place while it was stopped, and left
         self.endings[ending] += 1
         if ending is Ending.PREEMPTED:
             self._preempted_s.append(now_s)

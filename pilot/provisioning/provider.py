@@ -16,7 +16,7 @@ from typing import Any
 from parsl.launchers.base import Launcher
 from parsl.providers import LocalProvider, LSFProvider, PBSProProvider, SlurmProvider
 
-from launchers.steps import directives, preamble, step
+from launchers.steps import PBS_SHELL, directives, pbs_shell, preamble, step
 from pilot.core.errors import SiteError, SubmitError
 from pilot.io.site import Site, walltime_seconds, walltime_text
 from pilot.io.site_files import SiteFile
@@ -74,6 +74,13 @@ class PilotProvider:
         self._by_walltime: dict[str, Any] = {}
         self._outputs: dict[str, Path | None] = {}
 
+    def prepare(self) -> None:
+        """Write what the jobs need beside their scripts; call it before the first submission."""
+        if self.site.scheduler == "pbspro":
+            shell = pbs_shell(self._script_dir)
+            shell.write_text(PBS_SHELL)
+            shell.chmod(0o755)
+
     def submit(self, command: str, job_name: str, walltime_s: float | None = None) -> str:
         """Submit one pilot job that runs ``command`` on each of its nodes; the job's id.
 
@@ -130,6 +137,9 @@ class PilotProvider:
         site = self.site.replace(walltime=walltime, walltime_min=None)
         provider = self._hook(site) if self._hook else make_provider(site)
         provider.script_dir = str(self._script_dir)
+        if site.scheduler == "pbspro":
+            # After Parsl's own: PBS takes the last one.
+            provider.scheduler_options += f"\n#PBS -S {pbs_shell(self._script_dir)}"
         return provider
 
 

@@ -208,13 +208,14 @@ WALLTIME_WORD = "wall time"
 """What an agent's notice says where it leaves before its wall time ends; anything else announces a preemption."""
 
 
-def what_became(view: JobView | None, word: str, *, cancelled: bool, lead_s: float = 0.0) -> Ending:
+def what_became(view: JobView | None, word: str, now_s: float, *, cancelled: bool, lead_s: float = 0.0) -> Ending:
     """What became of a job that is over.
 
     Parameters
     ----------
     view : the scheduler's last word, None where it no longer knows the job
     word : the cause of the agent's notice, "" where it gave none
+    now_s : when it was seen to be over
     cancelled : whether we cancelled it ourselves
     lead_s : how long before its wall time's end the scheduler signals a job
 
@@ -232,14 +233,16 @@ def what_became(view: JobView | None, word: str, *, cancelled: bool, lead_s: flo
         return Ending.CANCELLED
     if word:
         # The same signal announces both; only near the end of its wall time it means that.
-        return Ending.WALLTIME if WALLTIME_WORD in word or _was_used_up(view, lead_s) else Ending.PREEMPTED
+        return Ending.WALLTIME if WALLTIME_WORD in word or _was_used_up(view, now_s, lead_s) else Ending.PREEMPTED
     return seen or Ending.GONE
 
 
-def _was_used_up(view: JobView | None, lead_s: float) -> bool:
-    if view is None or view.start_s is None or view.end_s is None or view.walltime_s is None:
+def _was_used_up(view: JobView | None, now_s: float, lead_s: float) -> bool:
+    """The last view of it may be one of its life, whose end was still to come."""
+    if view is None or view.start_s is None or view.walltime_s is None:
         return False
-    return view.end_s - view.start_s >= view.walltime_s - lead_s - CLOSE_S
+    end_s = now_s if view.end_s is None else min(now_s, view.end_s)
+    return end_s - view.start_s >= view.walltime_s - lead_s - CLOSE_S
 
 
 CLOSE_S = 60.0

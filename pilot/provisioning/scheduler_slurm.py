@@ -180,7 +180,7 @@ def _view(row: _Row) -> JobView:
         start_s=_time_s(row.start),
         end_s=_time_s(row.end),
         preempt_s=_time_s(row.preempt),
-        walltime_s=_limit_s(row.limit),
+        walltime_s=limit_s(row.limit),
         nodes=row.nodes,
         # Slurm says None where there is nothing to say.
         detail=", ".join([row.state, *([row.reason] if row.reason not in ("", "None") else [])]),
@@ -204,8 +204,8 @@ def _time_s(text: str) -> float | None:
         return None
 
 
-def _limit_s(text: str) -> float | None:
-    """Seconds of a time limit, ``[days-]hours:minutes:seconds`` or less of it; None for ``UNLIMITED``."""
+def limit_s(text: str) -> float | None:
+    """Seconds of Slurm's ``[days-]hours:minutes:seconds``, or less of it; None for ``UNLIMITED``."""
     days, _, rest = text.rpartition("-")
     parts = rest.split(":")
     if not all(part.isdecimal() for part in [days or "0", *parts]):

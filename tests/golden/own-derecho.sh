@@ -2,11 +2,12 @@
 # One pilot on derecho: joins the pool whose connection file is named below. Submit it with: qsub pilot.sh
 # At a preemption the agent leaves within the 600 s of grace.
 #PBS -N pilot
-#PBS -S /bin/bash
+#PBS -S /shared/run/pilots/shell
 #PBS -l walltime=24:00:00
 #PBS -l select=1:ncpus=128
 #PBS -q preempt
-#PBS -r n
+#PBS -r y
+#PBS -k oed
 
 # What the agent must know of the job, and what a shell on the node needs.
 export PILOT_WALLTIME_END=$(( $(date +%s) + 86400 ))

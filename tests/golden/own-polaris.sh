@@ -1,12 +1,13 @@
 #!/bin/bash
 # One pilot on polaris: joins the pool whose connection file is named below. Submit it with: qsub pilot.sh
-# A preemption comes without notice: training goes on from the others, or from a checkpoint.
+# At a preemption the agent leaves within the 8 s of grace.
 #PBS -N pilot
-#PBS -S /bin/bash
+#PBS -S /shared/run/pilots/shell
 #PBS -l walltime=72:00:00
 #PBS -l select=1:ncpus=64:system=polaris
 #PBS -q preemptable
-#PBS -r n
+#PBS -r y
+#PBS -k oed
 #PBS -l filesystems=home:eagle
 
 # What the agent must know of the job, and what a shell on the node needs.

@@ -8,7 +8,9 @@
 #PBS -o /run/pilots/pilot-0123456789.TIME.stdout
 #PBS -e /run/pilots/pilot-0123456789.TIME.stderr
 #PBS -r n
+#PBS -k oed
 #PBS -l filesystems=home:eagle
+#PBS -S /run/pilots/shell
 
 export PILOT_WALLTIME_END=$(( $(date +%s) + 259200 ))
 

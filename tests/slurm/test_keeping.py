@@ -4,74 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from pilot.io.connection import Connection
-from pilot.io.site import Site
-from pilot.io.site_files import SiteFile, load_site
-from pilot.provisioning.keeper import Keeper, KeeperEvent, pool_name
-from pilot.provisioning.keeper_factory import make_keeper
-from pilot.provisioning.pilot_jobs import JobEnded, JobNoticed
+from pilot.io.site_files import load_site
+from pilot.provisioning.keeper import Keeper, pool_name
+from pilot.provisioning.pilot_jobs import JobEnded
 from pilot.provisioning.scheduler import Ending
 from pilot.provisioning.scheduler_slurm import SlurmQueue
 from pilot.provisioning.troubles import Troubled
-from pilot.service.admission import Admission
+from tests.crew import POLITE, STUBBORN, Crew, play
 from tests.slurm.lab import Lab, LabConfig
 
-POLITE = "bash -c 'trap \"exit 0\" USR1 TERM; while :; do sleep 0.1; done'"
-STUBBORN = "bash -c 'trap : USR1 TERM; while :; do sleep 0.1; done'"
-LIMIT_S = 90.0
 SITE = load_site("slurm_lab")
 TWO_NODES = LabConfig(nodes=2)
-
-
-class Crew:
-    """A keeper on the lab; its agents are a shell command."""
-
-    def __init__(self, folder: Path, command: str, site: Site) -> None:
-        scripts = folder / "pilots"
-        scripts.mkdir()
-        self.events: list[KeeperEvent] = []
-        self.name = pool_name(folder)
-        tokens = Admission(Connection("tcp://127.0.0.1:1", "0" * 64, "u", "e", "pool", "0"), scripts, 1)
-        self.keeper = make_keeper(
-            SiteFile(site, Path("x.py"), None), scripts, folder, self.events.append, tokens, command=command
-        )
-
-    def endings(self) -> list[Ending]:
-        return [event.ending for event in self.events if isinstance(event, JobEnded)]
-
-    def noticed(self) -> list[str]:
-        return [event.job for event in self.events if isinstance(event, JobNoticed)]
-
-    async def until(self, true: Callable[[], object], what: str) -> None:
-        end_s = time.monotonic() + LIMIT_S
-        while not true():
-            assert time.monotonic() < end_s, f"not within {LIMIT_S} s: {what}; {self.keeper.status()}, {self.events}"
-            await asyncio.sleep(0.05)
-
-    async def until_running(self, count: int) -> None:
-        await self.until(lambda: self.keeper.status().running == count, f"{count} run")
-        for job in self.keeper.book.jobs:
-            self.keeper.registered(job)
-
-
-def play(crew: Crew, script: Callable[[Keeper], Awaitable[None]]) -> None:
-    """Run the keeper while ``script`` does; nothing must be left in the queue at the end."""
-
-    async def both() -> list[str]:
-        loop = asyncio.create_task(crew.keeper.run())
-        try:
-            await script(crew.keeper)
-        finally:
-            loop.cancel()
-            left = await crew.keeper.down(LIMIT_S)
-        return left
-
-    assert asyncio.run(both()) == []
 
 
 def test_a_preempted_job_that_leaves_in_its_grace_is_preempted_and_replaced(lab: Lab, tmp_path: Path) -> None:

@@ -80,7 +80,9 @@ STATUS = PoolStatus(
         wanted_nodes=4,
         pending=3,
         running=1,
-        leaving=0,
+        leaving=1,
+        suspended=1,
+        waits_for="Q: Not Running: Queue not started.",
         others=0,
         idle_nodes=None,
         planned_nodes=0,
@@ -104,7 +106,8 @@ def test_all_of_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == "pool polaris-1 on polaris, up for 100 s"
     assert lines[1] == (
-        "pilot jobs: 1 run, 3 wait, 0 leave; ended: 2 preempted; another job is taking nodes; it comes first"
+        "pilot jobs: 1 run, 3 wait (Q: Not Running: Queue not started.), 1 leave, 1 of them suspended; "
+        "ended: 2 preempted; another job is taking nodes; it comes first"
     )
     assert "vit      failed   1 +1           3      1    40          -  0.2500" in lines
     assert "n1 (leaving, set aside)  vit      60 s" in lines

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import msgspec
 import psutil
 import pytest
 
 from pilot.cli.main import run
-from pilot.core.errors import SubmitError
 from pilot.doctor import host_checks, site_checks, storage_checks
 from pilot.doctor.checks import CHECKS
 from pilot.doctor.finding import Finding, Findings, Grade
@@ -143,46 +140,6 @@ def test_pilots_on_nodes_must_not_be_told_a_loopback_address(tmp_path: Path) -> 
     (seen,) = _graded(site_checks.network(site, tmp_path), Grade.FAIL)
     assert seen == "pilots are told 127.0.0.1 (127.0.0.1): on a node that is the node itself"
     assert not _graded(site_checks.network(site.replace(interface="lo"), tmp_path), Grade.FAIL)
-
-
-def _answering(answer: str) -> Any:
-    def recorded(_command: Sequence[str], _limit_s: float) -> str:
-        if not answer:
-            raise SubmitError("qstat failed: qstat: Unknown queue nosuch")
-        return answer
-
-    return recorded
-
-
-@pytest.mark.parametrize(
-    ("partition", "answer", "grade", "seen"),
-    [
-        ("preempt", "preempt|up|6\n", Grade.OK, "preempt is up with 6 nodes"),
-        ("preempt", "preempt|down|6\n", Grade.FAIL, "preempt is down"),
-        ("preempt", "\n", Grade.FAIL, "Slurm has no partition preempt"),
-        (None, "high|up|6\nnormal*|up|4\n", Grade.OK, "the default partition is up with 4 nodes"),
-        (None, "high|up|6\n", Grade.FAIL, "Slurm has no default partition"),
-    ],
-)
-def test_slurms_partition(tmp_path: Path, partition: str | None, answer: str, grade: Grade, seen: str) -> None:
-    site = SLURM.replace(partition=partition)
-    assert seen in _graded(site_checks.scheduler(site, tmp_path, _answering(answer)), grade)
-
-
-def test_queues_of_pbs(tmp_path: Path) -> None:
-    site = Site(name="there", scheduler="pbspro", queue="preemptable")
-    assert "queue preemptable is there" in _graded(site_checks.scheduler(site, tmp_path, _answering("x")), Grade.OK)
-    assert _graded(site_checks.scheduler(site, tmp_path, _answering("")), Grade.FAIL)
-    unnamed = site.replace(queue=None)
-    assert _graded(site_checks.scheduler(unnamed, tmp_path, _answering("x")), Grade.WARN)
-
-
-@pytest.mark.skipif(shutil.which("bsub") is not None, reason="LSF is here")
-def test_a_scheduler_that_is_not_here_and_a_site_that_is_no_more(tmp_path: Path) -> None:
-    site = Site(name="there", scheduler="lsf", queue="killable", retired="decommissioned")
-    retired, missing = _graded(site_checks.scheduler(site, tmp_path), Grade.FAIL)
-    assert retired == "there is no more: decommissioned"
-    assert missing.startswith("not on this host's PATH: bsub")
 
 
 @pytest.mark.parametrize(

@@ -38,13 +38,15 @@ def over(ending: Ending | None, **known: float) -> JobView:
     ],
 )
 def test_what_became_of_a_job(view: JobView | None, word: str, cancelled: bool, ending: Ending) -> None:
-    assert what_became(view, word, cancelled=cancelled) is ending
+    assert what_became(view, word, 9000.0, cancelled=cancelled) is ending
 
 
 @pytest.mark.parametrize(("ran_s", "ending"), [(3300, Ending.WALLTIME), (1800, Ending.PREEMPTED)])
 def test_the_signal_that_announces_both_means_wall_time_only_near_its_end(ran_s: float, ending: Ending) -> None:
     view = over(Ending.COMPLETED, start_s=1000.0, end_s=1000.0 + ran_s, walltime_s=3600.0)
-    assert what_became(view, "signal USR1", cancelled=False, lead_s=300) is ending
+    assert what_became(view, "signal USR1", 9000.0, cancelled=False, lead_s=300) is ending
+    alive = JobView("1", JobPhase.RUNNING, start_s=1000.0, end_s=4600.0, walltime_s=3600.0)
+    assert what_became(alive, "signal USR1", 1000.0 + ran_s, cancelled=False, lead_s=300) is ending
 
 
 def test_a_command_that_works() -> None:

@@ -1,0 +1,184 @@
+"""What the site's file says about its batch scheduler and its queue, against what these answer: would pilots run there,
+for how long, and would they make room?
+"""
+
+from __future__ import annotations
+
+import getpass
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from pilot.core.errors import SubmitError
+from pilot.doctor.finding import Finding, fail, ok, warn
+from pilot.io.site import Site, walltime_seconds
+from pilot.provisioning.scheduler import Run, run_command
+from pilot.provisioning.scheduler_slurm import limit_s
+
+_COMMANDS: dict[str, Sequence[str]] = {
+    "local": (),
+    "slurm": ("sbatch", "squeue", "sinfo", "scancel", "sacct"),
+    "pbspro": ("qsub", "qselect", "qstat", "qdel"),
+    "lsf": ("bsub", "bjobs", "bqueues", "bkill"),
+}
+_ASK = "ask the admins, or choose another queue"
+_KILL_DELAY_S = 10.0
+"""PBS's, where a queue names none (PBS reference guide, queue attributes)."""
+
+
+def scheduler(site: Site, _run_dir: Path, run: Run = run_command) -> Iterator[Finding]:
+    """The scheduler's commands and its queue. ``run`` runs them (recorded answers in tests)."""
+    if site.retired:
+        yield fail("scheduler", f"{site.name} is no more: {site.retired}", "this site is for replays only")
+    if not (commands := _COMMANDS[site.scheduler]):
+        yield ok("scheduler", "none: pilots are local processes")
+        return
+    if run is run_command and (missing := [name for name in commands if shutil.which(name) is None]):
+        remedy = "run this on a login node, with the scheduler's module loaded"
+        yield fail("scheduler", f"not on this host's PATH: {', '.join(missing)}", remedy)
+        return
+    yield ok("scheduler", f"{site.scheduler}'s commands are here")
+    try:
+        yield from {"slurm": _slurm, "pbspro": _pbs, "lsf": _lsf}[site.scheduler](site, run)
+    except SubmitError as error:
+        yield fail("scheduler", str(error), "does the scheduler run, and does the queue in the site file exist?")
+
+
+# --- Slurm
+
+
+def _slurm(site: Site, run: Run) -> Iterator[Finding]:
+    which = ["-p", site.partition] if site.partition else []
+    columns = ["sinfo", "-h", "-o", "%P|%a|%D|%l|%M", *which]
+    rows = [line.split("|") for line in run(columns, site.command_timeout_s).split()]
+    named = site.partition or "the default partition"
+    row = next((row for row in rows if site.partition or row[0].endswith("*")), None)
+    if row is None:
+        seen = f"Slurm has no partition {site.partition}" if site.partition else "Slurm has no default partition"
+        yield fail("scheduler", seen, "correct partition in the site file; sinfo -s lists them")
+        return
+    _, state, nodes, longest, preemption = row
+    if state != "up":
+        yield fail("scheduler", f"{named} is {state}: jobs there wait, or are refused", _ASK)
+    else:
+        yield ok("scheduler", f"{named} is up with {nodes} nodes")
+    yield from _long_enough(site, limit_s(longest))
+    if preemption.upper().startswith("SUSPEND"):
+        yield _suspends(f"{named} has PreemptMode={preemption}")
+
+
+# --- PBS
+
+
+def _pbs(site: Site, run: Run) -> Iterator[Finding]:
+    if site.queue is None:
+        yield _unnamed()
+        return
+    queue = _attributes(run(["qstat", "-Q", "-f", site.queue], site.command_timeout_s))
+    yield from _open(site.queue, queue)
+    yield from _long_enough(site, _seconds(queue.get("resources_max.walltime", "")))
+    yield from _within_limits(site, queue)
+    delay_s = float(queue.get("kill_delay", _KILL_DELAY_S))
+    if site.grace_s > delay_s:
+        seen = f"PBS kills a preempted job {delay_s:g} s after TERM, and the site file counts on {site.grace_s:g} s"
+        yield fail("scheduler", seen, f"set grace_s={max(0.0, delay_s - 2):g} in the site file: less than kill_delay")
+    yield from _preemptable(site, run)
+
+
+def _open(name: str, queue: Mapping[str, str]) -> Iterator[Finding]:
+    """Whether it takes jobs, starts them, and is there for this user."""
+    closed = [
+        *(["takes no jobs (enabled = False)"] if queue.get("enabled") == "False" else []),
+        *(["is stopped (started = False): jobs wait"] if queue.get("started") == "False" else []),
+        *_closed_to_us(queue),
+    ]
+    if closed:
+        yield fail("scheduler", f"queue {name} {'; '.join(closed)}", _ASK)
+    else:
+        yield ok("scheduler", f"queue {name} is there, and takes and starts jobs")
+
+
+def _closed_to_us(queue: Mapping[str, str]) -> list[str]:
+    user = getpass.getuser()
+    if queue.get("acl_user_enable") != "True":
+        return []
+    entries = [entry.strip().partition("@")[0] for entry in queue.get("acl_users", "").split(",")]
+    # The first entry that fits decides; what none names is shut out.
+    verdict = next((entry for entry in entries if entry.lstrip("+-") in (user, "*", "")), "-")
+    return [f"is closed to {user} (acl_users: {queue.get('acl_users', '')})"] if verdict.startswith("-") else []
+
+
+def _within_limits(site: Site, queue: Mapping[str, str]) -> Iterator[Finding]:
+    """Limits on a user's jobs, ``[u:PBS_GENERIC=10]`` or the older ``max_user_run``."""
+    user = getpass.getuser()
+    for name in ("max_run", "max_queued", "max_user_run"):
+        text = queue.get(name, "")
+        found = re.search(rf"u:(?:{re.escape(user)}|PBS_GENERIC)=(\d+)", text) or re.fullmatch(r"(\d+)", text)
+        if found and int(found[1]) < site.max_jobs:
+            seen = f"queue {site.queue} allows a user {found[1]} jobs ({name}), the site file {site.max_jobs}"
+            yield warn("scheduler", seen, f"set max_jobs={found[1]} in the site file: more only wait, or are refused")
+
+
+def _preemptable(site: Site, run: Run) -> Iterator[Finding]:
+    """Whether the scheduler can take a pilot's node: how it does is told to any user."""
+    try:
+        order = _attributes(run(["qmgr", "-c", "list sched"], site.command_timeout_s)).get("preempt_order", "")
+    except SubmitError as error:
+        yield warn("scheduler", f"how pilots are preempted is not told: {error}", "ask the admins for preempt_order")
+        return
+    ways = set(re.sub(r"[^SCRD]", "", order))
+    if ways and not ways & {"S", "D"} and not site.requeue:
+        seen = f"PBS requeues what it preempts (preempt_order = {order}), which requeue=False forbids: pilots would "
+        yield fail("scheduler", f"{seen}never make room", "set requeue=True in the site file")
+    elif "S" in ways:
+        yield _suspends(f"preempt_order = {order}")
+    elif ways:
+        yield ok("scheduler", f"pilots can be preempted (preempt_order = {order})")
+
+
+def _attributes(text: str) -> dict[str, str]:
+    """``name = value`` of qstat -f and qmgr's list; a long value goes on behind a tab."""
+    pairs = (line.strip().partition(" = ") for line in text.replace("\n\t", "").splitlines())
+    return {name: value for name, _, value in pairs if value}
+
+
+def _seconds(walltime: str) -> float | None:
+    try:
+        return float(walltime_seconds(walltime))
+    except ValueError:
+        return None
+
+
+# --- LSF
+
+
+def _lsf(site: Site, run: Run) -> Iterator[Finding]:
+    """LSF ends with an error where there is no such queue."""
+    if site.queue is None:
+        yield _unnamed()
+        return
+    output = run(["bqueues", site.queue], site.command_timeout_s)
+    status = next((word for word in output.split() if word.startswith(("Open:", "Closed:"))), "")
+    if status and status != "Open:Active":
+        yield fail("scheduler", f"queue {site.queue} is {status}: jobs there wait, or are refused", _ASK)
+    else:
+        yield ok("scheduler", f"queue {site.queue} is there")
+
+
+# --- all of them
+
+
+def _unnamed() -> Finding:
+    return warn("scheduler", "the site file names no queue", "jobs go to the default queue, which seldom preempts")
+
+
+def _long_enough(site: Site, longest_s: float | None) -> Iterator[Finding]:
+    if longest_s is not None and longest_s < site.walltime_s:
+        seen = f"jobs may run for {longest_s / 3600:g} h there, and the site file asks for {site.walltime}"
+        yield fail("scheduler", seen, "set a shorter walltime in the site file: these jobs never start")
+
+
+def _suspends(why: str) -> Finding:
+    remedy = "they are replaced meanwhile; their memory is not freed: prefer a queue that ends them"
+    return warn("scheduler", f"pilots are suspended, not ended, at a preemption ({why})", remedy)

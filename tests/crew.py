@@ -1,0 +1,67 @@
+"""A keeper of jobs on a real scheduler, with a trivial agent: jobs and queues, no training."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from pilot.io.connection import Connection
+from pilot.io.site import Site
+from pilot.io.site_files import SiteFile
+from pilot.provisioning.keeper import Keeper, KeeperEvent, pool_name
+from pilot.provisioning.keeper_factory import make_keeper
+from pilot.provisioning.pilot_jobs import JobEnded, JobNoticed
+from pilot.provisioning.scheduler import Ending
+from pilot.service.admission import Admission
+
+POLITE = "bash -c 'trap \"exit 0\" USR1 TERM; while :; do sleep 0.1; done'"
+STUBBORN = "bash -c 'trap : USR1 TERM; while :; do sleep 0.1; done'"
+LIMIT_S = 90.0
+
+
+class Crew:
+    """A keeper on the lab; its agents are a shell command."""
+
+    def __init__(self, folder: Path, command: str, site: Site) -> None:
+        scripts = folder / "pilots"
+        scripts.mkdir()
+        self.events: list[KeeperEvent] = []
+        self.name = pool_name(folder)
+        tokens = Admission(Connection("tcp://127.0.0.1:1", "0" * 64, "u", "e", "pool", "0"), scripts, 1)
+        self.keeper = make_keeper(
+            SiteFile(site, Path("x.py"), None), scripts, folder, self.events.append, tokens, command=command
+        )
+
+    def endings(self) -> list[Ending]:
+        return [event.ending for event in self.events if isinstance(event, JobEnded)]
+
+    def noticed(self) -> list[str]:
+        return [event.job for event in self.events if isinstance(event, JobNoticed)]
+
+    async def until(self, true: Callable[[], object], what: str) -> None:
+        end_s = time.monotonic() + LIMIT_S
+        while not true():
+            assert time.monotonic() < end_s, f"not within {LIMIT_S} s: {what}; {self.keeper.status()}, {self.events}"
+            await asyncio.sleep(0.05)
+
+    async def until_running(self, count: int) -> None:
+        await self.until(lambda: self.keeper.status().running == count, f"{count} run")
+        for job in self.keeper.book.jobs:
+            self.keeper.registered(job)
+
+
+def play(crew: Crew, script: Callable[[Keeper], Awaitable[None]]) -> None:
+    """Run the keeper while ``script`` does; nothing must be left in the queue at the end."""
+
+    async def both() -> list[str]:
+        loop = asyncio.create_task(crew.keeper.run())
+        try:
+            await script(crew.keeper)
+        finally:
+            loop.cancel()
+            left = await crew.keeper.down(LIMIT_S)
+        return left
+
+    assert asyncio.run(both()) == []

@@ -1,0 +1,44 @@
+"""Real pilots of an ordinary user in a real PBS queue, real training, and whatever can befall them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.pbs.lab import Lab
+from tests.pbs.pools import PbsPool, high_priority, start_delay_s
+
+EPOCHS = 400
+LATE_S = 5.0
+"""PBS gives the node on 1 to 2.5 s after a pilot has left; without a shell that survives TERM it takes 6 s and more."""
+
+
+@pytest.mark.parametrize(("order", "requeue"), [("D", False), ("R", True)], ids=["deleted", "requeued"])
+def test_a_preemption_costs_no_step_and_the_other_job_starts_soon(
+    order: str, requeue: bool, lab: Lab, pool: PbsPool
+) -> None:
+    lab.qmgr(f'set sched preempt_order="{order}"', "set server job_history_enable=True")
+    pool.up_on(3, requeue=requeue)
+    name = pool.submit_elastic(3, EPOCHS)
+    pool.trains(name, 3)
+    _, note, submitted_s = high_priority(lab, run_s=8)
+    late_s = submitted_s + start_delay_s(note, submitted_s) - pool.left_s()
+    pool.trains(name, 2)
+    pool.until_pilots(3)
+    pool.trains(name, 3)
+    trainer = pool.trainer(name)
+    assert (trainer.lost_steps, trainer.losses) == (0, 0), trainer
+    assert "GroupBroken" not in (pool.run_dir / "journal.jsonl").read_text()
+    assert late_s < LATE_S
+
+
+def test_a_sole_pilot_saves_all_its_steps_within_the_kill_delay(lab: Lab, pool: PbsPool) -> None:
+    lab.qmgr('set sched preempt_order="D"')
+    pool.up_on(1)
+    name = pool.submit_elastic(1, EPOCHS)
+    pool.trains(name, 1)
+    _, note, submitted_s = high_priority(lab, nodes=3, run_s=2)
+    start_delay_s(note, submitted_s)
+    pool.until_ended("preempted", 1)
+    pool.until_pilots(1)
+    pool.trains(name, 1)
+    assert pool.trainer(name).lost_steps == 0

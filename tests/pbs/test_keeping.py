@@ -1,0 +1,220 @@
+"""Provider, keeper and queries against a real OpenPBS, with a trivial agent: jobs and queues, no training."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pilot.io.site import Site
+from pilot.provisioning.keeper import Keeper
+from pilot.provisioning.scheduler import Ending
+from pilot.provisioning.scheduler_pbs import PbsQueue
+from tests.crew import POLITE, STUBBORN, Crew, play
+from tests.pbs.lab import CPUS, NODES, Lab, options
+
+SITE = Site(name="pbs", scheduler="pbspro", queue="preemptable", cores_per_node=CPUS, poll_s=1, command_timeout_s=10)
+
+
+@pytest.fixture
+def history(lab: Lab) -> Iterator[None]:
+    """The server keeps a history of jobs."""
+    lab.qmgr("set server job_history_enable=True")
+    yield
+    lab.qmgr("set server job_history_enable=False")
+
+
+def preempting(lab: Lab, order: str) -> None:
+    """How the scheduler preempts: S(uspend), C(heckpoint), R(equeue), D(elete)."""
+    lab.qmgr(f'set sched preempt_order="{order}"')
+
+
+def high_priority(lab: Lab, run_s: int = 3) -> str:
+    """A job that preempts a pilot, if the scheduler can."""
+    return lab.qsub("-q", "demand", *options(), "--", "/bin/sleep", str(run_s))
+
+
+def test_a_server_without_history_gets_no_more_jobs_than_are_wanted(lab: Lab, tmp_path: Path) -> None:
+    """OpenPBS's default: ``qstat -x`` then answers with success, and without jobs."""
+    crew = Crew(tmp_path, POLITE, SITE)
+
+    async def script(keeper: Keeper) -> None:
+        keeper.want(2)
+        await crew.until_running(2)
+        most = 0
+        for _ in range(50):
+            most = max(most, len(lab.queued()))
+            await asyncio.sleep(0.2)
+        assert (most, crew.events) == (2, [])
+
+    play(crew, script)
+    assert lab.queued() == []
+
+
+@pytest.mark.usefixtures("history")
+def test_a_user_an_admin_and_the_scheduler_end_jobs_in_their_own_ways(lab: Lab, tmp_path: Path) -> None:
+    preempting(lab, "D")
+    crew = Crew(tmp_path, POLITE, SITE)
+
+    async def script(keeper: Keeper) -> None:
+        keeper.want(3)
+        await crew.until_running(3)
+        lab.run("qdel", next(iter(keeper.book.jobs)))
+        await crew.until(lambda: crew.endings() == [Ending.CANCELLED], "deleted by somebody")
+        await crew.until_running(3)
+        high = high_priority(lab)
+        await crew.until(lambda: crew.endings()[1:] == [Ending.PREEMPTED], "deleted by the scheduler")
+        await crew.until(lambda: lab.state(high) in "RF", "the other job has its node")
+        await crew.until_running(3)
+
+    play(crew, script)
+    assert not any(event.failed for event in crew.events if hasattr(event, "failed"))
+
+
+def test_without_history_a_preempted_job_is_what_its_agent_said(lab: Lab, tmp_path: Path) -> None:
+    preempting(lab, "D")
+    crew = Crew(tmp_path, POLITE, SITE)
+
+    async def script(keeper: Keeper) -> None:
+        keeper.want(3)
+        await crew.until_running(3)
+        there = list(keeper.book.jobs)
+        high_priority(lab)
+        gone = await first_gone(lab, there)
+        keeper.noticed(gone, "signal SIGTERM")
+        await crew.until(lambda: crew.endings() == [Ending.PREEMPTED], "as its agent said")
+
+    play(crew, script)
+
+
+async def first_gone(lab: Lab, jobs: list[str]) -> str:
+    """The first of ``jobs`` that does not run any more."""
+    end_s = time.monotonic() + 60
+    while time.monotonic() < end_s:
+        for job in jobs:
+            if lab.state(job) != "R":
+                return job
+        await asyncio.sleep(0.1)
+    raise TimeoutError("all of them run")
+
+
+@pytest.mark.usefixtures("history")
+def test_a_requeued_job_lives_again(lab: Lab, tmp_path: Path) -> None:
+    preempting(lab, "R")
+    crew = Crew(tmp_path, POLITE, SITE.replace(requeue=True))
+
+    async def script(keeper: Keeper) -> None:
+        keeper.want(3)
+        await crew.until_running(3)
+        high_priority(lab, run_s=1)
+        await crew.until(lambda: any(r.restart for r in keeper.book.jobs.values()), "it is requeued")
+        await crew.until(lambda: keeper.status().running == 3, "it, or its replacement, runs")
+        assert set(crew.endings()) <= {Ending.CANCELLED}
+
+    play(crew, script)
+
+
+def test_a_suspended_job_is_replaced_and_comes_back(lab: Lab, tmp_path: Path) -> None:
+    preempting(lab, "S")
+    crew = Crew(tmp_path, POLITE, SITE)
+
+    async def script(keeper: Keeper) -> None:
+        keeper.want(3)
+        await crew.until_running(3)
+        high = high_priority(lab, run_s=600)
+        await crew.until(lambda: keeper.status().suspended == 1, "one is suspended")
+        await crew.until(lambda: keeper.status().pending == 1, "its replacement waits")
+        lab.run("qdel", high)
+        await crew.until(lambda: keeper.status().suspended == 0, "it runs again")
+        await crew.until(lambda: (keeper.status().running, keeper.status().pending) == (3, 0), "the replacement goes")
+        assert crew.endings() == [Ending.CANCELLED]
+
+    play(crew, script)
+
+
+def test_a_held_job_and_a_stopped_queue_are_told_in_pbss_words(lab: Lab, tmp_path: Path) -> None:
+    crew = Crew(tmp_path, POLITE, SITE)
+    lab.qmgr("set queue preemptable started=False")
+
+    async def script(keeper: Keeper) -> None:
+        keeper.want(1)
+        await crew.until(lambda: "Queue not started" in keeper.status().waits_for, "the queue is stopped")
+        (job,) = keeper.book.jobs
+        lab.run("qhold", "-h", "o", job)
+        await crew.until(lambda: "held" in keeper.status().waits_for, "the job is held")
+        lab.qmgr("set queue preemptable started=True")
+        lab.run("qrls", "-h", "o", job)
+        await crew.until_running(1)
+        assert keeper.status().waits_for == ""
+
+    play(crew, script)
+
+
+def test_a_dead_node_is_replaced_after_the_agents_lease_and_its_job_is_taken_off_the_books(
+    lab: Lab, tmp_path: Path
+) -> None:
+    site = SITE.replace(orphan_s=6, silent_s=3, heartbeat_s=1, grace_s=1)
+    crew = Crew(tmp_path, POLITE, site)
+
+    async def script(keeper: Keeper) -> None:
+        keeper.want(2)
+        await crew.until_running(2)
+        jobs = list(keeper.book.jobs)
+        dead = next(job for job in jobs if "n1" in lab.attribute(job, "exec_host"))
+        (alive,) = set(jobs) - {dead}
+        lab.kill_node("n1")
+
+        def still_there() -> bool:
+            keeper.want(2, present=[job for job in keeper.book.jobs if job not in (dead,)])
+            return dead in keeper.book.jobs
+
+        await crew.until(lambda: not still_there(), "the dead job is off the books")
+        assert alive in keeper.book.jobs
+        await crew.until(lambda: not still_there() and keeper.status().running == 2, "it is replaced")
+        assert dead not in lab.queued()
+
+    try:
+        play(crew, script)
+    finally:
+        lab.start_node("n1")
+        wait_for_nodes(lab)
+
+
+def wait_for_nodes(lab: Lab) -> None:
+    from tests.slurm.lab import wait_for
+
+    wait_for(lambda: lab.nodes_in("free") == list(NODES), "all nodes free", limit_s=60)
+
+
+def test_a_server_that_does_not_answer_changes_nothing(lab: Lab, tmp_path: Path) -> None:
+    crew = Crew(tmp_path, STUBBORN, SITE.replace(command_timeout_s=2))
+
+    async def script(keeper: Keeper) -> None:
+        keeper.want(2)
+        await crew.until_running(2)
+        lab.pause_server()
+        await crew.until(lambda: "did not answer within 2 s" in keeper.status().trouble, "the trouble is told")
+        assert (keeper.status().running, crew.endings()) == (2, [])
+        lab.resume_server()
+        await crew.until(lambda: keeper.status().trouble == "", "it answers again")
+
+    play(crew, script)
+
+
+def test_one_qselect_and_one_qstat_per_poll(lab: Lab) -> None:
+    asked: list[str] = []
+
+    def run(command: list[str], limit_s: float) -> str:
+        assert limit_s == SITE.command_timeout_s
+        asked.append(command[0])
+        return lab.run(*command)
+
+    lab.qmgr("set server job_history_enable=True")
+    jobs = [lab.qsub("-N", "pilot-x.1", "-q", "preemptable", *options(), "--", "/bin/sleep", "600") for _ in range(5)]
+    shown = PbsQueue(SITE, "pilot-x", run, "root").poll(jobs, time.time())
+    lab.qmgr("set server job_history_enable=False")
+    assert set(shown.jobs) == set(jobs)
+    assert asked == ["qselect", "qstat"]

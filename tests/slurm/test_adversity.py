@@ -1,0 +1,112 @@
+"""What admins and sick nodes do to pilots on a real Slurm, with a trivial agent: jobs and queues, no training."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from pilot.io.site_files import load_site
+from pilot.provisioning.keeper import Keeper
+from pilot.provisioning.scheduler import Ending
+from tests.crew import POLITE, Crew, play
+from tests.slurm.lab import Lab, LabConfig
+
+SITE = load_site("slurm_lab").replace(walltime_min=None, poll_s=1)
+THREE = LabConfig(nodes=3)
+
+
+@pytest.mark.parametrize("lab", [THREE], indirect=True)
+def test_holds_drains_and_downs_are_told_and_never_make_for_too_many_jobs(lab: Lab, tmp_path: Path) -> None:
+    crew = Crew(tmp_path, POLITE, SITE)
+
+    async def script(keeper: Keeper) -> None:
+        lab.run("scontrol", "update", "PartitionName=preempt", "State=DRAIN")
+        keeper.want(2)
+        await crew.until(lambda: keeper.status().trouble or keeper.status().pending, "refused, or it waits")
+        lab.run("scontrol", "update", "PartitionName=preempt", "State=UP")
+        await crew.until_running(2)
+        lab.run("scontrol", "update", "PartitionName=preempt", "State=DOWN")
+        keeper.want(3)
+        await crew.until(lambda: "PartitionDown" in keeper.status().waits_for, "why it waits is told")
+        (waiting,) = [job for job in keeper.book.jobs if lab.state(job) == "PENDING"]
+        lab.run("scontrol", "hold", waiting)
+        lab.run("scontrol", "update", "PartitionName=preempt", "State=UP")
+        await crew.until(lambda: "JobHeld" in keeper.status().waits_for, "that it is held is told")
+        lab.run("scontrol", "release", waiting)
+        await crew.until_running(3)
+        lab.run("scontrol", "update", f"NodeName={lab.nodes[0]}", "State=DOWN", "Reason=test")
+        await crew.until(lambda: crew.endings() == [Ending.NODE_FAILED], "a node that is set down is told")
+        await crew.until(lambda: keeper.status().pending == 1, "its pilot is replaced")
+        assert len(lab.queued()) <= 3
+        # Its slurmd answers, so Slurm may have taken it back by itself.
+        lab.run("scontrol", "update", f"NodeName={lab.nodes[0]}", "State=RESUME", check=False)
+        await crew.until_running(3)
+
+    play(crew, script)
+
+
+@pytest.mark.parametrize("lab", [THREE], indirect=True)
+def test_a_suspended_pilot_is_replaced_and_the_replacement_goes_when_it_is_back(lab: Lab, tmp_path: Path) -> None:
+    crew = Crew(tmp_path, POLITE, SITE)
+
+    async def script(keeper: Keeper) -> None:
+        keeper.want(3)
+        await crew.until_running(3)
+        job = next(iter(keeper.book.jobs))
+        lab.run("scontrol", "suspend", job)
+        await crew.until(lambda: (keeper.status().suspended, keeper.status().pending) == (1, 1), "it is replaced")
+        lab.run("scontrol", "resume", job)
+        await crew.until(lambda: (keeper.status().running, keeper.status().pending) == (3, 0), "it is back")
+        assert crew.endings() in ([], [Ending.CANCELLED])
+        lab.run("scancel", job)
+        await crew.until(lambda: Ending.CANCELLED in crew.endings(), "cancelled by an admin")
+        await crew.until_running(3)
+
+    play(crew, script)
+
+
+@pytest.mark.parametrize("lab", [THREE], indirect=True)
+def test_a_squeue_that_is_slow_fails_or_lies_never_makes_for_too_many_jobs(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for squeue comes first on the PATH: what it says is what the test says."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    squeue = folder / "squeue"
+    real = lab.run("which", "squeue").strip()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    crew = Crew(tmp_path, POLITE, SITE.replace(command_timeout_s=2))
+
+    def says(text: str) -> None:
+        squeue.write_text(f"#!/bin/bash\n{text}\n")
+        squeue.chmod(0o755)
+
+    async def script(keeper: Keeper) -> None:
+        says(f'exec {real} "$@"')
+        keeper.want(2)
+        await crew.until_running(2)
+        there = set(keeper.book.jobs)
+        for text in ("sleep 60", "exit 1", "echo unreadable"):
+            says(text)
+            await crew.until(lambda: keeper.status().trouble != "", f"{text} is told")
+        says("exit 0")  # no jobs at all; their agents still answer
+        until_s = time.monotonic() + 8
+        while time.monotonic() < until_s:
+            keeper.want(2, present=there)
+            assert set(lab.run(real, "-h", "-o", "%A").split()) == there
+            await asyncio.sleep(0.2)
+        assert "but the agents there answer" in keeper.status().trouble
+        keeper.want(4, present=there)  # the new ones are pending, and are said to be gone again and again
+        until_s = time.monotonic() + 15
+        while time.monotonic() < until_s:
+            assert len(lab.run(real, "-h", "-o", "%A").split()) <= 2 * 4 + 2
+            await asyncio.sleep(0.2)
+        says(f'exec {real} "$@"')
+        keeper.want(2)
+        await crew.until(lambda: keeper.status().running == 2, "all is as it was")
+
+    play(crew, script)

@@ -1,0 +1,162 @@
+"""What ``pilot doctor`` makes of a scheduler's answers about a queue; PBS's are those of the lab of ``tests/pbs``."""
+
+from __future__ import annotations
+
+import getpass
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from pilot.core.errors import SubmitError
+from pilot.doctor import queue_checks
+from pilot.doctor.finding import Grade
+from pilot.io.site import Site
+
+HERE = Path()
+CLOSED = "jobs there wait, or are refused"
+SLURM = Site(name="there", scheduler="slurm", partition="preempt", walltime="02:00:00")
+PBS = Site(name="there", scheduler="pbspro", queue="preemptable", walltime="02:00:00", max_jobs=20)
+LSF = Site(name="there", scheduler="lsf", queue="killable")
+
+QUEUE = """\
+Queue: preemptable
+    queue_type = Execution
+    Priority = 10
+    total_jobs = 2
+    state_count = Transit:0 Queued:0 Held:0 Waiting:0 Running:2 Exiting:0 Begun
+\t:0
+    resources_assigned.ncpus = 8
+    resources_assigned.nodect = 2
+    enabled = True
+    started = True
+"""
+SCHED = """\
+Sched default
+    sched_host = pbs0
+    sched_cycle_length = 00:20:00
+    preempt_queue_prio = 150
+    preempt_prio = express_queue, normal_jobs
+    preempt_order = {order}
+    preempt_sort = min_time_since_start
+"""
+
+
+def seen(site: Site, run: Callable[[Sequence[str], float], str], grade: Grade) -> list[str]:
+    """The findings of a grade; each but the good ones says what to do."""
+    found = list(queue_checks.scheduler(site, HERE, run))
+    assert all(finding.remedy for finding in found if finding.grade is not Grade.OK)
+    return [finding.seen for finding in found if finding.grade is grade]
+
+
+def answering(answer: str) -> Callable[[Sequence[str], float], str]:
+    return lambda _command, _limit_s: answer
+
+
+def pbs(queue: str = "", order: str = "D") -> Callable[[Sequence[str], float], str]:
+    def run(command: Sequence[str], _limit_s: float) -> str:
+        if command[0] == "qmgr":
+            return SCHED.format(order=order)
+        return QUEUE + queue
+
+    return run
+
+
+def refusing(_command: Sequence[str], _limit_s: float) -> str:
+    raise SubmitError("qstat failed: qstat: Unknown queue nosuch")
+
+
+@pytest.mark.parametrize(
+    ("partition", "answer", "grade", "told"),
+    [
+        ("preempt", "preempt|up|6|infinite|CANCEL\n", Grade.OK, "preempt is up with 6 nodes"),
+        ("preempt", "preempt|down|6|infinite|CANCEL\n", Grade.FAIL, f"preempt is down: {CLOSED}"),
+        (
+            "preempt",
+            "preempt|drain|6|1:00:00|CANCEL\n",
+            Grade.FAIL,
+            f"preempt is drain: {CLOSED}",
+        ),
+        (
+            "preempt",
+            "preempt|up|6|1:00:00|OFF\n",
+            Grade.FAIL,
+            "jobs may run for 1 h there, and the site file asks for ",
+        ),
+        (
+            "preempt",
+            "preempt|up|6|2-00:00:00|SUSPEND\n",
+            Grade.WARN,
+            "pilots are suspended, not ended",
+        ),
+        ("preempt", "\n", Grade.FAIL, "Slurm has no partition preempt"),
+        (None, "high|up|6|1:00|OFF\nnormal*|up|4|infinite|OFF\n", Grade.OK, "the default partition is up with 4 nodes"),
+        (None, "high|up|6|1:00|OFF\n", Grade.FAIL, "Slurm has no default partition"),
+    ],
+)
+def test_slurms_partition(partition: str | None, answer: str, grade: Grade, told: str) -> None:
+    assert any(line.startswith(told) for line in seen(SLURM.replace(partition=partition), answering(answer), grade))
+
+
+def test_a_pbs_queue_that_runs_pilots() -> None:
+    assert seen(PBS, pbs(), Grade.OK)[1:] == [
+        "queue preemptable is there, and takes and starts jobs",
+        "pilots can be preempted (preempt_order = D)",
+    ]
+    assert seen(PBS, pbs(), Grade.FAIL) + seen(PBS, pbs(), Grade.WARN) == []
+
+
+@pytest.mark.parametrize(
+    ("queue", "told"),
+    [
+        ("    enabled = False\n", "queue preemptable takes no jobs (enabled = False)"),
+        ("    started = False\n", "queue preemptable is stopped (started = False): jobs wait"),
+        ("    acl_user_enable = True\n    acl_users = bob\n", "queue preemptable is closed to {user} (acl_users: bob)"),
+        ("    acl_user_enable = True\n    acl_users = -{user},+\n", "queue preemptable is closed to {user}"),
+        ("    resources_max.walltime = 01:00:00\n", "jobs may run for 1 h there, and the site file asks for 02:00:00"),
+        ("    kill_delay = 5\n", "PBS kills a preempted job 5 s after TERM, and the site file counts on 8 s"),
+    ],
+)
+def test_a_pbs_queue_that_does_not(queue: str, told: str) -> None:
+    user = getpass.getuser()
+    (line,) = seen(PBS, pbs(queue.format(user=user)), Grade.FAIL)
+    assert line.startswith(told.format(user=user))
+
+
+def test_a_queue_that_is_open_to_this_user_by_name() -> None:
+    entries = f"    acl_user_enable = True\n    acl_users = bob,{getpass.getuser()}@*\n"
+    assert seen(PBS, pbs(entries), Grade.FAIL) == []
+
+
+@pytest.mark.parametrize("limit", ["max_run = [u:PBS_GENERIC=2]", "max_user_run = 2", "max_queued = [u:PBS_GENERIC=2]"])
+def test_a_limit_on_a_users_jobs(limit: str) -> None:
+    (line,) = seen(PBS, pbs(f"    {limit}\n"), Grade.WARN)
+    assert line.startswith("queue preemptable allows a user 2 jobs (")
+
+
+@pytest.mark.parametrize(
+    ("order", "requeue", "grade"),
+    [("R", False, Grade.FAIL), ("R", True, Grade.OK), ("CR", False, Grade.FAIL), ("SCR", False, Grade.WARN)],
+)
+def test_how_pbs_preempts(order: str, requeue: bool, grade: Grade) -> None:
+    assert any(f"preempt_order = {order}" in line for line in seen(PBS.replace(requeue=requeue), pbs("", order), grade))
+
+
+def test_a_queue_that_is_not_there_or_not_named() -> None:
+    assert seen(PBS, refusing, Grade.FAIL) == ["qstat failed: qstat: Unknown queue nosuch"]
+    assert seen(PBS.replace(queue=None), pbs(), Grade.WARN) == ["the site file names no queue"]
+
+
+@pytest.mark.parametrize(("status", "grade"), [("Open:Active", Grade.OK), ("Closed:Active", Grade.FAIL)])
+def test_queues_of_lsf(status: str, grade: Grade) -> None:
+    answer = f"QUEUE_NAME PRIO STATUS MAX JL/U JL/P JL/H NJOBS PEND RUN SUSP\nkillable 30 {status} - - - - 0 0 0 0\n"
+    assert any(line.startswith("queue killable is") for line in seen(LSF, answering(answer), grade))
+
+
+@pytest.mark.skipif(shutil.which("bsub") is not None, reason="LSF is here")
+def test_a_scheduler_that_is_not_here_and_a_site_that_is_no_more() -> None:
+    site = LSF.replace(retired="decommissioned")
+    found = [f.seen for f in queue_checks.scheduler(site, HERE) if f.grade is Grade.FAIL]
+    assert found[0] == "there is no more: decommissioned"
+    assert found[1].startswith("not on this host's PATH: bsub")
