@@ -49,10 +49,14 @@ class Collectives:
         self._held: dict[int, int] = {}
         self._aligned: int | None = None
 
-    def here(self) -> None:
-        """The script is now where the state is."""
+    def arrive(self) -> None:
+        """The script has come to where the state is, in its meetings: what it brings to one counts there."""
         if self._place != self._training.place:
             self._place, self._held = self._training.place, {}
+
+    def here(self) -> None:
+        """And it has done what it does there: it goes on to train, or the epoch ends."""
+        self.arrive()
         self._training.caught_up()
 
     def scatter(self) -> None:
@@ -62,7 +66,7 @@ class Collectives:
         self._aligned = None
 
     def align(self) -> None:
-        """Before a step; returns when all ranks are about to do it."""
+        """Before a step; returns when all ranks are about to do it, with the same state."""
         self._group.enter()
         while self._aligned != self._group.revision:
             self._meet(TRAINING, _nothing)
@@ -102,10 +106,10 @@ class Collectives:
             topic = min(row[0] for row in table)
             holders = [rank for rank, row in enumerate(table) if row[0] == topic]
             if topic == TRAINING:
-                self._level([row[1:3] for row in table])
-                if len({tuple(row) for row in table}) > len({tuple(row[1:3]) for row in table}):
+                self._level([row[1:4] for row in table])
+                if len({tuple(row) for row in table}) > len({tuple(row[1:4]) for row in table}):
                     expect_same(tell(self._training.trained.described(), self._group.gather))
-            if len(holders) == len(table):
+            if len(holders) == len(table) and (topic == TRAINING or all(row[3] for row in table)):
                 self._aligned = self._group.revision
             return None if topic == TRAINING else self._confer(topic, holders, mine == topic, bring)
         except Gone:
@@ -122,7 +126,7 @@ class Collectives:
 
     def _progress(self) -> list[int]:
         place = self._training.place
-        return [place[0], self._training.agreements.count(place)]
+        return [place[0], self._training.agreements.count(place), int(not self._training.behind)]
 
     def _level(self, progress: list[list[int]]) -> None:
         """All are about to train: from there on they have the same state."""

@@ -1,18 +1,21 @@
-"""How far a session is, as its loader sees it; see :class:`pilot.train.loader.Course`."""
+"""How far a session is, as its loader sees it; see :class:`pilot.train.training_loader.Course`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from pilot.core.errors import UserError
 from pilot.train.collectives import Collectives
 from pilot.train.group import RankGroup
 from pilot.train.guards import StepGuard
+from pilot.train.iterations import Turns
 from pilot.train.sampler import StepShare
 from pilot.train.script_end import Released
 from pilot.train.state_check import StateCheck
 from pilot.train.step import Step
 from pilot.train.training import Training
+from pilot.train.training_loader import Rest, TrainingLoader
 
 Metrics = Callable[[], dict[str, float]]
 
@@ -50,9 +53,12 @@ class SessionCourse:
         self._metrics = metrics
         self._has = has
         self._ended: int | None = None
+        self._passes = 0
+        self._turns: Turns | None = None
+        self._roll_over: Callable[[], None] = _not_by_iteration
 
     def where(self) -> tuple[int, int, int, int, int]:
-        """See :class:`~pilot.train.loader.Course`. In the middle of a step that is its beginning."""
+        """See :class:`~pilot.train.training_loader.Course`. In the middle of a step that is its beginning."""
         position = self._training.position
         if self._step.is_open:
             member, revision = self._step.member, self._step.revision
@@ -63,7 +69,7 @@ class SessionCourse:
         return position.epoch, position.cursor, member.rank, member.size, revision
 
     def align(self) -> None:
-        """See :class:`~pilot.train.loader.Course`. Ends the script where the others have stopped."""
+        """See :class:`~pilot.train.training_loader.Course`. Ends the script where the others have stopped."""
         self._expect_loop()
         self._group.settle()
         self._training.trained.check_model()
@@ -75,12 +81,42 @@ class SessionCourse:
 
     def new_epoch(self) -> None:
         """The body of ``session.epochs`` begins."""
-        self._collectives.here()
+        self._collectives.arrive()
         self._collectives.scatter()
+        self._ended, self._passes, self._guard.passing = None, 0, False
+
+    def end_pass(self) -> None:
+        """The body of ``session.epochs`` has ended, and its loop goes on."""
+        if self._guard.passing:
+            raise UserError(
+                "the loop over session.loader was left in the middle of an epoch, and session.epochs goes on: nodes"
+                " that join would leave it elsewhere; end training by session.stop(), or count steps by"
+                " session.iterations"
+            )
+
+    def by_iteration(self, loader: TrainingLoader, roll_over: Callable[[], None]) -> None:
+        """The script counts iterations; ``roll_over`` ends an epoch in the middle of a turn."""
+        self._turns, self._roll_over = Turns(loader, lambda: self._step.has_more), roll_over
+
+    def new_turn(self) -> None:
+        """The body of ``session.iterations`` begins."""
+        self._collectives.arrive()
         self._ended, self._guard.passing = None, False
+        if self._turns is not None:
+            self._turns.begin()
+
+    def end_turn(self) -> None:
+        """It has ended; where its step is void, the next turn is this one again (or another, in a new group)."""
+        if self._turns is not None:
+            self._turns.end()
+        void = self._step.is_void
+        self.came_back()
+        if void:
+            self._training.does_again()
+            self._group.enter()
 
     def epoch_is_over(self) -> bool:
-        """See :class:`~pilot.train.loader.Course`."""
+        """See :class:`~pilot.train.training_loader.Course`."""
         self._expect_loop()
         before = self.where()
         if before[0] == self._ended:
@@ -95,27 +131,65 @@ class SessionCourse:
         self._check.user()
         self._training.reached_end()
         self._ended, self._guard.passing = before[0], False
-        return True
+        if self._turns is None:
+            return True
+        if before[1] == 0:
+            raise UserError("session.iterations: an epoch has no full step; give a smaller batch, or no drop_last")
+        self._roll_over()
+        self._collectives.arrive()
+        return False
 
     def epoch_has(self, samples: int) -> None:
-        """See :class:`~pilot.train.loader.Course`."""
+        """See :class:`~pilot.train.training_loader.Course`."""
         self._has(samples)
 
     def begin(self, share: StepShare, batch: int) -> None:
-        """See :class:`~pilot.train.loader.Course`."""
+        """See :class:`~pilot.train.training_loader.Course`."""
         self._step.begin(share, batch)
         if batch == 0:
             self._check.before_step()
 
     def came_back(self) -> None:
-        """See :class:`~pilot.train.loader.Course`."""
+        """See :class:`~pilot.train.training_loader.Course`."""
         self._step.came_back()
         if not self._step.is_open:
-            self._collectives.here()
+            self._collectives.arrive()
+
+    def stepped(self) -> None:
+        """The script called ``session.step``."""
+        if self._turns is not None and not self._step.has_more:
+            self._turns.stepped()
+        if not self._step.is_open:
+            self._collectives.arrive()
+
+    def batches(self, rest: Rest) -> Iterator[Any]:
+        """See :class:`~pilot.train.training_loader.Course`."""
+        self._expect_loop()
+        if self._turns is not None:
+            return self._turns.batches(rest)
+        self._passes += 1
+        if self._passes > 1 and self._ended is None:
+            raise UserError(
+                "an epoch has one pass over session.loader, and this is another one: go on with the first iterator, or"
+                " take single batches by `for step in session.iterations(n): batch = loader.next()`"
+            )
+        return rest()
+
+    def next_batch(self, rest: Rest) -> Any:
+        """See :class:`~pilot.train.training_loader.Course`."""
+        self._expect_loop()
+        if self._turns is None:
+            raise UserError("loader.next() goes with session.iterations; in session.epochs use `for batch in loader:`")
+        return self._turns.next(rest)
 
     def _expect_loop(self) -> None:
         if not self._guard.looping:
             raise UserError(
                 "batches of session.loader are taken in the body of `for epoch in session.epochs(n):` (in place of"
-                " range(n)): it says when all nodes begin and end an epoch"
+                " range(n)) or `for step in session.iterations(n):`, which say when all nodes begin and end an epoch"
             )
+        self._training.position.begun = True
+
+
+def _not_by_iteration() -> None:
+    return None

@@ -92,17 +92,18 @@ class Exchange:
         self.open = False
         self._weight = 0.0
         self._last = False
-        self._alone = False
+        self._alone = self._held = False
         self._ring: Callable[[], None] = _nobody
         self._staging.forget()
         for bucket in self._buckets:
             bucket.kept = []
 
-    def begin(self, ring: Callable[[], None], *, alone: bool = False) -> None:
+    def begin(self, ring: Callable[[], None], *, alone: bool = False, held: bool = False) -> None:
         """A step begins. ``ring`` is called for each part that is full: buckets in their order, then the control
-        vector. ``alone``: of one micro-batch on one rank, there is nothing to add up.
+        vector. ``alone``: of one micro-batch on one rank, there is nothing to add up. ``held``: what gradients count
+        shows only after backward, and is said by :meth:`release`; until then they stay where they are.
         """
-        self.open, self._ring, self._alone = True, ring, alone
+        self.open, self._ring, self._alone, self._held = True, ring, alone, held
         self._holds = bytearray(len(self._parameters))
         self._collected = [True] * len(self._buckets)
         self._next = 0
@@ -140,24 +141,45 @@ class Exchange:
         self._collected[number] = True
         bucket = self._buckets[number]
         check_gradients(gradients)
-        if self._alone:
-            bucket.kept = gradients if self._weight else []
+        if self._held or self._alone:
+            bucket.kept = gradients if self._held or self._weight else []
         elif self._weight:
             self._add(bucket, gradients)
         for parameter, taken in zip(bucket.parameters, bucket.taken, strict=True):
             parameter.grad = taken
-        if self._last and not self._alone:
+        if self._last and not self._held:
+            self._send(bucket)
+            self._tell_collected()
+
+    def _send(self, bucket: _Bucket) -> None:
+        if not self._alone:
             for index in bucket.indices:
                 self._staging.send(index, empty=not self._holds[index])
-        while self._last and self._next < len(self._buckets) and self._collected[self._next]:
+
+    def _tell_collected(self) -> None:
+        """Ring for all parts up to the first that is not full."""
+        while self._next < len(self._buckets) and self._collected[self._next]:
             self._staging.then(self._ring)
             self._next += 1
 
     def _add(self, bucket: _Bucket, gradients: Sequence[torch.Tensor | None]) -> None:
-        for index, gradient in zip(bucket.indices, gradients, strict=True):
+        for index, gradient in zip(bucket.indices, gradients, strict=False):
             if gradient is not None:
                 self._staging.add(index, gradient, self._weight, first=not self._holds[index])
                 self._holds[index] = 1
+
+    def release(self, weight: float) -> None:
+        """Of a step that is held: the gradients made since the last call count with ``weight``."""
+        self._collect_rest()
+        self._weight = weight
+        for bucket in self._buckets:
+            if not self._alone:
+                self._add(bucket, bucket.kept if weight else [])
+                bucket.kept = []
+            if self._last:
+                self._send(bucket)
+        if self._last:
+            self._tell_collected()
 
     def _collect_rest(self) -> None:
         for number, (bucket, collected) in enumerate(zip(self._buckets, self._collected, strict=True)):
@@ -179,15 +201,20 @@ class Exchange:
         self._ring()
 
     def take(self) -> Words:
-        """The sums are there: give each parameter its gradient (none where no rank had one)."""
+        """The sums are there: give each parameter its gradient (none where no rank had one). Where the script gave
+        weights, theirs is there as well, and makes means of them.
+        """
+        words = Words.read(self._fields)
         if self._alone:
             for bucket in self._buckets:
                 bucket.give_back()
         else:
             for index, (parameter, used) in enumerate(zip(self._parameters, self._used.tolist(), strict=True)):
                 parameter.grad = self._staging.back(index) if used else None
+            if words.weight:
+                torch._foreach_div_([p.grad for p in self._parameters if p.grad is not None], words.weight)
         self.idle()
-        return Words.read(self._fields)
+        return words
 
     def drop(self) -> None:
         """The step is void: no parameter has a gradient."""

@@ -47,10 +47,15 @@ class Exchanges:
         for exchange in self.each:
             exchange.idle()
 
-    def begin(self, ring: Callable[[], None], *, alone: bool) -> None:
+    def begin(self, ring: Callable[[], None], *, alone: bool, held: bool) -> None:
         """See :class:`~pilot.train.exchange.Exchange`."""
         for exchange in self.each:
-            exchange.begin(ring, alone=alone)
+            exchange.begin(ring, alone=alone, held=held)
+
+    def release(self, weight: float) -> None:
+        """See :class:`~pilot.train.exchange.Exchange`."""
+        for exchange in self.each:
+            exchange.release(weight)
 
     def begin_batch(self, weight: float, *, last: bool) -> None:
         """See :class:`~pilot.train.exchange.Exchange`."""

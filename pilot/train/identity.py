@@ -40,6 +40,7 @@ def of_data(length: int | None, batching: Batching, *, shuffle: str, replacement
     """Of the training loader; ``length`` in samples, None for a stream. (How a rank cuts its share is its own.)"""
     per_node = batching.per_node is not None
     size = f"batch_size={batching.per_node}" if per_node else f"global_batch_size={batching.whole}"
+    size += f", accumulate={batching.accumulate}" if batching.accumulate > 1 else ""
     return {
         "the length of the dataset": "a stream" if length is None else str(length),
         "the batches": f"{size}, drop_last={batching.drop_last}, shuffle={shuffle}, replacement={replacement}",

@@ -39,9 +39,9 @@ class LateExchange(Exchange):
         super().idle()
         self._own: dict[int, torch.Tensor] = {}
 
-    def begin(self, ring: Callable[[], None], *, alone: bool = False) -> None:
+    def begin(self, ring: Callable[[], None], *, alone: bool = False, held: bool = False) -> None:
         """See :class:`~pilot.train.exchange.Exchange`."""
-        super().begin(ring, alone=alone)
+        super().begin(ring, alone=alone, held=held)
         self._given = [None] * len(self._parameters)
 
     def begin_batch(self, weight: float, *, last: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sized
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from torch.utils.data import DataLoader, Dataset, Sampler
 
@@ -13,32 +13,9 @@ from pilot.train.loader_options import check_dataset, checked
 from pilot.train.order import Drawn, Order, Sequential, shuffled
 from pilot.train.sampler import Batching, StepShare
 from pilot.train.seeded import OwnDataset, Piece, Seeded
+from pilot.train.training_loader import Course, TrainingLoader
 
-
-class Course(Protocol):
-    """What the loader needs of the session."""
-
-    seed: int
-
-    def where(self) -> tuple[int, int, int, int, int]:
-        """(epoch, cursor, rank, size, revision), in a group. The revision changes when a step is void or the group
-        changed.
-        """
-
-    def align(self) -> None:
-        """Before a step: wait until all ranks are about to do it; this may change where they are."""
-
-    def epoch_is_over(self) -> bool:
-        """There are no more batches in this epoch. False: look again, there was a change."""
-
-    def epoch_has(self, samples: int) -> None:
-        """How many samples an epoch has, as soon as that is known."""
-
-    def begin(self, share: StepShare, batch: int) -> None:
-        """The script gets micro-batch ``batch`` of ``share`` next; raises where it left out a ``session.step``."""
-
-    def came_back(self) -> None:
-        """The script is done with its batch, and comes for the next one."""
+_WITHOUT_END = 1 << 62
 
 
 class _Pieces(Sampler[Any]):
@@ -59,7 +36,7 @@ class _Pieces(Sampler[Any]):
                 yield self._loader.piece(epoch, start, stop)
 
 
-class Loader:
+class Loader(TrainingLoader):
     """Iterate over it once per epoch, as over a ``DataLoader``.
 
     Parameters
@@ -85,13 +62,13 @@ class Loader:
         options: Mapping[str, Any],
     ) -> None:
         check_dataset(dataset)
-        self.course = course
-        self.batching = batching
+        super().__init__(course, batching)
         self.dataset = dataset
         self._samples = len(cast(Sized, dataset))
         self.order = _order(course.seed, self._samples, shuffle, replacement, num_samples)
         self.length = self.order.length
         self._replacement = replacement
+        self._endless = replacement and num_samples is None
         self._pieces = _Pieces(self)
         self._batches = self._torch_loader(checked(options))
 
@@ -114,13 +91,8 @@ class Loader:
         _, _, rank, size, _ = self.course.where()
         return self.batching.batches(self.length, rank, size)
 
-    def __iter__(self) -> Iterator[Any]:
-        """The rest of the current epoch.
-
-        After a void step its samples come again, divided over the group as it is then. A worker that was parked while
-        the others went on to another epoch goes on in that one: what a script does after an epoch, it does once per
-        epoch.
-        """
+    def rest_of_epoch(self) -> Iterator[Any]:
+        """See :class:`~pilot.train.training_loader.TrainingLoader`."""
         while True:
             _, cursor, _, size, _ = self.course.where()
             if not self.batching.over(cursor, self.length, size):
@@ -143,6 +115,11 @@ class Loader:
             self.course.came_back()
             if self.course.where()[-1] != revision:
                 return
+
+    def draw_without_end(self) -> None:
+        """See :class:`~pilot.train.training_loader.TrainingLoader`: with replacement, and no number of samples."""
+        if self._endless:
+            self.length = _WITHOUT_END
 
     def _torch_loader(self, options: dict[str, Any]) -> DataLoader[Any]:
         if options.get("num_workers"):

@@ -45,22 +45,17 @@ def _chain(numbers: Iterable[int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StepShare:
-    """One rank's part of one step: [start, stop) of the step's [cursor, cursor_end), all in the epoch's order.
+    """One rank's part of one step: ``samples`` of the step's [cursor, cursor_end), all in the epoch's order.
 
-    ``batches`` cuts it into micro-batches. A rank without samples gets one batch of somebody else's, to run its loop
-    with; its gradient does not count.
+    ``batches``: [start, stop) of its micro-batches. A rank without samples gets somebody else's, to run its loop with;
+    its gradient does not count. ``means``: of how many means over a batch the script makes the step's by itself.
     """
 
     cursor: int
     cursor_end: int
-    start: int
-    stop: int
+    samples: int
     batches: tuple[tuple[int, int], ...]
-
-    @property
-    def samples(self) -> int:
-        """Of this rank."""
-        return self.stop - self.start
+    means: int = 1
 
     @property
     def total(self) -> int:
@@ -68,9 +63,11 @@ class StepShare:
         return self.cursor_end - self.cursor
 
     def weight(self, batch: int) -> float:
-        """Factor of the mean gradient of micro-batch ``batch`` in the mean over the step: its samples ÷ all."""
+        """Factor of the mean gradient of micro-batch ``batch`` in the mean over the step: its samples ÷ all (of one of
+        the script's own means: ÷ those of that).
+        """
         start, stop = self.batches[batch]
-        return (stop - start) / self.total if self.samples else 0.0
+        return (stop - start) * self.means / self.total if self.samples else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +81,7 @@ class Batching:
     micro : the most that a rank takes at once; its share is cut into micro-batches whose gradients accumulate
     drop_last : leave out an epoch's last step where it has fewer samples than the others
     ranks_per_node : among which a node's samples are divided
+    accumulate : so many batches of that size make a step; the script divides their losses by their number
     """
 
     per_node: int | None = None
@@ -91,6 +89,7 @@ class Batching:
     micro: int | None = None
     drop_last: bool = False
     ranks_per_node: int = 1
+    accumulate: int = 1
 
     def __post_init__(self) -> None:
         if (self.per_node is None) == (self.whole is None):
@@ -99,12 +98,36 @@ class Batching:
             ("batch_size", self.per_node),
             ("global_batch_size", self.whole),
             ("micro_batch_size", self.micro),
+            ("accumulate", self.accumulate),
         ):
             if size is not None and (not isinstance(size, int) or size < 1):
                 raise UserError(f"session.loader: {name} must be a whole number of at least 1, got {size!r}")
+        if self.accumulate > 1:
+            self._check_accumulation()
+
+    def _check_accumulation(self) -> None:
+        if self.micro is not None:
+            raise UserError(
+                "session.loader: accumulate is for loops that add up batches by themselves, micro_batch_size for those"
+                " that leave it to the session; give one of the two"
+            )
+        if not self.drop_last:
+            raise UserError(
+                f"session.loader: accumulate={self.accumulate} needs drop_last=True: at an epoch's end there may be"
+                " fewer batches than a step takes, and they are left out"
+            )
+
+    @property
+    def of_one_node(self) -> int:
+        """Samples of a full step where there is one node."""
+        return (self.per_node or self.whole or 0) * self.accumulate
 
     def full(self, size: int) -> int:
         """Samples of a full step of ``size`` ranks."""
+        return self.batch(size) * self.accumulate
+
+    def batch(self, size: int) -> int:
+        """Samples of one batch of ``size`` ranks; ``accumulate`` of them make a step."""
         return self.per_node * self.nodes(size) if self.per_node is not None else self.whole or 0
 
     def nodes(self, size: int) -> int:
@@ -112,9 +135,9 @@ class Batching:
         return size // self.ranks_per_node
 
     def quota_before(self, rank: int, size: int) -> int:
-        """Samples that the ranks before ``rank`` take in a full step: an even division, the lower ranks first."""
+        """Samples that the ranks before ``rank`` take of a full batch: an even division, the lower ranks first."""
         if self.per_node is None:
-            return _evenly_before(self.full(size), rank, size)
+            return _evenly_before(self.batch(size), rank, size)
         node, local = divmod(rank, self.ranks_per_node)
         return self.per_node * node + _evenly_before(self.per_node, local, self.ranks_per_node)
 
@@ -126,13 +149,18 @@ class Batching:
     def share(self, cursor: int, length: int, rank: int, size: int) -> StepShare:
         """The part of ``rank`` in the step at ``cursor``. An epoch's last step fills the lower ranks first."""
         end = min(cursor + self.full(size), length)
+        cuts = range(cursor, end, self.batch(size))
+        parts = [self._part(start, min(start + self.batch(size), end), rank, size) for start in cuts]
+        own = sum(samples for samples, _ in parts)
+        return StepShare(cursor, end, own, tuple(b for _, batches in parts for b in batches), self.accumulate)
+
+    def _part(self, cursor: int, end: int, rank: int, size: int) -> tuple[int, tuple[tuple[int, int], ...]]:
+        """Of ``rank`` in the batch [cursor, end): its samples, and its micro-batches."""
         start = min(cursor + self.quota_before(rank, size), end)
         stop = min(cursor + self.quota_before(rank + 1, size), end)
         if start == stop:
-            return StepShare(
-                cursor, end, start, stop, (self._cut(cursor, min(cursor + self.quota_before(1, size), end))[0],)
-            )
-        return StepShare(cursor, end, start, stop, self._cut(start, stop))
+            return 0, self._cut(cursor, min(cursor + self.quota_before(1, size), end))[:1]
+        return stop - start, self._cut(start, stop)
 
     def shares(self, cursor: int, length: int, rank: int, size: int) -> Iterator[StepShare]:
         """The parts of ``rank`` in all steps from ``cursor`` to the epoch's end, if the group stays as it is."""

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-import torch
 from torch.utils.data import Dataset, default_collate
 
 from pilot.core.errors import UserError
@@ -25,10 +24,11 @@ from pilot.train.membership import Seat
 from pilot.train.rollback import Rollback
 from pilot.train.sampler import Batching
 from pilot.train.state_check import StateCheck
-from pilot.train.step import Step
+from pilot.train.step import Number, Step
 from pilot.train.stepper import Optimizers, Scalers, Schedulers
 from pilot.train.stream import Stream
 from pilot.train.training import Models, Stateful, Training
+from pilot.train.training_loader import TrainingLoader
 
 
 class Session:
@@ -58,7 +58,8 @@ class Session:
             self._current_metrics,
             self._epoch_has,
         )
-        self._loader: Loader | Stream | None = None
+        self._loader: TrainingLoader | None = None
+        self._by_iteration = False
         self._stopping = False
 
     # --- what scripts use --------------------------------------------------------------------------------------------
@@ -108,6 +109,7 @@ class Session:
         *,
         global_batch_size: int | None = None,
         micro_batch_size: int | None = None,
+        accumulate: int = 1,
         shuffle: bool = True,
         replacement: bool = False,
         num_samples: int | None = None,
@@ -124,6 +126,8 @@ class Session:
         global_batch_size : instead: samples per step over all nodes; the learning rate stays
         micro_batch_size : the most that a rank takes at once; its share comes in several batches whose gradients
             accumulate
+        accumulate : instead: so many batches make a step. The script calls backward for each, with its loss divided by
+            their number, and then once ``session.step``
         shuffle : a new order in each epoch
         replacement, num_samples : draw an epoch's samples with replacement, so many of them (default: as many as the
             dataset has)
@@ -132,7 +136,7 @@ class Session:
         options : of torch's ``DataLoader``, apart from those that say which samples come: see
             ``docs/elastic-script.md``
         """
-        batching = self._batching(batch_size, global_batch_size, micro_batch_size, drop_last)
+        batching = self._batching(batch_size, global_batch_size, micro_batch_size, accumulate, drop_last)
         order: Any = {"shuffle": shuffle, "replacement": replacement, "num_samples": num_samples}
         self._loader = loader = Loader(self._course, dataset, batching, **order, options=options)
         self._training.identity |= identity.of_data(
@@ -148,6 +152,7 @@ class Session:
         *,
         global_batch_size: int | None = None,
         micro_batch_size: int | None = None,
+        accumulate: int = 1,
         drop_last: bool = False,
         collate_fn: Callable[[list[Any]], Any] = default_collate,
     ) -> Stream:
@@ -157,10 +162,10 @@ class Session:
         ----------
         source : gives an epoch's samples in the same order whenever it is iterated over, on all nodes; it may have
             ``from_cursor(n)``, which gives those from number n on, and ``set_epoch(n)``
-        batch_size, global_batch_size, micro_batch_size, drop_last : see :meth:`loader`
+        batch_size, global_batch_size, micro_batch_size, accumulate, drop_last : see :meth:`loader`
         collate_fn : makes a batch of a list of samples
         """
-        batching = self._batching(batch_size, global_batch_size, micro_batch_size, drop_last)
+        batching = self._batching(batch_size, global_batch_size, micro_batch_size, accumulate, drop_last)
         self._training.identity |= identity.of_data(None, batching, shuffle="False")
         self._loader = stream = Stream(self._course, source, batching, collate_fn)
         return stream
@@ -173,22 +178,50 @@ class Session:
         measures : called after each epoch, on each worker; rank 0's values are reported under their names
             (``accuracy=...``), and are what a scheduler gets
         """
+
+        def end() -> None:
+            if not self._stopping:
+                self._course.end_pass()
+            self._end_epoch({name: float(measure()) for name, measure in measures.items()})
+
+        yield from self._loop(lambda: self._training.position.epoch, count, self._course.new_epoch, end)
+
+    def iterations(self, count: int) -> Iterator[int]:
+        """The steps still to do of ``count``, each in a turn of its own, from the present one on; epochs follow one
+        another by themselves. After the last one the trainer has finished.
+
+        In a turn ``for batch in loader:`` gives the batches of the step, and ``loader.next()`` the next one of them;
+        then comes ``session.step``. A turn whose step is void is run again with the same number.
+        """
+        self._by_iteration = True
+        course, loader = self._course, self._made_loader()
+        course.by_iteration(loader, lambda: self._end_epoch({}))
+        yield from self._loop(lambda: self._training.position.step, count, course.new_turn, course.end_turn)
+
+    def _loop(
+        self, number: Callable[[], int], count: int, begin: Callable[[], None], end: Callable[[], None]
+    ) -> Iterator[int]:
+        """Up to ``count``: a turn's ``number``, between its ``begin`` and its ``end``."""
         self._check.whole()
         self._group.enter()
         with self._guard.in_loop():
-            while (position := self._training.position).epoch < count and not position.stopped:
-                self._course.new_epoch()
+            while number() < count and not self._training.position.stopped:
+                begin()
                 try:
-                    yield position.epoch
+                    yield number()
                 except GeneratorExit:  # by break, or by an exception
                     script_end.at_good_end(self._leave)
                     raise
-                self._end_epoch({name: float(measure()) for name, measure in measures.items()})
+                end()
+            self._group.settle()
         self._group.finish(self._current_metrics)
 
     def stop(self) -> None:
-        """Let this epoch be the last: :meth:`epochs` ends with it, on all ranks, whichever of them asks."""
+        """Let this epoch be the last: :meth:`epochs` ends with it, on all ranks, whichever of them asks. In a loop by
+        iteration: let the next step be the last.
+        """
         self._stopping = True
+        self._step.stopping = self._by_iteration
 
     def evaluate(
         self, dataset: Dataset[Any], function: Function, batch_size: int = 256, **options: Any
@@ -214,8 +247,9 @@ class Session:
         self._group.rested(time.monotonic() - began_s)
         return means
 
-    def step(self, loss: torch.Tensor | float | None = None, name: str | None = None) -> bool:
-        """Call it where a plain loop calls ``optimizer.step()``, once for each batch of the loader.
+    def step(self, loss: Number = None, name: str | None = None, *, weight: Number = None) -> bool:
+        """Call it where a plain loop calls ``optimizer.step()``, once for each batch of the loader (where that has
+        ``accumulate``: once for all batches of a step).
 
         Sums the gradients over the group and steps optimizer and scheduler. Whether it did: not where the batch was a
         micro-batch before the last, nor where the group broke; then the loader gives the same samples again. (A step
@@ -226,22 +260,23 @@ class Session:
         loss : the mean over the batch, for the reports
         name : of the optimizer to step, where the session has a dict of them: then it is called for each that the batch
             is for; without a name it steps all at once
+        weight : of the batch's gradient (and loss) in their mean over all batches of the step, in place of its number
+            of samples; such as its number of tokens, where the loss is a mean over these. In every step or in none
         """
-        stepped = self._step.step(loss, name)
-        if not self._step.is_open:
-            self._collectives.here()
+        stepped = self._step.step(loss, name, weight)
+        self._course.stepped()
         return stepped
 
-    def sum(self, loss: torch.Tensor | float | None = None, name: str | None = None) -> bool:
+    def sum(self, loss: Number = None, name: str | None = None, *, weight: Number = None) -> bool:
         """Between backward and :meth:`step`, for a script that uses the gradients: put the sums over the group into
         ``p.grad``. Whether they are there: not where the batch was a micro-batch before the last, nor where the group
-        broke. ``step`` follows in any case, without the loss.
+        broke. ``step`` follows in any case, without loss and weight.
 
         Parameters
         ----------
-        loss, name : as of :meth:`step`
+        loss, name, weight : as of :meth:`step`
         """
-        return self._step.sum(loss, name)
+        return self._step.sum(loss, name, weight)
 
     def clip_grad_norm(self, max_norm: float) -> None:
         """In this step (of this optimizer), scale the gradients of the whole group so that their norm is at most
@@ -294,15 +329,24 @@ class Session:
         self._end_epoch({})
         self._group.finish(self._current_metrics)
 
-    def _batching(self, per_node: int | None, whole: int | None, micro: int | None, drop_last: bool) -> Batching:
+    def _batching(
+        self, per_node: int | None, whole: int | None, micro: int | None, accumulate: int, drop_last: bool
+    ) -> Batching:
         if self._loader is not None:
             raise UserError("a session has one training loader; use torch's DataLoader for other data")
-        if micro is not None and self._training.steppers.apart:
+        if (micro is not None or accumulate != 1) and self._training.steppers.apart:
             raise UserError(
-                "micro_batch_size goes with optimizers that are stepped together: give pilot.train.session a list of"
-                " them, or accumulate by a smaller batch"
+                "micro_batch_size and accumulate go with optimizers that are stepped together: give pilot.train.session"
+                " a list of them, or a smaller batch"
             )
-        return Batching(per_node, whole, micro, drop_last, self._seat.size)
+        batching = Batching(per_node, whole, micro, drop_last, self._seat.size, accumulate)
+        self._training.samples_per_tick = batching.of_one_node
+        return batching
+
+    def _made_loader(self) -> TrainingLoader:
+        if self._loader is None:
+            raise UserError("make the training loader with session.loader before session.epochs or session.iterations")
+        return self._loader
 
     def _current_metrics(self) -> dict[str, float]:
         return dict(self._metrics)
@@ -311,9 +355,7 @@ class Session:
         self._metrics["epoch_samples"] = float(samples)  # whoever checks the ledger needs to know it
 
     def _resized(self, size: int) -> None:
-        if self._loader is None:
-            raise UserError("make the training loader with session.loader before session.epochs")
-        batching = self._loader.batching
+        batching = self._made_loader().batching
         nodes = batching.nodes(size) if batching.per_node is not None else 1
         self._training.rate = self._training.rate.resized(nodes, self._training.position.step)
 
@@ -340,7 +382,8 @@ def session(
     model, optimizer, scheduler : as in a plain script; ``session.step`` steps the last two. Several models are a dict
         by name. Several optimizers are a list, which are stepped together, or a dict, each of which is stepped by its
         name (a GAN's); their schedulers come in the same form
-    schedule : to be said where there is a scheduler: whether it counts every ``step`` or every ``epoch``; for
+    schedule : to be said where there is a scheduler: whether it counts every ``step``, every ``epoch``, or ``samples``,
+        in steps of one node: with ``batch_size`` on k nodes, k in a step; for
         ``ReduceLROnPlateau`` the name of the measure of ``session.epochs`` that it takes after each epoch
     scaler : of the loss, for mixed precision: the script calls ``scaler.scale(loss).backward()``, the session the rest;
         one, or a dict by the optimizers' names

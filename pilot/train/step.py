@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
@@ -26,12 +27,16 @@ from pilot.train.sampler import StepShare, mix
 from pilot.train.step_words import Words
 from pilot.train.stepper import Stepper
 from pilot.train.training import Training
+from pilot.train.weights import Weights
+
+Number = torch.Tensor | float | None
 
 
 class Step:
     """One rank's, again and again.
 
-    ``waited_s`` is how long this process has waited for sums, over its life.
+    ``stopping``: this rank wants no step after the present one. ``waited_s`` is how long this process has waited for
+    sums, over its life.
 
     Parameters
     ----------
@@ -70,7 +75,9 @@ class Step:
         self._sums: Words | None = None
         self._words: Words | None = None
         self._loss: float | torch.Tensor = 0.0
+        self._weights = Weights(together=not self._apart)
         self.max_norm: float | None = None
+        self.stopping = False
         self.waited_s = 0.0
 
     # --- around it ---------------------------------------------------------------------------------------------------
@@ -79,6 +86,16 @@ class Step:
     def is_open(self) -> bool:
         """Whether the script is in the middle of one."""
         return self._share is not None
+
+    @property
+    def has_more(self) -> bool:
+        """Whether the step under way has more batches for this rank."""
+        return self._share is not None and self._batch + 1 < len(self._share.batches)
+
+    @property
+    def is_void(self) -> bool:
+        """Whether the step, for whose batch the script has not come back yet, came to nothing."""
+        return self._share is not None and self._void
 
     @property
     def member(self) -> Membership:
@@ -98,11 +115,12 @@ class Step:
 
     def begin(self, share: StepShare, batch: int) -> None:
         """The script gets micro-batch ``batch`` of ``share`` next."""
-        if not self._stepped:
-            raise UserError("the script took a batch from session.loader without session.step for the one before")
+        if not self._stepped and not (share.means > 1 and batch):
+            raise UserError(_no_step(share.means))
         if batch == 0:
             self._rollback.begin()
             self._member, self._revision = self._group.enter(), self._group.revision
+            self._weights.begin(self._training.position.weight, share)
             self._void, self._phases, self._loss, self.max_norm, self._words = False, 0, 0.0, None, None
         group = self.member
         # For each micro-batch: how its samples were loaded leaves no trace in what the model draws.
@@ -111,7 +129,8 @@ class Step:
         self._guard.passing = True
         self._alarm.held.forward_begins()
         if batch == 0:
-            self._exchanges.begin(self._group.ring, alone=group.size == len(share.batches) == 1)
+            alone = group.size == len(share.batches) == 1
+            self._exchanges.begin(self._group.ring, alone=alone, held=self._weights.possible)
         self._exchanges.begin_batch(share.weight(batch), last=batch + 1 == len(share.batches))
 
     def came_back(self) -> None:
@@ -133,22 +152,26 @@ class Step:
 
     # --- what the script calls ---------------------------------------------------------------------------------------
 
-    def sum(self, loss: torch.Tensor | float | None, name: str | None) -> bool:
+    def sum(self, loss: Number, name: str | None, weight: Number) -> bool:
         """See :meth:`Session.sum <pilot.train.session.Session.sum>`."""
         share = self._expect_batch()
         if self._counted is None:
-            self._count(share, loss, name)
+            self._count(share, loss, name, weight)
         return self._sums is not None
 
-    def step(self, loss: torch.Tensor | float | None, name: str | None) -> bool:
+    def step(self, loss: Number, name: str | None, weight: Number) -> bool:
         """See :meth:`Session.step <pilot.train.session.Session.step>`."""
         share = self._expect_batch()
         if self._counted is None:
-            self._count(share, loss, name)
-        elif loss is not None or (name is not None and self._counted != self._training.steppers.named(name)):
-            raise UserError("give the loss and the name to session.sum, and call session.step() without them after it")
+            self._count(share, loss, name, weight)
+        elif (
+            loss is not None
+            or weight is not None
+            or (name is not None and self._counted != self._training.steppers.named(name))
+        ):
+            raise UserError("give loss, weight and name to session.sum, and call session.step() without them after it")
         steppers, self._counted, self._stepped = self._counted or [], None, True
-        if self._batch + 1 < len(share.batches):
+        if self.has_more:
             return False
         words, self._sums = self._sums, None
         if self._again:
@@ -168,20 +191,31 @@ class Step:
         """Whether this phase was done before the group broke."""
         return self._phases < self._training.position.phase and not self._void
 
+    def _expect_share(self) -> StepShare:
+        assert self._share is not None
+        return self._share
+
     def _expect_batch(self) -> StepShare:
         if self._share is None or (self._stepped and not self._apart):
             raise UserError("session.step needs a batch of session.loader, and each batch one session.step")
         return self._share
 
-    def _count(self, share: StepShare, loss: torch.Tensor | float | None, name: str | None) -> None:
+    def _count(self, share: StepShare, loss: Number, name: str | None, weight: Number) -> None:
         """Count the batch; after the step's last one get the sums over the group (None where it broke)."""
+        if share.means > 1 and self.has_more:
+            raise UserError(
+                f"session.step after batch {self._batch + 1} of a step of accumulate={share.means}: call it once, after"
+                " all of them"
+            )
         self._counted = steppers = self._training.steppers.named(name)
         self._alarm.held.forward_ended()
-        weight = share.weight(self._batch)
-        if loss is not None and weight:
+        factor = self._weights.factor(self._batch, weight)
+        if self._weights.possible:
+            self._exchanges.release(factor)
+        if loss is not None and factor:
             # Not a number yet where it is on a GPU: that would wait for all of backward.
-            self._loss = self._loss + weight * (loss.detach() if isinstance(loss, torch.Tensor) else loss)
-        if self._batch + 1 < len(share.batches):
+            self._loss = self._loss + factor * (loss.detach() if isinstance(loss, torch.Tensor) else loss)
+        if self.has_more:
             return
         self._training.trained.check_step()
         if not self._again and not self._void:
@@ -207,8 +241,9 @@ class Step:
             return None
         exchange = self._exchanges.each[number]
         exchange.flush()
-        exchange.finish(self._group.words(float(self._loss)).with_checksum(checksum))
-        return exchange.take() if self._waited(self._group.summed) else None
+        words = self._group.words(float(self._loss)).with_checksum(checksum)
+        exchange.finish(replace(words, weight=self._weights.local, stop=float(self.stopping)))
+        return self._weights.checked(exchange.take()) if self._waited(self._group.summed) else None
 
     def _selected(self, number: int) -> bool:
         """Whether all ranks are about to sum the same."""
@@ -242,7 +277,9 @@ class Step:
             self._metrics["grad_norm"] = self._training.clip(self.max_norm, steppers)
             self.max_norm = None
         with self._guard.session_steps():
-            self._training.apply_phase(steppers)
+            self._training.apply_phase(steppers, self._expect_share())
+        self._training.position.weight = words.weight
+        self._training.position.stopped |= words.stop > 0
         label = "_".join(["loss", *(stepper.name for stepper in steppers if stepper.name)])
         self._metrics |= {label: words.loss} | self._training.metrics()
         self._words = words
@@ -276,3 +313,10 @@ class Step:
         if self._words is not None:
             self._group.applied(self._words, share, lambda: dict(self._metrics))
         self._share = self._member = None
+
+
+def _no_step(accumulate: int) -> str:
+    said = "the script took a batch from session.loader without session.step for the one before"
+    if accumulate > 1:
+        return f"{said}: with accumulate={accumulate} it belongs after every {accumulate} batches"
+    return f"{said}; to add up the gradients of k batches by hand give session.loader(..., accumulate=k)"

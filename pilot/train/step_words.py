@@ -7,7 +7,7 @@ from dataclasses import astuple, dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-FIELDS = 8
+FIELDS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,8 @@ class Words:
     :func:`~pilot.train.membership.agreed`), ``pause`` 1 where it was asked to pause, ``loss`` its part of the mean loss
     over the step, ``save`` 1 where a checkpoint could begin after this step, ``saved`` 1 where its part of the one
     under way is written (see :mod:`pilot.train.periodic`), ``checksum`` that of what it trains (0: not compared in this
-    step), ``checksum_squares`` its square (see :mod:`pilot.train.alarm`).
+    step), ``checksum_squares`` its square (see :mod:`pilot.train.alarm`), ``weight`` that of its gradients where the
+    script says it (see :mod:`pilot.train.weights`), ``stop`` 1 where its script wants no step after this one.
     """
 
     ready: float
@@ -29,6 +30,8 @@ class Words:
     saved: float
     checksum: float = 0.0
     checksum_squares: float = 0.0
+    weight: float = 0.0
+    stop: float = 0.0
 
     @classmethod
     def of(cls, ready: int, pause: bool, loss: float, *, save: bool = False, saved: bool = False) -> Words:

@@ -14,14 +14,14 @@ from torch.utils.data import default_collate
 
 from pilot.core.errors import UserError
 from pilot.train import rng
-from pilot.train.loader import Course
 from pilot.train.sampler import Batching, StepShare, mix
+from pilot.train.training_loader import Course, TrainingLoader
 
 _Kept = dict[int, Any]
 _END = object()
 
 
-class Stream:
+class Stream(TrainingLoader):
     """Iterate over it once per epoch, as over a ``DataLoader``.
 
     Parameters
@@ -45,15 +45,14 @@ class Stream:
             raise UserError(
                 "session.stream: the source can be read only once; give it an object whose __iter__ begins anew"
             )
-        self.course = course
-        self.batching = batching
+        super().__init__(course, batching)
         self._source = source
         self._collate = collate_fn
         self._samples: Iterator[Any] = iter(())
         self._reads: tuple[int, int] | None = None
 
-    def __iter__(self) -> Iterator[Any]:
-        """The rest of the current epoch; see :class:`~pilot.train.loader.Loader`."""
+    def rest_of_epoch(self) -> Iterator[Any]:
+        """See :class:`~pilot.train.training_loader.TrainingLoader`."""
         while True:
             epoch, cursor, rank, size, _ = self.course.where()
             end, kept = self._read(epoch, cursor, rank, size)
@@ -78,7 +77,7 @@ class Stream:
         """Where the step at ``cursor`` ends, and those of its samples that this rank may need."""
         if self._reads != (epoch, cursor):
             self._samples = self._open(epoch, cursor)
-        start, stop, filler = self._wanted(cursor, rank, size)
+        before, after, filler = self._wanted(rank, size)
         kept: _Kept = {}
         end = cursor
         while end < cursor + self.batching.full(size):
@@ -87,16 +86,17 @@ class Stream:
             if sample is _END:
                 self.course.epoch_has(end)
                 break
-            if start <= end < stop or end < filler:
+            place = (end - cursor) % self.batching.batch(size)
+            if before <= place < after or place < filler:
                 kept[end] = sample
             end += 1
         self._reads = (epoch, end)
         return end, kept
 
-    def _wanted(self, cursor: int, rank: int, size: int) -> tuple[int, int, int]:
-        """[start, stop) of this rank in a full step, and where the batch ends that ranks without samples get."""
+    def _wanted(self, rank: int, size: int) -> tuple[int, int, int]:
+        """[before, after) of this rank in a full batch, and where that part ends that ranks without samples get."""
         one, before, after = (self.batching.quota_before(r, size) for r in (1, rank, rank + 1))
-        return cursor + before, cursor + after, cursor + min(one, self.batching.micro or one)
+        return before, after, min(one, self.batching.micro or one)
 
     def _open(self, epoch: int, cursor: int) -> Iterator[Any]:
         if hasattr(self._source, "set_epoch"):

@@ -38,8 +38,10 @@ class Stateful(Protocol):
 @dataclass(slots=True)
 class Position:
     """``step``: steps applied so far; ``phase``: of the next one's optimizers, where each is stepped by itself, so many
-    have been; ``cursor``: samples of ``epoch`` behind the parameters; ``samples``: of all
-    epochs; ``at_end``: the script does what belongs to the end of the epoch; ``stopped``: there is no epoch more.
+    have been; ``cursor``: samples of ``epoch`` behind the parameters; ``samples``: of all epochs; ``at_end``: the
+    script does what belongs to the end of the epoch; ``stopped``: there is no epoch more; ``begun``: the script has
+    come to its first batch; ``weight``: the weights of the last step added up, 0: its samples are (see
+    :mod:`pilot.train.weights`), None: there was no step yet.
     """
 
     step: int = 0
@@ -49,6 +51,8 @@ class Position:
     at_end: bool = False
     stopped: bool = False
     phase: int = 0
+    begun: bool = False
+    weight: float | None = None
 
 
 class Training:
@@ -57,7 +61,9 @@ class Training:
 
     ``agreed_step``: up to there all ranks held the same (:mod:`pilot.train.alarm`). ``changing``: what a forward pass
     changes (:mod:`pilot.train.rollback`). ``on_restore``: called when a state was taken over or put back.
-    ``in_meeting``: the script is in a meeting (:mod:`pilot.train.collectives`).
+    ``in_meeting``: the script is in a meeting (:mod:`pilot.train.collectives`); ``behind``: the state was taken over
+    from one in a meeting, who has done more since. ``samples_per_tick``: of a step on one node, for a schedule that
+    counts samples.
     """
 
     def __init__(
@@ -89,6 +95,8 @@ class Training:
         self._user_taken: dict[str, Any] | None = None
         self.agreed_step = 0
         self.in_meeting = False
+        self.behind = False
+        self.samples_per_tick = 1
 
     @property
     def place(self) -> Place:
@@ -102,16 +110,23 @@ class Training:
 
     def apply(self, generation: int, share: StepShare) -> None:
         """A whole step: of all optimizers."""
-        self.apply_phase(list(self.steppers))
+        self.apply_phase(list(self.steppers), share)
         self.close(generation, share)
 
-    def apply_phase(self, steppers: Sequence[Stepper]) -> None:
+    def apply_phase(self, steppers: Sequence[Stepper], share: StepShare) -> None:
         """Step these at the learning rate of this size; with each its scheduler, unless the loss scaler left it out."""
         factor = self.rate.factor(self.position.step)
         for stepper in steppers:
-            if stepper.step(factor) and self._schedule == "step":
-                stepper.schedule()
+            if stepper.step(factor):
+                for _ in range(self._ticks(share)):
+                    stepper.schedule()
         self.position.phase += 1
+
+    def _ticks(self, share: StepShare) -> int:
+        """How often a step moves a scheduler: with ``samples`` as often as one node would have stepped for them."""
+        if self._schedule == "samples":
+            return -(-share.cursor_end // self.samples_per_tick) - -(-share.cursor // self.samples_per_tick)
+        return self._schedule == "step"
 
     def close(self, generation: int, share: StepShare) -> None:
         """No optimizer follows in this step: account for its samples."""
@@ -130,10 +145,15 @@ class Training:
             parameters += self.trained.of(stepper)
         return float(nn.utils.clip_grad_norm_(parameters, max_norm))
 
+    def does_again(self) -> None:
+        """The script comes to the same step again. What it changes until then it has changed before."""
+        self._user_taken = copied(self.user)
+
     def reached_end(self) -> None:
         """The epoch has no more steps. Who takes over the state from now on does again what the script does here, so
         it gets the script's values as they are now.
         """
+        self.caught_up()
         self.position.at_end = True
         self._user_at_end = copied(self.user)
 
@@ -141,6 +161,7 @@ class Training:
         """The script is where the state is. What it changed since it took the state over belongs to an earlier place,
         and the others had done it already.
         """
+        self.behind = False
         if self._user_taken is not None:
             self._set_user(self._user_taken)
 
@@ -168,7 +189,7 @@ class Training:
         self.position.cursor = 0
         self.position.at_end = False
         self.position.stopped = STOP in measured
-        if not self.steppers.schedulers or self._schedule == "step":
+        if not self.steppers.schedulers or self._schedule in ("step", "samples"):
             return
         if self._schedule == "epoch" or self._schedule in measured:
             measures = [] if self._schedule == "epoch" else [measured[self._schedule]]
@@ -185,6 +206,7 @@ class Training:
             "ledger": np.array(self.ledger.rows, np.int64).reshape(-1, 6),
             "learning_rate": self.rate.as_dict(),
             "minutes": self.agreements.rows(),
+            "in_meeting": self.in_meeting,
             "user": next(d for d in (self._user_at_end, self._user_taken, self.user) if d is not None),
             "rng": rng.capture(),
             "model": dict(self.model.state_dict()),
@@ -224,7 +246,8 @@ class Training:
         self.rate = LearningRate(**state["learning_rate"])
         if not (self.in_meeting and self.place == place):
             self._set_user(state["user"])
-            self._user_taken = copied(state["user"])
+            self.behind = state.get("in_meeting", False) and not self.position.at_end
+            self._user_taken = copied(state["user"]) if self.position.begun and not self.behind else None
         rng.restore(state["rng"])
         self.tell_restored()
 
@@ -255,12 +278,16 @@ def _check_schedule(schedulers: Collection[Scheduler], schedule: str | None) -> 
     plateau = True in kinds
     if len(kinds) > 1:
         raise UserError("ReduceLROnPlateau and other schedulers count differently: use one kind in a session")
-    if plateau and schedule in (None, "step", "epoch"):
+    if plateau and schedule in (None, *_COUNTED):
         raise UserError("ReduceLROnPlateau needs a measure: schedule='loss' with session.epochs(n, loss=function)")
     if schedulers and schedule is None:
         raise UserError(
             "say what the scheduler counts: pilot.train.session(..., schedule='step') where a plain loop calls"
-            " scheduler.step() for each batch, schedule='epoch' where it does so for each epoch"
+            " scheduler.step() for each batch, schedule='epoch' where it does so for each epoch (schedule='samples': as"
+            " 'step', and as far after the same samples on any number of nodes)"
         )
-    if not plateau and schedule not in (None, "step", "epoch"):
-        raise UserError(f"schedule must be 'step' or 'epoch', got {schedule!r}")
+    if not plateau and schedule not in (None, *_COUNTED):
+        raise UserError(f"schedule must be 'step', 'samples' or 'epoch', got {schedule!r}")
+
+
+_COUNTED = ("step", "samples", "epoch")

@@ -169,11 +169,11 @@ def test_five_changed_lines_make_the_plain_example_elastic() -> None:
     assert len(changed) <= 5, changed
 
 
-@pytest.mark.parametrize("name", ["digits_cnn_plain", "digits_cnn", "digits_mlp", "regression", "tiny_gpt"])
+@pytest.mark.parametrize("name", ["digits_cnn_plain", "digits_cnn", "digits_mlp", "regression", "tiny_gpt", "char_gpt"])
 def test_the_examples_run_under_plain_python(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", [f"{name}.py", "--epochs", "1"])
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", "--iterations" if name == "char_gpt" else "--epochs", "1"])
     try:
         runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
     finally:

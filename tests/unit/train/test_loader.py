@@ -18,6 +18,7 @@ from pilot.core.errors import UserError
 from pilot.train import rng
 from pilot.train.loader import Loader
 from pilot.train.sampler import Batching, StepShare, mix
+from pilot.train.training_loader import Rest
 
 DRAWS: dict[str, Callable[[], float]] = {
     "torch": lambda: torch.rand(()).item(),
@@ -78,6 +79,12 @@ class Course:
 
     def came_back(self) -> None:
         pass
+
+    def batches(self, rest: Rest) -> Iterator[Any]:
+        return rest()
+
+    def next_batch(self, rest: Rest) -> Any:
+        raise NotImplementedError
 
     def begin(self, share: StepShare, batch: int) -> None:
         self.begun.append((share, batch))

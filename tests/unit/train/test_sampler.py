@@ -7,9 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilot.core.errors import UserError
-from pilot.train.sampler import Batching, mix
+from pilot.train.sampler import Batching, StepShare, mix, mix_each
 
 sizes = st.integers(1, 9)
+
+
+def _covered(share: StepShare) -> list[int]:
+    return [sample for start, stop in share.batches for sample in range(start, stop)]
+
+
 batchings = st.one_of(
     st.builds(
         Batching, per_node=st.integers(1, 40), micro=st.none() | st.integers(1, 10), ranks_per_node=st.integers(1, 4)
@@ -27,7 +33,7 @@ def test_each_sample_is_taken_once_however_the_group_changes(
     cursor = step = 0
     while not batching.over(cursor, length, size := group_sizes[step % len(group_sizes)]):
         shares = [batching.share(cursor, length, rank, size) for rank in range(size)]
-        taken += [sample for share in shares for sample in range(share.start, share.stop)]
+        taken += sorted(sample for share in shares for sample in _covered(share) if share.samples)
         assert {(share.cursor, share.cursor_end) for share in shares} == {(cursor, shares[0].cursor_end)}
         cursor, step = shares[0].cursor_end, step + 1
     assert taken == list(range(length))
@@ -50,11 +56,12 @@ def test_micro_batches_cover_a_share_and_a_rank_without_samples_gets_a_batch_tha
     size *= batching.ranks_per_node
     for rank in range(size):
         share = batching.share(cursor, length, rank, size)
-        covered = [sample for start, stop in share.batches for sample in range(start, stop)]
+        covered = _covered(share)
         assert covered
         assert all(stop - start <= (batching.micro or length) for start, stop in share.batches)
         if share.samples:
-            assert covered == list(range(share.start, share.stop))
+            assert len(covered) == share.samples
+            assert covered == list(range(covered[0], covered[-1] + 1))
         else:
             assert [share.weight(batch) for batch in range(len(share.batches))] == [0.0]
 
@@ -89,3 +96,28 @@ def test_mixed_seeds_differ_with_each_number_and_their_order() -> None:
 def test_batch_sizes_that_make_no_sense_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(UserError):
         Batching(**wrong)
+
+
+@given(st.integers(1, 20), st.integers(1, 5), st.integers(0, 200), sizes)
+def test_with_accumulation_by_hand_each_batch_is_divided_and_weighs_as_a_mean_of_its_own(
+    whole: int, accumulate: int, length: int, size: int
+) -> None:
+    """And an epoch's rest that fills no step is left out."""
+    batching = Batching(whole=whole, drop_last=True, accumulate=accumulate)
+    cursor, taken = 0, []
+    while not batching.over(cursor, length, size):
+        shares = [batching.share(cursor, length, rank, size) for rank in range(size)]
+        for number in range(accumulate):
+            start = cursor + number * whole
+            own = [share.batches[number] for share in shares if share.samples]
+            assert sorted(s for cut in own for s in range(*cut)) == list(range(start, start + whole))
+            assert sum(share.weight(number) for share in shares) == pytest.approx(1.0)
+        assert {len(share.batches) for share in shares} == {accumulate}
+        taken += [sample for share in shares if share.samples for sample in _covered(share)]
+        cursor = shares[0].cursor_end
+    assert sorted(taken) == list(range(length - length % (whole * accumulate)))
+
+
+def test_seeds_made_at_once_are_those_made_one_by_one() -> None:
+    numbers = [0, 1, 7, 2**40]
+    assert mix_each((3, 5), numbers) == [mix(3, 5, number) for number in numbers]

@@ -16,7 +16,7 @@ import pilot.train
 from tests.unit.train.storm import End, World, group_of
 
 flags = st.lists(st.booleans(), min_size=1, max_size=4).map(tuple)
-ends = st.lists(st.builds(End, st.integers(0, 24), flags, flags, st.integers(0, 2)), max_size=6)
+ends = st.lists(st.builds(End, st.integers(0, 24), flags, flags, st.integers(0, 2), st.booleans()), max_size=6)
 x = torch.linspace(-1, 1, 37, dtype=torch.float64).unsqueeze(1)
 data = TensorDataset(x, x.sin())
 
@@ -38,6 +38,7 @@ def train(stream: bool, every: int, stop: int) -> dict[str, Any]:
         return means["error"]
 
     for epoch in session.epochs(4, error=error):
+        state["begun"] = state.get("begun", 0) + 1
         for inputs, target in loader:
             optimizer.zero_grad()
             nn.functional.mse_loss(model(inputs), target).backward()

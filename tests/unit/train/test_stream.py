@@ -17,6 +17,7 @@ import pilot.train
 from pilot.core.errors import UserError
 from pilot.train.sampler import Batching, StepShare
 from pilot.train.stream import Stream
+from pilot.train.training_loader import Rest
 
 
 class Numbers(IterableDataset[int]):
@@ -54,6 +55,12 @@ class Course:
 
     def align(self) -> None:
         pass
+
+    def batches(self, rest: Rest) -> Iterator[Any]:
+        return rest()
+
+    def next_batch(self, rest: Rest) -> Any:
+        raise NotImplementedError
 
     def epoch_is_over(self) -> bool:
         return True

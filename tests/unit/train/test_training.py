@@ -68,7 +68,7 @@ def step(model: Tied, training: Training, number: int) -> None:
     torch.manual_seed(number)
     model(torch.randn(6, 4), rare=number % 3 == 0).backward()
     training.clip(0.5)
-    training.apply(1, StepShare(number, number + 1, number, number + 1, ((number, number + 1),)))
+    training.apply(1, StepShare(number, number + 1, 1, ((number, number + 1),)))
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -185,6 +185,7 @@ def test_who_comes_at_the_end_of_an_epoch_does_once_what_belongs_there() -> None
 def test_what_a_script_changes_while_it_is_behind_its_state_does_not_count() -> None:
     (_, training), (_, lagging) = made(), made()
     training.user["epochs"] = 5
+    training.position.begun = True
     lagging.restore(training.capture())
     lagging.user["epochs"] += 1
     assert lagging.capture()["user"] == {"epochs": 5}

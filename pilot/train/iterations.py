@@ -1,0 +1,72 @@
+"""A loop by iteration: each turn of ``session.iterations`` does one step, and epochs follow one another by themselves.
+
+A turn whose step is void is run again, with the same number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pilot.core.errors import UserError
+from pilot.train.training_loader import Rest, TrainingLoader
+
+
+class Turns:
+    """Of one session, whose loop is by iteration.
+
+    Parameters
+    ----------
+    loader : the session's
+    in_step : whether the step under way has more batches for this rank
+    """
+
+    def __init__(self, loader: TrainingLoader, in_step: Callable[[], bool]) -> None:
+        self._by_one = loader.batching.micro is None
+        self._accumulate = loader.batching.accumulate
+        self._in_step = in_step
+        self._batches: Iterator[Any] | None = None
+        self._stepped = False
+        loader.draw_without_end()
+
+    def begin(self) -> None:
+        """A turn begins."""
+        self._stepped = False
+
+    def stepped(self) -> None:
+        """``session.step`` has ended the step, or found it void."""
+        self._stepped = True
+
+    def end(self) -> None:
+        """The turn is over."""
+        if not self._stepped:
+            raise UserError(
+                "a turn of session.iterations ended without its step: take batches by `for batch in loader:` or"
+                " loader.next(), and call session.step, in every turn"
+            )
+
+    def batches(self, rest: Rest) -> Iterator[Any]:
+        """Those of this turn's step."""
+        while True:
+            yield self._take(rest)
+            if not self._in_step():
+                return
+
+    def next(self, rest: Rest) -> Any:
+        """The next one of this turn's step."""
+        if not self._by_one:
+            raise UserError(
+                "with micro_batch_size a step has as many batches as this rank's share takes: use `for batch in"
+                " loader:` in place of loader.next()"
+            )
+        return self._take(rest)
+
+    def _take(self, rest: Rest) -> Any:
+        if self._stepped:
+            raise UserError(
+                "a turn of session.iterations has one step, and this one's is done: take the next batch in the next"
+                " turn (num_workers=1 loads it ahead)"
+            )
+        if self._batches is None:
+            self._batches = rest()
+        return next(self._batches)

@@ -1,0 +1,87 @@
+"""What a batch's gradient counts in its step: its number of samples, or the weight that the script gives it.
+
+A weight (such as the number of tokens that a loss is a mean over) is known after the batch's forward pass, and all of a
+step's only when all ranks have said theirs. So where steps have weights, gradients are held until ``session.step``; the
+ranks sum w·g and, with the step's words, w; and each divides the one by the other. The first step shows whether a
+script gives weights, and it is held for that.
+
+To stay in the range of what travels, weights are divided by the last step's sum of them, which is part of the state.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import SupportsFloat
+
+from pilot.core.errors import UserError
+from pilot.train.sampler import StepShare
+from pilot.train.step_words import Words
+
+
+class Weights:
+    """Of one rank in one step.
+
+    ``possible``: the script gives weights, or may do so in this first step; ``local``: those of this rank so far.
+
+    Parameters
+    ----------
+    together : whether all optimizers are stepped together
+    """
+
+    def __init__(self, *, together: bool) -> None:
+        self._together = together
+        self.local = 0.0
+        self._given = False
+        self._before: float | None = None
+        self._share: StepShare | None = None
+
+    def begin(self, before: float | None, share: StepShare) -> None:
+        """A step begins; ``before``: the sum of the weights of the last one, see
+        :class:`~pilot.train.training.Position`.
+        """
+        self.local, self._given = 0.0, False
+        self._before, self._share = before, share
+
+    @property
+    def possible(self) -> bool:
+        """See the class."""
+        return self._together and self._before != 0 and self._share is not None and self._share.means == 1
+
+    def factor(self, batch: int, weight: SupportsFloat | None) -> float:
+        """Of the mean gradient of micro-batch ``batch``, for which the script gives ``weight``."""
+        assert self._share is not None
+        if self._share.means > 1 and weight is not None:
+            raise UserError(
+                "session.step: weight= does not go with accumulate, where the script makes the mean over batches; give"
+                " micro_batch_size and call session.step(loss, weight=...) for each batch, with the loss not divided"
+            )
+        if not self._together and weight is not None:
+            raise UserError("session.step: weight= does not go with optimizers that are stepped by name")
+        if self._before is not None and (weight is not None) != bool(self._before):
+            raise UserError("session.step was called with weight= and without: give it in every step or in none")
+        self._given = weight is not None
+        if weight is None:
+            return self._share.weight(batch)
+        number = float(weight)
+        if not (math.isfinite(number) and number >= 0):
+            raise UserError(f"session.step: weight must be a finite number of at least 0, got {number}")
+        factor = number / self._unit if self._share.samples else 0.0
+        self.local += factor
+        return factor
+
+    def checked(self, words: Words) -> Words:
+        """The step's words, whose loss is a mean as well then, and whose weight is in the script's unit."""
+        if words.weight and not self._given:
+            raise UserError("session.step was called with weight= on one rank and without on another")
+        if self._given and not words.weight:
+            raise UserError(
+                "the weights of all batches of a step are 0: there is no mean over them; leave such data out"
+            )
+        if not self._given:
+            return words
+        return replace(words, loss=words.loss / words.weight, weight=words.weight * self._unit)
+
+    @property
+    def _unit(self) -> float:
+        return self._before or float(self._share.total if self._share else 1)

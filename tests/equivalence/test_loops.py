@@ -1,0 +1,400 @@
+"""Loops by iteration, and accumulation by hand: on any number of ranks what they give alone, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import pilot.train
+from pilot.core.errors import UserError
+from pilot.core.events import LedgerRange
+from pilot.core.ids import Generation
+from pilot.core.ledger import Ledger
+from pilot.train import script_end
+from pilot.train.order import Drawn, permutation
+from tests.equivalence.rows import on_ranks
+from tests.equivalence.ways import WAYS
+from tests.unit.train.storm import End
+
+SAMPLES, BATCH, STEPS, SEED = 22, 4, 14, 3
+x = torch.randn(SAMPLES, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+Result = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Loop:
+    """How a script goes about its steps: ``steps`` of them, or two epochs."""
+
+    turn: Callable[[Any, Any, Callable[[torch.Tensor], torch.Tensor]], None] | None
+    options: dict[str, Any]
+    stream: bool = False
+
+    @property
+    def parts(self) -> int:
+        """Batches that are divided by the script, of a step."""
+        return int(self.options.get("accumulate", 1))
+
+
+def by_for(session: Any, loader: Any, loss_of: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    for (batch,) in loader:
+        loss = loss_of(batch)
+        loss.backward()
+        session.step(loss)
+
+
+def by_next(session: Any, loader: Any, loss_of: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    (batch,) = loader.next()
+    loss = loss_of(batch)
+    loss.backward()
+    session.step(loss)
+
+
+def by_hand(session: Any, loader: Any, loss_of: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    for _ in range(3):
+        (batch,) = loader.next()
+        loss = loss_of(batch) / 3
+        loss.backward()
+    session.step(loss)
+
+
+def by_hand_with_for(session: Any, loader: Any, loss_of: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    for (batch,) in loader:
+        (loss_of(batch) / 3).backward()
+    session.step()
+
+
+THREE = {"accumulate": 3, "drop_last": True, "global_batch_size": 2}
+LOOPS = {
+    "for": Loop(by_for, {"global_batch_size": BATCH}),
+    "for, drop_last": Loop(by_for, {"global_batch_size": BATCH, "drop_last": True}),
+    "for, micro-batches": Loop(by_for, {"global_batch_size": BATCH, "micro_batch_size": 1}),
+    "for, stream": Loop(by_for, {"global_batch_size": BATCH}, stream=True),
+    "next": Loop(by_next, {"global_batch_size": BATCH}),
+    "next, more ranks than samples": Loop(by_next, {"global_batch_size": 1}),
+    "next, drawn without end": Loop(by_next, {"global_batch_size": BATCH, "replacement": True}),
+    "next, so many draws": Loop(by_next, {"global_batch_size": BATCH, "replacement": True, "num_samples": 10}),
+    "by hand": Loop(by_hand, THREE),
+    "by hand, batches of one": Loop(by_hand, THREE | {"global_batch_size": 1}),
+    "by hand with for": Loop(by_hand_with_for, THREE),
+    "by hand, drawn": Loop(by_hand, THREE | {"replacement": True}),
+    "by hand, stream": Loop(by_hand, THREE, stream=True),
+    "by hand, epochs": Loop(None, THREE),
+    "by hand, epochs, stream": Loop(None, THREE, stream=True),
+}
+
+
+def made() -> tuple[nn.Module, torch.optim.Optimizer]:
+    model = nn.Linear(3, 2, dtype=torch.float64)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.linspace(-1, 1, parameter.numel(), dtype=torch.float64).view_as(parameter))
+    return model, torch.optim.Adam(model.parameters(), lr=0.05)
+
+
+def rate(step: int) -> float:
+    return 0.1 / (1 + step)
+
+
+def elastic(loop: Loop) -> Result:
+    model, optimizer = made()
+    session = pilot.train.session(model, optimizer, seed=SEED)
+    data = TensorDataset(x)
+    loader: Any = session.stream(data, **loop.options) if loop.stream else session.loader(data, **loop.options)
+
+    def loss_of(batch: torch.Tensor) -> torch.Tensor:
+        return (model(batch) - 0.5).square().mean()
+
+    if loop.turn is None:
+        for _ in session.epochs(2):
+            for number, (batch,) in enumerate(loader):
+                (loss_of(batch) / 3).backward()
+                if (number + 1) % 3 == 0:
+                    session.step()
+                    optimizer.zero_grad()
+        return results(model)
+    state = session.state
+    for step in session.iterations(STEPS):
+        state["turns"] = state.get("turns", 0) + 1
+        if step % 5 == 0:
+            means = session.evaluate(data, lambda b: {"loss": loss_of(b[0])}, batch_size=3)
+            state["seen"] = {**state.get("seen", {}), step: means["loss"]}
+        for group in optimizer.param_groups:
+            group["lr"] = rate(step)
+        loop.turn(session, loader, loss_of)
+        optimizer.zero_grad()
+    assert session.steps == STEPS
+    return results(model) | {"turns": state["turns"], "seen": state["seen"]}
+
+
+def results(model: nn.Module) -> Result:
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def plain(loop: Loop) -> Result:
+    model, optimizer = made()
+    seen = {}
+    for step, parts in enumerate(steps(loop)):
+        if loop.turn is not None:
+            if step % 5 == 0:
+                with torch.no_grad():
+                    seen[step] = (model(x) - 0.5).square().mean().item()
+            optimizer.param_groups[0]["lr"] = rate(step)
+        optimizer.zero_grad()
+        for part in parts:
+            ((model(x[part]) - 0.5).square().mean() / len(parts)).backward()
+        optimizer.step()
+    return results(model) | ({} if loop.turn is None else {"turns": STEPS, "seen": seen})
+
+
+def steps(loop: Loop) -> Iterator[list[list[int]]]:
+    """The samples of each batch of each step."""
+    size, drop_last = loop.options["global_batch_size"], loop.options.get("drop_last", False)
+    step = epoch = 0
+    while step < STEPS if loop.turn is not None else epoch < 2:
+        order = order_of(loop, epoch)
+        cuts = [order[start : start + size] for start in range(0, len(order), size)]
+        for first in range(0, len(cuts), loop.parts):
+            parts = cuts[first : first + loop.parts]
+            whole = sum(map(len, parts)) == size * loop.parts
+            if (whole or not drop_last) and (loop.turn is None or step < STEPS):
+                yield parts
+                step += 1
+        epoch += 1
+
+
+def order_of(loop: Loop, epoch: int) -> list[int]:
+    if loop.stream:
+        return list(range(SAMPLES))
+    if loop.options.get("replacement"):
+        draws = loop.options.get("num_samples", STEPS * 100)
+        return Drawn(SEED, SAMPLES, draws).indices(epoch, 0, draws)
+    return permutation(SEED, epoch, SAMPLES).tolist()
+
+
+def assert_same(results: list[Result], expected: Result) -> None:
+    for result in results:
+        assert result.keys() == expected.keys()
+        assert result.get("turns") == expected.get("turns")
+        if "seen" in expected:
+            assert result["seen"] == pytest.approx(expected["seen"], rel=1e-12)
+        for name in ("weight", "bias"):
+            assert torch.equal(result[name], results[0][name])
+            torch.testing.assert_close(result[name], expected[name], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_equal_to_the_plain_loop(name: str) -> None:
+    loop = LOOPS[name]
+    expected = plain(loop)
+    assert_same([elastic(loop)], expected)
+    for count, ends in WAYS.values():
+        assert_same(on_ranks(lambda: elastic(loop), count, list(ends)), expected)
+
+
+flags = st.lists(st.booleans(), min_size=1, max_size=4).map(tuple)
+storms = st.lists(st.builds(End, st.integers(0, 14), flags, flags, st.integers(0, 2), st.booleans()), max_size=6)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(count=st.integers(1, 3), ends=storms, name=st.sampled_from([*LOOPS]))
+def test_whatever_happens_to_the_group_a_loop_gives_what_it_gives_alone(count: int, ends: list[End], name: str) -> None:
+    loop = LOOPS[name]
+    assert_same(on_ranks(lambda: elastic(loop), count, ends), plain(loop))
+
+
+class Made:
+    """What a script has made before its loop."""
+
+    def __init__(self, **options: Any) -> None:
+        self.model, self.optimizer = made()
+        self.session = pilot.train.session(self.model, self.optimizer, seed=SEED)
+        self.loader = self.session.loader(TensorDataset(x), **({"global_batch_size": BATCH} | options))
+
+    def step(self, batch: list[torch.Tensor]) -> None:
+        self.optimizer.zero_grad()
+        self.model(batch[0]).square().mean().backward()
+        self.session.step()
+
+    @property
+    def position(self) -> Any:
+        return self.session._training.position
+
+
+def test_a_loop_goes_on_where_it_was_with_more_steps_to_do() -> None:
+    first, whole = Made(), Made()
+    for _ in first.session.iterations(8):
+        first.step(first.loader.next())
+    second = Made()
+    second.session._training.restore(first.session._training.capture())
+    begun = []
+    for step in second.session.iterations(STEPS):
+        begun.append(step)
+        second.step(second.loader.next())
+    for _ in whole.session.iterations(STEPS):
+        whole.step(whole.loader.next())
+    assert begun == list(range(8, STEPS))
+    assert torch.equal(second.model.weight, whole.model.weight)
+    ledger = Ledger()
+    ledger.add(LedgerRange(Generation(row[0]), *row[1:]) for row in second.session._training.ledger.rows)
+    assert ledger.exactly_once({0: SAMPLES, 1: SAMPLES, 2: (STEPS - 12) * BATCH}).proved
+
+
+def test_one_rank_that_asks_to_stop_stops_all_after_the_same_step() -> None:
+    def script() -> list[int]:
+        made, turns = Made(), []
+        for step in made.session.iterations(STEPS):
+            turns.append(step)
+            if step == 3 and made.session.rank == 1:
+                made.session.stop()
+            made.step(made.loader.next())
+        assert made.position.stopped
+        return turns
+
+    assert on_ranks(script, 2, []) == [[0, 1, 2, 3]] * 2
+
+
+def test_a_break_ends_the_training_after_the_same_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(script_end, "_left", [])
+
+    def script() -> tuple[int, bool]:
+        made = Made()
+        for step in made.session.iterations(STEPS):
+            made.step(made.loader.next())
+            if step == 4:
+                break
+        script_end.script_ended()
+        return made.session.steps, made.position.stopped
+
+    assert script() == (5, True)
+
+
+def takes_a_batch_before(made: Made) -> None:
+    made.loader.next()
+
+
+def counts_by_itself(made: Made) -> None:
+    while made.session.steps < 3:
+        made.step(made.loader.next())
+
+
+def takes_the_next_batch_early(made: Made) -> None:
+    for _ in made.session.iterations(3):
+        made.step(made.loader.next())
+        made.loader.next()
+
+
+def skips_a_step(made: Made) -> None:
+    for _ in made.session.iterations(3):
+        made.loader.next()
+
+
+def skips_a_turn(made: Made) -> None:
+    for _ in made.session.iterations(3):
+        continue
+
+
+def skips_a_batch(made: Made) -> None:
+    for _ in made.session.epochs(1):
+        for number, batch in enumerate(made.loader):
+            if number % 2:
+                made.step(batch)
+
+
+def takes_two_batches(made: Made) -> None:
+    for _ in made.session.iterations(3):
+        made.loader.next()
+        made.step(made.loader.next())
+
+
+def takes_next_in_an_epoch(made: Made) -> None:
+    for _ in made.session.epochs(1):
+        made.step(made.loader.next())
+
+
+def begins_anew_for_each_batch(made: Made) -> None:
+    for _ in made.session.epochs(1):
+        for _step in range(3):
+            made.step(next(iter(made.loader)))
+
+
+def leaves_an_epoch_early(made: Made) -> None:
+    for _ in made.session.epochs(2):
+        for batch in made.loader:
+            made.step(batch)
+            break
+
+
+def evaluates_in_a_step(made: Made) -> None:
+    for _ in made.session.iterations(3):
+        made.loader.next()
+        made.session.evaluate(TensorDataset(x), lambda b: {"loss": b[0].mean()})
+
+
+def never_zeroes(made: Made) -> None:
+    for _ in made.session.iterations(3):
+        (batch,) = made.loader.next()
+        made.model(batch).square().mean().backward()
+        made.session.step()
+
+
+ROWS: list[tuple[Callable[[Made], None], dict[str, Any], str]] = [
+    (takes_a_batch_before, {}, "session.iterations"),
+    (counts_by_itself, {}, "session.iterations"),
+    (takes_the_next_batch_early, {}, "one step"),
+    (skips_a_step, {}, "ended without its step"),
+    (skips_a_turn, {}, "ended without its step"),
+    (skips_a_batch, {}, "without session.step"),
+    (takes_two_batches, {}, "accumulate=k"),
+    (takes_two_batches, THREE, "call it once, after all"),
+    (takes_next_in_an_epoch, {}, "goes with session.iterations"),
+    (begins_anew_for_each_batch, {}, "one pass"),
+    (leaves_an_epoch_early, {}, "left in the middle of an epoch"),
+    (evaluates_in_a_step, {}, "between two steps"),
+    (never_zeroes, {}, "zero_grad is missing"),
+    (takes_a_batch_before, {"micro_batch_size": 2, "accumulate": 2}, "one of the two"),
+    (takes_a_batch_before, {"accumulate": 2}, "drop_last=True"),
+    (takes_the_next_batch_early, {"micro_batch_size": 2}, "for batch in loader"),
+    (takes_the_next_batch_early, {"global_batch_size": 40, "drop_last": True}, "no full step"),
+]
+
+
+@pytest.mark.parametrize("ranks", [0, 2])
+@pytest.mark.parametrize(("script", "options", "line"), ROWS, ids=[f"{s.__name__}-{line}" for s, _, line in ROWS])
+def test_it_is_refused(script: Callable[[Made], None], options: dict[str, Any], line: str, ranks: int) -> None:
+    with pytest.raises(UserError, match=line) as refused:
+        script(Made(**options)) if ranks == 0 else on_ranks(lambda: script(Made(**options)), ranks, [])
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("count", "ends"), [*WAYS.values(), (3, [])])
+def test_a_schedule_of_samples_is_as_far_after_them_on_any_number_of_nodes(count: int, ends: list[End]) -> None:
+    """With 4 samples per node an epoch of 22 is 6 steps on one node, 3 on two and 2 on three."""
+
+    def script() -> list[tuple[int, float]]:
+        model, optimizer = made()
+        decay = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+        session = pilot.train.session(model, optimizer, decay, schedule="samples", lr_rule="none", seed=SEED)
+        loader = session.loader(TensorDataset(x), batch_size=BATCH)
+        far = []
+        for epoch in session.epochs(3):
+            for (batch,) in loader:
+                optimizer.zero_grad()
+                model(batch).square().mean().backward()
+                session.step()
+                position = session._training.position
+                if position.epoch == epoch:
+                    far.append((6 * epoch - (-position.cursor // BATCH), optimizer.param_groups[0]["lr"]))
+        return far
+
+    for far in on_ranks(script, count, list(ends)):
+        assert far[-1] == (18, pytest.approx(0.05 * 0.5**18, rel=1e-9))
+        for steps_of_one_node, lr in far:
+            assert lr == pytest.approx(0.05 * 0.5**steps_of_one_node, rel=1e-9)
