@@ -19,6 +19,7 @@ BENCHMARKS = [
     "checkpoint",
     "preemption",
     "transport",
+    "scale",
 ]
 
 

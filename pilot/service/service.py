@@ -88,6 +88,7 @@ class Service:
         self._rendezvous = Rendezvous(driver.pending, self.send, self._broke)
         self.effects = Effects(site, driver.pending, launches, solver, self.send)
         self._stir = asyncio.Event()
+        self._ticked_s = -TICK_S
         self._strangers: set[Peer] = set()
 
     async def run(self) -> None:
@@ -149,14 +150,20 @@ class Service:
     def _pass_time(self, now_s: float) -> None:
         for node, why in self.roster.lost(now_s, self._holders):
             self.lose(node, why)
+        if now_s >= self._ticked_s + TICK_S:
+            self._ticked_s = now_s
+            self._tick(now_s)
+        if self._coalescer.due_s is not None and self.driver.clock() >= self._coalescer.due_s:
+            self._post(self._coalescer.take(now_s, self._undecided))
+
+    def _tick(self, now_s: float) -> None:
+        """What has waited for too long, of all that waits."""
         late = self.effects.overdue(now_s)
         for node, why in late.hopeless:
             self.lose(node, why)
         for stop in late.stops:
             self.effects.perform(stop)
         self._post([*late.events, *self._stall_checks.overdue(now_s), *self.driver.core.blame.due(now_s)])
-        if self._coalescer.due_s is not None and self.driver.clock() >= self._coalescer.due_s:
-            self._post(self._coalescer.take(now_s, self._undecided))
 
     def _holders(self, node: NodeId) -> Iterable[NodeId]:
         """Who holds the state that ``node`` holds."""
