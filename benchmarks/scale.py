@@ -33,7 +33,7 @@ PILOTS, TRAINERS, RUNS = 5000, 200, 5
 PROCESSES = 4
 CALM_S = 20.0
 ROUNDS = 25
-LIMIT_S = 120.0
+LIMIT_S = 600.0
 
 SITE = """
 from pilot.io.site import Site
