@@ -12,7 +12,7 @@ TORCH  ?= torch==2.13.0
 # Libraries that start a thread per core would fight: many ranks share a machine here.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: run test test-long test-slurm test-pbs lint tables bench chaos soak flaky fuzz clean
+.PHONY: run test test-long test-slurm test-pbs lint tables bench chaos soak flaky mutants fuzz clean
 run: $(READY)
 	$(BIN)/pilot demo
 
@@ -55,6 +55,10 @@ flaky: $(READY)
 # Hours of a pool under a thin storm: what grows meanwhile. The plot is in out/soak.
 soak: $(READY)
 	$(BIN)/python -m tests.soak --seed $(or $(SEED),1) --hours $(or $(HOURS),2)
+
+# 300 small mistakes in what decides, drawn by SEED: for each a test must fail.
+mutants: $(READY)
+	$(BIN)/python -m tests.mutants --count $(or $(MUTANTS),300) --seed $(or $(SEED),1) --minutes $(or $(MINUTES),90)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks

@@ -20,6 +20,7 @@ BENCHMARKS = [
     "preemption",
     "transport",
     "restart",
+    "scale",
 ]
 
 

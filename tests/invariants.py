@@ -51,7 +51,9 @@ def _trainer(core: Coordinator, trainer: Trainer) -> Iterator[str]:
         yield f"{trainer.id} is promised {len(trainer.target)} nodes, more than its max {trainer.spec.max_nodes}"
     if trainer.forming is not None and trainer.forming.generation != trainer.generation:
         yield f"{trainer.id} forms generation {trainer.forming.generation}, not its newest one {trainer.generation}"
-    if trainer.outcome is not None and (trainer.workers or trainer.target or trainer.group or trainer.forming):
+    if trainer.outcome is not None and (
+        trainer.workers or trainer.target or trainer.group or trainer.forming or trainer.writing
+    ):
         yield f"{trainer.id} has ended and still has something"
     if trainer.pausing and trainer.group is None:
         yield f"{trainer.id} pauses without a group"

@@ -9,6 +9,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from pilot.cli.asking import ENDED
 from pilot.core.trainer import Phase
 from pilot.io.pool_status import KeeperStatus, NodeStatus, PoolStatus, TrainerStatus
 
@@ -19,6 +20,9 @@ PHASE_STYLE = {
     Phase.PAUSED: "yellow",
     Phase.STARTING: "yellow",
 }
+
+ENDED_SHOWN = 10
+"""Of the trainers that have ended ``pilot status`` shows so many, the last ones."""
 
 PIPED_WIDTH = 160
 """Nobody's screen ends there: what goes to a file or a pipe is not folded at 80 columns."""
@@ -59,17 +63,41 @@ def number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
-def status_view(status: PoolStatus) -> Group:
-    """All of ``pilot status``."""
-    parts: list[Any] = [_line(_headline(status)), _line(_jobs(status.keeper))]
+def status_view(status: PoolStatus, *, nodes: bool = False) -> Group:
+    """All of ``pilot status``; ``nodes``: with each node of the pool."""
+    trainers = _of_interest(status.trainers)
     waits = f"{status.trouble}: decisions wait until there is room, trainers train on"
+    parts: list[Any] = [_line(_headline(status)), _line(_jobs(status.keeper)), _line(nodes_line(status))]
     parts += [_line(waits, "bold red")] if status.trouble else []
-    parts += [Text(), trainer_table(status.trainers)]
-    parts += [_line(line, "red") for t in status.trainers if t.phase is Phase.FAILED for line in _failure(t)]
-    parts += [_line(f"{t.trainer}: {line}", "yellow") for t in status.trainers for line in t.remarks]
+    parts += [Text(), trainer_table(trainers)]
+    if left_out := len(status.trainers) - len(trainers):
+        parts += [_line(f"and {left_out} that ended before these (pilot ls lists them)")]
+    parts += [_line(line, "red") for t in trainers if t.phase is Phase.FAILED for line in _failure(t)]
+    parts += [_line(f"{t.trainer}: {line}", "yellow") for t in trainers for line in t.remarks]
     parts += [_line(line, "yellow") for line in status.remarks]
-    parts += [Text(), pool_table(status.pool, status.now_s), Text(), _line(decisions_line(status))]
-    return Group(*parts)
+    if nodes:
+        parts += [Text(), pool_table(status.pool, status.now_s)]
+    return Group(*parts, Text(), _line(decisions_line(status)))
+
+
+def _of_interest(trainers: list[TrainerStatus]) -> list[TrainerStatus]:
+    """Those that have not ended, and the last ones that have."""
+    ended = sorted((t for t in trainers if t.phase in ENDED), key=lambda t: t.ended_s or 0.0)
+    old = {t.trainer for t in ended[:-ENDED_SHOWN]}
+    return [t for t in trainers if t.trainer not in old]
+
+
+def nodes_line(status: PoolStatus) -> str:
+    """How many nodes there are, and for what."""
+    counts = {
+        "train": sum(len(t.nodes) for t in status.trainers),
+        "warm up": sum(len(t.warming) for t in status.trainers),
+        "idle": sum(n.trainer is None and not n.leaving and not n.set_aside for n in status.pool),
+        "leave": sum(n.leaving for n in status.pool),
+        "set aside": sum(n.set_aside for n in status.pool),
+    }
+    told = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    return f"nodes: {len(status.pool)}{f'; {told}' if told else ''}"
 
 
 def _line(text: str, style: str = "") -> Text:

@@ -12,7 +12,8 @@ from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option,
 @click.command("status")
 @run_dir_option
 @json_option
-def command(run_dir: Path | None, as_json: bool) -> None:
+@click.option("--nodes", is_flag=True, help="List the nodes, too.")
+def command(run_dir: Path | None, as_json: bool, nodes: bool) -> None:
     """Show the pool, the trainers (a failed one with the last lines of its traceback) and the last decisions.
 
     \b
@@ -25,4 +26,4 @@ def command(run_dir: Path | None, as_json: bool) -> None:
         return
     from pilot.cli.show import console, status_view
 
-    console().print(status_view(status), crop=False)
+    console().print(status_view(status, nodes=nodes), crop=False)

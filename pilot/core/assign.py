@@ -42,7 +42,7 @@ def _give_back(pool: Pool, trainer: Trainer, count: int) -> None:
         return
     ordered = pool.in_order(trainer.target)
     ordered.sort(key=lambda node: trainer.holds_state(node))
-    given = ordered[:surplus]
+    given = dict.fromkeys(ordered[:surplus])
     trainer.target = [n for n in trainer.target if n not in given]
     for node in given:
         del pool.owner[node]

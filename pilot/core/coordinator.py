@@ -107,7 +107,6 @@ class State:
     plan: Plan | None
     draining: bool
     now_s: float
-    released: dict[NodeId, None]
 
 
 class Coordinator:
@@ -127,9 +126,9 @@ class Coordinator:
         self.draining = False
         self.now_s = 0.0
         self._open: dict[TrainerId, Trainer] = {}
-        self.released: dict[NodeId, None] = {}
         self.blame = Blame(self.pool, self.trainers)
-        self._touched: dict[TrainerId, None] = {}
+        self._vacant: dict[NodeId, None] = {}
+        self._touched: dict[TrainerId, bool] = {}
         self._question = ""
 
     def snapshot(self) -> State:
@@ -148,10 +147,11 @@ class Coordinator:
         """Note ``event``, which happened at ``now_s``, and answer with what is to be done."""
         self.now_s = now_s
         self._touched.clear()
+        self._vacant.clear()
         self._question = ""
         out = self._note(event)
         out += self._reconcile_touched()
-        out += self._release_left()
+        out += self._release_vacant()
         if self._question and not self.draining:
             out += self._ask(self._question)
         return out
@@ -196,11 +196,13 @@ class Coordinator:
         if self.draining:  # their registration was on its way when the drain began
             for node in came:
                 self.pool.leave(node, None)
+                self._vacant[node] = None
         if came or went:
             self._question = "the pool changed"
         for trainer_id in self._touched:
             trainer = self.trainers[trainer_id]
-            trainer.measured.wipeouts += trainer.lost_all(self.pool, went)
+            trainer.target = [node for node in trainer.target if self.pool.owner.get(node) == trainer_id]
+            trainer.measured.wipeouts += trainer.lost_all(self.pool, set(went))
         return [c for trainer_id in self._touched for c in dissolve_broken(self.trainers[trainer_id])]
 
     def _warn(self, node: NodeId, deadline_s: float | None) -> bool:
@@ -208,8 +210,8 @@ class Coordinator:
         owner, occupant = self.pool.owner.get(node), self.pool.occupant.get(node)
         if not self.pool.leave(node, deadline_s):
             return False
+        self._vacant[node] = None
         if owner is not None:
-            self.trainers[owner].target.remove(node)
             self._touch(owner)
         if occupant is not None:
             self.trainers[occupant].counts.preemptions += 1
@@ -222,10 +224,8 @@ class Coordinator:
         announced = node in self.pool.leaving
         if not self.pool.remove(node):
             return False
-        self.released.pop(node, None)
         self.blame.forget(node)
         if owner is not None:
-            self.trainers[owner].target.remove(node)
             self._touch(owner)
         if occupant is not None:
             trainer = self.trainers[occupant]
@@ -235,13 +235,10 @@ class Coordinator:
             self._touch(occupant)
         return not announced
 
-    def _release_left(self) -> list[Command]:
-        out: list[Command] = []
-        for node in self.pool.leaving:
-            if node not in self.pool.occupant and node not in self.released:
-                self.released[node] = None
-                out.append(ReleaseNode(node, "it was asked to leave and nothing runs on it"))
-        return out
+    def _release_vacant(self) -> list[Command]:
+        """Nodes that this event made leave, or whose worker it ended: each is looked at once without a worker on it."""
+        vacant = [n for n in self._vacant if n in self.pool.leaving and n not in self.pool.occupant]
+        return [ReleaseNode(node, "it was asked to leave and nothing runs on it") for node in vacant]
 
     def _drain(self) -> list[Command]:
         self.draining = True
@@ -250,8 +247,7 @@ class Coordinator:
                 del self.pool.owner[node]
             trainer.target.clear()
             self._touch(trainer.id)
-        for node in self.pool.nodes:
-            self.pool.leave(node, None)
+        self._vacant = {node: None for node in self.pool.nodes if self.pool.leave(node, None)}
         return []
 
     # --- trainers come and end --------------------------------------------------------------------------------------
@@ -331,7 +327,7 @@ class Coordinator:
         noted = note(trainer, event) if trainer is not None else None
         if trainer is None or noted is None:
             return []
-        self._touch(trainer.id)
+        self._touch(trainer.id, stands=isinstance(event, Progress | CheckpointPublished))
         judgement = self._judge(trainer, noted)
         self._question = self._question or judgement.question
         failure = noted.failure or judgement.failure
@@ -349,6 +345,7 @@ class Coordinator:
         if self.pool.occupant.get(event.node) != event.trainer:
             return []
         del self.pool.occupant[event.node]
+        self._vacant[event.node] = None
         waiting = self.pool.owner.get(event.node)
         if waiting is not None:
             self._touch(waiting)
@@ -369,18 +366,26 @@ class Coordinator:
 
     # --- common -----------------------------------------------------------------------------------------------------
 
-    def _touch(self, trainer_id: TrainerId) -> None:
-        self._touched[trainer_id] = None
+    def _touch(self, trainer_id: TrainerId, *, stands: bool = False) -> None:
+        """Something happened to a trainer. ``stands``: it was only measured, none of the facts changed for which
+        :mod:`pilot.core.reconcile` has rules."""
+        self._touched[trainer_id] = self._touched.get(trainer_id, False) or not stands
 
     def _reconcile_touched(self) -> list[Command]:
         out: list[Command] = []
-        for trainer_id in list(self._touched):
+        for trainer_id, changed in self._touched.items():
             trainer = self.trainers[trainer_id]
-            if trainer.forming is not None and any(n in self.pool.leaving for n in trainer.forming.members):
-                out += dissolve(trainer, "a member of the group that forms was given notice")
-            out += reconcile(trainer, self.pool)
-            trainer.measured.trains(self.now_s, now=trainer.group is not None)
+            if changed:
+                out += self._reconcile(trainer)
             out += pace(trainer, self.pace_of(trainer))
+        return out
+
+    def _reconcile(self, trainer: Trainer) -> list[Command]:
+        out: list[Command] = []
+        if trainer.forming is not None and any(n in self.pool.leaving for n in trainer.forming.members):
+            out += dissolve(trainer, "a member of the group that forms was given notice")
+        out += reconcile(trainer, self.pool)
+        trainer.measured.trains(self.now_s, now=trainer.group is not None)
         return out
 
 

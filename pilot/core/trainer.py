@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -183,7 +183,7 @@ class Trainer:
         """The nodes whose workers are ready and hold a state, in the order in which they started."""
         return [n for n, w in self.workers.items() if w.has_state and w.phase is WorkerPhase.READY]
 
-    def lost_all(self, pool: Pool, went: Collection[NodeId]) -> bool:
+    def lost_all(self, pool: Pool, went: Set[NodeId]) -> bool:
         """Whether nobody of the group that trains stays, now that the nodes ``went`` are gone or on notice."""
         members = self.group.members if self.group is not None else ()
         stays = any(n in pool and n not in pool.leaving for n in members)

@@ -21,6 +21,9 @@ from pilot.service.roster import Pilot, Roster
 
 log = logging.getLogger(__name__)
 
+PACE_S = 0.5
+"""What changes within so long is taken together: to count thousands of jobs takes a while."""
+
 DISMISS_S = 60.0
 """What cancelling our jobs may take beyond the site's grace."""
 
@@ -69,6 +72,7 @@ class Autoscaler:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._site.poll_s):
                         await self._driver.wait_for_change()
+                await asyncio.sleep(PACE_S)
 
     async def listen(self) -> None:
         """Act on the keeper's news, also while it is taken :meth:`down`; until cancelled."""

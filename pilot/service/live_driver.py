@@ -13,7 +13,7 @@ from concurrent.futures import Future
 
 from pilot.core.commands import Command
 from pilot.core.coordinator import Coordinator
-from pilot.core.events import Event
+from pilot.core.events import Event, Progress
 from pilot.io.journal_writer import JournalWriter
 from pilot.observation.monitor import Monitor
 from pilot.service.pending import PendingCommands
@@ -35,7 +35,7 @@ class Clock:
 
 
 class LiveDriver:
-    """The core with its journal. ``changed`` is set anew at every decision, for those who wait for one."""
+    """The core with its journal."""
 
     def __init__(self, core: Coordinator, journal: JournalWriter, clock: Clock) -> None:
         self.core = core
@@ -96,10 +96,11 @@ class LiveDriver:
                 perform(command)
 
     async def wait_for_change(self) -> None:
-        """Wait until the next decision."""
+        """Wait until more happens than that trainers step, of which nothing follows."""
         await self._changed.wait()
 
     def _note(self, now_s: float, event: Event, commands: list[Command]) -> None:
         self.books.note(now_s, event, commands)
-        self._changed.set()
-        self._changed = asyncio.Event()
+        if commands or not isinstance(event, Progress):
+            self._changed.set()
+            self._changed = asyncio.Event()

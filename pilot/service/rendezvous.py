@@ -7,6 +7,7 @@ from it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from pilot.comm.pmi import PUTS_MAX, check_put
 from pilot.core.commands import FormGroup
@@ -19,6 +20,15 @@ from pilot.service.pending import Of, PendingCommands
 Puts = dict[str, str]
 
 
+@dataclass(slots=True)
+class _Filed:
+    """What was put in one group: the ``table``, ``whose`` each key is, and who has ``arrived``."""
+
+    arrived: set[NodeId] = field(default_factory=set)
+    whose: dict[str, NodeId] = field(default_factory=dict)
+    table: Puts = field(default_factory=dict)
+
+
 class Rendezvous:
     """``broken`` is called where a group cannot form from what a member said."""
 
@@ -28,12 +38,12 @@ class Rendezvous:
         self._pending = pending
         self._send = send
         self._broken = broken
-        self._puts: dict[Of, dict[NodeId, Puts]] = {}
+        self._filed: dict[Of, _Filed] = {}
 
     def arrived(self, node: NodeId, message: RankAddress) -> None:
         """A rank of a group that forms waits for the others; dropped where no such group forms with this node."""
         of = (TrainerId(message.trainer), Generation(message.generation))
-        self._puts = {forming: puts for forming, puts in self._puts.items() if forming in self._pending.forming}
+        self._filed = {forming: filed for forming, filed in self._filed.items() if forming in self._pending.forming}
         waiting = self._pending.forming.get(of)
         if waiting is None or node not in waiting[0].members:
             return
@@ -45,14 +55,16 @@ class Rendezvous:
 
     def _file(self, group: FormGroup, node: NodeId, puts: Puts) -> None:
         of = (group.trainer, group.generation)
-        filed = self._puts.setdefault(of, {})
-        if any(key in others for other, others in filed.items() for key in puts if other != node):
+        filed = self._filed.setdefault(of, _Filed())
+        if any(filed.whose.get(key, node) != node for key in puts):
             raise ProtocolError("it has put what another rank has put")
-        filed[node] = puts
-        if len(filed) == len(group.members):
-            table = {key: value for each in self._puts.pop(of).values() for key, value in each.items()}
+        filed.arrived.add(node)
+        filed.whose.update(dict.fromkeys(puts, node))
+        filed.table.update(puts)
+        if len(filed.arrived) == len(group.members):
+            addresses = GroupAddresses(*of, self._filed.pop(of).table)
             for member in group.members:
-                self._send(member, GroupAddresses(*of, table))
+                self._send(member, addresses)
 
 
 def _check(puts: Puts) -> None:

@@ -17,7 +17,8 @@ pilot is told to leave.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from pilot.core.ids import NodeId
@@ -58,34 +59,46 @@ Kinship = tuple[Grant, str]
 """Pilots that may be lives of one job: those with one job's own token, or with the same job's name."""
 
 
-def _kinship(grant: Grant, hello: wire.Hello) -> Kinship:
-    return grant, hello.job if grant.file is None else ""
+def _kinship(grant: Grant, hello: wire.Hello) -> Kinship | None:
+    """None: a pilot that anybody started outside of a job is nobody's later life."""
+    if grant.file is not None:
+        return grant, ""
+    return (grant, hello.job) if hello.job else None
 
 
 @dataclass(slots=True)
 class Roster:
-    """The pilots by node. ``gone`` tells why a node that was here is not any more."""
+    """The pilots by node. ``gone`` tells why a node that was here is not any more.
+
+    ``_by_heard`` has them in the order in which they were last heard of, ``_away`` those whose connection closed: who
+    is lost is found without looking at the others.
+    """
 
     site: Site
     pilots: dict[NodeId, Pilot] = field(default_factory=dict)
     gone: dict[NodeId, str] = field(default_factory=dict)
     _by_link: dict[Peer, Pilot] = field(default_factory=dict)
     _kin: dict[Kinship, dict[NodeId, Pilot]] = field(default_factory=dict)
+    _by_heard: OrderedDict[NodeId, Pilot] = field(default_factory=OrderedDict)
+    _away: dict[NodeId, Pilot] = field(default_factory=dict)
 
     def expect(self, now_s: float, nodes: Iterable[NodeId]) -> None:
         """Nodes of an earlier life of this coordinator, which may come back."""
         for node in nodes:
-            self.pilots[node] = Pilot(node, None, None, now_s, now_s)
+            self.pilots[node] = self._by_heard[node] = Pilot(node, None, None, now_s, now_s)
 
     def register(self, now_s: float, node: NodeId, link: Peer, hello: wire.Hello) -> bool:
         """Take in a pilot that may enter; False where it was here already and came back."""
         known = self.pilots.get(node)
         if known is not None:
             self._unlink(known)
-            known.hello, known.link, known.heard_s, known.away_s = hello, link, now_s, None
+            known.hello, known.link, known.away_s = hello, link, None
+            self._away.pop(node, None)
         pilot = self.pilots.setdefault(node, Pilot(node, hello, link, now_s, now_s))
-        self._by_link[link] = pilot
-        self._kin.setdefault(_kinship(link.grant, hello), {})[node] = pilot
+        self._by_link[link] = self._by_heard[node] = pilot
+        self.heard(now_s, pilot)
+        if kinship := _kinship(link.grant, hello):
+            self._kin.setdefault(kinship, {})[node] = pilot
         return known is None
 
     def others(self, grant: Grant, node: NodeId, hello: wire.Hello) -> list[Living]:
@@ -102,16 +115,18 @@ class Roster:
         return [p.node for p in self._kin_of(grant, hello) if self._is_earlier(now_s, p, hello)]
 
     def _kin_of(self, grant: Grant, hello: wire.Hello) -> list[Pilot]:
-        return list(self._kin.get(_kinship(grant, hello), {}).values())
+        kinship = _kinship(grant, hello)
+        return list(self._kin.get(kinship, {}).values()) if kinship else []
 
     def _unlink(self, pilot: Pilot) -> None:
         if pilot.link is None or pilot.hello is None:
             return
         del self._by_link[pilot.link]
         kinship = _kinship(pilot.link.grant, pilot.hello)
-        del self._kin[kinship][pilot.node]
-        if not self._kin[kinship]:
-            del self._kin[kinship]
+        if kinship:
+            del self._kin[kinship][pilot.node]
+            if not self._kin[kinship]:
+                del self._kin[kinship]
 
     def _is_earlier(self, now_s: float, pilot: Pilot, hello: wire.Hello) -> bool:
         if pilot.hello is None or pilot.link is None or not hello.job:
@@ -128,6 +143,7 @@ class Roster:
     def heard(self, now_s: float, pilot: Pilot) -> None:
         """``pilot`` sent something."""
         pilot.heard_s = now_s
+        self._by_heard.move_to_end(pilot.node)
 
     def excuse(self, now_s: float, deaf_s: float) -> None:
         """Nobody listened for ``deaf_s`` (the coordinator was stopped, or got no processor): nobody was silent then."""
@@ -142,11 +158,14 @@ class Roster:
         pilot = self.at(link)
         if pilot is not None and pilot.away_s is None:
             pilot.away_s = now_s
+            self._away[pilot.node] = pilot
         return pilot
 
     def remove(self, node: NodeId, why: str) -> None:
         """``node`` is lost."""
         self._unlink(self.pilots.pop(node))
+        del self._by_heard[node]
+        self._away.pop(node, None)
         remember_lost(self.gone, node, why)
 
     def undecided(self, node: NodeId) -> bool:
@@ -156,13 +175,21 @@ class Roster:
 
     def lost(self, now_s: float, holders: Holders) -> list[tuple[NodeId, str]]:
         """The nodes that are lost by now, and why. They stay in the roster until :meth:`remove`."""
-        found = [(p.node, self._loss(now_s, p, holders)) for p in self.pilots.values()]
+        suspects = [*self._away.values(), *self._silent(now_s)]
+        found = [(p.node, self._loss(now_s, p, holders)) for p in suspects]
         return [(node, why) for node, why in found if why]
+
+    def _silent(self, now_s: float) -> Iterator[Pilot]:
+        for pilot in self._by_heard.values():
+            if now_s - pilot.heard_s < self.site.silent_s:
+                return
+            if pilot.away_s is None:
+                yield pilot
 
     def due_s(self, now_s: float) -> float:
         """When to ask for losses again."""
         soonest = now_s + self.site.heartbeat_s / 2
-        if any(p.away_s is not None for p in self.pilots.values()):
+        if self._away:
             return min(soonest, now_s + NOTICE_CHECK_S)
         return soonest
 
@@ -173,8 +200,6 @@ class Roster:
                 return f"left: {pilot.leaving}"
             return "its connection closed" if now_s - pilot.away_s >= patience_s else ""
         silent_s = now_s - pilot.heard_s
-        if silent_s < self.site.silent_s:
-            return ""
         if self._alone(now_s, pilot, holders) and silent_s < self.site.orphan_s + self.site.heartbeat_s:
             return ""
         return f"silent for {silent_s:.1f} s"

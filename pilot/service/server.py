@@ -62,6 +62,7 @@ class Server:
         self._listener = Listener(certificate.server_context(), address, port)
         self.port = self._listener.port
         self._peers: dict[Link, Peer] = {}
+        self._sent: tuple[wire.Message | None, bytes] = (None, b"")
         self._warned_s = -WARNED_EVERY_S
 
     async def run(self, receiver: Receiver, admit: Admit) -> None:
@@ -73,7 +74,9 @@ class Server:
 
     def send(self, peer: Peer, message: wire.Message) -> bool:
         """Send to a peer; False where it is not connected any more (or takes nothing: then it is as good as gone)."""
-        return peer.link.send(wire.encode(message))
+        if message is not self._sent[0]:  # what goes to all members of a group is encoded once
+            self._sent = (message, wire.encode(message))
+        return peer.link.send(self._sent[1])
 
     def refuse(self, peer: Peer, reason: str) -> None:
         """Tell a peer, and the log, why it is not taken, and close its connection."""

@@ -89,6 +89,7 @@ class Service:
         self._rendezvous = Rendezvous(driver.pending, self.send, self._broke)
         self.effects = Effects(site, driver.pending, launches, solver, self.send, self)
         self._stir = asyncio.Event()
+        self._ticked_s = -TICK_S
         self._strangers: set[Peer] = set()
         self._trouble = ""
 
@@ -161,8 +162,10 @@ class Service:
     def _pass_time(self, now_s: float) -> None:
         for node, why in self.roster.lost(now_s, self._holders):
             self.lose(node, why)
-        if self._decides(now_s):
-            self._end_waits(now_s)
+        if now_s >= self._ticked_s + TICK_S:
+            self._ticked_s = now_s
+            if self._decides(now_s):
+                self._end_waits(now_s)
         if self._coalescer.due_s is not None and self.driver.clock() >= self._coalescer.due_s:
             self._post(self._coalescer.take(now_s, self._undecided))
 
@@ -180,6 +183,7 @@ class Service:
         return not trouble
 
     def _end_waits(self, now_s: float) -> None:
+        """What has waited for too long, of all that waits."""
         late = self.effects.overdue(now_s)
         for node, why in late.hopeless:
             self.lose(node, why)

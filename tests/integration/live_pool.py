@@ -23,7 +23,7 @@ from tests.streams import Stream
 
 M = TypeVar("M", bound=wire.Message)
 
-DEADLINE_S = 30.0
+DEADLINE_S = 180.0
 
 LAUNCH = LaunchSpec(script="/s.py", script_sha256="", arguments=[], cwd="/", python="python", environment={})
 

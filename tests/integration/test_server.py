@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import subprocess
@@ -23,6 +24,9 @@ from pilot.io.connection import load, write
 from tests.integration.live_pool import DEADLINE_S, LAUNCH, Peer, Pool, pool, until
 from tests.streams import Stream
 
+numbers = itertools.count()
+"""Ends the names of pilots: one that has gone does not come back under its own."""
+
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
@@ -32,7 +36,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
 
 def joins(live: Pool, name: str) -> None:
     """The coordinator still takes pilots."""
-    Peer(live.file, name).welcomed().die()
+    Peer(live.file, f"{name}{next(numbers)}").welcomed().die()
 
 
 def test_a_wrong_token_is_refused_and_logged(live: Pool) -> None:
@@ -81,7 +85,7 @@ def test_a_request_with_a_wrong_token_is_refused(live: Pool, tmp_path: Path) -> 
     ],
 )
 def test_what_is_no_message_is_refused(live: Pool, frames: list[bytes]) -> None:
-    peer = Peer(live.file, "malformed").welcomed()
+    peer = Peer(live.file, f"malformed{next(numbers)}").welcomed()
     for frame in frames:
         peer.socket.send(frame)
     assert peer.hears(wire.Refused).reason

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pilot.core.assign import assign
+from pilot.core.evidence import SetAside
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.measured import Measured, is_rate
 from pilot.core.pool import NODE_ORDERS, Pool
@@ -100,4 +102,26 @@ def test_every_assignment_is_valid_and_migrates_nothing(
         changed = assign(pool, made, counts)
         assert [t.id for t in made if t not in changed and t.target != before[t.id]] == []
         check(pool, made, counts, before)
+        settle(pool, made)
+
+
+@settings(max_examples=300, deadline=None)
+@given(trainers(), st.lists(st.tuples(numbers, numbers), min_size=1, max_size=6), st.lists(numbers, max_size=4))
+def test_who_does_without_a_node_gets_others_or_exchanges_it(
+    made: list[Trainer], events: list[tuple[list[int], list[int]]], shunned: list[list[int]]
+) -> None:
+    pool = Pool()
+    for trainer, aside in zip(made, shunned, strict=False):
+        trainer.evidence.aside = {NodeId(f"n{number}"): SetAside(math.inf, "sick") for number in aside}
+    for joins, leaves in events:
+        change(pool, made, joins, leaves)
+        candidates = tuple(trainer.candidate(trainer.measured.curve, trainer.room(pool)) for trainer in made)
+        before = targets(made)
+        changed = assign(pool, made, dp.plan(Problem(pool.usable, 120.0, candidates)).as_dict())
+        assert [t.id for t in made if t not in changed and t.target != before[t.id]] == []
+        assert len({t.id for t in changed}) == len(changed)
+        assert {node: t.id for t in made for node in t.target} == pool.owner
+        assert not [(t.id, n) for t in made for n in t.target if n in t.evidence.aside]
+        for starved in [t for t in changed if 0 < len(t.target) < t.spec.min_nodes and not t.parked]:
+            assert not [n for n in pool.available() if n not in starved.evidence.aside], "a node idles that it can use"
         settle(pool, made)

@@ -6,6 +6,7 @@ interleaving that a real driver could produce.
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable
 
@@ -45,6 +46,7 @@ from pilot.core.events import (
 )
 from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.core.problem import Plan, PlanStatus, Problem
+from pilot.core.reconcile import reconcile
 from tests.invariants import violations
 
 Asynchronous = Solve | StartWorker | StopWorker | FormGroup | PauseGroup | LookAtGroup | WriteCheckpoint
@@ -86,6 +88,7 @@ class World:
         self.generations: dict[TrainerId, int] = {}
         self.steps: dict[TrainerId, int] = {}
         self.closed: list[TrainerId] = []
+        self.released: set[NodeId] = set()
         self.history: list[tuple[float, Event, list[Command]]] = []
 
     def send(self, event: Event) -> list[Command]:
@@ -96,7 +99,16 @@ class World:
         for command in commands:
             self._take(command)
         assert violations(self.core) == []
+        vacant = {n for n in self.core.pool.leaving if n not in self.core.pool.occupant}
+        assert vacant <= self.released, "a node that leaves and has no worker is not let go"
+        if isinstance(event, Progress | CheckpointPublished) and event.trainer in self.core.trainers:
+            self._rests(event.trainer)
         return commands
+
+    def _rests(self, trainer: TrainerId) -> None:
+        """What only measures a trainer leaves nothing to be done for it: the core does not look for that then."""
+        pool, found = copy.deepcopy((self.core.pool, self.core.trainers[trainer]))
+        assert reconcile(found, pool) == [], "a step changed what a trainer needs"
 
     def _take(self, command: Command) -> None:
         match command:
@@ -133,6 +145,8 @@ class World:
             case ReleaseNode():
                 assert command.node in self.nodes
                 assert not [n for _, n in self.workers if n == command.node], "a node with a worker is released"
+                assert command.node not in self.released, "a node is released twice"
+                self.released.add(command.node)
             case SetNodeAside():
                 assert command.until_s > self.now_s, "a node is set aside for no time"
                 aside = {(node, trainer) for node, trainer, _ in self.core.blame.set_aside()}

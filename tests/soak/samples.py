@@ -12,13 +12,14 @@ from typing import Any
 
 import psutil
 
+from pilot.comm.rank_order import WARM
 from pilot.io import proc
 from tests.pools import Pool, is_worker
 
 EVERY_S = 30.0
 POOL = "pool"
 _MIB = 1 << 20
-_COLUMNS = ("at_s", "who", "pid", "age_s", "quantity", "value")
+_COLUMNS = ("at_s", "who", "pid", "quantity", "value")
 _ROLES = {"pilot.service.daemon": "coordinator", "pilot.service.solver_child": "solver"}
 
 
@@ -29,7 +30,6 @@ class Sample:
     at_s: float
     who: str
     pid: int
-    age_s: float
     quantity: str
     value: float
 
@@ -61,7 +61,7 @@ class Sampler:
                 out = csv.writer(file)
                 for process in processes:
                     out.writerows(_of_process(process, at_s))
-                out.writerows((f"{at_s:.0f}", POOL, 0, f"{at_s:.0f}", *entry) for entry in self._of_pool(processes))
+                out.writerows((f"{at_s:.0f}", POOL, 0, *entry) for entry in self._of_pool(processes))
 
     def _of_pool(self, processes: list[psutil.Process]) -> Iterator[tuple[str, float]]:
         run_dir = self._pool.run_dir
@@ -87,10 +87,7 @@ def read(path: Path) -> list[Sample]:
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
     return [
-        Sample(
-            float(row["at_s"]), row["who"], int(row["pid"]), float(row["age_s"]), row["quantity"], float(row["value"])
-        )
-        for row in rows
+        Sample(float(row["at_s"]), row["who"], int(row["pid"]), row["quantity"], float(row["value"])) for row in rows
     ]
 
 
@@ -99,7 +96,7 @@ def _of_process(process: psutil.Process, at_s: float) -> Iterator[tuple[Any, ...
         who = _role(process)
         if not who:
             return
-        memory, age_s = process.memory_full_info(), time.time() - process.create_time()
+        memory = process.memory_full_info()
         found = {
             "RSS MiB": f"{memory.rss / _MIB:.2f}",
             "PSS MiB": f"{memory.pss / _MIB:.2f}",
@@ -110,13 +107,15 @@ def _of_process(process: psutil.Process, at_s: float) -> Iterator[tuple[Any, ...
     except (psutil.Error, OSError):  # it has just ended
         return
     for quantity, value in found.items():
-        yield f"{at_s:.0f}", who, process.pid, f"{age_s:.0f}", quantity, value
+        yield f"{at_s:.0f}", who, process.pid, quantity, value
 
 
 def _role(process: psutil.Process) -> str:
     """What it is in the pool; empty for a command that somebody typed."""
     if is_worker(process):
         return "worker"
+    if process.name() == WARM:
+        return WARM
     command = process.cmdline()
     if "-m" not in command:
         return ""

@@ -16,7 +16,7 @@ def of_agents(own_mib: Callable[[float, float], float]) -> Iterator[Sample]:
     for number in range(int(HOURS * 3600 / EVERY_S)):
         at_s = number * EVERY_S
         life, age_s = divmod(at_s, LIFE_S)
-        yield Sample(at_s, "agent", 100 + int(life), age_s, "own MiB", own_mib(at_s, age_s) + dice.gauss(0, 0.3))
+        yield Sample(at_s, "agent", 100 + int(life), "own MiB", own_mib(at_s, age_s) + dice.gauss(0, 0.3))
 
 
 def verdict(samples: Iterator[Sample]) -> str:
@@ -42,10 +42,10 @@ def test_a_warm_up_is_no_leak() -> None:
 
 
 def test_a_folder_that_fills_is_found() -> None:
-    files = (Sample(EVERY_S * n, POOL, 0, EVERY_S * n, "other files", n // 10) for n in range(240))
+    files = (Sample(EVERY_S * n, POOL, 0, "other files", n // 10) for n in range(240))
     assert verdict(files) == "grows"
 
 
 def test_a_short_soak_says_that_it_cannot_tell() -> None:
-    files = (Sample(EVERY_S * n, POOL, 0, EVERY_S * n, "other files", n) for n in range(22))
+    files = (Sample(EVERY_S * n, POOL, 0, "other files", n) for n in range(22))
     assert verdict(files) == "too few to tell"

@@ -7,16 +7,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.soak.samples import POOL, Sample
+from tests.soak.samples import Sample
 
 SETTLED_S = 600.0
 """Of the pool: what grows in the first ten minutes may."""
 
 SETTLED_AGE_S = 120.0
-"""Of a process: it imports, warms up and takes its first steps meanwhile."""
+"""Of a process in its role: it imports, warms up and takes its first steps meanwhile."""
 
 _BLOCK_S = 300.0
 """Samples of a process within this count as one, their median: neighbours are not independent."""
+
+_FEWEST_SAMPLES = 5
+"""Of a block: what a process needs for a moment, as when its script ends, does not count."""
 
 _FEWEST_BLOCKS = 6
 
@@ -25,7 +28,7 @@ BOUNDS_PER_H = {
     "open files": 1.0,
     "sockets": 1.0,
     "threads": 0.5,
-    "journal MiB": 6.0,  # grows with what happens: events of three trainers that report once a second
+    "journal MiB": 12.0,  # grows with what happens: three trainers report once a second, 600 bytes each
     "other files": 4.0,
     "other files MiB": 1.0,  # coordinator.log
     "lasting trainer's files": 4.0,
@@ -79,10 +82,11 @@ def _by_hour(samples: list[Sample]) -> tuple[float, ...]:
 
 def _slope(samples: list[Sample]) -> tuple[float, float, int]:
     """Least squares with one slope for all processes of a role and a level of each process's own; per hour."""
-    blocks = defaultdict[tuple[int, int], list[Sample]](list)
+    found, began_s = defaultdict[tuple[int, int], list[Sample]](list), dict[int, float]()
     for sample in samples:
-        if sample.at_s >= SETTLED_S and (sample.who == POOL or sample.age_s >= SETTLED_AGE_S):
-            blocks[sample.pid, int(sample.at_s // _BLOCK_S)].append(sample)
+        if sample.at_s >= max(SETTLED_S, began_s.setdefault(sample.pid, sample.at_s) + SETTLED_AGE_S):
+            found[sample.pid, int(sample.at_s // _BLOCK_S)].append(sample)
+    blocks = {key: block for key, block in found.items() if len(block) >= _FEWEST_SAMPLES}
     pids = np.array([pid for pid, _ in blocks])
     hours = np.array([np.median([s.at_s for s in block]) / 3600 for block in blocks.values()])
     values = np.array([np.median([s.value for s in block]) for block in blocks.values()])

@@ -102,16 +102,31 @@ def test_that_decisions_have_to_wait_is_said_before_all(capsys: pytest.CaptureFi
 
 
 def test_all_of_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    console().print(status_view(STATUS), crop=False)
+    console().print(status_view(STATUS, nodes=True), crop=False)
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == "pool polaris-1 on polaris, up for 100 s"
     assert lines[1] == (
         "pilot jobs: 1 run, 3 wait (Q: Not Running: Queue not started.), 1 leave, 1 of them suspended; "
         "ended: 2 preempted; another job is taking nodes; it comes first"
     )
+    assert lines[2] == "nodes: 1; 1 train, 1 warm up, 1 leave, 1 set aside"
     assert "vit      failed   1 +1           3      1    40          -  0.2500" in lines
     assert "n1 (leaving, set aside)  vit      60 s" in lines
     assert {"vit: a remark", "the scheduler does not answer", "  it raised"} <= set(lines)
+
+
+def test_a_large_old_pool_is_summed_up(capsys: pytest.CaptureFixture[str]) -> None:
+    nodes = [msgspec.structs.replace(STATUS.pool[0], node=f"n{n}", leaving=False) for n in range(5000)]
+    ended = [
+        msgspec.structs.replace(TRAINER, trainer=f"old{n}", phase=Phase.FINISHED, nodes=[], ended_s=float(n))
+        for n in range(300)
+    ]
+    runs = msgspec.structs.replace(TRAINER, trainer="new", phase=Phase.RUNNING)
+    console().print(status_view(msgspec.structs.replace(STATUS, pool=nodes, trainers=[*ended, runs])), crop=False)
+    text = capsys.readouterr().out
+    assert "and 290 that ended before these" in text
+    assert "old299" in text and "old289" not in text and "new" in text
+    assert "nodes: 5000; 1 train" in text and "n4999" not in text
 
 
 def test_what_one_copies_is_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:

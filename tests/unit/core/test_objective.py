@@ -28,6 +28,11 @@ def test_a_users_function_is_taken_at_every_count() -> None:
     assert [value.at(n) for n in range(4)] == [0.0, 4.0, 16.0, 36.0]
 
 
+def test_a_users_function_may_say_that_so_few_nodes_are_worth_nothing() -> None:
+    value = per_node_value(lambda _trainer, nodes: nodes - 1)(SPEC, CURVE)
+    assert [value.at(n) for n in range(4)] == [0.0, 0.0, 1.0, 2.0]
+
+
 @pytest.mark.parametrize(
     ("worth", "message"),
     [

@@ -1,11 +1,14 @@
 import pytest
 
+from pilot.core.coordinator import CoordinatorConfig
 from pilot.core.curve import Curve
 from pilot.core.errors import UserError
 from pilot.core.explain import explain
 from pilot.core.ids import TrainerId, natural_key
 from pilot.core.problem import Candidate, Plan, PlanStatus, Problem
-from pilot.core.spec import TrainerSpec
+from pilot.core.spec import COST_MAX_S, NODES_MAX, PRIORITY_MAX, TrainerSpec
+from pilot.io.site import Site
+from pilot.service.settings import Settings
 
 A, B = TrainerId("a"), TrainerId("b")
 
@@ -59,8 +62,36 @@ def test_natural_order() -> None:
 
 @pytest.mark.parametrize(
     ("wrong", "complaint"),
-    [({"min_nodes": 5, "max_nodes": 2}, "exceeds"), ({"min_nodes": 0}, "at least 1"), ({"priority": 0.0}, "priority")],
+    [
+        ({"min_nodes": 5, "max_nodes": 2}, "exceeds"),
+        ({"min_nodes": 0}, "at least 1"),
+        ({"max_nodes": NODES_MAX + 1}, "at most"),
+        ({"rescale_up_s": -0.1}, "rescale cost"),
+        ({"rescale_down_s": -0.1}, "rescale cost"),
+        ({"rescale_up_s": 2 * COST_MAX_S}, "rescale cost"),
+        ({"priority": 0.0}, "priority"),
+        ({"priority": 2 * PRIORITY_MAX}, "priority"),
+    ],
 )
 def test_a_bad_spec_is_refused(wrong: dict[str, float], complaint: str) -> None:
     with pytest.raises(UserError, match=complaint):
         TrainerSpec(A, **wrong)
+
+
+def test_the_limits_of_a_spec_are_allowed() -> None:
+    least = TrainerSpec(A, 1, 1, rescale_up_s=0.0, rescale_down_s=0.0, priority=1 / PRIORITY_MAX)
+    most = TrainerSpec(
+        A, NODES_MAX, NODES_MAX, rescale_up_s=COST_MAX_S, rescale_down_s=COST_MAX_S, priority=PRIORITY_MAX
+    )
+    assert least.max_nodes == 1 and most.min_nodes == NODES_MAX
+
+
+def test_what_a_live_pool_decides_by_is_what_the_core_takes_by_itself() -> None:
+    live, alone = Settings().config(), CoordinatorConfig()
+    assert (live.t_fwd_s, live.max_parallel_trainers) == (alone.t_fwd_s, alone.max_parallel_trainers)
+    assert (live.objective, live.node_order) == (alone.objective, alone.node_order)
+    site = Site.model_fields
+    assert (site["grace_s"].default, site["checkpoint_interval_s"].default) == (
+        alone.grace_s,
+        alone.checkpoint_interval_s,
+    )

@@ -1,0 +1,170 @@
+"""``make mutants [MUTANTS=300] [SEED=1] [MINUTES=90]``: does a test fail for a small mistake in what decides?
+
+Each mutant is one mistake in one module; the tests of that module run in a forked process until the first fails.
+Neither mutmut (which leaves alone what is not in a function: the table of rules) nor cosmic-ray (which edits the files
+in place and starts a cold pytest for each of all mutants) can draw 300 of them and run them in this time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.machinery
+import importlib.util
+import os
+import random
+import select
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from tests.mutants.equivalent import EQUIVALENT
+from tests.mutants.mutations import Mutant, mutants
+
+CORE = ["tests/unit/core", "tests/transcripts", "tests/property/test_assign.py", "tests/property/test_core.py",
+        "tests/property/test_tables.py"]  # fmt: skip
+SCALING = ["tests/unit/provisioning/test_scaling_policy.py", "tests/unit/provisioning/test_keeper.py"]
+SAMPLER = ["tests/unit/train/test_order.py", "tests/unit/train/test_sampler.py", "tests/unit/train/test_loader.py"]
+TESTS = {
+    **{str(path): CORE for path in sorted(Path("pilot/core").glob("*.py"))},
+    "pilot/provisioning/scaling_policy.py": SCALING,
+    "pilot/train/order.py": SAMPLER,
+    "pilot/train/sampler.py": SAMPLER,
+}
+WARM = ("pytest", "hypothesis", "msgspec", "numpy", "torch", "psutil", "pydantic")
+LIMIT_S = 300.0
+"""A mutant that takes so long hangs: that is noticed, too."""
+
+KILLED_SHARE = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """``killed``: how; empty where no test failed."""
+
+    mutant: Mutant
+    killed: str
+    took_s: float
+
+
+def main() -> int:
+    """Exit status 1 where fewer are killed than should be; equivalent ones do not count."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
+    parser.add_argument("--count", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=90.0)
+    parser.add_argument("--only", default="", help="modules whose path contains this")
+    parser.add_argument("--at-once", type=int, default=os.cpu_count() or 1)
+    arguments = parser.parse_args()
+    known = [mutant for path in TESTS if arguments.only in path for mutant in mutants(path)]
+    drawn = random.Random(arguments.seed).sample(known, min(arguments.count, len(known)))
+    tried = [mutant for mutant in drawn if (mutant.path, mutant.what) not in EQUIVALENT]
+    print(f"{len(tried)} of {len(known)} mutants, {len(drawn) - len(tried)} more are equivalent", flush=True)
+    for name in WARM:
+        importlib.import_module(name)
+    for tests in {tuple(TESTS[mutant.path]) for mutant in tried}:
+        if not _pass(tests):
+            print(f"without any mistake these do not pass: {' '.join(tests)}")
+            return 2
+    verdicts = _run(tried, arguments.at_once, time.monotonic() + 60 * arguments.minutes)
+    return _told(verdicts, len(tried))
+
+
+def _run(tried: Sequence[Mutant], at_once: int, deadline_s: float) -> list[Verdict]:
+    """Until all have been tried or the time is over."""
+    waiting, running, verdicts = list(reversed(tried)), dict[int, tuple[Mutant, int, float]](), list[Verdict]()
+    while running or (waiting and time.monotonic() < deadline_s):
+        while waiting and len(running) < at_once and time.monotonic() < deadline_s:
+            mutant = waiting.pop()
+            pid, pipe = _fork(TESTS[mutant.path], mutant)
+            running[pipe] = (mutant, pid, time.monotonic())
+        for pipe in _ended(running):
+            mutant, pid, began_s = running.pop(pipe)
+            took_s = time.monotonic() - began_s
+            if took_s > LIMIT_S:
+                os.killpg(pid, signal.SIGKILL)
+            verdict = Verdict(mutant, _how(pid, pipe, took_s), took_s)
+            verdicts.append(verdict)
+            if not verdict.killed:
+                print(f"survived {mutant.path}:{mutant.line}: {mutant.what}", flush=True)
+    return verdicts
+
+
+def _ended(running: dict[int, tuple[Mutant, int, float]]) -> list[int]:
+    """The pipes of those that have ended or hang."""
+    ready, _, _ = select.select(list(running), [], [], 1.0)
+    return [p for p, (_, _, began_s) in running.items() if p in ready or time.monotonic() - began_s > LIMIT_S]
+
+
+def _how(pid: int, pipe: int, took_s: float) -> str:
+    os.close(pipe)
+    _, status = os.waitpid(pid, 0)
+    if took_s > LIMIT_S:
+        return "it hung"
+    return "" if status == 0 else "a test failed" if os.waitstatus_to_exitcode(status) == 1 else "it broke the tests"
+
+
+def _pass(tests: Sequence[str]) -> bool:
+    pid, pipe = _fork(tests)
+    os.close(pipe)
+    return os.waitpid(pid, 0)[1] == 0
+
+
+def _fork(tests: Sequence[str], mutant: Mutant | None = None) -> tuple[int, int]:
+    """The pid of the process that runs the tests, and a pipe that closes with it."""
+    ours, theirs = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        os.close(ours)
+        null = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (0, 1, 2):
+            os.dup2(null, descriptor)
+        if mutant is not None:
+            sys.meta_path.insert(0, _Instead(mutant))
+        os._exit(_tests(tests))
+    os.close(theirs)
+    return pid, ours
+
+
+def _tests(tests: Sequence[str]) -> int:
+    import pytest
+
+    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "tests.mutants.derandomized"]
+    return int(pytest.main([*options, *tests]))
+
+
+class _Instead(importlib.machinery.PathFinder):
+    """Imports the mutant instead of its module."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        self._mutant = mutant
+        self._name = mutant.path.removesuffix(".py").replace("/", ".")
+
+    def find_spec(self, name: str, *_: object) -> importlib.machinery.ModuleSpec | None:  # type: ignore[override]
+        loader = self if name == self._name else None
+        return importlib.util.spec_from_loader(name, loader, origin=self._mutant.path) if loader else None  # type: ignore[arg-type]
+
+    def create_module(self, _: object) -> None:
+        """An ordinary one."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        exec(compile(self._mutant.source(), self._mutant.path, "exec"), vars(module))  # our own source
+
+
+def _told(verdicts: Sequence[Verdict], drawn: int) -> int:
+    survivors = [v.mutant for v in verdicts if not v.killed]
+    ways = Counter(v.killed for v in verdicts if v.killed)
+    share = 1 - len(survivors) / max(1, len(verdicts))
+    print(f"\n{len(verdicts)} of {drawn} tried, {share:.1%} killed: {dict(ways)}")
+    for mutant in sorted(survivors, key=lambda m: (m.path, m.line)):
+        print(f"survived {mutant.path}:{mutant.line}: {mutant.what}")
+    return 0 if share >= KILLED_SHARE else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
