@@ -62,6 +62,11 @@ class StepShare:
         """Of all ranks."""
         return self.cursor_end - self.cursor
 
+    def moved(self, by: int) -> StepShare:
+        """The same part of a step that begins ``by`` samples later."""
+        batches = tuple([(start + by, stop + by) for start, stop in self.batches])
+        return StepShare(self.cursor + by, self.cursor_end + by, self.samples, batches, self.means)
+
     def weight(self, batch: int) -> float:
         """Factor of the mean gradient of micro-batch ``batch`` in the mean over the step: its samples ÷ all (of one of
         the script's own means: ÷ those of that).
@@ -164,10 +169,13 @@ class Batching:
 
     def shares(self, cursor: int, length: int, rank: int, size: int) -> Iterator[StepShare]:
         """The parts of ``rank`` in all steps from ``cursor`` to the epoch's end, if the group stays as it is."""
-        while not self.over(cursor, length, size):
-            share = self.share(cursor, length, rank, size)
-            yield share
-            cursor = share.cursor_end
+        full = self.full(size)
+        one = self.share(0, full, rank, size)
+        while length - cursor >= full:
+            yield one.moved(cursor)
+            cursor += full
+        if not self.over(cursor, length, size):
+            yield self.share(cursor, length, rank, size)
 
     def batches(self, length: int, rank: int, size: int) -> int:
         """How many micro-batches ``rank`` gets in a whole epoch, if the group stays as it is."""

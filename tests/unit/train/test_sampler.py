@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -121,3 +123,17 @@ def test_with_accumulation_by_hand_each_batch_is_divided_and_weighs_as_a_mean_of
 def test_seeds_made_at_once_are_those_made_one_by_one() -> None:
     numbers = [0, 1, 7, 2**40]
     assert mix_each((3, 5), numbers) == [mix(3, 5, number) for number in numbers]
+
+
+@given(batchings, st.integers(0, 300), st.integers(0, 50), sizes, st.booleans())
+def test_planned_ahead_a_rank_has_the_parts_that_it_has_step_by_step(
+    batching: Batching, length: int, cursor: int, size: int, drop_last: bool
+) -> None:
+    batching = replace(batching, drop_last=drop_last)
+    size *= batching.ranks_per_node
+    for rank in range(size):
+        at = cursor
+        for planned in batching.shares(cursor, length, rank, size):
+            assert planned == batching.share(at, length, rank, size)
+            at = planned.cursor_end
+        assert batching.over(at, length, size)
