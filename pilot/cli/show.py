@@ -67,9 +67,9 @@ def status_view(status: PoolStatus, *, nodes: bool = False) -> Group:
     """All of ``pilot status``; ``nodes``: with each node of the pool."""
     trainers = _of_interest(status.trainers)
     waits = f"{status.trouble}: decisions wait until there is room, trainers train on"
-    parts: list[Any] = [_line(_headline(status)), _line(_jobs(status.keeper)), _line(nodes_line(status))]
+    parts: list[Any] = [_line(_headline(status)), _line(_jobs(status.keeper))]
     parts += [_line(waits, "bold red")] if status.trouble else []
-    parts += [Text(), trainer_table(trainers)]
+    parts += [_line(nodes_line(status)), Text(), trainer_table(trainers)]
     if left_out := len(status.trainers) - len(trainers):
         parts += [_line(f"and {left_out} that ended before these (pilot ls lists them)")]
     parts += [_line(line, "red") for t in trainers if t.phase is Phase.FAILED for line in _failure(t)]
