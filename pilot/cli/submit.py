@@ -14,6 +14,7 @@ import click
 from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option, to_json
 from pilot.cli.numbers import Count, FiniteRange
 from pilot.core.errors import UserError
+from pilot.core.run_identity import acceptable
 from pilot.io.files import read_regular
 from pilot.io.submission import LaunchSpec, Submission
 
@@ -42,6 +43,11 @@ READ_AT_START = ("LD_", "PYTHON")
     "--env", "named", multiple=True, metavar="NAME[=VALUE]", help="Set this variable, or hand on its value. Repeatable."
 )
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Of its generators.  [default: from its name]")
+@click.option(
+    "--accept-changes",
+    metavar="WHAT",
+    help="Go on from a checkpoint of another seed, dataset, batches, rules, options.",
+)
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @run_dir_option
@@ -55,6 +61,7 @@ def command(
     python: str,
     named: tuple[str, ...],
     seed: int | None,
+    accept_changes: str | None,
     **planning: Any,
 ) -> None:
     """Submit SCRIPT, which uses pilot.train, as an elastic trainer; ARGS are its own.
@@ -67,7 +74,7 @@ def command(
       pilot submit --name cnn --max-nodes 8 --env DATA_DIR examples/digits_cnn.py --epochs 20
     """
     submission = Submission(
-        launch=launch(script, list(arguments), python, named, seed),
+        launch=launch(script, list(arguments), python, named, seed, accept_changes),
         curve=_points(curve) if curve is not None else None,
         **{name: value for name, value in planning.items() if value is not None},
     )
@@ -77,7 +84,12 @@ def command(
 
 
 def launch(
-    script: Path, arguments: list[str], python: str, named: tuple[str, ...], seed: int | None = None
+    script: Path,
+    arguments: list[str],
+    python: str,
+    named: tuple[str, ...],
+    seed: int | None = None,
+    accepted: str | None = None,
 ) -> LaunchSpec:
     """How the script is started: what a node needs to know to start the very same thing."""
     try:
@@ -87,6 +99,9 @@ def launch(
     if shutil.which(python) is None:
         raise UserError(f"--python: there is no interpreter {python} on this host")
     seeded = {} if seed is None else {"PILOT_SEED": str(seed)}
+    if accepted is not None:
+        acceptable(accepted)  # said here too, before anything is sent
+        seeded["PILOT_ACCEPT_CHANGES"] = accepted
     return LaunchSpec(
         script=str(script.absolute()),
         script_sha256=hashlib.sha256(content).hexdigest(),
