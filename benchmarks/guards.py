@@ -20,9 +20,10 @@ from torch import nn
 
 from pilot.train.alarm import EVERY_STEPS
 from pilot.train.exchange import Exchange
-from pilot.train.guards import TrainedSet
 from pilot.train.held_alike import HeldAlike
 from pilot.train.step_words import Words
+from pilot.train.stepper import Steppers
+from pilot.train.trained_set import TrainedSet
 
 PARAMETERS, ELEMENTS, ROUNDS = 1000, 8, 100
 LARGE = (1024, 2048, 2048, 1024)
@@ -34,7 +35,7 @@ def guards(alone: bool) -> dict[str, float]:
     parameters = [nn.Parameter(torch.ones(ELEMENTS)) for _ in range(PARAMETERS)]
     gradients = [torch.ones(ELEMENTS) for _ in parameters]
     optimizer = torch.optim.SGD(parameters, lr=0.0)
-    exchange, trained = Exchange(parameters), TrainedSet(nn.ParameterList(parameters), optimizer)
+    exchange, trained = Exchange(parameters), TrainedSet(nn.ParameterList(parameters), Steppers(optimizer))
 
     def begin() -> None:
         exchange.begin(lambda: None, alone=alone)
@@ -53,7 +54,7 @@ def guards(alone: bool) -> dict[str, float]:
         "zero_grad": optimizer.zero_grad,
         "": collect,
         "look again": exchange.flush,
-        "what is trained": trained.check,
+        "what is trained": trained.check_step,
         "words": lambda: exchange.finish(WORDS),
         "give back": exchange.take,
     }
@@ -80,7 +81,7 @@ def alarm() -> dict[str, float]:
         optimizer.step()
 
     step()
-    held = HeldAlike(model, optimizer)
+    held = HeldAlike(model, dict(model.named_parameters()), {"": optimizer})
     step_s, look_s = _seconds(step), _seconds(held.numbers)
     return {"step_ms": step_s * 1e3, "look_ms": look_s * 1e3, "share": look_s / (look_s + EVERY_STEPS * step_s)}
 
