@@ -16,6 +16,7 @@ BENCHMARKS = [
     "loader",
     "steady_state",
     "staging",
+    "guards",
     "checkpoint",
     "preemption",
     "transport",

@@ -31,14 +31,20 @@ class WorkerSocket:
         self._said = said
         self._broken = broken
         self._frames = Frames(wire.MAX_FRAME_BYTES)
+        self.gone = False
         asyncio.get_running_loop().add_reader(connection, self.drain)
 
     def send(self, message: wire.Message) -> bool:
-        """Send at once; False where the worker is gone, or has not read for so long that the socket is full."""
+        """Send at once; False where the worker has closed its end (``gone``), or has not read for so long that the
+        socket is full.
+        """
         data = framed(wire.encode(message))
         try:
             return self._socket.send(data) == len(data)
+        except BlockingIOError:
+            return False
         except OSError:
+            self.gone = True
             return False
 
     def drain(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import os
@@ -22,6 +23,9 @@ from pilot.core.errors import UserError
 from pilot.io import wire
 
 log = logging.getLogger(__name__)
+
+_LEAVING_S = 10.0
+"""A training process that has closed its end of the control socket has so long to end by itself."""
 
 
 @dataclass(slots=True)
@@ -55,7 +59,9 @@ class Workers:
             self._end(worker, WorkerEnded(order.trainer, None, str(error)))
 
     def tell(self, trainer: str, message: wire.Message) -> None:
-        """Send to the worker; a process that takes nothing any more is killed."""
+        """Send to the worker; a process that takes nothing any more is killed. One that has closed its end is on its
+        way out: how it ends says whose fault that is, so it gets the time for it.
+        """
         worker = self._workers.get(trainer)
         if worker is None:
             return
@@ -63,11 +69,18 @@ class Workers:
         addressed = worker.local_ranks.told(message)
         for life in worker.lives:
             if life.rank in addressed and not life.control.send(message):
-                life.kill()
+                if life.control.gone:
+                    asyncio.get_running_loop().call_later(_LEAVING_S, self._kill_late, worker, life)
+                else:
+                    life.kill()
 
     def kill(self, trainer: str) -> None:
         """Kill the worker with all that it started."""
         for life in self._lives(trainer):
+            life.kill()
+
+    def _kill_late(self, worker: NodeWorker, life: TrainingProcess) -> None:
+        if life in worker.lives:
             life.kill()
 
     def sockets_of(self, trainer: str) -> list[Path]:

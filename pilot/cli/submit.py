@@ -15,6 +15,7 @@ from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option,
 from pilot.cli.numbers import Count, FiniteRange
 from pilot.core.errors import UserError
 from pilot.core.ids import TrainerId
+from pilot.core.run_identity import acceptable
 from pilot.io.files import read_regular
 from pilot.io.submission import LaunchSpec, Start, Submission
 
@@ -46,6 +47,11 @@ READ_AT_START = ("LD_", "PYTHON")
 @click.option(
     "--from", "start", metavar="NAME|PATH", help="Start from this trainer's, or this, checkpoint.  [default: scratch]"
 )
+@click.option(
+    "--accept-changes",
+    metavar="WHAT",
+    help="Go on from a checkpoint of another seed, dataset, batches, rules, options.",
+)
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @run_dir_option
@@ -60,6 +66,7 @@ def command(
     named: tuple[str, ...],
     seed: int | None,
     start: str | None,
+    accept_changes: str | None,
     **planning: Any,
 ) -> None:
     """Submit SCRIPT, which uses pilot.train, as an elastic trainer; ARGS are its own.
@@ -74,7 +81,7 @@ def command(
     """
     root = find_run_dir(run_dir)
     submission = Submission(
-        launch=launch(script, list(arguments), python, named, seed),
+        launch=launch(script, list(arguments), python, named, seed, accept_changes),
         start=_start(root, start) if start is not None else None,
         curve=_points(curve) if curve is not None else None,
         **{name: value for name, value in planning.items() if value is not None},
@@ -109,7 +116,12 @@ def _start(root: Path, given: str) -> Start:
 
 
 def launch(
-    script: Path, arguments: list[str], python: str, named: tuple[str, ...], seed: int | None = None
+    script: Path,
+    arguments: list[str],
+    python: str,
+    named: tuple[str, ...],
+    seed: int | None = None,
+    accepted: str | None = None,
 ) -> LaunchSpec:
     """How the script is started: what a node needs to know to start the very same thing."""
     try:
@@ -119,6 +131,9 @@ def launch(
     if shutil.which(python) is None:
         raise UserError(f"--python: there is no interpreter {python} on this host")
     seeded = {} if seed is None else {"PILOT_SEED": str(seed)}
+    if accepted is not None:
+        acceptable(accepted)  # said here too, before anything is sent
+        seeded["PILOT_ACCEPT_CHANGES"] = accepted
     return LaunchSpec(
         script=str(script.absolute()),
         script_sha256=hashlib.sha256(content).hexdigest(),

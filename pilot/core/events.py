@@ -105,13 +105,16 @@ class GroupFormed:
     """Completes ``FormGroup``: all ranks hold the same state at ``step`` and train on in this generation.
 
     ``resumed`` is the step of the checkpoint that the group started from where no rank of it held a state (0: from
-    scratch), else None.
+    scratch), else None. ``identity`` says in words, by name, what the run trains on (:mod:`pilot.core.run_identity`);
+    ``accepted``: what was changed of it so far, as (step, what, before, now).
     """
 
     trainer: TrainerId
     generation: Generation
     step: int
     resumed: int | None = None
+    identity: tuple[tuple[str, str], ...] = ()
+    accepted: tuple[tuple[int, str, str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

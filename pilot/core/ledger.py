@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from pilot.core.events import LedgerRange
 from pilot.core.ids import Generation
+from pilot.core.run_identity import AcceptedChange
 from pilot.core.step_ranges import StepRanges
 
 
@@ -38,6 +39,10 @@ class Verdict:
 class Ledger:
     """The records of one trainer."""
 
+    identity: Mapping[str, str] = field(default_factory=dict)
+    """What the run trains on, in words by name, as a leader told it last."""
+    accepted: tuple[AcceptedChange, ...] = ()
+    """What of it was changed at resumes, in their order."""
     _epochs: dict[Generation, dict[int, StepRanges]] = field(default_factory=dict)
     _began: dict[Generation, int] = field(default_factory=dict)
 

@@ -22,6 +22,9 @@ MAX_FRAME_BYTES = 8 * 1024 * 1024
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 """What peers count: a whole number that every reader of JSON keeps, and that sums do not overflow."""
 
+Text = Annotated[str, msgspec.Meta(max_length=1000)]
+"""What people read of a run."""
+
 Name = Annotated[str, msgspec.Meta(max_length=256)]
 
 
@@ -110,6 +113,8 @@ class GroupFormed(Message, frozen=True):
     generation: Count
     step: Count
     resumed: Count | None = None
+    identity: dict[Name, Text] = {}
+    accepted: list[tuple[Count, Name, Text, Text]] = []
 
 
 class GroupBroken(Message, frozen=True):

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pilot.core.events import GroupFormed, Progress, TrainerSubmitted
 from pilot.core.ids import TrainerId
 from pilot.core.ledger import Ledger
+from pilot.core.run_identity import AcceptedChange
 from pilot.io.journal import Decision
 
 
@@ -19,7 +20,10 @@ def ledgers(decisions: Iterable[Decision]) -> dict[TrainerId, Ledger]:
             case TrainerSubmitted(spec):
                 found[spec.trainer] = Ledger()
             case GroupFormed() as formed if formed.trainer in found:
-                found[formed.trainer].began(formed.generation, formed.step)
+                ledger = found[formed.trainer]
+                ledger.began(formed.generation, formed.step)
+                ledger.identity = dict(formed.identity)
+                ledger.accepted = tuple(AcceptedChange(*change) for change in formed.accepted)
             case Progress() as progress if progress.trainer in found:
                 found[progress.trainer].add(progress.ledger)
             case _:

@@ -29,6 +29,7 @@ from pilot.core.events import (
 from pilot.core.evidence import headline
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
 from pilot.core.problem import Plan, Problem
+from pilot.core.run_identity import AcceptedChange
 from pilot.io.journal import Decision
 
 REMARKS_KEPT = 20
@@ -242,6 +243,8 @@ class Monitor:
             del groups[earlier]
         record = self.trainers[event.trainer]
         record.settle(self.now_s)
+        for accepted in event.accepted:
+            self.remark(self.now_s, {"text": f"{AcceptedChange(*accepted)} (accepted)", "trainer": event.trainer})
         if event.resumed is None:
             record.redone_steps += max(0, record.known_step - event.step)
         record.known_step = max(record.known_step, event.step) if event.resumed is None else event.step

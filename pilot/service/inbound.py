@@ -43,6 +43,9 @@ FromWorkers = (
 )
 DETAIL_MAX = 8000
 METRICS_MAX, METRIC_NAME_MAX = 64, 64
+WORDS_MAX = 64
+"""Of a run's identity, and of its changes."""
+
 MEASURE_MAX = 1e12
 """Seconds: 30,000 years. What a rate may be, the core says: :data:`pilot.core.curve.RATES`."""
 
@@ -80,7 +83,10 @@ class Inbound:
         waiting = self._pending.forming.get(_of(message))
         if waiting is None or waiting[0].members[0] != node:
             return []
-        return [GroupFormed(*_of(message), message.step, message.resumed)]
+        identity = tuple(sorted(message.identity.items())[:WORDS_MAX])
+        return [
+            GroupFormed(*_of(message), message.step, message.resumed, identity, tuple(message.accepted[-WORDS_MAX:]))
+        ]
 
     def group_broken(self, node: NodeId, message: wire.GroupBroken) -> None:
         """Completes ``FormGroup`` and ``PauseGroup``, or tells that a group that trains broke. Gathered by the

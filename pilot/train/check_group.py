@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from pilot.core.errors import UserError
+from pilot.core.run_identity import PER_NODE
 from pilot.train import by_design, identity
 from pilot.train.exchanges import Exchanges
 from pilot.train.membership import Membership
@@ -135,8 +136,7 @@ class CheckGroup:
 
     def applied(self, words: Words, share: StepShare, metrics: Metrics) -> None:  # noqa: ARG002  # the protocol's signature
         """One step is enough."""
-        batches = self._training.identity.get("the batches", "")
-        seen = by_design.seen() + (["batch_size= per node"] if batches.startswith("batch_size=") else [])
+        seen = by_design.seen() + (["batch_size= per node"] if PER_NODE in self._training.identity else [])
         self._end(samples=share.total, loss=words.loss, by_design=seen, compared=self._compared())
 
     def settle(self) -> None:

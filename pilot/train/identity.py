@@ -12,6 +12,18 @@ import torch
 from torch import nn
 
 from pilot.core.errors import UserError
+from pilot.core.run_identity import (
+    ACCEPTABLE,
+    ACCUMULATE,
+    DROP_LAST,
+    LENGTH,
+    OPTIONS,
+    ORDER,
+    PER_NODE,
+    STREAM,
+    WHOLE,
+    acceptable,
+)
 from pilot.train.blocks import gather_blocks
 from pilot.train.sampler import Batching
 from pilot.train.stepper import Steppers
@@ -19,6 +31,14 @@ from pilot.train.trained_set import TrainedSet
 
 Identity = dict[str, str]
 """What is the same on all ranks, by its name in words."""
+
+ACCEPT = "PILOT_ACCEPT_CHANGES"
+"""The variable that ``pilot submit --accept-changes`` sets."""
+
+_TENSORS = ("the parameter ", "the buffer ")
+_LONGEST = 500
+_NOT_COMPARED = ("params", "param_names", "foreach", "fused", "capturable", "differentiable")
+"""Of an optimizer's group: names, and how it computes what it computes."""
 
 _decoder = msgspec.msgpack.Decoder(Identity)
 
@@ -28,6 +48,7 @@ def of_training(model: nn.Module, steppers: Steppers, trained: TrainedSet) -> Id
     when the session is made. (What of it is trained may change after that, with the state.)
     """
     identity = {_of_optimizer(name): _its_groups(one) for name, one in steppers.optimizers.items()}
+    identity[OPTIONS] = _options(steppers)
     for name, parameter in [*model.named_parameters(remove_duplicate=False), *trained.bare.items()]:
         is_trained = "trained" if parameter.requires_grad else "frozen"
         identity[f"the parameter {name}"] = f"{_of_tensor(parameter)}, strides {list(parameter.stride())}, {is_trained}"
@@ -39,12 +60,20 @@ def of_training(model: nn.Module, steppers: Steppers, trained: TrainedSet) -> Id
 def of_data(length: int | None, batching: Batching, *, shuffle: str, replacement: bool = False) -> Identity:
     """Of the training loader; ``length`` in samples, None for a stream. (How a rank cuts its share is its own.)"""
     per_node = batching.per_node is not None
-    size = f"batch_size={batching.per_node}" if per_node else f"global_batch_size={batching.whole}"
-    size += f", accumulate={batching.accumulate}" if batching.accumulate > 1 else ""
-    return {
-        "the length of the dataset": "a stream" if length is None else str(length),
-        "the batches": f"{size}, drop_last={batching.drop_last}, shuffle={shuffle}, replacement={replacement}",
+    several = {ACCUMULATE: str(batching.accumulate)} if batching.accumulate > 1 else {}
+    return several | {
+        LENGTH: STREAM if length is None else str(length),
+        PER_NODE if per_node else WHOLE: str(batching.per_node if per_node else batching.whole),
+        DROP_LAST: str(batching.drop_last),
+        ORDER: f"shuffle={shuffle}, replacement={replacement}",
     }
+
+
+def in_short(identity: Identity) -> Identity:
+    """For the ledger: what is trained as one number."""
+    long = [name for name in identity if name.startswith(_TENSORS)]
+    kept = {name: words[:_LONGEST] for name, words in identity.items() if name not in long}
+    return kept | {"what is trained": f"{len(long)} tensors, {fingerprint({n: identity[n] for n in long}):016x}"}
 
 
 def fingerprint(identity: Identity) -> int:
@@ -63,13 +92,25 @@ def expect_same(identities: Sequence[Identity]) -> None:
             )
 
 
-def expect_resumable(saved: Mapping[str, str], own: Identity) -> None:
-    """:class:`UserError` with both values where a checkpoint is of another run."""
-    for name, before, now in _differences(saved, own):
-        raise UserError(
-            f"the checkpoint is of another run: {name} was {before} and is {now}; go on with what it was, or submit"
-            " the script as a new trainer"
-        )
+def accepted_by(environment: Mapping[str, str]) -> frozenset[str]:
+    """The names of what may have changed since a checkpoint, as ``pilot submit --accept-changes`` said."""
+    return acceptable(environment.get(ACCEPT, ""))
+
+
+def changes(saved: Mapping[str, str], own: Identity, accepted: frozenset[str]) -> list[tuple[str, str, str]]:
+    """Name, value then and now of each ``accepted`` difference to a checkpoint; :class:`UserError` with both values
+    where there is another.
+    """
+    found = list(_differences(saved, own))
+    for name, before, now in found:
+        if name not in accepted:
+            kind = next((kind for kind, names in ACCEPTABLE.items() if name in names), None)
+            accept = f", or accept it by pilot submit --accept-changes {kind}" if kind else ""
+            raise UserError(
+                f"the checkpoint is of another run: {name} was {before} and is {now}; go on with what it was, or submit"
+                f" the script as a new trainer{accept}"
+            )
+    return found
 
 
 def tell(identity: Identity, gather: Callable[[list[int]], list[list[int]]]) -> list[Identity]:
@@ -95,6 +136,19 @@ def _of_optimizer(name: str) -> str:
 def _its_groups(optimizer: torch.optim.Optimizer) -> str:
     groups = ", ".join(str(len(group["params"])) for group in optimizer.param_groups)
     return f"{type(optimizer).__name__} of {groups} parameters"
+
+
+def _options(steppers: Steppers) -> str:
+    """Of all groups, one after the other."""
+    return "; ".join(
+        ", ".join(f"{option}={_plain(value)}" for option, value in group.items() if option not in _NOT_COMPARED)
+        for optimizer in steppers.optimizers.values()
+        for group in optimizer.param_groups
+    )
+
+
+def _plain(value: object) -> object:
+    return value.tolist() if isinstance(value, torch.Tensor) else value
 
 
 def _of_tensor(tensor: torch.Tensor) -> str:

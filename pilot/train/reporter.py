@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import astuple
 
 from pilot.io import wire
+from pilot.train import identity
 from pilot.train.lineage import Lineage, LineageRow
 from pilot.train.membership import Membership
 from pilot.train.sampler import StepShare
@@ -48,7 +50,11 @@ class Reporter:
         self._untold = Lineage(self._training.ledger.newest(RETOLD_ROWS))
         self._due_s, self._stall_told = 0.0, False
         if group.rank == 0:
-            self._tell(wire.GroupFormed(self._trainer, group.generation, self._training.position.step, resumed))
+            training = self._training
+            accepted = [astuple(change) for change in training.changes]
+            words = identity.in_short(training.identity)
+            formed = (self._trainer, group.generation, training.position.step, resumed, words, accepted)
+            self._tell(wire.GroupFormed(*formed))
 
     def stepped(self, group: Membership, epoch: int, share: StepShare, metrics: Metrics) -> None:
         """A step was applied."""

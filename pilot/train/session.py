@@ -10,6 +10,7 @@ from typing import Any
 from torch.utils.data import Dataset, default_collate
 
 from pilot.core.errors import UserError
+from pilot.core.run_identity import SEED
 from pilot.train import identity, refusal, script_end
 from pilot.train.agreement_log import END_OF_EPOCH, STOP, Sums
 from pilot.train.collectives import Collectives
@@ -38,7 +39,7 @@ class Session:
         self.seed = seed
         self._seat = Seat.of(os.environ)
         self._training = training
-        training.identity["the seed"] = str(seed)
+        training.identity[SEED] = str(seed)
         self._metrics: dict[str, float] = {}
         self._check = StateCheck(training)
         self._guard = StepGuard(training.steppers.optimizers.values())

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import nn
 
 from pilot.checkpoint.tree import Encoded, copied
 from pilot.core.errors import UserError
+from pilot.core.run_identity import OPTIONS, RULES, AcceptedChange
 from pilot.train import identity, rng
 from pilot.train.agreement_log import END_OF_EPOCH, STOP, Agreement, AgreementLog, Place, Sums
 from pilot.train.lineage import Lineage
@@ -81,7 +83,7 @@ class Training:
         admit(self.model, self.steppers)
         self.trained = TrainedSet(self.model, self.steppers)
         self.identity = identity.of_training(self.model, self.steppers, self.trained)
-        self.identity["the rules"] = f"lr_rule={rate.rule}, warmup_steps={rate.warmup_steps}, schedule={schedule}"
+        self.identity[RULES] = f"lr_rule={rate.rule}, warmup_steps={rate.warmup_steps}, schedule={schedule}"
         self._schedule = schedule or ""
         self.rate = rate
         self.position = Position()
@@ -94,6 +96,9 @@ class Training:
         self._user_at_end: dict[str, Any] | None = None
         self._user_taken: dict[str, Any] | None = None
         self.agreed_step = 0
+        self._accepted = identity.accepted_by(os.environ)
+        self.changes: list[AcceptedChange] = []
+        self._options = _options(self.steppers)
         self.in_meeting = False
         self.behind = False
         self.samples_per_tick = 1
@@ -170,6 +175,12 @@ class Training:
         self.user.update(copied(values))
         self._user_at_end = self._user_taken = None
 
+    def _set_options(self) -> None:
+        """The script's, as it made them; a scheduler sets what it schedules."""
+        groups = [group for optimizer in self.steppers.optimizers.values() for group in optimizer.param_groups]
+        for group, options in zip(groups, self._options, strict=False):  # some may have come later
+            group.update(options)
+
     def metrics(self) -> dict[str, float]:
         """Of the last step, for the reports."""
         rates = {_labelled("learning_rate", one.name): one.effective_rate for one in self.steppers}
@@ -202,6 +213,7 @@ class Training:
         """The state; its tensors are the living ones (see :func:`~pilot.checkpoint.tree.copied`)."""
         return {
             "identity": dict(self.identity),
+            "changes": [list(astuple(change)) for change in self.changes],
             "position": asdict(self.position),
             "ledger": np.array(self.ledger.rows, np.int64).reshape(-1, 6),
             "learning_rate": self.rate.as_dict(),
@@ -227,8 +239,8 @@ class Training:
         Except for the script's values where the script is in a meeting whose outcome this state has: it will do all
         that the others did since by itself.
         """
-        identity.expect_resumable(state.get("identity", self.identity), self.identity)
-        place = self.place
+        changes = identity.changes(state.get("identity", self.identity), self.identity, self._accepted)
+        place, rule = self.place, self.rate
         self.model.load_state_dict(state["model"])
         with torch.no_grad():
             for name, parameter in self.trained.bare.items():
@@ -236,6 +248,8 @@ class Training:
         if "trained" in state:
             self.trained.restore(state["trained"])
         self.steppers.restore(state)
+        if any(name == OPTIONS for name, _, _ in changes):
+            self._set_options()
         for name, one in self.tracked.items():
             one.load_state_dict(copied(state["tracked"][name]))
         self.changing |= set(state.get("changing", ()))
@@ -243,7 +257,9 @@ class Training:
         self.agreed_step = self.position.step
         self.ledger = Lineage(state["ledger"].tolist())
         self.agreements = AgreementLog(state.get("minutes", ()))
-        self.rate = LearningRate(**state["learning_rate"])
+        self.rate = replace(LearningRate(**state["learning_rate"]), rule=rule.rule, warmup_steps=rule.warmup_steps)
+        self.changes = [AcceptedChange(*row) for row in state.get("changes", ())]
+        self.changes += [AcceptedChange(self.position.step, *change) for change in changes]
         if not (self.in_meeting and self.place == place):
             self._set_user(state["user"])
             self.behind = state.get("in_meeting", False) and not self.position.at_end
@@ -271,6 +287,20 @@ def _as_one(model: Models) -> nn.Module:
 
 def _labelled(what: str, name: str) -> str:
     return f"{what}_{name}" if name else what
+
+
+def _options(steppers: Steppers) -> list[dict[str, Any]]:
+    """Of all groups as they are now, apart from what a scheduler sets."""
+    scheduled = ("lr", "initial_lr") if steppers.schedulers else ()
+    return [
+        {
+            option: value.detach().clone() if isinstance(value, torch.Tensor) else value
+            for option, value in group.items()
+            if option not in ("params", "param_names", *scheduled)
+        }
+        for optimizer in steppers.optimizers.values()
+        for group in optimizer.param_groups
+    ]
 
 
 def _check_schedule(schedulers: Collection[Scheduler], schedule: str | None) -> None:

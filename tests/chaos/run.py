@@ -13,6 +13,7 @@ import torch
 from pilot.core.commands import FormGroup
 from pilot.core.events import GroupFormed
 from pilot.core.ids import Generation, TrainerId
+from pilot.core.ledger_proof import proof
 from pilot.io.journal import Contents, read
 from pilot.io.pool_status import PoolStatus
 from pilot.observation.ledgers import ledgers
@@ -22,7 +23,6 @@ from tests.chaos.storm import Storm
 from tests.invariants import violations
 from tests.pools import TRAIN, Pool
 
-EPOCH_SAMPLES = 1797
 STEP_S = 0.03
 CALM_LIMIT_S = 600.0
 PROGRESS_LIMIT_S = 120.0
@@ -121,9 +121,8 @@ def journal_holds(pool: Pool, names: list[str], epochs: int) -> list[str]:
     """The journal replays with all invariants after each event, and each ledger has every sample once per epoch."""
     contents = read(pool.run_dir / "journal.jsonl")
     ledger, wrong = ledgers(contents.decisions), _replayed(contents)
-    sizes = dict.fromkeys(range(epochs), EPOCH_SAMPLES)
     for name in names:
-        verdict = ledger[TrainerId(name)].exactly_once(sizes)
+        verdict = proof(ledger[TrainerId(name)], epochs)
         wrong += [] if verdict.proved else [f"ledger of {name}: {verdict.text}"]
     return wrong
 

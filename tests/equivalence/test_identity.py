@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 import pilot.train
 from pilot.core.errors import UserError
 from pilot.train.blocks import gather_blocks
-from pilot.train.identity import fingerprint
+from pilot.train.identity import fingerprint, in_short
 from pilot.train.lr import LearningRate
 from pilot.train.training import Training
 from tests.equivalence.rows import on_ranks
@@ -23,13 +23,14 @@ Change = dict[str, Any]
 ROWS: list[tuple[Change, str]] = [
     ({"seed": 2}, "the seed is (1|2) on rank 0 and (1|2) on rank 1"),
     ({"samples": 9}, "the length of the dataset is (8|9) on rank 0 and (8|9) on rank 1"),
-    ({"batch": 2}, "the batches is global_batch_size="),
+    ({"batch": 2}, "global_batch_size is (2|4) on rank 0 and (2|4) on rank 1"),
     ({"shuffle": False}, "shuffle=(True|False), replacement=False on rank 0"),
     ({"lr_rule": "sqrt"}, "lr_rule=(linear|sqrt)"),
     ({"width": 3}, r"the parameter 0.weight is float32 \[(2|3), 2\]"),
     ({"dtype": torch.float64}, "the parameter 0.weight is float(32|64)"),
     ({"transposed": True}, r"strides \[(1|2), (1|2)\]"),
     ({"frozen": True}, "(trained|frozen) on rank 0"),
+    ({"rate": 0.2}, r"the options of the optimizer is lr=0\.(1|2), momentum=0"),
     ({"optimizer": torch.optim.Adam}, "the optimizer is (SGD|Adam) of"),
 ]
 
@@ -44,13 +45,14 @@ def script(
     dtype: torch.dtype = torch.float32,
     transposed: bool = False,
     frozen: bool = False,
+    rate: float = 0.1,
     optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
 ) -> None:
     model = nn.Sequential(nn.Linear(2, width, dtype=dtype), nn.Linear(width, 1, dtype=dtype))
     if transposed:
         model[0].weight = nn.Parameter(model[0].weight.detach().t().contiguous().t())
     model[0].requires_grad_(not frozen)
-    steps = optimizer(model.parameters(), lr=0.1)
+    steps = optimizer(model.parameters(), lr=rate)
     session = pilot.train.session(model, steps, seed=seed, lr_rule=lr_rule)
     loader = session.loader(TensorDataset(torch.ones(samples, 2)), global_batch_size=batch, shuffle=shuffle)
     for _ in session.epochs(1):
@@ -67,10 +69,10 @@ def test_ranks_that_differ_are_refused(change: Change, line: str) -> None:
         on_ranks(lambda: script(**next(changes)), 2, [])
 
 
-def made(**sizes: int) -> Training:
-    model = nn.Linear(sizes.get("width", 2), 1)
-    training = Training(model, torch.optim.SGD(model.parameters(), lr=0.1), None, None, LearningRate("none"))
-    training.identity["the length of the dataset"] = str(sizes.get("samples", 8))
+def made(width: int = 2, samples: int = 8, rate: float = 0.1, rule: str = "none") -> Training:
+    model = nn.Linear(width, 1)
+    training = Training(model, torch.optim.SGD(model.parameters(), lr=rate), None, None, LearningRate(rule))
+    training.identity["the length of the dataset"] = str(samples)
     return training
 
 
@@ -82,6 +84,38 @@ def test_a_checkpoint_of_another_run_is_refused_and_one_from_before_is_not() -> 
         made(width=3).restore(saved)
     del saved["identity"]
     made(samples=9).restore(saved)
+
+
+def test_what_the_user_accepts_is_another_one_from_there_on_and_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = made()
+    before.position.step = 7
+    saved = before.capture()
+    with pytest.raises(UserError, match=r"was 8 and is 9; .*, or accept it by pilot submit --accept-changes dataset$"):
+        made(samples=9).restore(saved)
+    monkeypatch.setenv("PILOT_ACCEPT_CHANGES", "dataset, options,rules")
+    resumed = made(samples=9, rate=0.2, rule="sqrt")
+    resumed.restore(saved)
+    assert resumed.steppers.optimizers[""].param_groups[0]["lr"] == 0.2
+    assert resumed.rate.rule == "sqrt"
+    changes = {change.what: (change.step, change.before, change.now) for change in resumed.changes}
+    assert changes["the length of the dataset"] == (7, "8", "9")
+    assert set(changes) == {"the length of the dataset", "the rules", "the options of the optimizer"}
+    newcomer = made(samples=9, rate=0.2, rule="sqrt")
+    newcomer.restore(resumed.capture())
+    assert newcomer.changes == resumed.changes
+    with pytest.raises(UserError, match="weight was float32"):
+        made(width=3).restore(saved)
+    monkeypatch.setenv("PILOT_ACCEPT_CHANGES", "dataset,weights")
+    with pytest.raises(UserError, match="changes of 'weights' cannot be accepted, only of seed, dataset"):
+        made()
+
+
+def test_what_the_ledger_gets_has_no_line_for_each_tensor() -> None:
+    training = made()
+    short = in_short(training.identity)
+    assert short["the length of the dataset"] == "8"
+    assert "the parameter weight" not in short
+    assert short["what is trained"] != in_short(made(width=3).identity)["what is trained"]
 
 
 def test_a_fingerprint_is_of_all_that_is_described_and_fits_into_a_row() -> None:

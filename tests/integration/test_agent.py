@@ -22,6 +22,16 @@ from pilot.io import connection, proc, wire
 from pilot.train.rng import seed_all
 from tests.integration.agent_lab import LIMIT_S, Agents, Coordinator, lab, launch, until
 
+LEAVES = """
+import os, time
+from pathlib import Path
+os.close(int(os.environ["PILOT_CONTROL_FD"]))
+Path("running").write_text(str(os.getpid()))
+while not Path("go").exists():
+    time.sleep(0.01)
+raise ValueError("own")
+"""
+
 REFUSED = """import torch
 import pilot.train
 model = torch.nn.Linear(1, 1)
@@ -83,6 +93,24 @@ def test_a_script_that_raises_fails_with_its_last_words(stage: tuple[Coordinator
     assert lines[0] == "Traceback (most recent call last):"
     assert lines[1] == f'  File "{tmp_path}/t1.py", line 4, in <module>'
     assert lines[-1] == "ValueError: no such layer"
+
+
+def test_a_script_that_is_on_its_way_out_is_not_killed_before_it_has_said_why(
+    stage: tuple[Coordinator, Agents], tmp_path: Path
+) -> None:
+    coordinator, agents = stage
+    peer = coordinator.peer(agents.start(coordinator.file))
+    coordinator.send(peer, launch(tmp_path, LEAVES))
+    running(tmp_path)
+    coordinator.send(peer, wire.PaceCheckpoints("t1", 5.0))
+    missing = launch(tmp_path, "", trainer="t2")
+    (tmp_path / "t2.py").unlink()
+    coordinator.send(peer, missing)
+    assert coordinator.expect(peer, wire.WorkerExited).trainer == "t2"  # so the agent has dealt with the one before
+    (tmp_path / "go").touch()
+    down = coordinator.expect(peer, wire.WorkerExited)
+    assert (down.trainer, down.cause) == ("t1", "raised")
+    assert "ValueError: own" in down.detail
 
 
 @pytest.mark.parametrize(

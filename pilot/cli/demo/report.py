@@ -13,7 +13,8 @@ from pilot.cli.asking import to_json
 from pilot.cli.demo.play import TRAINERS, Run
 from pilot.cli.show import number
 from pilot.core.ids import TrainerId
-from pilot.core.ledger import Ledger, Verdict
+from pilot.core.ledger import Verdict
+from pilot.core.ledger_proof import proof
 from pilot.io.journal import read, replay
 from pilot.io.pool_status import PoolStatus, Told, TrainerStatus
 from pilot.observation.ledgers import ledgers
@@ -85,7 +86,7 @@ def judge(run: Run) -> DemoReport:
     """Check the ledger, the lost steps, the replay and what was left behind."""
     contents = read(run.root / "journal.jsonl")
     monitor, ledger = Monitor.of(contents.decisions), ledgers(contents.decisions)
-    proofs = {name: _proof(monitor, ledger[TrainerId(name)], name, run.epochs[name]) for name in TRAINERS}
+    proofs = {name: proof(ledger[TrainerId(name)], run.epochs[name]) for name in TRAINERS}
     difference = replay(contents, fresh_core(contents))
     faults = [f"ledger of {name}: {verdict.text}" for name, verdict in proofs.items() if not verdict.proved]
     faults += [f"{t.trainer} lost {t.lost_steps} steps" for t in run.status.trainers if t.lost_steps]
@@ -93,12 +94,6 @@ def judge(run: Run) -> DemoReport:
     faults += [f"left behind: {name}" for name in run.leftovers]
     course = timeline(contents.decisions, fresh_core(contents))
     return DemoReport(run, proofs, difference, faults, monitor.solves, course)
-
-
-def _proof(monitor: Monitor, ledger: Ledger, name: str, epochs: int) -> Verdict:
-    """Against the size of the training set, which the trainer's session tells with its progress."""
-    size = int(monitor.trainers[TrainerId(name)].metrics.get("epoch_samples", 0))
-    return ledger.exactly_once(dict.fromkeys(range(epochs), size))
 
 
 def write(report: DemoReport) -> Path:

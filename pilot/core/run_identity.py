@@ -1,0 +1,98 @@
+"""What a trainer's leader says that it trains on, in words by name, and what was changed at a resume.
+
+All of it is the training process's (:mod:`pilot.train.identity`); here is what the ledger's proof must know of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pilot.core.errors import UserError
+
+SEED = "the seed"
+LENGTH = "the length of the dataset"
+STREAM = "a stream"
+PER_NODE = "batch_size"
+WHOLE = "global_batch_size"
+ACCUMULATE = "accumulate"
+DROP_LAST = "drop_last"
+ORDER = "the order of the samples"
+RULES = "the rules"
+OPTIONS = "the options of the optimizer"
+
+ORDERED_BY = (SEED, LENGTH, ORDER)
+"""What decides which sample stands where in an epoch."""
+
+ACCEPTABLE = {
+    "seed": (SEED,),
+    "dataset": (LENGTH,),
+    "batches": (PER_NODE, WHOLE, ACCUMULATE, DROP_LAST, ORDER),
+    "rules": (RULES,),
+    "options": (OPTIONS,),
+}
+"""What may be another one at a resume, if the user says so. What is trained is not among it: it could not be loaded."""
+
+
+def acceptable(kinds: str) -> frozenset[str]:
+    """The names that ``kinds`` stand for, which are separated by commas; :class:`UserError` where one is unknown."""
+    given = [kind.strip() for kind in kinds.split(",") if kind.strip()]
+    for kind in given:
+        if kind not in ACCEPTABLE:
+            raise UserError(f"changes of {kind!r} cannot be accepted, only of {', '.join(ACCEPTABLE)}")
+    return frozenset(name for kind in given for name in ACCEPTABLE[kind])
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedChange:
+    """At a resume after ``step`` steps ``what`` was another one than before; the user accepted that."""
+
+    step: int
+    what: str
+    before: str
+    now: str
+
+    def __str__(self) -> str:
+        return f"{self.what} was changed from {self.before} to {self.now} after step {self.step}"
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """How a run goes through its samples, as far as its words tell.
+
+    Parameters
+    ----------
+    length : samples in an epoch; None: a stream
+    multiple : of which each full step's samples are a multiple
+    drop_last : whether an epoch's last step is left out where it is not full
+    """
+
+    length: int | None
+    multiple: int
+    drop_last: bool
+
+    @classmethod
+    def of(cls, words: Mapping[str, str]) -> Samples:
+        """From a leader's words; what is no number there is not believed."""
+        told = words.get(LENGTH, "")
+        multiple = max(1, _number(words.get(WHOLE, words.get(PER_NODE, ""))))
+        return cls(None if told == STREAM else _number(told), multiple, words.get(DROP_LAST) == "True")
+
+    def size(self, cursor: int, batch: int) -> int:
+        """Of an epoch that ended at sample ``cursor`` with steps of ``batch``: how many samples it should have had."""
+        if self.length is None or (self.drop_last and 0 <= self.length - cursor < batch):
+            return cursor
+        return self.length
+
+
+def before(words: Mapping[str, str], changes: tuple[AcceptedChange, ...], step: int) -> dict[str, str]:
+    """``words`` as they were when step ``step`` was made."""
+    then = dict(words)
+    for change in reversed(changes):
+        if change.step > step:
+            then[change.what] = change.before
+    return then
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 18 else 0
