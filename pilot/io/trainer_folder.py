@@ -1,4 +1,4 @@
-"""Whose a folder of checkpoints is: it carries its trainer's uid, and who writes shows theirs.
+"""Whose a trainer's folder is: it carries the trainer's uid, and who writes checkpoints into it shows theirs.
 
 An agent may outlive its pool (a drain that was cut short), and a folder its name: a new trainer of the same name has a
 folder of its own, and whoever comes to a folder of another trainer, or to one that was taken away, writes nothing.
@@ -23,27 +23,30 @@ def name(trainer: TrainerId, uid: TrainerUid) -> str:
     return f"{trainer}-{uid[:_DIGITS]}" if uid else trainer
 
 
-def mark(checkpoints: Path, uid: TrainerUid) -> None:
-    """Write whose ``checkpoints`` are."""
-    publish(checkpoints / _MARK, f"{uid}\n".encode())
+def mark(folder: Path, uid: TrainerUid) -> None:
+    """Write whose ``folder`` is."""
+    publish(folder / _MARK, f"{uid}\n".encode())
 
 
 def check(checkpoints: Path, uid: str) -> None:
-    """:class:`CheckpointError` where ``checkpoints`` is not the folder of trainer ``uid`` (""; nobody's)."""
-    owner = owner_of(checkpoints)
+    """:class:`CheckpointError` where ``checkpoints`` is not in the folder of trainer ``uid`` (""; in nobody's).
+
+    It may itself be a link, or another disk.
+    """
+    owner = owner_of(checkpoints.parent)
     if owner != uid:
         whose = f"of another trainer ({owner})" if owner else "of no trainer any more"
-        raise CheckpointError(f"nothing is written to {checkpoints}: it is the folder {whose}")
+        raise CheckpointError(f"nothing is written to {checkpoints}: it is in the folder {whose}")
 
 
-def owner_of(checkpoints: Path) -> str:
+def owner_of(folder: Path) -> str:
     """The uid of the trainer whose folder it is; "" where it is nobody's, or not there."""
     try:
-        return (checkpoints / _MARK).read_text().strip()
+        return (folder / _MARK).read_text().strip()
     except (FileNotFoundError, NotADirectoryError):
         return ""
     except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"cannot read whose folder {checkpoints} is: {error}", transient=True) from None
+        raise CheckpointError(f"cannot read whose folder {folder} is: {error}", transient=True) from None
 
 
 def start_of(folder: Path) -> Path:
@@ -71,4 +74,4 @@ def start_from(folder: Path, files: Sequence[str]) -> None:
 
 def is_nameless(folder: Path) -> bool:
     """Whether ``folder`` is that of a trainer without a uid, and no link to another one."""
-    return folder.is_dir() and not folder.is_symlink() and not owner_of(folder / "checkpoints")
+    return folder.is_dir() and not folder.is_symlink() and not owner_of(folder)

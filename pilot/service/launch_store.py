@@ -68,11 +68,11 @@ class LaunchStore:
         here, directory = self._spec(trainer).parent, self.directory(trainer)
         for folder in (here, directory):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            trainer_folder.mark(folder, trainer.uid)
         for name in ("checkpoints", "logs"):
             (directory / name).mkdir(mode=0o700, exist_ok=True)
             if not (here / name).exists():
                 (here / name).symlink_to(directory / name)
-        trainer_folder.mark(directory / "checkpoints", trainer.uid)
         trainer_folder.start_from(directory, start)
         publish(self._spec(trainer), msgspec.json.format(msgspec.json.encode(launch)) + b"\n")
         replace_link(self._rundir.trainer(trainer.trainer), here.name)

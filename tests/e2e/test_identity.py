@@ -13,6 +13,7 @@ import h5py
 import psutil
 import pytest
 
+from pilot.checkpoint import store
 from pilot.io import proc
 from pilot.io.pool_client import PoolClient
 from pilot.io.rundir import RunDir
@@ -59,7 +60,7 @@ def test_a_new_trainer_begins_at_step_0_whatever_an_earlier_one_of_its_name_left
     assert pool.submit(*work, options=("--name", "t1")) == "t1"
     before = pool.until_step("t1", 60, nodes=2).trainer("t1")
     old = (pool.run_dir / "trainers" / "t1").resolve()
-    until(lambda: list((old / "checkpoints").glob("g*[0-9].h5")))
+    until(lambda: store.listing(old / "checkpoints"))
     cut_short(pool, how, agents)
 
     pool.up()
@@ -94,7 +95,7 @@ def test_a_journal_of_trainers_without_uids_goes_on(pool: Pool) -> None:
     folder = rundir.trainer(name).resolve()
     rundir.trainer(name).unlink()
     folder.rename(rundir.trainer(name))
-    (rundir.trainer(name) / "checkpoints" / ".trainer_uid").unlink()
+    (rundir.trainer(name) / ".trainer_uid").unlink()
     for path in (rundir.trainer(name) / "checkpoints").glob("*.h5"):
         with h5py.File(path, "r+", locking=False) as file:
             del file.attrs["trainer_uid"]

@@ -173,10 +173,10 @@ OURS, OTHERS = TrainerUid("0123456789abcdef" * 2), TrainerUid("f" * 32)
 
 def test_a_checkpoint_of_another_trainer_or_of_none_is_loaded_only_by_its_name(tmp_path: Path) -> None:
     for generation, uid in ((1, OURS), (2, OTHERS), (3, NO_UID)):
-        folder = tmp_path / str(generation)
-        folder.mkdir()
+        folder = tmp_path / str(generation) / "checkpoints"
+        folder.mkdir(parents=True)
         if uid:
-            trainer_folder.mark(folder, uid)
+            trainer_folder.mark(folder.parent, uid)
         path = store.write(folder, generation, 1, STATE, 1, uid=uid).path
         shutil.copy(path, tmp_path)  # as a user does who wants a new trainer to go on from it
         with h5py.File(path) as file:
@@ -196,10 +196,10 @@ def test_a_checkpoint_of_another_trainer_or_of_none_is_loaded_only_by_its_name(t
 def test_nothing_is_written_to_the_folder_of_another_trainer_or_to_one_that_was_taken_away(
     tmp_path: Path, owner: TrainerUid
 ) -> None:
-    folder = tmp_path / "checkpoints"
+    folder = tmp_path / "t1" / "checkpoints"
     if owner:
-        folder.mkdir()
-        trainer_folder.mark(folder, owner)
+        folder.mkdir(parents=True)
+        trainer_folder.mark(folder.parent, owner)
     for write in (
         lambda: store.write(folder, 1, 1, STATE, 1, uid=OURS),
         lambda: store.write_part(folder, 1, 1, 0, 2, STATE, uid=OURS),
@@ -207,13 +207,13 @@ def test_nothing_is_written_to_the_folder_of_another_trainer_or_to_one_that_was_
         with pytest.raises(CheckpointError, match="nothing is written to"):
             write()
     assert list(tmp_path.rglob("*.h5")) == []
-    assert folder.exists() == bool(owner)
+    assert folder.exists() == bool(owner), "what was taken away is not made again"
 
 
 def test_an_index_takes_no_part_of_another_trainer(tmp_path: Path) -> None:
     for uid, part in ((OURS, 0), (OTHERS, 1)):
         trainer_folder.mark(tmp_path, uid)
-        store.write_part(tmp_path, 1, 1, part, 2, STATE, uid=uid)
+        store.write_part(tmp_path / "checkpoints", 1, 1, part, 2, STATE, uid=uid)
     trainer_folder.mark(tmp_path, OURS)
     with pytest.raises(CheckpointError, match=r"part1of2\.h5: it holds the state of another trainer"):
-        store.write_index(tmp_path, 1, 1, 2, 1, uid=OURS)
+        store.write_index(tmp_path / "checkpoints", 1, 1, 2, 1, uid=OURS)

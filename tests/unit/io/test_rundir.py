@@ -173,8 +173,8 @@ def test_an_earlier_pools_journal_is_set_aside(tmp_path: Path) -> None:
     assert rundir.set_aside() is None
     rundir.journal.touch()
     (rundir.trainers / "t1").mkdir()
-    (rundir.trainers / "t2-01234567" / "checkpoints").mkdir(parents=True)
-    trainer_folder.mark(rundir.trainers / "t2-01234567" / "checkpoints", TrainerUid("0123456789abcdef" * 2))
+    (rundir.trainers / "t2-01234567").mkdir()
+    trainer_folder.mark(rundir.trainers / "t2-01234567", TrainerUid("0123456789abcdef" * 2))
     aside = rundir.set_aside()
     assert aside is not None
     assert sorted(p.name for p in aside.iterdir()) == ["journal.jsonl", "trainers"]

@@ -120,7 +120,7 @@ def test_a_worker_is_started_as_it_was_submitted(bench: Bench, tmp_path: Path) -
     )
     assert message == launch
     assert (folder / "spec.json").stat().st_mode & 0o777 == 0o600
-    assert {p.name for p in folder.iterdir()} == {"spec.json", "checkpoints", "logs"}
+    assert {p.name for p in folder.iterdir()} == {"spec.json", "checkpoints", "logs", ".trainer_uid"}
     assert folder.with_name(T).resolve() == folder, "people type its name"
 
 
@@ -128,7 +128,7 @@ def test_a_trainer_of_the_same_name_has_a_folder_of_its_own(bench: Bench) -> Non
     first, second = bench.launches.directory(SPEC), TrainerSpec(T, uid=TrainerUid("f" * 32))
     bench.launches.add(second, LAUNCH)
     assert bench.launches.shown(second).resolve() == bench.launches.directory(second) != first
-    assert trainer_folder.owner_of(first / "checkpoints") == UID
+    assert trainer_folder.owner_of(first) == UID
     with pytest.raises(UserError, match="is the folder of another trainer; choose another --name"):
         bench.launches.add(TrainerSpec(TrainerId(HOME), uid=UID), LAUNCH)
 
