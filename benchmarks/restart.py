@@ -43,7 +43,7 @@ from pilot.core.events import (
     WorkerExited,
     WorkerReady,
 )
-from pilot.core.ids import NodeId, TrainerId
+from pilot.core.ids import NodeId, TrainerId, TrainerUid
 from pilot.core.spec import TrainerSpec
 from pilot.io import segments
 from pilot.io.journal import read
@@ -106,8 +106,9 @@ class Weeks:
     def _change(self) -> Iterator[Event]:
         while len(self.driver.monitor.open) < TRAINERS:
             name = TrainerId(f"t{next(self._submitted)}")
-            self._launches.add(name, LaunchSpec("/s.py", "", [], "/", "python", {}))
-            yield TrainerSubmitted(TrainerSpec(name, max_nodes=16))
+            spec = TrainerSpec(name, max_nodes=16, uid=TrainerUid(f"{self._rng.getrandbits(128):032x}"))
+            self._launches.add(spec, LaunchSpec("/s.py", "", [], "/", "python", {}))
+            yield TrainerSubmitted(spec)
         nodes = self.driver.core.pool.nodes
         if len(nodes) >= NODES or (nodes and self._rng.random() < 0.4):
             yield PoolChanged(lost=(self._rng.choice(nodes),), cause="its connection closed")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,13 +53,13 @@ def command(follow: bool, tail: int | None, trainer: str | None, run_dir: Path |
         tail = None  # of what comes later nothing is left out
 
 
-def _batches(rundir: RunDir, follow: bool) -> Iterator[list[Entry]]:
+def _batches(rundir: RunDir, follow: bool) -> Iterator[Iterable[Entry]]:
     """The journal's entries, each once and in order: all that it has, then what it gets, until the pool is down."""
     from pilot.io.journal import read, read_more
     from pilot.io.rundir import owner
 
     contents = read(rundir.journal, whole=False)
-    yield [entry for segment in contents.segments for entry in segment.entries]
+    yield contents.entries
     last, is_up = contents.last, follow
     while is_up:
         time.sleep(POLL_S)
@@ -70,7 +70,7 @@ def _batches(rundir: RunDir, follow: bool) -> Iterator[list[Entry]]:
         else:
             seen, contents = last.last_seq, read(rundir.journal, whole=False)
             last = contents.last
-            yield [entry for segment in contents.segments for entry in segment.entries if entry.seq > seen]
+            yield (entry for entry in contents.entries if entry.seq > seen)
 
 
 def _line(happening: Happening) -> str:

@@ -72,6 +72,7 @@ class JournalWriter:
         self._header = header
         self._seq = seq
         self._segment_bytes = size
+        self._put_bytes = self._done_bytes = 0
         self._synced = size
         self._unsynced = b""
         self._torn = False
@@ -124,6 +125,11 @@ class JournalWriter:
         return self._segment_bytes >= SEGMENT_BYTES
 
     @property
+    def waiting_bytes(self) -> int:
+        """How much was appended and is not written yet."""
+        return self._put_bytes - self._done_bytes
+
+    @property
     def last_seq(self) -> int:
         """The number of the entry that was appended last."""
         return self._seq
@@ -146,6 +152,7 @@ class JournalWriter:
     def _put(self, text: bytes, durable: bool) -> Future[None]:
         line = _Line(text, durable, Future())
         self._segment_bytes += len(text)
+        self._put_bytes += len(text)
         self._queue.put(line)
         return line.future
 
@@ -175,6 +182,7 @@ class JournalWriter:
                     self._error = JournalError(self.trouble, transient=True)
         if self._error is None:
             self.trouble = ""
+        self._done_bytes += len(data)
         for line in lines:
             _settle(line.future, self._error)
 

@@ -57,7 +57,7 @@ class Keeper:
     ----------
     site, scheduler : where, and what is asked to submit, show and cancel jobs
     report : is told what happens, on the event loop
-    clock : Unix time
+    clock : seconds that only rise; what the scheduler tells is in Unix time
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Keeper:
         site: Site,
         scheduler: SchedulerThread,
         report: Callable[[KeeperEvent], None],
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.book = PilotJobs(site)
         self._site = site
@@ -174,7 +174,7 @@ class Keeper:
     async def _poll(self) -> None:
         asked_s = self._clock()
         try:
-            self._heard = await self._scheduler.poll(list(self.book.jobs), asked_s)
+            self._heard = await self._scheduler.poll(list(self.book.jobs), time.time())
         except SubmitError as error:
             # It says nothing of the jobs: everything stays as it was, and nothing is done, until it answers again.
             self._answers = False

@@ -26,10 +26,11 @@ ABSENT_POLLS = 2
 
 @dataclass(frozen=True, slots=True)
 class JobNoticed:
-    """The scheduler has decided to preempt ``job``; it will be killed at ``deadline_s`` (Unix time) at the latest."""
+    """The scheduler has decided to preempt ``job``; it will be killed at ``deadline_s`` (Unix time; None: after
+    the site's grace) at the latest."""
 
     job: str
-    deadline_s: float
+    deadline_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +211,7 @@ class PilotJobs:
         if not taken or record.preempted:
             return []
         record.preempted, record.noticed_s = True, now_s
-        return [JobNoticed(view.job, view.end_s or now_s + self.site.grace_s)]
+        return [JobNoticed(view.job, view.end_s)]
 
     def _over(self, now_s: float, record: JobRecord) -> list[JobNoticed | JobEnded]:
         """The scheduler says that it is over, or has not shown it: is it?"""

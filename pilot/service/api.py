@@ -85,8 +85,9 @@ class Api:
         self._about = about
         self._tasks: set[asyncio.Task[None]] = set()
         self._arriving: set[TrainerId] = set()
-        self._thread = ThreadPoolExecutor(1, "api")
-        self._thread.submit(int)  # it is there before the host's limit of threads is reached
+        self._disk, self._sums = ThreadPoolExecutor(1, "disk"), ThreadPoolExecutor(1, "sums")
+        for thread in (self._disk, self._sums):
+            thread.submit(int)  # it is there before the host's limit of threads is reached
         self._handlers: dict[str, Handler] = dict(
             [
                 _typed(verbs.SUBMIT, self.submit),
@@ -129,8 +130,7 @@ class Api:
 
     async def submit(self, given: Submission) -> Submitted:
         """A new trainer. Answered when the journal has it."""
-        if self._driver.core.draining:
-            raise UserError("the pool is being shut down; it takes no trainers")
+        self._refuse_when_draining()
         trainer = self._name(given.name)
         spec = given.spec(trainer, TrainerUid(secrets.token_hex(16)))
         # A user's function that fails is refused here: the core could not go on.
@@ -138,9 +138,10 @@ class Api:
         start = given.start.files if given.start is not None else ()
         self._arriving.add(trainer)
         try:
-            await self._in_thread(self._launches.add, spec, given.launch, start)
+            await _in(self._disk, self._launches.add, spec, given.launch, start)
         finally:
             self._arriving.discard(trainer)
+        self._refuse_when_draining()
         await self._decided(self._driver.post(TrainerSubmitted(spec)), f"trainer {trainer} is submitted")
         log.info("trainer %s was submitted: %s", trainer, given.launch.script)
         return Submitted(trainer=trainer, directory=str(self._launches.shown(spec)))
@@ -155,7 +156,7 @@ class Api:
         """Pool, trainers, solves, node-seconds, U."""
         self._driver.monitor.advance(self._driver.clock())
         core, monitor = self._driver.core, self._driver.monitor
-        use = await self._in_thread(status_view.use, status_view.account(core, monitor))
+        use = await _in(self._sums, status_view.use, status_view.account(core, monitor))
         return status_view.status(self._about(), core, monitor, self._launches, use)
 
     async def pilots(self, _: Nothing) -> PilotList:
@@ -218,11 +219,6 @@ class Api:
         log.info("draining: %s", reason)
         return self._driver.post(DrainRequested(reason))
 
-    async def _in_thread(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-        """What would hold up the event loop: files on a slow disk, long sums."""
-        call = partial(function, *arguments, **named)
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
-
     async def _decided(self, decision: Future[None], what: str) -> None:
         """Wait until the decision is on the disk.
 
@@ -237,6 +233,10 @@ class Api:
                 written.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody else looks
                 raise PilotError(f"{what} only when there is room: {self._driver.trouble}", transient=True)
         await written
+
+    def _refuse_when_draining(self) -> None:
+        if self._driver.core.draining:
+            raise UserError("the pool is being shut down; it takes no trainers")
 
     # --- arguments --------------------------------------------------------------------------------------------------
 
@@ -261,3 +261,9 @@ class Api:
             known = ", ".join(self._driver.core.trainers) or "none"
             raise UserError(f"no trainer named {name!r}; there are: {known}")
         return trainer
+
+
+async def _in(thread: ThreadPoolExecutor, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+    """What would hold up the event loop: files on a slow disk, long sums."""
+    call = partial(function, *arguments, **named)
+    return await asyncio.get_running_loop().run_in_executor(thread, call)

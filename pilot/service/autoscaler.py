@@ -89,7 +89,8 @@ class Autoscaler:
     def _act_on(self, event: KeeperEvent) -> None:
         match event:
             case JobNoticed():
-                grace_s = max(0.0, event.deadline_s - time.time())
+                told_s = event.deadline_s
+                grace_s = self._site.grace_s if told_s is None else max(0.0, told_s - time.time())
                 for pilot in self._of(event.job):
                     self._service.notice(pilot, "the scheduler preempts it", grace_s)
             case JobEnded():

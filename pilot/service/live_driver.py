@@ -20,6 +20,9 @@ from pilot.service.pending import PendingCommands
 from pilot.service.restore import Restored
 from pilot.service.snapshot import Books, taken
 
+WAITING_MAX = 64 << 20
+"""Bytes of the journal that wait in memory for room on the disk: hours of reports of some trainers."""
+
 Perform = Callable[[Command], None]
 
 
@@ -59,6 +62,11 @@ class LiveDriver:
     def trouble(self) -> str:
         """Why nothing that is decided takes effect for now: the journal cannot be written. "" where it can."""
         return self._journal.trouble
+
+    @property
+    def overfull(self) -> bool:
+        """Whether so much waits for the disk that what can be done without must not be added to it."""
+        return self._journal.waiting_bytes > WAITING_MAX
 
     def adopt(self, restored: Restored) -> None:
         """Go on from what an earlier life of this coordinator knew; the effects were given then."""

@@ -92,6 +92,7 @@ class Service:
         self._ticked_s = -TICK_S
         self._strangers: set[Peer] = set()
         self._trouble = ""
+        self._unheard: dict[str, None] = {}
 
     async def run(self) -> None:
         """Serve until cancelled, or until something fails that must not be survived (the journal, an invariant)."""
@@ -179,6 +180,9 @@ class Service:
             log.warning("%s", text)
             self.driver.remark(text=text)
             self.driver.pending.restart(now_s)
+            for trainer in self._unheard:
+                self._remark(trainer, "reports of its progress found no room: its ledger has a gap")
+            self._unheard.clear()
         self._trouble = trouble
         return not trouble
 
@@ -316,13 +320,19 @@ class Service:
             case wire.CheckpointWritten():
                 self._checkpoint_done(node, message)
             case wire.Progress():
-                self._post(self._inbound.progress(node, message))
+                self._progressed(node, message)
             case wire.TrainerFinished():
                 self._post(self._inbound.trainer_finished(node, message))
             case wire.Remark():
                 self._remark(message.trainer, message.text)
             case _:
                 log.warning("%s sent a %s, which an agent does not send", node, type(message).__name__)
+
+    def _progressed(self, node: NodeId, message: wire.Progress) -> None:
+        if not self.driver.overfull:
+            self._post(self._inbound.progress(node, message))
+        else:
+            self._unheard[message.trainer] = None
 
     def _looked(self, node: NodeId, message: wire.RankLookedAt) -> None:
         if verb := {Seen.SLOW.value: "is slow", Seen.LOST.value: "was stuck and is started again"}.get(message.seen):

@@ -1,18 +1,21 @@
-"""A login node's limits: where no process and no thread can be started, the coordinator goes on with what it has."""
+"""A login node's limits: where no process can be started, or the disk is slow, the coordinator goes on."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
 
+from pilot.core.errors import UserError
 from pilot.io import wire
-from tests.integration.live_pool import Peer, Pool, until
+from tests.integration.live_pool import DEADLINE_S, Peer, Pool, until
 
 NOBODY = 65534
 CAPABILITIES = "-all,+dac_override,+dac_read_search"
@@ -49,6 +52,21 @@ def live(tmp_path: Path) -> Iterator[Pool]:
         made.kill()
 
 
+SLOW_DISK = """
+import os, pathlib, sys, time
+sync, here = os.fsync, pathlib.Path({folder!r})
+def slow(descriptor):
+    if "spec.json" in os.readlink(f"/proc/self/fd/{{descriptor}}"):
+        (here / "syncs").touch()
+        while not (here / "go").exists():
+            time.sleep(0.01)
+    sync(descriptor)
+os.fsync = slow
+from pilot.service.daemon import main
+sys.exit(main())
+"""
+
+
 def limit_tasks(live: Pool, tasks: int) -> None:
     """So many processes and threads may its user have. Only the same user may say so."""
     assert live.process is not None
@@ -83,3 +101,23 @@ def test_where_fork_is_refused_plans_still_come_and_nothing_ends(live: Pool) -> 
     until(back)
     assert live.process is not None
     assert live.process.poll() is None
+
+
+def test_a_submission_on_a_slow_disk_holds_up_nobody(tmp_path: Path) -> None:
+    live = Pool(tmp_path)
+    live.command = [sys.executable, "-c", SLOW_DISK.format(folder=str(tmp_path)), *live.command[3:]]
+    try:
+        live.up()
+        peer = Peer(live.file, "p0", "n0").welcomed()
+        with ThreadPoolExecutor() as threads:
+            submission = threads.submit(live.submit, name="a")
+            until((tmp_path / "syncs").exists)
+            assert live.client.status().trainers == []
+            with pytest.raises(UserError, match="there is a trainer named a already"):
+                live.submit(name="a")
+            assert not submission.done()
+            (tmp_path / "go").touch()
+            assert submission.result(DEADLINE_S) == "a"
+        assert peer.hears(wire.StartWorker).trainer == "a"
+    finally:
+        live.kill()

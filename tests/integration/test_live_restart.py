@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -259,6 +260,28 @@ def test_on_a_full_disk_decisions_wait_trainers_train_on_and_it_goes_on_by_itsel
         assert [t.trainer for t in live.client.trainers().trainers] == [trainer, "b"]
         back(live, peers[0], trainer, 1, 6)
         replays(live)
+
+
+def test_reports_that_find_no_room_in_memory_either_are_dropped_and_that_is_told(tmp_path: Path) -> None:
+    live = Pool(tmp_path)
+    little = "import sys; from pilot.service import live_driver as d; d.WAITING_MAX = 2000; "
+    live.command = [
+        sys.executable, "-c", little + "from pilot.service.daemon import main; sys.exit(main())", *live.command[3:]
+    ]  # fmt: skip
+    try:
+        live.up()
+        trainer, peers = running(live, 1)
+        limit_files(live, (live.run_dir / "journal.jsonl").stat().st_size + 20)
+        for step in range(10, 400, 10):
+            peers[0].say(wire.Progress(trainer, 1, step, 0, 10 * step))
+        peers[0].say(wire.Heartbeat(0.0))
+        until(lambda: live.client.status().trouble)
+        limit_files(live, resource.RLIM_INFINITY)
+        until(lambda: any("its ledger has a gap" in text for text in live.trainer(trainer).remarks))
+        assert live.trainer(trainer).step < 390
+        replays(live)
+    finally:
+        live.kill()
 
 
 def test_what_was_acknowledged_before_the_disk_was_full_outlives_a_kill(live: Pool) -> None:

@@ -15,7 +15,7 @@ class Scripted:
     def __init__(self) -> None:
         self.phases: dict[str, JobPhase] = {}
         self.refuses = self.silent = self.keeps_jobs = False
-        self.cancels = self.kills = 0
+        self.cancels = self.kills = self.polls = 0
         self.names: list[str] = []
         self.slow_s = 0.0
 
@@ -42,6 +42,7 @@ class Scripted:
             self.phases[job] = JobPhase.OVER
 
     def poll(self, jobs: Sequence[str], now_s: float) -> Snapshot:  # noqa: ARG002  # the signature of what it stands for
+        self.polls += 1
         if self.silent:
             raise SubmitError("squeue did not answer within 10 s", transient=True)
         endings = {JobPhase.OVER: Ending.CANCELLED}

