@@ -15,6 +15,7 @@ from tests.pools import LIMIT_S, TRAIN, Pool
 from tests.slurm.lab import wait_for
 
 USER = "ada"
+REPOSITORY = Path(__file__).parents[2]
 
 SITE = """
 from pilot.io.site import Site
@@ -22,7 +23,7 @@ from pilot.io.site import Site
 site = Site(
     name="pbs", scheduler="pbspro", queue="preemptable", cores_per_node={cpus}, bind_address="127.0.0.1",
     interface="lo", poll_s=2, command_timeout_s=10, heartbeat_s=1, silent_s=10, orphan_s=30, form_timeout_s=30,
-    checkpoint_interval_s=10, prologue="export OMP_NUM_THREADS=${{OMP_NUM_THREADS:-1}}",
+    checkpoint_interval_s=10, prologue="export OMP_NUM_THREADS=${{OMP_NUM_THREADS:-1}} PYTHONPATH={repository}",
 ).replace({changes})
 """
 
@@ -50,13 +51,13 @@ class PbsPool(Pool):
 
     def environment(self) -> dict[str, str]:
         """Python's packages are where they are for the tests; the rest is the user's."""
-        return {**super().environment(), "PYTHONPATH": str(Path(__file__).parents[2]), "LC_ALL": "C.UTF-8"}
+        return {**super().environment(), "PYTHONPATH": str(REPOSITORY), "LC_ALL": "C.UTF-8"}
 
     def up_on(self, pilots: int, **changes: object) -> None:
         """Start the coordinator on the lab's site with some fields changed, and wait for all pilots."""
         site = self.folder / "lab.py"
         changed = ", ".join(f"{name}={value!r}" for name, value in changes.items())
-        site.write_text(SITE.format(cpus=CPUS, changes=changed))
+        site.write_text(SITE.format(cpus=CPUS, changes=changed, repository=REPOSITORY))
         self.pilot("up", "--site", site, "--pilots", str(pilots))
         self.until_pilots(pilots)
 
