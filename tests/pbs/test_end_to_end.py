@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.pbs.lab import Lab
-from tests.pbs.pools import PbsPool, high_priority, start_delay_s
+from tests.pbs.pools import PbsPool, high_priority
 from tests.slurm.lab import wait_for
+from tests.slurm.pools import start_delay_s
 
 EPOCHS = 400
 LATE_S = 5.0
