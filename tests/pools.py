@@ -51,7 +51,7 @@ class Pool:
     def pilot(self, *arguments: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
         """``pilot ARGUMENTS``; its status is checked unless ``check`` is off."""
         done = subprocess.run(
-            [sys.executable, "-P", "-m", "pilot", *map(str, arguments)],
+            self.command(*map(str, arguments)),
             capture_output=True,
             text=True,
             cwd=self.folder,
@@ -61,6 +61,10 @@ class Pool:
         )
         assert not check or done.returncode == 0, f"pilot {arguments}: {done.stderr}"
         return done
+
+    def command(self, *arguments: str) -> list[str]:
+        """What runs ``pilot ARGUMENTS``."""
+        return [sys.executable, "-P", "-m", "pilot", *arguments]
 
     def environment(self) -> dict[str, str]:
         return {**os.environ, "XDG_STATE_HOME": str(self.folder / "state"), "PILOT_RUN_DIR": str(self.run_dir)}
@@ -115,6 +119,25 @@ class Pool:
             return len(trainer.nodes) == nodes and trainer.step >= step
 
         return self.until(f"{name} on {nodes} nodes at step {step}", reached)
+
+    def until_pilots(self, count: int) -> PoolStatus:
+        """Wait until so many pilots are in the pool and stay."""
+        return self.until(f"{count} pilots", lambda s: sum(not n.leaving for n in s.pool) == count)
+
+    def until_ended(self, ending: str, count: int) -> PoolStatus:
+        """Wait until so many jobs have ended in this way."""
+        return self.until(f"{count} jobs {ending}", lambda s: s.keeper.endings.get(ending, 0) >= count)
+
+    def submit_elastic(self, max_nodes: int, epochs: int) -> str:
+        """A trainer that can use ``max_nodes`` nodes. All share this machine's cores, so its curve is given."""
+        curve = self.folder / "curve.csv"
+        curve.write_text("1,100\n2,190\n3,270\n6,500\n")
+        options = ("--max-nodes", str(max_nodes), "--curve", str(curve), "--fixed-curve")
+        return self.submit(TRAIN, "--epochs", str(epochs), "--step-s", "0.05", options=options)
+
+    def trains(self, name: str, nodes: int) -> None:
+        """Wait until the trainer does ten steps more on so many nodes."""
+        self.until_step(name, self.trainer(name).step + 10, nodes)
 
     def kill_tree(self, agent: subprocess.Popen[bytes]) -> None:
         """SIGKILL to an agent and everything below it: a node that fails."""

@@ -136,8 +136,8 @@ class AgentState:
                 return []
             case wire.Refused(reason):
                 return [Exit(2, f"refused by the coordinator: {reason}")]
-            case wire.ReleaseNode(reason):
-                return [Exit(0, reason)]
+            case wire.ReleaseNode(reason, again):
+                return [Exit(0, reason, again=again and not self.departure.leaves)]
             case wire.StartWorker():
                 return self._launch(message)
             case wire.StopWorker():

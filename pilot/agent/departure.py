@@ -71,6 +71,11 @@ class Departure:
             return self.own_grace_s
         return self.welcome.grace_s if self.welcome is not None else 0.0
 
+    @property
+    def leaves(self) -> bool:
+        """Whether it was given notice."""
+        return self._notice is not None
+
     def greeted(self, now_s: float) -> None:
         """It says ``Hello``."""
         self._greeted_s = now_s

@@ -3,10 +3,14 @@
 It is started first and steps out of the agent's process tree (double fork, own session), so a SIGKILL to the agent, to
 its process group or to its tree leaves it alive. Its standard input is a pipe that only the agent can write to: its end
 means that the agent is gone, or that it leaves in good order and waits for the guardian to finish.
+
+While its agent is stopped (PBS suspends a job by stopping its session, in which only the agent is), the guardian stops
+everything of it, so that the job which has the node now has its processors.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -16,11 +20,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+import psutil
+
 from pilot.agent import workdir as workdirs
 from pilot.core.errors import PilotError
+from pilot.io import proc
 
 NOTICES = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGURG)
 """What a batch system sends to all processes of a job as a notice; only the agent acts on them."""
+
+LOOK_S = 0.5
+"""How often the guardian looks whether its agent is stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +50,7 @@ class Guardian:
 def start(workdir: workdirs.Workdir) -> Guardian:
     """Start the guardian of ``workdir``; it watches when this returns. Call it before becoming a subreaper."""
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "pilot.agent.guardian", str(workdir.path)],
+        [sys.executable, "-P", "-m", "pilot.agent.guardian", str(workdir.path), str(os.getpid())],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         pass_fds=[workdir.lock],
@@ -51,7 +61,7 @@ def start(workdir: workdirs.Workdir) -> Guardian:
     return Guardian(process.stdin, process.stdout)
 
 
-def main(path: Path) -> None:
+def main(path: Path, agent: int) -> None:
     """Detach, wait for the agent's end, erase its workdir."""
     if os.fork() != 0:
         os._exit(0)
@@ -60,12 +70,28 @@ def main(path: Path) -> None:
     for notice in NOTICES:
         signal.signal(notice, signal.SIG_IGN)
     os.write(sys.stdout.fileno(), b"watching\n")
-    while os.read(sys.stdin.fileno(), 1):
-        pass
+    stopped = False
+    while not _has_ended():
+        if proc.is_stopped(agent) != stopped:
+            stopped = not stopped
+            _signal_all(path, agent, signal.SIGSTOP if stopped else signal.SIGCONT)
     left = workdirs.erase(path)
     if left:
         print(f"pilot guardian: could not kill {left}; they are in the kernel", file=sys.stderr)
 
 
+def _has_ended() -> bool:
+    """Whether the pipe has; waits for that ``LOOK_S`` at the longest."""
+    readable, _, _ = select.select([sys.stdin], [], [], LOOK_S)
+    return bool(readable) and not os.read(sys.stdin.fileno(), 1)
+
+
+def _signal_all(path: Path, agent: int, number: signal.Signals) -> None:
+    for process in proc.marked(f"{workdirs.MARK}={path.name}"):
+        if process.pid != agent:
+            with contextlib.suppress(psutil.Error):
+                process.send_signal(number)
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), int(sys.argv[2]))

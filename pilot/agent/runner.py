@@ -79,8 +79,18 @@ class Options:
 
 
 def run(connection: Path, options: Options) -> int:
-    """Run an agent of the pool of the file ``connection`` to its end and leave nothing behind; the exit status."""
+    """Run an agent of the pool of the file ``connection`` to its end and leave nothing behind; the exit status.
+
+    One that counts as lost (it was stopped, or cut off) comes back as a new pilot with nothing of the old one.
+    """
     whereabouts = Whereabouts(connection)
+    while (end := _live(whereabouts, options)).again:
+        log.info("joining anew: %s", end.reason)
+    log.info("left: %s", end.reason) if end.status == 0 else log.error("%s", end.reason)
+    return end.status
+
+
+def _live(whereabouts: Whereabouts, options: Options) -> Exit:
     for name in workdirs.sweep():
         log.info("removed what a killed agent had left: %s", name)
     workdir = workdirs.create()
@@ -91,8 +101,7 @@ def run(connection: Path, options: Options) -> int:
     finally:
         if not watcher.clean():
             log.warning("the guardian is still cleaning %s", workdir.path)
-    log.info("left: %s", end.reason) if end.status == 0 else log.error("%s", end.reason)
-    return end.status
+    return end
 
 
 async def _serve(whereabouts: Whereabouts, options: Options, workdir: workdirs.Workdir) -> Exit:

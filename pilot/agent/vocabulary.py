@@ -183,10 +183,11 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """Kill all that runs, leave nothing, end with ``status``."""
+    """Kill all that runs, leave nothing, end with ``status``; ``again``: and begin anew, as another pilot."""
 
     status: int
     reason: str
+    again: bool = False
 
 
 Effect = Send | Tell | SpawnWorker | KillWorker | Watch | StartRank | IntroduceRanks | KillRank | LogLine | Exit

@@ -188,18 +188,22 @@ def from_sacct(log: Path, output: Path, nodes_file: Path | None, handover_s: flo
 @click.argument("output", type=FILE)
 @NODES_FILE
 @HANDOVER
-def from_pbs(logs: tuple[Path, ...], output: Path, nodes_file: Path | None, handover_s: float) -> None:
+@click.option("--preemptable", multiple=True, metavar="QUEUE", help="Nodes that only its jobs hold count as idle.")
+def from_pbs(
+    logs: tuple[Path, ...], output: Path, nodes_file: Path | None, handover_s: float, preemptable: tuple[str, ...]
+) -> None:
     """Make a trace from PBS accounting.
 
     LOGS are the server's accounting files of consecutive days.
 
     \b
     Example:
-      pilot trace from-pbs accounting/202610* october.csv.gz
+      pilot trace from-pbs accounting/202610* october.csv.gz --preemptable preemptable
     """
     from pilot.traces.pbs import import_pbs
 
-    _write_imported(import_pbs(logs, _machine(nodes_file), handover_s=handover_s), output)
+    imported = import_pbs(logs, _machine(nodes_file), preemptable=preemptable, handover_s=handover_s)
+    _write_imported(imported, output)
 
 
 @command.command("record")
@@ -207,7 +211,7 @@ def from_pbs(logs: tuple[Path, ...], output: Path, nodes_file: Path | None, hand
 @click.option("--scheduler", type=click.Choice(["slurm", "pbs"]), required=True)
 @click.option("--interval-s", type=FiniteRange(min=1), default=30.0, show_default=True, help="Between two polls.")
 @click.option(
-    "--preemptable", multiple=True, metavar="PARTITION", help="Slurm: nodes that only its jobs hold count as idle."
+    "--preemptable", multiple=True, metavar="QUEUE", help="Partition or queue: nodes that only its jobs hold are idle."
 )
 def record(output: Path, scheduler: str, interval_s: float, preemptable: tuple[str, ...]) -> None:
     """Record a live scheduler.
@@ -225,12 +229,10 @@ def record(output: Path, scheduler: str, interval_s: float, preemptable: tuple[s
     from pilot.traces.idle_nodes import query_pbs, query_slurm
     from pilot.traces.record import record as record_polls
 
-    if preemptable and scheduler != "slurm":
-        raise click.UsageError("--preemptable is for --scheduler slurm")
     stop = Event()
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, lambda *_: stop.set())
-    query = functools.partial(query_slurm, preemptable) if scheduler == "slurm" else query_pbs
+    query = functools.partial(query_slurm if scheduler == "slurm" else query_pbs, preemptable)
     written = record_polls(output, query, interval_s, stop, warn=lambda text: click.echo(text, err=True))
     click.echo(f"{written} changes written to {output}")
 

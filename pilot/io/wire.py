@@ -332,9 +332,13 @@ class PaceCheckpoints(Message, frozen=True):
 
 
 class ReleaseNode(Message, frozen=True):
-    """End in good order, now: stop what runs, leave nothing, exit 0."""
+    """End in good order, now: stop what runs, leave nothing, exit 0.
+
+    ``again``: the pilot counts as lost; it may come back as a new one, unless it was given notice.
+    """
 
     reason: str
+    again: bool = False
 
 
 # --- CLI <-> coordinator --------------------------------------------------------------------------------------------

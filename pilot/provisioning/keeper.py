@@ -17,7 +17,7 @@ from pathlib import Path
 from pilot.core.errors import SubmitError
 from pilot.io.pool_status import KeeperStatus
 from pilot.io.site import Site
-from pilot.provisioning.pilot_jobs import JobEnded, JobNoticed, PilotJobs
+from pilot.provisioning.pilot_jobs import JobEnded, JobNews, PilotJobs
 from pilot.provisioning.retry import Backoff
 from pilot.provisioning.scaling_policy import Scaling, Situation, decide
 from pilot.provisioning.scheduler import JobPhase, Snapshot
@@ -33,7 +33,7 @@ DOWN_POLL_S = 1.0
 DOWN_GROWTH = 1.5
 """At the end the scheduler is asked after so long, then ever less often, until it is as often as usual."""
 
-KeeperEvent = JobNoticed | JobEnded | Troubled
+KeeperEvent = JobNews | Troubled
 
 
 def pool_name(run_dir: Path) -> str:
@@ -191,7 +191,7 @@ class Keeper:
         jobs = self.book.contradicted()
         return f"the scheduler says that {', '.join(jobs)} ended, but the agents there answer" if jobs else ""
 
-    def _tell(self, news: Sequence[JobNoticed | JobEnded]) -> None:
+    def _tell(self, news: Sequence[JobNews]) -> None:
         now_s = self._clock()
         if any(isinstance(item, JobEnded) and item.failed for item in news):
             self._backoff.failed(now_s)

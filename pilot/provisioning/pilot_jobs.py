@@ -34,6 +34,13 @@ class JobNoticed:
 
 
 @dataclass(frozen=True, slots=True)
+class JobSuspended:
+    """The processes of ``job`` are stopped; another job may have its nodes."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
 class JobEnded:
     """``job`` is over. ``failed``: that is a failure of ours and not the scheduler's doing."""
 
@@ -41,6 +48,9 @@ class JobEnded:
     ending: Ending
     detail: str
     failed: bool
+
+
+JobNews = JobNoticed | JobSuspended | JobEnded
 
 
 @dataclass(slots=True)
@@ -99,7 +109,7 @@ class PilotJobs:
             return
         if restart > record.restart:
             record.live_again(restart)
-        record.phase, record.doubtful = JobPhase.RUNNING, False
+        record.phase, record.doubtful, record.suspended = JobPhase.RUNNING, False, False
         record.since_s = now_s if record.since_s is None else record.since_s
         record.heard_s = now_s
 
@@ -117,9 +127,9 @@ class PilotJobs:
 
     # --- what the scheduler says
 
-    def take(self, now_s: float, asked_s: float, snapshot: Snapshot) -> list[JobNoticed | JobEnded]:
+    def take(self, now_s: float, asked_s: float, snapshot: Snapshot) -> list[JobNews]:
         """Take in the scheduler's answer to a question of ``asked_s``, and tell what is new."""
-        news: list[JobNoticed | JobEnded] = []
+        news: list[JobNews] = []
         self.connected(now_s, self.present)
         for view in snapshot.jobs.values():
             if view.phase is not JobPhase.OVER or (view.job in self.jobs and view.job not in snapshot.listed):
@@ -190,7 +200,7 @@ class PilotJobs:
         came_s = [r.since_s for r in self.jobs.values() if r.since_s is not None]
         return any(after_s < since_s <= now_s - STEADY_S for since_s in came_s)
 
-    def _see(self, now_s: float, view: JobView) -> list[JobNoticed | JobEnded]:
+    def _see(self, now_s: float, view: JobView) -> list[JobNews]:
         """A job of ours that is not in the book is of an earlier life of this coordinator, or was thought refused."""
         walltime_s = view.walltime_s or self.site.walltime_s
         record = self.jobs.setdefault(view.job, JobRecord(view.job, now_s, walltime_s))
@@ -198,11 +208,14 @@ class PilotJobs:
         if view.restart > record.restart or waits_again:
             self._preempted_s.append(now_s)
             record.live_again(max(view.restart, record.restart))
+        was = record.phase
         record.view, record.phase, record.absent = view, view.phase, 0
         if view.phase is JobPhase.OVER:
             return self._over(now_s, record)
         record.doubtful = False
-        record.suspended = record.suspended or view.phase is JobPhase.SUSPENDED
+        if view.phase is JobPhase.SUSPENDED:
+            newly, record.suspended = was is not JobPhase.SUSPENDED, True
+            return [JobSuspended(view.job)] if newly else []
         if view.phase is JobPhase.RUNNING and record.heard_s is None:
             record.heard_s = now_s
         taken = (
@@ -213,7 +226,7 @@ class PilotJobs:
         record.preempted, record.noticed_s = True, now_s
         return [JobNoticed(view.job, view.end_s)]
 
-    def _over(self, now_s: float, record: JobRecord) -> list[JobNoticed | JobEnded]:
+    def _over(self, now_s: float, record: JobRecord) -> list[JobNews]:
         """The scheduler says that it is over, or has not shown it: is it?"""
         if record.job in self.present:
             return []

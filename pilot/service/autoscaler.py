@@ -13,7 +13,7 @@ from typing import Protocol, assert_never
 from pilot.core.ids import NodeId
 from pilot.io.site import Site
 from pilot.provisioning.keeper import Keeper, KeeperEvent
-from pilot.provisioning.pilot_jobs import JobEnded, JobNoticed
+from pilot.provisioning.pilot_jobs import JobEnded, JobNoticed, JobSuspended
 from pilot.provisioning.troubles import Troubled
 from pilot.service.admission import Admission
 from pilot.service.live_driver import LiveDriver
@@ -93,6 +93,9 @@ class Autoscaler:
                 grace_s = self._site.grace_s if told_s is None else max(0.0, told_s - time.time())
                 for pilot in self._of(event.job):
                     self._service.notice(pilot, "the scheduler preempts it", grace_s)
+            case JobSuspended():
+                for pilot in self._of(event.job):
+                    self._service.lose(pilot.node, f"its job {event.job} is suspended")
             case JobEnded():
                 self._ended(event)
             case Troubled():

@@ -12,7 +12,7 @@ it is silent (stopped, network cut)         after the site's ``silent_s``
 ==========================================  ==================================================================
 
 A node of an earlier life of this coordinator counts as silent since the restart. A lost node never comes back: its
-pilot is told to leave.
+pilot is told so, and joins anew, as another one.
 """
 
 from __future__ import annotations

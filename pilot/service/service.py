@@ -127,7 +127,7 @@ class Service:
         if node not in self.roster.pilots:
             return
         log.log(logging.INFO if self.roster.pilots[node].leaving else logging.WARNING, "%s is gone: %s", node, why)
-        self.send(node, wire.ReleaseNode(f"it counts as lost: {why}"))
+        self.send(node, wire.ReleaseNode(f"it counts as lost: {why}", again=True))
         self.roster.remove(node, why)
         self._coalescer.lost(self.driver.clock(), node, why)
         self._stir.set()
@@ -253,7 +253,8 @@ class Service:
             return
         if node in self.roster.gone:
             log.warning("refused pilot %s: it counts as lost (%s)", node, self.roster.gone[node])
-            self._server.send(link, wire.ReleaseNode(f"this pilot counts as lost: {self.roster.gone[node]}"))
+            why = f"this pilot counts as lost: {self.roster.gone[node]}"
+            self._server.send(link, wire.ReleaseNode(why, again=True))
             return
         self._enter(link, node, hello)
 

@@ -14,6 +14,8 @@ from pilot.traces.hostlist import expand
 QUERY_LIMIT_S = 60.0
 IDLE_STATES = {"IDLE", "PLANNED"}
 """Slurm's states of a node that a job could use at once; PLANNED is reserved for a job that cannot start yet."""
+PBS_USABLE = {"free", "job-busy", "job-exclusive"}
+"""PBS's states of a node that is up; the latter two: its jobs leave nothing of it to others."""
 HOLDING_STATES = {"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STOPPED"}
 
 
@@ -23,9 +25,10 @@ def query_slurm(preemptable: Collection[str] = ()) -> set[NodeId]:
     return idle | slurm_preemptable(_ask("squeue", "--json"), preemptable) if preemptable else idle
 
 
-def query_pbs() -> set[NodeId]:
-    """Ask ``pbsnodes``."""
-    return pbs_idle(_ask("pbsnodes", "-a", "-F", "json"))
+def query_pbs(preemptable: Collection[str] = ()) -> set[NodeId]:
+    """Ask ``pbsnodes`` and, for nodes that only jobs of ``preemptable`` queues hold, ``qselect``."""
+    jobs = {job for queue in preemptable for job in _answer("qselect", "-s", "RSE", "-q", queue).split()}
+    return pbs_idle(_ask("pbsnodes", "-a", "-F", "json"), jobs)
 
 
 def slurm_idle(sinfo: Any) -> set[NodeId]:
@@ -51,10 +54,16 @@ def slurm_preemptable(squeue: Any, partitions: Collection[str]) -> set[NodeId]:
     return ours - others
 
 
-def pbs_idle(pbsnodes: Any) -> set[NodeId]:
-    """Idle nodes in the output of ``pbsnodes -a -F json``: free, and no job on them."""
+def pbs_idle(pbsnodes: Any, preemptable: Collection[str] = ()) -> set[NodeId]:
+    """Idle nodes in the output of ``pbsnodes -a -F json``: in use by nobody but the jobs ``preemptable`` (ids).
+
+    A node lists a job once for each of its chunks there, as ``ID/CHUNK``.
+    """
+    usable = ((name, node) for name, node in pbsnodes["nodes"].items() if node.get("state") in PBS_USABLE)
     return {
-        NodeId(name) for name, node in pbsnodes["nodes"].items() if node.get("state") == "free" and not node.get("jobs")
+        NodeId(name)
+        for name, node in usable
+        if {job.partition("/")[0] for job in node.get("jobs") or ()} <= set(preemptable)
     }
 
 
@@ -64,7 +73,16 @@ def _states(states: Any) -> set[str]:
 
 
 def _ask(*command: str) -> Any:
-    """Run ``command`` and parse its JSON; :class:`SubmitError` (transient) where no answer can be read."""
+    """The JSON that ``command`` prints; :class:`SubmitError` (transient) where it cannot be read."""
+    answer = _answer(*command)
+    try:
+        return json.loads(answer)
+    except json.JSONDecodeError as error:
+        raise SubmitError(f"{' '.join(command)}: no readable JSON: {error}", transient=True) from None
+
+
+def _answer(*command: str) -> str:
+    """What ``command`` prints; :class:`SubmitError` (transient) where it does not answer."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=QUERY_LIMIT_S, check=False)
     except FileNotFoundError:
@@ -74,7 +92,4 @@ def _ask(*command: str) -> Any:
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise SubmitError(f"{' '.join(command)} failed: {reason}", transient=True)
-    try:
-        return json.loads(done.stdout)
-    except json.JSONDecodeError as error:
-        raise SubmitError(f"{' '.join(command)}: no readable JSON: {error}", transient=True) from None
+    return done.stdout

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from pilot.core.ids import NodeId
@@ -15,11 +15,16 @@ _NODE = re.compile(r"([^/+]+)/[^+]*")
 
 
 def import_pbs(
-    paths: Sequence[Path], nodes: Sequence[NodeId] | None = None, *, handover_s: float = HANDOVER_S
+    paths: Sequence[Path],
+    nodes: Sequence[NodeId] | None = None,
+    *,
+    preemptable: Collection[str] = (),
+    handover_s: float = HANDOVER_S,
 ) -> ImportedTrace:
     """The idle nodes of accounting logs, given in the order of their days.
 
-    A job that has started and has no end ran until the log ended.
+    A job that has started and has no end ran until the log ended. Those of ``preemptable`` queues (pilots are among
+    them) hold no node, but tell that there is one.
 
     Raises
     ------
@@ -27,17 +32,22 @@ def import_pbs(
     """
     running: dict[str, TraceJob] = {}
     jobs: list[TraceJob] = []
+    seen: set[NodeId] = set()
     for path in paths:
-        for kind, job_id, job in _records(path):
+        for kind, job_id, queue, job in _records(path):
+            seen.update(job.nodes)
+            if queue in preemptable:
+                continue
             if kind == STARTED:
                 running[job_id] = job
             else:
                 running.pop(job_id, None)
                 jobs.append(job)
-    return idle_trace([*jobs, *running.values()], nodes, handover_s=handover_s, log=", ".join(map(str, paths)))
+    machine = sorted(seen) if nodes is None and preemptable else nodes
+    return idle_trace([*jobs, *running.values()], machine, handover_s=handover_s, log=", ".join(map(str, paths)))
 
 
-def _records(path: Path) -> Iterator[tuple[str, str, TraceJob]]:
+def _records(path: Path) -> Iterator[tuple[str, str, str, TraceJob]]:
     for line, text in enumerate(read_lines(path), start=1):
         if not text.strip():
             continue
@@ -47,7 +57,7 @@ def _records(path: Path) -> Iterator[tuple[str, str, TraceJob]]:
         _, kind, job_id, message = parts
         values = dict(item.split("=", 1) for item in message.split() if "=" in item)
         if kind in (STARTED, ENDED, RERUN) and "exec_host" in values:
-            yield kind, job_id, _job(path, line, kind, values)
+            yield kind, job_id, values.get("queue", ""), _job(path, line, kind, values)
 
 
 def _job(path: Path, line: int, kind: str, values: dict[str, str]) -> TraceJob:

@@ -58,6 +58,7 @@ case "$3" in
     mount --bind /mnt/python "$3"
 esac
 mount -t tmpfs -o mode=755 tmpfs /var/spool
+test ! -d /run/postgresql || mount -t tmpfs -o mode=1777 tmpfs /run/postgresql
 mkdir -p /var/spool/pbs /var/spool/ada
 chown 4711:4711 /var/spool/ada
 conf() {
@@ -228,6 +229,11 @@ class Lab:
     def job_processes(self) -> list[psutil.Process]:
         """Living processes of jobs."""
         return [p for p in self.processes() if _has(p, "PBS_JOBID")]
+
+    def states_on(self, node: str) -> list[str]:
+        """The states of the processes of pilots on a node, their guardians left out."""
+        found = [p for p in self.job_processes() if _host(p) == node and _has(p, "PILOT_AGENT_MARK")]
+        return [p.status() for p in found if psutil.pid_exists(p.pid)]
 
     def empty(self) -> None:
         """No job, and the settings that a lab begins with."""

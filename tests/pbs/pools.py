@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from pilot.io.pool_status import PoolStatus
 from tests.pbs.lab import CPUS, Lab, options
-from tests.pools import LIMIT_S, TRAIN, Pool
-from tests.slurm.lab import wait_for
+from tests.pools import Pool
 
 USER = "ada"
+REPOSITORY = Path(__file__).parents[2]
 
 SITE = """
 from pilot.io.site import Site
@@ -22,7 +19,7 @@ from pilot.io.site import Site
 site = Site(
     name="pbs", scheduler="pbspro", queue="preemptable", cores_per_node={cpus}, bind_address="127.0.0.1",
     interface="lo", poll_s=2, command_timeout_s=10, heartbeat_s=1, silent_s=10, orphan_s=30, form_timeout_s=30,
-    checkpoint_interval_s=10, prologue="export OMP_NUM_THREADS=${{OMP_NUM_THREADS:-1}}",
+    checkpoint_interval_s=10, prologue="export OMP_NUM_THREADS=${{OMP_NUM_THREADS:-1}} PYTHONPATH={repository}",
 ).replace({changes})
 """
 
@@ -33,51 +30,22 @@ class PbsPool(Pool):
 
     lab: Lab | None = None
 
-    def pilot(self, *arguments: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """``pilot ARGUMENTS``, as the user types it on the server's host."""
+    def command(self, *arguments: str) -> list[str]:
+        """As the user types it on the server's host."""
         assert self.lab is not None
-        command = [sys.executable, "-P", "-m", "pilot", *map(str, arguments)]
-        done = subprocess.run(
-            self.lab.within(*command, folder=str(self.folder), user=USER),
-            capture_output=True,
-            text=True,
-            env=self.environment(),
-            check=False,
-            timeout=LIMIT_S,
-        )
-        assert not check or done.returncode == 0, f"pilot {arguments}: {done.stderr}"
-        return done
+        return self.lab.within(*super().command(*arguments), folder=str(self.folder), user=USER)
 
     def environment(self) -> dict[str, str]:
         """Python's packages are where they are for the tests; the rest is the user's."""
-        return {**super().environment(), "PYTHONPATH": str(Path(__file__).parents[2]), "LC_ALL": "C.UTF-8"}
+        return {**super().environment(), "PYTHONPATH": str(REPOSITORY), "LC_ALL": "C.UTF-8"}
 
     def up_on(self, pilots: int, **changes: object) -> None:
         """Start the coordinator on the lab's site with some fields changed, and wait for all pilots."""
         site = self.folder / "lab.py"
         changed = ", ".join(f"{name}={value!r}" for name, value in changes.items())
-        site.write_text(SITE.format(cpus=CPUS, changes=changed))
+        site.write_text(SITE.format(cpus=CPUS, changes=changed, repository=REPOSITORY))
         self.pilot("up", "--site", site, "--pilots", str(pilots))
         self.until_pilots(pilots)
-
-    def until_pilots(self, count: int) -> PoolStatus:
-        """Wait until so many pilots are in the pool and stay."""
-        return self.until(f"{count} pilots", lambda s: sum(not n.leaving for n in s.pool) == count)
-
-    def until_ended(self, ending: str, count: int) -> PoolStatus:
-        """Wait until so many jobs have ended in this way."""
-        return self.until(f"{count} jobs {ending}", lambda s: s.keeper.endings.get(ending, 0) >= count)
-
-    def submit_elastic(self, max_nodes: int, epochs: int) -> str:
-        """A trainer that can use ``max_nodes`` nodes. All share this machine's cores, so its curve is given."""
-        curve = self.folder / "curve.csv"
-        curve.write_text("1,100\n2,190\n3,270\n6,500\n")
-        shape = ("--max-nodes", str(max_nodes), "--curve", str(curve), "--fixed-curve")
-        return self.submit(TRAIN, "--epochs", str(epochs), "--step-s", "0.05", options=shape)
-
-    def trains(self, name: str, nodes: int) -> None:
-        """Wait until the trainer does ten steps more on so many nodes."""
-        self.until_step(name, self.trainer(name).step + 10, nodes)
 
     def left_s(self) -> float:
         """When the last agent that has left did so: a job's output is written at once."""
@@ -94,12 +62,6 @@ def high_priority(lab: Lab, *, nodes: int = 1, run_s: float = 3) -> tuple[str, P
     submitted_s = time.time()
     job = lab.qsub("-q", "demand", *options(nodes), "--", "/bin/sh", "-c", script, user=USER)
     return job, note, submitted_s
-
-
-def start_delay_s(note: Path, submitted_s: float, limit_s: float = 90) -> float:
-    """How long the job that writes ``note`` waited for its nodes."""
-    wait_for(note.exists, "the high-priority job runs", limit_s=limit_s)
-    return float(note.read_text()) - submitted_s
 
 
 def own_folder(lab: Lab) -> Path:

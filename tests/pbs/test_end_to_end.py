@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.pbs.lab import Lab
-from tests.pbs.pools import PbsPool, high_priority, start_delay_s
+from tests.pbs.pools import PbsPool, high_priority
+from tests.slurm.lab import wait_for
+from tests.slurm.pools import start_delay_s
 
 EPOCHS = 400
 LATE_S = 5.0
@@ -29,6 +31,25 @@ def test_a_preemption_costs_no_step_and_the_other_job_starts_soon(
     assert (trainer.lost_steps, trainer.losses) == (0, 0), trainer
     assert "GroupBroken" not in (pool.run_dir / "journal.jsonl").read_text()
     assert late_s < LATE_S
+
+
+def test_a_suspended_pilot_uses_no_processor_and_joins_anew_when_it_goes_on(lab: Lab, pool: PbsPool) -> None:
+    """The default order of OpenPBS is SCR: it suspends first, and stops the session, in which only the agent is."""
+    lab.qmgr('set sched preempt_order="SCR"')
+    pool.up_on(3)
+    name = pool.submit_elastic(3, EPOCHS)
+    pool.trains(name, 3)
+    high, note, submitted_s = high_priority(lab, run_s=600)
+    assert start_delay_s(note, submitted_s) < LATE_S
+    pool.until("one is suspended", lambda s: s.keeper.suspended == 1)
+    pool.trains(name, 2)
+    (job,) = [job for job in lab.queued() if lab.state(job) == "S"]
+    node = lab.attribute(job, "exec_host").partition("/")[0]
+    wait_for(lambda: set(lab.states_on(node)) == {"stopped"}, "everything of it is stopped", limit_s=10)
+    lab.run("qdel", "-W", "force", high)
+    pool.until_pilots(3)
+    pool.trains(name, 3)
+    assert pool.trainer(name).lost_steps == 0
 
 
 def test_a_sole_pilot_saves_all_its_steps_within_the_kill_delay(lab: Lab, pool: PbsPool) -> None:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pilot.cli.asking import pool_at
-from pilot.io.pool_status import PoolStatus
-from tests.pools import TRAIN, Pool
+from tests.pools import Pool
 from tests.slurm.lab import Lab, wait_for
 
 SITE = """
@@ -35,25 +34,6 @@ class SlurmPool(Pool):
         site.write_text(SITE.format(changes=", ".join(f"{name}={value!r}" for name, value in changes.items())))
         self.pilot("up", "--site", site, "--pilots", str(pilots))
         self.until_pilots(pilots)
-
-    def until_pilots(self, count: int) -> PoolStatus:
-        """Wait until so many pilots are in the pool and stay."""
-        return self.until(f"{count} pilots", lambda s: sum(not n.leaving for n in s.pool) == count)
-
-    def until_ended(self, ending: str, count: int) -> PoolStatus:
-        """Wait until so many jobs have ended in this way."""
-        return self.until(f"{count} jobs {ending}", lambda s: s.keeper.endings.get(ending, 0) >= count)
-
-    def submit_elastic(self, max_nodes: int, epochs: int) -> str:
-        """A trainer that can use ``max_nodes`` nodes. All share this machine's cores, so its curve is given."""
-        curve = self.folder / "curve.csv"
-        curve.write_text("1,100\n2,190\n3,270\n6,500\n")
-        options = ("--max-nodes", str(max_nodes), "--curve", str(curve), "--fixed-curve")
-        return self.submit(TRAIN, "--epochs", str(epochs), "--step-s", "0.05", options=options)
-
-    def trains(self, name: str, nodes: int) -> None:
-        """Wait until the trainer does ten steps more on so many nodes."""
-        self.until_step(name, self.trainer(name).step + 10, nodes)
 
     def jobs(self) -> list[str]:
         """The jobs of the pilots that are in the pool and connected."""

@@ -6,7 +6,7 @@ import pytest
 
 from pilot.io.site import Site
 from pilot.provisioning.job_record import STARTING_S
-from pilot.provisioning.pilot_jobs import STEADY_S, JobEnded, JobNoticed, PilotJobs
+from pilot.provisioning.pilot_jobs import STEADY_S, JobEnded, JobNoticed, JobSuspended, PilotJobs
 from pilot.provisioning.scheduler import Ending, JobPhase, JobView, Snapshot
 
 SITE = Site(name="x", scheduler="slurm", grace_s=20, poll_s=2)
@@ -215,11 +215,21 @@ def test_a_job_whose_agent_never_comes_is_dead_after_a_longer_time() -> None:
 def test_a_suspended_job_is_not_counted_on_and_not_cancelled() -> None:
     book = book_with("1")
     book.registered(1, "1", 0)
-    book.take(10, 10, shown(view("1", JobPhase.SUSPENDED)))
+    suspended = shown(view("1", JobPhase.SUSPENDED))
+    assert book.take(10, 10, suspended) == [JobSuspended("1")]
+    assert book.take(12, 12, suspended) == []
     assert (leaving(book, 9000), book.to_cancel(9000)) == ([True], [])
     book.registered(9001, "1", 0)
     book.take(9002, 9002, shown(view("1", JobPhase.RUNNING)))
     assert leaving(book, 9002) == [False]
+
+
+def test_a_pilot_that_leaves_when_its_suspended_job_goes_on_was_preempted() -> None:
+    book = book_with("1")
+    book.registered(1, "1", 0)
+    book.take(10, 10, shown(view("1", JobPhase.SUSPENDED)))
+    (end,) = ended(book, view("1", JobPhase.OVER, Ending.COMPLETED), now_s=100)
+    assert end.ending is Ending.PREEMPTED
 
 
 def test_attempts_to_cancel_and_to_kill_are_made_at_ever_longer_intervals() -> None:

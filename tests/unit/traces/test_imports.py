@@ -158,6 +158,12 @@ class TestPbs:
         assert imported.origin_s == 1000
         assert imported.changes == [Change(600, joined=n("x1", "x2")), Change(1200, left=n("x1", "x2"))]
 
+    def test_jobs_of_a_preemptable_queue_hold_no_node_but_show_that_there_is_one(self, tmp_path: Path) -> None:
+        pilot = "10/01/2026 00:00:03;S;4.pbs;user=u queue=preemptable start=1000 exec_host=x4/0*64\n"
+        (tmp_path / "log").write_text(self.DAY_1 + pilot)
+        imported = import_pbs([tmp_path / "log"], preemptable=["preemptable"])
+        assert imported.changes[0] == Change(0, joined=n("x4"))
+
     @pytest.mark.parametrize(
         ("text", "message"),
         [

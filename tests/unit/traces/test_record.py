@@ -118,3 +118,12 @@ def test_nodes_that_only_preemptable_jobs_hold_count_as_idle() -> None:
 def test_pbs_nodes_that_are_free_and_empty_are_idle() -> None:
     nodes = {"a": {"state": "free"}, "b": {"state": "free", "jobs": ["1.pbs"]}, "c": {"state": "offline"}}
     assert pbs_idle({"nodes": nodes}) == {"a"}
+
+
+def test_pbs_nodes_that_only_pilots_hold_are_idle() -> None:
+    nodes = {
+        "a": {"state": "job-busy", "jobs": ["1.pbs/0", "1.pbs/1"]},
+        "b": {"state": "free", "jobs": ["1.pbs/2", "2.pbs/0"]},
+        "c": {"state": "down", "jobs": ["1.pbs/3"]},
+    }
+    assert pbs_idle({"nodes": nodes}, {"1.pbs"}) == {"a"}
