@@ -128,6 +128,7 @@ class SessionCourse:
             self.align()
         if self.where() != before:
             return False
+        self._collectives.arrive()  # with a state that was taken over at the epoch's end
         self._check.user()
         self._training.reached_end()
         self._ended, self._guard.passing = before[0], False

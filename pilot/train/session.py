@@ -337,8 +337,8 @@ class Session:
             raise UserError("a session has one training loader; use torch's DataLoader for other data")
         if (micro is not None or accumulate != 1) and self._training.steppers.apart:
             raise UserError(
-                "micro_batch_size and accumulate go with optimizers that are stepped together: give pilot.train.session"
-                " a list of them, or a smaller batch"
+                "micro_batch_size goes with optimizers that are stepped together, as does accumulate: give"
+                " pilot.train.session a list of them, or a smaller batch"
             )
         batching = Batching(per_node, whole, micro, drop_last, self._seat.size, accumulate)
         self._training.samples_per_tick = batching.of_one_node

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -205,6 +205,8 @@ storms = st.lists(st.builds(End, st.integers(0, 14), flags, flags, st.integers(0
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(count=st.integers(1, 3), ends=storms, name=st.sampled_from([*LOOPS]))
+@example(count=2, ends=[End(6, (False,), (False,), 0), End(1, (False,), (False,), 0)], name="for")
+@example(count=1, ends=[End(0, (False,), (False,), 1)], name="for")
 def test_whatever_happens_to_the_group_a_loop_gives_what_it_gives_alone(count: int, ends: list[End], name: str) -> None:
     loop = LOOPS[name]
     assert_same(on_ranks(lambda: elastic(loop), count, ends), plain(loop))

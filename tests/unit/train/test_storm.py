@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -55,6 +55,7 @@ def train(stream: bool, every: int, stop: int) -> dict[str, Any]:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(count=st.integers(1, 3), ends=ends, stream=st.booleans(), every=st.sampled_from([0, 3]), stop=st.integers(1, 3))
+@example(count=3, ends=[End(17, (False,), (False,), 0)], stream=False, every=0, stop=1)
 def test_a_script_gives_what_it_gives_alone(count: int, ends: list[End], stream: bool, every: int, stop: int) -> None:
     alone = train(stream, every, stop)
     with pytest.MonkeyPatch.context() as patch:
