@@ -32,7 +32,8 @@ def assign(pool: Pool, trainers: Sequence[Trainer], counts: Mapping[TrainerId, i
     for trainer in sorted(growing, key=lambda t: -len(t.evidence.aside)):
         free = _hand_out(pool, trainer, free, counts[trainer.id] - len(trainer.target))
     starved = [t for t in growing if len(t.target) < t.spec.min_nodes]
-    return changed + [d for t in starved for d in _exchange(pool, t, trainers, free) if d not in changed]
+    donors = [donor for trainer in starved for donor in _exchange(pool, trainer, trainers, free)]
+    return list({trainer.id: trainer for trainer in (*changed, *donors)}.values())
 
 
 def _give_back(pool: Pool, trainer: Trainer, count: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +28,7 @@ SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
     ast.Break: ast.Continue,
     ast.Continue: ast.Break,
 }
+_LINE = 110
 NAMES = {"any": "all", "all": "any", "min": "max", "max": "min"}
 
 
@@ -50,33 +50,58 @@ class Mutant:
     def source(self) -> str:
         """The module with the mistake."""
         tree = ast.parse(Path(self.path).read_text())
-        node, parent, field, index = _places(tree)[self.place]
-        _put(parent, field, index, _mutated(node))
+        _places(tree)[self.place].mutate()
         return ast.unparse(ast.fix_missing_locations(tree))
 
 
 def mutants(path: str) -> Iterator[Mutant]:
     """All of a module."""
-    for place, (node, parent, _, _) in enumerate(_places(ast.parse(Path(path).read_text()))):
-        shown = parent if isinstance(node, ast.cmpop | ast.operator | ast.boolop) else node
-        changed = copy.deepcopy(shown)
-        if shown is node:
-            changed = _mutated(changed)
+    for number, place in enumerate(_places(ast.parse(Path(path).read_text()))):
+        shown, before = place.shown, _text(place.shown)
+        place.mutate()
+        yield Mutant(path, getattr(shown, "lineno", 0), number, before, _text(place.now(shown)))
+        place.restore()
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """``node`` is at ``index`` of ``field`` of ``parent``; people see it in ``shown``."""
+
+    node: ast.AST
+    parent: ast.AST
+    field: str
+    index: int | None
+    shown: ast.AST
+
+    def mutate(self) -> None:
+        """Put the mistake there."""
+        self._put(_mutated(self.node))
+
+    def restore(self) -> None:
+        """Put back what was there."""
+        self._put(self.node)
+
+    def now(self, shown: ast.AST) -> ast.AST:
+        """What people see once the mistake is there."""
+        if shown is not self.node:
+            return shown
+        there = getattr(self.parent, self.field)
+        found: ast.AST = there if self.index is None else there[self.index]
+        return found
+
+    def _put(self, node: ast.AST) -> None:
+        if self.index is None:
+            setattr(self.parent, self.field, node)
         else:
-            _swap_operator(changed, node, parent)
-        line = getattr(shown, "lineno", 0)
-        yield Mutant(path, line, place, _short(shown), _short(changed))
-
-
-_Place = tuple[ast.AST, ast.AST, str, int | None]
+            getattr(self.parent, self.field)[self.index] = node
 
 
 def _places(tree: ast.AST) -> list[_Place]:
-    """The nodes that can be others, each with where it hangs, in the order of the source."""
-    return [place for place in _walk(tree) if _is_mutable(place[0])]
+    """The nodes that can be others, in the order of the source."""
+    return [place for place in _walk(tree, ()) if _is_mutable(place.node)]
 
 
-def _walk(parent: ast.AST) -> Iterator[_Place]:
+def _walk(parent: ast.AST, above: tuple[ast.AST, ...]) -> Iterator[_Place]:
     """All nodes but annotations, texts, and what is only there for people: assertions and errors."""
     if isinstance(parent, ast.Assert | ast.Raise | ast.JoinedStr | ast.Import | ast.ImportFrom):
         return
@@ -85,8 +110,22 @@ def _walk(parent: ast.AST) -> Iterator[_Place]:
             continue
         for index, node in enumerate(value) if isinstance(value, list) else [(None, value)]:
             if isinstance(node, ast.AST):
-                yield node, parent, field, index
-                yield from _walk(node)
+                line = (node, parent, *above)
+                yield _Place(node, parent, field, index, _shown(line))
+                yield from _walk(node, line[1:])
+
+
+def _shown(line: tuple[ast.AST, ...]) -> ast.AST:
+    """The largest expression or simple statement around the first one that is not longer than a line."""
+    simple = [
+        node for node in line if isinstance(node, ast.expr) or (isinstance(node, ast.stmt) and not _is_block(node))
+    ]
+    fitting = [node for node in simple if len(ast.unparse(node)) <= _LINE]
+    return fitting[-1] if fitting else next(node for node in line if isinstance(node, ast.expr | ast.stmt))
+
+
+def _is_block(node: ast.stmt) -> bool:
+    return hasattr(node, "body")
 
 
 def _is_mutable(node: ast.AST) -> bool:
@@ -126,22 +165,6 @@ def _mutated(node: ast.AST) -> ast.AST:
             return SWAPPED[type(node)]()
 
 
-def _put(parent: ast.AST, field: str, index: int | None, node: ast.AST) -> None:
-    if index is None:
-        setattr(parent, field, node)
-    else:
-        getattr(parent, field)[index] = node
-
-
-def _swap_operator(changed: ast.AST, node: ast.AST, parent: ast.AST) -> None:
-    """In a copy of ``parent``, the operator ``node``."""
-    for field, value in ast.iter_fields(parent):
-        if value is node:
-            setattr(changed, field, _mutated(node))
-        elif isinstance(value, list) and any(item is node for item in value):
-            getattr(changed, field)[next(i for i, item in enumerate(value) if item is node)] = _mutated(node)
-
-
-def _short(node: ast.AST) -> str:
-    """Its first line."""
+def _text(node: ast.AST) -> str:
+    """On one line, where it is not a whole block: that is shown by its first."""
     return ast.unparse(ast.fix_missing_locations(node)).split("\n")[0]

@@ -118,10 +118,14 @@ def test_who_does_without_a_node_gets_others_or_exchanges_it(
         candidates = tuple(trainer.candidate(trainer.measured.curve, trainer.room(pool)) for trainer in made)
         before = targets(made)
         changed = assign(pool, made, dp.plan(Problem(pool.usable, 120.0, candidates)).as_dict())
-        assert [t.id for t in made if t not in changed and t.target != before[t.id]] == []
-        assert len({t.id for t in changed}) == len(changed)
+        named = [t.id for t in changed]
+        assert [t.id for t in made if t.id not in named and t.target != before[t.id]] == []
+        assert len(set(named)) == len(named)
         assert {node: t.id for t in made for node in t.target} == pool.owner
         assert not [(t.id, n) for t in made for n in t.target if n in t.evidence.aside]
         for starved in [t for t in changed if 0 < len(t.target) < t.spec.min_nodes and not t.parked]:
-            assert not [n for n in pool.available() if n not in starved.evidence.aside], "a node idles that it can use"
+            free = pool.available()
+            assert not [n for n in free if n not in starved.evidence.aside], "a node idles that it can use"
+            for other in [t for t in made if t is not starved and any(n not in t.evidence.aside for n in free)]:
+                assert not [n for n in other.target if n not in starved.evidence.aside], "one that can be exchanged"
         settle(pool, made)

@@ -12,7 +12,7 @@ from tests.soak.samples import Sample
 SETTLED_S = 600.0
 """Of the pool: what grows in the first ten minutes may."""
 
-SETTLED_AGE_S = 120.0
+SETTLED_AGE_S = 300.0
 """Of a process in its role: it imports, warms up and takes its first steps meanwhile."""
 
 _BLOCK_S = 300.0

@@ -104,6 +104,7 @@ def test_a_missing_end_is_found() -> None:
     verdict = ledger(*WHOLE[:2]).exactly_once({0: 100, 1: 100})
     assert verdict.text == "it ends at epoch 0, sample 100; epoch 1 ends at sample 100"
     assert not Ledger().exactly_once({0: 100}).proved
+    assert Ledger().exactly_once({}).proved, "no epochs, and no samples"
 
 
 def test_more_samples_than_the_epoch_has_are_found() -> None:

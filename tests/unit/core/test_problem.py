@@ -95,3 +95,13 @@ def test_what_a_live_pool_decides_by_is_what_the_core_takes_by_itself() -> None:
         alone.grace_s,
         alone.checkpoint_interval_s,
     )
+
+
+def test_explain_goes_by_what_holds_the_plan_or_what_was_kept() -> None:
+    problem = Problem(5, 100, (candidate(A, 2), candidate(B, 3)))
+    counts = ((A, 4), (B, 1))
+    changed = explain(problem, Plan(PlanStatus.OPTIMAL, counts, 0.0), A)
+    kept = explain(problem, Plan(PlanStatus.KEPT, counts, 0.0), A)
+    assert changed is not None and kept is not None
+    assert (changed.had_nodes, changed.nodes) == (2, 4)
+    assert (kept.had_nodes, kept.nodes) == (2, 2)

@@ -1,0 +1,36 @@
+"""What befell a trainer is counted as what it was."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from pilot.core.events import PoolChanged, TrainerSubmitted
+from pilot.core.ids import TrainerId
+from pilot.core.spec import TrainerSpec
+from tests.property.world import World
+
+T = TrainerId("t")
+
+
+def test_changes_by_plan_notices_losses_and_deaths_are_told_apart() -> None:
+    world = World()
+    world.send(TrainerSubmitted(TrainerSpec(T, 1, 3)))
+    counts = world.core.trainers[T].counts
+    expected = dict.fromkeys(asdict(counts), 0)
+    world.join(1)
+    world.settle()
+    assert asdict(counts) == expected, "a start is no rescale"
+    world.join(2)
+    world.settle()
+    assert asdict(counts) == (expected := {**expected, "rescales_up": 1})
+    world.send(PoolChanged(leaving=(world.nodes[2],), deadline_s=1e9))
+    world.settle()
+    assert asdict(counts) == (expected := {**expected, "rescales_down": 1, "preemptions": 1})
+    world.lose([world.nodes[2]])
+    assert asdict(counts) == expected, "its notice was counted"
+    world.lose([world.nodes[1]])
+    world.settle()
+    assert asdict(counts) == (expected := {**expected, "losses": 1})
+    world.send(world.worker_dies(T, world.nodes[0]))
+    world.settle()
+    assert asdict(counts) == {**expected, "worker_deaths": 1}
