@@ -8,10 +8,8 @@ from a copy.
 How a generation starts, on each of its ranks:
 
 1. The rank process, in MPI with all others, is handed the gradient arena.
-2. All ranks gather what they hold: the generation of their state, its step, the run's fingerprint.
-3. The most advanced one spreads its state to those that hold less. Where none holds any, rank 0 loads the newest
-   checkpoint that verifies, or begins from its fresh model, and spreads that.
-4. Rank 0 leads: it says ``GroupFormed``, and reports from then on.
+2. All ranks come to one state (:mod:`pilot.train.state_sharing`).
+3. Rank 0 leads: it says ``GroupFormed``, and reports from then on.
 
 Whatever goes wrong on the way (a rank process ends, the agent kills the generation) is a ``Gone``, and the worker
 waits for the next generation with the state that it held before.
@@ -24,13 +22,10 @@ from collections.abc import Callable, Sequence
 
 import psutil
 
-from pilot.comm.arena import Arena
 from pilot.comm.channel import Gone
-from pilot.comm.messages import AnyNote, Attach, Gather, Gathered, Moving, Quit, Select, Spread
-from pilot.core.errors import ProtocolError
+from pilot.comm.messages import AnyNote, Attach, Gather, Gathered, Moving, Quit, Select
 from pilot.io import wire
 from pilot.train.exchanges import Exchanges
-from pilot.train.identity import expect_same, fingerprint, tell
 from pilot.train.membership import Membership, MembershipState, Seat, agreed
 from pilot.train.periodic import Periodic
 from pilot.train.reporter import Metrics, Reporter
@@ -39,8 +34,8 @@ from pilot.train.saver import Saver
 from pilot.train.script_end import Released, released
 from pilot.train.sockets import Happening, RankCame, RankGone, RankSaid, WorkerSockets
 from pilot.train.stall_timer import StallTimer
-from pilot.train.state import Packed, unpack
-from pilot.train.state_transfer import NOTHING, Holding, Spreading, who_spreads
+from pilot.train.state_sharing import StateSharing
+from pilot.train.state_transfer import NOTHING, Spreading
 from pilot.train.step_words import Words
 from pilot.train.training import Training
 
@@ -82,6 +77,7 @@ class Elastic:
         self._resized = resized
         self._membership = MembershipState()
         self._reporter = Reporter(trainer, training, link.tell)
+        self._sharing = StateSharing(trainer, training, saver, link, self._gather, self._answer, self._lose)
         self._heard: list[RankSaid] = []
         self._hanging_up: set[int] = set()
         self._held = NOTHING
@@ -201,7 +197,7 @@ class Elastic:
         group = self._membership.current
         if group is None:
             raise Gone
-        self._deal(group, Spreading(giver, tuple(takers), fresh=False))
+        self._sharing.deal(group, Spreading(giver, tuple(takers), fresh=False))
 
     def distrust(self, step: int) -> str:
         """See :class:`~pilot.train.group.RankGroup`. All ranks do it: any of them may be the last to live."""
@@ -322,7 +318,7 @@ class Elastic:
         self.revision += 1
         try:
             self._attach(generation)
-            resumed = self._share_state(group)
+            resumed = self._sharing.share(group, self._held)
         except Gone:
             self._lose(generation)
             return
@@ -333,21 +329,6 @@ class Elastic:
     def _attach(self, generation: int) -> None:
         for number, exchange in enumerate(self._exchanges.each):
             self._link.channel(generation).send(Attach(list(exchange.layout.parts), number), exchange.arena.fd)
-
-    def _share_state(self, group: Membership) -> int | None:
-        """Steps 2 and 3 of the module's list; the step that the group resumes from, where nobody held a state."""
-        position, met = self._training.position, self._training.agreements.count(self._training.place)
-        own = Holding(
-            self._held, position.step, fingerprint(self._training.identity), position.epoch, met, position.phase
-        )
-        table = [Holding(*row) for row in self._gather(group, own.row())]
-        if len({holding.fingerprint for holding in table}) > 1:
-            expect_same(tell(self._training.identity, lambda row: self._gather(group, row)))
-        spreading = who_spreads(table)
-        if spreading.fresh and group.rank == spreading.root:
-            self._load(group.granted)
-        self._deal(group, spreading)
-        return self._training.position.step if spreading.fresh else None
 
     def _gather(self, group: Membership, row: list[int]) -> list[list[int]]:
         """The rows of all ranks of ``group``, which must be in force."""
@@ -360,43 +341,6 @@ class Elastic:
             return gathered.rows
         self._lose(group.generation)  # a rank process that talks nonsense is as good as none
         raise Gone
-
-    def _deal(self, group: Membership, spreading: Spreading) -> None:
-        if group.rank == spreading.root and spreading.takers:
-            self._spread(group.generation, spreading)
-        elif spreading.takers:
-            self._take(group.generation, spreading)
-
-    def _spread(self, generation: int, spreading: Spreading) -> None:
-        packed = Packed(self._training.encoded())
-        arena = packed.to_arena()
-        note = Spread(spreading.root, list(spreading.takers), packed.size)
-        try:
-            self._link.channel(generation).send(note, arena.fd)
-        finally:
-            arena.close_fd()
-        self._answer(generation)
-
-    def _take(self, generation: int, spreading: Spreading) -> None:
-        """Take over the root's state; a rank that holds the same gets none."""
-        self._link.channel(generation).send(Spread(spreading.root, list(spreading.takers)))
-        given = self._answer(generation)
-        if isinstance(given, int):
-            arena = self._received(generation, given)
-            arena.close_fd()
-            self._training.restore(unpack(arena.memory))
-
-    def _received(self, generation: int, fd: int) -> Arena:
-        try:
-            return Arena.received(fd)
-        except ProtocolError:
-            self._lose(generation)
-            raise Gone from None
-
-    def _load(self, granted: int) -> None:
-        state = self._saver.load(granted, lambda text: self._link.tell(wire.Remark(self._trainer, text)))
-        if state is not None:
-            self._training.restore(state)
 
     # --- the end of a generation -------------------------------------------------------------------------------------
 

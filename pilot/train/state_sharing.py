@@ -1,0 +1,107 @@
+"""How the ranks of a generation come to one state.
+
+1. All gather what they hold: the generation of their state, its step and phase, the run's fingerprint.
+2. The most advanced one spreads its state to those that hold less (:mod:`pilot.train.state_transfer`). Where none holds
+   any, rank 0 loads the newest checkpoint that verifies, or begins from its fresh model, and spreads that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pilot.comm.arena import Arena
+from pilot.comm.channel import Gone
+from pilot.comm.messages import AnyNote, Spread
+from pilot.core.errors import ProtocolError
+from pilot.io import wire
+from pilot.train.identity import expect_same, fingerprint, tell
+from pilot.train.membership import Membership
+from pilot.train.saver import Saver
+from pilot.train.sockets import WorkerSockets
+from pilot.train.state import Packed, unpack
+from pilot.train.state_transfer import Holding, Spreading, who_spreads
+from pilot.train.training import Training
+
+
+class StateSharing:
+    """Of one rank; everything here raises :class:`~pilot.comm.channel.Gone` where the generation has gone.
+
+    Parameters
+    ----------
+    training, saver : of the session
+    link : to the rank processes
+    gather : the rows of all ranks of a group
+    answer : what the rank process of a generation says next
+    lose : a generation is as good as gone
+    """
+
+    def __init__(
+        self,
+        trainer: str,
+        training: Training,
+        saver: Saver,
+        link: WorkerSockets,
+        gather: Callable[[Membership, list[int]], list[list[int]]],
+        answer: Callable[[int], AnyNote | int | None],
+        lose: Callable[[int], None],
+    ) -> None:
+        self._trainer = trainer
+        self._training = training
+        self._saver = saver
+        self._link = link
+        self._gather = gather
+        self._answer = answer
+        self._lose = lose
+
+    def share(self, group: Membership, held: int) -> int | None:
+        """As a generation starts; ``held``: in which one this rank's state was last confirmed. The step that the group
+        resumes from, where nobody held a state.
+        """
+        position, met = self._training.position, self._training.agreements.count(self._training.place)
+        own = Holding(held, position.step, fingerprint(self._training.identity), position.epoch, met, position.phase)
+        table = [Holding(*row) for row in self._gather(group, own.row())]
+        if len({holding.fingerprint for holding in table}) > 1:
+            expect_same(tell(self._training.identity, lambda row: self._gather(group, row)))
+        spreading = who_spreads(table)
+        if spreading.fresh and group.rank == spreading.root:
+            self._load(group.granted)
+        self.deal(group, spreading)
+        return self._training.position.step if spreading.fresh else None
+
+    def deal(self, group: Membership, spreading: Spreading) -> None:
+        """One rank gives its state to others."""
+        if group.rank == spreading.root and spreading.takers:
+            self._spread(group.generation, spreading)
+        elif spreading.takers:
+            self._take(group.generation, spreading)
+
+    def _spread(self, generation: int, spreading: Spreading) -> None:
+        packed = Packed(self._training.encoded())
+        arena = packed.to_arena()
+        note = Spread(spreading.root, list(spreading.takers), packed.size)
+        try:
+            self._link.channel(generation).send(note, arena.fd)
+        finally:
+            arena.close_fd()
+        self._answer(generation)
+
+    def _take(self, generation: int, spreading: Spreading) -> None:
+        """Take over the root's state; a rank that holds the same gets none."""
+        self._link.channel(generation).send(Spread(spreading.root, list(spreading.takers)))
+        given = self._answer(generation)
+        if isinstance(given, int):
+            arena = self._received(generation, given)
+            arena.close_fd()
+            self._training.restore(unpack(arena.memory))
+
+    def _received(self, generation: int, fd: int) -> Arena:
+        try:
+            return Arena.received(fd)
+        except ProtocolError:
+            self._lose(generation)
+            raise Gone from None
+
+    def _load(self, granted: int) -> None:
+        state = self._saver.load(granted, lambda text: self._link.tell(wire.Remark(self._trainer, text)))
+        if state is not None:
+            self._training.restore(state)
