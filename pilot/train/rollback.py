@@ -1,8 +1,9 @@
 """What a forward pass, or the script between two steps, may change beside what the optimizers step: put back where a
 step is void, so that its batch runs again as if for the first time.
 
-That is the models' buffers and the parameters that no optimizer trains (a momentum encoder's), what is tracked, and,
-where optimizers are stepped one by one, ``session.state``. A step that ends well must cost next to nothing, so:
+That is the models' buffers and extra states, the parameters that no optimizer trains (a momentum encoder's), what is
+tracked, and, where optimizers are stepped one by one, ``session.state``. A step that ends well must cost next to
+nothing, so:
 
 * What is small is copied when a step begins. Version counters would not do: batch norm's statistics and all writes
   through ``.data`` leave them as they are.
@@ -17,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 import torch
+from torch import nn
 
 from pilot.checkpoint.tree import copied
 from pilot.train import checksums
@@ -92,6 +94,8 @@ class Rollback:
             for key, parameter in module._parameters.items():
                 if parameter is not None and id(parameter) not in trained:
                     yield _Slot(f"{name}.{key}", module._parameters, key)
+            if _has_extra_state(module):
+                yield _Object(f"extra state of {name}", _Extra(module))
         for name, tracked in self._training.tracked.items():
             yield _Object(f"tracked {name}", tracked)
         if self._with_user:
@@ -193,6 +197,19 @@ class _Object:
         self._state = None
 
 
+class _Extra:
+    """What a module keeps beside its tensors."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"extra": self._module.get_extra_state()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._module.set_extra_state(state_dict["extra"])
+
+
 class _User:
     """``session.state``."""
 
@@ -205,6 +222,11 @@ class _User:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._values.clear()
         self._values.update(state_dict)
+
+
+def _has_extra_state(module: nn.Module) -> bool:
+    """Whether it has defined one."""
+    return type(module).get_extra_state is not nn.Module.get_extra_state
 
 
 def _mark(kept: Iterable[_Kept]) -> None:

@@ -1,0 +1,81 @@
+"""What forward changes: buffers and extra states, each rank's own. A step that is void has not changed them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations
+
+from tests.equivalence.recipe import Recipe
+from tests.equivalence.rows import Row, Topic
+from tests.equivalence.topics.modules import normed
+
+
+def spectral() -> nn.Module:
+    return nn.Sequential(parametrizations.spectral_norm(nn.Linear(3, 5)), nn.Tanh(), nn.Linear(5, 1))
+
+
+def old_spectral() -> nn.Module:
+    return nn.Sequential(nn.utils.spectral_norm(nn.Linear(3, 5)), nn.Tanh(), nn.Linear(5, 1))
+
+
+class Averages(nn.Module):
+    """An average of its weight, kept in a buffer by each forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 1)
+        self.register_buffer("average", torch.zeros(1, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            with torch.no_grad():
+                self.average.lerp_(self.inner.weight, 0.5)
+        return self.inner(x)
+
+
+class Counts(nn.Module):
+    """A buffer of integers, and one that is not saved."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 1)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("constant", torch.ones(3), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return self.inner(x * self.constant)
+
+
+class Extra(nn.Module):
+    """It keeps what is no tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.calls = nn.Linear(3, 1), 0
+
+    def get_extra_state(self) -> Any:
+        return {"calls": self.calls, "name": "extra"}
+
+    def set_extra_state(self, state: Any) -> None:
+        self.calls = state["calls"]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += self.training
+        return self.inner(x * (1 + 0.01 * self.calls))
+
+
+OWN_BATCH = "each rank normalizes over its own batch"
+ROWS: list[Row] = [
+    Recipe(name="spectral norm (parametrizations)", model=spectral, core=True),
+    Recipe(name="spectral norm (torch.nn.utils)", model=old_spectral),
+    Recipe(name="batch norm", model=lambda: normed(nn.BatchNorm1d(4)), different=OWN_BATCH),
+    Recipe(name="batch norm, micro-batches", model=lambda: normed(nn.BatchNorm1d(4)), micro=2, different=OWN_BATCH),
+    Recipe(name="an average of weights in a buffer, in forward", model=Averages),
+    Recipe(name="a buffer of integers, a buffer that is not saved", model=Counts),
+    Recipe(name="a module with get_extra_state", model=Extra),
+]
+TOPIC = Topic(35, "What forward changes", ROWS)
