@@ -105,6 +105,32 @@ class Script(Row):
         return self.reference(steps, member)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Elsewhere(Row):
+    """One with a test of its own, for which it has a place in the table.
+
+    Parameters
+    ----------
+    test : the module in :mod:`tests.equivalence` and its script, ``test_several:gan``
+    """
+
+    test: str
+
+    @property
+    def kind(self) -> str:
+        """Its class."""
+        return "refused" if self.instead else super().kind
+
+    def script(self) -> Ran | None:
+        """The test runs it."""
+        raise NotImplementedError
+
+    def exists(self) -> bool:
+        """Whether there is such a script."""
+        module, _, name = self.test.partition(":")
+        return hasattr(importlib.import_module(f"tests.equivalence.{module}"), name)
+
+
 @dataclass(frozen=True)
 class Topic:
     """Rows that belong together, under one heading; ``place``: of the topic in the table."""

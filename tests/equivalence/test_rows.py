@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from tests.equivalence.rows import Elsewhere
 from tests.equivalence.table import ROWS
 from tests.equivalence.ways import WAYS, alone, assert_as_plain, assert_as_undisturbed, assert_refused, on_threads
 
 
 def named(*kinds: str) -> list[str]:
-    return [name for name, row in ROWS.items() if row.kind in kinds and not row.real]
+    return [n for n, row in ROWS.items() if row.kind in kinds and not row.real and not isinstance(row, Elsewhere)]
 
 
 @pytest.mark.parametrize("name", named("equal", "different"))
@@ -27,3 +28,7 @@ def test_trains_as_its_plain_loop(name: str) -> None:
 @pytest.mark.parametrize("name", named("refused"))
 def test_is_refused_alone_as_on_many(name: str) -> None:
     assert_refused(ROWS[name])
+
+
+def test_what_is_tested_elsewhere_is_there() -> None:
+    assert [row.name for row in ROWS.values() if isinstance(row, Elsewhere) and not row.exists()] == []

@@ -1,0 +1,68 @@
+"""Several models and optimizers, what is tracked, and what is trained. Their tests have files of their own."""
+
+from __future__ import annotations
+
+from tests.equivalence.rows import Elsewhere, Row, Topic
+
+
+def _rows(module: str, scripts: dict[str, str], *, refused: dict[str, tuple[str, str]]) -> list[Row]:
+    return [
+        *[Elsewhere(name=name, test=f"{module}:{script}") for script, name in scripts.items()],
+        *[Elsewhere(name=name, test=f"{module}:{s}", instead=instead) for s, (name, instead) in refused.items()],
+    ]
+
+
+SEVERAL = _rows(
+    "test_several",
+    {
+        "gan": "a GAN: two models, two optimizers with names, a scheduler",
+        "several_critics": "a GAN whose generator has its turn in each second batch",
+        "normed": "a GAN with a spectral norm",
+        "toggled": "each of two parts frozen while the other one trains",
+        "together": "one loss, two optimizers over parts of one model",
+        "all_at_once": "two backwards, two optimizers stepped at once",
+        "bare_parameter": "a parameter that is in the optimizer and in no module",
+        "sums_used": "session.sum of one of two optimizers",
+    },
+    refused={
+        "in_two_optimizers": ("a parameter in two optimizers", "in one"),
+        "list_of_models": ("a list of models", "a dict of them by name"),
+        "scheduler_without_name": ("a scheduler without its optimizer's name", "a dict by the same names"),
+        "uses_the_others_gradients": ("gradients of another optimizer, without its zero_grad", "zero_grad of both"),
+        "steps_one_itself": ("one of two optimizers stepped by the script", "session.step(loss, name)"),
+        "in_micro_batches": ("optimizers by name, micro_batch_size", "stepped at once"),
+        "steps_none": ("a batch in which none of the optimizers is stepped", "session.step"),
+    },
+)
+TRACKED = _rows(
+    "test_tracked",
+    {
+        "average_after": "swa_utils.AveragedModel (EMA), tracked",
+        "average_before": "an EMA teacher in the loss, tracked",
+        "counter": "an object with state_dict, tracked",
+        "own_scheduler": "a scheduler that the script steps, tracked",
+        "forward_changes": "a module whose forward replaces and scales its tensors",
+    },
+    refused={
+        "tracks_late": ("session.track in the loop", "before session.epochs"),
+        "tracks_a_number": ("tracking what has no state_dict", "`session.state`"),
+        "tracks_what_does_not_fit": ("tracking a state that cannot be saved", "tensors, numbers, ..."),
+    },
+)
+CHANGES = _rows(
+    "test_trained_set",
+    {
+        "unfrozen": "a layer unfrozen at an epoch's beginning",
+        "group_added": "add_param_group at an epoch's beginning",
+        "layer_by_layer": "one group more in each epoch",
+        "frozen_later": "a layer frozen and unfrozen, alternately",
+        "frozen_after_the_session": "a parameter frozen after the session is made",
+        "by_name": "an optimizer of named parameters, add_param_group",
+    },
+    refused={
+        "changes_between_two_batches": ("a layer unfrozen between two batches", "at an epoch's beginning"),
+        "adds_a_new_parameter": ("add_param_group with a parameter made later", "before the session"),
+        "unfreezes_what_nobody_steps": ("a layer unfrozen that no optimizer has", "add_param_group"),
+    },
+)
+TOPIC = Topic(70, "Several models and optimizers, what is tracked, what is trained", [*SEVERAL, *TRACKED, *CHANGES])
