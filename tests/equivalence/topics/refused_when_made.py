@@ -174,7 +174,12 @@ ROWS += [
     Script(name=name, refused=line, instead=instead, elastic=script)
     for name, line, instead, script in [
         ("a scheduler without schedule=", "schedule='step'.*schedule='epoch'", "say which", _scheduled(step_lr, None)),
-        ("a schedule that is neither", "must be 'step' or 'epoch'", "'step' or 'epoch'", _scheduled(step_lr, "batch")),
+        (
+            "a schedule that is neither",
+            "schedule must be",
+            "'step', 'samples' or 'epoch'",
+            _scheduled(step_lr, "batch"),
+        ),
         ("ReduceLROnPlateau by step", "needs a measure", "schedule='loss'", _scheduled(plateau, "step")),
         ("an IterableDataset in session.loader", "session.stream", "`session.stream`", _loading(Endless())),
         ("a DataLoader in session.loader", "give the dataset", "its dataset", _loading(DataLoader(DATA))),

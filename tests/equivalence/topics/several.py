@@ -5,14 +5,15 @@ from __future__ import annotations
 from tests.equivalence.rows import Elsewhere, Row, Topic
 
 
-def _rows(module: str, scripts: dict[str, str], *, refused: dict[str, tuple[str, str]]) -> list[Row]:
+def elsewhere(module: str, scripts: dict[str, str], *, refused: dict[str, tuple[str, str]]) -> list[Row]:
+    """Rows with tests in ``module``: by script, the name; of what is refused, what to do instead, too."""
     return [
         *[Elsewhere(name=name, test=f"{module}:{script}") for script, name in scripts.items()],
         *[Elsewhere(name=name, test=f"{module}:{s}", instead=instead) for s, (name, instead) in refused.items()],
     ]
 
 
-SEVERAL = _rows(
+SEVERAL = elsewhere(
     "test_several",
     {
         "gan": "a GAN: two models, two optimizers with names, a scheduler",
@@ -34,7 +35,7 @@ SEVERAL = _rows(
         "steps_none": ("a batch in which none of the optimizers is stepped", "session.step"),
     },
 )
-TRACKED = _rows(
+TRACKED = elsewhere(
     "test_tracked",
     {
         "average_after": "swa_utils.AveragedModel (EMA), tracked",
@@ -49,7 +50,7 @@ TRACKED = _rows(
         "tracks_what_does_not_fit": ("tracking a state that cannot be saved", "tensors, numbers, ..."),
     },
 )
-CHANGES = _rows(
+CHANGES = elsewhere(
     "test_trained_set",
     {
         "unfrozen": "a layer unfrozen at an epoch's beginning",
