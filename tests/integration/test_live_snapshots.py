@@ -45,7 +45,7 @@ def trained(live: Pool) -> tuple[str, list[Peer]]:
     for step in range(10, 60, 10):
         peers[0].say(wire.Progress(trainer, 1, step, 0, 10 * step, metrics={"loss": 1.0 / step}))
     until(lambda: live.trainer(trainer).step == 50)
-    live.client.cancel(live.submit(name="b"))  # what is acknowledged is on the disk, with all before it
+    live.client.cancel(live.submit(name="b", min_nodes=50))  # what is acknowledged is on the disk, with all before it
     live.kill(signal.SIGKILL)
     assert read(journal(live)).header.after > 0
     return trainer, peers
