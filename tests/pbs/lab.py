@@ -157,8 +157,9 @@ class Lab:
 
     def start_node(self, node: str) -> None:
         """Start the MoM of ``node``."""
-        script = f"hostname {node}; exec {installed()}/sbin/pbs_mom"
-        self.run("unshare", "--uts", "sh", "-c", script, conf=SPOOL / f"pbs-{node}.conf")
+        # A MoM clears /var/tmp of jobs' folders that are not its own.
+        script = f"mount -t tmpfs -o mode=1777 tmpfs /var/tmp; hostname {node}; exec {installed()}/sbin/pbs_mom"
+        self.run("unshare", "--uts", "--mount", "sh", "-c", script, conf=SPOOL / f"pbs-{node}.conf")
 
     def kill_node(self, node: str) -> None:
         """The node dies: its MoM and everything that ran in its jobs are SIGKILLed."""
