@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from pilot.agent import workdir
-from pilot.cli.demo.leftovers import left_behind, segments
+from pilot.cli.demo.leftovers import left_behind, unowned
 from tests.chaos import network
 from tests.chaos.record import Record
 from tests.pools import Pool
@@ -40,7 +40,7 @@ def main() -> int:
 def _run(seed: int, seconds: float, folder: Path) -> Soak:
     if left_out := network.unavailable():
         print(f"left out: cut networks and full disks ({left_out})", flush=True)
-    before, record = segments(), Record()
+    before, record = unowned(), Record()
     with tempfile.TemporaryDirectory(prefix="pilot-soak-") as place:
         pool = Pool(Path(place))
         try:

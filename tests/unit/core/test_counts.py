@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from pilot.core.events import PoolChanged, TrainerSubmitted
+from pilot.core.events import GroupFormed, PoolChanged, TrainerSubmitted
 from pilot.core.ids import TrainerId
 from pilot.core.spec import TrainerSpec
-from tests.property.world import World
+from tests.property.world import World, generous_plan
 
 T = TrainerId("t")
 
@@ -34,3 +34,19 @@ def test_changes_by_plan_notices_losses_and_deaths_are_told_apart() -> None:
     world.send(world.worker_dies(T, world.nodes[0]))
     world.settle()
     assert asdict(counts) == {**expected, "worker_deaths": 1}
+
+
+def test_steps_are_lost_where_a_checkpoint_is_older_than_what_was_done() -> None:
+    world = World()
+    world.join(1)
+    world.send(TrainerSubmitted(TrainerSpec(T, 1, 1)))
+    world.settle()
+    for _ in range(5):
+        world.step(T)
+    trainer = world.core.trainers[T]
+    world.lose([world.nodes[0]])
+    world.join(1)
+    while trainer.forming is None:
+        world.complete(0, generous_plan)
+    world.send(GroupFormed(T, trainer.forming.generation, 3, resumed=3))
+    assert (trainer.step, trainer.counts.lost_steps) == (3, 2)

@@ -15,6 +15,13 @@ def test_measured_points_replace_the_assumption() -> None:
     assert measured.curve == Curve.of([(2, 90.0), (4, 120.0)])
 
 
+def test_a_slow_trainers_rate_counts_and_none_is_no_measure() -> None:
+    measured = Measured(TrainerSpec(TrainerId("t")))
+    measured.rate(1, 0.25)
+    measured.rate(2, 0.0)
+    assert measured.rates == {1: 0.25}
+
+
 def test_a_fixed_curve_stays_and_the_rates_are_still_told() -> None:
     given = Curve.of([(1, 5.0)])
     measured = Measured(TrainerSpec(TrainerId("t"), curve=given, fixed_curve=True, rescale_up_s=7.0))
