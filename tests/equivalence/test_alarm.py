@@ -53,7 +53,7 @@ def script(edit: Edit | None, edited: int = 6) -> list[float]:
 
 
 def set_parameter(model: nn.Module, _optimizer: torch.optim.Optimizer) -> None:
-    model[3].weight.data += 1e-9  # type: ignore[index,operator]  # a Sequential
+    model[3].weight.data += 1e-9
 
 
 def set_moment(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

@@ -219,7 +219,7 @@ def tracks_a_number(ours: Any) -> None:
 
 def tracks_what_does_not_fit(ours: Any) -> None:
     count = Counter()
-    count.seen = [object()]  # type: ignore[list-item]  # on purpose
+    count.seen = [object()]
     ours.track("counter", count)
     for _ in ours.epochs(1):
         pass

@@ -145,9 +145,9 @@ class _Instead(importlib.machinery.PathFinder):
         self._mutant = mutant
         self._name = mutant.path.removesuffix(".py").replace("/", ".")
 
-    def find_spec(self, name: str, *_: object) -> importlib.machinery.ModuleSpec | None:  # type: ignore[override]
+    def find_spec(self, name: str, *_: object) -> importlib.machinery.ModuleSpec | None:
         loader = self if name == self._name else None
-        return importlib.util.spec_from_loader(name, loader, origin=self._mutant.path) if loader else None  # type: ignore[arg-type]
+        return importlib.util.spec_from_loader(name, loader, origin=self._mutant.path) if loader else None
 
     def create_module(self, _: object) -> None:
         """An ordinary one."""

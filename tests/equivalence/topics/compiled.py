@@ -21,7 +21,7 @@ def in_place(model: nn.Module) -> None:
 
 
 def a_layer(model: nn.Module) -> None:
-    model[0] = torch.compile(model[0], backend="aot_eager", dynamic=False)  # type: ignore[index,operator]  # of a sequence
+    model[0] = torch.compile(model[0], backend="aot_eager", dynamic=False)
 
 
 FUSED = made(OF.AdamW, lr=0.01, fused=True)

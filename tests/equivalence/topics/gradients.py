@@ -69,7 +69,7 @@ def keeps_the_graph(loss: torch.Tensor, _model: nn.Module) -> None:
 
 
 def some_inputs(loss: torch.Tensor, model: nn.Module) -> None:
-    loss.backward(inputs=list(model[0].parameters()))  # type: ignore[index]  # of a sequence
+    loss.backward(inputs=list(model[0].parameters()))
 
 
 def backward_by_anomaly(loss: torch.Tensor, _model: nn.Module) -> None:

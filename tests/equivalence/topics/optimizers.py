@@ -40,7 +40,7 @@ class Own(torch.optim.Optimizer):
         super().__init__(parameters, {"lr": 0.05, "rule": "half"})
 
     @torch.no_grad()
-    def step(self, _closure: Any = None) -> None:  # type: ignore[override]  # torch has two signatures
+    def step(self, _closure: Any = None) -> None:
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is None:
@@ -62,7 +62,7 @@ class Masters(torch.optim.Optimizer):
         super().__init__(parameters, {"lr": 0.05})
 
     @torch.no_grad()
-    def step(self, _closure: Any = None) -> None:  # type: ignore[override]  # torch has two signatures
+    def step(self, _closure: Any = None) -> None:
         for group in self.param_groups:
             for p in group["params"]:
                 master = self.state[p].setdefault("master", p.detach().float())

@@ -152,7 +152,7 @@ def _loading(dataset: object = DATA, **options: Any) -> Callable[[], None]:
     def script() -> None:
         model = nn.Linear(2, 1)
         session = pilot.train.session(model, sgd(model.parameters()))
-        session.loader(dataset, **({"global_batch_size": 4} | options))  # type: ignore[arg-type]  # that is what is tried
+        session.loader(dataset, **({"global_batch_size": 4} | options))
 
     return script
 
