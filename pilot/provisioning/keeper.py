@@ -156,6 +156,7 @@ class Keeper:
         pause_s = min(DOWN_POLL_S, self._site.poll_s)
         async with self._turn:
             self.book.hurry()
+            self.book.connected(began_s, frozenset())  # nobody tells any more: from here on the scheduler's word counts
             while True:
                 await self._poll()
                 waited_s = self._clock() - began_s

@@ -258,6 +258,19 @@ def test_a_submission_under_way_at_the_end_is_cancelled_too() -> None:
     assert set(scheduler.phases.values()) <= {JobPhase.OVER}
 
 
+def test_at_the_end_the_schedulers_word_is_enough_whoever_was_connected_last() -> None:
+    scheduler, events = Scripted(), list[KeeperEvent]()
+    keeper = keeper_of(scheduler, events)
+
+    async def script() -> None:
+        keeper.want(1)
+        await until(lambda: keeper.status().pending == 1)
+        keeper.registered("0")
+        keeper.want(1, present=["0"])
+
+    assert play(keeper, script, down_s=5) == []
+
+
 def test_what_cannot_be_cancelled_is_told_after_the_limit() -> None:
     scheduler, events = Scripted(), list[KeeperEvent]()
     keeper = keeper_of(scheduler, events)
