@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option, to_json
 from pilot.cli.numbers import Count, FiniteRange
@@ -79,14 +80,15 @@ def command(
       pilot submit --name cnn --max-nodes 8 --env DATA_DIR examples/digits_cnn.py --epochs 20
       pilot submit --name more --from cnn examples/digits_cnn.py --epochs 40
     """
-    root = find_run_dir(run_dir)
     submission = Submission(
         launch=launch(script, list(arguments), python, named, seed, accept_changes),
-        start=_start(root, start) if start is not None else None,
         curve=_points(curve) if curve is not None else None,
         **{name: value for name, value in planning.items() if value is not None},
     )
     check_sizes(planning.get("min_nodes"), planning.get("max_nodes"))
+    root = find_run_dir(run_dir)
+    if start is not None:
+        submission = msgspec.structs.replace(submission, start=_start(root, start))
     told = pool_at(root).submit(submission)
     click.echo(to_json(told) if as_json else f"submitted {told.trainer}; its files: {told.directory}")
 

@@ -10,7 +10,7 @@ import contextlib
 import multiprocessing
 import os
 import runpy
-import select
+import selectors
 import signal
 import socket
 import subprocess
@@ -234,8 +234,11 @@ class Plane:
 
     def _read(self, timeout_s: float) -> None:
         living = {node.control: node for node in self.nodes if node.alive}
-        for ready in select.select(list(living), [], [], timeout_s)[0]:
-            node = living[ready]
+        with selectors.DefaultSelector() as selector:  # select.select refuses descriptors beyond 1023
+            for control, node in living.items():
+                selector.register(control, selectors.EVENT_READ, node)
+            ready = [key.data for key, _ in selector.select(timeout_s)]
+        for node in ready:
             try:
                 piece = node.control.recv(1 << 16)
             except OSError:

@@ -88,7 +88,9 @@ def test_invariants_hold_and_every_trainer_that_can_run_runs(script: list[tuple[
     world.settle()
     for trainer in world.core.admitted():
         members = set(trainer.group.members) if trainer.group is not None else set()
-        assert members == set(trainer.target) or trainer.parked, f"{trainer.id} does not run where the plan wants it"
+        awaits = bool(trainer.evidence.aside)  # a node on which it failed: it is tried again there after a time
+        runs = members == set(trainer.target)
+        assert runs or trainer.parked or awaits, f"{trainer.id} does not run where the plan wants it"
         assert set(trainer.workers) == set(trainer.target)
     assert not [n for n in world.core.pool.leaving if n in world.core.pool.occupant]
 
