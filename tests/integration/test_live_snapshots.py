@@ -40,6 +40,7 @@ def trained(live: Pool) -> tuple[str, list[Peer]]:
     """A trainer that runs, one that ended, a node that was lost, segments of journal; the coordinator is killed."""
     trainer, peers = running(live, 2)
     lost = Peer(live.file, "lost", "lost").welcomed()
+    until(lambda: len(live.nodes()) == 3)  # what came and went within a moment is no event
     lost.die()
     until(lambda: len(live.nodes()) == 2)
     for step in range(10, 60, 10):
