@@ -13,8 +13,9 @@ import torch
 from pilot.train.session import Session
 from tests.equivalence.table import ROWS
 
-CHANGES: dict[str, tuple[int, ...]] = {"1 -> 2 -> 1": (3, 8)}
-"""Before they sum, the ranks wait in these steps until they can switch to the next group."""
+CHANGES: dict[str, dict[int, int]] = {"1 -> 2 -> 1": {3: 1, 8: 2}}
+"""By step: before they sum, the ranks of this generation wait until they can switch to the next one. (Where its ranks
+are quick, they have done so before.)"""
 
 DEATHS = {"one of two killed": 4}
 """In this step the second rank waits to be killed."""
@@ -39,7 +40,8 @@ def play(way: str, folder: Path, node: str) -> None:
         if DEATHS.get(way) == session.steps and node == "n1":
             dies(folder).touch()
             signal.pause()
-        while session.steps in CHANGES.get(way, ()) and not group._membership.ready_for:
+        waiting, member = CHANGES.get(way, {}).get(session.steps), group._membership
+        while member.current is not None and member.current.generation == waiting and not member.ready_for:
             group._attend(None)
         return step(session, *arguments, **keywords)
 
