@@ -22,20 +22,17 @@ from typing import Any
 
 from pyomo.repn.plugins.lp_writer import LPWriter
 
+from benchmarks.completion import completion
 from pilot import planners
-from pilot.core.commands import Command, FormGroup, Solve, StartWorker, StopWorker
+from pilot.core.commands import Command, Solve
 from pilot.core.coordinator import Coordinator, CoordinatorConfig
 from pilot.core.curve import Curve
 from pilot.core.events import (
     Event,
-    ExitCause,
-    GroupFormed,
     PlanFailed,
     PlanReady,
     PoolChanged,
     TrainerSubmitted,
-    WorkerExited,
-    WorkerReady,
 )
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.problem import Problem
@@ -135,22 +132,9 @@ class Pool:
             command = waiting.pop(0)
             if isinstance(command, Solve) and command.plan_id != self.core.plan_id:
                 continue
-            event = self._completion(command)
+            event = completion(command, self._best)
             if event is not None:
                 waiting += self.tell(event)
-
-    def _completion(self, command: Command) -> Event | None:
-        match command:
-            case Solve():
-                return PlanReady(command.plan_id, self._best(command.problem))
-            case StartWorker():
-                return WorkerReady(command.trainer, command.node)
-            case StopWorker():
-                return WorkerExited(command.trainer, command.node, ExitCause.STOPPED)
-            case FormGroup():
-                return GroupFormed(command.trainer, command.generation, 0)
-            case _:
-                return None
 
 
 def shares(problems: list[Problem]) -> dict[str, Any]:

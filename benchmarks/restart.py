@@ -26,22 +26,18 @@ from typing import Any
 
 import psutil
 
+from benchmarks.completion import completion
 from pilot import planners
-from pilot.core.commands import Command, FormGroup, Solve, StartWorker, StopWorker
+from pilot.core.commands import Command, FormGroup, Solve
 from pilot.core.coordinator import Coordinator
 from pilot.core.errors import PilotError
 from pilot.core.events import (
     Event,
-    ExitCause,
-    GroupFormed,
     LedgerRange,
-    PlanReady,
     PoolChanged,
     Progress,
     TrainerFinished,
     TrainerSubmitted,
-    WorkerExited,
-    WorkerReady,
 )
 from pilot.core.ids import NodeId, TrainerId, TrainerUid
 from pilot.core.spec import TrainerSpec
@@ -152,18 +148,8 @@ class Weeks:
         return written
 
     def _completion(self, command: Command) -> Event | None:
-        match command:
-            case Solve():
-                return PlanReady(command.plan_id, self._best(command.problem))
-            case StartWorker():
-                return WorkerReady(command.trainer, command.node)
-            case StopWorker():
-                return WorkerExited(command.trainer, command.node, ExitCause.STOPPED)
-            case FormGroup():
-                step = self.driver.core.trainers[command.trainer].step
-                return GroupFormed(command.trainer, command.generation, step, step or None)
-            case _:
-                return None
+        step = self.driver.core.trainers[command.trainer].step if isinstance(command, FormGroup) else 0
+        return completion(command, self._best, step)
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from pilot.cli import candidates
 from pilot.core.commands import Outcome
 from pilot.core.errors import PilotError, UserError
 from pilot.core.trainer import Phase
@@ -36,6 +37,18 @@ def run_dir_option(function: Function) -> Function:
         type=click.Path(file_okay=False, path_type=Path),
         envvar="PILOT_RUN_DIR",
         help="The pool's run directory (default: that of the only pool that is up).",
+    )(function)
+
+
+def site_option(function: Function) -> Function:
+    """``--site``: which machine."""
+    return click.option(
+        "--site",
+        default="local",
+        show_default=True,
+        envvar="PILOT_SITE",
+        shell_complete=candidates.sites,
+        help="A site's name or file.",
     )(function)
 
 

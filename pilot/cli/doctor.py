@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pilot.cli import candidates
-from pilot.cli.asking import json_option, run_dir_option, to_json
+from pilot.cli.asking import json_option, run_dir_option, site_option, to_json
 from pilot.cli.numbers import Count, FiniteRange
 
 if TYPE_CHECKING:
@@ -19,14 +18,7 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
 @click.command("doctor")
-@click.option(
-    "--site",
-    default="local",
-    show_default=True,
-    envvar="PILOT_SITE",
-    shell_complete=candidates.sites,
-    help="A site's name or file.",
-)
+@site_option
 @click.option("--pilots", type=Count(), help="Submit so many real pilots and train across them.")
 @click.option("--limit-s", type=FiniteRange(min=0), default=600.0, show_default=True, help="Wait so long for them.")
 @run_dir_option

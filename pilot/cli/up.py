@@ -11,8 +11,7 @@ from typing import Any
 
 import click
 
-from pilot.cli import candidates
-from pilot.cli.asking import json_option, pool_at, run_dir_option, to_json
+from pilot.cli.asking import json_option, pool_at, run_dir_option, site_option, to_json
 from pilot.cli.numbers import Count, FiniteRange
 from pilot.core.errors import PilotError, UserError
 from pilot.io.pool_status import PoolStatus
@@ -22,14 +21,7 @@ START_LIMIT_S = 600.0
 
 
 @click.command("up")
-@click.option(
-    "--site",
-    default="local",
-    show_default=True,
-    envvar="PILOT_SITE",
-    shell_complete=candidates.sites,
-    help="A site's name or file.",
-)
+@site_option
 @click.option("--pilots", type=Count(0), help="Pilots to keep (default: what the trainers can use).")
 @click.option("--planner", default="milp", show_default=True, help="milp, milp-nodes, dp or equal-share.")
 @click.option("--solver", default="cbc", show_default=True, help="cbc, glpk or highs.")

@@ -133,7 +133,7 @@ class Story:
             case GroupFormed():
                 nodes = self._members.pop((event.trainer, event.generation), ())
                 whence = "" if event.resumed is None else " from a checkpoint" if event.resumed else " from scratch"
-                text = f"trains on {_count(len(nodes))}{whence} at step {event.step}"
+                text = f"trains on {node_count(len(nodes))}{whence} at step {event.step}"
                 yield self._told(now_s, Kind.GROUP, text, event.trainer, nodes)
             case GroupBroken():
                 yield self._told(now_s, Kind.GROUP, f"its group broke: {headline(event.reason)}", event.trainer)
@@ -166,7 +166,7 @@ class Story:
         for trainer, count in plan.counts:
             before = self._planned.get(trainer, 0)
             if count != before:
-                yield self._told(now_s, Kind.PLAN, f"gets {_count(count)} by plan, had {before}", trainer)
+                yield self._told(now_s, Kind.PLAN, f"gets {node_count(count)} by plan, had {before}", trainer)
         self._planned = plan.as_dict()
 
     def _worker(self, now_s: float, event: WorkerReady | WorkerSlow | WorkerExited) -> Iterator[Happening]:
@@ -221,5 +221,6 @@ def _names(nodes: Sequence[NodeId]) -> str:
     return f"{', '.join(nodes[:NAMED])} and {len(nodes) - NAMED} more"
 
 
-def _count(nodes: int) -> str:
+def node_count(nodes: int) -> str:
+    """``1 node``, ``2 nodes``."""
     return f"{nodes} node{'' if nodes == 1 else 's'}"

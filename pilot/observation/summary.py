@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pilot.core.ids import TrainerId
 from pilot.core.trainer import Phase, Trainer
+from pilot.observation.story import node_count
 from pilot.observation.timeline import Fate, Timeline, Use
 from pilot.observation.utilisation import Utilisation
 
@@ -67,7 +68,7 @@ def sentences(name: str, site: str, summary: Summary) -> list[str]:
     hours = summary.all_node_hours
     told = [
         f"The pool {name} on {site} was up for {duration(summary.lasted_s)} and held up to"
-        f" {_nodes(summary.most_nodes)}: {hours:.3g} node-hours in all."
+        f" {node_count(summary.most_nodes)}: {hours:.3g} node-hours in all."
     ]
     if hours:
         training, starting, idle = (summary.node_hours[use] / hours for use in (Use.TRAINING, Use.WARMING, Use.IDLE))
@@ -98,7 +99,8 @@ def _losses(summary: Summary) -> str:
     if not taken and not lost:
         return "No node was taken or lost."
     again = f"{summary.lost_steps:,} steps" if summary.lost_steps else "no step"
-    return f"Preempted with notice: {_nodes(taken)}; lost without notice: {_nodes(lost)}; {again} had to be done again."
+    went = f"Preempted with notice: {node_count(taken)}; lost without notice: {node_count(lost)}"
+    return f"{went}; {again} had to be done again."
 
 
 def _most(timeline: Timeline) -> int:
@@ -123,7 +125,3 @@ def duration(seconds: float) -> str:
     if hours:
         return f"{hours} h {minutes} min"
     return f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
-
-
-def _nodes(count: int) -> str:
-    return f"{count} node{'' if count == 1 else 's'}"

@@ -213,7 +213,7 @@ def main(arguments: list[str] | None = None) -> int:
         signal.signal(number, _stop_starting)
     screen = os.dup(2)
     options = _parser().parse_args(arguments)
-    owned, lock = None, None
+    owned = None
     try:
         site_file = load_site_file(options.site)
         rundir = RunDir(options.run_dir or default_path(site_file.site.name))
@@ -234,8 +234,6 @@ def main(arguments: list[str] | None = None) -> int:
         return _fail(UserError(f"the coordinator was stopped by {stop} before it served; {again}"), screen, owned)
     except Exception as error:
         return _fail(error, screen, owned)
-    finally:
-        del lock
     return 0
 
 

@@ -49,11 +49,12 @@ printf '127.0.0.1 localhost\n10.77.0.1 pbs0\n10.77.0.2 n1\n10.77.0.3 n2\n10.77.0
 echo 'ada:x:4711:4711::/var/spool/ada:/bin/bash' >> /mnt/etc/passwd
 echo 'ada:x:4711:' >> /mnt/etc/group
 mount --bind /mnt/etc /etc
+home=~root
 case "$3" in
-/root/*)    # the interpreter, for users who may not look into root's home
+"$home"/*)    # the interpreter, for users who may not look into root's home
     mkdir /mnt/python
     mount --bind "$3" /mnt/python
-    mount -t tmpfs -o mode=755 tmpfs /root
+    mount -t tmpfs -o mode=755 tmpfs "$home"
     mkdir -p "$3"
     mount --bind /mnt/python "$3"
 esac
