@@ -3,34 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.pool import Pool
 from pilot.core.trainer import Trainer
 
 
-def assign(pool: Pool, trainers: Sequence[Trainer], counts: Mapping[TrainerId, int]) -> list[Trainer]:
-    """Set the targets of ``trainers`` (in submission order) so that each has its count; the changed ones are returned.
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """``changed``: the trainers whose targets are others now. ``short``: those that cannot have their count, and how
+    many nodes they can have; then nothing has been changed.
+    """
+
+    changed: list[Trainer]
+    short: dict[TrainerId, int]
+
+
+def assign(pool: Pool, trainers: Sequence[Trainer], counts: Mapping[TrainerId, int]) -> Assignment:
+    """Set the targets of ``trainers`` (in submission order) so that each has its count, if that can be done.
 
     A trainer that shrinks keeps a subset of its nodes, one that grows keeps them all, so nothing migrates (eq. 6).
     Nodes that change hands go in the pool's node order. A parked trainer that gets nothing keeps the nodes that nobody
     else wants: with one more of them it can go on from the state that it holds in memory. A node that was set aside for
-    a trainer is not handed out to it: who is choosy chooses first, and may get fewer than its count. Only where it
+    a trainer is not handed out to it: who is choosy chooses first, and may fall short of its count. Only where it
     could not run at all for that does something migrate: another trainer takes the node and gives one that it can use.
     """
+    owner, targets = dict(pool.owner), [list(t.target) for t in trainers]
+    growing = {t.id: len(t.target) for t in trainers if counts.get(t.id, 0) > len(t.target)}
+    changed = _share_out(pool, trainers, counts)
+    short = {t.id: max(len(t.target), growing[t.id]) for t in trainers if t.id in growing and _falls_short(t, counts)}
+    if short:
+        pool.owner = owner
+        for trainer, target in zip(trainers, targets, strict=True):
+            trainer.target = target
+    return Assignment([] if short else changed, short)
+
+
+def _falls_short(trainer: Trainer, counts: Mapping[TrainerId, int]) -> bool:
+    return len(trainer.target) < counts[trainer.id]
+
+
+def _share_out(pool: Pool, trainers: Sequence[Trainer], counts: Mapping[TrainerId, int]) -> list[Trainer]:
+    """Set the targets as far as they go; the changed ones are returned."""
     changed = [t for t in trainers if counts.get(t.id, 0) != len(t.target)]
     growing = [t for t in changed if counts.get(t.id, 0) > len(t.target)]
     parked = [t for t in changed if counts.get(t.id, 0) == 0 and t.parked]
     for trainer in changed:
         if trainer not in parked:
             _give_back(pool, trainer, counts.get(trainer.id, 0))
-    wanted = sum(counts[t.id] - len(t.target) for t in growing)
+    growing.sort(key=lambda t: -len(t.evidence.aside))
+    wanted = {t.id: counts[t.id] - len(t.target) for t in growing}
     for trainer in parked:
-        missing = max(0, wanted - len(pool.available()))
+        missing = _missing(growing, wanted, pool.available())
         _give_back(pool, trainer, max(0, len(trainer.target) - missing))
     free = pool.available() if growing else []
-    for trainer in sorted(growing, key=lambda t: -len(t.evidence.aside)):
-        free = _hand_out(pool, trainer, free, counts[trainer.id] - len(trainer.target))
+    for trainer in growing:
+        free = _hand_out(pool, trainer, free, wanted[trainer.id])
     starved = [t for t in growing if len(t.target) < t.spec.min_nodes]
     donors = [donor for trainer in starved for donor in _exchange(pool, trainer, trainers, free)]
     return list({trainer.id: trainer for trainer in (*changed, *donors)}.values())
@@ -49,14 +78,28 @@ def _give_back(pool: Pool, trainer: Trainer, count: int) -> None:
         del pool.owner[node]
 
 
+def _missing(growing: Sequence[Trainer], wanted: Mapping[TrainerId, int], free: list[NodeId]) -> int:
+    """How many nodes they still want once the ``free`` ones have been handed out."""
+    missing = 0
+    for trainer in growing:
+        taken = dict.fromkeys(_can_take(trainer, free, wanted[trainer.id]))
+        free = [node for node in free if node not in taken]
+        missing += wanted[trainer.id] - len(taken)
+    return missing
+
+
+def _can_take(trainer: Trainer, free: list[NodeId], count: int) -> list[NodeId]:
+    """Up to ``count`` of the ``free`` nodes, in order."""
+    return [node for node in free if node not in trainer.evidence.aside][:count]
+
+
 def _hand_out(pool: Pool, trainer: Trainer, free: list[NodeId], count: int) -> list[NodeId]:
     """Give ``trainer`` ``count`` of the ``free`` nodes; what is left of them."""
-    given = [node for node in free if node not in trainer.evidence.aside][:count]
+    given = dict.fromkeys(_can_take(trainer, free, count))
     trainer.target.extend(given)
     for node in given:
         pool.owner[node] = trainer.id
-    taken = set(given)
-    return [node for node in free if node not in taken]
+    return [node for node in free if node not in given]
 
 
 def _exchange(pool: Pool, trainer: Trainer, others: Sequence[Trainer], free: list[NodeId]) -> list[Trainer]:

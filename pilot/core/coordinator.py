@@ -7,6 +7,8 @@ Facts enter as events; :meth:`Coordinator.handle` notes them and answers with co
 *The plan.* Whatever changes the question (nodes came or go, a trainer came or ended) makes a new ``Problem`` and asks
 for its solution (``Solve``); a newer question makes the older one stale. ``PlanReady`` sets each trainer's *target*
 nodes. In between, and where no plan comes, targets stay as they are: a slow or failing solver never strands a node.
+A problem takes nodes for alike. Where too many are set aside for a trainer to have its count, the plan is not carried
+out, and the problem is posed once more with no more for that trainer than it can have.
 
 *The trainers.* What happens to one is noted by :mod:`pilot.core.transitions`. Then it is led from where it stands to
 its target by :mod:`pilot.core.reconcile`, a table of rules: what follows from which facts. Losses do not wait for a
@@ -60,6 +62,7 @@ from pilot.core.measured import Measured
 from pilot.core.objective import Objective, scaling_efficiency
 from pilot.core.pacing import Pace, pace
 from pilot.core.pool import NodeOrder, Pool, PoolState, hostname_order
+from pilot.core.pose import pose
 from pilot.core.problem import Plan, PlanStatus, Problem
 from pilot.core.reconcile import reconcile
 from pilot.core.spec import TrainerSpec
@@ -130,6 +133,7 @@ class Coordinator:
         self._vacant: dict[NodeId, None] = {}
         self._touched: dict[TrainerId, bool] = {}
         self._question = ""
+        self._reach: dict[TrainerId, int] | None = None
 
     def snapshot(self) -> State:
         """All that it knows. It shares what changes with the coordinator: write it down before the next event."""
@@ -148,7 +152,7 @@ class Coordinator:
         self.now_s = now_s
         self._touched.clear()
         self._vacant.clear()
-        self._question = ""
+        self._question, self._reach = "", None
         out = self._note(event)
         out += self._reconcile_touched()
         out += self._release_vacant()
@@ -294,29 +298,28 @@ class Coordinator:
 
     def _ask(self, reason: str) -> list[Command]:
         self.plan_id = PlanId(self.plan_id + 1)
-        able = [(t, room) for t in self.admitted() if (room := t.room(self.pool)) >= t.spec.min_nodes or t.target]
-        if not able:
+        config = self.config
+        problem = pose(self.pool, self.blame, self.admitted(), config.objective, config.t_fwd_s, self._reach)
+        if problem is None:
             return []
-        objective = self.config.objective
-        self.problem = Problem(
-            nodes=self.pool.usable - self.blame.useless_to([t for t, _ in able]),
-            t_fwd_s=self.config.t_fwd_s,
-            candidates=tuple(
-                t.candidate(t.spec.objective_curve or objective(t.spec, t.measured.curve), room) for t, room in able
-            ),
-        )
-        return [Solve(self.plan_id, self.problem, reason)]
+        self.problem = problem
+        return [Solve(self.plan_id, problem, reason)]
 
     def _plan_ready(self, event: PlanReady) -> list[Command]:
         if event.plan_id != self.plan_id or self.problem is None or self.draining:
             return []
-        self.plan = event.plan
         if event.plan.status is PlanStatus.KEPT:
+            self.plan = event.plan
             return []
         counts = event.plan.as_dict()
         if not self.problem.feasible(counts):
             raise InvariantError(f"plan {event.plan_id} is not feasible: {counts}")
-        for trainer in assign(self.pool, self.admitted(), counts):
+        assigned = assign(self.pool, self.admitted(), counts)
+        if assigned.short:  # too many nodes are set aside for them: what nobody else can use is no node for them
+            self._reach = {c.trainer: c.max_nodes for c in self.problem.candidates} | assigned.short
+            return self._ask_if(f"{', '.join(assigned.short)} cannot have the nodes that the plan gave")
+        self.plan = event.plan
+        for trainer in assigned.changed:
             self._touch(trainer.id)
         return []
 

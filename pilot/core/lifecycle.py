@@ -54,7 +54,11 @@ EFFECTS = (
     Effect(TrainerSubmitted, "the trainer, last in the order of submission", "always"),
     Effect(TrainerCancelled, "it closes", "if it was open"),
     Effect(DrainRequested, "every target becomes empty, for good; no problem is posed any more"),
-    Effect(PlanReady, "targets, where the plan's id is the newest"),
+    Effect(
+        PlanReady,
+        "targets, where the plan's id is the newest and trainers can have its counts",
+        "if too many nodes are set aside for a trainer: within what it can have",
+    ),
     Effect(PlanFailed, "nothing: targets stay as they are"),
     Effect(
         WorkerReady,

@@ -124,8 +124,9 @@ GROUP = Question(
         ),
         Rule(
             "too few stay",
-            "a group trains, too few are left for the next one, and a member got a notice",
-            lambda s: s.trains and s.too_few and s.noticed,
+            "a group trains, too few are left for the next one, and a member got a notice, or others wait for one and "
+            "no newcomer is awaited",
+            lambda s: s.trains and s.too_few and (s.noticed or (s.holds_up and not s.pending)),
             acts.pause("too few of its nodes stay"),
             (PauseGroup,),
             final=True,

@@ -76,6 +76,12 @@ class Standing:
         return group is not None and any(n in self.pool.leaving for n in group.members)
 
     @property
+    def holds_up(self) -> bool:
+        """Whether a member of the group that trains is another trainer's by now."""
+        group, owner = self.trainer.group, self.pool.owner
+        return group is not None and any(owner.get(n, self.trainer.id) != self.trainer.id for n in group.members)
+
+    @property
     def unsaved(self) -> bool:
         """Whether workers hold a state that no checkpoint has, and saving it has not failed too often."""
         return not self.trainer.saved and self.trainer.failed_writes < WRITES_TRIED and bool(self.trainer.holders())

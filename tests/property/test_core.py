@@ -137,10 +137,12 @@ def test_sick_nodes_fail_no_trainer_and_keep_none_waiting(
 ) -> None:
     world = pool_with(sick, healthy, trainers, order)
     assert not [t for t in world.core.trainers.values() if t.outcome is not None]
-    first = world.core.trainers[TrainerId("t0")]
     working = {n for t in world.core.trainers.values() if t.group is not None for n in t.group.members}
     idle = set(world.nodes) - world.sick - working
-    assert first.group is not None or len(idle) < first.spec.min_nodes, "it waits, and healthy nodes idle"
+    for trainer in world.core.admitted():
+        can_use = idle.difference(trainer.evidence.aside)
+        runs = trainer.group is not None
+        assert runs or len(can_use) < trainer.spec.min_nodes, f"{trainer.id} waits, and healthy nodes idle"
     assert world.sick.isdisjoint(working)
     assert world.sick.issuperset(node for node, _, _ in world.core.blame.set_aside()), "a healthy node is blamed"
 

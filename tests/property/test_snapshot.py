@@ -21,7 +21,7 @@ from tests.property.world import World
 
 GIVEN = {"config", "_order"}
 """Given when a core is made: functions and settings."""
-OF_ONE_EVENT = {"_touched", "_vacant", "_question"}
+OF_ONE_EVENT = {"_touched", "_vacant", "_question", "_reach"}
 """Begun anew by each event."""
 
 

@@ -1,0 +1,41 @@
+"""What a planner is asked: who can use how many nodes of the pool."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pilot.core.blame import Blame
+from pilot.core.ids import TrainerId
+from pilot.core.objective import Objective
+from pilot.core.pool import Pool
+from pilot.core.problem import Problem
+from pilot.core.trainer import Trainer
+
+
+def pose(
+    pool: Pool,
+    blame: Blame,
+    trainers: Sequence[Trainer],
+    objective: Objective,
+    t_fwd_s: float,
+    reach: Mapping[TrainerId, int] | None,
+) -> Problem | None:
+    """The problem of dividing ``pool`` among ``trainers``; None where none of them could run.
+
+    ``reach``: the most nodes that each can have (without an entry: none), where a plan gave more than that.
+    """
+    able = [(t, room) for t in trainers if (room := _room(t, pool, reach)) >= t.spec.min_nodes]
+    if not able:
+        return None
+    return Problem(
+        nodes=pool.usable - blame.useless_to([t for t, _ in able]),
+        t_fwd_s=t_fwd_s,
+        candidates=tuple(
+            t.candidate(t.spec.objective_curve or objective(t.spec, t.measured.curve), room) for t, room in able
+        ),
+    )
+
+
+def _room(trainer: Trainer, pool: Pool, reach: Mapping[TrainerId, int] | None) -> int:
+    most = trainer.room(pool)
+    return most if reach is None else min(most, reach.get(trainer.id, 0))
