@@ -25,8 +25,8 @@ from types import ModuleType
 from tests.mutants.equivalent import EQUIVALENT
 from tests.mutants.mutations import Mutant, mutants
 
-CORE = ["tests/unit/core", "tests/transcripts", "tests/property/test_assign.py", "tests/property/test_core.py",
-        "tests/property/test_tables.py"]  # fmt: skip
+CORE = ["tests/transcripts/test_plays.py", "tests/unit/core", "tests/transcripts", "tests/property/test_assign.py",
+        "tests/property/test_core.py", "tests/property/test_tables.py"]  # fmt: skip
 SCALING = ["tests/unit/provisioning/test_scaling_policy.py", "tests/unit/provisioning/test_keeper.py"]
 SAMPLER = ["tests/unit/train/test_order.py", "tests/unit/train/test_sampler.py", "tests/unit/train/test_loader.py"]
 TESTS = {

@@ -1,0 +1,243 @@
+"""Long random dialogues with the core, of which only digests are kept: whatever it decides otherwise shows here first.
+
+Each line of ``plays.digests`` is one play: its seed, then a digest of each event, its answer and what people see after
+it. Transcripts and property tests say what is right; this says that something is different. Where that was meant,
+``PILOT_REWRITE=1 pytest tests/transcripts`` writes the digests anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pilot.core.commands import LookAtGroup
+from pilot.core.coordinator import Coordinator, CoordinatorConfig
+from pilot.core.curve import Curve
+from pilot.core.events import (
+    CheckpointPublished,
+    Event,
+    ExitCause,
+    GroupBroken,
+    GroupFormed,
+    GroupLookedAt,
+    GroupPaused,
+    NodeRetried,
+    PlanFailed,
+    Progress,
+    Seen,
+    TrainerFinished,
+    TrainerSubmitted,
+    WorkerExited,
+    WorkerReady,
+)
+from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
+from pilot.core.objective import OBJECTIVES
+from pilot.core.pool import NODE_ORDERS
+from pilot.core.problem import Plan, Problem
+from pilot.core.spec import TrainerSpec
+from pilot.core.trainer import Trainer
+from tests.property.test_core import ACTIONS, SICKNESS, act
+from tests.property.world import Asynchronous, World, generous_plan, random_plan
+
+FILE = Path(__file__).parent / "plays.digests"
+PLAYS, ACTS = 48, 160
+RARE = ("cancel", "finish", "lose", "raise", "die", "fail")
+"""What ends much: drawn less often, so that trainers live long enough for things to add up."""
+
+
+class Play(World):
+    """A world with richer trainers and reports than property tests need, whose every event is digested."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        super().__init__(
+            CoordinatorConfig(
+                t_fwd_s=self.rng.choice((60.0, 120.0)),
+                max_parallel_trainers=self.rng.choice((2, 3, 5)),
+                objective=self.rng.choice(list(OBJECTIVES.values())),
+                node_order=self.rng.choice(list(NODE_ORDERS.values())),
+                grace_s=self.rng.choice((0.0, 5.0, 30.0)),
+                checkpoint_interval_s=self.rng.choice((60.0, 3000.0)),
+            )
+        )
+        self.digests: list[str] = []
+
+    def send(self, event: Event) -> list[Any]:
+        """Digested, too."""
+        commands = super().send(event)
+        text = told((event, commands, list(seen(self.core))))
+        self.digests.append(hashlib.blake2b(text.encode(), digest_size=2).hexdigest())
+        return commands
+
+    def go(self) -> list[str]:
+        """The digests of a whole play: a pool and trainers, all that befalls them, and the calm afterwards."""
+        self.join(self.rng.randint(2, 8))
+        for _ in range(3):
+            self._submit()
+        own = [self._submit, self._report, self._breaks, self._looks, self._stale, self._plan_fails, self._publishes]
+        own += [self._again, self._time, self._starts_and_steps, self._starts_and_steps, self._starts_and_steps]
+        for _ in range(ACTS):
+            action = self.rng.choice([*ACTIONS, *SICKNESS])
+            if self.rng.random() < 0.5:
+                self.rng.choice(own)()
+            elif action not in RARE or self.rng.random() < 0.3:
+                act(self, action, self.rng.randrange(1 << 16))
+        self.settle()
+        return self.digests
+
+    def _answer(self, command: Asynchronous, plan: Callable[[Problem], Plan], ok: bool) -> Event:
+        """As in any world, but for groups that went back to a checkpoint."""
+        answer = super()._answer(command, plan, ok)
+        if isinstance(answer, GroupFormed) and self.rng.random() < 0.3:
+            step = max(0, self.core.trainers[answer.trainer].step - self.rng.randrange(9))
+            self.steps[answer.trainer] = step
+            return replace(answer, step=step, resumed=step)
+        return answer
+
+    def _trainer(self) -> TrainerId:
+        return self.rng.choice(list(self.core.trainers))
+
+    def _generation(self, trainer: TrainerId) -> Generation:
+        """The one that trains or forms, mostly."""
+        core = self.core.trainers[trainer]
+        groups = [g.generation for g in (core.group, core.forming) if g is not None]
+        return self.rng.choice(groups) if groups and self.rng.random() < 0.9 else Generation(self.rng.randrange(4))
+
+    def _submit(self) -> None:
+        low, curve = self.rng.randint(1, 3), None
+        if self.rng.random() < 0.4:
+            curve = Curve.of([(1, 100.0), (2, 180.0 + self.rng.randrange(40)), (4, 200.0 + self.rng.randrange(200))])
+        spec = TrainerSpec(
+            TrainerId(f"t{len(self.core.trainers)}"), low, low + self.rng.randrange(6), curve,
+            fixed_curve=self.rng.random() < 0.2, rescale_up_s=self.rng.choice((20.0, 3.0)),
+            priority=self.rng.choice((1.0, 2.5)), starts_after=Generation(self.rng.choice((0, 0, 7))),
+        )  # fmt: skip
+        self.generations[spec.trainer] = spec.starts_after
+        self.send(TrainerSubmitted(spec))
+
+    def _report(self) -> None:
+        trainer, rng = self._trainer(), self.rng
+        step = self.core.trainers[trainer].step + rng.randrange(3)
+        self.steps[trainer] = max(step, self.steps.get(trainer, 0))
+        rate, cost = rng.choice((None, 0.0, 80.0 + rng.randrange(60))), rng.choice((None, None, rng.random() * 9))
+        generation = self._generation(trainer)
+        self.send(Progress(trainer, generation, step, step // 20, 32 * step, samples_per_s=rate, rescale_s=cost))
+
+    def _breaks(self) -> None:
+        """Noticed first by a member, by nobody, or by a node that has nothing to do with it."""
+        trainer = self._trainer()
+        core, generation = self.core.trainers[trainer], self._generation(trainer)
+        members = [n for g in (core.group, core.forming) if g is not None for n in g.members]
+        first = self.rng.choice([*members, None, NodeId("elsewhere")])
+        self._drop(lambda p: getattr(p, "trainer", "") == trainer and getattr(p, "generation", -1) == generation)
+        self.send(GroupBroken(trainer, generation, "a rank process died", first))
+
+    def _looks(self) -> None:
+        trainer = self._trainer()
+        self.stall(trainer)
+        core = self.core.trainers[trainer]
+        members = core.group.members if core.group is not None else (NodeId("elsewhere"),)
+        kinds = self.rng.choice(([Seen.WAITS], list(Seen)))
+        self._drop(lambda p: isinstance(p, LookAtGroup) and p.trainer == trainer)
+        found = tuple((node, self.rng.choice(kinds)) for node in members)
+        self.send(GroupLookedAt(trainer, self._generation(trainer), found))
+
+    def _stale(self) -> None:
+        """What comes too late, twice, or from a group that is no more."""
+        trainer, node = self._trainer(), self.rng.choice([*self.nodes, NodeId("elsewhere")])
+        generation = Generation(self.rng.randrange(4))
+        late: list[Event] = [TrainerFinished(trainer, Generation(0), 9, 9), PlanFailed(PlanId(0), "too late")]
+        if not self._lives(trainer, generation):
+            late += [GroupFormed(trainer, generation, 5), GroupPaused(trainer, generation, 5)]
+        if (trainer, node) not in self.workers:
+            late.append(WorkerExited(trainer, node, self.rng.choice(list(ExitCause)), "late"))
+        if self.workers.get((trainer, node)) != "starting":
+            late.append(WorkerReady(trainer, node))
+        self.send(self.rng.choice(late))
+
+    def _lives(self, trainer: TrainerId, generation: Generation) -> bool:
+        core = self.core.trainers[trainer]
+        return generation in [g.generation for g in (core.group, core.forming) if g is not None]
+
+    def _plan_fails(self) -> None:
+        self.send(PlanFailed(self.core.plan_id, "the solver died"))
+
+    def _publishes(self) -> None:
+        self.send(CheckpointPublished(self._trainer(), 1, self.rng.choice((0.5, 4.0, 40.0, 400.0))))
+
+    def _again(self) -> None:
+        node = self.rng.choice([*self.nodes, NodeId("elsewhere")])
+        self.send(NodeRetried(node, self.rng.choice((None, self._trainer()))))
+
+    def _time(self) -> None:
+        self.pass_time(self.rng.choice((10.0, 600.0, 1900.0, 90000.0)))
+
+    def _starts_and_steps(self) -> None:
+        """What is pending is answered well, a few answers later by a group that resumed, and the trainers step."""
+        plan = self.rng.choice((generous_plan, lambda problem: random_plan(problem, self.rng)))
+        for _ in range(self.rng.randint(1, 12)):
+            self.complete(self.rng.randrange(3), plan)
+        for trainer in [t for t in self.core.trainers.values() if t.group is not None]:
+            self.step(trainer.id)
+
+
+def seen(core: Coordinator) -> Iterator[object]:
+    """What people see of a pool, or planners of its trainers."""
+    yield core.now_s, core.plan, core.useless(), core.pool.usable, list(core.blame.set_aside())
+    for trainer in core.trainers.values():
+        yield _seen_of(trainer), core.pace_of(trainer).sentence()
+
+
+def _seen_of(trainer: Trainer) -> tuple[object, ...]:
+    measured = trainer.measured
+    known = (measured.curve, measured.rates, measured.rescale_up_s, measured.rescale_down_s, measured.wipeouts)
+    stands = (
+        trainer.id,
+        trainer.phase.value,
+        trainer.target,
+        trainer.group,
+        trainer.step,
+        trainer.epoch,
+        trainer.samples,
+    )
+    return (*stands, trainer.counts, trainer.refusal, trainer.reason, known)
+
+
+def told(thing: object) -> str:
+    """As ``repr``, without fields that have their default: one that is added changes no play that does not use it."""
+    if is_dataclass(thing):
+        shown = [f"{f.name}={told(v)}" for f in fields(thing) if (v := getattr(thing, f.name)) != _default(f)]
+        return f"{type(thing).__name__}({', '.join(shown)})"
+    if isinstance(thing, list | tuple):
+        return f"[{', '.join(map(told, thing))}]"
+    if isinstance(thing, dict):
+        return f"{{{', '.join(f'{told(k)}: {told(v)}' for k, v in thing.items())}}}"
+    return f"{thing:.9g}" if isinstance(thing, float) else str(thing)
+
+
+def _default(field: Any) -> object:
+    return field.default_factory() if field.default_factory is not MISSING else field.default
+
+
+@pytest.mark.parametrize("seed", range(PLAYS))
+def test_play(seed: int) -> None:
+    digests = Play(seed).go()
+    if os.environ.get("PILOT_REWRITE"):
+        _rewrite(seed, digests)
+    written = FILE.read_text().splitlines()[seed].split()[1:]
+    other = next((n for n, (a, b) in enumerate(zip(digests, written, strict=False)) if a != b), None)
+    assert digests == written, f"play {seed} is another one from event {other} on"
+
+
+def _rewrite(seed: int, digests: list[str]) -> None:
+    lines = FILE.read_text().splitlines() if FILE.exists() else []
+    lines += [""] * (PLAYS - len(lines))
+    lines[seed] = f"{seed} {' '.join(digests)}"
+    FILE.write_text("\n".join(lines) + "\n")
