@@ -5,7 +5,8 @@ Theory of operation
 Facts enter as events; :meth:`Coordinator.handle` notes them and answers with commands. Two loops run through it:
 
 *The plan.* Whatever changes the question (nodes came or go, a trainer came or ended) makes a new ``Problem`` and asks
-for its solution (``Solve``); a newer question makes the older one stale. ``PlanReady`` sets each trainer's *target*
+for its solution (``Solve``); a newer question makes the older one stale, and one whose answer was to change nothing is
+not asked again (``settled``). ``PlanReady`` sets each trainer's *target*
 nodes. In between, and where no plan comes, targets stay as they are: a slow or failing solver never strands a node.
 
 *The trainers.* What happens to one is noted by :mod:`pilot.core.transitions`. Then it is led from where it stands to
@@ -105,6 +106,7 @@ class State:
     plan_id: PlanId
     problem: Problem | None
     plan: Plan | None
+    settled: bool
     draining: bool
     now_s: float
 
@@ -123,6 +125,7 @@ class Coordinator:
         self.plan_id = PlanId(0)
         self.problem: Problem | None = None
         self.plan: Plan | None = None
+        self.settled = False
         self.draining = False
         self.now_s = 0.0
         self._open: dict[TrainerId, Trainer] = {}
@@ -293,19 +296,29 @@ class Coordinator:
         return []
 
     def _ask(self, reason: str) -> list[Command]:
+        problem = self._pose()
+        if self.settled and problem == self.problem:
+            return []  # the answer is known: all stays as it is
         self.plan_id = PlanId(self.plan_id + 1)
-        able = [(t, room) for t in self.admitted() if (room := t.room(self.pool)) >= t.spec.min_nodes or t.target]
-        if not able:
+        if problem is None:
             return []
+        self.problem, self.settled = problem, False
+        return [Solve(self.plan_id, problem, reason)]
+
+    def _pose(self) -> Problem | None:
+        """The problem as it is now; None where nobody can use a node."""
+        growing = [t for t in self.admitted() if not t.refuses_to_grow]
+        able = [(t, room) for t in growing if (room := t.room(self.pool)) >= t.spec.min_nodes or t.target]
+        if not able:
+            return None
         objective = self.config.objective
-        self.problem = Problem(
+        return Problem(
             nodes=self.pool.usable - self.blame.useless_to([t for t, _ in able]),
             t_fwd_s=self.config.t_fwd_s,
             candidates=tuple(
                 t.candidate(t.spec.objective_curve or objective(t.spec, t.measured.curve), room) for t, room in able
             ),
         )
-        return [Solve(self.plan_id, self.problem, reason)]
 
     def _plan_ready(self, event: PlanReady) -> list[Command]:
         if event.plan_id != self.plan_id or self.problem is None or self.draining:
@@ -316,6 +329,7 @@ class Coordinator:
         counts = event.plan.as_dict()
         if not self.problem.feasible(counts):
             raise InvariantError(f"plan {event.plan_id} is not feasible: {counts}")
+        self.settled = counts == self.problem.kept()
         for trainer in assign(self.pool, self.admitted(), counts):
             self._touch(trainer.id)
         return []
@@ -360,9 +374,11 @@ class Coordinator:
         return Pace(config.checkpoint_interval_s, config.grace_s, measured.write_s, trained_s, measured.wipeouts)
 
     def useless(self) -> int:
-        """How many nodes are here and can be used by nobody: other pilots must take their place."""
+        """How many nodes are here and can be used by nobody: other pilots must take their place. Where it is the script
+        that cannot start, no other pilot would help.
+        """
         aside = sum(self.pool.is_free(node) for node in self.pool.aside)
-        return aside + self.blame.useless_to(self.admitted())
+        return aside + self.blame.useless_to([trainer for trainer in self.admitted() if not trainer.refusal])
 
     # --- common -----------------------------------------------------------------------------------------------------
 
