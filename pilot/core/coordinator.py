@@ -5,7 +5,8 @@ Theory of operation
 Facts enter as events; :meth:`Coordinator.handle` notes them and answers with commands. Two loops run through it:
 
 *The plan.* Whatever changes the question (nodes came or go, a trainer came or ended) makes a new ``Problem`` and asks
-for its solution (``Solve``); a newer question makes the older one stale. ``PlanReady`` sets each trainer's *target*
+for its solution (``Solve``); a newer question makes the older one stale, and one whose answer was to change nothing is
+not asked again (``settled``). ``PlanReady`` sets each trainer's *target*
 nodes. In between, and where no plan comes, targets stay as they are: a slow or failing solver never strands a node.
 A problem takes nodes for alike. Where too many are set aside for a trainer to have its count, the plan is not carried
 out, and the problem is posed once more with no more for that trainer than it can have.
@@ -108,6 +109,7 @@ class State:
     plan_id: PlanId
     problem: Problem | None
     plan: Plan | None
+    settled: bool
     draining: bool
     now_s: float
 
@@ -126,6 +128,7 @@ class Coordinator:
         self.plan_id = PlanId(0)
         self.problem: Problem | None = None
         self.plan: Plan | None = None
+        self.settled = False
         self.draining = False
         self.now_s = 0.0
         self._open: dict[TrainerId, Trainer] = {}
@@ -297,12 +300,14 @@ class Coordinator:
         return []
 
     def _ask(self, reason: str) -> list[Command]:
-        self.plan_id = PlanId(self.plan_id + 1)
         config = self.config
         problem = pose(self.pool, self.blame, self.admitted(), config.objective, config.t_fwd_s, self._reach)
+        if self.settled and problem == self.problem:
+            return []  # the answer is known: all stays as it is
+        self.plan_id = PlanId(self.plan_id + 1)
         if problem is None:
             return []
-        self.problem = problem
+        self.problem, self.settled = problem, False
         return [Solve(self.plan_id, problem, reason)]
 
     def _plan_ready(self, event: PlanReady) -> list[Command]:
@@ -318,7 +323,7 @@ class Coordinator:
         if assigned.short:  # too many nodes are set aside for them: what nobody else can use is no node for them
             self._reach = {c.trainer: c.max_nodes for c in self.problem.candidates} | assigned.short
             return self._ask_if(f"{', '.join(assigned.short)} cannot have the nodes that the plan gave")
-        self.plan = event.plan
+        self.plan, self.settled = event.plan, counts == self.problem.kept()
         for trainer in assigned.changed:
             self._touch(trainer.id)
         return []
@@ -363,9 +368,11 @@ class Coordinator:
         return Pace(config.checkpoint_interval_s, config.grace_s, measured.write_s, trained_s, measured.wipeouts)
 
     def useless(self) -> int:
-        """How many nodes are here and can be used by nobody: other pilots must take their place."""
+        """How many nodes are here and can be used by nobody: other pilots must take their place. Where it is the script
+        that cannot start, no other pilot would help.
+        """
         aside = sum(self.pool.is_free(node) for node in self.pool.aside)
-        return aside + self.blame.useless_to(self.admitted())
+        return aside + self.blame.useless_to([trainer for trainer in self.admitted() if not trainer.refusal])
 
     # --- common -----------------------------------------------------------------------------------------------------
 

@@ -24,7 +24,8 @@ def pose(
 
     ``reach``: the most nodes that each can have (without an entry: none), where a plan gave more than that.
     """
-    able = [(t, room) for t in trainers if (room := _room(t, pool, reach)) >= t.spec.min_nodes]
+    growing = [t for t in trainers if not t.refuses_to_grow]
+    able = [(t, room) for t in growing if (room := _room(t, pool, reach)) >= t.spec.min_nodes]
     if not able:
         return None
     return Problem(

@@ -169,6 +169,11 @@ class Trainer:
         """Whether it holds a state on fewer nodes than it can run on."""
         return 0 < len(self.target) < self.spec.min_nodes and any(self.holds_state(n) for n in self.target)
 
+    @property
+    def refuses_to_grow(self) -> bool:
+        """Whether it is parked, and no plan could help it: no further worker of it can start."""
+        return bool(self.refusal) and self.parked
+
     def holds_state(self, node: NodeId) -> bool:
         """Whether the worker on ``node`` holds a state that counts."""
         worker = self.workers.get(node)
