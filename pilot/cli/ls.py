@@ -1,4 +1,4 @@
-"""``pilot ls``: one line per trainer."""
+"""``pilot ls``: the trainers, each with its numbers and what it waits for."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ def command(run_dir: Path | None, as_json: bool) -> None:
     if as_json:
         click.echo(to_json(listed))
         return
-    from pilot.cli.show import console, trainer_table
+    from pilot.cli.rows import trainer_rows
+    from pilot.cli.show import console, show
 
-    console().print(trainer_table(listed.trainers))
+    screen = console()
+    show(screen, trainer_rows(listed.trainers, screen.width))

@@ -35,9 +35,9 @@ def command(cleared: tuple[str, ...], run_dir: Path | None, as_json: bool) -> No
     if as_json:
         click.echo(to_json(listed))
         return
-    from pilot.cli.show import console, pool_table
+    from pilot.cli.show import console, node_lines, show
 
-    console().print(pool_table(listed.nodes, listed.now_s))
+    show(console(), node_lines(listed.nodes, listed.now_s))
     for line in map(set_aside_line, listed.set_aside):
         click.echo(line)
 

@@ -24,6 +24,7 @@ def command(run_dir: Path | None, as_json: bool, nodes: bool) -> None:
     if as_json:
         click.echo(to_json(status))
         return
-    from pilot.cli.show import console, status_view
+    from pilot.cli.show import console, show, status_lines
 
-    console().print(status_view(status, nodes=nodes), crop=False)
+    screen = console()
+    show(screen, status_lines(status, screen.width, nodes=nodes))

@@ -34,13 +34,19 @@ class TrainerStatus(Told, frozen=True):
     fixed_curve : whether it is planned with the submitted curve, whatever is measured
     generation : number of its group; every regroup raises it; 0 before the first
     step : optimizer steps done
+    steps : so many in all, where its loop counts steps; null: it does not, or has not begun
     epoch : the epoch that it is in, from 0
+    epochs : so many in all, where its loop counts epochs; null: it does not, or has not begun
     samples : samples used, over all epochs
     samples_per_s : its rate on the nodes that train now; null where none does or nothing was measured yet
     measured_samples_per_s : rates by number of nodes, as measured
     rescale_up_s : how long a change to more nodes pauses it, as the planner has it
     rescale_down_s : how long a change to fewer nodes pauses it, as the planner has it
-    metrics : the last ones that the script reported, such as `loss`; null for one that is not a finite number
+    metrics : the last ones that the script reported, such as `loss`, and the learning rate; null for one that is not a
+        finite number
+    elapsed_s : since it first trained (before that: since it was submitted), until now or its end
+    left_s : to the end of its loop at its present rate; null: not known. A script may end earlier
+    waits : what it waits for now, in words; empty: nothing
     rescales_up : changes to more nodes, by plan
     rescales_down : changes to fewer nodes, by plan
     preemptions : nodes that were taken with notice while they belonged to it
@@ -68,13 +74,18 @@ class TrainerStatus(Told, frozen=True):
     fixed_curve: bool
     generation: int
     step: int
+    steps: int | None
     epoch: int
+    epochs: int | None
     samples: int
     samples_per_s: float | None
     measured_samples_per_s: dict[int, float]
     rescale_up_s: float
     rescale_down_s: float
     metrics: dict[str, float | None]
+    elapsed_s: float
+    left_s: float | None
+    waits: str
     rescales_up: int
     rescales_down: int
     preemptions: int
@@ -159,9 +170,13 @@ class KeeperStatus(Told, frozen=True):
 
     Parameters
     ----------
+    scheduler : its name, such as `slurm`
     wanted_nodes : the nodes that there should be
     pending : our jobs that wait, without those that are leaving
     running : our jobs that run, without those that are leaving
+    waited_s : for how long the first of those that wait has; null: none waits
+    expected_unix_s : when the scheduler expects the first of them to start, in seconds since 1970; null: it does
+        not say
     leaving : our jobs that were cancelled, preempted or suspended, or of which nobody knows whether they are over
     suspended : those of them that are suspended
     waits_for : why most of those that wait do, in the scheduler's words; empty where it does not say
@@ -173,9 +188,12 @@ class KeeperStatus(Told, frozen=True):
     held_back : why no more jobs are submitted; empty where there is no reason
     """
 
+    scheduler: str
     wanted_nodes: int
     pending: int
     running: int
+    waited_s: float | None
+    expected_unix_s: float | None
     leaving: int
     suspended: int
     waits_for: str
@@ -223,6 +241,19 @@ class SolveStatus(Told, frozen=True):
     answer_s: TimeSummary | None
 
 
+class DecisionStatus(Told, frozen=True):
+    """A plan that changed what a trainer gets.
+
+    Parameters
+    ----------
+    at_s : when
+    text : what changed, in words
+    """
+
+    at_s: float
+    text: str
+
+
 class UtilisationStatus(Told, frozen=True):
     """What the pool was worth, over the time in which it had trainers (FreeTrain eqs 17-18).
 
@@ -255,6 +286,7 @@ class PoolStatus(Told, frozen=True):
     node_seconds : seconds that nodes were in the pool, summed over the nodes
     pool : its nodes, in the order of joining
     trainers : in the order of submission
+    decisions : the last plans that changed something, newest last
     solves : how plans are made
     utilisation : what the pool was worth
     keeper : its jobs in the queue
@@ -271,6 +303,7 @@ class PoolStatus(Told, frozen=True):
     node_seconds: float
     pool: list[NodeStatus]
     trainers: list[TrainerStatus]
+    decisions: list[DecisionStatus]
     solves: SolveStatus
     utilisation: UtilisationStatus
     keeper: KeeperStatus

@@ -11,6 +11,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from pilot.core.goal import BY_SESSION
 from pilot.observation.course import Course, Point
 
 METRICS_MAX = 6
@@ -22,7 +23,7 @@ def curves_of(course: Course, now_s: float) -> list[tuple[str, str]]:
     if course.rescales:
         ended_s = now_s if course.ended_s is None else course.ended_s
         drawn.append(("Nodes and samples/s over time", svg(partial(_rate, course=course, ended_s=ended_s))))
-    names = dict.fromkeys(name for point in course.points for name in point.metrics if name != "epoch_samples")
+    names = dict.fromkeys(name for point in course.points for name in point.metrics if name not in BY_SESSION)
     for name in list(names)[:METRICS_MAX]:
         points = [p for p in course.points if math.isfinite(p.metrics.get(name, math.nan))]
         if points:

@@ -31,10 +31,12 @@ from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
 from pilot.core.problem import Plan, Problem
 from pilot.core.run_identity import AcceptedChange
 from pilot.io.journal import Decision
+from pilot.observation.words import plan_change
 
 REMARKS_KEPT = 20
 WARM_UPS_KEPT = 20
 SOLVES_KEPT = 1000
+DECISIONS_KEPT = 20
 
 
 @dataclass(slots=True)
@@ -93,6 +95,7 @@ class Monitor:
     trainers, open : every trainer; those that are not at their end, in the order of submission
     joined_s : when each node of the pool came
     solves, solved, failed_solves : the times of the last plans; how many there were; how many came to nothing
+    decisions : when the last plans changed what a trainer gets, and how
     warm_ups_s : what the last workers needed to start
     last : the last problem that was solved, and its plan
     node_seconds, open_node_seconds : of the pool; while any trainer was open
@@ -111,6 +114,7 @@ class Monitor:
     solves: list[SolveTimes] = field(default_factory=list)
     solved: int = 0
     failed_solves: int = 0
+    decisions: list[tuple[float, str]] = field(default_factory=list)
     warm_ups_s: list[float] = field(default_factory=list)
     last: tuple[Problem, Plan] | None = None
     node_seconds: float = 0.0
@@ -229,6 +233,13 @@ class Monitor:
         asked = self.asked.pop(event.plan_id, None)
         if asked is not None:
             problem, asked_s = asked
+            before = problem.kept()
+            self.decisions += [
+                (self.now_s, f"{trainer} {plan_change(count, had)}")
+                for trainer, count in event.plan.counts
+                if count != (had := before.get(trainer, 0))
+            ]
+            del self.decisions[:-DECISIONS_KEPT]
             self.last = (problem, event.plan)
             self.solved += 1
             self.solves.append(SolveTimes(event.plan.build_s, event.plan.solve_s, self.now_s - asked_s))

@@ -33,9 +33,7 @@ from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.core.problem import Plan
 from pilot.io.journal import Decision, Entry
 from pilot.io.pool_status import Told
-
-NAMED = 4
-"""So many nodes are named in a sentence; of more, the first ones and their number."""
+from pilot.observation.words import node_count, node_names, plan_change
 
 
 class Kind(StrEnum):
@@ -149,24 +147,24 @@ class Story:
     def _pool(self, now_s: float, event: PoolChanged) -> Iterator[Happening]:
         cause = f" ({event.cause})" if event.cause else ""
         if event.joined:
-            yield self._told(now_s, Kind.NODE, f"{_names(event.joined)} joined", None, event.joined)
+            yield self._told(now_s, Kind.NODE, f"{node_names(event.joined)} joined", None, event.joined)
         if event.leaving:
             self._leaving.update(event.leaving)
-            yield self._told(now_s, Kind.NODE, f"{_names(event.leaving)} got notice{cause}", None, event.leaving)
+            yield self._told(now_s, Kind.NODE, f"{node_names(event.leaving)} got notice{cause}", None, event.leaving)
         announced = [node for node in event.lost if self._draining or node in self._leaving]
         lost = [node for node in event.lost if node not in announced]
         self._leaving.difference_update(event.lost)
         if announced:
-            yield self._told(now_s, Kind.NODE, f"{_names(announced)} left", None, announced)
+            yield self._told(now_s, Kind.NODE, f"{node_names(announced)} left", None, announced)
         if lost:
-            yield self._told(now_s, Kind.NODE, f"{_names(lost)} lost without notice{cause}", None, lost)
+            yield self._told(now_s, Kind.NODE, f"{node_names(lost)} lost without notice{cause}", None, lost)
 
     def _plan(self, now_s: float, plan: Plan) -> Iterator[Happening]:
         """Only what changes: a pool makes many plans that keep everything."""
         for trainer, count in plan.counts:
             before = self._planned.get(trainer, 0)
             if count != before:
-                yield self._told(now_s, Kind.PLAN, f"gets {node_count(count)} by plan, had {before}", trainer)
+                yield self._told(now_s, Kind.PLAN, plan_change(count, before), trainer)
         self._planned = plan.as_dict()
 
     def _worker(self, now_s: float, event: WorkerReady | WorkerSlow | WorkerExited) -> Iterator[Happening]:
@@ -213,14 +211,3 @@ class Story:
             nodes=list(nodes),
             text=f"{trainer}: {text}" if trainer and kind is not Kind.NODE else text,
         )
-
-
-def _names(nodes: Sequence[NodeId]) -> str:
-    if len(nodes) <= NAMED:
-        return ", ".join(nodes)
-    return f"{', '.join(nodes[:NAMED])} and {len(nodes) - NAMED} more"
-
-
-def node_count(nodes: int) -> str:
-    """``1 node``, ``2 nodes``."""
-    return f"{nodes} node{'' if nodes == 1 else 's'}"

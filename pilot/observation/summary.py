@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from pilot.core.ids import TrainerId
 from pilot.core.trainer import Phase, Trainer
-from pilot.observation.story import node_count
 from pilot.observation.timeline import Fate, Timeline, Use
 from pilot.observation.utilisation import Utilisation
+from pilot.observation.words import duration, node_count
 
 HOUR_S = 3600.0
 
@@ -114,14 +114,3 @@ def _most(timeline: Timeline) -> int:
         now += changes[at_s]
         most = max(most, now)
     return most
-
-
-def duration(seconds: float) -> str:
-    """In the two largest units."""
-    whole = round(seconds)
-    days, hours, minutes = whole // 86400, whole // 3600 % 24, whole // 60 % 60
-    if days:
-        return f"{days} d {hours} h"
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"

@@ -115,9 +115,12 @@ class Keeper:
         staying = [job for job in jobs if not job.leaving]
         heard = self._heard or Snapshot()
         return KeeperStatus(
+            scheduler=self._site.scheduler,
             wanted_nodes=self._wish.nodes,
             pending=sum(job.phase is JobPhase.PENDING for job in staying),
             running=sum(job.phase is JobPhase.RUNNING for job in staying),
+            waited_s=self.book.waited_s(self._clock()),
+            expected_unix_s=self.book.expected_s(),
             leaving=len(jobs) - len(staying),
             suspended=sum(job.phase is JobPhase.SUSPENDED for job in jobs),
             waits_for=self.book.waits_for(),

@@ -149,8 +149,19 @@ class PilotJobs:
 
     def waits_for(self) -> str:
         """Why most of the pending jobs wait, as the scheduler says; "" where it does not."""
-        said = Counter(r.view.detail for r in self.jobs.values() if r.phase is JobPhase.PENDING and r.view)
+        said = Counter(r.view.detail for r in self._pending() if r.view)
         return said.most_common(1)[0][0] if said else ""
+
+    def waited_s(self, now_s: float) -> float | None:
+        """For how long the first of the pending jobs has waited; None: there is none."""
+        return max((now_s - r.submitted_s for r in self._pending()), default=None)
+
+    def expected_s(self) -> float | None:
+        """When the scheduler expects the first of the pending jobs to start (Unix time); None: it does not say."""
+        return min((r.view.start_s for r in self._pending() if r.view and r.view.start_s), default=None)
+
+    def _pending(self) -> list[JobRecord]:
+        return [r for r in self.jobs.values() if r.phase is JobPhase.PENDING and r.cancelled_s is None]
 
     # --- what a decision rests on
 

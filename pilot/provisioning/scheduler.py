@@ -39,7 +39,7 @@ class Ending(StrEnum):
     CANCELLED = "cancelled"
     FAILED = "failed"
     NODE_FAILED = "node failed"
-    GONE = "gone"
+    GONE = "unknown cause"
     """Over, and nobody knows why."""
 
 
@@ -47,8 +47,9 @@ class Ending(StrEnum):
 class JobView:
     """A job as the scheduler shows it now. Times are Unix times, None where not known.
 
-    ``preempt_s`` is set once the scheduler has decided to preempt it, ``end_s`` when it will be killed at the latest;
-    ``ending`` is None unless it is over; ``restart`` counts requeues; ``detail`` is the scheduler's own word.
+    ``start_s`` of a job that waits is when the scheduler expects it to start. ``preempt_s`` is set once the scheduler
+    has decided to preempt it, ``end_s`` when it will be killed at the latest; ``ending`` is None unless it is over;
+    ``restart`` counts requeues; ``detail`` is the scheduler's own word.
     """
 
     job: str

@@ -151,7 +151,7 @@ def _view(job: str, of: Attributes) -> JobView:
     phase = _phase(state)
     runs = _integer(of.get("run_count")) or 0
     walltime_s = _walltime_s(of.get("Resource_List.walltime", ""))
-    start_s = _time_s(of.get("stime", ""))
+    start_s = _time_s(of.get("estimated.start_time" if phase is JobPhase.PENDING else "stime", ""))
     over = phase is JobPhase.OVER
     return JobView(
         job,

@@ -149,7 +149,8 @@ class Api:
     async def list_trainers(self, _: Nothing) -> TrainerList:
         """Every trainer."""
         self._driver.monitor.advance(self._driver.clock())
-        found = status_view.trainers(self._driver.core, self._driver.monitor, self._launches)
+        core, monitor, keeper = self._driver.core, self._driver.monitor, self._about().keeper
+        found = status_view.trainers(core, monitor, self._launches, keeper)
         return TrainerList(trainers=found)
 
     async def status(self, _: Nothing) -> PoolStatus:

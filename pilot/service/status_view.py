@@ -8,8 +8,10 @@ from statistics import median
 from pilot import planners
 from pilot.core.coordinator import Coordinator
 from pilot.core.evidence import headline
+from pilot.core.goal import BY_SESSION, Goal
 from pilot.core.trainer import Trainer
 from pilot.io.pool_status import (
+    DecisionStatus,
     KeeperStatus,
     NodeStatus,
     PilotStatus,
@@ -24,6 +26,7 @@ from pilot.observation.monitor import Monitor, TrainerRecord
 from pilot.observation.utilisation import Best, WorkAccount, utilisation
 from pilot.service.launch_store import LaunchStore
 from pilot.service.roster import Roster
+from pilot.service.waiting import Waiting
 
 SETS_MAX = 100
 
@@ -57,7 +60,8 @@ def status(
         draining=core.draining,
         node_seconds=monitor.node_seconds,
         pool=pool(core, monitor),
-        trainers=trainers(core, monitor, launches),
+        trainers=trainers(core, monitor, launches, about.keeper),
+        decisions=[DecisionStatus(at_s=at_s, text=text) for at_s, text in monitor.decisions],
         solves=_solves(monitor),
         utilisation=utilisation,
         keeper=about.keeper,
@@ -66,9 +70,10 @@ def status(
     )
 
 
-def trainers(core: Coordinator, monitor: Monitor, launches: LaunchStore) -> list[TrainerStatus]:
+def trainers(core: Coordinator, monitor: Monitor, launches: LaunchStore, keeper: KeeperStatus) -> list[TrainerStatus]:
     """Every trainer, in the order of submission."""
-    return [_trainer(t, monitor, launches) for t in core.trainers.values()]
+    waiting = Waiting(core, monitor, keeper)
+    return [_trainer(t, monitor, launches, waiting.of(t)) for t in core.trainers.values()]
 
 
 def pool(core: Coordinator, monitor: Monitor) -> list[NodeStatus]:
@@ -138,9 +143,11 @@ def best_for(account: WorkAccount) -> Best | None:
     return planners.make("dp") if len(account.open_for_s) <= SETS_MAX else None
 
 
-def _trainer(trainer: Trainer, monitor: Monitor, launches: LaunchStore) -> TrainerStatus:
+def _trainer(trainer: Trainer, monitor: Monitor, launches: LaunchStore, waits: str) -> TrainerStatus:
     record = monitor.trainers[trainer.id]
     training = trainer.group.members if trainer.group is not None else ()
+    rate, goal = record.samples_per_s if training else None, Goal.of(record.metrics)
+    ran_until_s = monitor.now_s if record.ended_s is None else record.ended_s
     return TrainerStatus(
         trainer=trainer.id,
         uid=trainer.spec.uid,
@@ -155,13 +162,18 @@ def _trainer(trainer: Trainer, monitor: Monitor, launches: LaunchStore) -> Train
         fixed_curve=trainer.spec.fixed_curve,
         generation=trainer.generation,
         step=trainer.step,
+        steps=goal.iterations,
         epoch=trainer.epoch,
+        epochs=goal.epochs,
         samples=trainer.samples,
-        samples_per_s=record.samples_per_s if training else None,
+        samples_per_s=rate,
         measured_samples_per_s=dict(sorted(trainer.measured.rates.items())),
         rescale_up_s=trainer.measured.rescale_up_s,
         rescale_down_s=trainer.measured.rescale_down_s,
-        metrics=dict(record.metrics),
+        metrics={name: value for name, value in record.metrics.items() if name not in BY_SESSION},
+        elapsed_s=ran_until_s - (record.submitted_s if record.started_s is None else record.started_s),
+        left_s=goal.left_s(trainer.epoch, trainer.step, trainer.samples, rate),
+        waits=waits,
         rescales_up=trainer.counts.rescales_up,
         rescales_down=trainer.counts.rescales_down,
         preemptions=trainer.counts.preemptions,

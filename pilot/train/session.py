@@ -10,6 +10,7 @@ from typing import Any
 from torch.utils.data import Dataset, default_collate
 
 from pilot.core.errors import UserError
+from pilot.core.goal import BY_SESSION, EPOCH_SAMPLES, EPOCHS, ITERATIONS
 from pilot.core.run_identity import SEED
 from pilot.train import identity, refusal, script_end
 from pilot.train.agreement_log import END_OF_EPOCH, STOP, Sums
@@ -185,6 +186,7 @@ class Session:
                 self._course.end_pass()
             self._end_epoch({name: float(measure()) for name, measure in measures.items()})
 
+        self._metrics[EPOCHS] = float(count)
         yield from self._loop(lambda: self._training.position.epoch, count, self._course.new_epoch, end)
 
     def iterations(self, count: int) -> Iterator[int]:
@@ -195,6 +197,7 @@ class Session:
         then comes ``session.step``. A turn whose step is void is run again with the same number.
         """
         self._by_iteration = True
+        self._metrics[ITERATIONS] = float(count)
         course, loader = self._course, self._made_loader()
         course.by_iteration(loader, lambda: self._end_epoch({}))
         yield from self._loop(lambda: self._training.position.step, count, course.new_turn, course.end_turn)
@@ -312,6 +315,8 @@ class Session:
 
     def report(self, **metrics: float) -> None:
         """Have these values shown with the trainer's progress."""
+        if taken := BY_SESSION & metrics.keys():
+            raise UserError(f"session.report: {', '.join(sorted(taken))} is the session's own; take another name")
         self._metrics.update({name: float(value) for name, value in metrics.items()})
 
     # --- its parts ---------------------------------------------------------------------------------------------------
@@ -353,7 +358,7 @@ class Session:
         return dict(self._metrics)
 
     def _epoch_has(self, samples: int) -> None:
-        self._metrics["epoch_samples"] = float(samples)  # whoever checks the ledger needs to know it
+        self._metrics[EPOCH_SAMPLES] = float(samples)  # whoever checks the ledger needs to know it
 
     def _resized(self, size: int) -> None:
         batching = self._made_loader().batching

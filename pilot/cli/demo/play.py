@@ -20,7 +20,8 @@ from pilot.cli.asking import pool_at
 from pilot.cli.demo.leftovers import left_behind, unowned
 from pilot.cli.demo.victims import Victim, kill_without_notice, preempt
 from pilot.cli.down import wait_until_gone
-from pilot.cli.show import pool_table, trainer_table
+from pilot.cli.rows import trainer_rows
+from pilot.cli.show import node_lines
 from pilot.cli.submit import launch
 from pilot.cli.up import coordinator_command, start
 from pilot.core.errors import PilotError, UserError
@@ -204,9 +205,9 @@ def _screen(console: Console, run: Run) -> Iterator[Callable[[], PoolStatus]]:
             clock = Text(f"{time.monotonic() - run.started_s:.0f} s", style="bold")
             parts: list[Any] = [
                 clock,
-                trainer_table(status.trainers),
+                *trainer_rows(status.trainers, console.width),
                 Text(),
-                pool_table(status.pool, status.now_s),
+                *node_lines(status.pool, status.now_s),
                 Text(),
             ]
             live.update(Group(*parts, *(Text(line) for line in run.befell)), refresh=True)

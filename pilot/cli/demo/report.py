@@ -11,7 +11,7 @@ from rich.table import Table
 
 from pilot.cli.asking import to_json
 from pilot.cli.demo.play import TRAINERS, Run
-from pilot.cli.show import number
+from pilot.cli.rows import number
 from pilot.core.ids import TrainerId
 from pilot.core.ledger import Verdict
 from pilot.core.ledger_proof import proof

@@ -14,7 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, RichLog, Static
 
 from pilot.cli.asking import ENDED
-from pilot.cli.show import PHASE_STYLE, number
+from pilot.cli.rows import PHASE_STYLE, number
 from pilot.cli.top.drawing import colour, sparkline, strip
 from pilot.cli.top.history import Curves, Happening, History
 from pilot.core.errors import PilotError, UserError

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 
 import msgspec
 import pytest
+from rich.console import Console
 
 from pilot.cli.asking import JSON_FORMAT, to_json
-from pilot.cli.show import console, status_view
+from pilot.cli.rows import trainer_rows
+from pilot.cli.show import show, status_lines
 from pilot.core.problem import PlanStatus
 from pilot.core.trainer import Phase
 from pilot.io.pool_status import (
+    DecisionStatus,
     KeeperStatus,
     NodeStatus,
     PoolStatus,
@@ -36,13 +40,18 @@ TRAINER = TrainerStatus(
     fixed_curve=False,
     generation=3,
     step=40,
+    steps=None,
     epoch=1,
+    epochs=3,
     samples=1280,
     samples_per_s=None,
     measured_samples_per_s={1: 100.0, 10: 900.0},
     rescale_up_s=20.0,
     rescale_down_s=10.0,
-    metrics={"loss": 0.25},
+    metrics={"accuracy": 0.9, "loss": 0.25, "learning_rate": 1e-3},
+    elapsed_s=98.0,
+    left_s=None,
+    waits="",
     rescales_up=1,
     rescales_down=0,
     preemptions=0,
@@ -66,6 +75,7 @@ STATUS = PoolStatus(
     node_seconds=60.0,
     pool=[NodeStatus(node="n1", host="n1", trainer="vit", leaving=True, set_aside=True, joined_s=40.0)],
     trainers=[TRAINER],
+    decisions=[DecisionStatus(at_s=88.0, text="vit gets 2 nodes by plan, had 1")],
     solves=SolveStatus(
         count=2,
         failed=0,
@@ -77,9 +87,12 @@ STATUS = PoolStatus(
     ),
     utilisation=UtilisationStatus(u=None, eq_nodes=0.6, work=0.0, static_work=None),
     keeper=KeeperStatus(
+        scheduler="slurm",
         wanted_nodes=4,
         pending=3,
         running=1,
+        waited_s=200.0,
+        expected_unix_s=None,
         leaving=1,
         suspended=1,
         waits_for="Q: Not Running: Queue not started.",
@@ -95,43 +108,75 @@ STATUS = PoolStatus(
 )
 
 
-def test_that_decisions_have_to_wait_is_said_before_all(capsys: pytest.CaptureFixture[str]) -> None:
+LONG = f"{'/a/long/path' * 20})"
+RUNS = msgspec.structs.replace(TRAINER, phase=Phase.RUNNING, reason="", samples_per_s=5230.0, left_s=2100.0, remarks=[])
+
+
+def lines(status: PoolStatus, width: int = 80, *, nodes: bool = False) -> list[str]:
+    """What ``pilot status`` prints at so many columns."""
+    text = io.StringIO()
+    show(Console(width=width, file=text), status_lines(status, width, nodes=nodes))
+    return [line.rstrip() for line in text.getvalue().splitlines()]
+
+
+def test_that_decisions_have_to_wait_is_said_before_all() -> None:
     waiting = msgspec.structs.replace(STATUS, trouble="cannot write the journal /j: No space left on device")
-    console().print(status_view(waiting), crop=False)
-    assert "/j: No space left on device: decisions wait" in capsys.readouterr().out.splitlines()[2]
+    assert "/j: No space left on device: decisions wait" in lines(waiting, 200)[2]
 
 
-def test_all_of_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    console().print(status_view(STATUS, nodes=True), crop=False)
-    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
-    assert lines[0] == "pool polaris-1 on polaris, up for 100 s"
-    assert lines[1] == (
-        "pilot jobs: 1 run, 3 wait (Q: Not Running: Queue not started.), 1 leave, 1 of them suspended; "
-        "ended: 2 preempted; another job is taking nodes; it comes first"
+def test_all_of_it_is_shown_in_80_columns_and_in_plain_words() -> None:
+    shown = lines(STATUS, nodes=True)
+    assert shown[0] == "pool polaris-1 on polaris, up 1m40s: 1 node (1 train, 1 start, 1 about to leave,"
+    assert " ".join(shown[2:5]) == (
+        "jobs: 1 running, 3 waiting, 1 leaving; 1 suspended; in the queue for 3m20s (Q: Not Running: Queue not "
+        "started.); ended: 2 preempted; another job is taking nodes; it comes first"
     )
-    assert lines[2] == "nodes: 1; 1 train, 1 warm up, 1 leave, 1 set aside"
-    assert "vit      failed   1 +1           3      1    40          -  0.2500" in lines
-    assert "n1 (leaving, set aside)  vit      60 s" in lines
-    assert {"vit: a remark", "the scheduler does not answer", "  it raised"} <= set(lines)
+    row = next(number for number, line in enumerate(shown) if line.startswith("vit  "))
+    assert shown[row - 1].split() == ["trainer", "state", "nodes", "epoch", "step", "samples/s", "elapsed", "left"]
+    assert shown[row].split() == ["vit", "failed", "-", "1/3", "40", "-", "1m38s", "-"]
+    assert shown[row + 1] == "    loss 0.25, learning_rate 0.001, accuracy 0.9"
+    assert "n1 (leaving, set aside)  vit      1m00s" in shown
+    assert "    12s ago: vit gets 2 nodes by plan, had 1" in shown
+    assert {"vit: a remark", "the scheduler does not answer", "  it raised", LONG} <= set(shown)
+    assert all(len(line) <= 80 for line in shown if "/a/long/path" not in line)
+    assert not [line for line in shown if "eq-nodes" in line or " U " in line]
 
 
-def test_a_large_old_pool_is_summed_up(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("width", [80, 160])
+def test_a_trainer_s_row_says_how_far_it_is_and_what_it_waits_for(width: int) -> None:
+    queued = msgspec.structs.replace(
+        RUNS,
+        trainer="a-trainer-with-a-name-of-64-characters-that-nobody-would-shorten",
+        phase=Phase.QUEUED,
+        nodes=[],
+        started_s=None,
+        samples_per_s=None,
+        left_s=None,
+        metrics={},
+        waits="waits for 1 more node; in the queue for 3 min 20 s, Slurm expects 02:10; " + "a reason " * 9,
+    )
+    shown = [str(line).rstrip() for line in trainer_rows([RUNS, queued], width)]
+    assert shown[1].split() == ["vit", "running", "1/4", "2/3", "40", "5,230", "1m38s", "35m00s"]
+    assert shown[3] == queued.trainer and shown[4].split() == ["queued", "0/4", "-", "-", "-", "1m38s", "-"]
+    assert " ".join(line.strip() for line in shown[5:]) == queued.waits.strip()
+    assert max(map(len, shown)) <= width
+
+
+def test_a_large_old_pool_is_summed_up() -> None:
     nodes = [msgspec.structs.replace(STATUS.pool[0], node=f"n{n}", leaving=False) for n in range(5000)]
     ended = [
         msgspec.structs.replace(TRAINER, trainer=f"old{n}", phase=Phase.FINISHED, nodes=[], ended_s=float(n))
         for n in range(300)
     ]
-    runs = msgspec.structs.replace(TRAINER, trainer="new", phase=Phase.RUNNING)
-    console().print(status_view(msgspec.structs.replace(STATUS, pool=nodes, trainers=[*ended, runs])), crop=False)
-    text = capsys.readouterr().out
+    shown = lines(msgspec.structs.replace(STATUS, pool=nodes, trainers=[*ended, RUNS]))
+    text = "\n".join(shown)
     assert "and 290 that ended before these" in text
-    assert "old299" in text and "old289" not in text and "new" in text
-    assert "nodes: 5000; 1 train" in text and "n4999" not in text
+    assert "old299" in text and "old289" not in text and "vit" in text
+    assert "5000 nodes (1 train" in shown[0] and "n4999" not in text
 
 
-def test_what_one_copies_is_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    console().print(status_view(STATUS), crop=False)
-    assert "/a/long/path" * 20 in capsys.readouterr().out
+def test_what_one_copies_is_on_one_line() -> None:
+    assert any("/a/long/path" * 20 in line for line in lines(STATUS))
 
 
 def test_json_says_its_format_and_is_read_back_as_what_it_was() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from pilot.core.errors import SubmitError
 from pilot.io.site import Site
 from pilot.provisioning.scheduler import Ending, JobPhase, Refused
-from pilot.provisioning.scheduler_pbs import PbsQueue
+from pilot.provisioning.scheduler_pbs import PbsQueue, _parsed, _view
 from tests.unit.provisioning.recordings import PREFIX, Recorded, text
 
 SITE = Site(name="x", scheduler="pbspro", queue="preemptable", account="abc", max_jobs=20, max_jobs_scope="project")
@@ -113,6 +114,11 @@ def test_wall_time_and_start_are_read() -> None:
     assert view.walltime_s == 3600
     assert view.start_s is not None
     assert view.end_s == view.start_s + 3600
+
+
+def test_of_a_job_that_waits_the_expected_start_is_read() -> None:
+    (job,) = _parsed("Job Id: 7.pbs|job_state=Q|estimated.start_time=Fri Nov 20 02:10:00 2026|Job_Name=x\n")
+    assert _view("7.pbs", job).start_s == time.mktime((2026, 11, 20, 2, 10, 0, 0, 0, -1))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import time
 from pathlib import Path
+
+import msgspec
 
 from pilot.core.commands import Command, FormGroup, Solve
 from pilot.core.coordinator import Coordinator
@@ -17,16 +21,34 @@ from pilot.core.events import (
     WorkerExited,
     WorkerReady,
 )
+from pilot.core.goal import Goal
 from pilot.core.ids import NodeId, PlanId, TrainerId
 from pilot.core.problem import Plan, PlanStatus
 from pilot.core.spec import TrainerSpec
-from pilot.io.pool_status import SetAsideStatus
+from pilot.io.pool_status import KeeperStatus, SetAsideStatus, TrainerStatus
 from pilot.io.rundir import RunDir
 from pilot.observation.monitor import Monitor
 from pilot.service.launch_store import LaunchStore
 from pilot.service.status_view import QUIET_S, set_aside, trainers
 
 A, T = NodeId("a"), TrainerId("t")
+NO_JOBS = KeeperStatus(
+    scheduler="slurm",
+    wanted_nodes=1,
+    pending=0,
+    running=0,
+    waited_s=None,
+    expected_unix_s=None,
+    leaving=0,
+    suspended=0,
+    waits_for="",
+    others=0,
+    idle_nodes=None,
+    planned_nodes=0,
+    endings={},
+    trouble="",
+    held_back="",
+)
 
 
 def test_a_script_that_trains_without_a_word_or_never_trains_is_told_after_a_while(tmp_path: Path) -> None:
@@ -40,7 +62,7 @@ def test_a_script_that_trains_without_a_word_or_never_trains_is_told_after_a_whi
 
     def remarks(now_s: float) -> list[str]:
         monitor.advance(now_s)
-        (row,) = trainers(core, monitor, launches)
+        (row,) = trainers(core, monitor, launches, NO_JOBS)
         return row.remarks
 
     tell(0.0, PoolChanged(joined=(A,)))
@@ -67,6 +89,49 @@ def test_what_is_set_aside_is_told_with_its_reason(tmp_path: Path) -> None:
     ):
         monitor.note(now_s, event, core.handle(now_s, event))
     assert set_aside(core, 10.0) == [SetAsideStatus(node=A, trainer=T, left_s=1800.0, reason="OSError: no /data here")]
-    (row,) = trainers(core, monitor, launches)
+    (row,) = trainers(core, monitor, launches, NO_JOBS)
     assert row.remarks == ["a was set aside: OSError: no /data here"]
     assert core.useless() == 1
+
+
+def test_a_trainer_says_what_it_waits_for_and_how_far_it_is(tmp_path: Path) -> None:
+    core, monitor = Coordinator(), Monitor()
+    launches = LaunchStore(RunDir(tmp_path), "pool", None)
+    b = NodeId("b")
+
+    def tell(now_s: float, event: Event) -> list[Command]:
+        commands = core.handle(now_s, event)
+        monitor.note(now_s, event, commands)
+        return commands
+
+    def row(now_s: float, keeper: KeeperStatus = NO_JOBS) -> TrainerStatus:
+        monitor.advance(now_s)
+        return trainers(core, monitor, launches, keeper)[0]
+
+    tell(0.0, TrainerSubmitted(TrainerSpec(T, min_nodes=2, max_nodes=4)))
+    assert row(1.0).waits == "waits for 2 nodes"
+    tell(1.0, PoolChanged(joined=(A,)))
+    at_two = time.mktime((*time.localtime()[:3], 2, 10, 0, 0, 0, -1))
+    queued = msgspec.structs.replace(NO_JOBS, pending=1, waited_s=180.0, expected_unix_s=at_two)
+    assert row(2.0, queued).waits == "waits for 1 more node; in the queue for 3 min 0 s, Slurm expects 02:10"
+    solve = next(c for c in tell(3.0, PoolChanged(joined=(b,))) if isinstance(c, Solve))
+    tell(4.0, PlanReady(solve.plan_id, Plan(PlanStatus.OPTIMAL, ((T, 2),), 1.0, planner="dp")))
+    assert (row(16.0).waits, row(16.0).elapsed_s) == ("imports and set-up on 2 nodes, 12 s", 16.0)
+    assert monitor.decisions == [(4.0, "t gets 2 nodes by plan, had 0")]
+    tell(17.0, WorkerReady(T, A))
+    form = next(c for c in tell(18.0, WorkerReady(T, b)) if isinstance(c, FormGroup))
+    assert row(18.0).waits == "its 2 nodes connect to one another"
+    tell(20.0, GroupFormed(T, form.generation, 0))
+    metrics = (("epoch_samples", 1000.0), ("epochs", 3.0), ("loss", 0.5))
+    tell(30.0, Progress(T, form.generation, 50, 1, 1500, samples_per_s=100.0, metrics=metrics))
+    seen = row(31.0)
+    assert (seen.waits, seen.epoch, seen.epochs, seen.steps) == ("", 1, 3, None)
+    assert (seen.metrics, seen.left_s, seen.elapsed_s) == ({"loss": 0.5}, 15.0, 11.0)
+
+
+def test_how_long_is_left_of_a_loop() -> None:
+    assert Goal.of({"iterations": 100.0}).left_s(0, 25, 800, 16.0) == 150.0
+    assert Goal.of({"iterations": 100.0}).left_s(0, 0, 0, 16.0) is None
+    assert Goal.of({"epochs": 4.0}).left_s(2, 9, 200, 10.0) == 20.0, "a stream's epoch is as long as those before it"
+    assert Goal.of({"epochs": 4.0}).left_s(0, 9, 200, 10.0) is None
+    assert Goal.of({"epochs": 4.0, "epoch_samples": math.nan}).left_s(2, 9, 200, None) is None

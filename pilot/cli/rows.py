@@ -1,0 +1,116 @@
+"""Trainers in a terminal: a line of numbers for each, what there is to say below it; no wider than the terminal."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from rich.text import Text
+
+from pilot.cli.asking import ENDED
+from pilot.core.trainer import Phase
+from pilot.io.pool_status import TrainerStatus
+from pilot.io.printable import printable
+
+PHASE_STYLE = {
+    Phase.RUNNING: "green",
+    Phase.FAILED: "bold red",
+    Phase.FINISHED: "cyan",
+    Phase.PAUSED: "yellow",
+    Phase.STARTING: "yellow",
+}
+
+COLUMNS = ("trainer", "state", "nodes", "epoch", "step", "samples/s", "elapsed", "left")
+LEFT_ALIGNED = 2
+"""So many columns hold words, the others numbers."""
+
+NAME_WIDTH = 16
+"""A longer name gets a line of its own."""
+
+INDENT = "    "
+FIRST_METRICS = ("loss", "learning_rate")
+
+
+def trainer_rows(trainers: Sequence[TrainerStatus], width: int) -> list[Text]:
+    """A table of ``trainers``, each with its metrics and what it waits for, ``width`` columns wide."""
+    cells = [_cells(trainer) for trainer in trainers]
+    widths = [max(map(len, column)) for column in zip(COLUMNS, *cells, strict=True)]
+    widths[0] = min(widths[0], NAME_WIDTH)
+    lines = [_row(COLUMNS, widths, "bold")]
+    for trainer, row in zip(trainers, cells, strict=True):
+        if len(row[0]) > NAME_WIDTH:
+            lines.append(Text(row[0]))
+            row = ("", *row[1:])
+        lines.append(_row(row, widths, state_style=PHASE_STYLE.get(trainer.phase, "")))
+        lines += [Text(line, style) for note, style in _notes(trainer) for line in folded(note, width, INDENT)]
+    return lines
+
+
+def folded(text: str, width: int, indent: str = "") -> list[str]:
+    """``text`` in lines of at most ``width`` columns. A longer word, such as a path, stays whole: one may copy it."""
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _row(cells: Sequence[str], widths: Sequence[int], style: str = "", state_style: str = "") -> Text:
+    padded = [
+        cell.ljust(width) if number < LEFT_ALIGNED else cell.rjust(width)
+        for number, (cell, width) in enumerate(zip(cells, widths, strict=True))
+    ]
+    line = Text("  ").join(Text(cell, style) for cell in padded)
+    begin = widths[0] + 2
+    line.stylize(state_style, begin, begin + widths[1])
+    return line
+
+
+def _cells(trainer: TrainerStatus) -> tuple[str, ...]:
+    begun, ended = trainer.started_s is not None, trainer.phase in ENDED
+    return (
+        trainer.trainer,
+        str(trainer.phase),
+        "-" if ended else f"{len(trainer.nodes)}/{trainer.max_nodes}",
+        _of(trainer.epoch if ended else trainer.epoch + 1, trainer.epochs) if begun else "-",
+        _of(trainer.step, trainer.steps) if begun else "-",
+        number(trainer.samples_per_s, ",.0f"),
+        short(trainer.elapsed_s),
+        "-" if trainer.left_s is None else short(trainer.left_s),
+    )
+
+
+def _of(done: int, all_of_it: int | None) -> str:
+    return str(done) if all_of_it is None else f"{min(done, all_of_it)}/{all_of_it}"
+
+
+def _notes(trainer: TrainerStatus) -> Iterator[tuple[str, str]]:
+    """What there is to say below its row, and in which style."""
+    if trainer.waits:
+        yield trainer.waits, "yellow"
+    if trainer.metrics:
+        names = sorted(trainer.metrics, key=lambda name: name not in FIRST_METRICS)
+        yield ", ".join(f"{printable(name)} {_metric(trainer.metrics[name])}" for name in names), "dim"
+
+
+def _metric(value: float | None) -> str:
+    return "not a number" if value is None else f"{value:.4g}"
+
+
+def number(value: float | None, form: str) -> str:
+    """``value`` in ``form``, a dash where there is none."""
+    return "-" if value is None else format(value, form)
+
+
+def short(seconds: float) -> str:
+    """A time in at most six characters, in its two largest units: ``45s``, ``12m30s``, ``3h05m``, ``2d04h``."""
+    whole = round(seconds)
+    days, hours, minutes = whole // 86400, whole // 3600, whole // 60
+    if days:
+        return f"{days}d{hours % 24:02}h"
+    if hours:
+        return f"{hours}h{minutes % 60:02}m"
+    return f"{minutes}m{whole % 60:02}s" if minutes else f"{whole}s"

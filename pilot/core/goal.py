@@ -1,0 +1,53 @@
+"""How far a trainer has to go, from what its session reports beside the script's own metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+EPOCH_SAMPLES = "epoch_samples"
+EPOCHS = "epochs"
+ITERATIONS = "iterations"
+
+BY_SESSION = frozenset({EPOCH_SAMPLES, EPOCHS, ITERATIONS})
+"""Names that come with a trainer's metrics and are none: the samples of an epoch, and the length of its loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """Where a trainer's loop ends; None: not known.
+
+    Parameters
+    ----------
+    epochs : so many in all
+    iterations : so many steps in all, of a loop by iteration
+    epoch_samples : the samples of an epoch
+    """
+
+    epochs: int | None
+    iterations: int | None
+    epoch_samples: int | None
+
+    @classmethod
+    def of(cls, metrics: Mapping[str, float]) -> Goal:
+        """What ``metrics`` say of it."""
+        return cls(_whole(metrics, EPOCHS), _whole(metrics, ITERATIONS), _whole(metrics, EPOCH_SAMPLES))
+
+    def left_s(self, epoch: int, step: int, samples: int, samples_per_s: float | None) -> float | None:
+        """Seconds to the end at this rate, from where the trainer is; None where that cannot be told.
+
+        The first epoch of a stream has no known length, nor has a loop of which no step is done.
+        """
+        left = self._samples_left(epoch, step, samples)
+        return None if left is None or not samples_per_s else max(0.0, left) / samples_per_s
+
+    def _samples_left(self, epoch: int, step: int, samples: int) -> float | None:
+        if self.iterations is not None:
+            return (self.iterations - step) * samples / step if step else None
+        in_one = self.epoch_samples or (samples / epoch if epoch else None)
+        return None if self.epochs is None or in_one is None else self.epochs * in_one - samples
+
+
+def _whole(metrics: Mapping[str, float], name: str) -> int | None:
+    value = metrics.get(name)
+    return int(value) if value is not None and 0 < value < float("inf") else None

@@ -1,0 +1,52 @@
+"""Numbers and changes as people read them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from pilot.core.ids import NodeId
+
+NAMED = 4
+"""So many nodes are named in a sentence; of more, the first ones and their number."""
+
+SCHEDULERS = {"slurm": "Slurm", "pbspro": "PBS", "lsf": "LSF"}
+
+
+def node_count(nodes: int) -> str:
+    """``1 node``, ``2 nodes``."""
+    return f"{nodes} node{'' if nodes == 1 else 's'}"
+
+
+def node_names(nodes: Sequence[NodeId]) -> str:
+    """Some by name, the others by their number."""
+    if len(nodes) <= NAMED:
+        return ", ".join(nodes)
+    return f"{', '.join(nodes[:NAMED])} and {len(nodes) - NAMED} more"
+
+
+def plan_change(count: int, before: int) -> str:
+    """What a plan that gives ``count`` nodes changes for a trainer."""
+    return f"gets {node_count(count)} by plan, had {before}"
+
+
+def duration(seconds: float) -> str:
+    """In the two largest units."""
+    whole = round(seconds)
+    days, hours, minutes = whole // 86400, whole // 3600 % 24, whole // 60 % 60
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
+
+
+def expected_start(scheduler: str, unix_s: float | None) -> str:
+    """When a scheduler expects a job to start; "" where it does not say."""
+    return "" if unix_s is None else f"{SCHEDULERS.get(scheduler, scheduler)} expects {_moment(unix_s)}"
+
+
+def _moment(unix_s: float) -> str:
+    """The time of day, with the date where it is not today."""
+    then, now = time.localtime(unix_s), time.localtime()
+    return time.strftime("%H:%M" if then[:3] == now[:3] else "%b %d, %H:%M", then)

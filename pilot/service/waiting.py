@@ -1,0 +1,78 @@
+"""What a trainer waits for, in words: for ``pilot status`` and ``pilot ls``."""
+
+from __future__ import annotations
+
+from pilot.core.coordinator import Coordinator
+from pilot.core.trainer import Phase, Trainer
+from pilot.io.pool_status import KeeperStatus
+from pilot.observation.monitor import Monitor
+from pilot.observation.words import duration, expected_start, node_count
+
+
+class Waiting:
+    """What is looked at once for all trainers."""
+
+    def __init__(self, core: Coordinator, monitor: Monitor, keeper: KeeperStatus) -> None:
+        self._draining, self._has_nodes = core.draining, bool(core.pool.nodes)
+        self._admitted = {trainer.id for trainer in core.admitted()}
+        self._free = len(core.pool.available())
+        self._monitor = monitor
+        self._keeper = keeper
+
+    def of(self, trainer: Trainer) -> str:
+        """What ``trainer`` waits for now; "" where it waits for nothing."""
+        match trainer.phase:
+            case Phase.QUEUED:
+                return self._queued(trainer)
+            case Phase.STARTING:
+                return self._starting(trainer) or _joining(trainer) or "waits until its nodes are free"
+            case Phase.PAUSED:
+                return _paused(trainer) or self._starting(trainer) or _joining(trainer)
+            case Phase.RUNNING:
+                return self._starting(trainer, more=True)
+            case Phase.CLOSING:
+                return "its processes are being stopped"
+            case _:
+                return ""
+
+    def _queued(self, trainer: Trainer) -> str:
+        if self._draining:
+            return "the pool is being shut down"
+        if trainer.id not in self._admitted:
+            return f"waits for another trainer to end: {len(self._admitted)} run at a time"
+        if (missing := trainer.spec.min_nodes - self._free) <= 0:
+            return "waits for a plan"
+        needs = f"waits for {_more(missing)}" if self._has_nodes else f"waits for {node_count(missing)}"
+        return "; ".join(filter(None, [needs, _queue(self._keeper), self._keeper.held_back]))
+
+    def _starting(self, trainer: Trainer, *, more: bool = False) -> str:
+        """Its script runs and has not come to its training yet."""
+        began_s, nodes = self._monitor.starting_s, [n for n in trainer.workers if not trainer.ready_on(n)]
+        since_s = [began_s[trainer.id, node] for node in nodes if (trainer.id, node) in began_s]
+        if not since_s:
+            return ""
+        which = _more(len(nodes)) if more else node_count(len(nodes))
+        return f"imports and set-up on {which}, {duration(self._monitor.now_s - min(since_s))}"
+
+
+def _queue(keeper: KeeperStatus) -> str:
+    """Since when our jobs wait, and until when they will as the scheduler sees it; "" where none waits."""
+    if keeper.waited_s is None:
+        return ""
+    waited = f"in the queue for {duration(keeper.waited_s)}"
+    return ", ".join(filter(None, [waited, expected_start(keeper.scheduler, keeper.expected_unix_s)]))
+
+
+def _joining(trainer: Trainer) -> str:
+    return f"its {node_count(len(trainer.forming.members))} connect to one another" if trainer.forming else ""
+
+
+def _paused(trainer: Trainer) -> str:
+    if trainer.writing:
+        return "writes a checkpoint"
+    missing = trainer.spec.min_nodes - len(trainer.target)
+    return f"waits for {_more(missing)}; keeps its state in memory" if trainer.parked else ""
+
+
+def _more(nodes: int) -> str:
+    return f"{nodes} more node{'' if nodes == 1 else 's'}"
