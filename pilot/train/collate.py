@@ -23,7 +23,7 @@ def collate(samples: Any) -> Any:
     return [_column(column) for column in zip(*samples, strict=True)]
 
 
-def _column(values: Sequence[Any]) -> Any:
+def _column(values: Any) -> Any:
     """The values in one place of all samples."""
     if set(map(type, values)) == {int}:
         return torch.from_numpy(np.array(values, np.int64))
