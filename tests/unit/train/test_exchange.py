@@ -34,24 +34,25 @@ def test_buckets_leave_while_backward_runs_and_gradients_come_back_weighted() ->
     exchange.begin(rings)
     exchange.begin_batch(0.25, last=True)
     backward(model, x)
-    assert rings.count == len(exchange.layout.parts) - 1 > 1
+    assert rings.count == len(exchange.layout.parts) - 2 > 1, "the last bucket waits for the control vector"
     exchange.flush()
     exchange.finish(WORDS)
-    assert rings.count == len(exchange.layout.parts)
+    assert rings.count == len(exchange.layout.parts) - 1
     assert exchange.take() == WORDS
     torch.testing.assert_close([p.grad for p in model.parameters()], expected)
 
 
 def test_a_bucket_leaves_with_its_last_gradient_whatever_order_backward_takes() -> None:
-    layers = [nn.Linear(4, 4) for _ in range(4)]
-    exchange = Exchange([p for layer in layers for p in layer.parameters()])
+    first, *layers = [nn.Linear(4, 4) for _ in range(5)]
+    exchange = Exchange([p for layer in (first, *layers) for p in layer.parameters()], bucket_bytes=512)
+    assert len(exchange.layout.parts) == 3, "those of four layers, that of the first, and the control vector"
     left_in_backward = []
     for _ in range(4):
         rings = Rings()
         exchange.begin(rings)
         exchange.begin_batch(1.0, last=True)
-        nn.ModuleList(layers).zero_grad()
-        nn.Sequential(layers[2], layers[0], layers[3], layers[1])(torch.ones(1, 4)).sum().backward()
+        nn.ModuleList([first, *layers]).zero_grad()
+        nn.Sequential(first, layers[2], layers[0], layers[3], layers[1])(torch.ones(1, 4)).sum().backward()
         left_in_backward.append(rings.count == 1)
         exchange.flush()
         exchange.finish(WORDS)
