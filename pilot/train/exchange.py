@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import repeat
 from operator import attrgetter, is_, is_not
 from typing import Any
@@ -64,6 +64,7 @@ class Exchange:
         kinds = [_wire_kind(p) for p in self._parameters]
         self.layout: ArenaLayout = lay_out(kinds, bucket_bytes, FIELDS + len(kinds), wire_dtype or "")
         self.arena = Arena.of_size(self.layout.size)
+        weakref.finalize(self, self.arena.close_fd).atexit = False
         places = [_place(self._numbers(slot), p) for slot, p in zip(self.layout.slots, self._parameters, strict=True)]
         control = self.layout.control
         vector = np.frombuffer(self.arena.memory, np.float64, control.count, control.offset)
@@ -79,7 +80,7 @@ class Exchange:
         self._stale = [Stale(p) for p in self._parameters]
         self.idle()
         for number, bucket in enumerate(self._buckets):
-            bucket.watch(-1, partial(self._finished, number))
+            bucket.watch(-1, self._look(number))
 
     def _numbers(self, part: GradientSlot | BucketPart) -> torch.Tensor:
         dtype = getattr(torch, part.dtype)
@@ -127,7 +128,20 @@ class Exchange:
             if parameter.grad is not None:  # one that is real has been made by this micro-batch
                 parameter.grad = stale if first else None
 
-    def _finished(self, number: int, _: torch.Tensor) -> None:
+    def _look(self, number: int) -> Callable[[torch.Tensor], None]:
+        """What a parameter calls. It does not own this exchange: Python cannot see what the hooks of a tensor hold, and
+        would not collect the two.
+        """
+        reference = weakref.ref(self)
+
+        def look(_: torch.Tensor) -> None:
+            exchange = reference()
+            if exchange is not None:
+                exchange._finished(number)
+
+        return look
+
+    def _finished(self, number: int) -> None:
         """A gradient is finished that is usually the last of its bucket: collect them, or watch what was later."""
         if not self.open:
             return
@@ -140,7 +154,7 @@ class Exchange:
             self._collect(number, gradients)
         else:
             missing = next(place for place, gradient in enumerate(gradients) if gradient is None)
-            bucket.watch(missing, partial(self._finished, number))
+            bucket.watch(missing, self._look(number))
 
     def _collect(self, number: int, gradients: Sequence[torch.Tensor | None]) -> None:
         """Take the gradients of a bucket as they are; with the last micro-batch it leaves."""

@@ -55,7 +55,7 @@ class LateExchange(Exchange):
             if parameter.grad is not None and parameter.grad is not given:
                 parameter.grad = self._unwanted[index]
 
-    def _finished(self, number: int, _: torch.Tensor) -> None:
+    def _finished(self, number: int) -> None:
         if not self.open:
             return
         gradients = self._buckets[number].gradients()
@@ -63,7 +63,7 @@ class LateExchange(Exchange):
         if missing is None:
             self._collect(number, gradients)
         else:
-            self._buckets[number].watch(missing, partial(self._finished, number))
+            self._buckets[number].watch(missing, self._look(number))
 
     def _collect(self, number: int, gradients: Sequence[torch.Tensor | None]) -> None:
         for index, gradient in zip(self._buckets[number].indices, gradients, strict=True):

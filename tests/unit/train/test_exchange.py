@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import weakref
+
 import pytest
 import torch
 from torch import nn
 
 from pilot.core.errors import UserError
 from pilot.train.exchange import Exchange
+from pilot.train.late_exchange import LateExchange
 from pilot.train.step_words import Words
 
 WORDS = Words.of(3, True, 0.5)
@@ -72,6 +77,28 @@ def test_one_parameter_of_a_bucket_is_looked_at_however_many_there_are() -> None
         torch.cat(order).sum().backward()
         exchange.drop()
         assert sum(len(getattr(p, "_post_accumulate_grad_hooks", None) or ()) for p in parameters) == 1
+
+
+@pytest.mark.parametrize("kind", [Exchange, LateExchange])
+def test_an_exchange_that_nobody_uses_is_collected_though_its_parameters_live(kind: type[Exchange]) -> None:
+    model = nn.Linear(8, 1)
+    exchange = kind(list(model.parameters()))
+    arena, reference = weakref.ref(exchange.arena), weakref.ref(exchange)
+    descriptor = exchange.arena.fd
+    os.fstat(descriptor)
+    exchange.begin(Rings(), alone=True)
+    exchange.begin_batch(1.0, last=True)
+    backward(model, torch.ones(1, 8))
+    exchange.flush()
+    exchange.finish(WORDS)
+    exchange.take()
+    del exchange
+    gc.collect()
+    assert reference() is None
+    assert arena() is None
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+    model(torch.ones(1, 8)).sum().backward()  # as without one
 
 
 def test_micro_batches_add_up_with_their_weights_and_only_the_last_one_leaves() -> None:
