@@ -36,7 +36,7 @@ def command(trainer: str, follow: bool, run_dir: Path | None) -> None:
     folder = log_folder(root, trainer)
     shown: dict[Path, int] = {}
     while True:
-        ended = not follow or _row(root, trainer).phase in ENDED
+        ended = not follow or (row := _row(root, trainer)) is None or row.phase in ENDED
         for path in sorted(folder.glob("*.log")):
             shown[path] = echo(path, shown.get(path, 0))
         if ended:
@@ -54,17 +54,16 @@ def log_folder(root: Path, trainer: str) -> Path:
         raise UserError(f"not a name of a trainer: {trainer!r}; see pilot ls")
     folder, rundir = root / "trainers" / trainer / "logs", RunDir(root)
     if rundir.connection.exists() and not is_abandoned(rundir):
-        folder = Path(_row(root, trainer).directory) / "logs"
+        row = _row(root, trainer)
+        folder = Path(row.directory) / "logs" if row is not None else folder
     if not folder.is_dir():
         raise UserError(f"no logs of a trainer named {trainer!r} in {root}; see pilot ls")
     return folder
 
 
-def _row(root: Path, trainer: str) -> TrainerStatus:
-    row = next((row for row in pool_at(root).trainers().trainers if row.trainer == trainer), None)
-    if row is None:
-        raise UserError(f"no trainer named {trainer!r}; see pilot ls")
-    return row
+def _row(root: Path, trainer: str) -> TrainerStatus | None:
+    """None where the pool does not list it: it ended long ago, or never was."""
+    return next((row for row in pool_at(root).trainers().trainers if row.trainer == trainer), None)
 
 
 def newest_lines(root: Path, trainer: str, count: int) -> list[str]:

@@ -33,8 +33,9 @@ from typing import assert_never
 from pilot.core.acts import dissolve, dissolve_broken
 from pilot.core.assign import assign
 from pilot.core.blame import Blame, BlameState, Judgement
-from pilot.core.commands import Command, Outcome, ReleaseNode, Solve
-from pilot.core.errors import InvariantError, UserError
+from pilot.core.commands import CloseTrainer, Command, Outcome, ReleaseNode, Solve
+from pilot.core.config import CoordinatorConfig
+from pilot.core.errors import InvariantError
 from pilot.core.events import (
     CheckpointPublished,
     CheckpointWritten,
@@ -60,9 +61,8 @@ from pilot.core.events import (
 )
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
 from pilot.core.measured import Measured
-from pilot.core.objective import Objective, scaling_efficiency
 from pilot.core.pacing import Pace, pace
-from pilot.core.pool import NodeOrder, Pool, PoolState, hostname_order
+from pilot.core.pool import Pool, PoolState
 from pilot.core.pose import pose
 from pilot.core.problem import Plan, PlanStatus, Problem
 from pilot.core.reconcile import reconcile
@@ -71,39 +71,13 @@ from pilot.core.trainer import Trainer
 from pilot.core.transitions import Noted, TrainerEvent, note
 
 
-@dataclass(frozen=True, slots=True)
-class CoordinatorConfig:
-    """How decisions are made.
-
-    Parameters
-    ----------
-    t_fwd_s : forward-looking time of eq. 16
-    max_parallel_trainers : Pj_max, how many trainers share the pool at once, first come first served
-    objective : what a plan maximises
-    node_order : in which order nodes are handed out and taken back
-    grace_s, checkpoint_interval_s : of the site (see :mod:`pilot.core.pacing`)
-    """
-
-    t_fwd_s: float = 120.0
-    max_parallel_trainers: int = 10
-    objective: Objective = scaling_efficiency
-    node_order: NodeOrder = hostname_order
-    grace_s: float = 30.0
-    checkpoint_interval_s: float = 300.0
-
-    def __post_init__(self) -> None:
-        if not self.t_fwd_s > 0:
-            raise UserError(f"t_fwd_s must be greater than 0, got {self.t_fwd_s}")
-        if self.max_parallel_trainers < 1:
-            raise UserError(f"max_parallel_trainers must be at least 1, got {self.max_parallel_trainers}")
-
-
 @dataclass(slots=True)
 class State:
     """All that a coordinator knows besides its configuration: plain data in a fixed order, so that the same events
     give the same bytes wherever it is written down."""
 
     trainers: dict[TrainerId, Trainer]
+    past: dict[TrainerId, Outcome]
     pool: PoolState
     blame: BlameState
     plan_id: PlanId
@@ -117,14 +91,16 @@ class State:
 class Coordinator:
     """The pure state machine that both the live driver and the simulator run.
 
-    ``trainers`` (by id, in submission order), ``pool``, ``problem`` and ``plan`` (the last ones), ``now_s`` (when the
-    last event happened) may be read by anyone.
+    ``trainers`` (by id, in submission order), ``past`` (those that ended so long ago that nothing else is known of
+    them), ``pool``, ``problem`` and ``plan`` (the last ones), ``now_s`` (when the last event happened) may be read by
+    anyone.
     """
 
     def __init__(self, config: CoordinatorConfig | None = None) -> None:
         self.config = config or CoordinatorConfig()
         self.pool = Pool(self.config.node_order)
         self.trainers: dict[TrainerId, Trainer] = {}
+        self.past: dict[TrainerId, Outcome] = {}
         self.plan_id = PlanId(0)
         self.problem: Problem | None = None
         self.plan: Plan | None = None
@@ -159,6 +135,8 @@ class Coordinator:
         out = self._note(event)
         out += self._reconcile_touched()
         out += self._release_vacant()
+        if any(isinstance(command, CloseTrainer) for command in out):
+            self._forget_oldest()
         if self._question and not self.draining:
             out += self._ask(self._question)
         return out
@@ -260,7 +238,7 @@ class Coordinator:
     # --- trainers come and end --------------------------------------------------------------------------------------
 
     def _submitted(self, spec: TrainerSpec) -> list[Command]:
-        if spec.trainer in self.trainers:
+        if spec.trainer in self.trainers or spec.trainer in self.past:
             raise InvariantError(f"trainer {spec.trainer} was submitted twice")
         self.trainers[spec.trainer] = self._open[spec.trainer] = Trainer(
             spec, Measured(spec), generation=spec.starts_after
@@ -280,6 +258,14 @@ class Coordinator:
         self._touch(trainer_id)
         self._question = f"trainer {trainer_id} {outcome.value}"
         return []
+
+    def _forget_oldest(self) -> None:
+        """Of the trainers that have ended only the last are kept whole."""
+        ended = [trainer for trainer in self.trainers.values() if trainer.outcome is not None]
+        for trainer in ended[: max(0, len(ended) - self.config.ended_kept)]:
+            assert trainer.outcome is not None
+            self.past[trainer.id] = trainer.outcome
+            del self.trainers[trainer.id]
 
     def _finished(self, event: TrainerFinished) -> list[Command]:
         trainer = self._open.get(event.trainer)

@@ -19,7 +19,7 @@ from pilot.core.errors import PilotError, UserError
 from pilot.core.events import DrainRequested, NodeCleared, TrainerCancelled, TrainerSubmitted
 from pilot.core.explain import explain
 from pilot.core.ids import NodeId, TrainerId, TrainerUid
-from pilot.core.trainer import Trainer
+from pilot.core.trainer import Phase, Trainer
 from pilot.io import verbs, wire
 from pilot.io.pool_status import PoolStatus, Told
 from pilot.io.submission import Submission
@@ -180,14 +180,18 @@ class Api:
 
     async def wait(self, asked: SomeTrainers) -> Phases:
         """Where the trainers stand when all have ended, or after :data:`WAIT_S`."""
-        waited = [self._trainer(name) for name in asked.trainers] or list(self._driver.core.trainers.values())
+        core = self._driver.core
+        outcomes = {name: core.past.get(TrainerId(name)) for name in asked.trainers}
+        past = {name: Phase(outcome.value) for name, outcome in outcomes.items() if outcome is not None}
+        named = [self._trainer(name) for name in asked.trainers if name not in past]
+        waited = named if asked.trainers else list(core.trainers.values())
         try:
             async with asyncio.timeout(WAIT_S):
                 while any(t.outcome is None for t in waited):
                     await self._driver.wait_for_change()
         except TimeoutError:
             pass
-        return Phases(trainers={t.id: t.phase for t in waited})
+        return Phases(trainers=past | {str(t.id): t.phase for t in waited})
 
     async def cancel(self, asked: OneTrainer) -> Cancelled:
         """End a trainer."""
@@ -242,7 +246,8 @@ class Api:
     # --- arguments --------------------------------------------------------------------------------------------------
 
     def _name(self, given: str | None) -> TrainerId:
-        known = self._driver.core.trainers.keys() | self._arriving
+        core = self._driver.core
+        known = core.trainers.keys() | core.past.keys() | self._arriving
         if given is None:
             return next(t for n in count(1) if (t := TrainerId(f"t{n}")) not in known)
         if not _NAME.fullmatch(given):
@@ -257,9 +262,12 @@ class Api:
         return NodeId(name)
 
     def _trainer(self, name: str) -> Trainer:
-        trainer = self._driver.core.trainers.get(TrainerId(name))
+        core = self._driver.core
+        trainer = core.trainers.get(TrainerId(name))
+        if outcome := core.past.get(TrainerId(name)):
+            raise UserError(f"trainer {name} ended long ago: {outcome.value}; 'pilot report' tells of it")
         if trainer is None:
-            known = ", ".join(self._driver.core.trainers) or "none"
+            known = ", ".join(core.trainers) or "none"
             raise UserError(f"no trainer named {name!r}; there are: {known}")
         return trainer
 

@@ -130,6 +130,7 @@ class Effects:
             case SetNodeAside():
                 log.warning("%s is set aside for %s: %s", command.node, command.trainer or "all", command.reason)
             case CloseTrainer():
+                self._launches.forget(command.trainer)
                 log.info("trainer %s %s: %s", command.trainer, command.outcome, command.reason)
             case _:
                 assert_never(command)

@@ -36,6 +36,10 @@ class LaunchStore:
             self._launches[trainer.trainer] = self._read(trainer)
         return self._launches[trainer.trainer]
 
+    def forget(self, trainer: TrainerId) -> None:
+        """It has ended: nothing of it is started any more."""
+        self._launches.pop(trainer, None)
+
     def shown(self, trainer: TrainerSpec) -> Path:
         """Where people find its folder: by its name."""
         return self._rundir.trainer(trainer.trainer)

@@ -10,13 +10,14 @@ from pilot.observation.story import Story
 from pilot.observation.summary import summarise
 from pilot.observation.timeline import timeline
 from pilot.observation.utilisation import utilisation
-from pilot.service.settings import fresh_core
+from pilot.service.settings import remembering_core
 from pilot.service.status_view import account, best_for
 
 
 def life_of(contents: Contents) -> Life:
     """All that the journal tells; it is run through a core once more."""
-    core, monitor, courses, story = fresh_core(contents), Monitor(), Courses(), Story(contents.header.started_unix_s)
+    core, monitor, courses = remembering_core(contents), Monitor(), Courses()
+    story = Story(contents.header.started_unix_s)
     course = timeline(contents.decisions, core)
     happened = []
     for entry in (entry for segment in contents.segments for entry in segment.entries):

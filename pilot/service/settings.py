@@ -4,6 +4,7 @@ it."""
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -11,11 +12,15 @@ from typing import Any
 import msgspec
 
 from pilot import planners
-from pilot.core.coordinator import Coordinator, CoordinatorConfig
+from pilot.core.config import CoordinatorConfig
+from pilot.core.coordinator import Coordinator
 from pilot.core.errors import JournalError, UserError
 from pilot.core.pool import NODE_ORDERS
 from pilot.io.journal import Contents
 from pilot.io.objectives import load_objective
+
+ENDED_KEPT = 200
+"""So many trainers that have ended are known whole to a live pool, and listed by it. The journal tells of all."""
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,9 +76,14 @@ def make_core(settings: Settings, site: Mapping[str, Any]) -> Coordinator:
     for name, seconds in times.items():
         if not isinstance(seconds, float | int) or not 0 <= seconds < math.inf:
             raise UserError(f"{name} of the site is no time: {seconds}")
-    return Coordinator(replace(settings.config(), **times))
+    return Coordinator(replace(settings.config(), ended_kept=ENDED_KEPT, **times))
 
 
 def fresh_core(contents: Contents) -> Coordinator:
     """A core as it was when the journal began: the decisions of all its segments replay through it."""
     return make_core(settings_of(contents.header.settings), contents.header.site)
+
+
+def remembering_core(contents: Contents) -> Coordinator:
+    """One that decides the same and in the end knows every trainer: for whoever tells a pool's whole story."""
+    return Coordinator(replace(fresh_core(contents).config, ended_kept=sys.maxsize))

@@ -18,6 +18,7 @@ from pilot.io import core_state, segments
 from pilot.io.journal import Contents
 from pilot.observation.monitor import Monitor
 from pilot.service.pending import PendingCommands
+from pilot.service.settings import ENDED_KEPT
 
 LOST_KEPT = 10_000
 """So many lost nodes are remembered: an agent that comes back after so many others is stopped like any stranger."""
@@ -28,7 +29,7 @@ class Books:
     """What is kept beside the core, from the same events: plain data. ``lost`` tells why nodes are gone."""
 
     pending: PendingCommands = field(default_factory=PendingCommands)
-    monitor: Monitor = field(default_factory=Monitor)
+    monitor: Monitor = field(default_factory=lambda: Monitor(ended_kept=ENDED_KEPT))
     lost: dict[NodeId, str] = field(default_factory=dict)
 
     def note(self, now_s: float, event: Event, commands: Sequence[Command]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -42,7 +43,8 @@ def act(world: World, action: str, number: int) -> None:
             world.lose(rng.sample(world.nodes, min(len(world.nodes), 1 + number % 3)))
         case "submit":
             low = 1 + number % 3
-            world.send(TrainerSubmitted(TrainerSpec(TrainerId(f"t{len(trainers)}"), low, low + number % 4)))
+            known = len(trainers) + len(world.core.past)
+            world.send(TrainerSubmitted(TrainerSpec(TrainerId(f"t{known}"), low, low + number % 4)))
         case "cancel" if trainers:
             world.send(TrainerCancelled(rng.choice(trainers)))
         case "finish" if trainers:
@@ -107,12 +109,18 @@ def test_a_drain_leaves_nothing(script: list[tuple[str, int]]) -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(scripts)
-def test_a_replay_gives_the_same_commands(script: list[tuple[str, int]]) -> None:
+@given(scripts, st.integers(0, 2))
+def test_a_replay_gives_the_same_commands_however_many_ended_trainers_are_kept(
+    script: list[tuple[str, int]], kept: int
+) -> None:
     world = play(script)
-    again = Coordinator(world.config)
+    again = Coordinator(replace(world.config, ended_kept=kept))
     for now_s, event, commands in world.history:
         assert again.handle(now_s, event) == commands
+    ended = {t.id: t.outcome for t in world.core.trainers.values() if t.outcome is not None}
+    known = {t.id: t.outcome for t in again.trainers.values() if t.outcome is not None}
+    assert again.past | known == ended
+    assert len(known) == min(kept, len(ended))
 
 
 sizes = st.lists(st.tuples(st.integers(1, 2), st.integers(0, 3)), min_size=1, max_size=3)
