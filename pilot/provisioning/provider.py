@@ -21,7 +21,6 @@ from pilot.core.errors import SiteError, SubmitError
 from pilot.io.site import Site, walltime_seconds, walltime_text
 from pilot.io.site_files import SiteFile
 
-
 OUTPUTS_KEPT = 1000
 """Of so many jobs it is known where their output is: more than a host that is its own queue can have at once."""
 
