@@ -89,6 +89,8 @@ def _run(tried: Sequence[Mutant], at_once: int, deadline_s: float) -> list[Verdi
                 os.killpg(pid, signal.SIGKILL)
             verdict = Verdict(mutant, _how(pid, pipe, took_s), took_s)
             verdicts.append(verdict)
+            if len(verdicts) % 25 == 0:
+                print(f"{len(verdicts)} of {len(tried)} tried", flush=True)
             if not verdict.killed:
                 print(f"survived {mutant.path}:{mutant.line}: {mutant.what}", flush=True)
     return verdicts

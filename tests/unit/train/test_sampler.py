@@ -94,7 +94,20 @@ def test_mixed_seeds_differ_with_each_number_and_their_order() -> None:
     assert all(0 <= seed < 2**63 for seed in seeds)
 
 
-@pytest.mark.parametrize("wrong", [{}, {"per_node": 1, "whole": 1}, {"per_node": 0}, {"whole": 4, "micro": 0}])
+ACCUMULATED = {"whole": 4, "accumulate": 2}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {"per_node": 1, "whole": 1},
+        {"per_node": 0},
+        {"whole": 4, "micro": 0},
+        ACCUMULATED,
+        ACCUMULATED | {"drop_last": True, "micro": 2},
+    ],
+)
 def test_batch_sizes_that_make_no_sense_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(UserError):
         Batching(**wrong)
