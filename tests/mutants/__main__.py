@@ -29,10 +29,15 @@ from tests.mutants.mutations import Mutant, mutants
 
 CORE = ["tests/transcripts/test_plays.py", "tests/unit/core", "tests/transcripts", "tests/property/test_assign.py",
         "tests/property/test_core.py", "tests/property/test_tables.py"]  # fmt: skip
+BESIDE = ["tests/unit/core"]
+"""Of what is in the core and decides nothing."""
+
 SCALING = ["tests/unit/provisioning/test_scaling_policy.py", "tests/unit/provisioning/test_keeper.py"]
 SAMPLER = ["tests/unit/train/test_order.py", "tests/unit/train/test_sampler.py", "tests/unit/train/test_loader.py"]
 TESTS = {
     **{str(path): CORE for path in sorted(Path("pilot/core").glob("*.py"))},
+    **{f"pilot/core/{name}.py": BESIDE for name in ("explain", "goal", "ledger", "ledger_proof", "run_identity")},
+    "pilot/core/step_ranges.py": BESIDE,
     "pilot/provisioning/scaling_policy.py": SCALING,
     "pilot/train/order.py": SAMPLER,
     "pilot/train/sampler.py": SAMPLER,
