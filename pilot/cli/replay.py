@@ -153,8 +153,8 @@ def _replay_journal(path: Path, named: Sequence[str], report: Path | None) -> in
             run_it = f"to run its code, add --objective {objective}"
             raise UserError(f"{path}: its objective is a function of another module; {run_it}")
         core = fresh_core(contents)
-        difference = replay(contents, core)
-        counts = [len(decision.commands) for decision in contents.decisions]
+        counts: list[int] = []
+        difference = replay(contents, core, lambda decision: counts.append(len(decision.commands)))
     except JournalError as error:
         raise UserError(str(error)) from None
     if report is not None:

@@ -35,7 +35,6 @@ def close(standing: Standing) -> list[Command]:
     out = [] if outcome is Outcome.FINISHED else dissolve(trainer, trainer.reason)
     trainer.group = trainer.forming = None
     trainer.pausing = False
-    trainer.writing.clear()
     out += _stop(trainer, list(trainer.workers), outcome.value)
     if not trainer.workers:
         trainer.outcome, trainer.closing = outcome, None

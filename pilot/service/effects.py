@@ -59,8 +59,8 @@ class Solver(Protocol):
 class Trainers(Protocol):
     """Who knows the trainers."""
 
-    def spec(self, trainer: TrainerId) -> TrainerSpec:
-        """As it was submitted."""
+    def spec(self, trainer: TrainerId) -> TrainerSpec | None:
+        """As it was submitted; None: it ended long ago."""
 
     def unstartable(self, trainer: TrainerId, why: str) -> None:
         """No worker of it can be started any more, on no node."""
@@ -193,8 +193,11 @@ class Effects:
         return previous.members if previous else ()
 
     def _start(self, command: StartWorker) -> None:
+        spec = self._trainers.spec(command.trainer)
+        if spec is None:  # and many others since, while this decision waited for the disk
+            return
         try:
-            order = self._order(self._trainers.spec(command.trainer))
+            order = self._order(spec)
         except JournalError as error:
             self._trainers.unstartable(command.trainer, str(error))
             return

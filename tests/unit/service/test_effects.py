@@ -69,9 +69,8 @@ class Bench:
     def solve(self, command: Solve) -> None:
         self.solves.append(command)
 
-    def spec(self, trainer: TrainerId) -> TrainerSpec:
-        assert trainer == T
-        return SPEC
+    def spec(self, trainer: TrainerId) -> TrainerSpec | None:
+        return SPEC if trainer == T else None
 
     def unstartable(self, trainer: TrainerId, why: str) -> None:
         self.unreadable.append(f"{trainer}: {why}")
@@ -108,6 +107,11 @@ ONE_MESSAGE = [
 def test_messages(bench: Bench, command: Command, messages: list[tuple[NodeId, wire.Message]]) -> None:
     bench.order(command)
     assert bench.sent == messages
+
+
+def test_no_worker_is_started_of_a_trainer_that_is_past_when_the_decision_is_on_the_disk(bench: Bench) -> None:
+    bench.order(StartWorker(TrainerId("past"), A, ""))
+    assert bench.sent == []
 
 
 def test_a_worker_is_started_as_it_was_submitted(bench: Bench, tmp_path: Path) -> None:
