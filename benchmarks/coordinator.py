@@ -25,7 +25,8 @@ from pyomo.repn.plugins.lp_writer import LPWriter
 from benchmarks.completion import completion
 from pilot import planners
 from pilot.core.commands import Command, Solve
-from pilot.core.coordinator import Coordinator, CoordinatorConfig
+from pilot.core.config import CoordinatorConfig
+from pilot.core.coordinator import Coordinator
 from pilot.core.curve import Curve
 from pilot.core.events import (
     Event,

@@ -17,8 +17,8 @@ import msgspec
 
 from pilot.cli.demo.report import DemoTold
 from pilot.doctor.finding import Findings
-from pilot.io.pool_status import PoolStatus
-from pilot.io.verbs import Cancelled, Draining, Explained, Phases, Submitted, TrainerList
+from pilot.io.pool_status import PoolStatus, TrainerHistory
+from pilot.io.verbs import Cancelled, Draining, Explained, Phases, Removed, Standing, Submitted, TrainerList
 from pilot.observation.story import Happening
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "json.md"
@@ -27,11 +27,16 @@ BEGIN = "<!-- From here on this file is written by python -m tests.json_referenc
 COMMANDS: dict[str, type] = {
     "up": PoolStatus,
     "status": PoolStatus,
+    "status NAME": TrainerHistory,
     "ls": TrainerList,
     "submit": Submitted,
     "wait": Phases,
     "events": Happening,
     "cancel": Cancelled,
+    "resume": Standing,
+    "hold": Standing,
+    "release": Standing,
+    "rm": Removed,
     "explain": Explained,
     "down": Draining,
     "demo": DemoTold,

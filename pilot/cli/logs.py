@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from pilot.cli import candidates
-from pilot.cli.asking import ENDED, find_run_dir, pool_at, run_dir_option
+from pilot.cli.asking import ENDED, find_run_dir, is_past, run_dir_option, told_by
 from pilot.core.errors import UserError
 from pilot.io.files import open_regular
 from pilot.io.pool_status import TrainerStatus
@@ -32,11 +32,11 @@ def command(trainer: str, follow: bool, run_dir: Path | None) -> None:
     Example:
       pilot logs vit -f
     """
-    root = find_run_dir(run_dir)
+    root = find_run_dir(run_dir, past=True)
     folder = log_folder(root, trainer)
     shown: dict[Path, int] = {}
     while True:
-        ended = not follow or _row(root, trainer).phase in ENDED
+        ended = not follow or is_past(root) or _row(root, trainer).phase in ENDED
         for path in sorted(folder.glob("*.log")):
             shown[path] = echo(path, shown.get(path, 0))
         if ended:
@@ -61,7 +61,7 @@ def log_folder(root: Path, trainer: str) -> Path:
 
 
 def _row(root: Path, trainer: str) -> TrainerStatus:
-    row = next((row for row in pool_at(root).trainers().trainers if row.trainer == trainer), None)
+    row = next((row for row in told_by(root).trainers().trainers if row.trainer == trainer), None)
     if row is None:
         raise UserError(f"no trainer named {trainer!r}; see pilot ls")
     return row

@@ -30,7 +30,7 @@ def command(output: Path, run_dir: Path | None) -> None:
 
     if not output.parent.is_dir():
         raise UserError(f"cannot write {output}: there is no directory {output.parent}")
-    contents = read(RunDir(find_run_dir(run_dir)).journal, whole=False)
+    contents = read(RunDir(find_run_dir(run_dir, past=True)).journal, whole=False)
     page = render(life_of(contents))
     try:
         output.write_text(page)

@@ -27,6 +27,7 @@ costs a moment and never a step.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import assert_never
 
@@ -34,68 +35,38 @@ from pilot.core.acts import dissolve, dissolve_broken
 from pilot.core.assign import assign
 from pilot.core.blame import Blame, BlameState, Judgement
 from pilot.core.commands import Command, Outcome, ReleaseNode, Solve
-from pilot.core.errors import InvariantError, UserError
+from pilot.core.config import CoordinatorConfig
+from pilot.core.errors import InvariantError
 from pilot.core.events import (
     CheckpointPublished,
-    CheckpointWritten,
     DrainRequested,
     Event,
-    GroupBroken,
-    GroupFormed,
-    GroupLookedAt,
-    GroupPaused,
-    GroupStalled,
     NodeCleared,
     NodeRetried,
     PlanFailed,
     PlanReady,
     PoolChanged,
+    PoolReopened,
     Progress,
     TrainerCancelled,
     TrainerFinished,
+    TrainerHeld,
+    TrainerReleased,
+    TrainerRemoved,
+    TrainerResumed,
     TrainerSubmitted,
     WorkerExited,
-    WorkerReady,
-    WorkerSlow,
 )
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
-from pilot.core.measured import Measured
-from pilot.core.objective import Objective, scaling_efficiency
+from pilot.core.measured import KEPT_OF_POOL, RescaleCosts
 from pilot.core.pacing import Pace, pace
-from pilot.core.pool import NodeOrder, Pool, PoolState, hostname_order
+from pilot.core.pool import Pool, PoolState
 from pilot.core.pose import pose
 from pilot.core.problem import Plan, PlanStatus, Problem
 from pilot.core.reconcile import reconcile
-from pilot.core.spec import TrainerSpec
+from pilot.core.roll import Roll
 from pilot.core.trainer import Trainer
 from pilot.core.transitions import Noted, TrainerEvent, note
-
-
-@dataclass(frozen=True, slots=True)
-class CoordinatorConfig:
-    """How decisions are made.
-
-    Parameters
-    ----------
-    t_fwd_s : forward-looking time of eq. 16
-    max_parallel_trainers : Pj_max, how many trainers share the pool at once, first come first served
-    objective : what a plan maximises
-    node_order : in which order nodes are handed out and taken back
-    grace_s, checkpoint_interval_s : of the site (see :mod:`pilot.core.pacing`)
-    """
-
-    t_fwd_s: float = 120.0
-    max_parallel_trainers: int = 10
-    objective: Objective = scaling_efficiency
-    node_order: NodeOrder = hostname_order
-    grace_s: float = 30.0
-    checkpoint_interval_s: float = 300.0
-
-    def __post_init__(self) -> None:
-        if not self.t_fwd_s > 0:
-            raise UserError(f"t_fwd_s must be greater than 0, got {self.t_fwd_s}")
-        if self.max_parallel_trainers < 1:
-            raise UserError(f"max_parallel_trainers must be at least 1, got {self.max_parallel_trainers}")
 
 
 @dataclass(slots=True)
@@ -111,6 +82,8 @@ class State:
     plan: Plan | None
     settled: bool
     draining: bool
+    reopened: int
+    costs: RescaleCosts
     now_s: float
 
 
@@ -118,25 +91,37 @@ class Coordinator:
     """The pure state machine that both the live driver and the simulator run.
 
     ``trainers`` (by id, in submission order), ``pool``, ``problem`` and ``plan`` (the last ones), ``now_s`` (when the
-    last event happened) may be read by anyone.
+    last event happened) may be read by anyone. ``later`` are the configurations that take over, one each time that the
+    pool is ``reopened``.
     """
 
-    def __init__(self, config: CoordinatorConfig | None = None) -> None:
-        self.config = config or CoordinatorConfig()
+    def __init__(self, config: CoordinatorConfig | None = None, later: Sequence[CoordinatorConfig] = ()) -> None:
+        self._configs = (config or CoordinatorConfig(), *later)
+        self.reopened = 0
+        self.costs = RescaleCosts(KEPT_OF_POOL)
         self.pool = Pool(self.config.node_order)
-        self.trainers: dict[TrainerId, Trainer] = {}
+        self._roll = Roll({})
         self.plan_id = PlanId(0)
         self.problem: Problem | None = None
         self.plan: Plan | None = None
         self.settled = False
         self.draining = False
         self.now_s = 0.0
-        self._open: dict[TrainerId, Trainer] = {}
         self.blame = Blame(self.pool, self.trainers)
         self._vacant: dict[NodeId, None] = {}
         self._touched: dict[TrainerId, bool] = {}
         self._question = ""
         self._reach: dict[TrainerId, int] | None = None
+
+    @property
+    def config(self) -> CoordinatorConfig:
+        """The one that holds now."""
+        return self._configs[min(self.reopened, len(self._configs) - 1)]
+
+    @property
+    def trainers(self) -> dict[TrainerId, Trainer]:
+        """Every trainer."""
+        return self._roll.trainers
 
     def snapshot(self) -> State:
         """All that it knows. It shares what changes with the coordinator: write it down before the next event."""
@@ -144,11 +129,12 @@ class Coordinator:
 
     def restore(self, state: State) -> None:
         """Go on from a ``state`` that is nobody else's."""
-        for item in fields(State):
-            setattr(self, item.name, getattr(state, item.name))
+        made = {"trainers", "pool", "blame"}
+        for name in (item.name for item in fields(State) if item.name not in made):
+            setattr(self, name, getattr(state, name))
+        self._roll = Roll(state.trainers)
         self.pool = Pool(self.config.node_order, state.pool)
         self.blame = Blame(self.pool, self.trainers, state.blame)
-        self._open = {trainer.id: trainer for trainer in self.trainers.values() if trainer.open}
 
     def handle(self, now_s: float, event: Event) -> list[Command]:
         """Note ``event``, which happened at ``now_s``, and answer with what is to be done."""
@@ -164,33 +150,42 @@ class Coordinator:
         return out
 
     def _note(self, event: Event) -> list[Command]:
+        if isinstance(event, WorkerExited):
+            return self._worker_exited(event)
+        if isinstance(event, TrainerEvent):
+            return self._about_trainer(event)
         match event:
             case PoolChanged():
                 return self._pool_changed(event)
             case TrainerSubmitted():
-                return self._submitted(event.spec)
+                self._roll.submit(event.spec)
+                return self._ask_if(f"trainer {event.spec.trainer} was submitted")
             case TrainerCancelled():
                 return self._end(event.trainer, Outcome.CANCELLED, event.reason)
+            case TrainerResumed():
+                return self._ask_if(f"trainer {event.trainer} goes on" if self._roll.resume(event.trainer) else "")
+            case TrainerHeld():
+                return self._held(event)
+            case TrainerReleased():
+                released = self._roll.hold(event.trainer, "") is not None
+                return self._ask_if(f"trainer {event.trainer} was released" if released else "")
+            case TrainerRemoved():
+                self._roll.remove(event.trainer)
+                return []
             case DrainRequested():
                 return self._drain()
+            case PoolReopened():
+                return self._reopened()
             case PlanReady():
                 return self._plan_ready(event)
             case PlanFailed():
                 return []
-            case WorkerExited():
-                return self._worker_exited(event)
             case TrainerFinished():
                 return self._finished(event)
             case NodeRetried():
                 return self._ask_if(self.blame.retried(event))
             case NodeCleared():
                 return self._ask_if(f"{event.node} was cleared" if self.blame.forget(event.node) else "")
-            case WorkerReady() | WorkerSlow() | GroupFormed() | GroupBroken() | GroupPaused() | Progress():
-                return self._about_trainer(event)
-            case CheckpointWritten() | CheckpointPublished():
-                return self._about_trainer(event)
-            case GroupStalled() | GroupLookedAt():
-                return self._about_trainer(event)
             case _:
                 assert_never(event)
 
@@ -249,40 +244,44 @@ class Coordinator:
 
     def _drain(self) -> list[Command]:
         self.draining = True
-        for trainer in self._open.values():
-            for node in trainer.target:
-                del self.pool.owner[node]
-            trainer.target.clear()
-            self._touch(trainer.id)
+        for trainer in self._roll.open.values():
+            self._take_back(trainer)
         self._vacant = {node: None for node in self.pool.nodes if self.pool.leave(node, None)}
         return []
 
+    def _reopened(self) -> list[Command]:
+        """A configuration takes over with its order of nodes."""
+        self.draining = False
+        self.reopened += 1
+        self.pool.order_by(self.config.node_order)
+        return self._ask_if("the pool is up again")
+
     # --- trainers come and end --------------------------------------------------------------------------------------
 
-    def _submitted(self, spec: TrainerSpec) -> list[Command]:
-        if spec.trainer in self.trainers:
-            raise InvariantError(f"trainer {spec.trainer} was submitted twice")
-        self.trainers[spec.trainer] = self._open[spec.trainer] = Trainer(
-            spec, Measured(spec), generation=spec.starts_after
-        )
-        self._question = f"trainer {spec.trainer} was submitted"
-        return []
-
-    def _end(self, trainer_id: TrainerId, outcome: Outcome, reason: str) -> list[Command]:
-        trainer = self._open.pop(trainer_id, None)
-        if trainer is None:
-            return []
-        trainer.closing, trainer.reason = outcome, reason
+    def _take_back(self, trainer: Trainer) -> None:
+        """It is to have no nodes."""
         for node in trainer.target:
             del self.pool.owner[node]
         trainer.target.clear()
+        self._touch(trainer.id)
+
+    def _held(self, event: TrainerHeld) -> list[Command]:
+        trainer = self._roll.hold(event.trainer, event.reason)
+        if trainer is None:
+            return []
+        self._take_back(trainer)
+        return self._ask_if(f"trainer {event.trainer} is held")
+
+    def _end(self, trainer_id: TrainerId, outcome: Outcome, reason: str) -> list[Command]:
+        trainer = self._roll.close(trainer_id, outcome, reason)
+        if trainer is None:
+            return []
+        self._take_back(trainer)
         self.blame.ended(trainer)
-        self._touch(trainer_id)
-        self._question = f"trainer {trainer_id} {outcome.value}"
-        return []
+        return self._ask_if(f"trainer {trainer_id} {outcome.value}")
 
     def _finished(self, event: TrainerFinished) -> list[Command]:
-        trainer = self._open.get(event.trainer)
+        trainer = self._roll.open.get(event.trainer)
         if trainer is None or event.generation not in _living(trainer):
             return []
         trainer.step, trainer.samples = event.step, event.samples
@@ -291,8 +290,8 @@ class Coordinator:
     # --- the plan ---------------------------------------------------------------------------------------------------
 
     def admitted(self) -> list[Trainer]:
-        """The trainers that share the pool now: the first Pj_max that are open (first come, first served, §5.2)."""
-        return [t for t, _ in zip(self._open.values(), range(self.config.max_parallel_trainers), strict=False)]
+        """The trainers that share the pool now, Pj_max at most."""
+        return self._roll.admitted(self.config.max_parallel_trainers)
 
     def _ask_if(self, reason: str) -> list[Command]:
         """Another plan is needed where there is a ``reason``."""
@@ -301,7 +300,7 @@ class Coordinator:
 
     def _ask(self, reason: str) -> list[Command]:
         config = self.config
-        problem = pose(self.pool, self.blame, self.admitted(), config.objective, config.t_fwd_s, self._reach)
+        problem = pose(self.pool, self.blame, self.admitted(), config, self.costs, self._reach)
         if self.settled and problem == self.problem:
             return []  # the answer is known: all stays as it is
         self.plan_id = PlanId(self.plan_id + 1)
@@ -336,6 +335,8 @@ class Coordinator:
         if trainer is None or noted is None:
             return []
         self._touch(trainer.id, stands=isinstance(event, Progress | CheckpointPublished))
+        if isinstance(event, Progress) and event.rescale_s is not None:
+            self.costs.note(up=trainer.grew, seconds=event.rescale_s)
         judgement = self._judge(trainer, noted)
         self._question = self._question or judgement.question
         failure = noted.failure or judgement.failure

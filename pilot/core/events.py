@@ -41,10 +41,45 @@ class TrainerCancelled:
 
 
 @dataclass(frozen=True, slots=True)
+class TrainerResumed:
+    """A user has a trainer that failed or was cancelled go on, as the last one in the order of submission."""
+
+    trainer: TrainerId
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerHeld:
+    """A user wants a trainer to give its nodes back until it is released. It keeps its place in the order."""
+
+    trainer: TrainerId
+    reason: str = "held by the user"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerReleased:
+    """A trainer that was held may have nodes again."""
+
+    trainer: TrainerId
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerRemoved:
+    """A user removed a trainer that has ended. Its id may be used again."""
+
+    trainer: TrainerId
+
+
+@dataclass(frozen=True, slots=True)
 class DrainRequested:
     """``pilot down``: every trainer pauses and checkpoints, then every node is released. Nothing starts any more."""
 
     reason: str = "pilot down"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolReopened:
+    """``pilot up`` after a drain: the trainers that had not ended get nodes again, when there are some. From here on
+    the next configuration holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +290,12 @@ Event = (
     PoolChanged
     | TrainerSubmitted
     | TrainerCancelled
+    | TrainerResumed
+    | TrainerHeld
+    | TrainerReleased
+    | TrainerRemoved
     | DrainRequested
+    | PoolReopened
     | PlanReady
     | PlanFailed
     | WorkerReady

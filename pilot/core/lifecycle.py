@@ -24,9 +24,14 @@ from pilot.core.events import (
     PlanFailed,
     PlanReady,
     PoolChanged,
+    PoolReopened,
     Progress,
     TrainerCancelled,
     TrainerFinished,
+    TrainerHeld,
+    TrainerReleased,
+    TrainerRemoved,
+    TrainerResumed,
     TrainerSubmitted,
     WorkerExited,
     WorkerReady,
@@ -53,7 +58,17 @@ EFFECTS = (
     ),
     Effect(TrainerSubmitted, "the trainer, last in the order of submission", "always"),
     Effect(TrainerCancelled, "it closes", "if it was open"),
-    Effect(DrainRequested, "every target becomes empty, for good; no problem is posed any more"),
+    Effect(
+        TrainerResumed,
+        "one that failed or was cancelled is open again, last in the order of submission, with its step, its "
+        "generation and what was measured",
+        "if it had",
+    ),
+    Effect(TrainerHeld, "its target becomes empty, and no plan has it until it is released", "if it was open"),
+    Effect(TrainerReleased, "plans may have it again, at its place in the order", "if it was held"),
+    Effect(TrainerRemoved, "one that has ended is forgotten"),
+    Effect(DrainRequested, "every target becomes empty; no problem is posed any more"),
+    Effect(PoolReopened, "the drain is over; the next configuration holds", "if there are trainers"),
     Effect(
         PlanReady,
         "targets, where the plan's id is the newest and trainers can have its counts",
@@ -108,7 +123,7 @@ TRAINER_CHANGES = (
     PhaseChange(Phase.PAUSED, Phase.RUNNING, (GroupFormed,)),
     PhaseChange(Phase.PAUSED, Phase.STARTING, (CheckpointWritten, GroupBroken, WorkerExited, PoolChanged)),
     PhaseChange(Phase.PAUSED, Phase.QUEUED, (CheckpointWritten, PlanReady, WorkerExited, PoolChanged, DrainRequested)),
-    PhaseChange(Phase.QUEUED, Phase.CLOSING, (TrainerCancelled, GroupBroken)),
+    PhaseChange(Phase.QUEUED, Phase.CLOSING, (TrainerCancelled, WorkerExited, GroupBroken)),
     PhaseChange(Phase.STARTING, Phase.CLOSING, (TrainerCancelled, WorkerExited, GroupBroken)),
     PhaseChange(
         Phase.RUNNING, Phase.CLOSING, (TrainerFinished, TrainerCancelled, WorkerExited, GroupBroken, GroupLookedAt)
@@ -123,5 +138,9 @@ TRAINER_CHANGES = (
     PhaseChange(Phase.STARTING, Phase.FAILED, (WorkerExited,)),
     PhaseChange(Phase.RUNNING, Phase.FAILED, (WorkerExited,)),
     PhaseChange(Phase.PAUSED, Phase.FAILED, (WorkerExited,)),
+    PhaseChange(Phase.FAILED, Phase.QUEUED, (TrainerResumed,)),
+    PhaseChange(Phase.CANCELLED, Phase.QUEUED, (TrainerResumed,)),
+    PhaseChange(Phase.STARTING, Phase.QUEUED, (TrainerHeld,)),
+    PhaseChange(Phase.PAUSED, Phase.QUEUED, (TrainerHeld,)),
 )
 """From before an event to after it: a trainer that has no worker left when it ends is never seen closing."""

@@ -26,6 +26,8 @@ class TrainerSpec:
     curve : samples per second by nodes; None: proportional until measured
     fixed_curve : keep the given curve, whatever is measured
     rescale_up_s, rescale_down_s : what a rescale costs; updated by what is measured unless ``fixed_curve``
+    assumed_costs : nobody has said what a rescale costs: what other trainers of the pool measured is believed before
+        these two
     priority : factor for the priority-weighted objective
     objective_curve : value per second by nodes where it is not derived from ``curve`` (replays of published sets)
     """
@@ -41,6 +43,7 @@ class TrainerSpec:
     objective_curve: Curve | None = None
     uid: TrainerUid = NO_UID
     starts_after: Generation = NO_GENERATION
+    assumed_costs: bool = False
 
     def __post_init__(self) -> None:
         if self.min_nodes < 1:

@@ -11,7 +11,7 @@ from pilot.core.curve import Curve
 from pilot.core.events import PoolChanged, WorkerExited, WorkerReady
 from pilot.core.evidence import Evidence
 from pilot.core.ids import NO_GENERATION, Generation, NodeId, TrainerId
-from pilot.core.measured import Measured
+from pilot.core.measured import Measured, RescaleCosts
 from pilot.core.pool import Pool
 from pilot.core.problem import Candidate
 from pilot.core.spec import TrainerSpec
@@ -111,7 +111,7 @@ class Trainer:
     ``looking``: the generation whose members are being looked at. ``writing``: the nodes whose checkpoint is
     awaited. ``synced``: all state holders hold the same state; ``saved``: a checkpoint holds it, too. ``died``: the
     nodes on which members of its groups died since the last step. ``refusal``: why no further worker can start (the
-    script was edited); the trainer then does not grow until a node is tried again.
+    script was edited); the trainer then does not grow until a node is tried again. ``held``: why it gets no nodes.
     """
 
     spec: TrainerSpec
@@ -135,6 +135,7 @@ class Trainer:
     broken_in_a_row: int = 0
     refusal: str = ""
     evidence: Evidence = field(default_factory=Evidence)
+    held: str = ""
     closing: Outcome | None = None
     outcome: Outcome | None = None
     reason: str = ""
@@ -150,6 +151,11 @@ class Trainer:
     def open(self) -> bool:
         """Whether it may still get nodes."""
         return self.closing is None and self.outcome is None
+
+    def reopen(self) -> None:
+        """Go on after an end, with what is known of its speed; nothing that failed is held against it any more."""
+        self.outcome, self.reason, self.held, self.refusal = None, "", "", ""
+        self.deaths_in_a_row, self.died, self.broken_in_a_row, self.failed_writes = 0, {}, 0, 0
 
     @property
     def phase(self) -> Phase:
@@ -206,8 +212,9 @@ class Trainer:
         without = (pool.leaving, pool.aside)
         return pool.usable - sum(n in pool and not any(n in out for out in without) for n in self.evidence.aside)
 
-    def candidate(self, value: Curve, room: int) -> Candidate:
-        """What a planner sees of it; ``value`` is the objective's curve, ``room`` the most nodes that it could use."""
+    def candidate(self, value: Curve, room: int, costs: RescaleCosts) -> Candidate:
+        """What a planner sees of it; ``value`` is the objective's curve, ``room`` the most nodes that it could use,
+        ``costs`` what rescales cost in its pool."""
         held = len(self.target)
         most = self.spec.max_nodes if not self.refusal else max(self.spec.min_nodes, held)
         most = max(self.spec.min_nodes, min(most, room))
@@ -217,6 +224,6 @@ class Trainer:
             min_nodes=self.spec.min_nodes,
             max_nodes=most,
             value=value,
-            rescale_up_s=self.measured.rescale_up_s,
-            rescale_down_s=self.measured.rescale_down_s,
+            rescale_up_s=self.measured.rescale_s(costs, up=True),
+            rescale_down_s=self.measured.rescale_s(costs, up=False),
         )

@@ -9,8 +9,16 @@ import msgspec
 
 from pilot.core.explain import Explanation
 from pilot.core.trainer import Phase
-from pilot.io.pool_status import NodeStatus, PilotStatus, PoolStatus, SetAsideStatus, Told, TrainerStatus
-from pilot.io.submission import Submission
+from pilot.io.pool_status import (
+    NodeStatus,
+    PilotStatus,
+    PoolStatus,
+    SetAsideStatus,
+    Told,
+    TrainerHistory,
+    TrainerStatus,
+)
+from pilot.io.submission import LaunchSpec, Submission
 
 A = TypeVar("A", bound=msgspec.Struct)
 R = TypeVar("R", bound=Told)
@@ -42,6 +50,13 @@ class SomeTrainers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which trainers; none given: all."""
 
     trainers: list[str] = []
+
+
+class Resumption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which trainer goes on, and how its script is started from now on."""
+
+    trainer: str
+    launch: LaunchSpec
 
 
 class SomeNodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -138,6 +153,32 @@ class Cancelled(Told, frozen=True):
     phase: Phase
 
 
+class Standing(Told, frozen=True):
+    """The answer of ``pilot resume``, ``pilot hold`` and ``pilot release``.
+
+    Parameters
+    ----------
+    trainer : its name
+    phase : where it stands now
+    held : why it gets no nodes; empty: it gets some
+    """
+
+    trainer: str
+    phase: Phase
+    held: str
+
+
+class Removed(Told, frozen=True):
+    """The answer of ``pilot rm``.
+
+    Parameters
+    ----------
+    trainers : those that are not there any more
+    """
+
+    trainers: list[str]
+
+
 class Explained(Told, frozen=True):
     """The answer of ``pilot explain``.
 
@@ -176,5 +217,10 @@ NODES = Verb("nodes", Nothing, NodeList)
 CLEAR = Verb("clear", SomeNodes, Cleared)
 WAIT = Verb("wait", SomeTrainers, Phases)
 CANCEL = Verb("cancel", OneTrainer, Cancelled)
+RESUME = Verb("resume", Resumption, Standing)
+HOLD = Verb("hold", OneTrainer, Standing)
+RELEASE = Verb("release", OneTrainer, Standing)
+REMOVE = Verb("remove", SomeTrainers, Removed)
+HISTORY = Verb("history", OneTrainer, TrainerHistory)
 EXPLAIN = Verb("explain", OneTrainer, Explained)
 DOWN = Verb("down", Nothing, Draining)

@@ -21,8 +21,13 @@ from pilot.core.events import (
     PlanFailed,
     PlanReady,
     PoolChanged,
+    PoolReopened,
     Progress,
     TrainerCancelled,
+    TrainerHeld,
+    TrainerReleased,
+    TrainerRemoved,
+    TrainerResumed,
     TrainerSubmitted,
     WorkerExited,
     WorkerReady,
@@ -101,8 +106,17 @@ class Story:
                 spec = event.spec
                 text = f"submitted, for {spec.min_nodes} to {spec.max_nodes} nodes"
                 yield self._told(now_s, Kind.TRAINER, text, spec.trainer)
-            case TrainerCancelled():
+            case TrainerCancelled() | TrainerHeld():
                 yield self._told(now_s, Kind.TRAINER, event.reason, event.trainer)
+            case TrainerReleased():
+                yield self._told(now_s, Kind.TRAINER, "released", event.trainer)
+            case TrainerResumed():
+                yield self._told(now_s, Kind.TRAINER, "goes on", event.trainer)
+            case TrainerRemoved():
+                yield self._told(now_s, Kind.TRAINER, "removed", event.trainer)
+            case PoolReopened():
+                self._draining = False
+                yield self._told(now_s, Kind.POOL, "the pool is up again")
             case DrainRequested():
                 self._draining = True
                 yield self._told(now_s, Kind.POOL, f"the pool drains: {event.reason}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -64,6 +65,32 @@ class LaunchStore:
             raise PilotError(f"cannot record the submission of {name}: {reason}", transient=True) from None
         self._launches[name] = launch
 
+    def mend(self, trainer: TrainerSpec, launch: LaunchSpec) -> None:
+        """Its workers are started as ``launch`` says from now on; :class:`PilotError` where that cannot be written."""
+        try:
+            self._publish(trainer, launch)
+        except OSError as error:
+            why = error.strerror
+            raise PilotError(f"cannot record how {trainer.trainer} goes on: {why}", transient=True) from None
+        self._launches[trainer.trainer] = launch
+
+    def remove(self, trainer: TrainerSpec) -> None:
+        """Remove its folder, with its checkpoints and logs; :class:`PilotError` where that is not possible."""
+        link, here = self._rundir.trainer(trainer.trainer), self._spec(trainer).parent
+        try:
+            if link.is_symlink() and link.readlink() == Path(here.name):
+                link.unlink()
+            for folder in (self.directory(trainer), here):
+                if folder.exists():
+                    shutil.rmtree(folder)
+        except OSError as error:
+            reason = f"{error.filename}: {error.strerror}"
+            raise PilotError(f"cannot remove all files of {trainer.trainer}: {reason}", transient=True) from None
+
+    def forget(self, trainer: TrainerSpec) -> None:
+        """It was removed, and another one may have its name."""
+        self._launches.pop(trainer.trainer, None)
+
     def _write(self, trainer: TrainerSpec, launch: LaunchSpec, start: Sequence[str]) -> None:
         here, directory = self._spec(trainer).parent, self.directory(trainer)
         for folder in (here, directory):
@@ -74,8 +101,11 @@ class LaunchStore:
             if not (here / name).exists():
                 (here / name).symlink_to(directory / name)
         trainer_folder.start_from(directory, start)
-        publish(self._spec(trainer), msgspec.json.format(msgspec.json.encode(launch)) + b"\n")
+        self._publish(trainer, launch)
         replace_link(self._rundir.trainer(trainer.trainer), here.name)
+
+    def _publish(self, trainer: TrainerSpec, launch: LaunchSpec) -> None:
+        publish(self._spec(trainer), msgspec.json.format(msgspec.json.encode(launch)) + b"\n")
 
     def _read(self, trainer: TrainerSpec) -> LaunchSpec:
         path = self._spec(trainer)

@@ -13,7 +13,8 @@ from concurrent.futures import Future
 
 from pilot.core.commands import Command
 from pilot.core.coordinator import Coordinator
-from pilot.core.events import Event, Progress
+from pilot.core.events import Event, PoolChanged, PoolReopened, Progress
+from pilot.io.journal import Header
 from pilot.io.journal_writer import JournalWriter
 from pilot.observation.monitor import Monitor
 from pilot.service.pending import PendingCommands
@@ -71,6 +72,16 @@ class LiveDriver:
     def adopt(self, restored: Restored) -> None:
         """Go on from what an earlier life of this coordinator knew; the effects were given then."""
         self.core, self.books = restored.core, restored.books
+
+    def reopen(self, header: Header, *, pilots_come_back: bool) -> None:
+        """A pool that was drained is up again, under the last configuration of ``header``: before anything else.
+
+        Where its pilots do not know it any more (``pilots_come_back``), those that had not left by then are lost.
+        """
+        self.post(PoolReopened())
+        if self.core.pool.nodes and not pilots_come_back:
+            self.post(PoolChanged(lost=tuple(self.core.pool.nodes), cause="the pool was down"))
+        self._journal.end_segment(self.clock(), *taken(self.core, self.books, self._journal.last_seq), header)
 
     def post(self, event: Event) -> Future[None]:
         """Tell the core of ``event``, now. The future is done when the decision is on the disk."""

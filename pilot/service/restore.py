@@ -50,7 +50,7 @@ def restore(contents: Contents, fresh: Callable[[], Coordinator]) -> Restored:
         if len(refused) > REFUSED_MAX:
             raise JournalError(
                 f"more than {REFUSED_MAX} entries of the journal cannot be taken: {refused[decision.seq]}; start the "
-                f"version that wrote it, {contents.header.version}, or begin anew: move the journal away"
+                f"version that wrote it, {contents.header.version}, or begin anew: pilot up --fresh keeps what is here"
             )
 
 

@@ -278,6 +278,8 @@ class Service:
         log.info("%s %s (%s, job %s)", node, "joined" if new else "came back", hello.address, hello.job or "none")
         self._jobs.registered(hello.job, hello.restart)
         if new:
+            if hello.job:
+                self.driver.remark(node=node, job=hello.job)
             self._coalescer.joined(now_s, node)
             self._stir.set()
         if hello.workers or not new:

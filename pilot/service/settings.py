@@ -4,17 +4,17 @@ it."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from pilot import planners
-from pilot.core.coordinator import Coordinator, CoordinatorConfig
+from pilot.core.config import CoordinatorConfig
+from pilot.core.coordinator import Coordinator
 from pilot.core.errors import JournalError, UserError
 from pilot.core.pool import NODE_ORDERS
-from pilot.io.journal import Contents
+from pilot.io.journal import Configured, Contents, Header
 from pilot.io.objectives import load_objective
 
 
@@ -65,15 +65,22 @@ def settings_of(plain: dict[str, Any]) -> Settings:
         raise JournalError(f"damaged header: settings: {error}") from None
 
 
-def make_core(settings: Settings, site: Mapping[str, Any]) -> Coordinator:
-    """A core for the pool of a site, given by its fields."""
+def config_of(configured: Configured) -> CoordinatorConfig:
+    """How the core of a pool decides that came up so."""
+    site = configured.site
     times = {name: site[name] for name in ("grace_s", "checkpoint_interval_s") if name in site}
     for name, seconds in times.items():
         if not isinstance(seconds, float | int) or not 0 <= seconds < math.inf:
             raise UserError(f"{name} of the site is no time: {seconds}")
-    return Coordinator(replace(settings.config(), **times))
+    return replace(settings_of(configured.settings).config(), **times)
+
+
+def core_of(header: Header) -> Coordinator:
+    """A core as it was when the journal with this header began."""
+    first, *later = map(config_of, header.configured)
+    return Coordinator(first, later)
 
 
 def fresh_core(contents: Contents) -> Coordinator:
     """A core as it was when the journal began: the decisions of all its segments replay through it."""
-    return make_core(settings_of(contents.header.settings), contents.header.site)
+    return core_of(contents.header)

@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pilot.core.coordinator import Coordinator, CoordinatorConfig
+from pilot.core.config import CoordinatorConfig
+from pilot.core.coordinator import Coordinator
 from pilot.core.errors import UserError
 from pilot.core.objective import Objective
 from pilot.core.pool import NODE_ORDERS

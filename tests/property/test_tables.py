@@ -19,7 +19,7 @@ from pilot.core.events import DrainRequested, Event, ExitCause, GroupBroken, Wor
 from pilot.core.lifecycle import EFFECTS, TRAINER_CHANGES
 from pilot.core.reconcile import Question, Rule
 from pilot.core.trainer import WORKER_CHANGES, Phase, PhaseChange, WorkerPhase
-from tests.property.test_core import ACTIONS, SICKNESS, act
+from tests.property.test_core import ACTIONS, SICKNESS, USERS, act
 from tests.property.world import World
 from tests.transcripts import test_transcripts
 
@@ -29,6 +29,7 @@ WEATHERS = (
     ["join", "submit", "answer", "answer", "answer", "break", "stall", "fail", "cancel"],
     ["join", "submit", "answer", "answer", "answer", "answer", "raise", "lose", "notice", "fail", "finish"],
 )
+WILFUL = ["join", "submit", "answer", "answer", "answer", "answer", "raise", "die", "drain", "cancel", *USERS]
 ILL = ["join", "submit", "answer", "answer", "answer", "answer", "step", "break", *SICKNESS]
 RARE = {
     (Phase.STARTING, Phase.QUEUED, "WorkerExited"),
@@ -37,6 +38,8 @@ RARE = {
     (Phase.PAUSED, Phase.STARTING, "WorkerExited"),
     (Phase.PAUSED, Phase.QUEUED, "WorkerExited"),
     (Phase.PAUSED, Phase.STARTING, "GroupBroken"),
+    (Phase.PAUSED, Phase.QUEUED, "TrainerHeld"),
+    (Phase.QUEUED, Phase.CLOSING, "WorkerExited"),
 }
 """Causes that these sequences need not come upon; each was seen in some of 3,000 others."""
 
@@ -136,6 +139,7 @@ def seen() -> Iterator[Seen]:
             _play(random.Random(seed), WEATHERS[seed % len(WEATHERS)])
             if seed % 4 == 0:
                 _play(random.Random(seed), ILL)
+                _play(random.Random(seed), WILFUL)
         yield watched
 
 

@@ -16,6 +16,7 @@ from pilot.core.commands import (
     DissolveGroup,
     FormGroup,
     LookAtGroup,
+    Outcome,
     PaceCheckpoints,
     PauseGroup,
     ReleaseNode,
@@ -25,7 +26,8 @@ from pilot.core.commands import (
     StopWorker,
     WriteCheckpoint,
 )
-from pilot.core.coordinator import Coordinator, CoordinatorConfig
+from pilot.core.config import CoordinatorConfig
+from pilot.core.coordinator import Coordinator
 from pilot.core.events import (
     CheckpointPublished,
     CheckpointWritten,
@@ -40,6 +42,7 @@ from pilot.core.events import (
     PoolChanged,
     Progress,
     Seen,
+    TrainerResumed,
     WorkerExited,
     WorkerReady,
     WorkerSlow,
@@ -241,6 +244,13 @@ class World:
         self.now_s += seconds
         for event in self.core.blame.due(self.now_s):
             self.send(event)
+
+    def resume(self, trainer: TrainerId) -> None:
+        """It goes on after an end, with a script that was mended."""
+        self.broken_scripts.discard(trainer)
+        if self.core.trainers[trainer].outcome in (Outcome.FAILED, Outcome.CANCELLED):
+            self.closed.remove(trainer)
+        self.send(TrainerResumed(trainer))
 
     def publish(self, trainer: TrainerId, alone_s: float) -> None:
         """One of its periodic checkpoints was written."""

@@ -27,7 +27,8 @@ from pilot.core.commands import (
     StopWorker,
     WriteCheckpoint,
 )
-from pilot.core.coordinator import Coordinator, CoordinatorConfig
+from pilot.core.config import CoordinatorConfig
+from pilot.core.coordinator import Coordinator
 from pilot.core.events import (
     CheckpointPublished,
     CheckpointWritten,

@@ -24,7 +24,7 @@ RUNNING = msgspec.structs.replace(TRAINER, phase=Phase.RUNNING, reason="", remar
 
 
 def node(name: str, trainer: str | None, *, leaving: bool = False) -> NodeStatus:
-    return NodeStatus(node=name, host=name, trainer=trainer, leaving=leaving, set_aside=False, joined_s=0.0)
+    return NodeStatus(node=name, host=name, job="", trainer=trainer, leaving=leaving, set_aside=False, joined_s=0.0)
 
 
 def answer(now_s: float, pool: list[NodeStatus], **of_trainer: object) -> PoolStatus:

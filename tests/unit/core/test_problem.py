@@ -1,6 +1,6 @@
 import pytest
 
-from pilot.core.coordinator import CoordinatorConfig
+from pilot.core.config import CoordinatorConfig
 from pilot.core.curve import Curve
 from pilot.core.errors import UserError
 from pilot.core.explain import explain

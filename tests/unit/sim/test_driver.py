@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from pilot.core.coordinator import Coordinator, CoordinatorConfig
+from pilot.core.config import CoordinatorConfig
+from pilot.core.coordinator import Coordinator
 from pilot.core.curve import Curve
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.problem import Plan, Problem

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pilot.core.coordinator import Coordinator, CoordinatorConfig
+from pilot.core.config import CoordinatorConfig
+from pilot.core.coordinator import Coordinator
 from pilot.core.curve import Curve
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.spec import TrainerSpec

@@ -1,0 +1,36 @@
+"""How a core decides: what does not change while a pool is up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pilot.core.errors import UserError
+from pilot.core.objective import Objective, scaling_efficiency
+from pilot.core.pool import NodeOrder, hostname_order
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorConfig:
+    """How decisions are made.
+
+    Parameters
+    ----------
+    t_fwd_s : forward-looking time of eq. 16
+    max_parallel_trainers : Pj_max, how many trainers share the pool at once, first come first served
+    objective : what a plan maximises
+    node_order : in which order nodes are handed out and taken back
+    grace_s, checkpoint_interval_s : of the site (see :mod:`pilot.core.pacing`)
+    """
+
+    t_fwd_s: float = 120.0
+    max_parallel_trainers: int = 10
+    objective: Objective = scaling_efficiency
+    node_order: NodeOrder = hostname_order
+    grace_s: float = 30.0
+    checkpoint_interval_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        if not self.t_fwd_s > 0:
+            raise UserError(f"t_fwd_s must be greater than 0, got {self.t_fwd_s}")
+        if self.max_parallel_trainers < 1:
+            raise UserError(f"max_parallel_trainers must be at least 1, got {self.max_parallel_trainers}")
