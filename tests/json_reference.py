@@ -18,7 +18,7 @@ import msgspec
 from pilot.cli.demo.report import DemoTold
 from pilot.doctor.finding import Findings
 from pilot.io.pool_status import PoolStatus, TrainerHistory
-from pilot.io.verbs import Cancelled, Draining, Explained, Phases, Removed, Standing, Submitted, TrainerList
+from pilot.io.verbs import Cancelled, Draining, Explained, Phases, Removed, Scaled, Standing, Submitted, TrainerList
 from pilot.observation.story import Happening
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "json.md"
@@ -33,6 +33,7 @@ COMMANDS: dict[str, type] = {
     "wait": Phases,
     "events": Happening,
     "cancel": Cancelled,
+    "scale": Scaled,
     "resume": Standing,
     "hold": Standing,
     "release": Standing,

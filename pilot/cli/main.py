@@ -23,6 +23,7 @@ from pilot.io.printable import printable
 COMMANDS = {
     "up": "Start the coordinator and keep pilots submitted.",
     "down": "Drain: trainers checkpoint, pilots and jobs go.",
+    "scale": "Keep another number of pilots in a pool that is up.",
     "check": "Check that a script trains on several nodes what it trains alone.",
     "submit": "Submit a training script as an elastic trainer.",
     "resume": "Have a trainer that failed or was cancelled go on.",

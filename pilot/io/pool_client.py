@@ -64,6 +64,10 @@ class PoolClient:
         """End a trainer now."""
         return self._ask(verbs.CANCEL, verbs.OneTrainer(trainer))
 
+    def scale(self, pilots: int | None) -> verbs.Scaled:
+        """Keep so many pilots; None: as many as the trainers can use."""
+        return self._ask(verbs.SCALE, verbs.Pilots(pilots))
+
     def resume(self, trainer: str, launch: LaunchSpec) -> verbs.Standing:
         """Have a trainer that failed or was cancelled go on, its script started as ``launch`` says."""
         return self._ask(verbs.RESUME, verbs.Resumption(trainer, launch))

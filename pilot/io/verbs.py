@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 
 import msgspec
 
@@ -50,6 +50,12 @@ class SomeTrainers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which trainers; none given: all."""
 
     trainers: list[str] = []
+
+
+class Pilots(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How many pilots to keep; None: as many as the trainers can use."""
+
+    pilots: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] | None
 
 
 class Resumption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -168,6 +174,19 @@ class Standing(Told, frozen=True):
     held: str
 
 
+class Scaled(Told, frozen=True):
+    """The answer of ``pilot scale``.
+
+    Parameters
+    ----------
+    pilots : how many pilots are kept from now on; null: as many as the trainers can use
+    nodes : how many nodes are in the pool now
+    """
+
+    pilots: int | None
+    nodes: int
+
+
 class Removed(Told, frozen=True):
     """The answer of ``pilot rm``.
 
@@ -217,6 +236,7 @@ NODES = Verb("nodes", Nothing, NodeList)
 CLEAR = Verb("clear", SomeNodes, Cleared)
 WAIT = Verb("wait", SomeTrainers, Phases)
 CANCEL = Verb("cancel", OneTrainer, Cancelled)
+SCALE = Verb("scale", Pilots, Scaled)
 RESUME = Verb("resume", Resumption, Standing)
 HOLD = Verb("hold", OneTrainer, Standing)
 RELEASE = Verb("release", OneTrainer, Standing)

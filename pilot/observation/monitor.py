@@ -102,7 +102,7 @@ class Monitor:
         for command in commands:
             self._commanded(command)
 
-    def remark(self, now_s: float, note: Mapping[str, str | float]) -> None:
+    def remark(self, now_s: float, note: Mapping[str, str | float | None]) -> None:
         """A note for people; ``trainer`` says whose it is. Or that ``node`` is of the scheduler's ``job``."""
         self.now_s = max(now_s, self.now_s)
         if "job" in note:

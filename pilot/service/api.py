@@ -44,9 +44,11 @@ from pilot.io.verbs import (
     OneTrainer,
     Phases,
     PilotList,
+    Pilots,
     R,
     Removed,
     Resumption,
+    Scaled,
     SomeNodes,
     SomeTrainers,
     Standing,
@@ -89,13 +91,20 @@ class Api:
     """Answers requests; each in a task of its own, since some wait."""
 
     def __init__(
-        self, server: Server, driver: LiveDriver, roster: Roster, launches: LaunchStore, about: Callable[[], About]
+        self,
+        server: Server,
+        driver: LiveDriver,
+        roster: Roster,
+        launches: LaunchStore,
+        about: Callable[[], About],
+        scale: Callable[[int | None], None],
     ) -> None:
         self._server = server
         self._driver = driver
         self._roster = roster
         self._launches = launches
         self._about = about
+        self._scale = scale
         self._tasks: set[asyncio.Task[None]] = set()
         self._arriving: set[TrainerId] = set()
         self._disk, self._sums = ThreadPoolExecutor(1, "disk"), ThreadPoolExecutor(1, "sums")
@@ -111,6 +120,7 @@ class Api:
                 _typed(verbs.CLEAR, self.clear),
                 _typed(verbs.WAIT, self.wait),
                 _typed(verbs.CANCEL, self.cancel),
+                _typed(verbs.SCALE, self.scale),
                 _typed(verbs.RESUME, self.resume),
                 _typed(verbs.HOLD, self.hold),
                 _typed(verbs.RELEASE, self.release),
@@ -217,6 +227,12 @@ class Api:
         await self._decided(self._driver.post(TrainerCancelled(trainer.id)), f"trainer {trainer.id} is cancelled")
         return Cancelled(trainer=trainer.id, phase=trainer.phase)
 
+    async def scale(self, asked: Pilots) -> Scaled:
+        """Another number of pilots."""
+        self._refuse_when_draining()
+        self._scale(asked.pilots)
+        return Scaled(pilots=asked.pilots, nodes=len(self._driver.core.pool))
+
     async def resume(self, asked: Resumption) -> Standing:
         """A trainer that ended before its time goes on: as itself, where its newest checkpoint is."""
         self._refuse_when_draining()
@@ -296,7 +312,7 @@ class Api:
 
     def _refuse_when_draining(self) -> None:
         if self._driver.core.draining:
-            raise UserError("the pool is being shut down; it takes no trainers")
+            raise UserError("the pool is being shut down; pilot up goes on with it afterwards")
 
     # --- arguments --------------------------------------------------------------------------------------------------
 

@@ -45,7 +45,16 @@ log = logging.getLogger("pilot.service")
 class Live:
     """One running coordinator. Making one binds its port and restores its state; :meth:`run` serves."""
 
-    def __init__(self, rundir: RunDir, lock: Lock, site_file: SiteFile, pool: PoolIdentity, pilots: int | None) -> None:
+    def __init__(
+        self,
+        rundir: RunDir,
+        lock: Lock,
+        site_file: SiteFile,
+        pool: PoolIdentity,
+        pilots: int | None,
+        *,
+        restarted: bool = False,
+    ) -> None:
         site = self._site = site_file.site
         self._rundir = rundir
         self._lock = lock
@@ -63,7 +72,7 @@ class Live:
         self._roster = Roster(site)
         if pool.contents is not None:
             self._restore(pool.contents)
-        self._api = Api(self._server, self._driver, self._roster, self._launches, self._about)
+        self._api = Api(self._server, self._driver, self._roster, self._launches, self._about, self._scale)
         self._service = Service(
             site,
             pool.name,
@@ -76,7 +85,12 @@ class Live:
             requests=self._api,
             jobs=self._keeper,
         )
+        scaled = self._driver.books.scaled
+        if scaled is not None and (restarted or pilots is None):
+            pilots = scaled[0]
         self._autoscaler = Autoscaler(site, self._service, self._driver, self._admission, self._keeper, news, pilots)
+        if scaled is not None and pilots != scaled[0]:
+            self._autoscaler.scale(pilots)
         log.info("coordinator %s listens at %s", pool.name, where.endpoint)
 
     async def run(self) -> Ended:
@@ -164,6 +178,9 @@ class Live:
             stopped.set()
         else:
             self._api.drain(signal.Signals(number).name)
+
+    def _scale(self, pilots: int | None) -> None:
+        self._autoscaler.scale(pilots)
 
     def _about(self) -> About:
         return About(
@@ -259,7 +276,7 @@ async def _serve(
     rundir: RunDir, lock: Lock, site_file: SiteFile, settings: Settings, options: argparse.Namespace
 ) -> Ended:
     pool = startup.open_pool(rundir, site_file.site, settings, anew=not options.go_on, fresh=options.fresh)
-    live = Live(rundir, lock, site_file, pool, options.pilots)
+    live = Live(rundir, lock, site_file, pool, options.pilots, restarted=options.go_on)
     try:
         return await live.run()
     finally:

@@ -94,10 +94,10 @@ class LiveDriver:
             self._journal.end_segment(now_s, *taken(self.core, self.books, self._journal.last_seq))
         return written
 
-    def remark(self, **note: str | float) -> None:
-        """Journal a note for people."""
+    def remark(self, **note: str | float | None) -> None:
+        """Journal a note that decides nothing in the core; most are for people."""
         now_s = self.clock()
-        self.monitor.remark(now_s, note)
+        self.books.remark(now_s, note)
         self._journal.note(now_s, dict(note))
 
     async def run(self, perform: Perform) -> None:

@@ -80,7 +80,7 @@ def _replay(
         restored.left_out += segment.skipped
         for entry in _kept(segment.entries, without):
             if isinstance(entry, JournalNote):
-                restored.books.monitor.remark(entry.now_s, entry.note)
+                restored.books.remark(entry.now_s, entry.note)
                 continue
             try:
                 commands = restored.core.handle(entry.now_s, entry.event)
