@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from pilot.core.commands import LookAtGroup
-from pilot.core.coordinator import Coordinator, CoordinatorConfig
+from pilot.core.config import CoordinatorConfig
+from pilot.core.coordinator import Coordinator
 from pilot.core.curve import Curve
 from pilot.core.events import (
     CheckpointPublished,
@@ -38,6 +39,7 @@ from pilot.core.events import (
     WorkerReady,
 )
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
+from pilot.core.measured import RescaleCosts
 from pilot.core.objective import OBJECTIVES
 from pilot.core.pool import NODE_ORDERS
 from pilot.core.problem import Plan, Problem
@@ -46,6 +48,8 @@ from pilot.core.trainer import Trainer
 from tests.property.test_core import ACTIONS, SICKNESS, act
 from tests.property.world import Asynchronous, World, generous_plan, random_plan
 
+NOTHING = RescaleCosts(1)
+"""Measured by others in the pool."""
 FILE = Path(__file__).parent / "plays.digests"
 PLAYS, ACTS = 48, 160
 RARE = ("cancel", "finish", "lose", "raise", "die", "fail")
@@ -197,7 +201,8 @@ def seen(core: Coordinator) -> Iterator[object]:
 
 def _seen_of(trainer: Trainer) -> tuple[object, ...]:
     measured = trainer.measured
-    known = (measured.curve, measured.rates, measured.rescale_up_s, measured.rescale_down_s, measured.wipeouts)
+    up_s, down_s = (measured.rescale_s(NOTHING, up=up) for up in (True, False))
+    known = (measured.curve, measured.rates, up_s, down_s, measured.wipeouts)
     stands = (
         trainer.id,
         trainer.phase.value,
