@@ -44,7 +44,8 @@ _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal
 
 @dataclass(frozen=True, slots=True)
 class ForkJob:
-    """A training process to start. ``life`` names it; ``threads`` is how many torch may use; paths as on this node."""
+    """A training process to start. ``life`` names it; ``threads`` is how many torch may use; paths as on this node.
+    ``umask`` is for what the script makes: files of ours have their modes of their own."""
 
     life: int
     script: str
@@ -52,6 +53,7 @@ class ForkJob:
     cwd: str
     environment: dict[str, str]
     threads: int
+    umask: int
 
 
 def encode(job: ForkJob) -> bytes:
@@ -139,6 +141,7 @@ def become_worker(job: ForkJob, descriptors: Sequence[int]) -> None:
 def run(job: ForkJob) -> None:
     """Run the script as ``python script`` would: same ``sys.argv``, ``sys.path[0]``, ``__main__`` and exit status."""
     os.chdir(job.cwd)
+    os.umask(job.umask)
     script = str(Path(job.cwd, job.script))
     sys.argv = [job.script, *job.arguments]
     # As an interpreter that starts now would have it; ours started before anybody knew the trainer's PYTHONPATH.

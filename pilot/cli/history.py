@@ -62,11 +62,13 @@ def _lines(told: TrainerHistory, t: TrainerStatus) -> list[str]:
     if t.ended_s is not None:
         lines[-1] += f", ended {moment(began_s + t.ended_s)}"
     counts = f"{t.preemptions} preempted and {t.losses} lost nodes"
+    kept = f"the newest {t.checkpoints_kept}" if t.checkpoints_kept is not None else "as many as the site says"
+    budget = f" of a budget of {t.budget_node_hours:g}" if t.budget_node_hours is not None else ""
     return [
         *lines,
-        f"used {t.node_seconds / HOUR_S:.3g} node-hours: epoch {t.epoch}, {t.step:,} steps, {t.samples:,} samples",
+        f"used {t.node_seconds / HOUR_S:.3g} node-hours{budget}: {t.step:,} steps, {t.samples:,} samples",
         f"{t.rescales_up} changes to more nodes, {t.rescales_down} to fewer; {counts}; {t.lost_steps} steps lost",
-        f"its files: {t.directory}",
+        f"its files: {t.directory}; of its checkpoints it keeps {kept}",
         *t.remarks,
     ]
 

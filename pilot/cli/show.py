@@ -10,6 +10,7 @@ from rich.text import Text
 
 from pilot.cli.asking import ENDED
 from pilot.cli.rows import INDENT, folded, short, trainer_rows
+from pilot.core.budget import WARNED_AT
 from pilot.core.trainer import Phase
 from pilot.io.pool_status import KeeperStatus, NodeStatus, PoolStatus, TrainerStatus, UtilisationStatus
 from pilot.io.printable import printable
@@ -63,6 +64,10 @@ def _pool(status: PoolStatus) -> Iterator[tuple[str, str]]:
         return
     yield f"pool {status.coordinator} on {status.site}, up {short(status.now_s)}: {nodes_words(status)}", ""
     yield jobs_words(status.keeper), ""
+    if status.budget_node_hours is not None:
+        share = status.used_node_hours / status.budget_node_hours
+        used = f"{status.used_node_hours:.3g} of {status.budget_node_hours:g} node-hours are used ({share:.0%})"
+        yield f"budget: {used}, at a charge factor of {status.charge_factor:g}", "yellow" if share >= WARNED_AT else ""
     if status.draining:
         yield "it is being shut down: trainers write their checkpoints, then all nodes go", "yellow"
     if status.trouble:

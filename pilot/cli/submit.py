@@ -44,6 +44,12 @@ READ_AT_START = ("LD_", "PYTHON")
 @click.option(
     "--priority", type=FiniteRange(min=0, min_open=True), help="Weight for the objective 'priority'.  [default: 1]"
 )
+@click.option(
+    "--budget",
+    "budget_node_hours",
+    type=FiniteRange(min=0, min_open=True),
+    help="Node-hours, as the site charges them, after which it stops (default: no limit).",
+)
 @click.option("--python", default=sys.executable, help="Interpreter for the script (default: this one).")
 @click.option(
     "--env", "named", multiple=True, metavar="NAME[=VALUE]", help="Set this variable, or hand on its value. Repeatable."
@@ -57,6 +63,7 @@ READ_AT_START = ("LD_", "PYTHON")
     metavar="WHAT",
     help="Go on from a checkpoint of another seed, dataset, batches, rules, options.",
 )
+@click.option("--checkpoints-kept", type=Count(), help="Keep so many, the newest.  [default: as the site says]")
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @run_dir_option
@@ -72,6 +79,7 @@ def command(
     seed: int | None,
     start: str | None,
     accept_changes: str | None,
+    checkpoints_kept: int | None,
     **planning: Any,
 ) -> None:
     """Submit SCRIPT, which uses pilot.train, as an elastic trainer; ARGS are its own.
@@ -85,7 +93,7 @@ def command(
       pilot submit --name more --from cnn examples/digits_cnn.py --epochs 40
     """
     submission = Submission(
-        launch=launch(script, list(arguments), python, named, seed, accept_changes),
+        launch=launch(script, list(arguments), python, named, seed, accept_changes, checkpoints_kept),
         curve=_points(curve) if curve is not None else None,
         **{name: value for name, value in planning.items() if value is not None},
     )
@@ -147,6 +155,7 @@ def launch(
     named: tuple[str, ...],
     seed: int | None = None,
     accepted: str | None = None,
+    checkpoints_kept: int | None = None,
 ) -> LaunchSpec:
     """How the script is started: what a node needs to know to start the very same thing."""
     digest = _digest(script)
@@ -163,7 +172,16 @@ def launch(
         cwd=str(Path.cwd()),
         python=python,
         environment=dict(map(_variable, named)) | seeded,
+        umask=_umask(),
+        checkpoints_kept=checkpoints_kept,
     )
+
+
+def _umask() -> int:
+    """Ours: it can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def _variable(named: str) -> tuple[str, str]:

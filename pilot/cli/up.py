@@ -29,6 +29,11 @@ START_LIMIT_S = 600.0
 @click.option("--objective", default="scaling-efficiency", show_default=True, help="Or throughput, priority, module:f.")
 @click.option("--t-fwd-s", type=FiniteRange(min=0, min_open=True), default=120.0, show_default=True)
 @click.option("--max-parallel-trainers", type=Count(), default=10, show_default=True)
+@click.option(
+    "--budget",
+    type=FiniteRange(min=0, min_open=True),
+    help="Node-hours, as the site charges them, after which the pool drains (default: no limit).",
+)
 @click.option("--fresh", is_flag=True, help="Begin anew; the pool that was here is kept in earlier/.")
 @click.option("--foreground", is_flag=True, help="Do not go into the background; Ctrl-C drains.")
 @run_dir_option

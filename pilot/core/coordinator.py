@@ -27,17 +27,20 @@ costs a moment and never a step.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import assert_never
 
 from pilot.core.acts import dissolve, dissolve_broken
 from pilot.core.assign import assign
-from pilot.core.blame import Blame, BlameState, Judgement
-from pilot.core.commands import Command, Outcome, ReleaseNode, Solve
+from pilot.core.blame import Blame, Judgement
+from pilot.core.budget import Usage, seconds
+from pilot.core.commands import Command, DrainPool, Outcome, ReleaseNode, Solve, WarnOfBudget
 from pilot.core.config import CoordinatorConfig
 from pilot.core.errors import InvariantError
 from pilot.core.events import (
+    BudgetDue,
     CheckpointPublished,
     DrainRequested,
     Event,
@@ -51,40 +54,19 @@ from pilot.core.events import (
     TrainerCancelled,
     TrainerFinished,
     TrainerHeld,
-    TrainerReleased,
-    TrainerRemoved,
-    TrainerResumed,
-    TrainerSubmitted,
     WorkerExited,
 )
-from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
+from pilot.core.ids import NodeId, PlanId, TrainerId
 from pilot.core.measured import KEPT_OF_POOL, RescaleCosts
-from pilot.core.pacing import Pace, pace
-from pilot.core.pool import Pool, PoolState
+from pilot.core.pacing import Pace, pace, pace_of
+from pilot.core.pool import Pool
 from pilot.core.pose import pose
 from pilot.core.problem import Plan, PlanStatus, Problem
 from pilot.core.reconcile import reconcile
-from pilot.core.roll import Roll
+from pilot.core.roll import Roll, RollEvent
+from pilot.core.state import State
 from pilot.core.trainer import Trainer
 from pilot.core.transitions import Noted, TrainerEvent, note
-
-
-@dataclass(slots=True)
-class State:
-    """All that a coordinator knows besides its configuration: plain data in a fixed order, so that the same events
-    give the same bytes wherever it is written down."""
-
-    trainers: dict[TrainerId, Trainer]
-    pool: PoolState
-    blame: BlameState
-    plan_id: PlanId
-    problem: Problem | None
-    plan: Plan | None
-    settled: bool
-    draining: bool
-    reopened: int
-    costs: RescaleCosts
-    now_s: float
 
 
 class Coordinator:
@@ -99,6 +81,7 @@ class Coordinator:
         self._configs = (config or CoordinatorConfig(), *later)
         self.reopened = 0
         self.costs = RescaleCosts(KEPT_OF_POOL)
+        self.usage = Usage(seconds(self.config.budget_node_hours, self.config.charge_factor))
         self.pool = Pool(self.config.node_order)
         self._roll = Roll({})
         self.plan_id = PlanId(0)
@@ -129,8 +112,7 @@ class Coordinator:
 
     def restore(self, state: State) -> None:
         """Go on from a ``state`` that is nobody else's."""
-        made = {"trainers", "pool", "blame"}
-        for name in (item.name for item in fields(State) if item.name not in made):
+        for name in [item.name for item in fields(State) if item.name not in ("trainers", "pool", "blame")]:
             setattr(self, name, getattr(state, name))
         self._roll = Roll(state.trainers)
         self.pool = Pool(self.config.node_order, state.pool)
@@ -145,6 +127,7 @@ class Coordinator:
         out = self._note(event)
         out += self._reconcile_touched()
         out += self._release_vacant()
+        self.usage.count(now_s, len(self.pool))
         if self._question and not self.draining:
             out += self._ask(self._question)
         return out
@@ -154,24 +137,17 @@ class Coordinator:
             return self._worker_exited(event)
         if isinstance(event, TrainerEvent):
             return self._about_trainer(event)
+        if isinstance(event, RollEvent):
+            return self._ask_if(self._roll.note(event, self.config.charge_factor))
         match event:
             case PoolChanged():
                 return self._pool_changed(event)
-            case TrainerSubmitted():
-                self._roll.submit(event.spec)
-                return self._ask_if(f"trainer {event.spec.trainer} was submitted")
             case TrainerCancelled():
                 return self._end(event.trainer, Outcome.CANCELLED, event.reason)
-            case TrainerResumed():
-                return self._ask_if(f"trainer {event.trainer} goes on" if self._roll.resume(event.trainer) else "")
             case TrainerHeld():
                 return self._held(event)
-            case TrainerReleased():
-                released = self._roll.hold(event.trainer, "") is not None
-                return self._ask_if(f"trainer {event.trainer} was released" if released else "")
-            case TrainerRemoved():
-                self._roll.remove(event.trainer)
-                return []
+            case BudgetDue():
+                return self._look_at_budget(event)
             case DrainRequested():
                 return self._drain()
             case PoolReopened():
@@ -230,10 +206,7 @@ class Coordinator:
         if owner is not None:
             self._touch(owner)
         if occupant is not None:
-            trainer = self.trainers[occupant]
-            del trainer.workers[node]
-            trainer.writing.pop(node, None)
-            trainer.counts.losses += 0 if announced else 1
+            self.trainers[occupant].lose(node, announced=announced)
             self._touch(occupant)
         return not announced
 
@@ -254,6 +227,8 @@ class Coordinator:
         self.draining = False
         self.reopened += 1
         self.pool.order_by(self.config.node_order)
+        budget_s = seconds(self.config.budget_node_hours, self.config.charge_factor)
+        self.usage = Usage(budget_s, nodes=len(self.pool), since_s=self.now_s)
         return self._ask_if("the pool is up again")
 
     # --- trainers come and end --------------------------------------------------------------------------------------
@@ -267,25 +242,53 @@ class Coordinator:
 
     def _held(self, event: TrainerHeld) -> list[Command]:
         trainer = self._roll.hold(event.trainer, event.reason)
-        if trainer is None:
-            return []
+        return self._without_nodes(trainer, "is held") if trainer is not None else []
+
+    def _without_nodes(self, trainer: Trainer, why: str) -> list[Command]:
         self._take_back(trainer)
-        return self._ask_if(f"trainer {event.trainer} is held")
+        return self._ask_if(f"trainer {trainer.id} {why}")
 
     def _end(self, trainer_id: TrainerId, outcome: Outcome, reason: str) -> list[Command]:
         trainer = self._roll.close(trainer_id, outcome, reason)
         if trainer is None:
             return []
-        self._take_back(trainer)
         self.blame.ended(trainer)
-        return self._ask_if(f"trainer {trainer_id} {outcome.value}")
+        return self._without_nodes(trainer, outcome.value)
 
     def _finished(self, event: TrainerFinished) -> list[Command]:
         trainer = self._roll.open.get(event.trainer)
-        if trainer is None or event.generation not in _living(trainer):
+        if trainer is None or event.generation not in trainer.living:
             return []
         trainer.step, trainer.samples = event.step, event.samples
         return self._end(event.trainer, Outcome.FINISHED, f"after step {event.step}")
+
+    # --- budgets ----------------------------------------------------------------------------------------------------
+
+    def due(self, now_s: float) -> list[Event]:
+        """What is due by now: nodes to be tried again, budgets to be looked at."""
+        return [*self.blame.due(now_s), *(BudgetDue(whose) for whose, due_s in self._budgets() if due_s <= now_s)]
+
+    def budget_due_s(self) -> float:
+        """When the next budget is to be looked at, if all stays as it is."""
+        return min((due_s for _, due_s in self._budgets()), default=math.inf)
+
+    def _budgets(self) -> list[tuple[TrainerId | None, float]]:
+        """Whose budget is to be looked at (None: the pool's), and when."""
+        of_pool = [] if self.draining else [(None, self.usage.due_s())]
+        return of_pool + self._roll.budgets()
+
+    def _look_at_budget(self, event: BudgetDue) -> list[Command]:
+        trainer = self._roll.open.get(event.trainer) if event.trainer is not None else None
+        if event.trainer is not None and trainer is None:
+            return []
+        usage = self.usage if trainer is None else trainer.usage
+        verdict = usage.look(self.now_s, self.config.charge_factor)
+        if verdict.end and trainer is not None:
+            self._roll.stop(trainer, verdict.end)
+            return self._without_nodes(trainer, "stops")
+        if verdict.end:
+            return [] if self.draining else [DrainPool(verdict.end)]
+        return [WarnOfBudget(event.trainer, verdict.warning)] if verdict.warning else []
 
     # --- the plan ---------------------------------------------------------------------------------------------------
 
@@ -364,9 +367,7 @@ class Coordinator:
 
     def pace_of(self, trainer: Trainer) -> Pace:
         """How often it is to write a checkpoint, and why."""
-        config, measured = self.config, trainer.measured
-        trained_s = measured.trained_s(self.now_s)
-        return Pace(config.checkpoint_interval_s, config.grace_s, measured.write_s, trained_s, measured.wipeouts)
+        return pace_of(self.config, trainer, self.now_s)
 
     def useless(self) -> int:
         """How many nodes are here and can be used by nobody: other pilots must take their place. Where it is the script
@@ -389,6 +390,7 @@ class Coordinator:
             if changed:
                 out += self._reconcile(trainer)
             out += pace(trainer, self.pace_of(trainer))
+            trainer.usage.count(self.now_s, len(trainer.workers))
         return out
 
     def _reconcile(self, trainer: Trainer) -> list[Command]:
@@ -396,10 +398,7 @@ class Coordinator:
         if trainer.forming is not None and any(n in self.pool.leaving for n in trainer.forming.members):
             out += dissolve(trainer, "a member of the group that forms was given notice")
         out += reconcile(trainer, self.pool)
+        if self._roll.stopped(trainer):
+            self.blame.ended(trainer)
         trainer.measured.trains(self.now_s, now=trainer.group is not None)
         return out
-
-
-def _living(trainer: Trainer) -> tuple[Generation, ...]:
-    """Generations that may say that the trainer finished: the newest, and the one that trains while that forms."""
-    return (trainer.generation,) if trainer.group is None else (trainer.generation, trainer.group.generation)

@@ -42,9 +42,13 @@ class TrainerCancelled:
 
 @dataclass(frozen=True, slots=True)
 class TrainerResumed:
-    """A user has a trainer that failed or was cancelled go on, as the last one in the order of submission."""
+    """A user has a trainer that failed, was cancelled or stopped go on, as the last one in the order of submission.
+
+    ``budget_node_hours`` is its budget from now on, of all that it ever uses; None: it keeps the one that it has.
+    """
 
     trainer: TrainerId
+    budget_node_hours: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +290,13 @@ class NodeCleared:
     node: NodeId
 
 
+@dataclass(frozen=True, slots=True)
+class BudgetDue:
+    """By now so much of the budget of ``trainer`` (None: of the pool) is used that something follows."""
+
+    trainer: TrainerId | None = None
+
+
 Event = (
     PoolChanged
     | TrainerSubmitted
@@ -312,4 +323,5 @@ Event = (
     | TrainerFinished
     | NodeRetried
     | NodeCleared
+    | BudgetDue
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pilot.core.events import (
+    BudgetDue,
     CheckpointPublished,
     CheckpointWritten,
     DrainRequested,
@@ -109,6 +110,12 @@ EFFECTS = (
     Effect(TrainerFinished, "it closes", "if it was open"),
     Effect(NodeRetried, "the node is not set aside any more", "if it was"),
     Effect(NodeCleared, "nothing is held against the node any more", "if something was"),
+    Effect(
+        BudgetDue,
+        "where 80% of the budget is used, that this was said; at its end the pool is to drain, or the trainer's target "
+        "becomes empty and it ends once it has no worker",
+        "if a trainer's budget is used up",
+    ),
 )
 
 TRAINER_CHANGES = (
@@ -140,7 +147,12 @@ TRAINER_CHANGES = (
     PhaseChange(Phase.PAUSED, Phase.FAILED, (WorkerExited,)),
     PhaseChange(Phase.FAILED, Phase.QUEUED, (TrainerResumed,)),
     PhaseChange(Phase.CANCELLED, Phase.QUEUED, (TrainerResumed,)),
-    PhaseChange(Phase.STARTING, Phase.QUEUED, (TrainerHeld,)),
-    PhaseChange(Phase.PAUSED, Phase.QUEUED, (TrainerHeld,)),
+    PhaseChange(Phase.STARTING, Phase.QUEUED, (TrainerHeld, BudgetDue)),
+    PhaseChange(Phase.PAUSED, Phase.QUEUED, (TrainerHeld, BudgetDue)),
+    PhaseChange(Phase.QUEUED, Phase.STOPPED, (BudgetDue, WorkerExited, PoolChanged)),
+    PhaseChange(Phase.STARTING, Phase.STOPPED, (BudgetDue,)),
+    PhaseChange(Phase.RUNNING, Phase.STOPPED, (WorkerExited, PoolChanged)),
+    PhaseChange(Phase.PAUSED, Phase.STOPPED, (WorkerExited, PoolChanged)),
+    PhaseChange(Phase.STOPPED, Phase.QUEUED, (TrainerResumed,)),
 )
 """From before an event to after it: a trainer that has no worker left when it ends is never seen closing."""

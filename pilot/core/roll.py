@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import assert_never
+
+from pilot.core.budget import Usage, seconds
 from pilot.core.commands import Outcome
 from pilot.core.errors import InvariantError
+from pilot.core.events import TrainerReleased, TrainerRemoved, TrainerResumed, TrainerSubmitted
 from pilot.core.ids import TrainerId
 from pilot.core.measured import Measured
 from pilot.core.spec import TrainerSpec
 from pilot.core.trainer import Trainer
+
+RollEvent = TrainerSubmitted | TrainerResumed | TrainerReleased | TrainerRemoved
 
 
 class Roll:
@@ -17,11 +23,28 @@ class Roll:
         self.trainers = trainers
         self.open = {trainer.id: trainer for trainer in trainers.values() if trainer.open}
 
-    def submit(self, spec: TrainerSpec) -> None:
+    def note(self, event: RollEvent, charge_factor: float) -> str:
+        """Take in ``event``; why another plan is needed, "" where none is. Budgets are in charged node-hours."""
+        match event:
+            case TrainerSubmitted():
+                self._submit(event.spec, charge_factor)
+                return f"trainer {event.spec.trainer} was submitted"
+            case TrainerResumed():
+                return f"trainer {event.trainer} goes on" if self._resume(event, charge_factor) else ""
+            case TrainerReleased():
+                return f"trainer {event.trainer} was released" if self.hold(event.trainer, "") is not None else ""
+            case TrainerRemoved():
+                self._remove(event.trainer)
+                return ""
+            case _:
+                assert_never(event)
+
+    def _submit(self, spec: TrainerSpec, charge_factor: float) -> None:
         """A new trainer, the last one."""
         if spec.trainer in self.trainers:
             raise InvariantError(f"trainer {spec.trainer} was submitted twice")
-        trainer = Trainer(spec, Measured(spec), generation=spec.starts_after)
+        usage = Usage(seconds(spec.budget_node_hours, charge_factor))
+        trainer = Trainer(spec, Measured(spec), generation=spec.starts_after, usage=usage)
         self.trainers[spec.trainer] = self.open[spec.trainer] = trainer
 
     def close(self, trainer_id: TrainerId, outcome: Outcome, reason: str) -> Trainer | None:
@@ -31,16 +54,18 @@ class Roll:
             trainer.closing, trainer.reason = outcome, reason
         return trainer
 
-    def resume(self, trainer_id: TrainerId) -> bool:
+    def _resume(self, event: TrainerResumed, charge_factor: float) -> bool:
         """One that ended before its time goes on as the last one, what failed before forgotten; whether it does."""
-        trainer = self.trainers.get(trainer_id)
+        trainer = self.trainers.get(event.trainer)
         if trainer is None or trainer.outcome in (None, Outcome.FINISHED):
             return False
         trainer.reopen()
-        self.trainers[trainer_id] = self.open[trainer_id] = self.trainers.pop(trainer_id)
+        if event.budget_node_hours is not None:
+            trainer.usage.allow(seconds(event.budget_node_hours, charge_factor))
+        self.trainers[trainer.id] = self.open[trainer.id] = self.trainers.pop(trainer.id)
         return True
 
-    def remove(self, trainer_id: TrainerId) -> None:
+    def _remove(self, trainer_id: TrainerId) -> None:
         """One that has ended is forgotten."""
         trainer = self.trainers.get(trainer_id)
         if trainer is not None and trainer.outcome is not None:
@@ -49,10 +74,23 @@ class Roll:
     def hold(self, trainer_id: TrainerId, reason: str) -> Trainer | None:
         """It gets no nodes for ``reason`` ("": it gets some again); None where that changes nothing."""
         trainer = self.open.get(trainer_id)
-        if trainer is None or bool(trainer.held) == bool(reason):
+        if trainer is None or bool(trainer.held) == bool(reason) or trainer.stops:
             return None
         trainer.held = reason
         return trainer
+
+    def stop(self, trainer: Trainer, reason: str) -> None:
+        """It ends for ``reason`` once its state is saved and no worker of it is left."""
+        trainer.held, trainer.stops = reason, True
+
+    def stopped(self, trainer: Trainer) -> bool:
+        """Whether it has just ended after it was to stop."""
+        return trainer.outcome is not None and self.open.pop(trainer.id, None) is not None
+
+    def budgets(self) -> list[tuple[TrainerId | None, float]]:
+        """Whose budget is to be looked at, and when."""
+        bound = (trainer for trainer in self.open.values() if trainer.usage.budget_s is not None and not trainer.stops)
+        return [(trainer.id, trainer.usage.due_s()) for trainer in bound]
 
     def admitted(self, most: int) -> list[Trainer]:
         """The first ``most`` that are open and not held (first come, first served, FreeTrain §5.2)."""

@@ -11,6 +11,7 @@ from pilot.core.ids import NO_GENERATION, NO_UID, Generation, TrainerId, Trainer
 NODES_MAX = 1_000_000
 COST_MAX_S = 1e9
 PRIORITY_MAX = 1e9
+BUDGET_MAX_H = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class TrainerSpec:
     rescale_up_s, rescale_down_s : what a rescale costs; updated by what is measured unless ``fixed_curve``
     assumed_costs : nobody has said what a rescale costs: what other trainers of the pool measured is believed before
         these two
+    budget_node_hours : what its workers may use, as the site charges it; then it stops. None: no limit is set
     priority : factor for the priority-weighted objective
     objective_curve : value per second by nodes where it is not derived from ``curve`` (replays of published sets)
     """
@@ -44,6 +46,7 @@ class TrainerSpec:
     uid: TrainerUid = NO_UID
     starts_after: Generation = NO_GENERATION
     assumed_costs: bool = False
+    budget_node_hours: float | None = None
 
     def __post_init__(self) -> None:
         if self.min_nodes < 1:
@@ -59,5 +62,7 @@ class TrainerSpec:
                 f"trainer {self.trainer}: priority must be greater than 0, between {1 / PRIORITY_MAX:g} and "
                 f"{PRIORITY_MAX:g}, got {self.priority}"
             )
+        if self.budget_node_hours is not None and not 0 < self.budget_node_hours <= BUDGET_MAX_H:
+            raise UserError(f"trainer {self.trainer}: a budget is more than 0, at most {BUDGET_MAX_H:g} node-hours")
         if self.curve is not None and not all(map(is_rate, self.curve.per_s)):
             raise UserError(f"trainer {self.trainer}: a rate must be 0 or between {RATES[0]:g} and {RATES[1]:g}")

@@ -6,6 +6,7 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from pilot.core.budget import Usage
 from pilot.core.commands import Outcome, StartWorker, StopWorker
 from pilot.core.curve import Curve
 from pilot.core.events import PoolChanged, WorkerExited, WorkerReady
@@ -88,6 +89,7 @@ class Phase(StrEnum):
     FINISHED = "finished"
     FAILED = "failed"
     CANCELLED = "cancelled"
+    STOPPED = "stopped"
 
 
 @dataclass(slots=True)
@@ -111,7 +113,8 @@ class Trainer:
     ``looking``: the generation whose members are being looked at. ``writing``: the nodes whose checkpoint is
     awaited. ``synced``: all state holders hold the same state; ``saved``: a checkpoint holds it, too. ``died``: the
     nodes on which members of its groups died since the last step. ``refusal``: why no further worker can start (the
-    script was edited); the trainer then does not grow until a node is tried again. ``held``: why it gets no nodes.
+    script was edited); the trainer then does not grow until a node is tried again. ``held``: why it gets no nodes;
+    ``stops``: and ends once it has none. ``usage``: what its workers used.
     """
 
     spec: TrainerSpec
@@ -136,6 +139,8 @@ class Trainer:
     refusal: str = ""
     evidence: Evidence = field(default_factory=Evidence)
     held: str = ""
+    stops: bool = False
+    usage: Usage = field(default_factory=Usage)
     closing: Outcome | None = None
     outcome: Outcome | None = None
     reason: str = ""
@@ -154,8 +159,13 @@ class Trainer:
 
     def reopen(self) -> None:
         """Go on after an end, with what is known of its speed; nothing that failed is held against it any more."""
-        self.outcome, self.reason, self.held, self.refusal = None, "", "", ""
+        self.outcome, self.reason, self.held, self.stops, self.refusal = None, "", "", False, ""
         self.deaths_in_a_row, self.died, self.broken_in_a_row, self.failed_writes = 0, {}, 0, 0
+
+    @property
+    def living(self) -> tuple[Generation, ...]:
+        """Generations that may say that it finished: the newest, and the one that trains while that forms."""
+        return (self.generation,) if self.group is None else (self.generation, self.group.generation)
 
     @property
     def phase(self) -> Phase:
@@ -199,6 +209,12 @@ class Trainer:
         members = self.group.members if self.group is not None else ()
         stays = any(n in pool and n not in pool.leaving for n in members)
         return not stays and any(n in went for n in members)
+
+    def lose(self, node: NodeId, *, announced: bool) -> None:
+        """Its worker on ``node`` is gone with the node."""
+        del self.workers[node]
+        self.writing.pop(node, None)
+        self.counts.losses += 0 if announced else 1
 
     def awaited_on(self, node: NodeId) -> bool:
         """Whether a worker on ``node`` will soon be able to join a group."""

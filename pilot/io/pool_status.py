@@ -58,6 +58,8 @@ class TrainerStatus(Told, frozen=True):
     longest_stall_s : the longest pause between two steps
     held : why it gets no nodes, such as that a user holds it; empty: plans may have it
     node_seconds : seconds that it had workers on nodes, summed over the nodes
+    budget_node_hours : what these may come to, as the site charges them, then it stops; null: no limit is set
+    checkpoints_kept : the newest ones that it keeps; null: as many as the site says, or not known
     submitted_s : when it was submitted
     started_s : when it first trained; null: not yet
     ended_s : when it ended; null: not yet
@@ -99,6 +101,8 @@ class TrainerStatus(Told, frozen=True):
     longest_stall_s: float
     held: str
     node_seconds: float
+    budget_node_hours: float | None
+    checkpoints_kept: int | None
     submitted_s: float
     started_s: float | None
     ended_s: float | None
@@ -327,6 +331,9 @@ class PoolStatus(Told, frozen=True):
     now_s : what the pool's clock shows
     draining : whether the pool is being shut down
     node_seconds : seconds that nodes were in the pool, summed over the nodes
+    charge_factor : what the site charges for a node-hour
+    used_node_hours : as the site charges them, since the pool came up
+    budget_node_hours : of these it may use so many, then it drains; null: no limit is set
     pool : its nodes, in the order of joining
     trainers : in the order of submission
     decisions : the last plans that changed something, newest last
@@ -346,6 +353,9 @@ class PoolStatus(Told, frozen=True):
     now_s: float
     draining: bool
     node_seconds: float
+    charge_factor: float
+    used_node_hours: float
+    budget_node_hours: float | None
     pool: list[NodeStatus]
     trainers: list[TrainerStatus]
     decisions: list[DecisionStatus]

@@ -23,6 +23,8 @@ class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cwd : the directory in which it is started
     python : the interpreter
     environment : the variables that the user named, with their values
+    umask : of the user, for the files that the script makes: pilot's own are for nobody else (0077) in any case
+    checkpoints_kept : the newest ones that are kept; None: as many as the site says
     """
 
     script: str
@@ -31,6 +33,8 @@ class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cwd: str
     python: str
     environment: dict[str, str]
+    umask: Annotated[int, msgspec.Meta(ge=0, le=0o777)] = 0o077
+    checkpoints_kept: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
 class Start(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -70,6 +74,7 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     rescale_up_s: float | None = None
     rescale_down_s: float | None = None
     priority: float = 1.0
+    budget_node_hours: float | None = None
 
     def spec(self, trainer: TrainerId, uid: TrainerUid) -> TrainerSpec:
         """What the core is told."""
@@ -84,6 +89,7 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             curve=Curve.of(self.curve) if self.curve is not None else None,
             fixed_curve=self.fixed_curve,
             priority=self.priority,
+            budget_node_hours=self.budget_node_hours,
             uid=uid,
             starts_after=Generation(self.start.generation) if self.start is not None else NO_GENERATION,
             assumed_costs=not costs,

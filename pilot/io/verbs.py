@@ -8,6 +8,7 @@ from typing import Annotated, Generic, TypeVar
 import msgspec
 
 from pilot.core.explain import Explanation
+from pilot.core.spec import BUDGET_MAX_H
 from pilot.core.trainer import Phase
 from pilot.io.pool_status import (
     NodeStatus,
@@ -59,10 +60,11 @@ class Pilots(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Resumption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which trainer goes on, and how its script is started from now on."""
+    """Which trainer goes on, and how its script is started from now on; with which budget, None: the one it has."""
 
     trainer: str
     launch: LaunchSpec
+    budget_node_hours: Annotated[float, msgspec.Meta(gt=0, le=BUDGET_MAX_H)] | None = None
 
 
 class SomeNodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

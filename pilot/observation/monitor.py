@@ -11,7 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pilot.core.commands import CloseTrainer, Command, DissolveGroup, FormGroup, SetNodeAside, Solve, StartWorker
+from pilot.core.commands import (
+    CloseTrainer,
+    Command,
+    DissolveGroup,
+    FormGroup,
+    SetNodeAside,
+    Solve,
+    StartWorker,
+    WarnOfBudget,
+)
 from pilot.core.events import (
     Event,
     GroupBroken,
@@ -189,6 +198,8 @@ class Monitor:
             case SetNodeAside():
                 text = f"{command.node} was set aside: {headline(command.reason)}"
                 self.remark(self.now_s, {"text": text, "trainer": command.trainer or ""})
+            case WarnOfBudget():
+                self.remark(self.now_s, {"text": command.reason, "trainer": command.trainer or ""})
             case CloseTrainer():
                 self._ended(command.trainer)
             case _:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 
-from pilot.core.commands import CloseTrainer, Command, FormGroup, Outcome, SetNodeAside, StartWorker
+from pilot.core.commands import CloseTrainer, Command, FormGroup, Outcome, SetNodeAside, StartWorker, WarnOfBudget
 from pilot.core.events import (
     CheckpointPublished,
     CheckpointWritten,
@@ -207,6 +207,8 @@ class Story:
             case SetNodeAside():
                 text = f"{command.node} is set aside: {headline(command.reason)}"
                 yield self._told(now_s, Kind.NODE, text, command.trainer, [command.node])
+            case WarnOfBudget():
+                yield self._told(now_s, Kind.TRAINER if command.trainer else Kind.POOL, command.reason, command.trainer)
             case CloseTrainer():
                 self._planned.pop(command.trainer, None)
                 why = f": {headline(command.reason)}" if command.outcome is Outcome.FAILED else ""

@@ -240,8 +240,10 @@ class Api:
         if trainer.outcome is Outcome.FINISHED:
             more = f"pilot submit --from {trainer.id} starts another one where it ended"
             raise UserError(f"trainer {trainer.id} has finished; {more}, with more epochs, say")
+        if asked.budget_node_hours is None and trainer.outcome is Outcome.STOPPED:
+            raise UserError(f"trainer {trainer.id} stopped: {trainer.reason}; --budget says what it may use in all")
         await _in(self._disk, self._launches.mend, trainer.spec, asked.launch)
-        return await self._stands(trainer, TrainerResumed(trainer.id), "goes on")
+        return await self._stands(trainer, TrainerResumed(trainer.id, asked.budget_node_hours), "goes on")
 
     async def hold(self, asked: OneTrainer) -> Standing:
         """A trainer gives its nodes back."""

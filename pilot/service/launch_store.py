@@ -37,6 +37,11 @@ class LaunchStore:
             self._launches[trainer.trainer] = self._read(trainer)
         return self._launches[trainer.trainer]
 
+    def checkpoints_kept(self, trainer: TrainerSpec) -> int | None:
+        """How many its user wants to be kept; None: that was not said, or is not known now."""
+        known = self._launches.get(trainer.trainer)
+        return known.checkpoints_kept if known is not None else None
+
     def shown(self, trainer: TrainerSpec) -> Path:
         """Where people find its folder: by its name."""
         return self._rundir.trainer(trainer.trainer)

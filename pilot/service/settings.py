@@ -27,6 +27,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     solve_limit_s : what a plan may take; then the best one known counts
     objective : see :func:`pilot.io.objectives.load_objective`
     t_fwd_s, max_parallel_trainers : see ``CoordinatorConfig``
+    budget : node-hours, as the site charges them, from when the pool comes up; 0: no limit is set
     node_order : a name of ``pilot.core.pool.NODE_ORDERS``
     """
 
@@ -37,6 +38,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     t_fwd_s: float = 120.0
     max_parallel_trainers: int = 10
     node_order: str = "hostname"
+    budget: float = 0.0
 
     def config(self) -> CoordinatorConfig:
         """The core's configuration; :class:`UserError` where a name is unknown or a number out of range."""
@@ -47,6 +49,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for what, seconds in (("the time limit of a solve", self.solve_limit_s), ("t_fwd_s", self.t_fwd_s)):
             if not 0 < seconds < math.inf:
                 raise UserError(f"{what} must be greater than 0 and finite, got {seconds:g}")
+        if not 0 <= self.budget < math.inf:
+            raise UserError(f"the budget must be 0 or more and finite, got {self.budget:g}")
         if self.node_order not in NODE_ORDERS:
             raise UserError(f"unknown node order {self.node_order!r}; there are: {', '.join(NODE_ORDERS)}")
         return CoordinatorConfig(
@@ -54,6 +58,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             max_parallel_trainers=self.max_parallel_trainers,
             objective=load_objective(self.objective),
             node_order=NODE_ORDERS[self.node_order],
+            budget_node_hours=self.budget or None,
         )
 
 
@@ -68,10 +73,10 @@ def settings_of(plain: dict[str, Any]) -> Settings:
 def config_of(configured: Configured) -> CoordinatorConfig:
     """How the core of a pool decides that came up so."""
     site = configured.site
-    times = {name: site[name] for name in ("grace_s", "checkpoint_interval_s") if name in site}
+    times = {name: site[name] for name in ("grace_s", "checkpoint_interval_s", "charge_factor") if name in site}
     for name, seconds in times.items():
         if not isinstance(seconds, float | int) or not 0 <= seconds < math.inf:
-            raise UserError(f"{name} of the site is no time: {seconds}")
+            raise UserError(f"{name} of the site must be 0 or more and finite, got {seconds}")
     return replace(settings_of(configured.settings).config(), **times)
 
 

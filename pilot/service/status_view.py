@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from statistics import median
 
 from pilot import planners
+from pilot.core.budget import hours
 from pilot.core.coordinator import Coordinator
 from pilot.core.errors import UserError
 from pilot.core.evidence import headline
 from pilot.core.explain import explain
 from pilot.core.goal import BY_SESSION, Goal
 from pilot.core.ids import TrainerId
-from pilot.core.measured import RescaleCosts
 from pilot.core.trainer import Trainer
 from pilot.io.pool_status import (
     DecisionStatus,
@@ -72,6 +72,9 @@ def status(
         now_s=monitor.now_s,
         draining=core.draining,
         node_seconds=monitor.node_seconds,
+        charge_factor=core.config.charge_factor,
+        used_node_hours=hours(core.usage.until(monitor.now_s), core.config.charge_factor),
+        budget_node_hours=core.config.budget_node_hours,
         pool=pool(core, monitor),
         trainers=trainers(core, monitor, launches, about.keeper),
         decisions=[DecisionStatus(at_s=at_s, text=text) for at_s, text in monitor.decisions],
@@ -86,7 +89,7 @@ def status(
 def trainers(core: Coordinator, monitor: Monitor, launches: LaunchStore, keeper: KeeperStatus) -> list[TrainerStatus]:
     """Every trainer, in the order of submission."""
     waiting = Waiting(core, monitor, keeper)
-    return [_trainer(t, core.costs, monitor, launches, waiting.of(t)) for t in core.trainers.values()]
+    return [_trainer(t, core, monitor, launches, waiting.of(t)) for t in core.trainers.values()]
 
 
 def history(
@@ -103,7 +106,7 @@ def history(
     return TrainerHistory(
         began_unix_s=about.began_unix_s,
         now_s=monitor.now_s,
-        trainer=_trainer(trainer, core.costs, monitor, launches, waiting.of(trainer)),
+        trainer=_trainer(trainer, core, monitor, launches, waiting.of(trainer)),
         held_nodes=gone + here,
     )
 
@@ -197,9 +200,8 @@ def best_for(account: WorkAccount) -> Best | None:
     return planners.make("dp") if len(account.open_for_s) <= SETS_MAX else None
 
 
-def _trainer(
-    trainer: Trainer, costs: RescaleCosts, monitor: Monitor, launches: LaunchStore, waits: str
-) -> TrainerStatus:
+def _trainer(trainer: Trainer, core: Coordinator, monitor: Monitor, launches: LaunchStore, waits: str) -> TrainerStatus:
+    costs, charge_factor = core.costs, core.config.charge_factor
     record = monitor.trainers[trainer.id]
     training = trainer.group.members if trainer.group is not None else ()
     rate, goal = record.samples_per_s if training else None, Goal.of(record.metrics)
@@ -240,6 +242,8 @@ def _trainer(
         longest_stall_s=record.longest_stall_s,
         held=trainer.held,
         node_seconds=record.held_node_seconds(monitor.now_s),
+        budget_node_hours=hours(budget_s, charge_factor) if (budget_s := trainer.usage.budget_s) is not None else None,
+        checkpoints_kept=launches.checkpoints_kept(trainer.spec),
         submitted_s=record.submitted_s,
         started_s=record.started_s,
         ended_s=record.ended_s,

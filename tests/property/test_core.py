@@ -28,7 +28,7 @@ from tests.property.world import World, random_plan
 
 ACTIONS = ["join", "notice", "lose", "submit", "cancel", "finish", "answer", "answer", "answer", "fail", "die", "step"]
 ACTIONS += ["stall", "publish"]
-USERS = ["hold", "release", "resume", "remove", "reopen"]
+USERS = ["hold", "release", "resume", "remove", "reopen", "submit bounded"]
 SICKNESS = ["sicken", "raise", "slow", "wait", "clear"]
 scripts = st.lists(st.tuples(st.sampled_from([*ACTIONS, *SICKNESS, *USERS]), st.integers(0, 1 << 16)), max_size=80)
 
@@ -45,10 +45,11 @@ def act(world: World, action: str, number: int) -> None:
             world.send(PoolChanged(leaving=leaving, deadline_s=world.now_s + 30))
         case "lose" if world.nodes:
             world.lose(rng.sample(world.nodes, min(len(world.nodes), 1 + number % 3)))
-        case "submit":
+        case "submit" | "submit bounded":
             low = 1 + number % 3
             name = TrainerId(f"t{sum(isinstance(event, TrainerSubmitted) for _, event, _ in world.history)}")
-            world.send(TrainerSubmitted(TrainerSpec(name, low, low + number % 4)))
+            budget = 0.02 if action == "submit bounded" else None
+            world.send(TrainerSubmitted(TrainerSpec(name, low, low + number % 4, budget_node_hours=budget)))
         case "cancel" if trainers:
             world.send(TrainerCancelled(rng.choice(trainers)))
         case "finish" if trainers:

@@ -10,10 +10,11 @@ from typing import Any
 import msgspec
 from hypothesis import given, settings
 
-from pilot.core.coordinator import Coordinator, State
+from pilot.core.coordinator import Coordinator
 from pilot.core.events import PoolChanged, TrainerSubmitted
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.spec import TrainerSpec
+from pilot.core.state import State
 from pilot.io import core_state
 from pilot.service.snapshot import Books
 from tests.property.test_core import act, play, scripts

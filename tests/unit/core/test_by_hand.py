@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pilot.core.commands import Command, FormGroup, Outcome, Solve, StopWorker, WriteCheckpoint
+import pytest
+
+from pilot.core.commands import (
+    Command,
+    DrainPool,
+    FormGroup,
+    Outcome,
+    Solve,
+    StopWorker,
+    WarnOfBudget,
+    WriteCheckpoint,
+)
 from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
 from pilot.core.events import (
@@ -122,3 +133,47 @@ def test_who_has_not_measured_what_a_rescale_costs_does_not_wait_behind_an_assum
     world.join(1)
     [solve] = [c for c in given(world, before) if isinstance(c, Solve)]
     assert [candidate.rescale_up_s for candidate in solve.problem.candidates] == [0.3, 0.3]
+
+
+def test_a_pool_s_budget_is_warned_of_once_and_drains_it_at_its_end() -> None:
+    world = two(CoordinatorConfig(budget_node_hours=3.0, charge_factor=0.5))
+    assert world.core.budget_due_s() == pytest.approx(0.8 * 6 * 3600 / 3, abs=5)
+    world.pass_time(5800.0)
+    world.pass_time(50.0)
+    warnings = [c for c in given(world, 0) if isinstance(c, WarnOfBudget)]
+    assert warnings == [WarnOfBudget(None, "80% of its budget of 3 node-hours is used")]
+    world.step(A)
+    before = len(world.history)
+    world.pass_time(2000.0)
+    world.settle()
+    assert [c.reason for c in given(world, before) if isinstance(c, DrainPool)] == [
+        "its budget of 3 node-hours is used up"
+    ]
+    assert any(isinstance(c, WriteCheckpoint) for c in given(world, before))
+    assert world.core.draining
+    world.lose(list(world.nodes))
+    world.send(PoolReopened())
+    assert (world.core.usage.used_s, world.core.due(world.now_s)) == (0.0, [])
+
+
+def test_a_trainer_s_budget_stops_it_with_its_state_saved_and_a_larger_one_lets_it_go_on() -> None:
+    world = World()
+    world.join(1)
+    world.send(TrainerSubmitted(TrainerSpec(A, budget_node_hours=1.0)))
+    world.settle()
+    world.step(A)
+    world.pass_time(3601.0)
+    trainer = world.core.trainers[A]
+    assert trainer.held == "its budget of 1 node-hours is used up"
+    world.send(TrainerReleased(A))
+    world.settle()
+    assert (trainer.outcome, trainer.reason, trainer.held) == (
+        Outcome.STOPPED,
+        "its budget of 1 node-hours is used up",
+        "",
+    )
+    assert any(isinstance(c, WriteCheckpoint) for c in given(world, 0))
+    world.closed.remove(A)
+    world.send(TrainerResumed(A, 2.0))
+    world.settle()
+    assert (trainer.phase, world.core.due(world.now_s)) == (Phase.RUNNING, [])
