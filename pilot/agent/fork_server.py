@@ -45,7 +45,10 @@ _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal
 @dataclass(frozen=True, slots=True)
 class ForkJob:
     """A training process to start. ``life`` names it; ``threads`` is how many torch may use; paths as on this node.
-    ``umask`` is for what the script makes: files of ours have their modes of their own."""
+
+    ``code``: the zip file of its script's code as submitted; "": it is read where it is. ``umask`` is for what the
+    script makes: files of ours have modes of their own.
+    """
 
     life: int
     script: str
@@ -53,7 +56,8 @@ class ForkJob:
     cwd: str
     environment: dict[str, str]
     threads: int
-    umask: int
+    umask: int = 0o077
+    code: str = ""
 
 
 def encode(job: ForkJob) -> bytes:
@@ -152,10 +156,12 @@ def run(job: ForkJob) -> None:
     main_module.__dict__.update(__file__=script, __builtins__=builtins)
     sys.modules["__main__"] = main_module
     _same_randomness_and_own_threads(job)
+    from pilot.agent import submitted_code
     from pilot.train.script_end import script_ended
 
     try:
-        exec(compile(Path(script).read_bytes(), script, "exec"), main_module.__dict__)
+        content = submitted_code.source(submitted_code.install(job.code), script)
+        exec(compile(content, script, "exec"), main_module.__dict__)
         script_ended()
     except SystemExit as leaving:
         script_ended(leaving)

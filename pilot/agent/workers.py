@@ -165,7 +165,7 @@ class Workers:
         }
         environment, threads = order.environment | ours, job_environment.threads(order.ranks)
         return fork_server.ForkJob(
-            self._count, order.script, order.arguments, order.cwd, environment, threads, order.umask
+            self._count, order.script, order.arguments, order.cwd, environment, threads, order.umask, order.code
         )
 
     def _said(self, trainer: str, rank: int, message: wire.FromAgent) -> None:

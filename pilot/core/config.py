@@ -1,7 +1,8 @@
-"""How a core decides: what does not change while a pool is up."""
+"""How decisions are made."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 from pilot.core.errors import UserError
@@ -22,6 +23,7 @@ class CoordinatorConfig:
     grace_s, checkpoint_interval_s : of the site (see :mod:`pilot.core.pacing`)
     budget_node_hours : what the pool may use from when it comes up, as the site charges it; None: no limit is set
     charge_factor : of the site
+    ended_kept : of so many trainers that have ended all is known; of earlier ones the outcome is
     """
 
     t_fwd_s: float = 120.0
@@ -32,6 +34,7 @@ class CoordinatorConfig:
     checkpoint_interval_s: float = 300.0
     budget_node_hours: float | None = None
     charge_factor: float = 1.0
+    ended_kept: int = sys.maxsize
 
     def __post_init__(self) -> None:
         if not self.t_fwd_s > 0:

@@ -36,7 +36,7 @@ from pilot.core.acts import dissolve, dissolve_broken
 from pilot.core.assign import assign
 from pilot.core.blame import Blame, Judgement
 from pilot.core.budget import Usage, seconds
-from pilot.core.commands import Command, DrainPool, Outcome, ReleaseNode, Solve, WarnOfBudget
+from pilot.core.commands import CloseTrainer, Command, DrainPool, Outcome, ReleaseNode, Solve, WarnOfBudget
 from pilot.core.config import CoordinatorConfig
 from pilot.core.errors import InvariantError
 from pilot.core.events import (
@@ -68,13 +68,16 @@ from pilot.core.state import State
 from pilot.core.trainer import Trainer
 from pilot.core.transitions import Noted, TrainerEvent, note
 
+MADE = ("trainers", "past", "pool", "blame")
+"""What of a state a coordinator makes its own objects from."""
+
 
 class Coordinator:
     """The pure state machine that both the live driver and the simulator run.
 
-    ``trainers`` (by id, in submission order), ``pool``, ``problem`` and ``plan`` (the last ones), ``now_s`` (when the
-    last event happened) may be read by anyone. ``later`` are the configurations that take over, one each time that the
-    pool is ``reopened``.
+    ``trainers`` (by id, in submission order), ``past`` (those that ended so long ago that nothing else is known of
+    them), ``pool``, ``problem`` and ``plan`` (the last ones), ``now_s`` (when the last event happened) may be read by
+    anyone. ``later`` are the configurations that take over, one each time that the pool is ``reopened``.
     """
 
     def __init__(self, config: CoordinatorConfig | None = None, later: Sequence[CoordinatorConfig] = ()) -> None:
@@ -83,7 +86,7 @@ class Coordinator:
         self.costs = RescaleCosts(KEPT_OF_POOL)
         self.usage = Usage(seconds(self.config.budget_node_hours, self.config.charge_factor))
         self.pool = Pool(self.config.node_order)
-        self._roll = Roll({})
+        self._roll = Roll({}, {})
         self.plan_id = PlanId(0)
         self.problem: Problem | None = None
         self.plan: Plan | None = None
@@ -103,8 +106,13 @@ class Coordinator:
 
     @property
     def trainers(self) -> dict[TrainerId, Trainer]:
-        """Every trainer."""
+        """Every trainer of which all is known."""
         return self._roll.trainers
+
+    @property
+    def past(self) -> dict[TrainerId, Outcome]:
+        """How those ended of which nothing else is known."""
+        return self._roll.past
 
     def snapshot(self) -> State:
         """All that it knows. It shares what changes with the coordinator: write it down before the next event."""
@@ -112,9 +120,9 @@ class Coordinator:
 
     def restore(self, state: State) -> None:
         """Go on from a ``state`` that is nobody else's."""
-        for name in [item.name for item in fields(State) if item.name not in ("trainers", "pool", "blame")]:
+        for name in [item.name for item in fields(State) if item.name not in MADE]:
             setattr(self, name, getattr(state, name))
-        self._roll = Roll(state.trainers)
+        self._roll = Roll(state.trainers, state.past)
         self.pool = Pool(self.config.node_order, state.pool)
         self.blame = Blame(self.pool, self.trainers, state.blame)
 
@@ -128,6 +136,8 @@ class Coordinator:
         out += self._reconcile_touched()
         out += self._release_vacant()
         self.usage.count(now_s, len(self.pool))
+        if any(isinstance(command, CloseTrainer) for command in out):
+            self._roll.forget_oldest(self.config.ended_kept)
         if self._question and not self.draining:
             out += self._ask(self._question)
         return out
@@ -273,9 +283,7 @@ class Coordinator:
         return min((due_s for _, due_s in self._budgets()), default=math.inf)
 
     def _budgets(self) -> list[tuple[TrainerId | None, float]]:
-        """Whose budget is to be looked at (None: the pool's), and when."""
-        of_pool = [] if self.draining else [(None, self.usage.due_s())]
-        return of_pool + self._roll.budgets()
+        return self._roll.budgets(None if self.draining else self.usage)
 
     def _look_at_budget(self, event: BudgetDue) -> list[Command]:
         trainer = self._roll.open.get(event.trainer) if event.trainer is not None else None

@@ -17,10 +17,11 @@ RollEvent = TrainerSubmitted | TrainerResumed | TrainerReleased | TrainerRemoved
 
 
 class Roll:
-    """``trainers`` is every trainer by its id, ``open`` those of them that have not ended and do not end."""
+    """``trainers`` is every trainer by its id, ``open`` those of them that have not ended and do not end, ``past`` how
+    those ended that are not kept any more."""
 
-    def __init__(self, trainers: dict[TrainerId, Trainer]) -> None:
-        self.trainers = trainers
+    def __init__(self, trainers: dict[TrainerId, Trainer], past: dict[TrainerId, Outcome]) -> None:
+        self.trainers, self.past = trainers, past
         self.open = {trainer.id: trainer for trainer in trainers.values() if trainer.open}
 
     def note(self, event: RollEvent, charge_factor: float) -> str:
@@ -41,7 +42,7 @@ class Roll:
 
     def _submit(self, spec: TrainerSpec, charge_factor: float) -> None:
         """A new trainer, the last one."""
-        if spec.trainer in self.trainers:
+        if spec.trainer in self.trainers or spec.trainer in self.past:
             raise InvariantError(f"trainer {spec.trainer} was submitted twice")
         usage = Usage(seconds(spec.budget_node_hours, charge_factor))
         trainer = Trainer(spec, Measured(spec), generation=spec.starts_after, usage=usage)
@@ -67,9 +68,18 @@ class Roll:
 
     def _remove(self, trainer_id: TrainerId) -> None:
         """One that has ended is forgotten."""
+        self.past.pop(trainer_id, None)
         trainer = self.trainers.get(trainer_id)
         if trainer is not None and trainer.outcome is not None:
             del self.trainers[trainer_id]
+
+    def forget_oldest(self, kept: int) -> None:
+        """Of the trainers that have ended only the last ``kept`` are known whole."""
+        ended = [trainer for trainer in self.trainers.values() if trainer.outcome is not None]
+        for trainer in ended[: max(0, len(ended) - kept)]:
+            assert trainer.outcome is not None
+            self.past[trainer.id] = trainer.outcome
+            del self.trainers[trainer.id]
 
     def hold(self, trainer_id: TrainerId, reason: str) -> Trainer | None:
         """It gets no nodes for ``reason`` ("": it gets some again); None where that changes nothing."""
@@ -87,10 +97,11 @@ class Roll:
         """Whether it has just ended after it was to stop."""
         return trainer.outcome is not None and self.open.pop(trainer.id, None) is not None
 
-    def budgets(self) -> list[tuple[TrainerId | None, float]]:
-        """Whose budget is to be looked at, and when."""
+    def budgets(self, of_pool: Usage | None) -> list[tuple[TrainerId | None, float]]:
+        """Whose budget is to be looked at (None: the pool's, if it is to be), and when."""
         bound = (trainer for trainer in self.open.values() if trainer.usage.budget_s is not None and not trainer.stops)
-        return [(trainer.id, trainer.usage.due_s()) for trainer in bound]
+        of_trainers = [(trainer.id, trainer.usage.due_s()) for trainer in bound]
+        return of_trainers if of_pool is None else [(None, of_pool.due_s()), *of_trainers]
 
     def admitted(self, most: int) -> list[Trainer]:
         """The first ``most`` that are open and not held (first come, first served, FreeTrain §5.2)."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from pilot.core.blame import BlameState
 from pilot.core.budget import Usage
+from pilot.core.commands import Outcome
 from pilot.core.ids import PlanId, TrainerId
 from pilot.core.measured import RescaleCosts
 from pilot.core.pool import PoolState
@@ -19,6 +20,7 @@ class State:
     give the same bytes wherever it is written down."""
 
     trainers: dict[TrainerId, Trainer]
+    past: dict[TrainerId, Outcome]
     pool: PoolState
     blame: BlameState
     plan_id: PlanId

@@ -306,7 +306,7 @@ class UtilisationStatus(Told, frozen=True):
     ----------
     u : `work` / `static_work`; null where there is nothing to compare with
     eq_nodes : the mean number of nodes
-    work : samples that the trainers processed, by their curves and the time that they trained on so many nodes
+    work : samples that the listed trainers processed, by their curves and the time that they trained on so many nodes
     static_work : samples that they would have processed on `eq_nodes` dedicated nodes; null: not reckoned, as there
         were more different sets of trainers than can be reckoned while one waits
     """

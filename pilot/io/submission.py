@@ -18,13 +18,14 @@ class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Parameters
     ----------
     script : absolute path of the training script
-    script_sha256 : of its content, in hex: a node that finds another content does not start it
+    script_sha256 : of its content, in hex: without ``code_taken`` a node that finds another content does not start it
     arguments : of the script
     cwd : the directory in which it is started
     python : the interpreter
     environment : the variables that the user named, with their values
     umask : of the user, for the files that the script makes: pilot's own are for nobody else (0077) in any case
     checkpoints_kept : the newest ones that are kept; None: as many as the site says
+    code_taken : it runs as it was submitted, from the trainer's folder, whatever becomes of the files
     """
 
     script: str
@@ -35,6 +36,7 @@ class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     environment: dict[str, str]
     umask: Annotated[int, msgspec.Meta(ge=0, le=0o777)] = 0o077
     checkpoints_kept: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    code_taken: bool = False
 
 
 class Start(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,6 +61,7 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     name : what to call it; None: the coordinator numbers it
     replace : a trainer of that name which has ended is removed, with its files
     start : where it starts; None: from scratch
+    code : its script's code (:mod:`pilot.io.script_code`), packed; none: newcomers read the script where it is
     curve : (nodes, samples per second) points; None: measured
     rescale_up_s, rescale_down_s : None: measured, as the pool's other trainers have it or assumed until then
     """
@@ -67,6 +70,7 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     name: str | None = None
     replace: bool = False
     start: Start | None = None
+    code: bytes = b""
     min_nodes: int = 1
     max_nodes: int = 64
     curve: list[tuple[float, float]] | None = None

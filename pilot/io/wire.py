@@ -240,6 +240,8 @@ class StartWorker(Message, frozen=True):
     ``directory`` is the trainer's own folder in the run directory (``checkpoints/`` and ``logs/`` are in it).
     ``ranks`` training processes run on the node and are one worker. ``uid`` is the trainer's: nothing is written to
     another one's folder, and no checkpoint of another one is loaded. ``umask`` is for the files that the script makes.
+    ``code`` is the zip file of the script's code as it was submitted ("": it is read where it is); ``script_sha256``
+    counts only without it.
     """
 
     trainer: str
@@ -255,6 +257,7 @@ class StartWorker(Message, frozen=True):
     ranks: int = 1
     uid: str = ""
     umask: int = 0o077
+    code: str = ""
 
 
 class StopWorker(Message, frozen=True):

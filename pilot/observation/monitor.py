@@ -8,6 +8,7 @@ grows with time alone. Times are added up when what they count changes, so an ev
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -46,6 +47,10 @@ from pilot.io.journal import Decision
 from pilot.observation.records import OpenFor, SolveTimes, TrainerRecord
 from pilot.observation.words import plan_change
 
+SETS_KEPT = 100
+"""So many different sets of open trainers are told apart. With more of them there is no U, and only how long there were
+trainers is known."""
+
 REMARKS_KEPT = 20
 WARM_UPS_KEPT = 20
 SOLVES_KEPT = 1000
@@ -68,12 +73,13 @@ class Monitor:
     warm_ups_s : what the last workers needed to start
     last : the last problem that was solved, and its plan
     node_seconds : of the pool
-    open_for_s : how long which trainers were open
+    open_for_s : how long which trainers were open; how long any were, as those of the set (), where there were too many
     settled_s : until when those two count
     starting_s : when workers that are not known to be warm were started
     groups : of each trainer, the group that trains and those that form
     asked : the problems that are being solved, and since when
     pool_remarks : what people should see and is about no trainer
+    ended_kept : so many trainers that have ended are in ``trainers``
     """
 
     now_s: float = 0.0
@@ -95,6 +101,7 @@ class Monitor:
     groups: dict[TrainerId, dict[Generation, FormGroup]] = field(default_factory=dict)
     asked: dict[PlanId, tuple[Problem, float]] = field(default_factory=dict)
     pool_remarks: list[str] = field(default_factory=list)
+    ended_kept: int = sys.maxsize
 
     @classmethod
     def of(cls, decisions: Iterable[Decision]) -> Monitor:
@@ -136,9 +143,11 @@ class Monitor:
         passed_s, self.settled_s = self.now_s - self.settled_s, self.now_s
         self.node_seconds += passed_s * len(self.joined_s)
         if self.open:
-            there = tuple(self.open)
+            there = tuple(self.open) if () not in self.open_for_s else ()
             passed = OpenFor(passed_s, passed_s * len(self.joined_s))
             self.open_for_s[there] = self.open_for_s.get(there, OpenFor()) + passed
+            if len(self.open_for_s) > SETS_KEPT:
+                self.open_for_s = {(): sum(self.open_for_s.values(), OpenFor())}
 
     # --- events and commands ---------------------------------------------------------------------------------------
 
@@ -212,6 +221,9 @@ class Monitor:
         record = self.trainers[trainer]
         record.settle(self.now_s)
         record.ended_s, record.nodes = self.now_s, 0
+        ended = [name for name, known in self.trainers.items() if known.ended_s is not None]
+        for name in ended[: max(0, len(ended) - self.ended_kept)]:
+            del self.trainers[name]
 
     def _resumed(self, trainer: TrainerId) -> None:
         """One that had ended before its time goes on."""
@@ -219,6 +231,7 @@ class Monitor:
         if record is not None and record.ended_s is not None:
             self._settle()
             self.open[trainer] = None
+            self.trainers[trainer] = self.trainers.pop(trainer)  # as the core has it: the last one
             record.ended_s, record.settled_s = None, self.now_s
 
     def _removed(self, trainer: TrainerId) -> None:
@@ -262,6 +275,7 @@ class Monitor:
             ]
             del self.decisions[:-DECISIONS_KEPT]
             self.last = (problem, event.plan)
+            self.asked = {later: asked for later, asked in self.asked.items() if later > event.plan_id}
             self.solved += 1
             self.solves.append(SolveTimes(event.plan.build_s, event.plan.solve_s, self.now_s - asked_s))
             del self.solves[:-SOLVES_KEPT]

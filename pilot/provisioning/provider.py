@@ -21,6 +21,9 @@ from pilot.core.errors import SiteError, SubmitError
 from pilot.io.site import Site, walltime_seconds, walltime_text
 from pilot.io.site_files import SiteFile
 
+OUTPUTS_KEPT = 1000
+"""Of so many jobs it is known where their output is: more than a host that is its own queue can have at once."""
+
 
 class StepLauncher(Launcher):  # type: ignore[misc]  # Parsl is not followed: its classes are Any
     """Parsl's launcher interface over :func:`launchers.steps.step`."""
@@ -99,11 +102,14 @@ class PilotProvider:
             raise SubmitError(
                 f"submission failed: {_last_line(said) or 'the scheduler gave no job id'}", transient=True
             )
-        self._outputs[job] = _output(provider.resources.get(job, {}))
+        # Nothing of a job is asked of Parsl later, which would keep what it knows for ever.
+        self._outputs[job] = _output(provider.resources.pop(job, {}))
+        if len(self._outputs) > OUTPUTS_KEPT:
+            del self._outputs[next(iter(self._outputs))]
         return str(job)
 
     def output_of(self, job: str) -> Path | None:
-        """The file of the job's standard error; None where it is not known."""
+        """The file of the job's standard error; None where it is not known, or so many jobs came after it."""
         return self._outputs.get(job)
 
     def script(self, command: str, job_name: str, walltime_s: float | None = None) -> str:

@@ -29,7 +29,7 @@ from pilot.core.events import (
     TrainerSubmitted,
 )
 from pilot.core.ids import NodeId, TrainerId, TrainerUid
-from pilot.core.trainer import Trainer
+from pilot.core.trainer import Phase, Trainer
 from pilot.io import verbs, wire
 from pilot.io.pool_status import PoolStatus, Told, TrainerHistory
 from pilot.io.submission import Submission
@@ -166,7 +166,7 @@ class Api:
         start = given.start.files if given.start is not None else ()
         self._arriving.add(trainer)
         try:
-            await _in(self._disk, self._launches.add, spec, given.launch, start)
+            await _in(self._disk, self._launches.add, spec, given.launch, start, given.code)
         finally:
             self._arriving.discard(trainer)
         self._refuse_when_draining()
@@ -212,14 +212,18 @@ class Api:
 
     async def wait(self, asked: SomeTrainers) -> Phases:
         """Where the trainers stand when all have ended, or after :data:`WAIT_S`."""
-        waited = [self._trainer(name) for name in asked.trainers] or list(self._driver.core.trainers.values())
+        core = self._driver.core
+        outcomes = {name: core.past.get(TrainerId(name)) for name in asked.trainers}
+        past = {name: Phase(outcome.value) for name, outcome in outcomes.items() if outcome is not None}
+        named = [self._trainer(name) for name in asked.trainers if name not in past]
+        waited = named if asked.trainers else list(core.trainers.values())
         try:
             async with asyncio.timeout(WAIT_S):
                 while any(t.outcome is None for t in waited):
                     await self._driver.wait_for_change()
         except TimeoutError:
             pass
-        return Phases(trainers={t.id: t.phase for t in waited})
+        return Phases(trainers=past | {str(t.id): t.phase for t in waited})
 
     async def cancel(self, asked: OneTrainer) -> Cancelled:
         """End a trainer."""
@@ -242,7 +246,7 @@ class Api:
             raise UserError(f"trainer {trainer.id} has finished; {more}, with more epochs, say")
         if asked.budget_node_hours is None and trainer.outcome is Outcome.STOPPED:
             raise UserError(f"trainer {trainer.id} stopped: {trainer.reason}; --budget says what it may use in all")
-        await _in(self._disk, self._launches.mend, trainer.spec, asked.launch)
+        await _in(self._disk, self._launches.mend, trainer.spec, asked.launch, asked.code)
         return await self._stands(trainer, TrainerResumed(trainer.id, asked.budget_node_hours), "goes on")
 
     async def hold(self, asked: OneTrainer) -> Standing:
@@ -267,7 +271,7 @@ class Api:
         trainers = {name: self._ended(name) for name in asked.trainers}.values()
         removed = [self._driver.post(TrainerRemoved(trainer.id)) for trainer in trainers]
         for trainer in trainers:
-            self._launches.forget(trainer.spec)
+            self._launches.forget(trainer.id)
         for trainer, decision in zip(trainers, removed, strict=True):
             await self._decided(decision, f"trainer {trainer.id} is removed")
             log.info("trainer %s was removed", trainer.id)
@@ -319,7 +323,8 @@ class Api:
     # --- arguments --------------------------------------------------------------------------------------------------
 
     def _name(self, given: str | None, *, replaces: bool) -> TrainerId:
-        known = self._driver.core.trainers.keys() | self._arriving
+        core = self._driver.core
+        known = core.trainers.keys() | core.past.keys() | self._arriving
         if given is None:
             return next(t for n in count(1) if (t := TrainerId(f"t{n}")) not in known)
         if not _NAME.fullmatch(given):

@@ -29,7 +29,7 @@ from pilot.core.errors import JournalError
 from pilot.core.events import CheckpointWritten, Event, GroupBroken, WorkerSlow
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.spec import TrainerSpec
-from pilot.io import wire
+from pilot.io import script_code, wire
 from pilot.io.site import Site
 from pilot.service.launch_store import LaunchStore
 from pilot.service.pending import On, PendingCommands
@@ -139,6 +139,7 @@ class Effects:
             case DrainPool():
                 self._trainers.drain(command.reason)
             case CloseTrainer():
+                self._launches.forget(command.trainer)
                 log.info("trainer %s %s: %s", command.trainer, command.outcome, command.reason)
             case _:
                 assert_never(command)
@@ -209,7 +210,7 @@ class Effects:
         self._send(command.node, order)
 
     def _order(self, trainer: TrainerSpec) -> wire.StartWorker:
-        launch = self._launches.launch(trainer)
+        launch, directory = self._launches.launch(trainer), self._launches.directory(trainer)
         return wire.StartWorker(
             trainer=trainer.trainer,
             script=launch.script,
@@ -218,10 +219,11 @@ class Effects:
             cwd=launch.cwd,
             python=launch.python,
             environment=launch.environment,
-            directory=str(self._launches.directory(trainer)),
+            directory=str(directory),
             checkpoint_interval_s=self._site.checkpoint_interval_s,
             checkpoints_kept=launch.checkpoints_kept or self._site.checkpoints_kept,
             ranks=self._site.ranks_per_node,
             uid=trainer.uid,
             umask=launch.umask,
+            code=str(directory / script_code.NAME) if launch.code_taken else "",
         )

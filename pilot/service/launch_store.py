@@ -11,7 +11,7 @@ import msgspec
 from pilot.core.errors import JournalError, PilotError, UserError
 from pilot.core.ids import TrainerId
 from pilot.core.spec import TrainerSpec
-from pilot.io import trainer_folder
+from pilot.io import script_code, trainer_folder
 from pilot.io.files import publish, replace_link
 from pilot.io.rundir import RunDir
 from pilot.io.submission import LaunchSpec
@@ -42,6 +42,10 @@ class LaunchStore:
         known = self._launches.get(trainer.trainer)
         return known.checkpoints_kept if known is not None else None
 
+    def forget(self, trainer: TrainerId) -> None:
+        """It has ended: nothing of it is started any more."""
+        self._launches.pop(trainer, None)
+
     def shown(self, trainer: TrainerSpec) -> Path:
         """Where people find its folder: by its name."""
         return self._rundir.trainer(trainer.trainer)
@@ -50,8 +54,10 @@ class LaunchStore:
         """The trainer's own folder: ``checkpoints/`` and ``logs/`` are in it."""
         return self._root / trainer_folder.name(trainer.trainer, trainer.uid)
 
-    def add(self, trainer: TrainerSpec, launch: LaunchSpec, start: Sequence[str] = ()) -> None:
-        """Record a submission, before the journal tells of it. ``start``: the files of the checkpoint it starts from.
+    def add(self, trainer: TrainerSpec, launch: LaunchSpec, start: Sequence[str] = (), code: bytes = b"") -> None:
+        """Record a submission, before the journal tells of it.
+
+        ``start``: the files of the checkpoint it starts from; ``code``: see :class:`~pilot.io.submission.Submission`.
 
         Raises
         ------
@@ -59,20 +65,24 @@ class LaunchStore:
         PilotError : the disk does not take it
         """
         name = trainer.trainer
+        launch = msgspec.structs.replace(launch, code_taken=bool(code))
         link = self._rundir.trainer(name)
         if link.is_dir() and not link.is_symlink():
             raise UserError(f"{link} is the folder of another trainer; choose another --name")
         try:
-            self._write(trainer, launch, start)
+            self._write(trainer, launch, start, code)
         except OSError as error:
             which = f" ({error.filename})" if error.filename in start else ""
             reason = f"{error.strerror}{which}"
             raise PilotError(f"cannot record the submission of {name}: {reason}", transient=True) from None
         self._launches[name] = launch
 
-    def mend(self, trainer: TrainerSpec, launch: LaunchSpec) -> None:
+    def mend(self, trainer: TrainerSpec, launch: LaunchSpec, code: bytes) -> None:
         """Its workers are started as ``launch`` says from now on; :class:`PilotError` where that cannot be written."""
+        launch = msgspec.structs.replace(launch, code_taken=bool(code))
         try:
+            if code:
+                publish(self.directory(trainer) / script_code.NAME, code)
             self._publish(trainer, launch)
         except OSError as error:
             why = error.strerror
@@ -92,11 +102,7 @@ class LaunchStore:
             reason = f"{error.filename}: {error.strerror}"
             raise PilotError(f"cannot remove all files of {trainer.trainer}: {reason}", transient=True) from None
 
-    def forget(self, trainer: TrainerSpec) -> None:
-        """It was removed, and another one may have its name."""
-        self._launches.pop(trainer.trainer, None)
-
-    def _write(self, trainer: TrainerSpec, launch: LaunchSpec, start: Sequence[str]) -> None:
+    def _write(self, trainer: TrainerSpec, launch: LaunchSpec, start: Sequence[str], code: bytes) -> None:
         here, directory = self._spec(trainer).parent, self.directory(trainer)
         for folder in (here, directory):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -106,6 +112,8 @@ class LaunchStore:
             if not (here / name).exists():
                 (here / name).symlink_to(directory / name)
         trainer_folder.start_from(directory, start)
+        if code:
+            publish(directory / script_code.NAME, code)
         self._publish(trainer, launch)
         replace_link(self._rundir.trainer(trainer.trainer), here.name)
 

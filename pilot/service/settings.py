@@ -4,6 +4,7 @@ it."""
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,9 @@ from pilot.core.errors import JournalError, UserError
 from pilot.core.pool import NODE_ORDERS
 from pilot.io.journal import Configured, Contents, Header
 from pilot.io.objectives import load_objective
+
+ENDED_KEPT = 200
+"""So many trainers that have ended are known whole to a live pool, and listed by it. The journal tells of all."""
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -77,7 +81,7 @@ def config_of(configured: Configured) -> CoordinatorConfig:
     for name, seconds in times.items():
         if not isinstance(seconds, float | int) or not 0 <= seconds < math.inf:
             raise UserError(f"{name} of the site must be 0 or more and finite, got {seconds}")
-    return replace(settings_of(configured.settings).config(), **times)
+    return replace(settings_of(configured.settings).config(), ended_kept=ENDED_KEPT, **times)
 
 
 def core_of(header: Header) -> Coordinator:
@@ -89,3 +93,9 @@ def core_of(header: Header) -> Coordinator:
 def fresh_core(contents: Contents) -> Coordinator:
     """A core as it was when the journal began: the decisions of all its segments replay through it."""
     return core_of(contents.header)
+
+
+def remembering_core(contents: Contents) -> Coordinator:
+    """One that decides the same and in the end knows every trainer: for whoever tells a pool's whole story."""
+    first, *later = (replace(config_of(so), ended_kept=sys.maxsize) for so in contents.header.configured)
+    return Coordinator(first, later)

@@ -19,6 +19,7 @@ from pilot.io import core_state, segments
 from pilot.io.journal import Contents
 from pilot.observation.monitor import Monitor
 from pilot.service.pending import PendingCommands
+from pilot.service.settings import ENDED_KEPT
 
 LOST_KEPT = 10_000
 """So many lost nodes are remembered: an agent that comes back after so many others is stopped like any stranger."""
@@ -30,7 +31,7 @@ class Books:
     ``scaled`` how many pilots are kept since somebody said so (None: as many as the trainers can use)."""
 
     pending: PendingCommands = field(default_factory=PendingCommands)
-    monitor: Monitor = field(default_factory=Monitor)
+    monitor: Monitor = field(default_factory=lambda: Monitor(ended_kept=ENDED_KEPT))
     lost: dict[NodeId, str] = field(default_factory=dict)
     scaled: tuple[int | None] | None = None
 

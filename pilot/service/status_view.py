@@ -36,8 +36,6 @@ from pilot.service.launch_store import LaunchStore
 from pilot.service.roster import Roster
 from pilot.service.waiting import Waiting
 
-SETS_MAX = 100
-
 QUIET_S = 120.0
 """A trainer that has trained for so long without reporting progress gets a remark, and so does a script that has run
 for so long without coming to its training."""
@@ -126,6 +124,8 @@ def explained(core: Coordinator, monitor: Monitor, name: TrainerId) -> Explained
 def trainer_of(core: Coordinator, name: str) -> Trainer:
     """The trainer of this name; :class:`UserError` where there is none."""
     trainer = core.trainers.get(TrainerId(name))
+    if outcome := core.past.get(TrainerId(name)):
+        raise UserError(f"trainer {name} ended long ago: {outcome.value}; 'pilot report' tells of it")
     if trainer is None:
         known = ", ".join(core.trainers) or "none"
         raise UserError(f"no trainer named {name!r}; there are: {known}")
@@ -197,7 +197,7 @@ def use(account: WorkAccount) -> UtilisationStatus:
 
 def best_for(account: WorkAccount) -> Best | None:
     """What divides static nodes; None where there were too many different sets of trainers."""
-    return planners.make("dp") if len(account.open_for_s) <= SETS_MAX else None
+    return planners.make("dp") if () not in account.open_for_s else None
 
 
 def _trainer(trainer: Trainer, core: Coordinator, monitor: Monitor, launches: LaunchStore, waits: str) -> TrainerStatus:

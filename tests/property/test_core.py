@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -124,12 +125,18 @@ def test_a_drain_leaves_nothing(script: list[tuple[str, int]]) -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(scripts)
-def test_a_replay_gives_the_same_commands(script: list[tuple[str, int]]) -> None:
+@given(scripts, st.integers(0, 2))
+def test_a_replay_gives_the_same_commands_however_many_ended_trainers_are_kept(
+    script: list[tuple[str, int]], kept: int
+) -> None:
     world = play(script)
-    again = Coordinator(world.config)
+    again = Coordinator(replace(world.config, ended_kept=kept))
     for now_s, event, commands in world.history:
         assert again.handle(now_s, event) == commands
+    ended = {t.id: t.outcome for t in world.core.trainers.values() if t.outcome is not None}
+    known = {t.id: t.outcome for t in again.trainers.values() if t.outcome is not None}
+    assert again.past | known == ended
+    assert len(known) == min(kept, len(ended))
 
 
 sizes = st.lists(st.tuples(st.integers(1, 2), st.integers(0, 3)), min_size=1, max_size=3)

@@ -158,7 +158,7 @@ class World:
                 aside = {(node, trainer) for node, trainer, _ in self.core.blame.set_aside()}
                 assert (command.node, command.trainer) in aside, "what is told does not hold"
             case WarnOfBudget():
-                assert command.trainer in self.core.trainers
+                assert command.trainer is None or command.trainer in self.core.trainers
             case DrainPool():
                 self.pending = [p for p in self.pending if not isinstance(p, DrainPool)]
                 self.pending.append(command)

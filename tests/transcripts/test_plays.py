@@ -68,6 +68,7 @@ class Play(World):
                 objective=self.rng.choice(list(OBJECTIVES.values())),
                 node_order=self.rng.choice(list(NODE_ORDERS.values())),
                 grace_s=self.rng.choice((0.0, 5.0, 30.0)),
+                ended_kept=self.rng.choice((1, 2, 1000)),
                 checkpoint_interval_s=self.rng.choice((60.0, 3000.0)),
             )
         )
@@ -119,7 +120,7 @@ class Play(World):
         if self.rng.random() < 0.4:
             curve = Curve.of([(1, 100.0), (2, 180.0 + self.rng.randrange(40)), (4, 200.0 + self.rng.randrange(200))])
         spec = TrainerSpec(
-            TrainerId(f"t{len(self.core.trainers)}"), low, low + self.rng.randrange(6), curve,
+            TrainerId(f"t{len(self.core.trainers) + len(self.core.past)}"), low, low + self.rng.randrange(6), curve,
             fixed_curve=self.rng.random() < 0.2, rescale_up_s=self.rng.choice((20.0, 3.0)),
             priority=self.rng.choice((1.0, 2.5)), starts_after=Generation(self.rng.choice((0, 0, 7))),
         )  # fmt: skip
@@ -194,7 +195,7 @@ class Play(World):
 
 def seen(core: Coordinator) -> Iterator[object]:
     """What people see of a pool, or planners of its trainers."""
-    yield core.now_s, core.plan, core.useless(), core.pool.usable, list(core.blame.set_aside())
+    yield core.now_s, list(core.past.items()), core.plan, core.useless(), core.pool.usable, list(core.blame.set_aside())
     for trainer in core.trainers.values():
         yield _seen_of(trainer), core.pace_of(trainer).sentence()
 

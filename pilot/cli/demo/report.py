@@ -22,7 +22,7 @@ from pilot.observation.monitor import Monitor
 from pilot.observation.picture import draw
 from pilot.observation.records import SolveTimes
 from pilot.observation.timeline import Timeline, timeline
-from pilot.service.settings import fresh_core
+from pilot.service.settings import fresh_core, remembering_core
 
 
 class DemoTold(Told, frozen=True):
@@ -93,7 +93,7 @@ def judge(run: Run) -> DemoReport:
     faults += [f"{t.trainer} lost {t.lost_steps} steps" for t in run.status.trainers if t.lost_steps]
     faults += [f"the journal does not replay: {difference}"] if difference else []
     faults += [f"left behind: {name}" for name in run.leftovers]
-    course = timeline(contents.decisions, fresh_core(contents))
+    course = timeline(contents.decisions, remembering_core(contents))
     return DemoReport(run, proofs, difference, faults, monitor.solves, course)
 
 

@@ -16,14 +16,16 @@ from pilot.core.events import (
     PlanReady,
     PoolChanged,
     Progress,
+    TrainerCancelled,
     TrainerSubmitted,
     WorkerReady,
 )
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
 from pilot.core.problem import Plan, PlanStatus, Problem
 from pilot.core.spec import TrainerSpec
-from pilot.observation.monitor import REMARKS_KEPT, Monitor
+from pilot.observation.monitor import REMARKS_KEPT, SETS_KEPT, Monitor
 from pilot.observation.utilisation import WorkAccount, utilisation
+from pilot.service.status_view import best_for
 
 T, U = TrainerId("t"), TrainerId("u")
 A, B = NodeId("a"), NodeId("b")
@@ -46,6 +48,22 @@ def form(monitor: Monitor, at_s: float, generation: int, *members: NodeId, previ
 
 def formed(monitor: Monitor, at_s: float, generation: int, step: int, resumed: int | None = None) -> None:
     monitor.note(at_s, GroupFormed(T, Generation(generation), step, resumed), [])
+
+
+def test_what_is_kept_does_not_grow_with_all_that_has_ended() -> None:
+    monitor = Monitor(ended_kept=2)
+    monitor.note(0.0, PoolChanged(joined=(A,)), [])
+    for number in range(SETS_KEPT + 5):
+        now_s, trainer = 10.0 * number, TrainerId(f"t{number}")
+        solves = [Solve(PlanId(2 * number + n), PROBLEM, "") for n in (0, 1)]
+        monitor.note(now_s, TrainerSubmitted(TrainerSpec(trainer)), solves)
+        monitor.note(now_s + 1, PlanReady(solves[1].plan_id, Plan(PlanStatus.OPTIMAL, (), 0.0)), [])
+        monitor.note(now_s + 4, TrainerCancelled(trainer), [CloseTrainer(trainer, Outcome.CANCELLED, "")])
+    assert list(monitor.trainers) == [TrainerId(f"t{SETS_KEPT + n}") for n in (3, 4)]
+    assert monitor.asked == {}
+    assert {there: open_for.seconds for there, open_for in monitor.open_for_s.items()} == {(): 4.0 * (SETS_KEPT + 5)}
+    found = utilisation(account(monitor, CURVE), best_for(account(monitor, CURVE)))
+    assert (found.eq_nodes, found.static_work, found.u) == (1.0, None, None)
 
 
 def test_time_on_nodes_and_node_seconds() -> None:

@@ -19,6 +19,7 @@ from pilot.core.errors import SiteError, SubmitError
 from pilot.io.proc import kill_marked, marked
 from pilot.io.site import Site
 from pilot.io.site_files import SiteFile
+from pilot.provisioning import provider as provider_module
 from pilot.provisioning.provider import PilotProvider, make_provider
 from pilot.provisioning.scheduler_local import LocalQueue
 from tests.golden import check
@@ -190,6 +191,20 @@ def test_the_output_of_a_local_job_is_beside_its_exit_status(tmp_path: Path) -> 
     _until(lambda: _text(output.with_suffix(".ec")).strip() == "3")
     assert output.read_text() == "no\n"
     assert output.with_suffix(".out").read_text().strip() == job
+
+
+def test_nothing_is_kept_for_ever_of_each_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provider_module, "OUTPUTS_KEPT", 2)
+    made: list[Any] = []
+
+    def hook(site: Site) -> Any:
+        made.append(make_provider(site))
+        return made[-1]
+
+    provider = of(LOCAL, tmp_path, hook)
+    jobs = [provider.submit("true", f"x{number}") for number in range(3)]
+    assert [provider.output_of(job) is not None for job in jobs] == [False, True, True]
+    assert [p.resources for p in made] == [{}]
 
 
 def test_cancelling_a_local_job_that_is_over_harms_nobody(tmp_path: Path) -> None:

@@ -1,0 +1,48 @@
+"""What a pool still answers about trainers that ended so long ago that it knows nothing but how."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from pilot.core.config import CoordinatorConfig
+from pilot.core.coordinator import Coordinator
+from pilot.core.errors import UserError
+from pilot.core.events import Event, TrainerCancelled, TrainerSubmitted
+from pilot.core.ids import TrainerId
+from pilot.core.spec import TrainerSpec
+from pilot.core.trainer import Phase
+from pilot.io.rundir import RunDir
+from pilot.io.submission import LaunchSpec, Submission
+from pilot.io.verbs import OneTrainer, SomeTrainers
+from pilot.service.api import Api
+from pilot.service.launch_store import LaunchStore
+
+LAUNCH = LaunchSpec("/s.py", "0" * 64, [], "/", "python", {})
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Api:
+    """Of a pool with one open trainer; two have been cancelled, the first of which is past."""
+    core = Coordinator(CoordinatorConfig(ended_kept=1))
+    events: list[Event] = [TrainerSubmitted(TrainerSpec(TrainerId(name))) for name in ("first", "second", "open")]
+    for event in [*events, *(TrainerCancelled(TrainerId(name)) for name in ("first", "second"))]:
+        core.handle(1.0, event)
+    assert list(core.past) == ["first"]
+    driver = SimpleNamespace(core=core, monitor=SimpleNamespace(last=None))
+    return Api(None, driver, None, LaunchStore(RunDir(tmp_path), "pool", None), lambda: None)  # a pool without a server
+
+
+def test_who_waits_for_a_past_trainer_is_told_how_it_ended(api: Api) -> None:
+    told = asyncio.run(api.wait(SomeTrainers(trainers=["second", "first"])))
+    assert told.trainers == {"first": Phase.CANCELLED, "second": Phase.CANCELLED}
+
+
+def test_its_name_is_not_given_again_and_it_cannot_be_cancelled(api: Api) -> None:
+    with pytest.raises(UserError, match="a trainer named first already"):
+        asyncio.run(api.submit(Submission(launch=LAUNCH, name="first")))
+    with pytest.raises(UserError, match="first ended long ago: cancelled"):
+        asyncio.run(api.cancel(OneTrainer(trainer="first")))
