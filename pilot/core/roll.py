@@ -100,8 +100,8 @@ class Roll:
     def budgets(self, of_pool: Usage | None) -> list[tuple[TrainerId | None, float]]:
         """Whose budget is to be looked at (None: the pool's, if it is to be), and when."""
         bound = (trainer for trainer in self.open.values() if trainer.usage.budget_s is not None and not trainer.stops)
-        of_trainers = [(trainer.id, trainer.usage.due_s()) for trainer in bound]
-        return of_trainers if of_pool is None else [(None, of_pool.due_s()), *of_trainers]
+        due: list[tuple[TrainerId | None, float]] = [] if of_pool is None else [(None, of_pool.due_s())]
+        return [*due, *((trainer.id, trainer.usage.due_s()) for trainer in bound)]
 
     def admitted(self, most: int) -> list[Trainer]:
         """The first ``most`` that are open and not held (first come, first served, FreeTrain §5.2)."""

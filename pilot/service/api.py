@@ -170,7 +170,8 @@ class Api:
         finally:
             self._arriving.discard(trainer)
         self._refuse_when_draining()
-        if (replaced := self._driver.core.trainers.get(trainer)) is not None:
+        replaced = self._driver.core.trainers.get(trainer)
+        if replaced is not None or trainer in self._driver.core.past:
             self._driver.post(TrainerRemoved(trainer))
         await self._decided(self._driver.post(TrainerSubmitted(spec)), f"trainer {trainer} is submitted")
         if replaced is not None:
@@ -329,9 +330,10 @@ class Api:
             return next(t for n in count(1) if (t := TrainerId(f"t{n}")) not in known)
         if not _NAME.fullmatch(given):
             raise UserError(f"not a name for a trainer: {given!r}; use letters, digits, '.', '_' and '-', at most 64")
-        trainer = self._driver.core.trainers.get(TrainerId(given))
-        if given in known and not (replaces and trainer is not None and trainer.outcome is not None):
-            raise UserError(_choices(given, trainer))
+        trainer = core.trainers.get(TrainerId(given))
+        outcome = trainer.outcome if trainer is not None else core.past.get(TrainerId(given))
+        if given in known and not (replaces and outcome is not None and given not in self._arriving):
+            raise UserError(_choices(given, outcome))
         return TrainerId(given)
 
     def _node(self, name: str) -> NodeId:
@@ -357,15 +359,23 @@ class Api:
         return status_view.trainer_of(self._driver.core, name)
 
 
-def _choices(name: str, trainer: Trainer | None) -> str:
-    """What can be done where a new trainer has the name of one that is there."""
+_ENDED = {
+    Outcome.FINISHED: "has finished",
+    Outcome.FAILED: "has failed",
+    Outcome.CANCELLED: "was cancelled",
+    Outcome.STOPPED: "was stopped",
+}
+
+
+def _choices(name: str, outcome: Outcome | None) -> str:
+    """What can be done where a new trainer has the name of one that is there and has ended so, or not at all."""
     taken = f"there is a trainer named {name} already"
-    if trainer is None or trainer.outcome is None:
+    if outcome is None:
         return f"{taken}, and it has not ended; choose another --name, or pilot cancel {name} first"
-    resume = "" if trainer.outcome is Outcome.FINISHED else f"pilot resume {name} goes on with it, "
+    resume = "" if outcome is Outcome.FINISHED else f"pilot resume {name} goes on with it, "
     return (
-        f"{taken}, which {trainer.outcome.value}: {resume}--from {name} with another --name starts where it ended, "
-        f"--replace puts this one in its place and removes its files"
+        f"{taken}, which {_ENDED[outcome]}: {resume}--from {name} with another --name starts where it ended, "
+        "--replace puts this one in its place and removes its files"
     )
 
 
