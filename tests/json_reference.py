@@ -19,8 +19,8 @@ from pilot.cli.demo.report import DemoTold
 from pilot.cli.told_of_files import CheckpointList, CheckpointShown, SiteChecked, SiteList, SiteShown, VerifiedList
 from pilot.cli.told_of_traces import ReplayList, TracesTold
 from pilot.doctor.finding import Findings
-from pilot.io.pool_status import PoolStatus
-from pilot.io.verbs import Cancelled, Draining, Explained, Phases, Submitted, TrainerList
+from pilot.io.pool_status import PoolStatus, TrainerHistory
+from pilot.io.verbs import Cancelled, Draining, Explained, Phases, Removed, Scaled, Standing, Submitted, TrainerList
 from pilot.observation.story import Happening
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "json.md"
@@ -29,11 +29,17 @@ BEGIN = "<!-- From here on this file is written by python -m tests.json_referenc
 COMMANDS: dict[str, type] = {
     "up": PoolStatus,
     "status": PoolStatus,
+    "status NAME": TrainerHistory,
     "ls": TrainerList,
     "submit": Submitted,
     "wait": Phases,
     "events": Happening,
     "cancel": Cancelled,
+    "scale": Scaled,
+    "resume": Standing,
+    "hold": Standing,
+    "release": Standing,
+    "rm": Removed,
     "explain": Explained,
     "down": Draining,
     "demo": DemoTold,

@@ -53,7 +53,8 @@ _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal
 class ForkJob:
     """A training process to start. ``life`` names it; ``threads`` is how many torch may use; paths as on this node.
 
-    ``code``: the zip file of its script's code as submitted; "": it is read where it is.
+    ``code``: the zip file of its script's code as submitted; "": it is read where it is. ``umask`` is for what the
+    script makes: files of ours have modes of their own.
     """
 
     life: int
@@ -62,6 +63,7 @@ class ForkJob:
     cwd: str
     environment: dict[str, str]
     threads: int
+    umask: int = 0o077
     code: str = ""
 
 
@@ -185,6 +187,7 @@ def become_worker(job: ForkJob, descriptors: Sequence[int]) -> None:
 def run(job: ForkJob) -> None:
     """Run the script as ``python script`` would: same ``sys.argv``, ``sys.path[0]``, ``__main__`` and exit status."""
     os.chdir(job.cwd)
+    os.umask(job.umask)
     script = str(Path(job.cwd, job.script))
     sys.argv = [job.script, *job.arguments]
     # As an interpreter that starts now would have it; ours started before anybody knew the trainer's PYTHONPATH.

@@ -181,7 +181,7 @@ class Workers:
             ours[IMPORTS] = str(file_of(self.imports, order.python))
         environment, threads = order.environment | ours, job_environment.threads(order.ranks)
         return fork_server.ForkJob(
-            self._count, order.script, order.arguments, order.cwd, environment, threads, order.code
+            self._count, order.script, order.arguments, order.cwd, environment, threads, order.umask, order.code
         )
 
     def _said(self, trainer: str, rank: int, message: wire.FromAgent) -> None:

@@ -18,6 +18,7 @@ from pilot.io.rundir import RunDir, check_readable, default_path, is_abandoned, 
 if TYPE_CHECKING:
     from pilot.io.journal import Contents
     from pilot.io.pool_client import PoolClient
+    from pilot.service.past import PastPool
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -70,8 +71,9 @@ def to_json(value: Any) -> str:
     return msgspec.json.format(msgspec.json.encode(value)).decode()
 
 
-def find_run_dir(given: Path | None) -> Path:
-    """``given``, or the run directory of the only pool of this user that is up."""
+def find_run_dir(given: Path | None, *, past: bool = False) -> Path:
+    """``given``, or the run directory of the only pool of this user that is up; where none is and a ``past`` one does,
+    of the only one that was."""
     if given is not None:
         root = given.absolute()
         check_readable(root)
@@ -80,6 +82,12 @@ def find_run_dir(given: Path | None) -> Path:
     if not up:
         for folder in _default_folders():
             _refuse_abandoned(folder)
+        were = [folder for folder in _default_folders() if is_past(folder)] if past else []
+        if len(were) == 1:
+            return were[0]
+        if were:
+            names = ", ".join(map(str, were))
+            raise UserError(f"no pool is up; these were: {names}; say which one with --run-dir or PILOT_RUN_DIR")
         raise UserError("no pool is up here; start one with pilot up, or name its directory with --run-dir")
     if len(up) > 1:
         names = ", ".join(map(str, up))
@@ -130,6 +138,21 @@ def _refuse_abandoned(run_dir: Path) -> None:
     if is_abandoned(rundir):
         gone = f"the coordinator in {run_dir} was killed or has failed (its log is {rundir.log})"
         raise PilotError(f"{gone}; pilot up for this directory goes on with its pool")
+
+
+def is_past(run_dir: Path) -> bool:
+    """Whether a pool was here that was taken down."""
+    rundir = RunDir(run_dir)
+    return rundir.journal.exists() and not rundir.connection.exists()
+
+
+def told_by(run_dir: Path) -> PoolClient | PastPool:
+    """What tells of the pool of ``run_dir``: its coordinator, or its journal where it is down."""
+    if not is_past(run_dir):
+        return pool_at(run_dir)
+    from pilot.service.past import PastPool
+
+    return PastPool(run_dir)
 
 
 def pool_at(run_dir: Path, timeout_s: float = REPLY_TIMEOUT_S) -> PoolClient:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pilot.cli.asking import to_json
+from pilot.cli.asking import find_run_dir, to_json
 from pilot.cli.told_of_files import (
     CheckpointList,
     CheckpointRow,
@@ -21,32 +21,70 @@ from pilot.cli.told_of_files import (
     VerifiedList,
 )
 from pilot.core.errors import CheckpointError, UserError
+from pilot.core.ids import TrainerId
+from pilot.io.rundir import RunDir
 
 if TYPE_CHECKING:
     from pilot.checkpoint.describe import Description
 
-PATH = click.Path(exists=True, path_type=Path)
+
+RUN_DIR_META = f"{__name__}.run_dir"
+
+
+class Place(click.ParamType):  # type: ignore[type-arg]  # generic to the checker only
+    """A checkpoint, a directory of some, or the trainer of this name in the user's pool."""
+
+    name = "trainer or path"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Where the checkpoints are; a path that is there is one, whatever trainers are called."""
+        path = Path(value)
+        if path.exists():
+            return path
+        if path.name != value:
+            self.fail(f"there is no {value}", param, ctx)
+        root = find_run_dir(ctx.meta.get(RUN_DIR_META) if ctx is not None else None, past=True)
+        folder = RunDir(root).trainer(TrainerId(value)) / "checkpoints"
+        if not folder.is_dir():
+            self.fail(f"there is no file {value}, and no trainer of this name in {root}", param, ctx)
+        return folder
+
+
+PATH = Place()
+RUN_DIR = click.option(
+    "--run-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    envvar="PILOT_RUN_DIR",
+    is_eager=True,
+    expose_value=False,
+    callback=lambda ctx, _, value: ctx.meta.update({RUN_DIR_META: value}),
+    help="The run directory of the pool that has the trainer.",
+)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group("checkpoint")
 def command() -> None:
-    """Look at a trainer's checkpoints. The format: docs/checkpoint-format.md.
+    """Look at a trainer's checkpoints: by the trainer's name, or by the path of a file or a directory. The format:
+    docs/checkpoint-format.md.
 
     \b
     Example:
-      pilot checkpoint verify ~/.local/state/pilot/local/trainers/vit/checkpoints
+      pilot checkpoint verify vit
     """
 
 
 @command.command("ls")
+@RUN_DIR
 @click.argument("paths", type=PATH, nargs=-1, required=True)
 @JSON
 def ls(paths: tuple[Path, ...], as_json: bool) -> int:
-    """List the checkpoints in PATHS (directories or files), newest first. Exit status 2 if one cannot be read.
+    """List the checkpoints of PATHS (trainers, directories or files), newest first. Exit status 2 if one cannot be
+    read.
 
     \b
-    Example:
+    Examples:
+      pilot checkpoint ls digits
       pilot checkpoint ls ~/.local/state/pilot/local/trainers/digits/checkpoints
     """
     rows = [_summary(file) for path in paths for file in _files(path)]
@@ -58,6 +96,7 @@ def ls(paths: tuple[Path, ...], as_json: bool) -> int:
 
 
 @command.command("verify")
+@RUN_DIR
 @click.argument("paths", type=PATH, nargs=-1, required=True)
 @JSON
 def verify(paths: tuple[Path, ...], as_json: bool) -> int:
@@ -82,6 +121,7 @@ def verify(paths: tuple[Path, ...], as_json: bool) -> int:
 
 
 @command.command("show")
+@RUN_DIR
 @click.argument("path", type=PATH)
 @JSON
 def show(path: Path, as_json: bool) -> None:
@@ -105,6 +145,7 @@ def show(path: Path, as_json: bool) -> None:
 
 
 @command.command("export")
+@RUN_DIR
 @click.argument("path", type=PATH)
 @click.argument("output", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--only", default="", metavar="PLACE", help="Only what lies there, e.g. model.")

@@ -36,7 +36,7 @@ def command(run_dir: Path | None, limit_s: float, as_json: bool) -> None:
         raise
     workdir.sweep()
     refuse_disorder(root)
-    click.echo(to_json(told) if as_json else "down: trainers are saved, nothing is left")
+    click.echo(to_json(told) if as_json else "down: trainers are saved, nothing is left; pilot up goes on with them")
 
 
 def wait_until_gone(root: Path, limit_s: float) -> None:

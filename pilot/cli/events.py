@@ -43,7 +43,7 @@ def command(follow: bool, tail: int | None, trainer: str | None, run_dir: Path |
     from pilot.io.rundir import RunDir
     from pilot.observation.story import Story
 
-    rundir = RunDir(find_run_dir(run_dir))
+    rundir = RunDir(find_run_dir(run_dir, past=True))
     story = Story(what_happened(rundir).header.started_unix_s)
     for entries in _batches(rundir, follow):
         told = (happening for entry in entries for happening in story.tell(entry))

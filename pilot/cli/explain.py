@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pilot.cli import candidates
-from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option, to_json
+from pilot.cli.asking import find_run_dir, json_option, run_dir_option, to_json, told_by
 from pilot.core.explain import Explanation
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def command(trainer: str, run_dir: Path | None, as_json: bool) -> None:
     Example:
       pilot explain vit
     """
-    told = pool_at(find_run_dir(run_dir)).explain(trainer)
+    told = told_by(find_run_dir(run_dir, past=True)).explain(trainer)
     if as_json:
         click.echo(to_json(told))
         return

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from pilot.cli import candidates
-from pilot.cli.asking import ENDED, find_run_dir, pool_at, run_dir_option
+from pilot.cli.asking import ENDED, find_run_dir, is_past, run_dir_option, told_by
 from pilot.cli.merged_logs import MergedLogs, Piece, newest, text_of
 from pilot.cli.numbers import Count, moment
 from pilot.core.errors import UserError
@@ -41,14 +41,14 @@ def command(
       pilot logs vit --all --since 10m
       pilot logs vit --tail 20
     """
-    root = find_run_dir(run_dir)
+    root = find_run_dir(run_dir, past=True)
     logs = MergedLogs(log_folder(root, trainer), every_rank=every_rank, since_s=since or 0.0, whole_lines=follow)
     pieces = logs.grown()
     shown = ((piece, text_of(piece)) for piece in pieces) if tail is None else newest(pieces, tail)
     _print(shown)
     if not logs.names:
         raise UserError(f"trainer {trainer} has written no log yet; it has had no node (pilot explain {trainer})")
-    while follow and (row := _row(root, trainer)) is not None and row.phase not in ENDED:
+    while follow and not is_past(root) and (row := _row(root, trainer)) is not None and row.phase not in ENDED:
         time.sleep(POLL_S)
         _print((piece, text_of(piece)) for piece in logs.grown())
     if logs.left_out and sys.stderr.isatty():
@@ -72,7 +72,7 @@ def log_folder(root: Path, trainer: str) -> Path:
 
 def _row(root: Path, trainer: str) -> TrainerStatus | None:
     """None where the pool does not list it: it ended long ago, or never was."""
-    return next((row for row in pool_at(root).trainers().trainers if row.trainer == trainer), None)
+    return next((row for row in told_by(root).trainers().trainers if row.trainer == trainer), None)
 
 
 def newest_lines(root: Path, trainer: str, count: int) -> list[str]:

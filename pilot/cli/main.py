@@ -23,8 +23,13 @@ from pilot.io.printable import printable
 COMMANDS = {
     "up": "Start the coordinator and keep pilots submitted.",
     "down": "Drain: trainers checkpoint, pilots and jobs go.",
+    "scale": "Keep another number of pilots in a pool that is up.",
     "check": "Check that a script trains on several nodes what it trains alone.",
     "submit": "Submit a training script as an elastic trainer.",
+    "resume": "Have a trainer that failed or was cancelled go on.",
+    "hold": "Have a trainer give its nodes back for a while.",
+    "release": "Let a trainer that is held have nodes again.",
+    "rm": "Remove trainers that have ended, with their files.",
     "ls": "List the trainers.",
     "status": "Show the pool, the trainers and the last decisions.",
     "top": "Watch the pool live in the terminal.",

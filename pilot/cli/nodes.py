@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option, to_json
+from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option, to_json, told_by
 
 if TYPE_CHECKING:
     from pilot.io.pool_status import SetAsideStatus
@@ -26,12 +26,11 @@ def command(cleared: tuple[str, ...], run_dir: Path | None, as_json: bool) -> No
       pilot nodes
       pilot nodes --clear n17.4811-0
     """
-    client = pool_at(find_run_dir(run_dir))
     if cleared:
-        told = client.clear(cleared)
+        told = pool_at(find_run_dir(run_dir)).clear(cleared)
         click.echo(to_json(told) if as_json else f"nothing is held against {', '.join(told.nodes)} any more")
         return
-    listed = client.nodes()
+    listed = told_by(find_run_dir(run_dir, past=True)).nodes()
     if as_json:
         click.echo(to_json(listed))
         return

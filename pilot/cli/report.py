@@ -29,7 +29,7 @@ def command(output: Path, run_dir: Path | None) -> None:
 
     if not output.parent.is_dir():
         raise UserError(f"cannot write {output}: there is no directory {output.parent}")
-    contents = what_happened(RunDir(find_run_dir(run_dir)))
+    contents = what_happened(RunDir(find_run_dir(run_dir, past=True)))
     page = render(life_of(contents))
     try:
         output.write_text(page)

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from pilot.cli.asking import ENDED
 from pilot.cli.rows import INDENT, folded, short, trainer_rows
+from pilot.core.budget import WARNED_AT
 from pilot.core.trainer import Phase
 from pilot.io.pool_status import KeeperStatus, NodeStatus, PoolStatus, TrainerStatus, UtilisationStatus
 from pilot.io.printable import printable
@@ -37,11 +38,11 @@ def show(screen: Console, lines: list[Text]) -> None:
 
 def status_lines(status: PoolStatus, width: int, *, nodes: bool = False) -> list[Text]:
     """All of ``pilot status``; ``nodes``: with each node of the pool."""
-    trainers = _of_interest(status.trainers)
+    trainers = of_interest(status.trainers)
     lines = [Text(line, style) for text, style in _pool(status) for line in folded(text, width, "")]
     lines += [Text(), *(trainer_rows(trainers, width) if trainers else [Text("nothing was submitted yet", "dim")])]
     if left_out := len(status.trainers) - len(trainers):
-        lines += [Text(f"and {left_out} that ended before these (pilot ls lists them)")]
+        lines += [Text(f"and {left_out} that ended before these (pilot ls --all)")]
     lines += [Text(line, style) for text, style in _to_see(status, trainers) for line in folded(text, width, "")]
     lines += [Text(), *(Text(line) for text in _decisions(status) for line in folded(text, width, ""))]
     if nodes:
@@ -49,7 +50,7 @@ def status_lines(status: PoolStatus, width: int, *, nodes: bool = False) -> list
     return lines
 
 
-def _of_interest(trainers: list[TrainerStatus]) -> list[TrainerStatus]:
+def of_interest(trainers: list[TrainerStatus]) -> list[TrainerStatus]:
     """Those that have not ended, and the last ones that have."""
     ended = sorted((t for t in trainers if t.phase in ENDED), key=lambda t: t.ended_s or 0.0)
     old = {t.trainer for t in ended[:-ENDED_SHOWN]}
@@ -58,8 +59,15 @@ def _of_interest(trainers: list[TrainerStatus]) -> list[TrainerStatus]:
 
 def _pool(status: PoolStatus) -> Iterator[tuple[str, str]]:
     """The pool, its jobs, and what keeps it from its work: texts with their styles."""
+    if not status.up:
+        yield f"pool {status.coordinator} on {status.site} is down; its journal in {status.run_dir} tells:", "yellow"
+        return
     yield f"pool {status.coordinator} on {status.site}, up {short(status.now_s)}: {nodes_words(status)}", ""
     yield jobs_words(status.keeper), ""
+    if status.budget_node_hours is not None:
+        share = status.used_node_hours / status.budget_node_hours
+        used = f"{status.used_node_hours:.3g} of {status.budget_node_hours:g} node-hours are used ({share:.0%})"
+        yield f"budget: {used}, at a charge factor of {status.charge_factor:g}", "yellow" if share >= WARNED_AT else ""
     if status.draining:
         yield "it is being shut down: trainers write their checkpoints, then all nodes go", "yellow"
     if status.trouble:
@@ -124,9 +132,10 @@ def worth(node_seconds: float, use: UtilisationStatus) -> str:
 
 def node_lines(nodes: list[NodeStatus], now_s: float) -> list[Text]:
     """One line per node."""
-    rows = [("node", "trainer", "here for"), *((_named(n), n.trainer or "-", short(now_s - n.joined_s)) for n in nodes)]
-    first, second = (max(len(row[column]) for row in rows) for column in (0, 1))
-    lines = [Text(f"{node:{first}}  {trainer:{second}}  {here}") for node, trainer, here in rows]
+    rows = [(_named(n), n.job or "-", n.trainer or "-", short(now_s - n.joined_s)) for n in nodes]
+    rows = [("node", "job", "trainer", "here for"), *rows]
+    first, second, third = (max(len(row[column]) for row in rows) for column in (0, 1, 2))
+    lines = [Text(f"{node:{first}}  {job:{second}}  {trainer:{third}}  {here}") for node, job, trainer, here in rows]
     lines[0].stylize("bold")
     return lines
 

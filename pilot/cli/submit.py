@@ -18,6 +18,7 @@ from pilot.core.errors import UserError
 from pilot.core.ids import TrainerId
 from pilot.core.run_identity import acceptable
 from pilot.io.files import read_regular
+from pilot.io.rundir import RunDir
 from pilot.io.script_code import Code, collect
 from pilot.io.submission import LaunchSpec, Start, Submission
 
@@ -30,16 +31,25 @@ READ_AT_START = ("LD_", "PYTHON")
 
 @click.command("submit", context_settings={"allow_interspersed_args": False})
 @click.option("--name", help="What to call the trainer (default: t1, t2, …).")
+@click.option("--replace", is_flag=True, help="Take the place of a trainer of this name that has ended; it is removed.")
 @click.option("--min-nodes", type=Count(), help="It does not run on fewer nodes.  [default: 1]")
 @click.option("--max-nodes", type=Count(), help="It does not run on more nodes.  [default: 64]")
 @click.option("--curve", type=click.Path(path_type=Path), help="Scaling curve: lines of nodes and samples/s.")
 @click.option("--fixed-curve", is_flag=True, help="Plan with the given curve, whatever is measured.")
-@click.option("--rescale-up-s", type=FiniteRange(min=0), help="What adding nodes costs, until measured.  [default: 20]")
+@click.option("--rescale-up-s", type=FiniteRange(min=0), help="What adding nodes costs, until measured.")
 @click.option(
-    "--rescale-down-s", type=FiniteRange(min=0), help="What giving back nodes costs, until measured.  [default: 10]"
+    "--rescale-down-s",
+    type=FiniteRange(min=0),
+    help="What giving back nodes costs, until measured.",
 )
 @click.option(
     "--priority", type=FiniteRange(min=0, min_open=True), help="Weight for the objective 'priority'.  [default: 1]"
+)
+@click.option(
+    "--budget",
+    "budget_node_hours",
+    type=FiniteRange(min=0, min_open=True),
+    help="Node-hours, as the site charges them, after which it stops (default: no limit).",
 )
 @click.option("--python", default=sys.executable, help="Interpreter for the script (default: this one).")
 @click.option(
@@ -54,6 +64,7 @@ READ_AT_START = ("LD_", "PYTHON")
     metavar="WHAT",
     help="Go on from a checkpoint of another seed, dataset, batches, rules, options.",
 )
+@click.option("--checkpoints-kept", type=Count(), help="Keep so many, the newest.  [default: as the site says]")
 @click.option(
     "--live", is_flag=True, help="Run the script from where it is; once it is edited no node more can start it."
 )
@@ -82,6 +93,7 @@ def command(
     seed: int | None,
     start: str | None,
     accept_changes: str | None,
+    checkpoints_kept: int | None,
     live: bool,
     **planning: Any,
 ) -> None:
@@ -96,7 +108,7 @@ def command(
       pilot submit --name cnn --max-nodes 8 --env DATA_DIR examples/digits_cnn.py --epochs 20
       pilot submit --name more --from cnn examples/digits_cnn.py --epochs 40
     """
-    launched = launch(script, list(arguments), python, named, seed, accept_changes)
+    launched = launch(script, list(arguments), python, named, seed, accept_changes, checkpoints_kept)
     code = None if live else _code(launched)
     submission = Submission(
         launch=launched,
@@ -130,7 +142,6 @@ def _start(root: Path, given: str) -> Start:
     """
     from pilot.checkpoint import store
     from pilot.checkpoint.describe import describe
-    from pilot.io.rundir import RunDir
 
     folder = RunDir(root).trainer(TrainerId(given)) / "checkpoints"
     place = folder if Path(given).name == given and folder.is_dir() else Path(given)
@@ -147,6 +158,28 @@ def _start(root: Path, given: str) -> Start:
     return Start([str(file.absolute()) for file in (path, *parts)], found.generation)
 
 
+def launch_again(root: Path, trainer: str) -> tuple[LaunchSpec, bytes]:
+    """How a trainer of the pool in ``root`` was started, with its script as it is now, and its code if that was taken
+    along."""
+    path = RunDir(root).trainer(TrainerId(trainer)) / "spec.json"
+    if Path(trainer).name != trainer or not path.exists():
+        raise UserError(f"no trainer named {trainer!r} in {root}; see pilot ls --all")
+    try:
+        earlier = msgspec.json.decode(read_regular(path, MOST_SCRIPT_BYTES), type=LaunchSpec)
+    except (OSError, msgspec.DecodeError) as error:
+        raise UserError(f"cannot read how {trainer} was submitted from {path}: {error}") from None
+    launched = msgspec.structs.replace(earlier, script_sha256=_digest(Path(earlier.script)))
+    return launched, _code(launched).packed() if launched.code_taken else b""
+
+
+def _digest(script: Path) -> str:
+    """By which nodes know the script."""
+    try:
+        return hashlib.sha256(read_regular(script, MOST_SCRIPT_BYTES)).hexdigest()
+    except OSError as error:
+        raise UserError(f"cannot read the script {script}: {error.strerror}") from None
+
+
 def launch(
     script: Path,
     arguments: list[str],
@@ -154,12 +187,10 @@ def launch(
     named: tuple[str, ...],
     seed: int | None = None,
     accepted: str | None = None,
+    checkpoints_kept: int | None = None,
 ) -> LaunchSpec:
     """How the script is started: what a node needs to know to start the very same thing."""
-    try:
-        content = read_regular(script, MOST_SCRIPT_BYTES)
-    except OSError as error:
-        raise UserError(f"cannot read the script {script}: {error.strerror}") from None
+    digest = _digest(script)
     if shutil.which(python) is None:
         raise UserError(f"--python: there is no interpreter {python} on this host")
     seeded = {} if seed is None else {"PILOT_SEED": str(seed)}
@@ -168,12 +199,21 @@ def launch(
         seeded["PILOT_ACCEPT_CHANGES"] = accepted
     return LaunchSpec(
         script=str(script.absolute()),
-        script_sha256=hashlib.sha256(content).hexdigest(),
+        script_sha256=digest,
         arguments=arguments,
         cwd=str(Path.cwd()),
         python=python,
         environment=dict(map(_variable, named)) | seeded,
+        umask=_umask(),
+        checkpoints_kept=checkpoints_kept,
     )
+
+
+def _umask() -> int:
+    """Ours: it can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def _variable(named: str) -> tuple[str, str]:

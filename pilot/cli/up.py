@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from pilot.cli.asking import json_option, pool_at, run_dir_option, site_option, to_json
+from pilot.cli.asking import ENDED, json_option, pool_at, run_dir_option, site_option, to_json
 from pilot.cli.numbers import Count, FiniteRange
 from pilot.core.errors import PilotError, UserError
 from pilot.io.pool_status import PoolStatus
@@ -29,14 +29,20 @@ START_LIMIT_S = 600.0
 @click.option("--objective", default="scaling-efficiency", show_default=True, help="Or throughput, priority, module:f.")
 @click.option("--t-fwd-s", type=FiniteRange(min=0, min_open=True), default=120.0, show_default=True)
 @click.option("--max-parallel-trainers", type=Count(), default=10, show_default=True)
+@click.option(
+    "--budget",
+    type=FiniteRange(min=0, min_open=True),
+    help="Node-hours, as the site charges them, after which the pool drains (default: no limit).",
+)
+@click.option("--fresh", is_flag=True, help="Begin anew; the pool that was here is kept in earlier/.")
 @click.option("--foreground", is_flag=True, help="Do not go into the background; Ctrl-C drains.")
 @run_dir_option
 @json_option
 def command(run_dir: Path | None, site: str, foreground: bool, as_json: bool, **settings: Any) -> None:
     """Start the coordinator and keep pilots submitted.
 
-    It runs as a daemon on this host and keeps its files in the run directory. Where it was killed, the same command
-    goes on where its journal ends.
+    It runs as a daemon on this host and keeps its files in the run directory. A pool that was here before, whether it
+    was taken down or killed, goes on: trainers that had not ended get nodes again, those that had stay listed.
 
     \b
     Examples:
@@ -63,13 +69,17 @@ def command(run_dir: Path | None, site: str, foreground: bool, as_json: bool, **
         click.echo(to_json(told))
     else:
         click.echo(f"pool {told.coordinator} on site {told.site} is up at {told.endpoint}; files: {root}")
+        if going_on := [trainer.trainer for trainer in told.trainers if trainer.phase not in ENDED]:
+            click.echo(f"these trainers go on: {', '.join(going_on)}; --fresh would have begun anew")
 
 
 def coordinator_command(root: Path, site: str, settings: dict[str, Any]) -> list[str]:
     """The coordinator's command line. It holds paths and plain settings, no secrets."""
     command = [sys.executable, "-P", "-m", "pilot.service.daemon", "--run-dir", str(root), "--site", site]
     for name, value in settings.items():
-        if value is not None:
+        if value is True:
+            command.append(f"--{name.replace('_', '-')}")
+        elif value is not None and value is not False:
             command += [f"--{name.replace('_', '-')}", str(value)]
     return command
 

@@ -20,6 +20,7 @@ from pilot.cli.asking import (
 from pilot.cli.numbers import FiniteRange
 from pilot.core.errors import PilotError
 from pilot.core.trainer import Phase
+from pilot.io.pool_status import TrainerStatus
 from pilot.io.verbs import Phases
 
 
@@ -29,16 +30,18 @@ from pilot.io.verbs import Phases
 @run_dir_option
 @json_option
 def command(trainers: tuple[str, ...], limit_s: float | None, run_dir: Path | None, as_json: bool) -> int:
-    """Wait until TRAINERS (none given: all) have ended. Exit status 1 where one did not finish.
+    """Wait until TRAINERS have ended; none given: all that have not ended and are not held. Exit status 1 where one did
+    not finish.
 
     \b
     Example:
       pilot wait cnn mlp && echo trained
     """
     root = find_run_dir(run_dir)
+    trainers = trainers or tuple(t.trainer for t in pool_at(root).trainers().trainers if _is_waited_for(t))
     deadline = time.monotonic() + limit_s if limit_s is not None else None
     while True:
-        told = pool_at(root, timeout_s=2 * REPLY_TIMEOUT_S).wait(trainers)
+        told = pool_at(root, timeout_s=2 * REPLY_TIMEOUT_S).wait(trainers) if trainers else Phases(trainers={})
         if all(phase in ENDED for phase in told.trainers.values()):
             break
         if deadline is not None and time.monotonic() > deadline:
@@ -47,5 +50,9 @@ def command(trainers: tuple[str, ...], limit_s: float | None, run_dir: Path | No
     return 0 if all(phase is Phase.FINISHED for phase in told.trainers.values()) else 1
 
 
+def _is_waited_for(trainer: TrainerStatus) -> bool:
+    return trainer.phase not in ENDED and not trainer.held
+
+
 def _line(told: Phases) -> str:
-    return ", ".join(f"{trainer} {phase}" for trainer, phase in told.trainers.items()) or "no trainers"
+    return ", ".join(f"{trainer} {phase}" for trainer, phase in told.trainers.items()) or "no trainer to wait for"

@@ -46,6 +46,13 @@ def close(standing: Standing) -> list[Command]:
     return out
 
 
+def close_stopped(standing: Standing) -> list[Command]:
+    """Close a trainer that was to stop."""
+    trainer = standing.trainer
+    trainer.outcome, trainer.reason, trainer.held, trainer.stops = Outcome.STOPPED, trainer.held, "", False
+    return [CloseTrainer(trainer.id, Outcome.STOPPED, trainer.reason)]
+
+
 def start_lacking(standing: Standing) -> list[Command]:
     """Start the workers that it lacks."""
     trainer, lacking = standing.trainer, standing.lacking

@@ -131,12 +131,29 @@ class SetNodeAside:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class WarnOfBudget:
+    """Most of the budget of ``trainer`` (None: of the pool) is used; people are told, nobody has to do anything."""
+
+    trainer: TrainerId | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DrainPool:
+    """The pool is to end. Completes with ``DrainRequested``."""
+
+    reason: str
+
+
 class Outcome(StrEnum):
     """How a trainer ended."""
 
     FINISHED = "finished"
     FAILED = "failed"
     CANCELLED = "cancelled"
+    STOPPED = "stopped"
+    """Its budget was used up; its state was saved before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,5 +177,7 @@ Command = (
     | PaceCheckpoints
     | ReleaseNode
     | SetNodeAside
+    | WarnOfBudget
+    | DrainPool
     | CloseTrainer
 )

@@ -21,6 +21,8 @@ class CoordinatorConfig:
     objective : what a plan maximises
     node_order : in which order nodes are handed out and taken back
     grace_s, checkpoint_interval_s : of the site (see :mod:`pilot.core.pacing`)
+    budget_node_hours : what the pool may use from when it comes up, as the site charges it; None: no limit is set
+    charge_factor : of the site
     ended_kept : of so many trainers that have ended all is known; of earlier ones the outcome is
     """
 
@@ -30,6 +32,8 @@ class CoordinatorConfig:
     node_order: NodeOrder = hostname_order
     grace_s: float = 30.0
     checkpoint_interval_s: float = 300.0
+    budget_node_hours: float | None = None
+    charge_factor: float = 1.0
     ended_kept: int = sys.maxsize
 
     def __post_init__(self) -> None:

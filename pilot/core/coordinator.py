@@ -27,65 +27,49 @@ costs a moment and never a step.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import math
+from collections.abc import Sequence
+from dataclasses import fields
 from typing import assert_never
 
 from pilot.core.acts import dissolve, dissolve_broken
 from pilot.core.assign import assign
-from pilot.core.blame import Blame, BlameState, Judgement
-from pilot.core.commands import CloseTrainer, Command, Outcome, ReleaseNode, Solve
+from pilot.core.blame import Blame, Judgement
+from pilot.core.budget import Usage, seconds
+from pilot.core.commands import CloseTrainer, Command, DrainPool, Outcome, ReleaseNode, Solve, WarnOfBudget
 from pilot.core.config import CoordinatorConfig
 from pilot.core.errors import InvariantError
 from pilot.core.events import (
+    BudgetDue,
     CheckpointPublished,
-    CheckpointWritten,
     DrainRequested,
     Event,
-    GroupBroken,
-    GroupFormed,
-    GroupLookedAt,
-    GroupPaused,
-    GroupStalled,
     NodeCleared,
     NodeRetried,
     PlanFailed,
     PlanReady,
     PoolChanged,
+    PoolReopened,
     Progress,
     TrainerCancelled,
     TrainerFinished,
-    TrainerSubmitted,
+    TrainerHeld,
     WorkerExited,
-    WorkerReady,
-    WorkerSlow,
 )
-from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
-from pilot.core.measured import Measured
-from pilot.core.pacing import Pace, pace
-from pilot.core.pool import Pool, PoolState
+from pilot.core.ids import NodeId, PlanId, TrainerId
+from pilot.core.measured import KEPT_OF_POOL, RescaleCosts
+from pilot.core.pacing import Pace, pace, pace_of
+from pilot.core.pool import Pool
 from pilot.core.pose import pose
 from pilot.core.problem import Plan, PlanStatus, Problem
 from pilot.core.reconcile import reconcile
-from pilot.core.spec import TrainerSpec
+from pilot.core.roll import Roll, RollEvent
+from pilot.core.state import State
 from pilot.core.trainer import Trainer
 from pilot.core.transitions import Noted, TrainerEvent, note
 
-
-@dataclass(slots=True)
-class State:
-    """All that a coordinator knows besides its configuration: plain data in a fixed order, so that the same events
-    give the same bytes wherever it is written down."""
-
-    trainers: dict[TrainerId, Trainer]
-    past: dict[TrainerId, Outcome]
-    pool: PoolState
-    blame: BlameState
-    plan_id: PlanId
-    problem: Problem | None
-    plan: Plan | None
-    settled: bool
-    draining: bool
-    now_s: float
+MADE = ("trainers", "past", "pool", "blame")
+"""What of a state a coordinator makes its own objects from."""
 
 
 class Coordinator:
@@ -93,26 +77,42 @@ class Coordinator:
 
     ``trainers`` (by id, in submission order), ``past`` (those that ended so long ago that nothing else is known of
     them), ``pool``, ``problem`` and ``plan`` (the last ones), ``now_s`` (when the last event happened) may be read by
-    anyone.
+    anyone. ``later`` are the configurations that take over, one each time that the pool is ``reopened``.
     """
 
-    def __init__(self, config: CoordinatorConfig | None = None) -> None:
-        self.config = config or CoordinatorConfig()
+    def __init__(self, config: CoordinatorConfig | None = None, later: Sequence[CoordinatorConfig] = ()) -> None:
+        self._configs = (config or CoordinatorConfig(), *later)
+        self.reopened = 0
+        self.costs = RescaleCosts(KEPT_OF_POOL)
+        self.usage = Usage(seconds(self.config.budget_node_hours, self.config.charge_factor))
         self.pool = Pool(self.config.node_order)
-        self.trainers: dict[TrainerId, Trainer] = {}
-        self.past: dict[TrainerId, Outcome] = {}
+        self._roll = Roll({}, {})
         self.plan_id = PlanId(0)
         self.problem: Problem | None = None
         self.plan: Plan | None = None
         self.settled = False
         self.draining = False
         self.now_s = 0.0
-        self._open: dict[TrainerId, Trainer] = {}
         self.blame = Blame(self.pool, self.trainers)
         self._vacant: dict[NodeId, None] = {}
         self._touched: dict[TrainerId, bool] = {}
         self._question = ""
         self._reach: dict[TrainerId, int] | None = None
+
+    @property
+    def config(self) -> CoordinatorConfig:
+        """The one that holds now."""
+        return self._configs[min(self.reopened, len(self._configs) - 1)]
+
+    @property
+    def trainers(self) -> dict[TrainerId, Trainer]:
+        """Every trainer of which all is known."""
+        return self._roll.trainers
+
+    @property
+    def past(self) -> dict[TrainerId, Outcome]:
+        """How those ended of which nothing else is known."""
+        return self._roll.past
 
     def snapshot(self) -> State:
         """All that it knows. It shares what changes with the coordinator: write it down before the next event."""
@@ -120,11 +120,11 @@ class Coordinator:
 
     def restore(self, state: State) -> None:
         """Go on from a ``state`` that is nobody else's."""
-        for item in fields(State):
-            setattr(self, item.name, getattr(state, item.name))
+        for name in [item.name for item in fields(State) if item.name not in MADE]:
+            setattr(self, name, getattr(state, name))
+        self._roll = Roll(state.trainers, state.past)
         self.pool = Pool(self.config.node_order, state.pool)
         self.blame = Blame(self.pool, self.trainers, state.blame)
-        self._open = {trainer.id: trainer for trainer in self.trainers.values() if trainer.open}
 
     def handle(self, now_s: float, event: Event) -> list[Command]:
         """Note ``event``, which happened at ``now_s``, and answer with what is to be done."""
@@ -135,40 +135,43 @@ class Coordinator:
         out = self._note(event)
         out += self._reconcile_touched()
         out += self._release_vacant()
+        self.usage.count(now_s, len(self.pool))
         if any(isinstance(command, CloseTrainer) for command in out):
-            self._forget_oldest()
+            self._roll.forget_oldest(self.config.ended_kept)
         if self._question and not self.draining:
             out += self._ask(self._question)
         return out
 
     def _note(self, event: Event) -> list[Command]:
+        if isinstance(event, WorkerExited):
+            return self._worker_exited(event)
+        if isinstance(event, TrainerEvent):
+            return self._about_trainer(event)
+        if isinstance(event, RollEvent):
+            return self._ask_if(self._roll.note(event, self.config.charge_factor))
         match event:
             case PoolChanged():
                 return self._pool_changed(event)
-            case TrainerSubmitted():
-                return self._submitted(event.spec)
             case TrainerCancelled():
                 return self._end(event.trainer, Outcome.CANCELLED, event.reason)
+            case TrainerHeld():
+                return self._held(event)
+            case BudgetDue():
+                return self._look_at_budget(event)
             case DrainRequested():
                 return self._drain()
+            case PoolReopened():
+                return self._reopened()
             case PlanReady():
                 return self._plan_ready(event)
             case PlanFailed():
                 return []
-            case WorkerExited():
-                return self._worker_exited(event)
             case TrainerFinished():
                 return self._finished(event)
             case NodeRetried():
                 return self._ask_if(self.blame.retried(event))
             case NodeCleared():
                 return self._ask_if(f"{event.node} was cleared" if self.blame.forget(event.node) else "")
-            case WorkerReady() | WorkerSlow() | GroupFormed() | GroupBroken() | GroupPaused() | Progress():
-                return self._about_trainer(event)
-            case CheckpointWritten() | CheckpointPublished():
-                return self._about_trainer(event)
-            case GroupStalled() | GroupLookedAt():
-                return self._about_trainer(event)
             case _:
                 assert_never(event)
 
@@ -213,11 +216,7 @@ class Coordinator:
         if owner is not None:
             self._touch(owner)
         if occupant is not None:
-            trainer = self.trainers[occupant]
-            if trainer.workers.pop(node).ends_alone:
-                trainer.reason += f"; {node} was lost before its script had ended"
-            trainer.writing.pop(node, None)
-            trainer.counts.losses += 0 if announced else 1
+            self.trainers[occupant].lose(node, announced=announced)
             self._touch(occupant)
         return not announced
 
@@ -228,58 +227,82 @@ class Coordinator:
 
     def _drain(self) -> list[Command]:
         self.draining = True
-        for trainer in self._open.values():
-            for node in trainer.target:
-                del self.pool.owner[node]
-            trainer.target.clear()
-            self._touch(trainer.id)
+        for trainer in self._roll.open.values():
+            self._take_back(trainer)
         self._vacant = {node: None for node in self.pool.nodes if self.pool.leave(node, None)}
         return []
 
+    def _reopened(self) -> list[Command]:
+        """A configuration takes over with its order of nodes."""
+        self.draining = False
+        self.reopened += 1
+        self.pool.order_by(self.config.node_order)
+        budget_s = seconds(self.config.budget_node_hours, self.config.charge_factor)
+        self.usage = Usage(budget_s, nodes=len(self.pool), since_s=self.now_s)
+        return self._ask_if("the pool is up again")
+
     # --- trainers come and end --------------------------------------------------------------------------------------
 
-    def _submitted(self, spec: TrainerSpec) -> list[Command]:
-        if spec.trainer in self.trainers or spec.trainer in self.past:
-            raise InvariantError(f"trainer {spec.trainer} was submitted twice")
-        self.trainers[spec.trainer] = self._open[spec.trainer] = Trainer(
-            spec, Measured(spec), generation=spec.starts_after
-        )
-        self._question = f"trainer {spec.trainer} was submitted"
-        return []
-
-    def _end(self, trainer_id: TrainerId, outcome: Outcome, reason: str) -> list[Command]:
-        trainer = self._open.pop(trainer_id, None)
-        if trainer is None:
-            return []
-        trainer.closing, trainer.reason = outcome, reason
+    def _take_back(self, trainer: Trainer) -> None:
+        """It is to have no nodes."""
         for node in trainer.target:
             del self.pool.owner[node]
         trainer.target.clear()
-        self.blame.ended(trainer)
-        self._touch(trainer_id)
-        self._question = f"trainer {trainer_id} {outcome.value}"
-        return []
+        self._touch(trainer.id)
 
-    def _forget_oldest(self) -> None:
-        """Of the trainers that have ended only the last are kept whole."""
-        ended = [trainer for trainer in self.trainers.values() if trainer.outcome is not None]
-        for trainer in ended[: max(0, len(ended) - self.config.ended_kept)]:
-            assert trainer.outcome is not None
-            self.past[trainer.id] = trainer.outcome
-            del self.trainers[trainer.id]
+    def _held(self, event: TrainerHeld) -> list[Command]:
+        trainer = self._roll.hold(event.trainer, event.reason)
+        return self._without_nodes(trainer, "is held") if trainer is not None else []
+
+    def _without_nodes(self, trainer: Trainer, why: str) -> list[Command]:
+        self._take_back(trainer)
+        return self._ask_if(f"trainer {trainer.id} {why}")
+
+    def _end(self, trainer_id: TrainerId, outcome: Outcome, reason: str) -> list[Command]:
+        trainer = self._roll.close(trainer_id, outcome, reason)
+        if trainer is None:
+            return []
+        self.blame.ended(trainer)
+        return self._without_nodes(trainer, outcome.value)
 
     def _finished(self, event: TrainerFinished) -> list[Command]:
-        trainer = self._open.get(event.trainer)
-        if trainer is None or event.generation not in _living(trainer):
+        trainer = self._roll.open.get(event.trainer)
+        if trainer is None or event.generation not in trainer.living:
             return []
         trainer.step, trainer.samples = event.step, event.samples
         return self._end(event.trainer, Outcome.FINISHED, f"after step {event.step}")
 
+    # --- budgets ----------------------------------------------------------------------------------------------------
+
+    def due(self, now_s: float) -> list[Event]:
+        """What is due by now: nodes to be tried again, budgets to be looked at."""
+        return [*self.blame.due(now_s), *(BudgetDue(whose) for whose, due_s in self._budgets() if due_s <= now_s)]
+
+    def budget_due_s(self) -> float:
+        """When the next budget is to be looked at, if all stays as it is."""
+        return min((due_s for _, due_s in self._budgets()), default=math.inf)
+
+    def _budgets(self) -> list[tuple[TrainerId | None, float]]:
+        return self._roll.budgets(None if self.draining else self.usage)
+
+    def _look_at_budget(self, event: BudgetDue) -> list[Command]:
+        trainer = self._roll.open.get(event.trainer) if event.trainer is not None else None
+        if event.trainer is not None and trainer is None:
+            return []
+        usage = self.usage if trainer is None else trainer.usage
+        verdict = usage.look(self.now_s, self.config.charge_factor)
+        if verdict.end and trainer is not None:
+            self._roll.stop(trainer, verdict.end)
+            return self._without_nodes(trainer, "stops")
+        if verdict.end:
+            return [] if self.draining else [DrainPool(verdict.end)]
+        return [WarnOfBudget(event.trainer, verdict.warning)] if verdict.warning else []
+
     # --- the plan ---------------------------------------------------------------------------------------------------
 
     def admitted(self) -> list[Trainer]:
-        """The trainers that share the pool now: the first Pj_max that are open (first come, first served, §5.2)."""
-        return [t for t, _ in zip(self._open.values(), range(self.config.max_parallel_trainers), strict=False)]
+        """The trainers that share the pool now, Pj_max at most."""
+        return self._roll.admitted(self.config.max_parallel_trainers)
 
     def _ask_if(self, reason: str) -> list[Command]:
         """Another plan is needed where there is a ``reason``."""
@@ -288,7 +311,7 @@ class Coordinator:
 
     def _ask(self, reason: str) -> list[Command]:
         config = self.config
-        problem = pose(self.pool, self.blame, self.admitted(), config.objective, config.t_fwd_s, self._reach)
+        problem = pose(self.pool, self.blame, self.admitted(), config, self.costs, self._reach)
         if self.settled and problem == self.problem:
             return []  # the answer is known: all stays as it is
         self.plan_id = PlanId(self.plan_id + 1)
@@ -323,6 +346,8 @@ class Coordinator:
         if trainer is None or noted is None:
             return []
         self._touch(trainer.id, stands=isinstance(event, Progress | CheckpointPublished))
+        if isinstance(event, Progress) and event.rescale_s is not None:
+            self.costs.note(up=trainer.grew, seconds=event.rescale_s)
         judgement = self._judge(trainer, noted)
         self._question = self._question or judgement.question
         failure = noted.failure or judgement.failure
@@ -350,9 +375,7 @@ class Coordinator:
 
     def pace_of(self, trainer: Trainer) -> Pace:
         """How often it is to write a checkpoint, and why."""
-        config, measured = self.config, trainer.measured
-        trained_s = measured.trained_s(self.now_s)
-        return Pace(config.checkpoint_interval_s, config.grace_s, measured.write_s, trained_s, measured.wipeouts)
+        return pace_of(self.config, trainer, self.now_s)
 
     def useless(self) -> int:
         """How many nodes are here and can be used by nobody: other pilots must take their place. Where it is the script
@@ -375,6 +398,7 @@ class Coordinator:
             if changed:
                 out += self._reconcile(trainer)
             out += pace(trainer, self.pace_of(trainer))
+            trainer.usage.count(self.now_s, len(trainer.workers))
         return out
 
     def _reconcile(self, trainer: Trainer) -> list[Command]:
@@ -382,10 +406,7 @@ class Coordinator:
         if trainer.forming is not None and any(n in self.pool.leaving for n in trainer.forming.members):
             out += dissolve(trainer, "a member of the group that forms was given notice")
         out += reconcile(trainer, self.pool)
+        if self._roll.stopped(trainer):
+            self.blame.ended(trainer)
         trainer.measured.trains(self.now_s, now=trainer.group is not None)
         return out
-
-
-def _living(trainer: Trainer) -> tuple[Generation, ...]:
-    """Generations that may say that the trainer finished: the newest, and the one that trains while that forms."""
-    return (trainer.generation,) if trainer.group is None else (trainer.generation, trainer.group.generation)

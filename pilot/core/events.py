@@ -41,10 +41,49 @@ class TrainerCancelled:
 
 
 @dataclass(frozen=True, slots=True)
+class TrainerResumed:
+    """A user has a trainer that failed, was cancelled or stopped go on, as the last one in the order of submission.
+
+    ``budget_node_hours`` is its budget from now on, of all that it ever uses; None: it keeps the one that it has.
+    """
+
+    trainer: TrainerId
+    budget_node_hours: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerHeld:
+    """A user wants a trainer to give its nodes back until it is released. It keeps its place in the order."""
+
+    trainer: TrainerId
+    reason: str = "held by the user"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerReleased:
+    """A trainer that was held may have nodes again."""
+
+    trainer: TrainerId
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerRemoved:
+    """A user removed a trainer that has ended. Its id may be used again."""
+
+    trainer: TrainerId
+
+
+@dataclass(frozen=True, slots=True)
 class DrainRequested:
     """``pilot down``: every trainer pauses and checkpoints, then every node is released. Nothing starts any more."""
 
     reason: str = "pilot down"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolReopened:
+    """``pilot up`` after a drain: the trainers that had not ended get nodes again, when there are some. From here on
+    the next configuration holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,11 +294,23 @@ class NodeCleared:
     node: NodeId
 
 
+@dataclass(frozen=True, slots=True)
+class BudgetDue:
+    """By now so much of the budget of ``trainer`` (None: of the pool) is used that something follows."""
+
+    trainer: TrainerId | None = None
+
+
 Event = (
     PoolChanged
     | TrainerSubmitted
     | TrainerCancelled
+    | TrainerResumed
+    | TrainerHeld
+    | TrainerReleased
+    | TrainerRemoved
     | DrainRequested
+    | PoolReopened
     | PlanReady
     | PlanFailed
     | WorkerReady
@@ -276,4 +327,5 @@ Event = (
     | TrainerFinished
     | NodeRetried
     | NodeCleared
+    | BudgetDue
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pilot.core.events import (
+    BudgetDue,
     CheckpointPublished,
     CheckpointWritten,
     DrainRequested,
@@ -24,9 +25,14 @@ from pilot.core.events import (
     PlanFailed,
     PlanReady,
     PoolChanged,
+    PoolReopened,
     Progress,
     TrainerCancelled,
     TrainerFinished,
+    TrainerHeld,
+    TrainerReleased,
+    TrainerRemoved,
+    TrainerResumed,
     TrainerSubmitted,
     WorkerExited,
     WorkerReady,
@@ -53,7 +59,17 @@ EFFECTS = (
     ),
     Effect(TrainerSubmitted, "the trainer, last in the order of submission", "always"),
     Effect(TrainerCancelled, "it closes", "if it was open"),
-    Effect(DrainRequested, "every target becomes empty, for good; no problem is posed any more"),
+    Effect(
+        TrainerResumed,
+        "one that failed or was cancelled is open again, last in the order of submission, with its step, its "
+        "generation and what was measured",
+        "if it had",
+    ),
+    Effect(TrainerHeld, "its target becomes empty, and no plan has it until it is released", "if it was open"),
+    Effect(TrainerReleased, "plans may have it again, at its place in the order", "if it was held"),
+    Effect(TrainerRemoved, "one that has ended is forgotten"),
+    Effect(DrainRequested, "every target becomes empty; no problem is posed any more"),
+    Effect(PoolReopened, "the drain is over; the next configuration holds", "if there are trainers"),
     Effect(
         PlanReady,
         "targets, where the plan's id is the newest and trainers can have its counts",
@@ -94,6 +110,12 @@ EFFECTS = (
     Effect(TrainerFinished, "it closes", "if it was open"),
     Effect(NodeRetried, "the node is not set aside any more", "if it was"),
     Effect(NodeCleared, "nothing is held against the node any more", "if something was"),
+    Effect(
+        BudgetDue,
+        "where 80% of the budget is used, that this was said; at its end the pool is to drain, or the trainer's target "
+        "becomes empty and it ends once it has no worker",
+        "if a trainer's budget is used up",
+    ),
 )
 
 TRAINER_CHANGES = (
@@ -108,7 +130,7 @@ TRAINER_CHANGES = (
     PhaseChange(Phase.PAUSED, Phase.RUNNING, (GroupFormed,)),
     PhaseChange(Phase.PAUSED, Phase.STARTING, (CheckpointWritten, GroupBroken, WorkerExited, PoolChanged)),
     PhaseChange(Phase.PAUSED, Phase.QUEUED, (CheckpointWritten, PlanReady, WorkerExited, PoolChanged, DrainRequested)),
-    PhaseChange(Phase.QUEUED, Phase.CLOSING, (TrainerCancelled, GroupBroken)),
+    PhaseChange(Phase.QUEUED, Phase.CLOSING, (TrainerCancelled, WorkerExited, GroupBroken)),
     PhaseChange(Phase.STARTING, Phase.CLOSING, (TrainerCancelled, WorkerExited, GroupBroken)),
     PhaseChange(
         Phase.RUNNING, Phase.CLOSING, (TrainerFinished, TrainerCancelled, WorkerExited, GroupBroken, GroupLookedAt)
@@ -123,5 +145,14 @@ TRAINER_CHANGES = (
     PhaseChange(Phase.STARTING, Phase.FAILED, (WorkerExited,)),
     PhaseChange(Phase.RUNNING, Phase.FAILED, (WorkerExited,)),
     PhaseChange(Phase.PAUSED, Phase.FAILED, (WorkerExited,)),
+    PhaseChange(Phase.FAILED, Phase.QUEUED, (TrainerResumed,)),
+    PhaseChange(Phase.CANCELLED, Phase.QUEUED, (TrainerResumed,)),
+    PhaseChange(Phase.STARTING, Phase.QUEUED, (TrainerHeld, BudgetDue)),
+    PhaseChange(Phase.PAUSED, Phase.QUEUED, (TrainerHeld, BudgetDue)),
+    PhaseChange(Phase.QUEUED, Phase.STOPPED, (BudgetDue, WorkerExited, PoolChanged)),
+    PhaseChange(Phase.STARTING, Phase.STOPPED, (BudgetDue,)),
+    PhaseChange(Phase.RUNNING, Phase.STOPPED, (WorkerExited, PoolChanged)),
+    PhaseChange(Phase.PAUSED, Phase.STOPPED, (WorkerExited, PoolChanged)),
+    PhaseChange(Phase.STOPPED, Phase.QUEUED, (TrainerResumed,)),
 )
 """From before an event to after it: a trainer that has no worker left when it ends is never seen closing."""

@@ -10,7 +10,30 @@ from pilot.core.curve import Curve, is_rate
 from pilot.core.spec import TrainerSpec
 
 KEPT_COSTS = 5
-"""A rescale cost is the median of so many, the time of a checkpoint the longest of so many."""
+"""A trainer's rescale cost is the median of so many, the time of a checkpoint the longest of so many."""
+
+KEPT_OF_POOL = 20
+"""What a rescale costs in a pool is the median of so many, of all its trainers."""
+
+
+@dataclass(slots=True)
+class RescaleCosts:
+    """The last ``kept`` measured costs of rescales up and down, in seconds."""
+
+    kept: int
+    up_s: list[float] = field(default_factory=list)
+    down_s: list[float] = field(default_factory=list)
+
+    def note(self, *, up: bool, seconds: float) -> None:
+        """Take in what a rescale cost."""
+        costs = self.up_s if up else self.down_s
+        costs.append(seconds)
+        del costs[: -self.kept]
+
+    def median_s(self, *, up: bool) -> float | None:
+        """What one costs; None: none was measured."""
+        costs = self.up_s if up else self.down_s
+        return median(costs) if costs else None
 
 
 @dataclass(slots=True)
@@ -20,8 +43,7 @@ class Measured:
     _spec: TrainerSpec
     wipeouts: int = 0
     _rates: dict[int, float] = field(default_factory=dict)
-    _up_s: list[float] = field(default_factory=list)
-    _down_s: list[float] = field(default_factory=list)
+    _costs: RescaleCosts = field(default_factory=lambda: RescaleCosts(KEPT_COSTS))
     _writes_s: list[float] = field(default_factory=list)
     _trained_s: float = 0.0
     _trains_since_s: float | None = None
@@ -37,15 +59,15 @@ class Measured:
         """The scaling curve to plan with."""
         return self._curve or self._spec.curve or Curve.proportional()
 
-    @property
-    def rescale_up_s(self) -> float:
-        """R_j^up (FreeTrain eq. 13)."""
-        return median(self._up_s) if self._up_s else self._spec.rescale_up_s
-
-    @property
-    def rescale_down_s(self) -> float:
-        """R_j^dw (FreeTrain eq. 13)."""
-        return median(self._down_s) if self._down_s else self._spec.rescale_down_s
+    def rescale_s(self, pool: RescaleCosts, *, up: bool) -> float:
+        """R_j^up, or R_j^dw (FreeTrain eq. 13): its own, else what others in its ``pool`` measured, where nobody has
+        said what it costs, else what was said or is assumed."""
+        spec = self._spec
+        if (own_s := self._costs.median_s(up=up)) is not None:
+            return own_s
+        if spec.assumed_costs and (pool_s := pool.median_s(up=up)) is not None:
+            return pool_s
+        return spec.rescale_up_s if up else spec.rescale_down_s
 
     @property
     def write_s(self) -> float | None:
@@ -78,8 +100,5 @@ class Measured:
 
     def cost(self, grew: bool, seconds: float) -> None:
         """Take in what a rescale up (``grew``) or down cost."""
-        if self._spec.fixed_curve:
-            return
-        kept = self._up_s if grew else self._down_s
-        kept.append(seconds)
-        del kept[:-KEPT_COSTS]
+        if not self._spec.fixed_curve:
+            self._costs.note(up=grew, seconds=seconds)

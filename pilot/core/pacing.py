@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from math import sqrt
 
 from pilot.core.commands import Command, PaceCheckpoints
+from pilot.core.config import CoordinatorConfig
 from pilot.core.trainer import Trainer
 
 MARGIN_S = 2.0
@@ -82,6 +83,13 @@ class Pace:
     def sentence(self) -> str:
         """For ``pilot explain``."""
         return f"It writes a checkpoint every {self.interval_s:.3g} s: {self.reason()}."
+
+
+def pace_of(config: CoordinatorConfig, trainer: Trainer, now_s: float) -> Pace:
+    """How often ``trainer`` is to write a checkpoint, and why."""
+    measured = trainer.measured
+    trained_s = measured.trained_s(now_s)
+    return Pace(config.checkpoint_interval_s, config.grace_s, measured.write_s, trained_s, measured.wipeouts)
 
 
 def _span(seconds: float) -> str:

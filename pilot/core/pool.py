@@ -49,6 +49,10 @@ class Pool(PoolState):
         super().__init__(**vars(state or PoolState()))
         self._order = order
 
+    def order_by(self, order: NodeOrder) -> None:
+        """Hand out and take back nodes in another order from now on."""
+        self._order = order
+
     def __contains__(self, node: NodeId) -> bool:
         return node in self.numbers
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pilot.core.blame import Blame
+from pilot.core.config import CoordinatorConfig
 from pilot.core.ids import TrainerId
-from pilot.core.objective import Objective
+from pilot.core.measured import RescaleCosts
 from pilot.core.pool import Pool
 from pilot.core.problem import Problem
 from pilot.core.trainer import Trainer
@@ -16,13 +17,14 @@ def pose(
     pool: Pool,
     blame: Blame,
     trainers: Sequence[Trainer],
-    objective: Objective,
-    t_fwd_s: float,
+    config: CoordinatorConfig,
+    costs: RescaleCosts,
     reach: Mapping[TrainerId, int] | None,
 ) -> Problem | None:
     """The problem of dividing ``pool`` among ``trainers``; None where none of them could run.
 
-    ``reach``: the most nodes that each can have (without an entry: none), where a plan gave more than that.
+    ``costs``: what rescales cost in the pool. ``reach``: the most nodes that each can have (without an entry: none),
+    where a plan gave more than that.
     """
     growing = [t for t in trainers if not t.refuses_to_grow]
     able = [(t, room) for t in growing if (room := _room(t, pool, reach)) >= t.spec.min_nodes]
@@ -30,9 +32,10 @@ def pose(
         return None
     return Problem(
         nodes=pool.usable - blame.useless_to([t for t, _ in able]),
-        t_fwd_s=t_fwd_s,
+        t_fwd_s=config.t_fwd_s,
         candidates=tuple(
-            t.candidate(t.spec.objective_curve or objective(t.spec, t.measured.curve), room) for t, room in able
+            t.candidate(t.spec.objective_curve or config.objective(t.spec, t.measured.curve), room, costs)
+            for t, room in able
         ),
     )
 

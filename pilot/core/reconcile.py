@@ -92,6 +92,14 @@ ENDS = Question(
             (DissolveGroup, StopWorker, CloseTrainer),
             final=True,
         ),
+        Rule(
+            "stops",
+            "it is to stop, and no worker of it is left: its state is saved, and it is closed",
+            lambda s: s.trainer.stops and not s.trainer.workers,
+            acts.close_stopped,
+            (CloseTrainer,),
+            final=True,
+        ),
     ),
 )
 

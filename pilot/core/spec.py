@@ -12,6 +12,7 @@ NODES_MAX = 1_000_000
 COST_MAX_S = 1e9
 TIME_MAX_S = 1e9
 PRIORITY_MAX = 1e9
+BUDGET_MAX_H = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,9 @@ class TrainerSpec:
     curve : samples per second by nodes; None: proportional until measured
     fixed_curve : keep the given curve, whatever is measured
     rescale_up_s, rescale_down_s : what a rescale costs; updated by what is measured unless ``fixed_curve``
+    assumed_costs : nobody has said what a rescale costs: what other trainers of the pool measured is believed before
+        these two
+    budget_node_hours : what its workers may use, as the site charges it; then it stops. None: no limit is set
     priority : factor for the priority-weighted objective
     after_loop_s : how long the script may go on when its loop is over, on its leader's node
     patience_s : how long others wait for a process that makes no progress before it counts as stuck
@@ -46,6 +50,8 @@ class TrainerSpec:
     starts_after: Generation = NO_GENERATION
     after_loop_s: float = 600.0
     patience_s: float = 300.0
+    assumed_costs: bool = False
+    budget_node_hours: float | None = None
 
     def __post_init__(self) -> None:
         if self.min_nodes < 1:
@@ -63,5 +69,7 @@ class TrainerSpec:
                 f"trainer {self.trainer}: priority must be greater than 0, between {1 / PRIORITY_MAX:g} and "
                 f"{PRIORITY_MAX:g}, got {self.priority}"
             )
+        if self.budget_node_hours is not None and not 0 < self.budget_node_hours <= BUDGET_MAX_H:
+            raise UserError(f"trainer {self.trainer}: a budget is more than 0, at most {BUDGET_MAX_H:g} node-hours")
         if self.curve is not None and not all(map(is_rate, self.curve.per_s)):
             raise UserError(f"trainer {self.trainer}: a rate must be 0 or between {RATES[0]:g} and {RATES[1]:g}")

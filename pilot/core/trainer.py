@@ -6,12 +6,13 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from pilot.core.budget import Usage
 from pilot.core.commands import Outcome, StartWorker, StopWorker
 from pilot.core.curve import Curve
 from pilot.core.events import PoolChanged, WorkerExited, WorkerReady
 from pilot.core.evidence import Evidence
 from pilot.core.ids import NO_GENERATION, Generation, NodeId, TrainerId
-from pilot.core.measured import Measured
+from pilot.core.measured import Measured, RescaleCosts
 from pilot.core.pool import Pool
 from pilot.core.problem import Candidate
 from pilot.core.spec import TrainerSpec
@@ -90,6 +91,7 @@ class Phase(StrEnum):
     FINISHED = "finished"
     FAILED = "failed"
     CANCELLED = "cancelled"
+    STOPPED = "stopped"
 
 
 @dataclass(slots=True)
@@ -113,7 +115,8 @@ class Trainer:
     ``looking``: the generation whose members are being looked at. ``writing``: the nodes whose checkpoint is
     awaited. ``synced``: all state holders hold the same state; ``saved``: a checkpoint holds it, too. ``died``: the
     nodes on which members of its groups died since the last step. ``refusal``: why no further worker can start (the
-    script was edited); the trainer then does not grow until a node is tried again.
+    script was edited); the trainer then does not grow until a node is tried again. ``held``: why it gets no nodes;
+    ``stops``: and ends once it has none. ``usage``: what its workers used.
     """
 
     spec: TrainerSpec
@@ -137,6 +140,9 @@ class Trainer:
     broken_in_a_row: int = 0
     refusal: str = ""
     evidence: Evidence = field(default_factory=Evidence)
+    held: str = ""
+    stops: bool = False
+    usage: Usage = field(default_factory=Usage)
     closing: Outcome | None = None
     outcome: Outcome | None = None
     reason: str = ""
@@ -152,6 +158,16 @@ class Trainer:
     def open(self) -> bool:
         """Whether it may still get nodes."""
         return self.closing is None and self.outcome is None
+
+    def reopen(self) -> None:
+        """Go on after an end, with what is known of its speed; nothing that failed is held against it any more."""
+        self.outcome, self.reason, self.held, self.stops, self.refusal = None, "", "", False, ""
+        self.deaths_in_a_row, self.died, self.broken_in_a_row, self.failed_writes = 0, {}, 0, 0
+
+    @property
+    def living(self) -> tuple[Generation, ...]:
+        """Generations that may say that it finished: the newest, and the one that trains while that forms."""
+        return (self.generation,) if self.group is None else (self.generation, self.group.generation)
 
     @property
     def phase(self) -> Phase:
@@ -196,6 +212,13 @@ class Trainer:
         stays = any(n in pool and n not in pool.leaving for n in members)
         return not stays and any(n in went for n in members)
 
+    def lose(self, node: NodeId, *, announced: bool) -> None:
+        """Its worker on ``node`` is gone with the node."""
+        if self.workers.pop(node).ends_alone:
+            self.reason += f"; {node} was lost before its script had ended"
+        self.writing.pop(node, None)
+        self.counts.losses += 0 if announced else 1
+
     def awaited_on(self, node: NodeId) -> bool:
         """Whether a worker on ``node`` will soon be able to join a group."""
         worker = self.workers.get(node)
@@ -208,8 +231,9 @@ class Trainer:
         without = (pool.leaving, pool.aside)
         return pool.usable - sum(n in pool and not any(n in out for out in without) for n in self.evidence.aside)
 
-    def candidate(self, value: Curve, room: int) -> Candidate:
-        """What a planner sees of it; ``value`` is the objective's curve, ``room`` the most nodes that it could use."""
+    def candidate(self, value: Curve, room: int, costs: RescaleCosts) -> Candidate:
+        """What a planner sees of it; ``value`` is the objective's curve, ``room`` the most nodes that it could use,
+        ``costs`` what rescales cost in its pool."""
         held = len(self.target)
         most = self.spec.max_nodes if not self.refusal else max(self.spec.min_nodes, held)
         most = max(self.spec.min_nodes, min(most, room))
@@ -219,6 +243,6 @@ class Trainer:
             min_nodes=self.spec.min_nodes,
             max_nodes=most,
             value=value,
-            rescale_up_s=self.measured.rescale_up_s,
-            rescale_down_s=self.measured.rescale_down_s,
+            rescale_up_s=self.measured.rescale_s(costs, up=True),
+            rescale_down_s=self.measured.rescale_s(costs, up=False),
         )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from pilot.core.coordinator import Coordinator, State
+from pilot.core.coordinator import Coordinator
 from pilot.core.errors import JournalError, PilotError
+from pilot.core.state import State
 from pilot.io.segments import digest
 
 

@@ -36,13 +36,21 @@ LAST_S = 1e10
 """No pool is 300 years old."""
 
 
+class Configured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """With what a pool came up: what the core and the planner were told, and the site's fields."""
+
+    settings: dict[str, Any]
+    site: dict[str, Any]
+
+
 class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The first line: what one needs to know to read and to replay the rest.
 
-    ``settings`` are what the core and the planner were started with, ``site`` the site's fields. ``started_unix_s`` is
-    the time of day at ``now_s`` = 0. ``version`` is that of the code that wrote this segment. ``after`` entries went
-    before it, the last of them at ``now_s``; ``previous``, ``core`` and ``snapshot`` are the digests of the segment
-    that ends with it, of the core's state then and of the snapshot that was taken ("": nothing went before).
+    ``settings`` are what the core and the planner were started with, ``site`` the site's fields; ``reopened`` has both
+    for each time that the pool came up again after a drain. ``started_unix_s`` is the time of day at ``now_s`` = 0.
+    ``version`` is that of the code that wrote this segment. ``after`` entries went before it, the last of them at
+    ``now_s``; ``previous``, ``core`` and ``snapshot`` are the digests of the segment that ends with it, of the core's
+    state then and of the snapshot that was taken ("": nothing went before).
     """
 
     journal: int
@@ -56,6 +64,12 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     previous: str = ""
     core: str = ""
     snapshot: str = ""
+    reopened: list[Configured] = []
+
+    @property
+    def configured(self) -> list[Configured]:
+        """With what it came up, the first time and each time after a drain."""
+        return [Configured(self.settings, self.site), *self.reopened]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +139,7 @@ class Contents:
 
     @property
     def header(self) -> Header:
-        """The newest one; in ``settings``, ``site`` and what names the pool all are the same."""
+        """The newest one: it names the pool as all do, and all that the pool came up with."""
         return self.last.header
 
     @property

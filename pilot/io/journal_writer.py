@@ -49,12 +49,15 @@ class _Line:
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """The segment ends here. What is needed to begin the next one; ``core`` is the digest of the core's state."""
+    """The segment ends here. What is needed to begin the next one; ``core`` is the digest of the core's state.
+
+    ``header`` is what the next one must say where that is not what this one says."""
 
     after: int
     now_s: float
     core: str
     snapshot: bytes
+    header: Header | None
 
 
 class JournalWriter:
@@ -134,10 +137,11 @@ class JournalWriter:
         """The number of the entry that was appended last."""
         return self._seq
 
-    def end_segment(self, now_s: float, core: str, snapshot: bytes) -> None:
-        """Begin another segment. ``snapshot`` is of now; ``core`` is the digest of the core's state in it."""
+    def end_segment(self, now_s: float, core: str, snapshot: bytes, header: Header | None = None) -> None:
+        """Begin another segment. ``snapshot`` is of now; ``core`` is the digest of the core's state in it. Where the
+        next one must have a ``header`` of its own, the journal fails if it cannot be begun."""
         self._segment_bytes = 0
-        self._queue.put(_End(self._seq, now_s, core, snapshot))
+        self._queue.put(_End(self._seq, now_s, core, snapshot, header))
 
     def close(self) -> None:
         """Write what waits, once more where there was no room, then close the file. Idempotent."""
@@ -212,7 +216,7 @@ class JournalWriter:
             self._append(b"", durable=True)
             text = self._path.read_bytes()
             header = msgspec.structs.replace(
-                self._header, version=__version__, after=end.after, now_s=end.now_s, core=end.core,
+                end.header or self._header, version=__version__, after=end.after, now_s=end.now_s, core=end.core,
                 previous=segments.digest(text), snapshot=segments.digest(end.snapshot),
             )  # fmt: skip
             segments.write_snapshot(self._path, end.after, end.snapshot)
@@ -221,6 +225,9 @@ class JournalWriter:
             publish(self._path, line)
         except OSError as error:
             log.warning("the journal's segment was not closed properly: %s", error)
+            if end.header is not None:
+                self._error = JournalError(f"cannot begin a segment of the journal {self._path}: {error.strerror}")
+                return
         self._go_on(line, header)
 
     def _go_on(self, line: bytes, header: Header) -> None:

@@ -10,9 +10,9 @@ import msgspec
 from pilot.core.errors import PilotError, UserError
 from pilot.io import verbs
 from pilot.io.client import request
-from pilot.io.pool_status import PoolStatus
+from pilot.io.pool_status import PoolStatus, TrainerHistory
 from pilot.io.printable import all_printable
-from pilot.io.submission import Submission
+from pilot.io.submission import LaunchSpec, Submission
 from pilot.io.verbs import A, R, Verb
 
 
@@ -35,6 +35,10 @@ class PoolClient:
     def trainers(self) -> verbs.TrainerList:
         """All trainers, in the order of submission."""
         return self._ask(verbs.LIST, verbs.Nothing())
+
+    def history(self, trainer: str) -> TrainerHistory:
+        """What became of a trainer."""
+        return self._ask(verbs.HISTORY, verbs.OneTrainer(trainer))
 
     def status(self) -> PoolStatus:
         """The pool, the trainers, the decisions."""
@@ -59,6 +63,28 @@ class PoolClient:
     def cancel(self, trainer: str) -> verbs.Cancelled:
         """End a trainer now."""
         return self._ask(verbs.CANCEL, verbs.OneTrainer(trainer))
+
+    def scale(self, pilots: int | None) -> verbs.Scaled:
+        """Keep so many pilots; None: as many as the trainers can use."""
+        return self._ask(verbs.SCALE, verbs.Pilots(pilots))
+
+    def resume(
+        self, trainer: str, launch: LaunchSpec, code: bytes = b"", budget_node_hours: float | None = None
+    ) -> verbs.Standing:
+        """Have a trainer that ended before its time go on, its script started as ``launch`` says."""
+        return self._ask(verbs.RESUME, verbs.Resumption(trainer, launch, code, budget_node_hours))
+
+    def hold(self, trainer: str) -> verbs.Standing:
+        """Have a trainer give its nodes back until it is released."""
+        return self._ask(verbs.HOLD, verbs.OneTrainer(trainer))
+
+    def release(self, trainer: str) -> verbs.Standing:
+        """Let a trainer that is held have nodes again."""
+        return self._ask(verbs.RELEASE, verbs.OneTrainer(trainer))
+
+    def remove(self, trainers: Sequence[str]) -> verbs.Removed:
+        """Remove trainers that have ended, with their files."""
+        return self._ask(verbs.REMOVE, verbs.SomeTrainers(list(trainers)))
 
     def explain(self, trainer: str) -> verbs.Explained:
         """Why a trainer holds the nodes that it holds."""

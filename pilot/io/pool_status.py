@@ -40,8 +40,9 @@ class TrainerStatus(Told, frozen=True):
     samples : samples used, over all epochs
     samples_per_s : its rate on the nodes that train now; null where none does or nothing was measured yet
     measured_samples_per_s : rates by number of nodes, as measured
-    rescale_up_s : how long a change to more nodes pauses it, as the planner has it
-    rescale_down_s : how long a change to fewer nodes pauses it, as the planner has it
+    rescale_up_s : how long a change to more nodes pauses it, as the planner has it: measured, else as the pool's other
+        trainers measured it, else as submitted or assumed
+    rescale_down_s : how long a change to fewer nodes pauses it, in the same way
     metrics : the last ones that the script reported, such as `loss`, and the learning rate; null for one that is not a
         finite number
     elapsed_s : since it first trained (before that: since it was submitted), until now or its end
@@ -55,6 +56,10 @@ class TrainerStatus(Told, frozen=True):
     lost_steps : steps that were done and had to be done again because no rank survived
     redone_steps : steps that were done again, in all
     longest_stall_s : the longest pause between two steps
+    held : why it gets no nodes, such as that a user holds it; empty: plans may have it
+    node_seconds : seconds that it had workers on nodes, summed over the nodes
+    budget_node_hours : what these may come to, as the site charges them, then it stops; null: no limit is set
+    checkpoints_kept : the newest ones that it keeps; null: as many as the site says, or not known
     submitted_s : when it was submitted
     started_s : when it first trained; null: not yet
     ended_s : when it ended; null: not yet
@@ -94,10 +99,48 @@ class TrainerStatus(Told, frozen=True):
     lost_steps: int
     redone_steps: int
     longest_stall_s: float
+    held: str
+    node_seconds: float
+    budget_node_hours: float | None
+    checkpoints_kept: int | None
     submitted_s: float
     started_s: float | None
     ended_s: float | None
     remarks: list[str]
+
+
+class HeldNode(Told, frozen=True):
+    """A node on which a trainer had a worker.
+
+    Parameters
+    ----------
+    node : its name in the pool: the host's and the pilot's
+    job : the batch scheduler's id of its job; empty where there is none
+    from_s : since when
+    until_s : until when; null: it still has
+    """
+
+    node: str
+    job: str
+    from_s: float
+    until_s: float | None
+
+
+class TrainerHistory(Told, frozen=True):
+    """The answer of ``pilot status NAME``.
+
+    Parameters
+    ----------
+    began_unix_s : the time of day at 0 on the pool's clock, in seconds since 1970
+    now_s : what the pool's clock shows
+    trainer : where it stands
+    held_nodes : what it held when: the newest 200 that it gave back, and those that it has
+    """
+
+    began_unix_s: float
+    now_s: float
+    trainer: TrainerStatus
+    held_nodes: list[HeldNode]
 
 
 class NodeStatus(Told, frozen=True):
@@ -107,6 +150,7 @@ class NodeStatus(Told, frozen=True):
     ----------
     node : its name in the pool: the host's and the pilot's
     host : its host's name
+    job : the batch scheduler's id of its job; empty where there is none
     trainer : whose worker runs on it or is planned for it; null: it is free
     leaving : whether it was given notice
     set_aside : whether it gets no work for a time, because trainers failed on it that work elsewhere
@@ -115,6 +159,7 @@ class NodeStatus(Told, frozen=True):
 
     node: str
     host: str
+    job: str
     trainer: str | None
     leaving: bool
     set_aside: bool
@@ -281,9 +326,14 @@ class PoolStatus(Told, frozen=True):
     site : the site's name
     endpoint : where the coordinator listens
     run_dir : the pool's run directory, on the coordinator's host
+    up : whether a coordinator serves the pool; false: this was read from its journal, and nothing changes any more
+    began_unix_s : the time of day at 0 on the pool's clock, in seconds since 1970
     now_s : what the pool's clock shows
     draining : whether the pool is being shut down
     node_seconds : seconds that nodes were in the pool, summed over the nodes
+    charge_factor : what the site charges for a node-hour
+    used_node_hours : as the site charges them, since the pool came up
+    budget_node_hours : of these it may use so many, then it drains; null: no limit is set
     pool : its nodes, in the order of joining
     trainers : in the order of submission
     decisions : the last plans that changed something, newest last
@@ -298,9 +348,14 @@ class PoolStatus(Told, frozen=True):
     site: str
     endpoint: str
     run_dir: str
+    up: bool
+    began_unix_s: float
     now_s: float
     draining: bool
     node_seconds: float
+    charge_factor: float
+    used_node_hours: float
+    budget_node_hours: float | None
     pool: list[NodeStatus]
     trainers: list[TrainerStatus]
     decisions: list[DecisionStatus]

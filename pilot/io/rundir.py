@@ -135,8 +135,8 @@ class Lock:
     def _owned_by(self, other: Owner | None) -> UserError:
         name = f"{other.pid} on {other.host}" if other is not None else "unknown"
         return UserError(
-            f"run directory {self._rundir.root} is owned by another coordinator (process {name}); "
-            "run pilot down first or choose another --run-dir"
+            f"the pool in {self._rundir.root} is up already, its coordinator is process {name}: pilot scale changes "
+            "its pilots, pilot status shows it; another pool needs another --run-dir"
         )
 
     def beat(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -23,6 +23,8 @@ class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cwd : the directory in which it is started
     python : the interpreter
     environment : the variables that the user named, with their values
+    umask : of the user, for the files that the script makes: pilot's own are for nobody else (0077) in any case
+    checkpoints_kept : the newest ones that are kept; None: as many as the site says
     code_taken : it runs as it was submitted, from the trainer's folder, whatever becomes of the files
     """
 
@@ -32,6 +34,8 @@ class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cwd: str
     python: str
     environment: dict[str, str]
+    umask: Annotated[int, msgspec.Meta(ge=0, le=0o777)] = 0o077
+    checkpoints_kept: Annotated[int, msgspec.Meta(ge=1)] | None = None
     code_taken: bool = False
 
 
@@ -55,40 +59,47 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     ----------
     launch : how its script is started
     name : what to call it; None: the coordinator numbers it
+    replace : a trainer of that name which has ended is removed, with its files
     start : where it starts; None: from scratch
     code : its script's code (:mod:`pilot.io.script_code`), packed; none: newcomers read the script where it is
     curve : (nodes, samples per second) points; None: measured
+    rescale_up_s, rescale_down_s : None: measured, as the pool's other trainers have it or assumed until then
     """
 
     launch: LaunchSpec
     name: str | None = None
+    replace: bool = False
     start: Start | None = None
     code: bytes = b""
     min_nodes: int = 1
     max_nodes: int = 64
     curve: list[tuple[float, float]] | None = None
     fixed_curve: bool = False
-    rescale_up_s: float = 20.0
-    rescale_down_s: float = 10.0
+    rescale_up_s: float | None = None
+    rescale_down_s: float | None = None
     priority: float = 1.0
     after_loop_s: float = 600.0
     patience_s: float = 300.0
+    budget_node_hours: float | None = None
 
     def spec(self, trainer: TrainerId, uid: TrainerUid) -> TrainerSpec:
         """What the core is told."""
         if self.fixed_curve and self.curve is None:
             raise UserError("--fixed-curve needs a --curve to keep")
+        given = {"rescale_up_s": self.rescale_up_s, "rescale_down_s": self.rescale_down_s}
+        costs: dict[str, Any] = {name: seconds for name, seconds in given.items() if seconds is not None}
         return TrainerSpec(
             trainer=trainer,
             min_nodes=self.min_nodes,
             max_nodes=self.max_nodes,
             curve=Curve.of(self.curve) if self.curve is not None else None,
             fixed_curve=self.fixed_curve,
-            rescale_up_s=self.rescale_up_s,
-            rescale_down_s=self.rescale_down_s,
             priority=self.priority,
             after_loop_s=self.after_loop_s,
             patience_s=self.patience_s,
+            budget_node_hours=self.budget_node_hours,
             uid=uid,
             starts_after=Generation(self.start.generation) if self.start is not None else NO_GENERATION,
+            assumed_costs=not costs,
+            **costs,
         )

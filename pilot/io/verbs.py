@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 
 import msgspec
 
 from pilot.core.explain import Explanation
+from pilot.core.spec import BUDGET_MAX_H
 from pilot.core.trainer import Phase
-from pilot.io.pool_status import NodeStatus, PilotStatus, PoolStatus, SetAsideStatus, Told, TrainerStatus
-from pilot.io.submission import Submission
+from pilot.io.pool_status import (
+    NodeStatus,
+    PilotStatus,
+    PoolStatus,
+    SetAsideStatus,
+    Told,
+    TrainerHistory,
+    TrainerStatus,
+)
+from pilot.io.submission import LaunchSpec, Submission
 
 A = TypeVar("A", bound=msgspec.Struct)
 R = TypeVar("R", bound=Told)
@@ -42,6 +51,21 @@ class SomeTrainers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which trainers; none given: all."""
 
     trainers: list[str] = []
+
+
+class Pilots(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How many pilots to keep; None: as many as the trainers can use."""
+
+    pilots: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] | None
+
+
+class Resumption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which trainer goes on, and how its script is started from now on; with which budget, None: the one it has."""
+
+    trainer: str
+    launch: LaunchSpec
+    code: bytes = b""
+    budget_node_hours: Annotated[float, msgspec.Meta(gt=0, le=BUDGET_MAX_H)] | None = None
 
 
 class SomeNodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -138,6 +162,45 @@ class Cancelled(Told, frozen=True):
     phase: Phase
 
 
+class Standing(Told, frozen=True):
+    """The answer of ``pilot resume``, ``pilot hold`` and ``pilot release``.
+
+    Parameters
+    ----------
+    trainer : its name
+    phase : where it stands now
+    held : why it gets no nodes; empty: it gets some
+    """
+
+    trainer: str
+    phase: Phase
+    held: str
+
+
+class Scaled(Told, frozen=True):
+    """The answer of ``pilot scale``.
+
+    Parameters
+    ----------
+    pilots : how many pilots are kept from now on; null: as many as the trainers can use
+    nodes : how many nodes are in the pool now
+    """
+
+    pilots: int | None
+    nodes: int
+
+
+class Removed(Told, frozen=True):
+    """The answer of ``pilot rm``.
+
+    Parameters
+    ----------
+    trainers : those that are not there any more
+    """
+
+    trainers: list[str]
+
+
 class Explained(Told, frozen=True):
     """The answer of ``pilot explain``.
 
@@ -176,5 +239,11 @@ NODES = Verb("nodes", Nothing, NodeList)
 CLEAR = Verb("clear", SomeNodes, Cleared)
 WAIT = Verb("wait", SomeTrainers, Phases)
 CANCEL = Verb("cancel", OneTrainer, Cancelled)
+SCALE = Verb("scale", Pilots, Scaled)
+RESUME = Verb("resume", Resumption, Standing)
+HOLD = Verb("hold", OneTrainer, Standing)
+RELEASE = Verb("release", OneTrainer, Standing)
+REMOVE = Verb("remove", SomeTrainers, Removed)
+HISTORY = Verb("history", OneTrainer, TrainerHistory)
 EXPLAIN = Verb("explain", OneTrainer, Explained)
 DOWN = Verb("down", Nothing, Draining)

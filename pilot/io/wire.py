@@ -240,8 +240,9 @@ class StartWorker(Message, frozen=True):
     ``environment`` holds the variables that the user named. ``script_sha256`` guards against an edited script.
     ``directory`` is the trainer's own folder in the run directory (``checkpoints/`` and ``logs/`` are in it).
     ``ranks`` training processes run on the node and are one worker. ``uid`` is the trainer's: nothing is written to
-    another one's folder, and no checkpoint of another one is loaded. ``code`` is the zip file of the script's code as
-    it was submitted ("": it is read where it is); ``script_sha256`` counts only without it.
+    another one's folder, and no checkpoint of another one is loaded. ``umask`` is for the files that the script makes.
+    ``code`` is the zip file of the script's code as it was submitted ("": it is read where it is); ``script_sha256``
+    counts only without it.
     ``patience_s``: see ``core.spec.TrainerSpec``.
     """
 
@@ -257,6 +258,7 @@ class StartWorker(Message, frozen=True):
     checkpoints_kept: int
     ranks: int = 1
     uid: str = ""
+    umask: int = 0o077
     code: str = ""
     patience_s: float = math.inf
 

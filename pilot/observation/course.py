@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pilot.core.commands import CloseTrainer, Command, DissolveGroup, FormGroup
-from pilot.core.events import Event, GroupBroken, GroupFormed, GroupPaused, Progress, TrainerSubmitted
+from pilot.core.events import Event, GroupBroken, GroupFormed, GroupPaused, Progress, TrainerResumed, TrainerSubmitted
 from pilot.core.ids import Generation, TrainerId
 
 POINTS_MAX = 2000
@@ -75,6 +75,8 @@ class Courses:
         match event:
             case TrainerSubmitted():
                 self.of[event.spec.trainer] = Course()
+            case TrainerResumed():
+                self.of[event.trainer].ended_s = None
             case GroupFormed():
                 self._formed(now_s, event)
             case GroupBroken() | GroupPaused():

@@ -12,7 +12,16 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pilot.core.commands import CloseTrainer, Command, DissolveGroup, FormGroup, SetNodeAside, Solve, StartWorker
+from pilot.core.commands import (
+    CloseTrainer,
+    Command,
+    DissolveGroup,
+    FormGroup,
+    SetNodeAside,
+    Solve,
+    StartWorker,
+    WarnOfBudget,
+)
 from pilot.core.events import (
     Event,
     GroupBroken,
@@ -21,8 +30,11 @@ from pilot.core.events import (
     PlanFailed,
     PlanReady,
     PoolChanged,
+    PoolReopened,
     Progress,
     TrainerFinished,
+    TrainerRemoved,
+    TrainerResumed,
     TrainerSubmitted,
     WorkerExited,
     WorkerReady,
@@ -32,6 +44,7 @@ from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
 from pilot.core.problem import Plan, Problem
 from pilot.core.run_identity import AcceptedChange
 from pilot.io.journal import Decision
+from pilot.observation.records import OpenFor, SolveTimes, TrainerRecord
 from pilot.observation.words import plan_change
 
 SETS_KEPT = 100
@@ -45,52 +58,6 @@ DECISIONS_KEPT = 20
 
 
 @dataclass(slots=True)
-class TrainerRecord:
-    """One trainer. ``seconds_on`` is for how long it trained on so many nodes, its measured pauses taken off, until
-    ``settled_s``.
-
-    ``nodes`` is the size of the group that trains, 0 where none does; ``known_step`` the highest step ever heard of.
-    """
-
-    submitted_s: float
-    ended_s: float | None = None
-    started_s: float | None = None
-    nodes: int = 0
-    generation: int = 0
-    known_step: int = 0
-    redone_steps: int = 0
-    samples_per_s: float | None = None
-    longest_stall_s: float = 0.0
-    metrics: dict[str, float] = field(default_factory=dict)
-    progress_s: float | None = None
-    seconds_on: dict[int, float] = field(default_factory=dict)
-    settled_s: float = 0.0
-    remarks: list[str] = field(default_factory=list)
-
-    def settle(self, now_s: float) -> None:
-        """Account for the time until ``now_s``, in which it trained on ``nodes``."""
-        if self.nodes:
-            self.seconds_on[self.nodes] = self.seconds_on.get(self.nodes, 0.0) + now_s - self.settled_s
-        self.settled_s = now_s
-
-
-@dataclass(frozen=True, slots=True)
-class SolveTimes:
-    """One plan's times.
-
-    Parameters
-    ----------
-    build_s : to build the problem
-    solve_s : to solve it
-    answer_s : from the question to the plan, processes and queues included
-    """
-
-    build_s: float
-    solve_s: float
-    answer_s: float
-
-
-@dataclass(slots=True)
 class Monitor:
     """Fed with :meth:`note` in the order of the journal.
 
@@ -99,13 +66,15 @@ class Monitor:
     now_s : until when it knows
     trainers, open : every trainer; those that are not at their end, in the order of submission
     joined_s : when each node of the pool came
+    jobs : the scheduler's job of each of these nodes, where it has one
+    occupant : whose worker is on a node
     solves, solved, failed_solves : the times of the last plans; how many there were; how many came to nothing
     decisions : when the last plans changed what a trainer gets, and how
     warm_ups_s : what the last workers needed to start
     last : the last problem that was solved, and its plan
-    node_seconds, open_node_seconds : of the pool; while any trainer was open
+    node_seconds : of the pool
     open_for_s : how long which trainers were open; how long any were, as those of the set (), where there were too many
-    settled_s : until when those three count
+    settled_s : until when those two count
     starting_s : when workers that are not known to be warm were started
     groups : of each trainer, the group that trains and those that form
     asked : the problems that are being solved, and since when
@@ -117,6 +86,8 @@ class Monitor:
     trainers: dict[TrainerId, TrainerRecord] = field(default_factory=dict)
     open: dict[TrainerId, None] = field(default_factory=dict)
     joined_s: dict[NodeId, float] = field(default_factory=dict)
+    jobs: dict[NodeId, str] = field(default_factory=dict)
+    occupant: dict[NodeId, TrainerId] = field(default_factory=dict)
     solves: list[SolveTimes] = field(default_factory=list)
     solved: int = 0
     failed_solves: int = 0
@@ -124,8 +95,7 @@ class Monitor:
     warm_ups_s: list[float] = field(default_factory=list)
     last: tuple[Problem, Plan] | None = None
     node_seconds: float = 0.0
-    open_node_seconds: float = 0.0
-    open_for_s: dict[tuple[TrainerId, ...], float] = field(default_factory=dict)
+    open_for_s: dict[tuple[TrainerId, ...], OpenFor] = field(default_factory=dict)
     settled_s: float = 0.0
     starting_s: dict[tuple[TrainerId, NodeId], float] = field(default_factory=dict)
     groups: dict[TrainerId, dict[Generation, FormGroup]] = field(default_factory=dict)
@@ -148,9 +118,12 @@ class Monitor:
         for command in commands:
             self._commanded(command)
 
-    def remark(self, now_s: float, note: Mapping[str, str | float]) -> None:
-        """A note for people; ``trainer`` says whose it is."""
+    def remark(self, now_s: float, note: Mapping[str, str | float | None]) -> None:
+        """A note for people; ``trainer`` says whose it is. Or that ``node`` is of the scheduler's ``job``."""
         self.now_s = max(now_s, self.now_s)
+        if "job" in note:
+            self.jobs[NodeId(str(note.get("node", "")))] = str(note["job"])
+            return
         text, trainer = str(note.get("text", "")), TrainerId(str(note.get("trainer", "")))
         record = self.trainers.get(trainer)
         remarks = record.remarks if record is not None else self.pool_remarks
@@ -171,10 +144,10 @@ class Monitor:
         self.node_seconds += passed_s * len(self.joined_s)
         if self.open:
             there = tuple(self.open) if () not in self.open_for_s else ()
-            self.open_for_s[there] = self.open_for_s.get(there, 0.0) + passed_s
+            passed = OpenFor(passed_s, passed_s * len(self.joined_s))
+            self.open_for_s[there] = self.open_for_s.get(there, OpenFor()) + passed
             if len(self.open_for_s) > SETS_KEPT:
-                self.open_for_s = {(): sum(self.open_for_s.values())}
-            self.open_node_seconds += passed_s * len(self.joined_s)
+                self.open_for_s = {(): sum(self.open_for_s.values(), OpenFor())}
 
     # --- events and commands ---------------------------------------------------------------------------------------
 
@@ -184,11 +157,17 @@ class Monitor:
                 self._settle()
                 self.joined_s.update(dict.fromkeys(event.joined, self.now_s))
                 for node in event.lost:
-                    self.joined_s.pop(node, None)
+                    self._lost(node)
             case TrainerSubmitted():
                 self._settle()
                 self.open[event.spec.trainer] = None
                 self.trainers[event.spec.trainer] = TrainerRecord(self.now_s, settled_s=self.now_s)
+            case TrainerResumed():
+                self._resumed(event.trainer)
+            case TrainerRemoved():
+                self._removed(event.trainer)
+            case PoolReopened():
+                self._reopened()
             case PlanReady():
                 self._planned(event)
             case PlanFailed():
@@ -199,6 +178,7 @@ class Monitor:
                     del self.warm_ups_s[:-WARM_UPS_KEPT]
             case WorkerExited():
                 self.starting_s.pop((event.trainer, event.node), None)
+                self._given_back(event.node)
             case GroupFormed():
                 self._formed(event)
             case GroupBroken() | GroupPaused():
@@ -218,6 +198,8 @@ class Monitor:
                 self.asked[command.plan_id] = (command.problem, self.now_s)
             case StartWorker():
                 self.starting_s[command.trainer, command.node] = self.now_s
+                self.occupant[command.node] = command.trainer
+                self.trainers[command.trainer].held_since_s[command.node] = self.now_s
             case FormGroup():
                 self.groups.setdefault(command.trainer, {})[command.generation] = command
             case DissolveGroup():
@@ -225,6 +207,8 @@ class Monitor:
             case SetNodeAside():
                 text = f"{command.node} was set aside: {headline(command.reason)}"
                 self.remark(self.now_s, {"text": text, "trainer": command.trainer or ""})
+            case WarnOfBudget():
+                self.remark(self.now_s, {"text": command.reason, "trainer": command.trainer or ""})
             case CloseTrainer():
                 self._ended(command.trainer)
             case _:
@@ -240,6 +224,44 @@ class Monitor:
         ended = [name for name, known in self.trainers.items() if known.ended_s is not None]
         for name in ended[: max(0, len(ended) - self.ended_kept)]:
             del self.trainers[name]
+
+    def _resumed(self, trainer: TrainerId) -> None:
+        """One that had ended before its time goes on."""
+        record = self.trainers.get(trainer)
+        if record is not None and record.ended_s is not None:
+            self._settle()
+            self.open[trainer] = None
+            self.trainers[trainer] = self.trainers.pop(trainer)  # as the core has it: the last one
+            record.ended_s, record.settled_s = None, self.now_s
+
+    def _removed(self, trainer: TrainerId) -> None:
+        """One that has ended is forgotten; U is that of the others, over the time in which these were there."""
+        record = self.trainers.get(trainer)
+        if record is None or record.ended_s is None:
+            return
+        del self.trainers[trainer]
+        for there in [there for there in self.open_for_s if trainer in there]:
+            others = tuple(name for name in there if name != trainer)
+            open_for = self.open_for_s.pop(there)
+            if others:
+                self.open_for_s[others] = self.open_for_s.get(others, OpenFor()) + open_for
+
+    def _reopened(self) -> None:
+        """While the pool was down nothing was held and nobody waited."""
+        self.settled_s = self.now_s
+        for trainer in self.open:
+            self.trainers[trainer].settled_s = self.now_s
+
+    def _lost(self, node: NodeId) -> None:
+        self.joined_s.pop(node, None)
+        self._given_back(node)
+        self.jobs.pop(node, None)
+
+    def _given_back(self, node: NodeId) -> None:
+        """No worker is on ``node`` any more."""
+        trainer = self.occupant.pop(node, None)
+        if trainer is not None:
+            self.trainers[trainer].gives_back(node, self.jobs.get(node, ""), self.now_s)
 
     def _planned(self, event: PlanReady) -> None:
         asked = self.asked.pop(event.plan_id, None)

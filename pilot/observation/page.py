@@ -49,6 +49,10 @@ class Life:
     happened: Sequence[Happening]
 
 
+REMOVED = "#9a9a9a"
+"""Colour of trainers that were removed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bar:
     """A rectangle of the strip: row and times in the SVG's units."""
@@ -89,7 +93,7 @@ def _bars(timeline: Timeline, colours: Mapping[TrainerId, str]) -> list[Bar]:
             row=rows[span.node],
             start_s=span.start_s,
             length_s=span.end_s - span.start_s,
-            colour=colours[span.trainer] if span.trainer is not None else "#e4e4e4",
+            colour=colours.get(span.trainer, REMOVED) if span.trainer is not None else "#e4e4e4",
             faint=span.use is Use.WARMING,
             label=f"{span.node}: {span.trainer or 'idle'}"
             f"{' (starting)' if span.use is Use.WARMING else ''}, {span.start_s:.0f} to {span.end_s:.0f} s",

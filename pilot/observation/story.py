@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 
-from pilot.core.commands import CloseTrainer, Command, FormGroup, Outcome, SetNodeAside, StartWorker
+from pilot.core.commands import CloseTrainer, Command, FormGroup, Outcome, SetNodeAside, StartWorker, WarnOfBudget
 from pilot.core.events import (
     CheckpointPublished,
     CheckpointWritten,
@@ -21,8 +21,13 @@ from pilot.core.events import (
     PlanFailed,
     PlanReady,
     PoolChanged,
+    PoolReopened,
     Progress,
     TrainerCancelled,
+    TrainerHeld,
+    TrainerReleased,
+    TrainerRemoved,
+    TrainerResumed,
     TrainerSubmitted,
     WorkerExited,
     WorkerReady,
@@ -101,8 +106,17 @@ class Story:
                 spec = event.spec
                 text = f"submitted, for {spec.min_nodes} to {spec.max_nodes} nodes"
                 yield self._told(now_s, Kind.TRAINER, text, spec.trainer)
-            case TrainerCancelled():
+            case TrainerCancelled() | TrainerHeld():
                 yield self._told(now_s, Kind.TRAINER, event.reason, event.trainer)
+            case TrainerReleased():
+                yield self._told(now_s, Kind.TRAINER, "released", event.trainer)
+            case TrainerResumed():
+                yield self._told(now_s, Kind.TRAINER, "goes on", event.trainer)
+            case TrainerRemoved():
+                yield self._told(now_s, Kind.TRAINER, "removed", event.trainer)
+            case PoolReopened():
+                self._draining = False
+                yield self._told(now_s, Kind.POOL, "the pool is up again")
             case DrainRequested():
                 self._draining = True
                 yield self._told(now_s, Kind.POOL, f"the pool drains: {event.reason}")
@@ -193,6 +207,8 @@ class Story:
             case SetNodeAside():
                 text = f"{command.node} is set aside: {headline(command.reason)}"
                 yield self._told(now_s, Kind.NODE, text, command.trainer, [command.node])
+            case WarnOfBudget():
+                yield self._told(now_s, Kind.TRAINER if command.trainer else Kind.POOL, command.reason, command.trainer)
             case CloseTrainer():
                 self._planned.pop(command.trainer, None)
                 why = f": {headline(command.reason)}" if command.outcome is Outcome.FAILED else ""

@@ -109,6 +109,10 @@ class Keeper:
         self.book.noticed(self._clock(), job, word)
         self._poked.set()
 
+    def staying(self) -> list[str]:
+        """Our jobs that run or wait and are to stay."""
+        return [job.job for job in self.book.kept(self._clock(), ()) if not job.leaving]
+
     def status(self) -> KeeperStatus:
         """For people."""
         jobs = self.book.kept(self._clock(), ())

@@ -14,14 +14,24 @@ from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 
+from pilot.core.commands import Outcome
 from pilot.core.curve import Curve
 from pilot.core.errors import PilotError, UserError
-from pilot.core.events import DrainRequested, NodeCleared, TrainerCancelled, TrainerSubmitted
-from pilot.core.explain import explain
+from pilot.core.events import (
+    DrainRequested,
+    Event,
+    NodeCleared,
+    TrainerCancelled,
+    TrainerHeld,
+    TrainerReleased,
+    TrainerRemoved,
+    TrainerResumed,
+    TrainerSubmitted,
+)
 from pilot.core.ids import NodeId, TrainerId, TrainerUid
 from pilot.core.trainer import Phase, Trainer
 from pilot.io import verbs, wire
-from pilot.io.pool_status import PoolStatus, Told
+from pilot.io.pool_status import PoolStatus, Told, TrainerHistory
 from pilot.io.submission import Submission
 from pilot.io.verbs import (
     A,
@@ -34,9 +44,14 @@ from pilot.io.verbs import (
     OneTrainer,
     Phases,
     PilotList,
+    Pilots,
     R,
+    Removed,
+    Resumption,
+    Scaled,
     SomeNodes,
     SomeTrainers,
+    Standing,
     Submitted,
     TrainerList,
     Verb,
@@ -76,13 +91,20 @@ class Api:
     """Answers requests; each in a task of its own, since some wait."""
 
     def __init__(
-        self, server: Server, driver: LiveDriver, roster: Roster, launches: LaunchStore, about: Callable[[], About]
+        self,
+        server: Server,
+        driver: LiveDriver,
+        roster: Roster,
+        launches: LaunchStore,
+        about: Callable[[], About],
+        scale: Callable[[int | None], None],
     ) -> None:
         self._server = server
         self._driver = driver
         self._roster = roster
         self._launches = launches
         self._about = about
+        self._scale = scale
         self._tasks: set[asyncio.Task[None]] = set()
         self._arriving: set[TrainerId] = set()
         self._disk, self._sums = ThreadPoolExecutor(1, "disk"), ThreadPoolExecutor(1, "sums")
@@ -98,7 +120,13 @@ class Api:
                 _typed(verbs.CLEAR, self.clear),
                 _typed(verbs.WAIT, self.wait),
                 _typed(verbs.CANCEL, self.cancel),
+                _typed(verbs.SCALE, self.scale),
+                _typed(verbs.RESUME, self.resume),
+                _typed(verbs.HOLD, self.hold),
+                _typed(verbs.RELEASE, self.release),
+                _typed(verbs.REMOVE, self.remove),
                 _typed(verbs.EXPLAIN, self.explain),
+                _typed(verbs.HISTORY, self.history),
                 _typed(verbs.DOWN, self.down),
             ]
         )
@@ -131,7 +159,7 @@ class Api:
     async def submit(self, given: Submission) -> Submitted:
         """A new trainer. Answered when the journal has it."""
         self._refuse_when_draining()
-        trainer = self._name(given.name)
+        trainer = self._name(given.name, replaces=given.replace)
         spec = given.spec(trainer, TrainerUid(secrets.token_hex(16)))
         # A user's function that fails is refused here: the core could not go on.
         self._driver.core.config.objective(spec, spec.curve or Curve.proportional())
@@ -142,7 +170,12 @@ class Api:
         finally:
             self._arriving.discard(trainer)
         self._refuse_when_draining()
+        replaced = self._driver.core.trainers.get(trainer)
+        if replaced is not None or trainer in self._driver.core.past:
+            self._driver.post(TrainerRemoved(trainer))
         await self._decided(self._driver.post(TrainerSubmitted(spec)), f"trainer {trainer} is submitted")
+        if replaced is not None:
+            await _in(self._disk, self._launches.remove, replaced.spec)
         log.info("trainer %s was submitted: %s", trainer, given.launch.script)
         return Submitted(trainer=trainer, directory=str(self._launches.shown(spec)))
 
@@ -195,21 +228,66 @@ class Api:
 
     async def cancel(self, asked: OneTrainer) -> Cancelled:
         """End a trainer."""
-        trainer = self._trainer(asked.trainer)
-        if trainer.outcome is not None:
-            raise UserError(f"trainer {trainer.id} has ended already: {trainer.outcome.value}")
+        trainer = self._unended(asked.trainer)
         await self._decided(self._driver.post(TrainerCancelled(trainer.id)), f"trainer {trainer.id} is cancelled")
         return Cancelled(trainer=trainer.id, phase=trainer.phase)
 
+    async def scale(self, asked: Pilots) -> Scaled:
+        """Another number of pilots."""
+        self._refuse_when_draining()
+        self._scale(asked.pilots)
+        return Scaled(pilots=asked.pilots, nodes=len(self._driver.core.pool))
+
+    async def resume(self, asked: Resumption) -> Standing:
+        """A trainer that ended before its time goes on: as itself, where its newest checkpoint is."""
+        self._refuse_when_draining()
+        trainer = self._ended(asked.trainer)
+        if trainer.outcome is Outcome.FINISHED:
+            more = f"pilot submit --from {trainer.id} starts another one where it ended"
+            raise UserError(f"trainer {trainer.id} has finished; {more}, with more epochs, say")
+        if asked.budget_node_hours is None and trainer.outcome is Outcome.STOPPED:
+            raise UserError(f"trainer {trainer.id} stopped: {trainer.reason}; --budget says what it may use in all")
+        await _in(self._disk, self._launches.mend, trainer.spec, asked.launch, asked.code)
+        return await self._stands(trainer, TrainerResumed(trainer.id, asked.budget_node_hours), "goes on")
+
+    async def hold(self, asked: OneTrainer) -> Standing:
+        """A trainer gives its nodes back."""
+        trainer = self._unended(asked.trainer)
+        return await self._stands(trainer, TrainerHeld(trainer.id), "is held")
+
+    async def release(self, asked: OneTrainer) -> Standing:
+        """It may have nodes again."""
+        trainer = self._unended(asked.trainer)
+        if not trainer.held:
+            raise UserError(f"trainer {trainer.id} is not held")
+        return await self._stands(trainer, TrainerReleased(trainer.id), "is released")
+
+    async def _stands(self, trainer: Trainer, event: Event, what: str) -> Standing:
+        await self._decided(self._driver.post(event), f"trainer {trainer.id} {what}")
+        log.info("trainer %s %s", trainer.id, what)
+        return Standing(trainer=trainer.id, phase=trainer.phase, held=trainer.held)
+
+    async def remove(self, asked: SomeTrainers) -> Removed:
+        """Trainers that have ended go, with their files."""
+        trainers = {name: self._ended(name) for name in asked.trainers}.values()
+        removed = [self._driver.post(TrainerRemoved(trainer.id)) for trainer in trainers]
+        for trainer in trainers:
+            self._launches.forget(trainer.id)
+        for trainer, decision in zip(trainers, removed, strict=True):
+            await self._decided(decision, f"trainer {trainer.id} is removed")
+            log.info("trainer %s was removed", trainer.id)
+            await _in(self._disk, self._launches.remove, trainer.spec)
+        return Removed(trainers=[str(trainer.id) for trainer in trainers])
+
     async def explain(self, asked: OneTrainer) -> Explained:
         """Why a trainer holds the nodes that it holds."""
-        trainer = self._trainer(asked.trainer)
-        last = self._driver.monitor.last
-        found = explain(*last, trainer.id) if last is not None else None
-        sentences = found.sentences() if found is not None else [f"{trainer.id} was not part of the last plan."]
-        if trainer.outcome is None:
-            sentences.append(self._driver.core.pace_of(trainer).sentence())
-        return Explained(trainer=trainer.id, sentences=sentences, decision=found)
+        return status_view.explained(self._driver.core, self._driver.monitor, TrainerId(asked.trainer))
+
+    async def history(self, asked: OneTrainer) -> TrainerHistory:
+        """What became of a trainer."""
+        self._driver.monitor.advance(self._driver.clock())
+        core, monitor, name = self._driver.core, self._driver.monitor, TrainerId(asked.trainer)
+        return status_view.history(self._about(), core, monitor, self._launches, name)
 
     async def down(self, _: Nothing) -> Draining:
         """Drain. Answered when the journal has it; the coordinator ends when everything is gone."""
@@ -241,19 +319,21 @@ class Api:
 
     def _refuse_when_draining(self) -> None:
         if self._driver.core.draining:
-            raise UserError("the pool is being shut down; it takes no trainers")
+            raise UserError("the pool is being shut down; pilot up goes on with it afterwards")
 
     # --- arguments --------------------------------------------------------------------------------------------------
 
-    def _name(self, given: str | None) -> TrainerId:
+    def _name(self, given: str | None, *, replaces: bool) -> TrainerId:
         core = self._driver.core
         known = core.trainers.keys() | core.past.keys() | self._arriving
         if given is None:
             return next(t for n in count(1) if (t := TrainerId(f"t{n}")) not in known)
         if not _NAME.fullmatch(given):
             raise UserError(f"not a name for a trainer: {given!r}; use letters, digits, '.', '_' and '-', at most 64")
-        if given in known:
-            raise UserError(f"there is a trainer named {given} already; choose another --name")
+        trainer = core.trainers.get(TrainerId(given))
+        outcome = trainer.outcome if trainer is not None else core.past.get(TrainerId(given))
+        if given in known and not (replaces and outcome is not None and given not in self._arriving):
+            raise UserError(_choices(given, outcome))
         return TrainerId(given)
 
     def _node(self, name: str) -> NodeId:
@@ -261,15 +341,42 @@ class Api:
             raise UserError(f"no node named {name!r} in the pool; 'pilot nodes' lists them")
         return NodeId(name)
 
-    def _trainer(self, name: str) -> Trainer:
-        core = self._driver.core
-        trainer = core.trainers.get(TrainerId(name))
-        if outcome := core.past.get(TrainerId(name)):
-            raise UserError(f"trainer {name} ended long ago: {outcome.value}; 'pilot report' tells of it")
-        if trainer is None:
-            known = ", ".join(core.trainers) or "none"
-            raise UserError(f"no trainer named {name!r}; there are: {known}")
+    def _ended(self, name: str) -> Trainer:
+        trainer = self._trainer(name)
+        if trainer.outcome is None:
+            raise UserError(f"trainer {name} has not ended, it is {trainer.phase}; pilot cancel {name} ends it")
+        if trainer.id in self._arriving:
+            raise UserError(f"trainer {trainer.id} is being replaced by another one")
         return trainer
+
+    def _unended(self, name: str) -> Trainer:
+        trainer = self._trainer(name)
+        if trainer.outcome is not None:
+            raise UserError(f"trainer {trainer.id} has ended already: {trainer.outcome.value}")
+        return trainer
+
+    def _trainer(self, name: str) -> Trainer:
+        return status_view.trainer_of(self._driver.core, name)
+
+
+_ENDED = {
+    Outcome.FINISHED: "has finished",
+    Outcome.FAILED: "has failed",
+    Outcome.CANCELLED: "was cancelled",
+    Outcome.STOPPED: "was stopped",
+}
+
+
+def _choices(name: str, outcome: Outcome | None) -> str:
+    """What can be done where a new trainer has the name of one that is there and has ended so, or not at all."""
+    taken = f"there is a trainer named {name} already"
+    if outcome is None:
+        return f"{taken}, and it has not ended; choose another --name, or pilot cancel {name} first"
+    resume = "" if outcome is Outcome.FINISHED else f"pilot resume {name} goes on with it, "
+    return (
+        f"{taken}, which {_ENDED[outcome]}: {resume}--from {name} with another --name starts where it ended, "
+        "--replace puts this one in its place and removes its files"
+    )
 
 
 async def _in(thread: ThreadPoolExecutor, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from statistics import median
 from typing import Protocol, assert_never
@@ -60,12 +61,21 @@ class Autoscaler:
         self._keeper = keeper
         self._news = news
         self._pilots = pilots
+        self._too_many = False
+
+    def scale(self, pilots: int | None) -> None:
+        """Keep so many from now on, also after a restart; None: as many as the trainers can use."""
+        text = "as many pilots as the trainers can use" if pilots is None else f"{pilots} pilots"
+        log.info("scaled: it keeps %s", text)
+        self._driver.remark(pilots=pilots, text=f"scaled: it keeps {text}")
+        self._pilots, self._too_many = pilots, pilots is not None
 
     async def run(self) -> None:
         """Keep the keeper informed until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._keeper.run())
             while True:
+                self._too_many = self._too_many and not self._let_go()
                 wanted, present = self.wanted_nodes(), self.present_jobs()
                 self._keeper.want(wanted, spare=self.spare_jobs(), present=present, warm_up_s=self._warm_up_s())
                 # Not asyncio.wait_for: in Python 3.11 it swallows a cancellation that comes together with the change.
@@ -127,6 +137,20 @@ class Autoscaler:
                 busy = pilot.node in pool.owner or pilot.node in pool.occupant
                 used[pilot.hello.job] = used.get(pilot.hello.job, False) or busy
         return [job for job, busy in used.items() if not busy]
+
+    def _let_go(self) -> bool:
+        """After scaling down: the jobs that came last leave in good order, where it is not enough that the keeper
+        cancels what waits or is idle. Whether there are no more than are wanted."""
+        if self._driver.core.draining:
+            return True
+        ours, spare = self._keeper.staying(), set(self.spare_jobs())
+        wanted = math.ceil(self.wanted_nodes() / self._site.nodes_per_pilot)
+        here = {job: pilots for job in ours if (pilots := self._of(job))}
+        busy = sorted((job for job in here if job not in spare), key=lambda job: -max(p.joined_s for p in here[job]))
+        for job in busy[: max(0, len(busy) - wanted)]:
+            for pilot in here[job]:
+                self._service.notice(pilot, "the pool was scaled down", self._site.grace_s)
+        return len(ours) <= wanted
 
     def present_jobs(self) -> set[str]:
         """Jobs with an agent that is connected and answers."""

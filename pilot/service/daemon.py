@@ -45,7 +45,16 @@ log = logging.getLogger("pilot.service")
 class Live:
     """One running coordinator. Making one binds its port and restores its state; :meth:`run` serves."""
 
-    def __init__(self, rundir: RunDir, lock: Lock, site_file: SiteFile, pool: PoolIdentity, pilots: int | None) -> None:
+    def __init__(
+        self,
+        rundir: RunDir,
+        lock: Lock,
+        site_file: SiteFile,
+        pool: PoolIdentity,
+        pilots: int | None,
+        *,
+        restarted: bool = False,
+    ) -> None:
         site = self._site = site_file.site
         self._rundir = rundir
         self._lock = lock
@@ -56,14 +65,14 @@ class Live:
         self._admission = Admission(where, rundir.pilots, site.nodes_per_pilot)
         self._keeper = make_keeper(site_file, rundir.pilots, rundir.root, news.put_nowait, self._admission)
         self._endpoint = where.endpoint
-        self._journal = startup.open_journal(rundir, pool, site)
-        self._driver = LiveDriver(pool.core(site), self._journal, Clock(pool.start_s))
+        self._journal = startup.open_journal(rundir, pool)
+        self._driver = LiveDriver(pool.core(), self._journal, Clock(pool.start_s))
         self._launches = LaunchStore(rundir, pool.name, site.checkpoint_dir)
         self._solver = SolverProcess(pool.settings, rundir.solver, self._driver.post, self._tell)
         self._roster = Roster(site)
         if pool.contents is not None:
             self._restore(pool.contents)
-        self._api = Api(self._server, self._driver, self._roster, self._launches, self._about)
+        self._api = Api(self._server, self._driver, self._roster, self._launches, self._about, self._scale)
         self._service = Service(
             site,
             pool.name,
@@ -76,7 +85,12 @@ class Live:
             requests=self._api,
             jobs=self._keeper,
         )
+        scaled = self._driver.books.scaled
+        if scaled is not None and (restarted or pilots is None):
+            pilots = scaled[0]
         self._autoscaler = Autoscaler(site, self._service, self._driver, self._admission, self._keeper, news, pilots)
+        if scaled is not None and pilots != scaled[0]:
+            self._autoscaler.scale(pilots)
         log.info("coordinator %s listens at %s", pool.name, where.endpoint)
 
     async def run(self) -> Ended:
@@ -119,9 +133,13 @@ class Live:
         """Go on where the journal ends: pilots may come back, what was pending still is."""
         driver, now_s = self._driver, self._driver.clock()
         down_s = now_s - contents.last_s
-        restored = restore(contents, lambda: self._pool.core(self._site))
+        restored = restore(contents, self._pool.core)
         driver.adopt(restored)
         driver.pending.restart(now_s)
+        text = f"the coordinator was started again; it was not there for {down_s:.1f} s"
+        if self._pool.reopened:
+            driver.reopen(self._pool.header, pilots_come_back=self._pool.known)
+            text = f"the pool is up again; it was down for {down_s:.1f} s"
         self._roster.expect(now_s, driver.core.pool.nodes)
         self._roster.gone.update(driver.books.lost)
         for trainer in driver.core.trainers.values():
@@ -133,7 +151,6 @@ class Live:
             self._tell(remark)
         if restored.left_out:
             self._tell_left_out(restored.left_out)
-        text = f"the coordinator was started again; it was not there for {down_s:.1f} s"
         driver.remark(text=text, down_s=down_s)
         log.warning("%s; %d nodes may come back", text, len(driver.core.pool))
 
@@ -162,12 +179,16 @@ class Live:
         else:
             self._api.drain(signal.Signals(number).name)
 
+    def _scale(self, pilots: int | None) -> None:
+        self._autoscaler.scale(pilots)
+
     def _about(self) -> About:
         return About(
             self._pool.name,
             self._site.name,
             self._endpoint,
             str(self._rundir.root),
+            self._pool.header.started_unix_s,
             keeper=self._keeper.status(),
             trouble=self._driver.trouble,
         )
@@ -254,8 +275,8 @@ def _children_without_threads() -> None:
 async def _serve(
     rundir: RunDir, lock: Lock, site_file: SiteFile, settings: Settings, options: argparse.Namespace
 ) -> Ended:
-    pool = startup.open_pool(rundir, site_file.site, settings, anew=not options.go_on)
-    live = Live(rundir, lock, site_file, pool, options.pilots)
+    pool = startup.open_pool(rundir, site_file.site, settings, anew=not options.go_on, fresh=options.fresh)
+    live = Live(rundir, lock, site_file, pool, options.pilots, restarted=options.go_on)
     try:
         return await live.run()
     finally:
@@ -280,6 +301,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--site", required=True, help="a site's name, or the path of a site file")
     parser.add_argument("--pilots", type=int, help="pilots to keep; default: as many as the trainers can use")
     parser.add_argument("--go-on", action="store_true", help="only go on with a pool that did not end in good order")
+    parser.add_argument("--fresh", action="store_true", help="begin anew; what is here is kept aside")
     defaults = Settings()
     for name in Settings.__struct_fields__:
         value = getattr(defaults, name)

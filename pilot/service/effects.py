@@ -12,6 +12,7 @@ from pilot.core.commands import (
     CloseTrainer,
     Command,
     DissolveGroup,
+    DrainPool,
     FormGroup,
     LookAtGroup,
     PaceCheckpoints,
@@ -21,6 +22,7 @@ from pilot.core.commands import (
     Solve,
     StartWorker,
     StopWorker,
+    WarnOfBudget,
     WriteCheckpoint,
 )
 from pilot.core.errors import JournalError
@@ -64,6 +66,9 @@ class Trainers(Protocol):
 
     def unstartable(self, trainer: TrainerId, why: str) -> None:
         """No worker of it can be started any more, on no node."""
+
+    def drain(self, reason: str) -> None:
+        """The pool ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +134,10 @@ class Effects:
                 self._send(command.node, wire.ReleaseNode(command.reason))
             case SetNodeAside():
                 log.warning("%s is set aside for %s: %s", command.node, command.trainer or "all", command.reason)
+            case WarnOfBudget():
+                log.warning("%s: %s", command.trainer or "the pool", command.reason)
+            case DrainPool():
+                self._trainers.drain(command.reason)
             case CloseTrainer():
                 self._launches.forget(command.trainer)
                 log.info("trainer %s %s: %s", command.trainer, command.outcome, command.reason)
@@ -216,9 +225,10 @@ class Effects:
             environment=launch.environment,
             directory=str(directory),
             checkpoint_interval_s=self._site.checkpoint_interval_s,
-            checkpoints_kept=self._site.checkpoints_kept,
+            checkpoints_kept=launch.checkpoints_kept or self._site.checkpoints_kept,
             ranks=self._site.ranks_per_node,
             uid=trainer.uid,
+            umask=launch.umask,
             code=str(directory / script_code.NAME) if launch.code_taken else "",
             patience_s=trainer.patience_s,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -35,6 +36,11 @@ class LaunchStore:
         if trainer.trainer not in self._launches:
             self._launches[trainer.trainer] = self._read(trainer)
         return self._launches[trainer.trainer]
+
+    def checkpoints_kept(self, trainer: TrainerSpec) -> int | None:
+        """How many its user wants to be kept; None: that was not said, or is not known now."""
+        known = self._launches.get(trainer.trainer)
+        return known.checkpoints_kept if known is not None else None
 
     def forget(self, trainer: TrainerId) -> None:
         """It has ended: nothing of it is started any more."""
@@ -71,6 +77,31 @@ class LaunchStore:
             raise PilotError(f"cannot record the submission of {name}: {reason}", transient=True) from None
         self._launches[name] = launch
 
+    def mend(self, trainer: TrainerSpec, launch: LaunchSpec, code: bytes) -> None:
+        """Its workers are started as ``launch`` says from now on; :class:`PilotError` where that cannot be written."""
+        launch = msgspec.structs.replace(launch, code_taken=bool(code))
+        try:
+            if code:
+                publish(self.directory(trainer) / script_code.NAME, code)
+            self._publish(trainer, launch)
+        except OSError as error:
+            why = error.strerror
+            raise PilotError(f"cannot record how {trainer.trainer} goes on: {why}", transient=True) from None
+        self._launches[trainer.trainer] = launch
+
+    def remove(self, trainer: TrainerSpec) -> None:
+        """Remove its folder, with its checkpoints and logs; :class:`PilotError` where that is not possible."""
+        link, here = self._rundir.trainer(trainer.trainer), self._spec(trainer).parent
+        try:
+            if link.is_symlink() and link.readlink() == Path(here.name):
+                link.unlink()
+            for folder in (self.directory(trainer), here):
+                if folder.exists():
+                    shutil.rmtree(folder)
+        except OSError as error:
+            reason = f"{error.filename}: {error.strerror}"
+            raise PilotError(f"cannot remove all files of {trainer.trainer}: {reason}", transient=True) from None
+
     def _write(self, trainer: TrainerSpec, launch: LaunchSpec, start: Sequence[str], code: bytes) -> None:
         here, directory = self._spec(trainer).parent, self.directory(trainer)
         for folder in (here, directory):
@@ -83,8 +114,11 @@ class LaunchStore:
         trainer_folder.start_from(directory, start)
         if code:
             publish(directory / script_code.NAME, code)
-        publish(self._spec(trainer), msgspec.json.format(msgspec.json.encode(launch)) + b"\n")
+        self._publish(trainer, launch)
         replace_link(self._rundir.trainer(trainer.trainer), here.name)
+
+    def _publish(self, trainer: TrainerSpec, launch: LaunchSpec) -> None:
+        publish(self._spec(trainer), msgspec.json.format(msgspec.json.encode(launch)) + b"\n")
 
     def _read(self, trainer: TrainerSpec) -> LaunchSpec:
         path = self._spec(trainer)

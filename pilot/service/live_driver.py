@@ -13,7 +13,8 @@ from concurrent.futures import Future
 
 from pilot.core.commands import Command
 from pilot.core.coordinator import Coordinator
-from pilot.core.events import Event, Progress
+from pilot.core.events import Event, PoolChanged, PoolReopened, Progress
+from pilot.io.journal import Header
 from pilot.io.journal_writer import JournalWriter
 from pilot.observation.monitor import Monitor
 from pilot.service.pending import PendingCommands
@@ -72,6 +73,16 @@ class LiveDriver:
         """Go on from what an earlier life of this coordinator knew; the effects were given then."""
         self.core, self.books = restored.core, restored.books
 
+    def reopen(self, header: Header, *, pilots_come_back: bool) -> None:
+        """A pool that was drained is up again, under the last configuration of ``header``: before anything else.
+
+        Where its pilots do not know it any more (``pilots_come_back``), those that had not left by then are lost.
+        """
+        self.post(PoolReopened())
+        if self.core.pool.nodes and not pilots_come_back:
+            self.post(PoolChanged(lost=tuple(self.core.pool.nodes), cause="the pool was down"))
+        self._journal.end_segment(self.clock(), *taken(self.core, self.books, self._journal.last_seq), header)
+
     def post(self, event: Event) -> Future[None]:
         """Tell the core of ``event``, now. The future is done when the decision is on the disk."""
         now_s = self.clock()
@@ -83,10 +94,10 @@ class LiveDriver:
             self._journal.end_segment(now_s, *taken(self.core, self.books, self._journal.last_seq))
         return written
 
-    def remark(self, **note: str | float) -> None:
-        """Journal a note for people."""
+    def remark(self, **note: str | float | None) -> None:
+        """Journal a note that decides nothing in the core; most are for people."""
         now_s = self.clock()
-        self.monitor.remark(now_s, note)
+        self.books.remark(now_s, note)
         self._journal.note(now_s, dict(note))
 
     async def run(self, perform: Perform) -> None:

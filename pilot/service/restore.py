@@ -50,7 +50,7 @@ def restore(contents: Contents, fresh: Callable[[], Coordinator]) -> Restored:
         if len(refused) > REFUSED_MAX:
             raise JournalError(
                 f"more than {REFUSED_MAX} entries of the journal cannot be taken: {refused[decision.seq]}; start the "
-                f"version that wrote it, {contents.header.version}, or begin anew: move the journal away"
+                f"version that wrote it, {contents.header.version}, or begin anew: pilot up --fresh keeps what is here"
             )
 
 
@@ -80,7 +80,7 @@ def _replay(
         restored.left_out += segment.skipped
         for entry in _kept(segment.entries, without):
             if isinstance(entry, JournalNote):
-                restored.books.monitor.remark(entry.now_s, entry.note)
+                restored.books.remark(entry.now_s, entry.note)
                 continue
             try:
                 commands = restored.core.handle(entry.now_s, entry.event)

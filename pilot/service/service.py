@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from typing import Protocol
 
-from pilot.core.events import Event, GroupBroken, Seen, TrainerCancelled
+from pilot.core.events import DrainRequested, Event, GroupBroken, Seen, TrainerCancelled
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.spec import TrainerSpec
 from pilot.io import wire
@@ -123,6 +123,12 @@ class Service:
             self._remark(trainer, f"it is ended, for no worker of it can be started: {why}")
             self.driver.post(TrainerCancelled(trainer))
 
+    def drain(self, reason: str) -> None:
+        """The pool is shut down for ``reason``, unless it is already."""
+        if not self.driver.core.draining:
+            log.warning("the pool ends: %s", reason)
+            self.driver.post(DrainRequested(reason))
+
     def lose(self, node: NodeId, why: str) -> None:
         """``node`` is lost: the core is told with what else happens now, and a pilot that still lives has to leave."""
         if node not in self.roster.pilots:
@@ -194,7 +200,7 @@ class Service:
             self.lose(node, why)
         for stop in late.stops:
             self.effects.perform(stop)
-        self._post([*late.events, *self._stall_checks.overdue(now_s), *self.driver.core.blame.due(now_s)])
+        self._post([*late.events, *self._stall_checks.overdue(now_s), *self.driver.core.due(now_s)])
 
     def _holders(self, node: NodeId) -> Iterable[NodeId]:
         """Who holds the state that ``node`` holds."""
@@ -279,6 +285,8 @@ class Service:
         log.info("%s %s (%s, job %s)", node, "joined" if new else "came back", hello.address, hello.job or "none")
         self._jobs.registered(hello.job, hello.restart)
         if new:
+            if hello.job:
+                self.driver.remark(node=node, job=hello.job)
             self._coalescer.joined(now_s, node)
             self._stir.set()
         if hello.workers or not new:

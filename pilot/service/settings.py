@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +15,7 @@ from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
 from pilot.core.errors import JournalError, UserError
 from pilot.core.pool import NODE_ORDERS
-from pilot.io.journal import Contents
+from pilot.io.journal import Configured, Contents, Header
 from pilot.io.objectives import load_objective
 
 ENDED_KEPT = 200
@@ -32,6 +31,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     solve_limit_s : what a plan may take; then the best one known counts
     objective : see :func:`pilot.io.objectives.load_objective`
     t_fwd_s, max_parallel_trainers : see ``CoordinatorConfig``
+    budget : node-hours, as the site charges them, from when the pool comes up; 0: no limit is set
     node_order : a name of ``pilot.core.pool.NODE_ORDERS``
     """
 
@@ -42,6 +42,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     t_fwd_s: float = 120.0
     max_parallel_trainers: int = 10
     node_order: str = "hostname"
+    budget: float = 0.0
 
     def config(self) -> CoordinatorConfig:
         """The core's configuration; :class:`UserError` where a name is unknown or a number out of range."""
@@ -52,6 +53,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for what, seconds in (("the time limit of a solve", self.solve_limit_s), ("t_fwd_s", self.t_fwd_s)):
             if not 0 < seconds < math.inf:
                 raise UserError(f"{what} must be greater than 0 and finite, got {seconds:g}")
+        if not 0 <= self.budget < math.inf:
+            raise UserError(f"the budget must be 0 or more and finite, got {self.budget:g}")
         if self.node_order not in NODE_ORDERS:
             raise UserError(f"unknown node order {self.node_order!r}; there are: {', '.join(NODE_ORDERS)}")
         return CoordinatorConfig(
@@ -59,6 +62,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             max_parallel_trainers=self.max_parallel_trainers,
             objective=load_objective(self.objective),
             node_order=NODE_ORDERS[self.node_order],
+            budget_node_hours=self.budget or None,
         )
 
 
@@ -70,20 +74,28 @@ def settings_of(plain: dict[str, Any]) -> Settings:
         raise JournalError(f"damaged header: settings: {error}") from None
 
 
-def make_core(settings: Settings, site: Mapping[str, Any]) -> Coordinator:
-    """A core for the pool of a site, given by its fields."""
-    times = {name: site[name] for name in ("grace_s", "checkpoint_interval_s") if name in site}
+def config_of(configured: Configured) -> CoordinatorConfig:
+    """How the core of a pool decides that came up so."""
+    site = configured.site
+    times = {name: site[name] for name in ("grace_s", "checkpoint_interval_s", "charge_factor") if name in site}
     for name, seconds in times.items():
         if not isinstance(seconds, float | int) or not 0 <= seconds < math.inf:
-            raise UserError(f"{name} of the site is no time: {seconds}")
-    return Coordinator(replace(settings.config(), ended_kept=ENDED_KEPT, **times))
+            raise UserError(f"{name} of the site must be 0 or more and finite, got {seconds}")
+    return replace(settings_of(configured.settings).config(), ended_kept=ENDED_KEPT, **times)
+
+
+def core_of(header: Header) -> Coordinator:
+    """A core as it was when the journal with this header began."""
+    first, *later = map(config_of, header.configured)
+    return Coordinator(first, later)
 
 
 def fresh_core(contents: Contents) -> Coordinator:
     """A core as it was when the journal began: the decisions of all its segments replay through it."""
-    return make_core(settings_of(contents.header.settings), contents.header.site)
+    return core_of(contents.header)
 
 
 def remembering_core(contents: Contents) -> Coordinator:
     """One that decides the same and in the end knows every trainer: for whoever tells a pool's whole story."""
-    return Coordinator(replace(fresh_core(contents).config, ended_kept=sys.maxsize))
+    first, *later = (replace(config_of(so), ended_kept=sys.maxsize) for so in contents.header.configured)
+    return Coordinator(first, later)

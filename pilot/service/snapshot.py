@@ -3,17 +3,18 @@ beginning. It can be made again by replaying, so nothing is lost with one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
 from pilot import __version__
 from pilot.core.commands import Command
-from pilot.core.coordinator import Coordinator, State
+from pilot.core.coordinator import Coordinator
 from pilot.core.errors import JournalError, PilotError
 from pilot.core.events import Event, PoolChanged
 from pilot.core.ids import NodeId
+from pilot.core.state import State
 from pilot.io import core_state, segments
 from pilot.io.journal import Contents
 from pilot.observation.monitor import Monitor
@@ -26,11 +27,13 @@ LOST_KEPT = 10_000
 
 @dataclass(slots=True)
 class Books:
-    """What is kept beside the core, from the same events: plain data. ``lost`` tells why nodes are gone."""
+    """What is kept beside the core, from the same events and notes: plain data. ``lost`` tells why nodes are gone,
+    ``scaled`` how many pilots are kept since somebody said so (None: as many as the trainers can use)."""
 
     pending: PendingCommands = field(default_factory=PendingCommands)
     monitor: Monitor = field(default_factory=lambda: Monitor(ended_kept=ENDED_KEPT))
     lost: dict[NodeId, str] = field(default_factory=dict)
+    scaled: tuple[int | None] | None = None
 
     def note(self, now_s: float, event: Event, commands: Sequence[Command]) -> None:
         """The core was told ``event`` and answered ``commands``."""
@@ -39,6 +42,14 @@ class Books:
         if isinstance(event, PoolChanged):
             for node in event.lost:
                 remember_lost(self.lost, node, event.cause)
+
+    def remark(self, now_s: float, note: Mapping[str, str | float | None]) -> None:
+        """A note of the journal."""
+        if "pilots" in note:
+            kept = note["pilots"]
+            self.scaled = (kept if isinstance(kept, int) else None,)
+        else:
+            self.monitor.remark(now_s, note)
 
 
 class Snapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

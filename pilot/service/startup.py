@@ -6,7 +6,7 @@ import logging
 import secrets
 import shutil
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -14,36 +14,49 @@ import msgspec
 from pilot import __version__
 from pilot.core.coordinator import Coordinator
 from pilot.core.errors import JournalError, UserError
-from pilot.core.events import DrainRequested
+from pilot.core.events import DrainRequested, PoolReopened
 from pilot.io import connection
 from pilot.io.addresses import advertise_address, bind_address
 from pilot.io.certificate import Certificate
 from pilot.io.connection import Connection
-from pilot.io.journal import FORMAT, Contents, Header, read
+from pilot.io.journal import FORMAT, Configured, Contents, Header, read
 from pilot.io.journal_writer import JournalWriter
 from pilot.io.listener import PortInUse
 from pilot.io.rundir import RunDir
 from pilot.io.site import Site
 from pilot.io.tokens import new_token
 from pilot.service.server import Server
-from pilot.service.settings import Settings, fresh_core, make_core, settings_of
+from pilot.service.settings import Settings, core_of, settings_of
 
 log = logging.getLogger(__name__)
 
-_ANEW = "to begin anew, move the journal away"
+_ANEW = "pilot up --fresh begins anew and keeps what is here"
 
 
 @dataclass(frozen=True, slots=True)
 class PoolIdentity:
-    """One pool's identity. ``contents`` is the journal that it goes on from, None: it is new."""
+    """One pool's identity. ``contents`` is the journal that it goes on from, None: it is new; ``header`` is what its
+    journal begins with. ``reopened``: it was asked to end, and comes up again. ``known`` : its pilots know its
+    certificate and its tokens."""
 
-    name: str
+    header: Header
     token: str
     enrolment: str
     certificate: Certificate
     port: int
-    settings: Settings
-    contents: Contents | None
+    contents: Contents | None = None
+    reopened: bool = False
+    known: bool = False
+
+    @property
+    def name(self) -> str:
+        """What it is called, in all its lives."""
+        return self.header.coordinator
+
+    @property
+    def settings(self) -> Settings:
+        """Those that hold now."""
+        return settings_of(self.header.configured[-1].settings)
 
     @property
     def start_s(self) -> float:
@@ -52,13 +65,17 @@ class PoolIdentity:
             return 0.0
         return max(self.contents.last_s, time.time() - self.contents.header.started_unix_s)
 
-    def core(self, site: Site) -> Coordinator:
-        """A core as it was when the pool began, which was on ``site`` if it is new."""
-        return fresh_core(self.contents) if self.contents else make_core(self.settings, site.model_dump())
+    def core(self) -> Coordinator:
+        """A core as it was when the pool began."""
+        return core_of(self.header)
 
 
-def open_pool(rundir: RunDir, site: Site, settings: Settings, *, anew: bool = True) -> PoolIdentity:
-    """The pool whose journal lies in ``rundir`` if nobody asked it to end, else a new one, where that is wanted.
+def open_pool(
+    rundir: RunDir, site: Site, settings: Settings, *, anew: bool = True, fresh: bool = False
+) -> PoolIdentity:
+    """The pool whose journal lies in ``rundir``; where there is none, or a ``fresh`` one is asked for, a new one.
+
+    Where ``anew`` is off only a pool that nobody asked to end goes on.
 
     Raises
     ------
@@ -67,6 +84,9 @@ def open_pool(rundir: RunDir, site: Site, settings: Settings, *, anew: bool = Tr
     UserError
         There is none to go on with, and ``anew`` is off.
     """
+    if fresh and anew:
+        log.info("begun anew; what was here is in %s", rundir.set_aside())
+    now = Configured(msgspec.to_builtins(settings), site.model_dump(mode="json"))
     if rundir.journal.exists():
         try:
             contents = read(rundir.journal, whole=False)
@@ -74,20 +94,38 @@ def open_pool(rundir: RunDir, site: Site, settings: Settings, *, anew: bool = Tr
             raise JournalError(f"{error}; {_ANEW}") from None
         if contents.last.warning:
             log.warning("%s", contents.last.warning)
-        decisions = list(contents.last.decisions)
-        drained = any(isinstance(decision.event, DrainRequested) for decision in decisions)
-        if (decisions or contents.header.after) and not drained:
+        if not contents.header.after and not contents.last.entries:
+            log.info("nothing ever happened in the pool that was here; its journal is in %s", rundir.set_aside())
+        elif not _was_drained(contents):
             pool = _earlier_pool(rundir, contents)
             if pool.settings != settings:
-                log.warning("this pool keeps the settings that it began with: %s", pool.settings)
+                log.warning("this pool keeps the settings with which it came up: %s", pool.settings)
             return pool
-        if not anew:
-            raise UserError(f"the pool in {rundir.root} was asked to end; pilot up begins a new one")
-        log.info("the earlier pool was shut down; its journal is in %s", rundir.set_aside())
+        elif not anew:
+            raise UserError(f"the pool in {rundir.root} was asked to end; pilot up goes on with its trainers")
+        else:
+            return _again(rundir, contents, now, site.port)
     if not anew:
         raise UserError(f"there is no pool in {rundir.root} to go on with; pilot up begins one")
     name = f"{site.name}-{secrets.token_hex(3)}"
-    return PoolIdentity(name, new_token(), new_token(), Certificate.make(), site.port, settings, None)
+    header = Header(FORMAT, __version__, name, time.time(), now.settings, now.site)
+    return PoolIdentity(header, new_token(), new_token(), Certificate.make(), site.port)
+
+
+def _was_drained(contents: Contents) -> bool:
+    """Whether it was asked to end and has not come up again since; that is in its journal's last segment."""
+    events = (decision.event for decision in contents.last.decisions)
+    asked = [isinstance(event, DrainRequested) for event in events if isinstance(event, DrainRequested | PoolReopened)]
+    return bool(asked) and asked[-1]
+
+
+def _again(rundir: RunDir, contents: Contents, now: Configured, port: int) -> PoolIdentity:
+    """A pool that was drained comes up again. Where it was killed meanwhile its pilots may still be there."""
+    header = contents.header
+    header = msgspec.structs.replace(header, reopened=[*header.reopened, now])
+    if rundir.connection.exists() and rundir.server_key.exists():
+        return replace(_earlier_pool(rundir, contents), header=header, reopened=True)
+    return PoolIdentity(header, new_token(), new_token(), Certificate.make(), port, contents, reopened=True)
 
 
 def _earlier_pool(rundir: RunDir, contents: Contents) -> PoolIdentity:
@@ -98,16 +136,14 @@ def _earlier_pool(rundir: RunDir, contents: Contents) -> PoolIdentity:
         port = known.address[1]
     except UserError as error:
         raise JournalError(f"cannot go on with the pool in {rundir.root}: {error}; {_ANEW}") from None
-    settings = settings_of(contents.header.settings)
-    return PoolIdentity(known.coordinator, known.token, known.enrolment, certificate, port, settings, contents)
+    return PoolIdentity(contents.header, known.token, known.enrolment, certificate, port, contents, known=True)
 
 
-def open_journal(rundir: RunDir, pool: PoolIdentity, site: Site) -> JournalWriter:
+def open_journal(rundir: RunDir, pool: PoolIdentity) -> JournalWriter:
     """The journal of ``pool``, ready to append to."""
     if pool.contents is not None:
         return JournalWriter.resume(rundir.journal, pool.contents)
-    settings, fields = msgspec.to_builtins(pool.settings), site.model_dump(mode="json")
-    return JournalWriter.create(rundir.journal, Header(FORMAT, __version__, pool.name, time.time(), settings, fields))
+    return JournalWriter.create(rundir.journal, pool.header)
 
 
 def copy_journal(rundir: RunDir) -> Path:

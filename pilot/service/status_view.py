@@ -6,12 +6,17 @@ from dataclasses import dataclass
 from statistics import median
 
 from pilot import planners
+from pilot.core.budget import hours
 from pilot.core.coordinator import Coordinator
+from pilot.core.errors import UserError
 from pilot.core.evidence import headline
+from pilot.core.explain import explain
 from pilot.core.goal import BY_SESSION, Goal
+from pilot.core.ids import TrainerId
 from pilot.core.trainer import Trainer
 from pilot.io.pool_status import (
     DecisionStatus,
+    HeldNode,
     KeeperStatus,
     NodeStatus,
     PilotStatus,
@@ -19,10 +24,13 @@ from pilot.io.pool_status import (
     SetAsideStatus,
     SolveStatus,
     TimeSummary,
+    TrainerHistory,
     TrainerStatus,
     UtilisationStatus,
 )
-from pilot.observation.monitor import Monitor, TrainerRecord
+from pilot.io.verbs import Explained
+from pilot.observation.monitor import Monitor
+from pilot.observation.records import TrainerRecord
 from pilot.observation.utilisation import Best, WorkAccount, utilisation
 from pilot.service.launch_store import LaunchStore
 from pilot.service.roster import Roster
@@ -35,13 +43,16 @@ for so long without coming to its training."""
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What does not come from the core: which pool this is, its jobs in the queue, why its decisions have to wait."""
+    """What does not come from the core: which pool this is and whether it is up, its jobs in the queue, why its
+    decisions have to wait."""
 
     coordinator: str
     site: str
     endpoint: str
     run_dir: str
+    began_unix_s: float
     keeper: KeeperStatus
+    up: bool = True
     trouble: str = ""
 
 
@@ -54,9 +65,14 @@ def status(
         site=about.site,
         endpoint=about.endpoint,
         run_dir=about.run_dir,
+        up=about.up,
+        began_unix_s=about.began_unix_s,
         now_s=monitor.now_s,
         draining=core.draining,
         node_seconds=monitor.node_seconds,
+        charge_factor=core.config.charge_factor,
+        used_node_hours=hours(core.usage.until(monitor.now_s), core.config.charge_factor),
+        budget_node_hours=core.config.budget_node_hours,
         pool=pool(core, monitor),
         trainers=trainers(core, monitor, launches, about.keeper),
         decisions=[DecisionStatus(at_s=at_s, text=text) for at_s, text in monitor.decisions],
@@ -71,7 +87,49 @@ def status(
 def trainers(core: Coordinator, monitor: Monitor, launches: LaunchStore, keeper: KeeperStatus) -> list[TrainerStatus]:
     """Every trainer, in the order of submission."""
     waiting = Waiting(core, monitor, keeper)
-    return [_trainer(t, monitor, launches, waiting.of(t)) for t in core.trainers.values()]
+    return [_trainer(t, core, monitor, launches, waiting.of(t)) for t in core.trainers.values()]
+
+
+def history(
+    about: About, core: Coordinator, monitor: Monitor, launches: LaunchStore, name: TrainerId
+) -> TrainerHistory:
+    """What became of the trainer of this name."""
+    trainer, record = trainer_of(core, name), monitor.trainers[name]
+    waiting = Waiting(core, monitor, about.keeper)
+    gone = [HeldNode(node=s.node, job=s.job, from_s=s.start_s, until_s=s.end_s) for s in record.spans]
+    here = [
+        HeldNode(node=node, job=monitor.jobs.get(node, ""), from_s=since_s, until_s=None)
+        for node, since_s in record.held_since_s.items()
+    ]
+    return TrainerHistory(
+        began_unix_s=about.began_unix_s,
+        now_s=monitor.now_s,
+        trainer=_trainer(trainer, core, monitor, launches, waiting.of(trainer)),
+        held_nodes=gone + here,
+    )
+
+
+def explained(core: Coordinator, monitor: Monitor, name: TrainerId) -> Explained:
+    """Why the trainer of this name holds the nodes that it holds, or why it ended."""
+    trainer = trainer_of(core, name)
+    if trainer.outcome is not None:
+        return Explained(trainer=name, sentences=[f"{name} {trainer.outcome}: {trainer.reason}"], decision=None)
+    found = explain(*monitor.last, name) if monitor.last is not None and not trainer.held else None
+    sentences = found.sentences() if found is not None else [f"{name} was not part of the last plan."]
+    if trainer.held:
+        sentences = [f"{name} is {trainer.held}; pilot release {name} lets plans have it again."]
+    return Explained(trainer=name, sentences=[*sentences, core.pace_of(trainer).sentence()], decision=found)
+
+
+def trainer_of(core: Coordinator, name: str) -> Trainer:
+    """The trainer of this name; :class:`UserError` where there is none."""
+    trainer = core.trainers.get(TrainerId(name))
+    if outcome := core.past.get(TrainerId(name)):
+        raise UserError(f"trainer {name} ended long ago: {outcome.value}; 'pilot report' tells of it")
+    if trainer is None:
+        known = ", ".join(core.trainers) or "none"
+        raise UserError(f"no trainer named {name!r}; there are: {known}")
+    return trainer
 
 
 def pool(core: Coordinator, monitor: Monitor) -> list[NodeStatus]:
@@ -80,6 +138,7 @@ def pool(core: Coordinator, monitor: Monitor) -> list[NodeStatus]:
         NodeStatus(
             node=node,
             host=node.partition(".")[0],
+            job=monitor.jobs.get(node, ""),
             trainer=core.pool.occupant.get(node) or core.pool.owner.get(node),
             leaving=node in core.pool.leaving,
             set_aside=node in core.pool.aside,
@@ -124,8 +183,8 @@ def account(core: Coordinator, monitor: Monitor) -> WorkAccount:
         specs=tuple(t.spec for t in core.trainers.values()),
         curves={t.id: t.measured.curve for t in core.trainers.values()},
         seconds_on={name: dict(record.seconds_on) for name, record in monitor.trainers.items()},
-        open_for_s=dict(monitor.open_for_s),
-        open_node_seconds=monitor.open_node_seconds,
+        open_for_s={there: open_for.seconds for there, open_for in monitor.open_for_s.items()},
+        open_node_seconds=sum(open_for.node_seconds for open_for in monitor.open_for_s.values()),
         max_parallel=core.config.max_parallel_trainers,
     )
 
@@ -141,7 +200,8 @@ def best_for(account: WorkAccount) -> Best | None:
     return planners.make("dp") if () not in account.open_for_s else None
 
 
-def _trainer(trainer: Trainer, monitor: Monitor, launches: LaunchStore, waits: str) -> TrainerStatus:
+def _trainer(trainer: Trainer, core: Coordinator, monitor: Monitor, launches: LaunchStore, waits: str) -> TrainerStatus:
+    costs, charge_factor = core.costs, core.config.charge_factor
     record = monitor.trainers[trainer.id]
     training = trainer.group.members if trainer.group is not None else ()
     rate, goal = record.samples_per_s if training else None, Goal.of(record.metrics)
@@ -166,8 +226,8 @@ def _trainer(trainer: Trainer, monitor: Monitor, launches: LaunchStore, waits: s
         samples=trainer.samples,
         samples_per_s=rate,
         measured_samples_per_s=dict(sorted(trainer.measured.rates.items())),
-        rescale_up_s=trainer.measured.rescale_up_s,
-        rescale_down_s=trainer.measured.rescale_down_s,
+        rescale_up_s=trainer.measured.rescale_s(costs, up=True),
+        rescale_down_s=trainer.measured.rescale_s(costs, up=False),
         metrics={name: value for name, value in record.metrics.items() if name not in BY_SESSION},
         elapsed_s=ran_until_s - (record.submitted_s if record.started_s is None else record.started_s),
         left_s=goal.left_s(trainer.epoch, trainer.step, trainer.samples, rate),
@@ -180,6 +240,10 @@ def _trainer(trainer: Trainer, monitor: Monitor, launches: LaunchStore, waits: s
         lost_steps=trainer.counts.lost_steps,
         redone_steps=record.redone_steps,
         longest_stall_s=record.longest_stall_s,
+        held=trainer.held,
+        node_seconds=record.held_node_seconds(monitor.now_s),
+        budget_node_hours=hours(budget_s, charge_factor) if (budget_s := trainer.usage.budget_s) is not None else None,
+        checkpoints_kept=launches.checkpoints_kept(trainer.spec),
         submitted_s=record.submitted_s,
         started_s=record.started_s,
         ended_s=record.ended_s,

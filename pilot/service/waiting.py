@@ -37,7 +37,9 @@ class Waiting:
 
     def _queued(self, trainer: Trainer) -> str:
         if self._draining:
-            return "the pool is being shut down"
+            return "waits until the pool is up again"
+        if trainer.held:
+            return f"{trainer.held}; pilot release {trainer.id} gives it nodes again"
         if trainer.id not in self._admitted:
             return f"waits for another trainer to end: {len(self._admitted)} run at a time"
         if (missing := trainer.spec.min_nodes - self._free) <= 0:

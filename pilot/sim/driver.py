@@ -18,6 +18,7 @@ from pilot.core.commands import (
     CloseTrainer,
     Command,
     DissolveGroup,
+    DrainPool,
     FormGroup,
     LookAtGroup,
     PaceCheckpoints,
@@ -27,11 +28,13 @@ from pilot.core.commands import (
     Solve,
     StartWorker,
     StopWorker,
+    WarnOfBudget,
     WriteCheckpoint,
 )
 from pilot.core.coordinator import Coordinator
 from pilot.core.events import (
     CheckpointWritten,
+    DrainRequested,
     Event,
     ExitCause,
     GroupFormed,
@@ -106,7 +109,8 @@ class Simulation:
         return True
 
     def _next_s(self) -> float:
-        at_s = min(self._changes[0].time_s if self._changes else math.inf, self._plan_due_s)
+        at_s = self._changes[0].time_s if self._changes else math.inf
+        at_s = min(at_s, self._plan_due_s, max(self.now_s, self.core.budget_due_s()))
         if self.config.completions is Completions.AT_NODE_EVENTS:
             return at_s
         submitted_s = self._submissions[0].submit_s if self._submissions else math.inf
@@ -135,9 +139,9 @@ class Simulation:
     def _events(self, change: Change) -> list[Event]:
         """What the core hears of at this time."""
         pool = [PoolChanged(change.joined, lost=change.left, cause="trace")] if change.joined or change.left else []
-        if not pool and self.config.completions is Completions.AT_NODE_EVENTS:
+        if not pool and self.core.budget_due_s() > self.now_s and self.config.completions is Completions.AT_NODE_EVENTS:
             return []
-        return [*self._finished(), *self._submitted(), *pool]
+        return [*self._finished(), *self._submitted(), *pool, *self.core.due(self.now_s)]
 
     def _finished(self) -> list[Event]:
         done = [trainer for trainer, account in self._running.items() if account.is_done()]
@@ -202,7 +206,9 @@ class Simulation:
             case Solve():
                 self._solve, self._plan_due_s = command, self.now_s + self.config.solver_latency_s
                 return None
-            case DissolveGroup() | PaceCheckpoints() | ReleaseNode() | SetNodeAside() | CloseTrainer():
+            case DrainPool():
+                return DrainRequested(command.reason)
+            case DissolveGroup() | PaceCheckpoints() | ReleaseNode() | SetNodeAside() | WarnOfBudget() | CloseTrainer():
                 return None
             case _:
                 assert_never(command)

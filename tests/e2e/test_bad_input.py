@@ -115,7 +115,7 @@ def test_a_run_directory_that_another_coordinator_owns(pool: Pool) -> None:
     pool.up()
     second = pool.pilot("up", "--site", pool.folder / "e2e.py", check=False)
     assert second.returncode == 2
-    assert "owned by another coordinator" in second.stderr
+    assert "is up already, its coordinator is process" in second.stderr
     assert pool.status().pool == []
 
 

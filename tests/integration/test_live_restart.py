@@ -207,17 +207,44 @@ def test_a_journal_without_its_header_is_refused_in_one_line(live: Pool) -> None
     assert journal.read_bytes().splitlines()[0] == b"damage"
 
 
-def test_after_a_drain_the_same_directory_holds_a_new_pool(live: Pool) -> None:
+def test_after_a_drain_the_same_pool_comes_up_again_with_new_secrets_and_settings(live: Pool) -> None:
     peer = joined(live, 1)[0]
+    before, secrets = live.client.status(), live.file.read_text()
+    trainer = live.submit(max_nodes=1)
+    warm(peer, trainer)
+    form([peer], trainer)
     live.client.down()
-    peer.hears(wire.ReleaseNode)
+    live.kill()  # its journal says that it drains, and it has not ended in good order
+    live.up("--pilots", "0", "--t-fwd-s", "60")
+    assert live.file.read_text() == secrets, "its pilots may still be there"
     peer.die()
-    assert live.ended() == 0
-    live.up()
+    Peer(live.file, peer.secret, peer.host).welcomed().die()
+    live.down()
+    live.up("--pilots", "0", "--t-fwd-s", "30")
+    assert live.file.read_text() != secrets
+    status = live.client.status()
+    assert (status.coordinator, [t.trainer for t in status.trainers]) == (before.coordinator, [trainer])
+    other = Peer(live.file, "other").welcomed()
+    other.hears(wire.StartWorker)
+    other.die()
+    live.down()
+    contents = read(live.run_dir / "journal.jsonl")
+    assert [segment.header.configured[-1].settings["t_fwd_s"] for segment in contents.segments] == [120, 60, 30]
+    assert replay(contents, fresh_core(contents)) == ""
+
+
+def test_a_fresh_pool_keeps_the_earlier_one_aside_and_a_restart_of_it_is_no_fresh_one(live: Pool) -> None:
+    live.submit()
+    live.down()
+    live.up("--pilots", "0", "--fresh")
     assert live.client.trainers().trainers == []
     earlier = list((live.run_dir / "earlier").glob("*/journal.jsonl"))
     assert len(earlier) == 1
     assert read(earlier[0]).header.version == __version__
+    live.submit()
+    live.kill()
+    live.up("--pilots", "0", "--fresh", "--go-on")
+    assert len(live.client.trainers().trainers) == 1
 
 
 def test_a_signal_drains_and_a_second_one_ends_at_once(live: Pool) -> None:

@@ -15,8 +15,12 @@ from pilot.core.events import (
     ExitCause,
     NodeCleared,
     PoolChanged,
+    PoolReopened,
     TrainerCancelled,
     TrainerFinished,
+    TrainerHeld,
+    TrainerReleased,
+    TrainerRemoved,
     TrainerSubmitted,
 )
 from pilot.core.ids import TrainerId
@@ -25,8 +29,9 @@ from tests.property.world import World, random_plan
 
 ACTIONS = ["join", "notice", "lose", "submit", "cancel", "finish", "answer", "answer", "answer", "fail", "die", "step"]
 ACTIONS += ["stall", "publish"]
+USERS = ["hold", "release", "resume", "remove", "reopen", "submit bounded"]
 SICKNESS = ["sicken", "raise", "slow", "wait", "clear"]
-scripts = st.lists(st.tuples(st.sampled_from([*ACTIONS, *SICKNESS]), st.integers(0, 1 << 16)), max_size=80)
+scripts = st.lists(st.tuples(st.sampled_from([*ACTIONS, *SICKNESS, *USERS]), st.integers(0, 1 << 16)), max_size=80)
 
 
 def act(world: World, action: str, number: int) -> None:
@@ -41,10 +46,11 @@ def act(world: World, action: str, number: int) -> None:
             world.send(PoolChanged(leaving=leaving, deadline_s=world.now_s + 30))
         case "lose" if world.nodes:
             world.lose(rng.sample(world.nodes, min(len(world.nodes), 1 + number % 3)))
-        case "submit":
+        case "submit" | "submit bounded":
             low = 1 + number % 3
-            known = len(trainers) + len(world.core.past)
-            world.send(TrainerSubmitted(TrainerSpec(TrainerId(f"t{known}"), low, low + number % 4)))
+            name = TrainerId(f"t{sum(isinstance(event, TrainerSubmitted) for _, event, _ in world.history)}")
+            budget = 0.02 if action == "submit bounded" else None
+            world.send(TrainerSubmitted(TrainerSpec(name, low, low + number % 4, budget_node_hours=budget)))
         case "cancel" if trainers:
             world.send(TrainerCancelled(rng.choice(trainers)))
         case "finish" if trainers:
@@ -70,6 +76,16 @@ def act(world: World, action: str, number: int) -> None:
             world.send(NodeCleared(rng.choice(world.nodes)))
         case "stall" if trainers:
             world.stall(rng.choice(trainers))
+        case "hold" if trainers:
+            world.send(TrainerHeld(rng.choice(trainers)))
+        case "release" if trainers:
+            world.send(TrainerReleased(rng.choice(trainers)))
+        case "resume" if trainers:
+            world.resume(rng.choice(trainers))
+        case "remove" if trainers and number % 8 == 0:
+            world.send(TrainerRemoved(rng.choice(trainers)))
+        case "reopen" if number % 4 == 0:
+            world.send(PoolReopened())
         case "publish" if trainers:
             world.publish(rng.choice(trainers), number / 4096)
 

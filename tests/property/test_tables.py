@@ -15,12 +15,23 @@ import pytest
 from pilot.core import reconcile
 from pilot.core.commands import Command, Solve, StartWorker, StopWorker
 from pilot.core.coordinator import Coordinator
-from pilot.core.events import DrainRequested, Event, ExitCause, GroupBroken, WorkerExited
+from pilot.core.events import (
+    DrainRequested,
+    Event,
+    ExitCause,
+    GroupBroken,
+    TrainerResumed,
+    TrainerSubmitted,
+    WorkerExited,
+)
+from pilot.core.ids import TrainerId
 from pilot.core.lifecycle import EFFECTS, TRAINER_CHANGES
+from pilot.core.problem import Plan, PlanStatus
 from pilot.core.reconcile import Question, Rule
+from pilot.core.spec import TrainerSpec
 from pilot.core.trainer import WORKER_CHANGES, Phase, PhaseChange, WorkerPhase
-from tests.property.test_core import ACTIONS, SICKNESS, act
-from tests.property.world import World
+from tests.property.test_core import ACTIONS, SICKNESS, USERS, act
+from tests.property.world import World, generous_plan
 from tests.transcripts import test_transcripts
 
 SEEDS = range(400)
@@ -29,6 +40,10 @@ WEATHERS = (
     ["join", "submit", "answer", "answer", "answer", "break", "stall", "fail", "cancel"],
     ["join", "submit", "answer", "answer", "answer", "answer", "raise", "lose", "notice", "fail", "finish"],
 )
+WILFUL = ["join", "submit", "answer", "answer", "answer", "answer", "raise", "die", "drain", "lose"]
+WILFUL += ["cancel", "step", *USERS]
+SPENT = ["join", "submit bounded", "submit", "answer", "answer", "answer", "answer", "answer", "wait", "lose"]
+SPENT += ["lose", "die", "hold", "resume"]
 ILL = ["join", "submit", "answer", "answer", "answer", "answer", "step", "break", *SICKNESS]
 RARE = {
     (Phase.STARTING, Phase.QUEUED, "WorkerExited"),
@@ -37,6 +52,12 @@ RARE = {
     (Phase.PAUSED, Phase.STARTING, "WorkerExited"),
     (Phase.PAUSED, Phase.QUEUED, "WorkerExited"),
     (Phase.PAUSED, Phase.STARTING, "GroupBroken"),
+    (Phase.PAUSED, Phase.QUEUED, "TrainerHeld"),
+    (Phase.PAUSED, Phase.QUEUED, "BudgetDue"),
+    (Phase.RUNNING, Phase.STOPPED, "WorkerExited"),
+    (Phase.PAUSED, Phase.STOPPED, "WorkerExited"),
+    (Phase.QUEUED, Phase.STOPPED, "PoolChanged"),
+    (Phase.QUEUED, Phase.CLOSING, "WorkerExited"),
 }
 """Causes that these sequences need not come upon; each was seen in some of 3,000 others."""
 
@@ -132,10 +153,13 @@ def seen() -> Iterator[Seen]:
         patch.setattr(reconcile, "QUESTIONS", questions)
         for path in test_transcripts.FILES:
             test_transcripts.play(path.read_text())
+        _spend_all()
         for seed in SEEDS:
             _play(random.Random(seed), WEATHERS[seed % len(WEATHERS)])
             if seed % 4 == 0:
                 _play(random.Random(seed), ILL)
+                _play(random.Random(seed), WILFUL)
+                _play(random.Random(seed), SPENT)
         yield watched
 
 
@@ -144,6 +168,27 @@ def _play(rng: random.Random, actions: list[str]) -> None:
     for _ in range(rng.randrange(10, 150)):
         rough(world, rng.choice(actions), rng.randrange(1 << 16))
     world.settle()
+
+
+def _spend_all() -> None:
+    """Budgets that end where chance seldom leads: as all nodes are lost, and before a trainer has its first worker."""
+    world = World()
+    world.join(1)
+    first, second, third = (TrainerId(name) for name in ("first", "second", "third"))
+    for trainer, pauses in ((first, False), (third, True)):
+        world.send(TrainerSubmitted(TrainerSpec(trainer, budget_node_hours=1.0)))
+        world.settle()
+        world.pass_time(3600.0)
+        if pauses:
+            world.complete(0, generous_plan)
+        world.lose(list(world.nodes))
+        world.join(1)
+    world.send(TrainerSubmitted(TrainerSpec(second)))
+    world.settle()
+    world.closed.remove(first)
+    world.send(TrainerResumed(first, 0.5))
+    world.complete(0, lambda _: Plan(PlanStatus.OPTIMAL, ((second, 0), (first, 1)), 0.0))
+    world.pass_time(0.0)
 
 
 def said(changes: tuple[PhaseChange, ...]) -> set[Step]:

@@ -14,8 +14,10 @@ from pilot.core.commands import (
     CloseTrainer,
     Command,
     DissolveGroup,
+    DrainPool,
     FormGroup,
     LookAtGroup,
+    Outcome,
     PaceCheckpoints,
     PauseGroup,
     ReleaseNode,
@@ -23,6 +25,7 @@ from pilot.core.commands import (
     Solve,
     StartWorker,
     StopWorker,
+    WarnOfBudget,
     WriteCheckpoint,
 )
 from pilot.core.config import CoordinatorConfig
@@ -30,6 +33,7 @@ from pilot.core.coordinator import Coordinator
 from pilot.core.events import (
     CheckpointPublished,
     CheckpointWritten,
+    DrainRequested,
     Event,
     ExitCause,
     GroupBroken,
@@ -41,6 +45,7 @@ from pilot.core.events import (
     PoolChanged,
     Progress,
     Seen,
+    TrainerResumed,
     WorkerExited,
     WorkerReady,
     WorkerSlow,
@@ -50,7 +55,7 @@ from pilot.core.problem import Plan, PlanStatus, Problem
 from pilot.core.reconcile import reconcile
 from tests.invariants import violations
 
-Asynchronous = Solve | StartWorker | StopWorker | FormGroup | PauseGroup | LookAtGroup | WriteCheckpoint
+Asynchronous = Solve | StartWorker | StopWorker | FormGroup | PauseGroup | LookAtGroup | WriteCheckpoint | DrainPool
 
 
 def random_plan(problem: Problem, rng: random.Random) -> Plan:
@@ -152,6 +157,11 @@ class World:
                 assert command.until_s > self.now_s, "a node is set aside for no time"
                 aside = {(node, trainer) for node, trainer, _ in self.core.blame.set_aside()}
                 assert (command.node, command.trainer) in aside, "what is told does not hold"
+            case WarnOfBudget():
+                assert command.trainer is None or command.trainer in self.core.trainers
+            case DrainPool():
+                self.pending = [p for p in self.pending if not isinstance(p, DrainPool)]
+                self.pending.append(command)
             case CloseTrainer():
                 assert command.trainer not in self.closed, "a trainer ends twice"
                 assert not [t for t, _ in self.workers if t == command.trainer], "a trainer ends with workers"
@@ -169,6 +179,8 @@ class World:
         match command:
             case Solve():
                 return PlanReady(command.plan_id, plan(command.problem))
+            case DrainPool():
+                return DrainRequested(command.reason)
             case StartWorker():
                 return self._started(command) if ok else self.worker_dies(command.trainer, command.node)
             case StopWorker():
@@ -240,8 +252,15 @@ class World:
     def pass_time(self, seconds: float) -> None:
         """Whatever was set aside until then is tried again."""
         self.now_s += seconds
-        for event in self.core.blame.due(self.now_s):
+        for event in self.core.due(self.now_s):
             self.send(event)
+
+    def resume(self, trainer: TrainerId) -> None:
+        """It goes on after an end, with a script that was mended."""
+        self.broken_scripts.discard(trainer)
+        if self.core.trainers[trainer].outcome in (Outcome.FAILED, Outcome.CANCELLED, Outcome.STOPPED):
+            self.closed.remove(trainer)
+        self.send(TrainerResumed(trainer))
 
     def publish(self, trainer: TrainerId, alone_s: float) -> None:
         """One of its periodic checkpoints was written."""

@@ -42,6 +42,7 @@ from pilot.core.events import (
     WorkerReady,
 )
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
+from pilot.core.measured import RescaleCosts
 from pilot.core.objective import OBJECTIVES
 from pilot.core.pool import NODE_ORDERS
 from pilot.core.problem import Plan, PlanStatus, Problem
@@ -50,6 +51,8 @@ from pilot.core.trainer import Trainer
 from tests.property.test_core import ACTIONS, SICKNESS, act
 from tests.property.world import Asynchronous, World, generous_plan, random_plan
 
+NOTHING = RescaleCosts(1)
+"""Measured by others in the pool."""
 FILE = Path(__file__).parent / "plays.digests"
 PLAYS, ACTS = 48, 160
 RARE = ("cancel", "finish", "lose", "raise", "die", "fail")
@@ -253,7 +256,8 @@ def seen(core: Coordinator) -> Iterator[object]:
 
 def _seen_of(trainer: Trainer) -> tuple[object, ...]:
     measured = trainer.measured
-    known = (measured.curve, measured.rates, measured.rescale_up_s, measured.rescale_down_s, measured.wipeouts)
+    up_s, down_s = (measured.rescale_s(NOTHING, up=up) for up in (True, False))
+    known = (measured.curve, measured.rates, up_s, down_s, measured.wipeouts)
     stands = (
         trainer.id,
         trainer.phase.value,

@@ -60,6 +60,10 @@ TRAINER = TrainerStatus(
     lost_steps=0,
     redone_steps=0,
     longest_stall_s=0.5,
+    held="",
+    node_seconds=0.0,
+    budget_node_hours=None,
+    checkpoints_kept=None,
     submitted_s=1.0,
     started_s=2.0,
     ended_s=None,
@@ -70,10 +74,15 @@ STATUS = PoolStatus(
     site="polaris",
     endpoint="tcp://10.0.0.1:1",
     run_dir="/run",
+    up=True,
+    began_unix_s=0.0,
     now_s=100.0,
     draining=False,
     node_seconds=60.0,
-    pool=[NodeStatus(node="n1", host="n1", trainer="vit", leaving=True, set_aside=True, joined_s=40.0)],
+    charge_factor=1.0,
+    used_node_hours=60.0 / 3600,
+    budget_node_hours=None,
+    pool=[NodeStatus(node="n1", host="n1", job="", trainer="vit", leaving=True, set_aside=True, joined_s=40.0)],
     trainers=[TRAINER],
     decisions=[DecisionStatus(at_s=88.0, text="vit gets 2 nodes by plan, had 1")],
     solves=SolveStatus(
@@ -135,7 +144,7 @@ def test_all_of_it_is_shown_in_80_columns_and_in_plain_words() -> None:
     assert shown[row - 1].split() == ["trainer", "state", "nodes", "epoch", "step", "samples/s", "elapsed", "left"]
     assert shown[row].split() == ["vit", "failed", "-", "1/3", "40", "-", "1m38s", "-"]
     assert shown[row + 1] == "    loss 0.25, learning_rate 0.001, accuracy 0.9"
-    assert "n1 (leaving, set aside)  vit      1m00s" in shown
+    assert "n1 (leaving, set aside)  -    vit      1m00s" in shown
     assert "    12s ago: vit gets 2 nodes by plan, had 1" in shown
     assert {"vit: a remark", "the scheduler does not answer", "  it raised", LONG} <= set(shown)
     assert all(len(line) <= 80 for line in shown if "/a/long/path" not in line)

@@ -26,7 +26,7 @@ RUNNING = msgspec.structs.replace(
 
 
 def node(name: str, trainer: str | None, *, leaving: bool = False) -> NodeStatus:
-    return NodeStatus(node=name, host=name, trainer=trainer, leaving=leaving, set_aside=False, joined_s=0.0)
+    return NodeStatus(node=name, host=name, job="", trainer=trainer, leaving=leaving, set_aside=False, joined_s=0.0)
 
 
 def answer(now_s: float, pool: list[NodeStatus], **of_trainer: object) -> PoolStatus:

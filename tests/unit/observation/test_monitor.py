@@ -61,7 +61,7 @@ def test_what_is_kept_does_not_grow_with_all_that_has_ended() -> None:
         monitor.note(now_s + 4, TrainerCancelled(trainer), [CloseTrainer(trainer, Outcome.CANCELLED, "")])
     assert list(monitor.trainers) == [TrainerId(f"t{SETS_KEPT + n}") for n in (3, 4)]
     assert monitor.asked == {}
-    assert monitor.open_for_s == {(): 4.0 * (SETS_KEPT + 5)}
+    assert {there: open_for.seconds for there, open_for in monitor.open_for_s.items()} == {(): 4.0 * (SETS_KEPT + 5)}
     found = utilisation(account(monitor, CURVE), best_for(account(monitor, CURVE)))
     assert (found.eq_nodes, found.static_work, found.u) == (1.0, None, None)
 
@@ -122,7 +122,7 @@ def test_a_broken_group_trains_no_more_and_an_ended_trainer_is_not_there() -> No
     monitor.note(6.0, PoolChanged(), [CloseTrainer(T, Outcome.CANCELLED, "")])
     monitor.advance(50.0)
     assert dict(monitor.trainers[T].seconds_on) == {1: 4.0}
-    assert dict(monitor.open_for_s) == {(T,): 6.0}
+    assert {there: open_for.seconds for there, open_for in monitor.open_for_s.items()} == {(T,): 6.0}
     assert monitor.trainers[T].ended_s == 6.0
 
 
@@ -155,8 +155,8 @@ def account(monitor: Monitor, curve: Curve, max_parallel: int = 10) -> WorkAccou
         specs=tuple(TrainerSpec(t, max_nodes=2) for t in monitor.trainers),
         curves=dict.fromkeys(monitor.trainers, curve),
         seconds_on={t: r.seconds_on for t, r in monitor.trainers.items()},
-        open_for_s=monitor.open_for_s,
-        open_node_seconds=monitor.open_node_seconds,
+        open_for_s={there: open_for.seconds for there, open_for in monitor.open_for_s.items()},
+        open_node_seconds=sum(open_for.node_seconds for open_for in monitor.open_for_s.values()),
         max_parallel=max_parallel,
     )
 

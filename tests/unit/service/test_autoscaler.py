@@ -37,7 +37,7 @@ from pilot.service.admission import Admission
 from pilot.service.autoscaler import Autoscaler
 from pilot.service.live_driver import Clock, LiveDriver
 from pilot.service.roster import Pilot, Roster
-from pilot.service.settings import Settings, make_core
+from pilot.service.settings import core_of
 from tests.unit.provisioning.scripted import Scripted
 from tests.unit.service.test_roster import peer
 
@@ -51,10 +51,9 @@ class Bench:
 
     def __init__(self, folder: Path, pilots: int | None = None) -> None:
         fields = SITE.model_dump(mode="json")
-        self.journal = JournalWriter.create(
-            folder / "journal.jsonl", Header(FORMAT, __version__, "pool", time.time(), {}, fields)
-        )
-        self.driver = LiveDriver(make_core(Settings(planner="dp"), fields), self.journal, Clock())
+        header = Header(FORMAT, __version__, "pool", time.time(), {"planner": "dp"}, fields)
+        self.journal = JournalWriter.create(folder / "journal.jsonl", header)
+        self.driver = LiveDriver(core_of(header), self.journal, Clock())
         self.roster = Roster(SITE)
         self.noticed: list[tuple[NodeId, str, float]] = []
         self.lost: list[tuple[NodeId, str]] = []

@@ -33,7 +33,8 @@ def api(tmp_path: Path) -> Api:
         core.handle(1.0, event)
     assert list(core.past) == ["first"]
     driver = SimpleNamespace(core=core, monitor=SimpleNamespace(last=None))
-    return Api(None, driver, None, LaunchStore(RunDir(tmp_path), "pool", None), lambda: None)  # a pool without a server
+    launches = LaunchStore(RunDir(tmp_path), "pool", None)
+    return Api(None, driver, None, launches, lambda: None, lambda _: None)  # a pool without a server
 
 
 def test_who_waits_for_a_past_trainer_is_told_how_it_ended(api: Api) -> None:
@@ -44,5 +45,9 @@ def test_who_waits_for_a_past_trainer_is_told_how_it_ended(api: Api) -> None:
 def test_its_name_is_not_given_again_and_it_cannot_be_cancelled(api: Api) -> None:
     with pytest.raises(UserError, match="a trainer named first already"):
         asyncio.run(api.submit(Submission(launch=LAUNCH, name="first")))
+    with pytest.raises(UserError, match=r"which was cancelled: .* --replace"):
+        asyncio.run(api.submit(Submission(launch=LAUNCH, name="first")))
+    with pytest.raises(UserError, match="open already, and it has not ended"):
+        asyncio.run(api.submit(Submission(launch=LAUNCH, name="open", replace=True)))
     with pytest.raises(UserError, match="first ended long ago: cancelled"):
         asyncio.run(api.cancel(OneTrainer(trainer="first")))

@@ -34,7 +34,8 @@ def submission(name: str, samples: float, submit_s: float = 0.0, **spec: object)
 def simulate(changes: Sequence[Change], submissions: Sequence[WorkloadRow], **config: object) -> Simulation:
     values = {"until_s": 1000.0, **config}
     parallel = values.pop("parallel", 10)
-    core = Coordinator(CoordinatorConfig(max_parallel_trainers=parallel))
+    budget = {"budget_node_hours": values.pop("budget", None), "charge_factor": 0.5}
+    core = Coordinator(CoordinatorConfig(max_parallel_trainers=parallel, **budget))
     simulation = Simulation(core, dp.plan, changes, submissions, SimConfig(**values))
     assert simulation.run(lambda: False, lambda _: None)
     return simulation
@@ -154,3 +155,22 @@ def test_the_planner_is_asked_with_the_cores_problem() -> None:
     simulation = Simulation(core, planner, [Change(0.0, joined=(A,))], [submission("t", 9.0)], SimConfig(until_s=5.0))
     simulation.run(lambda: False, lambda _: None)
     assert [(p.nodes, p.t_fwd_s, len(p.candidates)) for p in asked] == [(1, 33.0, 1)]
+
+
+def test_a_pool_s_budget_ends_it_to_the_second_as_it_would_live() -> None:
+    changes = [Change(0.0, joined=(A,)), Change(100.0, joined=(B,))]
+    simulation = simulate(
+        changes, [submission("t", 1e6, rescale_up_s=0.0, rescale_down_s=0.0)], budget=300 / 3600 * 0.5
+    )
+    assert simulation.core.draining
+    assert simulation.core.usage.used_s == pytest.approx(300)
+    assert simulation.accounts[TrainerId("t")].done == pytest.approx(300)
+
+
+def test_a_trainer_s_budget_ends_it_and_others_get_its_nodes() -> None:
+    bounded = submission("t", 1e6, budget_node_hours=100 / 3600 * 0.5, rescale_down_s=0.0)
+    trainers = [bounded, submission("u", 1e6)]
+    simulation = simulate([Change(0.0, joined=(A,))], trainers, parallel=1)
+    assert simulation.core.trainers[TrainerId("t")].reason == "its budget of 0.0138889 node-hours is used up"
+    done = {str(name): account.done for name, account in simulation.accounts.items()}
+    assert done == {"t": pytest.approx(100), "u": pytest.approx(900)}

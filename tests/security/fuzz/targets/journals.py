@@ -18,7 +18,7 @@ from pilot.core.spec import TrainerSpec
 from pilot.io import core_state, segments
 from pilot.io.journal import FORMAT, Decision, Header, header_line
 from pilot.io.journal_writer import JournalWriter
-from pilot.service.settings import make_core, settings_of
+from pilot.service.settings import core_of
 from pilot.service.snapshot import Books, taken
 from tests.security.fuzz.cli import said_once
 from tests.security.fuzz.mutate import changed_bytes, changed_value
@@ -57,7 +57,7 @@ def header(settings: dict[str, str]) -> Header:
 
 def core() -> Coordinator:
     """As such a pool begins with."""
-    return make_core(settings_of(SETTINGS), header(SETTINGS).site)
+    return core_of(header(SETTINGS))
 
 
 def lines(objective: str = "throughput") -> list[bytes]:

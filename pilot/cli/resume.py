@@ -1,0 +1,37 @@
+"""``pilot resume``: have a trainer that failed or was cancelled go on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from pilot.cli import candidates
+from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option, to_json
+from pilot.cli.numbers import FiniteRange
+from pilot.cli.submit import launch_again
+
+
+@click.command("resume")
+@click.argument("trainer", shell_complete=candidates.trainers)
+@click.option(
+    "--budget",
+    type=FiniteRange(min=0, min_open=True),
+    help="Node-hours that it may use in all, as the site charges them (default: as it was submitted).",
+)
+@run_dir_option
+@json_option
+def command(trainer: str, budget: float | None, run_dir: Path | None, as_json: bool) -> None:
+    """Have TRAINER, which failed, was cancelled or stopped, go on where its newest checkpoint is: as itself, with its
+    logs. Its script is taken as it is now, so a mended one goes on; arguments and environment stay as they were
+    submitted.
+
+    \b
+    Examples:
+      pilot resume vit
+      pilot resume vit --budget 40
+    """
+    root = find_run_dir(run_dir)
+    client = pool_at(root)
+    told = client.resume(trainer, *launch_again(root, trainer), budget)
+    click.echo(to_json(told) if as_json else f"{told.trainer} goes on; it is {told.phase}")

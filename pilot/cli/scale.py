@@ -1,0 +1,42 @@
+"""``pilot scale``: keep another number of pilots in a pool that is up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option, to_json
+from pilot.core.errors import UserError
+
+AUTO = "auto"
+
+
+@click.command("scale")
+@click.argument("pilots")
+@run_dir_option
+@json_option
+def command(pilots: str, run_dir: Path | None, as_json: bool) -> None:
+    """Keep PILOTS pilots in the pool from now on: a number, or auto for as many as the trainers can use. Where there
+    are more, jobs that wait are cancelled first, then idle ones; then the newest leave in good order.
+
+    \b
+    Examples:
+      pilot scale 16
+      pilot scale auto
+    """
+    told = pool_at(find_run_dir(run_dir)).scale(_count(pilots))
+    kept = (
+        "as many pilots as the trainers can use"
+        if told.pilots is None
+        else f"{told.pilots} pilot{'' if told.pilots == 1 else 's'}"
+    )
+    click.echo(to_json(told) if as_json else f"keeps {kept}; there are {told.nodes} nodes now")
+
+
+def _count(given: str) -> int | None:
+    if given == AUTO:
+        return None
+    if not given.isdecimal() or int(given) > 1_000_000:
+        raise UserError(f"PILOTS is a number from 0 to 1000000, or {AUTO}; got {given!r}")
+    return int(given)

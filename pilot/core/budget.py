@@ -1,0 +1,83 @@
+"""How many node-hours a pool or a trainer has used, and what follows when its budget runs out.
+
+A budget is in node-hours as the site charges them: the time of each node, times the site's charge factor. At 80% a
+warning goes out. At its end the pool drains, and a trainer stops: what trains writes its checkpoints first.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+HOUR_S = 3600.0
+WARNED_AT = 0.8
+
+SLACK_S = 1e-6
+"""Seconds that arithmetic may lose of a moment that was worked out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A ``warning``, or why it is to ``end``; "": neither."""
+
+    warning: str = ""
+    end: str = ""
+
+
+@dataclass(slots=True)
+class Usage:
+    """Seconds on nodes, summed over the nodes: ``used_s`` until ``since_s``, on ``nodes`` nodes since then.
+
+    ``budget_s`` is what may be used, None: no limit is set. ``warned``: most of it is used, and that was said.
+    """
+
+    budget_s: float | None = None
+    used_s: float = 0.0
+    nodes: int = 0
+    since_s: float = 0.0
+    warned: bool = False
+
+    def count(self, now_s: float, nodes: int) -> None:
+        """From ``now_s`` on it is on so many nodes."""
+        self.used_s, self.since_s, self.nodes = self.until(now_s), now_s, nodes
+
+    def until(self, now_s: float) -> float:
+        """Node-seconds until ``now_s``."""
+        return self.used_s + (now_s - self.since_s) * self.nodes
+
+    def allow(self, budget_s: float | None) -> None:
+        """Set what may be used, of all that it ever uses."""
+        self.budget_s, self.warned = budget_s, False
+
+    def due_s(self) -> float:
+        """When the next part of the budget is used up, if it stays on its nodes."""
+        if self.budget_s is None:
+            return math.inf
+        left_s = (1.0 if self.warned else WARNED_AT) * self.budget_s - self.used_s
+        if left_s <= 0:
+            return self.since_s
+        return self.since_s + left_s / self.nodes if self.nodes else math.inf
+
+    def look(self, now_s: float, charge_factor: float) -> Verdict:
+        """What follows from what is used by now. A warning is given once."""
+        if self.budget_s is None:
+            return Verdict()
+        used_s, budget = self.until(now_s) + SLACK_S * max(1, self.nodes), hours(self.budget_s, charge_factor)
+        if used_s >= self.budget_s:
+            return Verdict(end=f"its budget of {budget:g} node-hours is used up")
+        if used_s < WARNED_AT * self.budget_s or self.warned:
+            return Verdict()
+        self.warned = True
+        return Verdict(warning=f"{WARNED_AT:.0%} of its budget of {budget:g} node-hours is used")
+
+
+def seconds(node_hours: float | None, charge_factor: float) -> float | None:
+    """The node-seconds that a budget of charged ``node_hours`` buys; None: no end of them."""
+    if node_hours is None or charge_factor == 0:
+        return None
+    return node_hours * HOUR_S / charge_factor
+
+
+def hours(node_seconds: float, charge_factor: float) -> float:
+    """Charged node-hours."""
+    return node_seconds / HOUR_S * charge_factor

@@ -1,0 +1,109 @@
+"""The trainers of a pool: all of them, and those that may still get nodes, both in the order of submission."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from pilot.core.budget import Usage, seconds
+from pilot.core.commands import Outcome
+from pilot.core.errors import InvariantError
+from pilot.core.events import TrainerReleased, TrainerRemoved, TrainerResumed, TrainerSubmitted
+from pilot.core.ids import TrainerId
+from pilot.core.measured import Measured
+from pilot.core.spec import TrainerSpec
+from pilot.core.trainer import Trainer
+
+RollEvent = TrainerSubmitted | TrainerResumed | TrainerReleased | TrainerRemoved
+
+
+class Roll:
+    """``trainers`` is every trainer by its id, ``open`` those of them that have not ended and do not end, ``past`` how
+    those ended that are not kept any more."""
+
+    def __init__(self, trainers: dict[TrainerId, Trainer], past: dict[TrainerId, Outcome]) -> None:
+        self.trainers, self.past = trainers, past
+        self.open = {trainer.id: trainer for trainer in trainers.values() if trainer.open}
+
+    def note(self, event: RollEvent, charge_factor: float) -> str:
+        """Take in ``event``; why another plan is needed, "" where none is. Budgets are in charged node-hours."""
+        match event:
+            case TrainerSubmitted():
+                self._submit(event.spec, charge_factor)
+                return f"trainer {event.spec.trainer} was submitted"
+            case TrainerResumed():
+                return f"trainer {event.trainer} goes on" if self._resume(event, charge_factor) else ""
+            case TrainerReleased():
+                return f"trainer {event.trainer} was released" if self.hold(event.trainer, "") is not None else ""
+            case TrainerRemoved():
+                self._remove(event.trainer)
+                return ""
+            case _:
+                assert_never(event)
+
+    def _submit(self, spec: TrainerSpec, charge_factor: float) -> None:
+        """A new trainer, the last one."""
+        if spec.trainer in self.trainers or spec.trainer in self.past:
+            raise InvariantError(f"trainer {spec.trainer} was submitted twice")
+        usage = Usage(seconds(spec.budget_node_hours, charge_factor))
+        trainer = Trainer(spec, Measured(spec), generation=spec.starts_after, usage=usage)
+        self.trainers[spec.trainer] = self.open[spec.trainer] = trainer
+
+    def close(self, trainer_id: TrainerId, outcome: Outcome, reason: str) -> Trainer | None:
+        """It ends; None where it had ended before, or there is none."""
+        trainer = self.open.pop(trainer_id, None)
+        if trainer is not None:
+            trainer.closing, trainer.reason = outcome, reason
+        return trainer
+
+    def _resume(self, event: TrainerResumed, charge_factor: float) -> bool:
+        """One that ended before its time goes on as the last one, what failed before forgotten; whether it does."""
+        trainer = self.trainers.get(event.trainer)
+        if trainer is None or trainer.outcome in (None, Outcome.FINISHED):
+            return False
+        trainer.reopen()
+        if event.budget_node_hours is not None:
+            trainer.usage.allow(seconds(event.budget_node_hours, charge_factor))
+        self.trainers[trainer.id] = self.open[trainer.id] = self.trainers.pop(trainer.id)
+        return True
+
+    def _remove(self, trainer_id: TrainerId) -> None:
+        """One that has ended is forgotten."""
+        self.past.pop(trainer_id, None)
+        trainer = self.trainers.get(trainer_id)
+        if trainer is not None and trainer.outcome is not None:
+            del self.trainers[trainer_id]
+
+    def forget_oldest(self, kept: int) -> None:
+        """Of the trainers that have ended only the last ``kept`` are known whole."""
+        ended = [trainer for trainer in self.trainers.values() if trainer.outcome is not None]
+        for trainer in ended[: max(0, len(ended) - kept)]:
+            assert trainer.outcome is not None
+            self.past[trainer.id] = trainer.outcome
+            del self.trainers[trainer.id]
+
+    def hold(self, trainer_id: TrainerId, reason: str) -> Trainer | None:
+        """It gets no nodes for ``reason`` ("": it gets some again); None where that changes nothing."""
+        trainer = self.open.get(trainer_id)
+        if trainer is None or bool(trainer.held) == bool(reason) or trainer.stops:
+            return None
+        trainer.held = reason
+        return trainer
+
+    def stop(self, trainer: Trainer, reason: str) -> None:
+        """It ends for ``reason`` once its state is saved and no worker of it is left."""
+        trainer.held, trainer.stops = reason, True
+
+    def stopped(self, trainer: Trainer) -> bool:
+        """Whether it has just ended after it was to stop."""
+        return trainer.outcome is not None and self.open.pop(trainer.id, None) is not None
+
+    def budgets(self, of_pool: Usage | None) -> list[tuple[TrainerId | None, float]]:
+        """Whose budget is to be looked at (None: the pool's, if it is to be), and when."""
+        bound = (trainer for trainer in self.open.values() if trainer.usage.budget_s is not None and not trainer.stops)
+        due: list[tuple[TrainerId | None, float]] = [] if of_pool is None else [(None, of_pool.due_s())]
+        return [*due, *((trainer.id, trainer.usage.due_s()) for trainer in bound)]
+
+    def admitted(self, most: int) -> list[Trainer]:
+        """The first ``most`` that are open and not held (first come, first served, FreeTrain §5.2)."""
+        waiting = (trainer for trainer in self.open.values() if not trainer.held)
+        return [trainer for trainer, _ in zip(waiting, range(most), strict=False)]

@@ -1,0 +1,34 @@
+"""What a coordinator knows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pilot.core.blame import BlameState
+from pilot.core.budget import Usage
+from pilot.core.commands import Outcome
+from pilot.core.ids import PlanId, TrainerId
+from pilot.core.measured import RescaleCosts
+from pilot.core.pool import PoolState
+from pilot.core.problem import Plan, Problem
+from pilot.core.trainer import Trainer
+
+
+@dataclass(slots=True)
+class State:
+    """All that a coordinator knows besides its configuration: plain data in a fixed order, so that the same events
+    give the same bytes wherever it is written down."""
+
+    trainers: dict[TrainerId, Trainer]
+    past: dict[TrainerId, Outcome]
+    pool: PoolState
+    blame: BlameState
+    plan_id: PlanId
+    problem: Problem | None
+    plan: Plan | None
+    settled: bool
+    draining: bool
+    reopened: int
+    costs: RescaleCosts
+    usage: Usage
+    now_s: float

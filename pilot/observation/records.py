@@ -1,0 +1,93 @@
+"""What is kept of one trainer, of one plan, of a set of trainers: plain data of the monitor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pilot.core.ids import NodeId
+
+SPANS_KEPT = 200
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpan:
+    """A trainer had a worker on ``node``, which is the scheduler's ``job`` ("": of none), over [start_s, end_s)."""
+
+    node: NodeId
+    job: str
+    start_s: float
+    end_s: float
+
+
+@dataclass(slots=True)
+class TrainerRecord:
+    """One trainer. ``seconds_on`` is for how long it trained on so many nodes, its measured pauses taken off, until
+    ``settled_s``.
+
+    ``nodes`` is the size of the group that trains, 0 where none does; ``known_step`` the highest step ever heard of.
+    ``held_since_s`` are the nodes on which it has a worker, ``spans`` the last :data:`SPANS_KEPT` that it had before,
+    ``node_seconds`` the sum of all of these.
+    """
+
+    submitted_s: float
+    ended_s: float | None = None
+    started_s: float | None = None
+    nodes: int = 0
+    generation: int = 0
+    known_step: int = 0
+    redone_steps: int = 0
+    samples_per_s: float | None = None
+    longest_stall_s: float = 0.0
+    metrics: dict[str, float] = field(default_factory=dict)
+    progress_s: float | None = None
+    seconds_on: dict[int, float] = field(default_factory=dict)
+    settled_s: float = 0.0
+    remarks: list[str] = field(default_factory=list)
+    held_since_s: dict[NodeId, float] = field(default_factory=dict)
+    spans: list[NodeSpan] = field(default_factory=list)
+    node_seconds: float = 0.0
+
+    def gives_back(self, node: NodeId, job: str, now_s: float) -> None:
+        """It has no worker on ``node`` any more."""
+        since_s = self.held_since_s.pop(node, None)
+        if since_s is not None:
+            self.node_seconds += now_s - since_s
+            self.spans.append(NodeSpan(node, job, since_s, now_s))
+            del self.spans[:-SPANS_KEPT]
+
+    def held_node_seconds(self, now_s: float) -> float:
+        """Seconds that it had workers on nodes until now, summed over the nodes."""
+        return self.node_seconds + sum(now_s - since_s for since_s in self.held_since_s.values())
+
+    def settle(self, now_s: float) -> None:
+        """Account for the time until ``now_s``, in which it trained on ``nodes``."""
+        if self.nodes:
+            self.seconds_on[self.nodes] = self.seconds_on.get(self.nodes, 0.0) + now_s - self.settled_s
+        self.settled_s = now_s
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFor:
+    """How long some trainers were open together, and the seconds that nodes were in the pool meanwhile."""
+
+    seconds: float = 0.0
+    node_seconds: float = 0.0
+
+    def __add__(self, other: OpenFor) -> OpenFor:
+        return OpenFor(self.seconds + other.seconds, self.node_seconds + other.node_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class SolveTimes:
+    """One plan's times.
+
+    Parameters
+    ----------
+    build_s : to build the problem
+    solve_s : to solve it
+    answer_s : from the question to the plan, processes and queues included
+    """
+
+    build_s: float
+    solve_s: float
+    answer_s: float

@@ -1,0 +1,79 @@
+"""A pool that is down, as its journal tells of it: answers what only asks, as its coordinator did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pilot.core.ids import TrainerId
+from pilot.io.journal import read
+from pilot.io.pool_status import KeeperStatus, PoolStatus, TrainerHistory
+from pilot.io.rundir import RunDir
+from pilot.io.verbs import Explained, NodeList, TrainerList
+from pilot.service import status_view
+from pilot.service.launch_store import LaunchStore
+from pilot.service.restore import restore
+from pilot.service.settings import fresh_core
+from pilot.service.status_view import About
+
+NO_JOBS = KeeperStatus(
+    scheduler="",
+    wanted_nodes=0,
+    pending=0,
+    running=0,
+    waited_s=None,
+    expected_unix_s=None,
+    leaving=0,
+    suspended=0,
+    waits_for="",
+    others=0,
+    idle_nodes=None,
+    planned_nodes=0,
+    endings={},
+    trouble="",
+    held_back="",
+)
+
+
+class PastPool:
+    """The pool whose journal lies in ``root``. Its methods answer as those of :class:`pilot.io.pool_client.PoolClient`
+    do, as things stood at the end.
+
+    Raises
+    ------
+    JournalError
+        The journal cannot be read.
+    """
+
+    def __init__(self, root: Path) -> None:
+        rundir = RunDir(root)
+        contents = read(rundir.journal, whole=False)
+        restored = restore(contents, lambda: fresh_core(contents))
+        self._core, self._monitor = restored.core, restored.books.monitor
+        header = contents.header
+        site = header.configured[-1].site
+        self._launches = LaunchStore(rundir, header.coordinator, site.get("checkpoint_dir"))
+        name, began_s = str(site.get("name", "")), header.started_unix_s
+        self._about = About(header.coordinator, name, "", str(root), began_s, NO_JOBS, up=False)
+
+    def trainers(self) -> TrainerList:
+        """All trainers, in the order of submission."""
+        return TrainerList(trainers=status_view.trainers(self._core, self._monitor, self._launches, NO_JOBS))
+
+    def status(self) -> PoolStatus:
+        """The pool, the trainers, the decisions."""
+        use = status_view.use(status_view.account(self._core, self._monitor))
+        return status_view.status(self._about, self._core, self._monitor, self._launches, use)
+
+    def nodes(self) -> NodeList:
+        """The nodes that it had not given back at its end."""
+        now_s = self._monitor.now_s
+        aside = status_view.set_aside(self._core, now_s)
+        return NodeList(now_s=now_s, nodes=status_view.pool(self._core, self._monitor), set_aside=aside)
+
+    def history(self, trainer: str) -> TrainerHistory:
+        """What became of a trainer."""
+        return status_view.history(self._about, self._core, self._monitor, self._launches, TrainerId(trainer))
+
+    def explain(self, trainer: str) -> Explained:
+        """Why a trainer held what it held, or why it ended."""
+        return status_view.explained(self._core, self._monitor, TrainerId(trainer))

@@ -1,0 +1,36 @@
+"""A pool and a trainer end in good order when their budgets are used up."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.pools import LIMIT_S, TRAIN, Pool
+
+LONG = ("--epochs", "500", "--step-s", "0.02")
+
+
+@pytest.mark.slow
+def test_a_trainer_stops_at_its_budget_and_a_pool_drains_at_its_own(pool: Pool) -> None:
+    pool.up("--pilots", "1", "--budget", "0.02")
+    pool.submit(TRAIN, *LONG, options=("--name", "small", "--budget", "0.003"))
+    assert pool.pilot("wait", "small", check=False).returncode == 1
+    small = pool.trainer("small")
+    assert (small.phase, small.reason) == ("stopped", "its budget of 0.003 node-hours is used up")
+    assert small.node_seconds / 3600 == pytest.approx(0.003, abs=0.002)
+    assert any("80% of its budget" in remark for remark in small.remarks)
+    refused = pool.pilot("resume", "small", check=False)
+    assert (refused.returncode, "--budget" in refused.stderr) == (2, True)
+    pool.pilot("resume", "small", "--budget", "1")
+    pool.until_step("small", small.step, nodes=1)
+    assert "budget: " in pool.pilot("status").stdout
+    deadline = time.monotonic() + LIMIT_S
+    while pool.coordinator() is not None:
+        assert time.monotonic() < deadline, "its budget does not end it"
+        time.sleep(0.1)
+    past = pool.status()
+    assert (past.up, past.trainer("small").phase) == (False, "queued")
+    assert past.used_node_hours == pytest.approx(0.02, abs=0.004)
+    assert any("budget of 0.02 node-hours is used up" in line for line in pool.pilot("events").stdout.splitlines())
+    assert past.trainer("small").step > small.step

@@ -1,0 +1,179 @@
+"""What people do with trainers and pools: they hold, release, resume and remove, and a pool comes up again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pilot.core.commands import (
+    Command,
+    DrainPool,
+    FormGroup,
+    Outcome,
+    Solve,
+    StopWorker,
+    WarnOfBudget,
+    WriteCheckpoint,
+)
+from pilot.core.config import CoordinatorConfig
+from pilot.core.coordinator import Coordinator
+from pilot.core.events import (
+    DrainRequested,
+    ExitCause,
+    PoolReopened,
+    Progress,
+    TrainerCancelled,
+    TrainerHeld,
+    TrainerReleased,
+    TrainerRemoved,
+    TrainerResumed,
+    TrainerSubmitted,
+)
+from pilot.core.ids import TrainerId
+from pilot.core.spec import TrainerSpec
+from pilot.core.trainer import Phase
+from tests.property.world import World
+
+A, B = TrainerId("a"), TrainerId("b")
+
+
+def two(config: CoordinatorConfig | None = None) -> World:
+    """Two trainers; the first one, on three nodes, leaves none to the other."""
+    world = World(config)
+    world.join(3)
+    for name in (A, B):
+        world.send(TrainerSubmitted(TrainerSpec(name, 1, 3, assumed_costs=True)))
+    world.settle()
+    assert len(world.core.trainers[A].target) == 3
+    return world
+
+
+def given(world: World, after: int) -> list[Command]:
+    """The commands that were given after so many events."""
+    return [command for _, _, commands in world.history[after:] for command in commands]
+
+
+def test_who_is_held_writes_its_state_gives_its_nodes_back_and_keeps_its_place() -> None:
+    world = two()
+    world.step(A)
+    before = len(world.history)
+    world.send(TrainerHeld(A, "held by the user"))
+    world.settle()
+    trainer = world.core.trainers[A]
+    assert (trainer.phase, trainer.held, trainer.target, trainer.workers) == (Phase.QUEUED, "held by the user", [], {})
+    kinds = list(map(type, given(world, before)))
+    assert kinds.index(WriteCheckpoint) < kinds.index(StopWorker)
+    assert len(world.core.trainers[B].target) == 3, "what it gave back is there for others"
+    world.send(TrainerHeld(A))
+    assert world.pending == [], "it is held already"
+    world.send(TrainerReleased(A))
+    world.settle()
+    assert len(trainer.target) == 3, "it was submitted first"
+    assert list(world.core.trainers) == [A, B]
+
+
+def test_who_failed_goes_on_as_the_last_one_with_its_generation_and_may_fail_as_often_again() -> None:
+    world = two()
+    world.step(A)
+    trainer = world.core.trainers[A]
+    generation = trainer.generation
+    world.send(world.worker_dies(A, trainer.target[0], ExitCause.RAISED))
+    world.settle()
+    assert trainer.outcome is Outcome.FAILED
+    before = len(world.history)
+    world.resume(A)
+    world.settle()
+    assert (trainer.phase, trainer.reason, list(world.core.trainers)) == (Phase.QUEUED, "", [B, A])
+    world.send(TrainerCancelled(B))
+    world.settle()
+    formed = [c for c in given(world, before) if isinstance(c, FormGroup) and c.trainer == A]
+    assert [group.generation for group in formed] == [generation + 1]
+    assert (trainer.phase, trainer.step) == (Phase.RUNNING, 1)
+
+
+def test_who_finished_does_not_go_on_and_who_has_not_ended_is_not_removed() -> None:
+    world = two()
+    for event in (TrainerResumed(A), TrainerRemoved(A), TrainerReleased(A), TrainerHeld(TrainerId("c"))):
+        assert world.send(event) == []
+    world.send(TrainerCancelled(A))
+    world.settle()
+    world.send(TrainerRemoved(A))
+    assert list(world.core.trainers) == [B]
+    world.send(TrainerSubmitted(TrainerSpec(A)))
+    world.settle()
+    assert list(world.core.trainers) == [B, A]
+
+
+def test_a_pool_that_comes_up_again_has_its_trainers_and_the_next_configuration() -> None:
+    world = two()
+    world.step(A)
+    first = world.core.config
+    world.core = Coordinator(first, [replace(first, max_parallel_trainers=1)])
+    for now_s, event, _ in world.history:
+        world.core.handle(now_s, event)
+    world.send(DrainRequested())
+    world.settle()
+    world.lose(list(world.nodes))
+    assert {t.phase for t in world.core.trainers.values()} == {Phase.QUEUED}
+    world.send(PoolReopened())
+    world.join(4)
+    world.settle()
+    assert [len(t.target) for t in world.core.trainers.values()] == [3, 0], "only one trainer shares the pool now"
+    assert world.core.trainers[A].step == 1
+
+
+def test_who_has_not_measured_what_a_rescale_costs_does_not_wait_behind_an_assumption() -> None:
+    world = two()
+    trainer = world.core.trainers[A]
+    trainer_group = trainer.group
+    assert trainer_group is not None
+    world.send(Progress(A, trainer_group.generation, 1, 0, 32, 100.0, rescale_s=0.3))
+    before = len(world.history)
+    world.join(1)
+    [solve] = [c for c in given(world, before) if isinstance(c, Solve)]
+    assert [candidate.rescale_up_s for candidate in solve.problem.candidates] == [0.3, 0.3]
+
+
+def test_a_pool_s_budget_is_warned_of_once_and_drains_it_at_its_end() -> None:
+    world = two(CoordinatorConfig(budget_node_hours=3.0, charge_factor=0.5))
+    assert world.core.budget_due_s() == pytest.approx(0.8 * 6 * 3600 / 3, abs=5)
+    world.pass_time(5800.0)
+    world.pass_time(50.0)
+    warnings = [c for c in given(world, 0) if isinstance(c, WarnOfBudget)]
+    assert warnings == [WarnOfBudget(None, "80% of its budget of 3 node-hours is used")]
+    world.step(A)
+    before = len(world.history)
+    world.pass_time(2000.0)
+    world.settle()
+    assert [c.reason for c in given(world, before) if isinstance(c, DrainPool)] == [
+        "its budget of 3 node-hours is used up"
+    ]
+    assert any(isinstance(c, WriteCheckpoint) for c in given(world, before))
+    assert world.core.draining
+    world.lose(list(world.nodes))
+    world.send(PoolReopened())
+    assert (world.core.usage.used_s, world.core.due(world.now_s)) == (0.0, [])
+
+
+def test_a_trainer_s_budget_stops_it_with_its_state_saved_and_a_larger_one_lets_it_go_on() -> None:
+    world = World()
+    world.join(1)
+    world.send(TrainerSubmitted(TrainerSpec(A, budget_node_hours=1.0)))
+    world.settle()
+    world.step(A)
+    world.pass_time(3601.0)
+    trainer = world.core.trainers[A]
+    assert trainer.held == "its budget of 1 node-hours is used up"
+    world.send(TrainerReleased(A))
+    world.settle()
+    assert (trainer.outcome, trainer.reason, trainer.held) == (
+        Outcome.STOPPED,
+        "its budget of 1 node-hours is used up",
+        "",
+    )
+    assert any(isinstance(c, WriteCheckpoint) for c in given(world, 0))
+    world.closed.remove(A)
+    world.send(TrainerResumed(A, 2.0))
+    world.settle()
+    assert (trainer.phase, world.core.due(world.now_s)) == (Phase.RUNNING, [])
