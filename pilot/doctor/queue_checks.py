@@ -23,6 +23,8 @@ _COMMANDS: dict[str, Sequence[str]] = {
     "lsf": ("bsub", "bjobs", "bqueues", "bkill"),
 }
 _ASK = "ask the admins, or choose another queue"
+
+
 _KILL_DELAY_S = 10.0
 """PBS's, where a queue names none (PBS reference guide, queue attributes)."""
 
@@ -79,11 +81,34 @@ def _pbs(site: Site, run: Run) -> Iterator[Finding]:
     yield from _open(site.queue, queue)
     yield from _long_enough(site, _seconds(queue.get("resources_max.walltime", "")))
     yield from _within_limits(site, queue)
-    delay_s = float(queue.get("kill_delay", _KILL_DELAY_S))
-    if site.grace_s > delay_s:
-        seen = f"PBS kills a preempted job {delay_s:g} s after TERM, and the site file counts on {site.grace_s:g} s"
-        yield fail("scheduler", seen, f"set grace_s={max(0.0, delay_s - 2):g} in the site file: less than kill_delay")
+    told_s = _kill_delay_s(queue)
+    if told_s is None:
+        yield ok("scheduler", f"queue {site.queue} tells no kill_delay; --pilots 1 tries it, PBS's own is assumed")
+    yield grace(site, _KILL_DELAY_S if told_s is None else told_s)
     yield from _preemptable(site, run)
+
+
+def tells_kill_delay(site: Site, run: Run = run_command) -> bool:
+    """Whether the queue says how long a job lives after TERM."""
+    if site.queue is None:
+        return False
+    try:
+        answer = run(["qstat", "-Q", "-f", site.queue], site.command_timeout_s)
+    except SubmitError:
+        return False
+    return _kill_delay_s(_attributes(answer)) is not None
+
+
+def _kill_delay_s(queue: Mapping[str, str]) -> float | None:
+    return float(queue["kill_delay"]) if "kill_delay" in queue else None
+
+
+def grace(site: Site, delay_s: float) -> Finding:
+    """The site file's grace against what PBS grants."""
+    seen = f"PBS kills a preempted job {delay_s:g} s after TERM, and the site file counts on {site.grace_s:g} s"
+    if site.grace_s <= delay_s:
+        return ok("scheduler", seen)
+    return fail("scheduler", seen, f"set grace_s={max(0.0, delay_s - 2):g} in the site file: less than kill_delay")
 
 
 def _open(name: str, queue: Mapping[str, str]) -> Iterator[Finding]:

@@ -12,6 +12,7 @@ import pytest
 from pilot.core.errors import SubmitError
 from pilot.doctor import queue_checks
 from pilot.doctor.finding import Grade
+from pilot.doctor.queue_checks import tells_kill_delay
 from pilot.io.site import Site
 
 HERE = Path()
@@ -32,6 +33,7 @@ Queue: preemptable
     enabled = True
     started = True
 """
+TEN_S = "    kill_delay = 10\n"
 SCHED = """\
 Sched default
     sched_host = pbs0
@@ -100,11 +102,19 @@ def test_slurms_partition(partition: str | None, answer: str, grade: Grade, told
 
 
 def test_a_pbs_queue_that_runs_pilots() -> None:
-    assert seen(PBS, pbs(), Grade.OK)[1:] == [
+    assert seen(PBS, pbs(TEN_S), Grade.OK)[1:] == [
         "queue preemptable is there, and takes and starts jobs",
+        "PBS kills a preempted job 10 s after TERM, and the site file counts on 8 s",
         "pilots can be preempted (preempt_order = D)",
     ]
-    assert seen(PBS, pbs(), Grade.FAIL) + seen(PBS, pbs(), Grade.WARN) == []
+    assert seen(PBS, pbs(TEN_S), Grade.FAIL) + seen(PBS, pbs(TEN_S), Grade.WARN) == []
+
+
+def test_a_pbs_queue_that_does_not_tell_how_long_a_job_lives_after_term() -> None:
+    assert "queue preemptable tells no kill_delay; --pilots 1 tries it" in "\n".join(seen(PBS, pbs(), Grade.OK))
+    (line,) = seen(PBS.replace(grace_s=30), pbs(), Grade.FAIL)
+    assert line.startswith("PBS kills a preempted job 10 s after TERM, and the site file counts on 30 s")
+    assert [tells_kill_delay(PBS, run) for run in (pbs(), pbs(TEN_S), refusing)] == [False, True, False]
 
 
 @pytest.mark.parametrize(
