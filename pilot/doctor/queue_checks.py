@@ -5,9 +5,11 @@ for how long, and would they make room?
 from __future__ import annotations
 
 import getpass
+import grp
+import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pilot.core.errors import SubmitError
@@ -23,8 +25,6 @@ _COMMANDS: dict[str, Sequence[str]] = {
     "lsf": ("bsub", "bjobs", "bqueues", "bkill"),
 }
 _ASK = "ask the admins, or choose another queue"
-
-
 _KILL_DELAY_S = 10.0
 """PBS's, where a queue names none (PBS reference guide, queue attributes)."""
 
@@ -125,24 +125,37 @@ def _open(name: str, queue: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _closed_to_us(queue: Mapping[str, str]) -> list[str]:
-    user = getpass.getuser()
-    if queue.get("acl_user_enable") != "True":
-        return []
-    entries = [entry.strip().partition("@")[0] for entry in queue.get("acl_users", "").split(",")]
-    # The first entry that fits decides; what none names is shut out.
-    verdict = next((entry for entry in entries if entry.lstrip("+-") in (user, "*", "")), "-")
-    return [f"is closed to {user} (acl_users: {queue.get('acl_users', '')})"] if verdict.startswith("-") else []
+    closed = []
+    for kind, names in (("user", {getpass.getuser()}), ("group", _groups())):
+        listed = queue.get(f"acl_{kind}s", "")
+        if queue.get(f"acl_{kind}_enable") == "True" and not _admits(listed, names):
+            closed.append(f"is closed to {', '.join(sorted(names))} (acl_{kind}s: {listed})")
+    return closed
+
+
+def _groups() -> set[str]:
+    known = {group.gr_gid: group.gr_name for group in grp.getgrall()}
+    return {known.get(gid, str(gid)) for gid in (os.getgid(), *os.getgroups())}
+
+
+def _admits(listed: str, names: Collection[str]) -> bool:
+    """The first entry that fits decides; what none names is shut out."""
+    entries = (entry.strip().partition("@")[0] for entry in listed.split(","))
+    verdict = next((entry for entry in entries if entry.lstrip("+-") in (*names, "*", "")), "-")
+    return not verdict.startswith("-")
 
 
 def _within_limits(site: Site, queue: Mapping[str, str]) -> Iterator[Finding]:
-    """Limits on a user's jobs, ``[u:PBS_GENERIC=10]`` or the older ``max_user_run``."""
+    """Limits on a user's jobs, or on all: ``[u:PBS_GENERIC=10]``, ``[o:PBS_ALL=10]``, or the older ``max_user_run``."""
     user = getpass.getuser()
     for name in ("max_run", "max_queued", "max_user_run"):
         text = queue.get(name, "")
-        found = re.search(rf"u:(?:{re.escape(user)}|PBS_GENERIC)=(\d+)", text) or re.fullmatch(r"(\d+)", text)
-        if found and int(found[1]) < site.max_jobs:
-            seen = f"queue {site.queue} allows a user {found[1]} jobs ({name}), the site file {site.max_jobs}"
-            yield warn("scheduler", seen, f"set max_jobs={found[1]} in the site file: more only wait, or are refused")
+        limits = re.findall(rf"(?:u:(?:{re.escape(user)}|PBS_GENERIC)|o:PBS_ALL)=(\d+)", text) or re.findall(
+            r"^\d+$", text
+        )
+        if limits and (least := min(map(int, limits))) < site.max_jobs:
+            seen = f"queue {site.queue} allows {least} jobs ({name} = {text}), the site file {site.max_jobs}"
+            yield warn("scheduler", seen, f"set max_jobs={least} in the site file: more only wait, or are refused")
 
 
 def _preemptable(site: Site, run: Run) -> Iterator[Finding]:

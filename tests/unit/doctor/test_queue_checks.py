@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import getpass
+import grp
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -124,6 +126,7 @@ def test_a_pbs_queue_that_does_not_tell_how_long_a_job_lives_after_term() -> Non
         ("    started = False\n", "queue preemptable is stopped (started = False): jobs wait"),
         ("    acl_user_enable = True\n    acl_users = bob\n", "queue preemptable is closed to {user} (acl_users: bob)"),
         ("    acl_user_enable = True\n    acl_users = -{user},+\n", "queue preemptable is closed to {user}"),
+        ("    acl_group_enable = True\n    acl_groups = nobodys\n", "queue preemptable is closed to "),
         ("    resources_max.walltime = 01:00:00\n", "jobs may run for 1 h there, and the site file asks for 02:00:00"),
         ("    kill_delay = 5\n", "PBS kills a preempted job 5 s after TERM, and the site file counts on 8 s"),
     ],
@@ -137,12 +140,22 @@ def test_a_pbs_queue_that_does_not(queue: str, told: str) -> None:
 def test_a_queue_that_is_open_to_this_user_by_name() -> None:
     entries = f"    acl_user_enable = True\n    acl_users = bob,{getpass.getuser()}@*\n"
     assert seen(PBS, pbs(entries), Grade.FAIL) == []
+    group = grp.getgrgid(os.getgid()).gr_name
+    assert seen(PBS, pbs(f"    acl_group_enable = True\n    acl_groups = x,{group}\n"), Grade.FAIL) == []
 
 
-@pytest.mark.parametrize("limit", ["max_run = [u:PBS_GENERIC=2]", "max_user_run = 2", "max_queued = [u:PBS_GENERIC=2]"])
+LIMITS = [
+    "max_run = [u:PBS_GENERIC=2]",
+    "max_run = [o:PBS_ALL=2]",
+    "max_user_run = 2",
+    "max_queued = [u:PBS_GENERIC=2]",
+]
+
+
+@pytest.mark.parametrize("limit", LIMITS)
 def test_a_limit_on_a_users_jobs(limit: str) -> None:
     (line,) = seen(PBS, pbs(f"    {limit}\n"), Grade.WARN)
-    assert line.startswith("queue preemptable allows a user 2 jobs (")
+    assert line.startswith("queue preemptable allows 2 jobs (")
 
 
 @pytest.mark.parametrize(
