@@ -155,6 +155,7 @@ def _preempted(pool: Pool, trainers: dict[str, int], start_s: Callable[[], float
     pool.until_pilots(sum(trainers.values()))
     assert all(pool.trainer(name).lost_steps == 0 for name in trainers)
     found.left_s = notice_to_left_s((pool.run_dir / "coordinator.log").read_text())
+    assert found.left_s, "the coordinator's log tells of no pilot that was given notice and left"
     return found
 
 
