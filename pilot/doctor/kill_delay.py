@@ -26,6 +26,8 @@ LONGEST_S = 600.0
 def tried(site_file: SiteFile, folder: Path, limit_s: float) -> Iterator[Finding]:
     """Submit a job that stays, delete it, see when it is killed. ``folder``, which the nodes see, gets its output; it
     may wait for ``limit_s`` to start. Nothing is left of it.
+
+    Not as root, whose processes MoM does not count: it takes such a job for one without processes at TERM.
     """
     site, notes = site_file.site, folder / "stay"
     provider = PilotProvider(site_file, folder)
