@@ -6,6 +6,11 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "other.nodes < now.nodes  ->  other.nodes <= now.nodes",
     ): "terms of as many nodes as there are now are not compared",
     (
+        "pilot/core/explain.py",
+        "word = 'More' if other.nodes > now.nodes else 'Fewer'  ->  "
+        "word = 'More' if other.nodes >= now.nodes else 'Fewer'",
+    ): "terms of as many nodes as there are now are not compared",
+    (
         "pilot/core/assign.py",
         "_give_back(pool, trainer, counts.get(trainer.id, 0))  ->  "
         "_give_back(pool, trainer, counts.get(trainer.id, 1))",
