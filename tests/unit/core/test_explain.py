@@ -27,7 +27,7 @@ def sentences(problem: Problem, counts: dict[TrainerId, int], status: PlanStatus
     [
         (
             5,
-            (candidate(B, 3),),
+            (candidate(B, 3, low=2),),
             {A: 2, B: 3},
             [
                 "Fewer (1): its term would change by -890, and a node would be free.",
@@ -74,6 +74,13 @@ def test_what_is_said_of_a_node_fewer_and_one_more(
 ) -> None:
     problem = Problem(nodes, 100, (candidate(A, 2), *others))
     assert sentences(problem, counts) == [f"a had 2 and got {counts[A]} nodes (proved optimal).", *said]
+
+
+def test_where_nobody_could_give_a_node_nobody_loses() -> None:
+    problem = Problem(5, 100, (candidate(A, 2), candidate(B, 3, low=3)))
+    told = explain(problem, Plan(PlanStatus.OPTIMAL, ((A, 2), (B, 3)), 0.0), A)
+    assert told is not None
+    assert (told.donor, told.donor_loss) == (None, 0.0)
 
 
 def test_sizes_on_which_it_cannot_run() -> None:
