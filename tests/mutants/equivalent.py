@@ -2,6 +2,20 @@
 
 EQUIVALENT: dict[tuple[str, str], str] = {
     (
+        "pilot/core/step_ranges.py",
+        "low, high = (max(0, low - 1), high + 1)  ->  low, high = (max(0, low - 1), high + 2)",
+    ): "one more range is looked at than can change",
+    (
+        "pilot/core/errors.py",
+        "line = ' '.join(text[:2 * LONGEST].splitlines()) + text[2 * LONGEST:][-LONGEST:]  ->  "
+        "line = ' '.join(text[:3 * LONGEST].splitlines()) + text[2 * LONGEST:][-LONGEST:]",
+    ): "what is cut away anyway",
+    (
+        "pilot/core/errors.py",
+        "line = ' '.join(text[:2 * LONGEST].splitlines()) + text[2 * LONGEST:][-LONGEST:]  ->  "
+        "line = ' '.join(text[:2 * LONGEST].splitlines()) + text[3 * LONGEST:][-LONGEST:]",
+    ): "what is cut away anyway",
+    (
         "pilot/core/explain.py",
         "other.nodes < now.nodes  ->  other.nodes <= now.nodes",
     ): "terms of as many nodes as there are now are not compared",
@@ -29,9 +43,8 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     ): "who has enough takes nothing in exchange",
     (
         "pilot/core/assign.py",
-        "_give_back(pool, trainer, counts.get(trainer.id, 0))  ->  "
-        "_give_back(pool, trainer, counts.get(trainer.id, 1))",
-    ): "who has nodes to give back is in the plan",
+        "surplus <= 0  ->  surplus < 0",
+    ): "of a surplus of no nodes none are taken",
     (
         "pilot/core/spec.py",
         "COST_MAX_S = 1000000000.0  ->  COST_MAX_S = 1000000001.0",
@@ -42,7 +55,8 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     ): "the numbers of nodes only have to rise",
     (
         "pilot/provisioning/scaling_policy.py",
-        "worth_s <= fits_s < site.walltime_s  ->  worth_s <= fits_s <= site.walltime_s",
+        "return fits_s if worth_s <= fits_s < site.walltime_s else None  ->  "
+        "return fits_s if worth_s <= fits_s <= site.walltime_s else None",
     ): "short jobs of the usual wall time are the usual jobs",
 }
 """(module, mistake) → why nobody can notice it."""

@@ -263,7 +263,8 @@ def _seen_of(trainer: Trainer) -> tuple[object, ...]:
         trainer.epoch,
         trainer.samples,
     )
-    return (*stands, trainer.counts, trainer.refusal, trainer.reason, known)
+    unsaved = trainer.failed_writes, trainer.saved
+    return (*stands, unsaved, trainer.counts, trainer.refusal, trainer.reason, known)
 
 
 def told(thing: object) -> str:
