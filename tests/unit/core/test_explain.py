@@ -62,6 +62,24 @@ def sentences(problem: Problem, counts: dict[TrainerId, int], status: PlanStatus
             ],
         ),
         (
+            6,
+            (candidate(B, 2), candidate(C, 2)),
+            {A: 2, B: 2, C: 2},  # of equals the first
+            [
+                "Fewer (1): its term would change by -890, and a node would be free.",
+                "More (3): its term would change by +440, but no node is free, and b would lose 890 by giving one.",
+            ],
+        ),
+        (
+            2,
+            (candidate(B, 1),),
+            {A: 1, B: 1},
+            [
+                "Fewer (0): its term would change by -1000, and a node would be free.",
+                "More (2): its term would change by +890, but no node is free, and b would lose 1050 by giving one.",
+            ],
+        ),
+        (
             2,
             (),
             {A: 0},
