@@ -2,6 +2,15 @@
 
 EQUIVALENT: dict[tuple[str, str], str] = {
     (
+        "pilot/core/spec.py",
+        "PRIORITY_MAX = 1000000000.0  ->  PRIORITY_MAX = 1000000001.0",
+    ): "a limit against nonsense; that it holds where it is, is tested",
+    (
+        "pilot/train/order.py",
+        "self._bijection is None or self._bijection[0] != epoch  ->  "
+        "self._bijection is None or self._bijection[1] != epoch",
+    ): "it is made anew for each block, and is the same",
+    (
         "pilot/core/step_ranges.py",
         "low, high = (max(0, low - 1), high + 1)  ->  low, high = (max(0, low - 1), high + 2)",
     ): "one more range is looked at than can change",
