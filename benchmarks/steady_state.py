@@ -4,6 +4,7 @@ apart from that, with our two ranks on one node, which sum in its shared memory 
 Both train in the same two processes, in turns, so that a ratio compares what ran in the same minute. A step's time is
 all of it, the loader's included; a round's time is the median of its steps; the ratio is the median over the rounds.
 DDP runs as it is by default and with ``gradient_as_bucket_view=True``; the one with the better ratio counts.
+``--busy`` has as many other processes compute all the time: one per core is what a shared node may be like.
 """
 
 from __future__ import annotations
@@ -11,8 +12,12 @@ from __future__ import annotations
 import argparse
 import json
 import signal
+import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -51,6 +56,18 @@ def measure(subject: str, rounds: int, *, ranks_per_node: int = 1) -> dict[str, 
         "rank_process_cpu_ms_per_step": 1e3 * cpu_s / steps,
         "rank_process_cpu_share_while_waiting": waiting,
     }
+
+
+@contextmanager
+def busy(processes: int) -> Iterator[None]:
+    """So many processes compute."""
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
 
 
 def _share_while_waiting(waiting: Node, stopped: Node) -> float:
@@ -111,14 +128,16 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--subjects", nargs="*", default=list(STEPS), choices=list(STEPS))
+    parser.add_argument("--busy", type=int, default=0, help="other processes that compute all the time (default: 0)")
     arguments = parser.parse_args()
     results: dict[str, Any] = {}
-    for subject in arguments.subjects:
-        results[subject] = show(subject, measure(subject, arguments.rounds))
-    for subject in [name for name in arguments.subjects if name in SHARED_MEMORY]:
-        name = f"{subject}, shared memory"
-        results[name] = show(name, measure(subject, arguments.rounds, ranks_per_node=2))
-    results["cores"] = psutil.cpu_count()
+    with busy(arguments.busy):
+        for subject in arguments.subjects:
+            results[subject] = show(subject, measure(subject, arguments.rounds))
+        for subject in [name for name in arguments.subjects if name in SHARED_MEMORY]:
+            name = f"{subject}, shared memory"
+            results[name] = show(name, measure(subject, arguments.rounds, ranks_per_node=2))
+    results["cores"], results["busy"] = psutil.cpu_count(), arguments.busy
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=2))
 

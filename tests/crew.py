@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -13,12 +14,16 @@ from pilot.io.site_files import SiteFile
 from pilot.provisioning.keeper import Keeper, KeeperEvent, pool_name
 from pilot.provisioning.keeper_factory import make_keeper
 from pilot.provisioning.pilot_jobs import JobEnded, JobNoticed
-from pilot.provisioning.scheduler import Ending
+from pilot.provisioning.scheduler import Ending, JobPhase
 from pilot.service.admission import Admission
 
 POLITE = "bash -c 'trap \"exit 0\" USR1 TERM; while :; do sleep 0.1; done'"
 STUBBORN = "bash -c 'trap : USR1 TERM; while :; do sleep 0.1; done'"
 LIMIT_S = 90.0
+
+_COMES = "touch {folder}/came-${{SLURM_JOB_ID:-${{PBS_JOBID%%.*}}}}; exec {command}"
+"""An agent leaves word that it is there. A scheduler says that a job runs before anything of it does; a node that is
+killed, or a job that is suspended, in between is another story (a Slurm of 22.05 then cannot end it for a minute)."""
 
 
 class Crew:
@@ -29,9 +34,15 @@ class Crew:
         scripts.mkdir()
         self.events: list[KeeperEvent] = []
         self.name = pool_name(folder)
+        self._folder = folder
         tokens = Admission(Connection("tcp://127.0.0.1:1", "0" * 64, "u", "e", "pool", "0"), scripts, 1)
         self.keeper = make_keeper(
-            SiteFile(site, Path("x.py"), None), scripts, folder, self.events.append, tokens, command=command
+            SiteFile(site, Path("x.py"), None),
+            scripts,
+            folder,
+            self.events.append,
+            tokens,
+            command=shlex.join(["sh", "-c", _COMES.format(folder=folder, command=command)]),
         )
 
     def endings(self) -> list[Ending]:
@@ -47,9 +58,16 @@ class Crew:
             await asyncio.sleep(0.05)
 
     async def until_running(self, count: int) -> None:
-        await self.until(lambda: self.keeper.status().running == count, f"{count} run")
-        for job in self.keeper.book.jobs:
+        """Wait until so many run, and an agent is there in each."""
+        await self.until(lambda: self.keeper.status().running == count == len(self.present()), f"{count} run")
+        for job in self.present():
             self.keeper.registered(job)
+
+    def present(self) -> list[str]:
+        """The jobs that run and stay, and in which an agent has come."""
+        kept = self.keeper.book.kept(time.monotonic(), ())
+        staying = [job.job for job in kept if job.phase is JobPhase.RUNNING and not job.leaving]
+        return [job for job in staying if (self._folder / f"came-{job.partition('.')[0]}").exists()]
 
 
 def play(crew: Crew, script: Callable[[Keeper], Awaitable[None]]) -> None:

@@ -44,7 +44,10 @@ _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal
 
 @dataclass(frozen=True, slots=True)
 class ForkJob:
-    """A training process to start. ``life`` names it; ``threads`` is how many torch may use; paths as on this node."""
+    """A training process to start. ``life`` names it; ``threads`` is how many torch may use; paths as on this node.
+
+    ``code``: the zip file of its script's code as submitted; "": it is read where it is.
+    """
 
     life: int
     script: str
@@ -52,6 +55,7 @@ class ForkJob:
     cwd: str
     environment: dict[str, str]
     threads: int
+    code: str = ""
 
 
 def encode(job: ForkJob) -> bytes:
@@ -149,10 +153,12 @@ def run(job: ForkJob) -> None:
     main_module.__dict__.update(__file__=script, __builtins__=builtins)
     sys.modules["__main__"] = main_module
     _same_randomness_and_own_threads(job)
+    from pilot.agent import submitted_code
     from pilot.train.script_end import script_ended
 
     try:
-        exec(compile(Path(script).read_bytes(), script, "exec"), main_module.__dict__)
+        content = submitted_code.source(submitted_code.install(job.code), script)
+        exec(compile(content, script, "exec"), main_module.__dict__)
         script_ended()
     except SystemExit as leaving:
         script_ended(leaving)

@@ -7,14 +7,21 @@ import io
 import sys
 from typing import Any
 
+from pilot.io.log_marks import Marker, mark_log
+
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class Log(io.FileIO):
     """A file of which only what fits is kept: ``print`` on a full disk is no reason to lose a trainer."""
 
+    def __init__(self, descriptor: int, marker: Marker) -> None:
+        super().__init__(descriptor, "wb", closefd=False)
+        self._marker = marker
+
     def write(self, data: Any, /) -> int:
         """As of a file; what finds no room counts as written."""
+        self._marker.about_to_write()
         try:
             return super().write(data)
         except OSError as error:
@@ -25,10 +32,11 @@ class Log(io.FileIO):
 
 def take_over() -> None:
     """Have ``sys.stdout`` and ``sys.stderr`` write in that way, line by line."""
-    sys.stdout = sys.__stdout__ = _text(1)  # type: ignore[misc]  # typed Final; both names lead to the same file, as ever
-    sys.stderr = sys.__stderr__ = _text(2)  # type: ignore[misc]  # as above
+    marker = mark_log(1)
+    sys.stdout = sys.__stdout__ = _text(1, marker)  # type: ignore[misc]  # typed Final; both names lead to the same file, as ever
+    sys.stderr = sys.__stderr__ = _text(2, marker)  # type: ignore[misc]  # as above
 
 
-def _text(descriptor: int) -> io.TextIOWrapper:
-    raw = Log(descriptor, "wb", closefd=False)
+def _text(descriptor: int, marker: Marker) -> io.TextIOWrapper:
+    raw = Log(descriptor, marker)
     return io.TextIOWrapper(io.BufferedWriter(raw), errors="backslashreplace", line_buffering=True)

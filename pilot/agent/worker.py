@@ -117,17 +117,24 @@ class NodeWorker:
 
 def check(order: wire.StartWorker) -> None:
     """What can be known before the start; UserError in one line."""
-    script = Path(order.cwd, order.script)
     if not Path(order.cwd).is_dir():
         raise UserError(f"no directory {order.cwd} on this node")
+    if not os.access(order.python, os.X_OK):
+        raise UserError(f"no interpreter {order.python} on this node")
+    if not order.code:
+        _check_unedited(order)
+    elif not os.access(order.code, os.R_OK):
+        raise UserError(f"cannot read {order.code} on this node, the script's code as it was submitted")
+
+
+def _check_unedited(order: wire.StartWorker) -> None:
+    script = Path(order.cwd, order.script)
     try:
         content = script.read_bytes()
     except OSError as error:
         raise UserError(f"cannot read script {script} on this node: {error.strerror}") from None
     if hashlib.sha256(content).hexdigest() != order.script_sha256:
         raise UserError(f"script {script} was edited since it was submitted (its sha256 differs): submit it again")
-    if not os.access(order.python, os.X_OK):
-        raise UserError(f"no interpreter {order.python} on this node")
 
 
 def kill_session(pid: int) -> None:

@@ -164,7 +164,9 @@ class Workers:
             "PILOT_SILENT_S": str(self.silent_s),
         }
         environment, threads = order.environment | ours, job_environment.threads(order.ranks)
-        return fork_server.ForkJob(self._count, order.script, order.arguments, order.cwd, environment, threads)
+        return fork_server.ForkJob(
+            self._count, order.script, order.arguments, order.cwd, environment, threads, order.code
+        )
 
     def _said(self, trainer: str, rank: int, message: wire.FromAgent) -> None:
         worker = self._workers.get(trainer)

@@ -2,48 +2,57 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
 
 from pilot.cli import candidates
 from pilot.cli.asking import ENDED, find_run_dir, pool_at, run_dir_option
+from pilot.cli.merged_logs import MergedLogs, Piece, newest, text_of
+from pilot.cli.numbers import Count, moment
 from pilot.core.errors import UserError
-from pilot.io.files import open_regular
+from pilot.io.log_marks import NO_RANK
 from pilot.io.pool_status import TrainerStatus
 from pilot.io.printable import printable
 
 POLL_S = 0.5
 
-TAIL_BLOCK = 1 << 14
-
 
 @click.command("logs")
 @click.argument("trainer", shell_complete=candidates.trainers)
 @click.option("-f", "--follow", is_flag=True, help="Go on printing until the trainer has ended.")
+@click.option("--all", "every_rank", is_flag=True, help="What every rank wrote (default: what rank 0 did).")
+@click.option("-n", "--tail", type=Count(0), metavar="N", help="Begin with the last N lines only.")
+@click.option("--since", type=moment, metavar="WHEN", help="Only what was written since: 10m, 2h, 14:30, a date.")
 @run_dir_option
-def command(trainer: str, follow: bool, run_dir: Path | None) -> None:
-    """Print what the script of TRAINER wrote, on each node that it ran on.
+def command(
+    trainer: str, follow: bool, every_rank: bool, tail: int | None, since: float | None, run_dir: Path | None
+) -> None:
+    """Print what the script of TRAINER wrote, in the order of time, each line with its node and [rank].
+
+    By default what rank 0 wrote, whichever node that was at the time, and processes that did not come to training.
 
     \b
-    Example:
+    Examples:
       pilot logs vit -f
+      pilot logs vit --all --since 10m
+      pilot logs vit --tail 20
     """
     root = find_run_dir(run_dir)
-    folder = log_folder(root, trainer)
-    shown: dict[Path, int] = {}
-    while True:
-        ended = not follow or (row := _row(root, trainer)) is None or row.phase in ENDED
-        for path in sorted(folder.glob("*.log")):
-            shown[path] = echo(path, shown.get(path, 0))
-        if ended:
-            break
-        time.sleep(POLL_S)
-    if not shown:
+    logs = MergedLogs(log_folder(root, trainer), every_rank=every_rank, since_s=since or 0.0, whole_lines=follow)
+    pieces = logs.grown()
+    shown = ((piece, text_of(piece)) for piece in pieces) if tail is None else newest(pieces, tail)
+    _print(shown)
+    if not logs.names:
         raise UserError(f"trainer {trainer} has written no log yet; it has had no node (pilot explain {trainer})")
+    while follow and (row := _row(root, trainer)) is not None and row.phase not in ENDED:
+        time.sleep(POLL_S)
+        _print((piece, text_of(piece)) for piece in logs.grown())
+    if logs.left_out and sys.stderr.isatty():
+        click.echo(f"(rank 0 only; --all shows what {len(logs.left_out)} others wrote, too)", err=True)
 
 
 def log_folder(root: Path, trainer: str) -> Path:
@@ -67,36 +76,24 @@ def _row(root: Path, trainer: str) -> TrainerStatus | None:
 
 
 def newest_lines(root: Path, trainer: str, count: int) -> list[str]:
-    """The last ``count`` lines of each node's log, the log that was written to last at the end."""
-    paths = sorted(log_folder(root, trainer).glob("*.log"), key=lambda path: path.stat().st_mtime)
-    return [f"{path.stem}: {printable(line)}" for path in paths for line in _tail(path, count)]
+    """The last ``count`` lines of the trainer's processes, for a screen."""
+    pieces = MergedLogs(log_folder(root, trainer), every_rank=True).grown()
+    told = (_prefixed(piece, text, for_screen=True) for piece, text in newest(pieces, count))
+    return [line for text in told for line in text.decode(errors="replace").splitlines()]
 
 
-def _tail(path: Path, count: int) -> list[str]:
-    """The last ``count`` lines, without reading a log from its beginning."""
-    try:
-        with open_regular(path) as file:
-            end = position = file.seek(0, os.SEEK_END)
-            text = b""
-            while position and text.count(b"\n") <= count:
-                position = max(0, end - 2 * (end - position) - TAIL_BLOCK)
-                file.seek(position)
-                text = file.read(end - position)
-    except OSError as error:
-        raise UserError(f"cannot read the log {path}: {error.strerror}") from None
-    return text.decode(errors="replace").splitlines()[-count:]
+def _print(pieces: Iterable[tuple[Piece, bytes]]) -> None:
+    out, for_screen = sys.stdout.buffer, sys.stdout.isatty()
+    for piece, text in pieces:
+        out.write(_prefixed(piece, text, for_screen=for_screen))
+    out.flush()
 
 
-def echo(path: Path, begin: int) -> int:
-    """Print ``path`` from byte ``begin`` on, each line with the node's name; where it ends now."""
-    try:
-        with open_regular(path) as file:
-            begin = begin if begin <= file.seek(0, os.SEEK_END) else 0  # it was rotated
-            file.seek(begin)
-            text = file.read()
-    except OSError as error:
-        raise UserError(f"cannot read the log {path}: {error.strerror}") from None
-    whole = text[: text.rfind(b"\n") + 1] if text else text
-    for line in whole.decode(errors="replace").splitlines():
-        click.echo(f"{path.stem}: {printable(line) if sys.stdout.isatty() else line}")
-    return begin + len(whole)
+def _prefixed(piece: Piece, text: bytes, *, for_screen: bool) -> bytes:
+    """``text`` with its writer before each line; ``for_screen``: nothing in it acts upon a terminal."""
+    if not text:
+        return b""
+    if for_screen:
+        text = printable(text.decode(errors="replace")).encode()
+    whose = f"{piece.name}[{'-' if piece.rank == NO_RANK else piece.rank}]: ".encode()
+    return whose + text.removesuffix(b"\n").replace(b"\n", b"\n" + whose) + b"\n"

@@ -1,14 +1,20 @@
-"""Numbers as options."""
+"""Numbers and moments as options."""
 
 from __future__ import annotations
 
 import math
+import re
+import time
 from typing import Any
 
 import click
 
 MOST = 1_000_000
 """Of nodes, trainers, epochs: what is more is a slip of the hand."""
+
+_UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_TIMES = ("%H:%M", "%H:%M:%S")
+_DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S")
 
 
 class Count(click.IntRange):
@@ -26,3 +32,16 @@ class FiniteRange(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value!r} is not a finite number.", param, ctx)
         return number
+
+
+def moment(text: str) -> float:
+    """A moment of the past, as Unix time: so long ago (``90s``, ``10m``, ``2h``, ``1d``), a time of today, a date."""
+    if ago := re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)([smhd])", text):
+        return time.time() - float(ago[1]) * _UNIT_S[ago[2]]
+    today = time.strftime("%Y-%m-%d")
+    for dated, form in [*((f"{today} {text}", f"%Y-%m-%d {form}") for form in _TIMES), *((text, f) for f in _DATES)]:
+        try:
+            return time.mktime(time.strptime(dated, form))
+        except (ValueError, OverflowError):
+            continue
+    raise click.BadParameter(f"{text!r} is no moment; write 10m, 2h, 14:30 or 2026-11-22 14:30.")

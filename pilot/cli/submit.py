@@ -18,6 +18,7 @@ from pilot.core.errors import UserError
 from pilot.core.ids import TrainerId
 from pilot.core.run_identity import acceptable
 from pilot.io.files import read_regular
+from pilot.io.script_code import Code, collect
 from pilot.io.submission import LaunchSpec, Start, Submission
 
 MOST_SCRIPT_BYTES = 16 * 1024 * 1024
@@ -53,6 +54,9 @@ READ_AT_START = ("LD_", "PYTHON")
     metavar="WHAT",
     help="Go on from a checkpoint of another seed, dataset, batches, rules, options.",
 )
+@click.option(
+    "--live", is_flag=True, help="Run the script from where it is; once it is edited no node more can start it."
+)
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @run_dir_option
@@ -68,20 +72,25 @@ def command(
     seed: int | None,
     start: str | None,
     accept_changes: str | None,
+    live: bool,
     **planning: Any,
 ) -> None:
     """Submit SCRIPT, which uses pilot.train, as an elastic trainer; ARGS are its own.
 
     Only the script is required: what is not given has a default or is measured. Directory, interpreter and the named
-    variables are recorded with it.
+    variables are recorded with it, and its code is taken along as it is now: the script and what it imports of its own,
+    beside it or from PYTHONPATH. Data and installed packages stay where they are.
 
     \b
     Examples:
       pilot submit --name cnn --max-nodes 8 --env DATA_DIR examples/digits_cnn.py --epochs 20
       pilot submit --name more --from cnn examples/digits_cnn.py --epochs 40
     """
+    launched = launch(script, list(arguments), python, named, seed, accept_changes)
+    code = None if live else _code(launched)
     submission = Submission(
-        launch=launch(script, list(arguments), python, named, seed, accept_changes),
+        launch=launched,
+        code=code.packed() if code is not None else b"",
         curve=_points(curve) if curve is not None else None,
         **{name: value for name, value in planning.items() if value is not None},
     )
@@ -90,7 +99,18 @@ def command(
     if start is not None:
         submission = msgspec.structs.replace(submission, start=_start(root, start))
     told = pool_at(root).submit(submission)
-    click.echo(to_json(told) if as_json else f"submitted {told.trainer}; its files: {told.directory}")
+    if as_json:
+        click.echo(to_json(told))
+        return
+    click.echo(f"submitted {told.trainer}; its files: {told.directory}")
+    for sentence in code.sentences() if code is not None else ():
+        click.echo(sentence)
+
+
+def _code(launched: LaunchSpec) -> Code:
+    added = filter(None, launched.environment.get("PYTHONPATH", "").split(os.pathsep))
+    script = Path(launched.script)
+    return collect(script, script.read_bytes(), [Path(launched.cwd, folder) for folder in added])
 
 
 def _start(root: Path, given: str) -> Start:

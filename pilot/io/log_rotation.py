@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
+
+from pilot.io.log_marks import times_of
 
 LOG_BYTES = 64 << 20
 
@@ -22,9 +25,11 @@ def rotated(path: Path) -> Path:
 
 
 def copy_and_empty(path: Path) -> None:
-    """For a log that others hold open: they append, and go on at its new beginning.
+    """For a log that others hold open: they append, and go on at its new beginning; its marks go with what it held.
 
     What they write between the two steps is lost.
     """
+    with suppress(FileNotFoundError):
+        times_of(path).replace(times_of(rotated(path)))
     shutil.copyfile(path, rotated(path))
     os.truncate(path, 0)

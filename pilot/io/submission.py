@@ -18,11 +18,12 @@ class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Parameters
     ----------
     script : absolute path of the training script
-    script_sha256 : of its content, in hex: a node that finds another content does not start it
+    script_sha256 : of its content, in hex: without ``code_taken`` a node that finds another content does not start it
     arguments : of the script
     cwd : the directory in which it is started
     python : the interpreter
     environment : the variables that the user named, with their values
+    code_taken : it runs as it was submitted, from the trainer's folder, whatever becomes of the files
     """
 
     script: str
@@ -31,6 +32,7 @@ class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cwd: str
     python: str
     environment: dict[str, str]
+    code_taken: bool = False
 
 
 class Start(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -54,12 +56,14 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     launch : how its script is started
     name : what to call it; None: the coordinator numbers it
     start : where it starts; None: from scratch
+    code : its script's code (:mod:`pilot.io.script_code`), packed; none: newcomers read the script where it is
     curve : (nodes, samples per second) points; None: measured
     """
 
     launch: LaunchSpec
     name: str | None = None
     start: Start | None = None
+    code: bytes = b""
     min_nodes: int = 1
     max_nodes: int = 64
     curve: list[tuple[float, float]] | None = None

@@ -13,7 +13,7 @@ import msgspec
 
 from pilot.core.errors import ProtocolError
 
-PROTOCOL = 5
+PROTOCOL = 6
 """Raised with every incompatible change; peers of another number are refused."""
 
 MAX_FRAME_BYTES = 8 * 1024 * 1024
@@ -239,7 +239,8 @@ class StartWorker(Message, frozen=True):
     ``environment`` holds the variables that the user named. ``script_sha256`` guards against an edited script.
     ``directory`` is the trainer's own folder in the run directory (``checkpoints/`` and ``logs/`` are in it).
     ``ranks`` training processes run on the node and are one worker. ``uid`` is the trainer's: nothing is written to
-    another one's folder, and no checkpoint of another one is loaded.
+    another one's folder, and no checkpoint of another one is loaded. ``code`` is the zip file of the script's code as
+    it was submitted ("": it is read where it is); ``script_sha256`` counts only without it.
     """
 
     trainer: str
@@ -254,6 +255,7 @@ class StartWorker(Message, frozen=True):
     checkpoints_kept: int
     ranks: int = 1
     uid: str = ""
+    code: str = ""
 
 
 class StopWorker(Message, frozen=True):

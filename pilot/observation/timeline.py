@@ -60,25 +60,41 @@ class Timeline:
     end_s: float
 
 
-def timeline(decisions: Iterable[Decision], core: Coordinator) -> Timeline:
-    """Run ``decisions`` through ``core`` (fresh, with the journal's configuration) and note who is where."""
-    open_spans: dict[NodeId, tuple[float, Use, TrainerId | None]] = {}
-    nodes: dict[NodeId, None] = {}
-    spans: list[Span] = []
-    marks: list[Mark] = []
-    noticed: set[NodeId] = set()
-    now_s = 0.0
-    for decision in decisions:
-        now_s = decision.now_s
+class TimelineMaker:
+    """Runs a journal's decisions through ``core`` (fresh, with the journal's configuration) and notes who is where."""
+
+    def __init__(self, core: Coordinator) -> None:
+        self._core = core
+        self._open: dict[NodeId, tuple[float, Use, TrainerId | None]] = {}
+        self._nodes: dict[NodeId, None] = {}
+        self._spans: list[Span] = []
+        self._marks: list[Mark] = []
+        self._noticed: set[NodeId] = set()
+        self._now_s = 0.0
+
+    def note(self, decision: Decision) -> None:
+        """The next one, in the order of the journal."""
+        self._now_s = now_s = decision.now_s
         if isinstance(decision.event, PoolChanged):
-            noticed.update(decision.event.leaving)
-            marks += _marks(core, decision.event, now_s, noticed)
-        core.handle(now_s, decision.event)
-        current = {node: _use(core, node) for node in core.pool.nodes}
-        nodes.update(dict.fromkeys(current))
-        spans += _close(open_spans, current, now_s)
-    spans += _close(open_spans, {}, now_s)
-    return Timeline(tuple(nodes), tuple(spans), tuple(marks), now_s)
+            self._noticed.update(decision.event.leaving)
+            self._marks += _marks(self._core, decision.event, now_s, self._noticed)
+        self._core.handle(now_s, decision.event)
+        current = {node: _use(self._core, node) for node in self._core.pool.nodes}
+        self._nodes.update(dict.fromkeys(current))
+        self._spans += _close(self._open, current, now_s)
+
+    def made(self) -> Timeline:
+        """Up to the last decision."""
+        spans = [*self._spans, *_close(dict(self._open), {}, self._now_s)]
+        return Timeline(tuple(self._nodes), tuple(spans), tuple(self._marks), self._now_s)
+
+
+def timeline(decisions: Iterable[Decision], core: Coordinator) -> Timeline:
+    """See :class:`TimelineMaker`."""
+    maker = TimelineMaker(core)
+    for decision in decisions:
+        maker.note(decision)
+    return maker.made()
 
 
 def _use(core: Coordinator, node: NodeId) -> tuple[Use, TrainerId | None]:

@@ -26,6 +26,7 @@ class JobRecord:
     heard_s : when it was last seen that its agent is connected, or that it had begun to run; None before that
     word, noticed_s : the cause of its agent's notice, and when it was given, or when the scheduler showed a preemption
     preempted : the scheduler preempts it
+    lost : its agent had been silent for longer than its lease when we asked to cancel it
     cancelled_s : when the scheduler agreed to cancel it
     asked_s : when it was first asked to
     absent : so many answers in a row did not show it
@@ -43,6 +44,7 @@ class JobRecord:
     word: str = ""
     noticed_s: float = -math.inf
     preempted: bool = False
+    lost: bool = False
     cancelled_s: float | None = None
     asked_s: float | None = None
     absent: int = 0
@@ -75,7 +77,13 @@ class JobRecord:
         lease_s = site.orphan_s + site.heartbeat_s
         return now_s - self.heard_s > (lease_s if self.since_s is not None else max(lease_s, STARTING_S))
 
+    def runs(self, now_s: float) -> None:
+        """The scheduler shows it running. Its agent has its time to come, or to come back, from the first such view on,
+        and from the first one after a suspension, in which nothing could be heard of it."""
+        if self.heard_s is None or self.phase is JobPhase.SUSPENDED:
+            self.heard_s = now_s
+
     def live_again(self, restart: int) -> None:
         """It was requeued: nothing is known of its new life yet."""
         self.restart, self.since_s, self.heard_s, self.word, self.preempted = restart, None, None, "", False
-        self.noticed_s, self.suspended = -math.inf, False
+        self.noticed_s, self.suspended, self.lost = -math.inf, False, False

@@ -77,6 +77,7 @@ class PilotJobs:
     def asked_to_cancel(self, now_s: float, jobs: Iterable[str], again_s: float) -> None:
         """The scheduler is asked to cancel ``jobs``, and again not before ``again_s`` have passed."""
         for record in map(self.jobs.__getitem__, jobs):
+            record.lost = record.lost or (record.since_s is not None and record.dead(now_s, self.site))
             record.cancelling.tried(now_s, again_s)
             record.asked_s = now_s if record.asked_s is None else record.asked_s
 
@@ -220,6 +221,8 @@ class PilotJobs:
             self._preempted_s.append(now_s)
             record.live_again(max(view.restart, record.restart))
         was = record.phase
+        if view.phase is JobPhase.RUNNING:
+            record.runs(now_s)
         record.view, record.phase, record.absent = view, view.phase, 0
         if view.phase is JobPhase.OVER:
             return self._over(now_s, record)
@@ -227,8 +230,6 @@ class PilotJobs:
         if view.phase is JobPhase.SUSPENDED:
             newly, record.suspended = was is not JobPhase.SUSPENDED, True
             return [JobSuspended(view.job)] if newly else []
-        if view.phase is JobPhase.RUNNING and record.heard_s is None:
-            record.heard_s = now_s
         taken = (
             view.phase is JobPhase.RUNNING and view.preempt_s is not None and view.preempt_s >= (view.start_s or 0.0)
         )
@@ -248,19 +249,23 @@ class PilotJobs:
         del self.jobs[record.job]
         lead_s = self.site.notice_lead_s if self.site.notice_signal else 0.0
         cancelled = record.cancelled_s is not None
-        ending = what_became(record.view, record.word, now_s, cancelled=cancelled, lead_s=lead_s)
+        ending = what_became(record.view, record.word, now_s, cancelled=cancelled, lost=record.lost, lead_s=lead_s)
         if record.suspended and ending in (Ending.COMPLETED, Ending.GONE):
             ending = Ending.PREEMPTED  # its agent had lost its place while it was stopped, and left
         self.endings[ending] += 1
         if ending is Ending.PREEMPTED:
             self._preempted_s.append(now_s)
-        detail = record.view.detail if record.view else "the scheduler no longer knows it"
-        return JobEnded(record.job, ending, detail, _is_failure(now_s, record, ending))
+        return JobEnded(record.job, ending, _detail(record), _is_failure(now_s, record, ending))
 
 
 def _forget(times_s: deque[float], before_s: float) -> None:
     while times_s and times_s[0] <= before_s:
         times_s.popleft()
+
+
+def _detail(record: JobRecord) -> str:
+    said = record.view.detail if record.view else "the scheduler no longer knows it"
+    return f"its agent had been silent for longer than its lease; {said}" if record.lost else said
 
 
 def _is_failure(now_s: float, record: JobRecord, ending: Ending) -> bool:

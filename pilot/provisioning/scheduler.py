@@ -209,7 +209,9 @@ WALLTIME_WORD = "wall time"
 """What an agent's notice says where it leaves before its wall time ends; anything else announces a preemption."""
 
 
-def what_became(view: JobView | None, word: str, now_s: float, *, cancelled: bool, lead_s: float = 0.0) -> Ending:
+def what_became(
+    view: JobView | None, word: str, now_s: float, *, cancelled: bool, lost: bool = False, lead_s: float = 0.0
+) -> Ending:
     """What became of a job that is over.
 
     Parameters
@@ -218,18 +220,23 @@ def what_became(view: JobView | None, word: str, now_s: float, *, cancelled: boo
     word : the cause of the agent's notice, "" where it gave none
     now_s : when it was seen to be over
     cancelled : whether we cancelled it ourselves
+    lost : whether we did so because its agent had been silent for longer than its lease
     lead_s : how long before its wall time's end the scheduler signals a job
 
     Notes
     -----
     The scheduler knows best why it took a node. But a job whose agent left in its grace ends as *completed*: there the
-    agent's word counts, and so it does for a job that the scheduler no longer knows.
+    agent's word counts, and so it does for a job that the scheduler no longer knows. A node that dies is found by the
+    scheduler, or by us when its agent's lease is over, whoever is first: we then cancel the job, and of that
+    cancellation alone the scheduler tells later.
     """
     seen = view.ending if view else None
     if seen in (Ending.PREEMPTED, Ending.WALLTIME, Ending.NODE_FAILED):
         return seen
     if view and view.preempt_s is not None:
         return Ending.PREEMPTED
+    if lost:
+        return Ending.NODE_FAILED
     if cancelled or seen is Ending.CANCELLED:
         return Ending.CANCELLED
     if word:

@@ -27,7 +27,7 @@ from pilot.core.errors import JournalError
 from pilot.core.events import CheckpointWritten, Event, GroupBroken, WorkerSlow
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.spec import TrainerSpec
-from pilot.io import wire
+from pilot.io import script_code, wire
 from pilot.io.site import Site
 from pilot.service.launch_store import LaunchStore
 from pilot.service.pending import On, PendingCommands
@@ -204,7 +204,7 @@ class Effects:
         self._send(command.node, order)
 
     def _order(self, trainer: TrainerSpec) -> wire.StartWorker:
-        launch = self._launches.launch(trainer)
+        launch, directory = self._launches.launch(trainer), self._launches.directory(trainer)
         return wire.StartWorker(
             trainer=trainer.trainer,
             script=launch.script,
@@ -213,9 +213,10 @@ class Effects:
             cwd=launch.cwd,
             python=launch.python,
             environment=launch.environment,
-            directory=str(self._launches.directory(trainer)),
+            directory=str(directory),
             checkpoint_interval_s=self._site.checkpoint_interval_s,
             checkpoints_kept=self._site.checkpoints_kept,
             ranks=self._site.ranks_per_node,
             uid=trainer.uid,
+            code=str(directory / script_code.NAME) if launch.code_taken else "",
         )

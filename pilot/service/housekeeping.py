@@ -27,8 +27,8 @@ no more of either than fit into the bytes."""
 _FILE_OF_JOB = re.compile(r"(?P<job>pilot-[0-9a-f]{10}\.[0-9]+\.[0-9]+)(\.[a-z.]*)?")
 """As Parsl names them: the pool's name, the time, and what it is (script, output, …)."""
 
-_LOG = re.compile(r"(?P<node>.+?)(\.[0-9]+)?\.log(\.1)?")
-"""``<node>.log``, ``<node>.<local rank>.log``; with ``.1`` what was rotated out of it."""
+_LOG = re.compile(r"(?P<node>.+?)(\.[0-9]+)?\.log(\.1)?(\.times)?")
+"""``<node>.log``, ``<node>.<local rank>.log``; with ``.1`` what was rotated out of it, with ``.times`` its marks."""
 
 _TOKEN_FILE = re.compile(rf"[A-Za-z0-9_-]+{re.escape(SUFFIX)}")
 _SCRIPT_BYTES = 1 << 16

@@ -10,7 +10,7 @@ import msgspec
 from pilot.core.errors import JournalError, PilotError, UserError
 from pilot.core.ids import TrainerId
 from pilot.core.spec import TrainerSpec
-from pilot.io import trainer_folder
+from pilot.io import script_code, trainer_folder
 from pilot.io.files import publish, replace_link
 from pilot.io.rundir import RunDir
 from pilot.io.submission import LaunchSpec
@@ -48,8 +48,10 @@ class LaunchStore:
         """The trainer's own folder: ``checkpoints/`` and ``logs/`` are in it."""
         return self._root / trainer_folder.name(trainer.trainer, trainer.uid)
 
-    def add(self, trainer: TrainerSpec, launch: LaunchSpec, start: Sequence[str] = ()) -> None:
-        """Record a submission, before the journal tells of it. ``start``: the files of the checkpoint it starts from.
+    def add(self, trainer: TrainerSpec, launch: LaunchSpec, start: Sequence[str] = (), code: bytes = b"") -> None:
+        """Record a submission, before the journal tells of it.
+
+        ``start``: the files of the checkpoint it starts from; ``code``: see :class:`~pilot.io.submission.Submission`.
 
         Raises
         ------
@@ -57,18 +59,19 @@ class LaunchStore:
         PilotError : the disk does not take it
         """
         name = trainer.trainer
+        launch = msgspec.structs.replace(launch, code_taken=bool(code))
         link = self._rundir.trainer(name)
         if link.is_dir() and not link.is_symlink():
             raise UserError(f"{link} is the folder of another trainer; choose another --name")
         try:
-            self._write(trainer, launch, start)
+            self._write(trainer, launch, start, code)
         except OSError as error:
             which = f" ({error.filename})" if error.filename in start else ""
             reason = f"{error.strerror}{which}"
             raise PilotError(f"cannot record the submission of {name}: {reason}", transient=True) from None
         self._launches[name] = launch
 
-    def _write(self, trainer: TrainerSpec, launch: LaunchSpec, start: Sequence[str]) -> None:
+    def _write(self, trainer: TrainerSpec, launch: LaunchSpec, start: Sequence[str], code: bytes) -> None:
         here, directory = self._spec(trainer).parent, self.directory(trainer)
         for folder in (here, directory):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -78,6 +81,8 @@ class LaunchStore:
             if not (here / name).exists():
                 (here / name).symlink_to(directory / name)
         trainer_folder.start_from(directory, start)
+        if code:
+            publish(directory / script_code.NAME, code)
         publish(self._spec(trainer), msgspec.json.format(msgspec.json.encode(launch)) + b"\n")
         replace_link(self._rundir.trainer(trainer.trainer), here.name)
 

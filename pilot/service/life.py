@@ -8,24 +8,24 @@ from pilot.observation.monitor import Monitor
 from pilot.observation.page import Life
 from pilot.observation.story import Story
 from pilot.observation.summary import summarise
-from pilot.observation.timeline import timeline
+from pilot.observation.timeline import TimelineMaker
 from pilot.observation.utilisation import utilisation
 from pilot.service.settings import remembering_core
 from pilot.service.status_view import account, best_for
 
 
 def life_of(contents: Contents) -> Life:
-    """All that the journal tells; it is run through a core once more."""
+    """All that the journal tells: it is read once, and run through a core."""
     core, monitor, courses = remembering_core(contents), Monitor(), Courses()
     story = Story(contents.header.started_unix_s)
-    course = timeline(contents.decisions, core)
-    happened = []
+    nodes, happened = TimelineMaker(core), []
     for entry in (entry for segment in contents.segments for entry in segment.entries):
         happened += story.tell(entry)
         if isinstance(entry, Decision):
+            nodes.note(entry)
             monitor.note(entry.now_s, entry.event, entry.commands)
             courses.note(entry.now_s, entry.event, entry.commands)
-    what = account(core, monitor)
+    what, course = account(core, monitor), nodes.made()
     return Life(
         name=contents.header.coordinator,
         site=str(contents.header.site.get("name", "an unnamed site")),

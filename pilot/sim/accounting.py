@@ -32,7 +32,10 @@ FREE = Cost()
 
 @dataclass(slots=True)
 class Account:
-    """One trainer's progress: ``done`` samples at ``since_s``, then ``rate`` a second after ``paused_until_s``."""
+    """One trainer's progress: ``done`` samples at ``since_s``, then ``rate`` a second after ``paused_until_s``.
+
+    ``changes``: when it had how many nodes from then on.
+    """
 
     submission: WorkloadRow
     admitted_s: float
@@ -43,6 +46,7 @@ class Account:
     since_s: float = 0.0
     paused_until_s: float = -math.inf
     finished_s: float | None = None
+    changes: list[tuple[float, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.curve = self.submission.spec.curve or Curve.proportional()
@@ -71,6 +75,8 @@ class Account:
             return FREE
         pay = self._charge if accounting is Accounting.PAPER else self._pause
         cost = pay(lost, nodes)
+        if nodes != self.nodes:
+            self.changes.append((self.since_s, nodes))
         self.nodes, self.rate = nodes, self._rate(nodes)
         return cost
 

@@ -55,6 +55,16 @@ class SolveRecord:
     solve_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class TrainerCourse:
+    """A trainer's nodes over time: ``changes`` say when it had how many from then on, until ``end_s``."""
+
+    trainer: str
+    max_nodes: int
+    changes: tuple[tuple[float, int], ...]
+    end_s: float
+
+
 class Records:
     """Moments and who was admitted in each; solves; the kinds of trainers with their curves."""
 

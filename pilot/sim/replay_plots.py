@@ -27,7 +27,16 @@ def plots_of(replay: Replay) -> list[tuple[str, str]]:
         ("Trainer run times by curve (Fig 12)", _run_times),
         ("Solve times (wall clock)", _solves),
     ]
-    return [(title, _draw(functools.partial(_one, draw, replay))) for title, draw in draws]
+    drawn = [(title, _draw(functools.partial(_one, draw, replay))) for title, draw in draws]
+    if replay.courses:
+        strips = functools.partial(_one, _trainers, replay)
+        drawn.insert(1, (f"Trainers over time{_those(replay)}", _draw(strips, height=1.0 + 0.16 * len(replay.courses))))
+    return drawn
+
+
+def _those(replay: Replay) -> str:
+    left_out = replay.summary.submitted - len(replay.courses)
+    return f" (the {len(replay.courses)} that did most)" if left_out > 0 else ""
 
 
 def _one(draw: DrawReplay, replay: Replay, axes: Axes) -> None:
@@ -63,6 +72,22 @@ def _pool(axes: Axes, replay: Replay) -> None:
     axes.stairs(replay.columns["used"][:-1], edges, fill=True, color="tab:blue", label="training", rasterized=True)
     axes.set(xlabel="time (h)", ylabel="nodes")
     axes.legend()
+
+
+def _trainers(axes: Axes, replay: Replay) -> None:
+    """A strip for each: the darker, the more of the nodes that it could use it has."""
+    for row, course in enumerate(replay.courses):
+        ends_s = [at_s for at_s, _ in course.changes[1:]] + [course.end_s]
+        held = [(a, e, nodes) for (a, nodes), e in zip(course.changes, ends_s, strict=False) if nodes and e > a]
+        axes.broken_barh(
+            [(start_s / HOUR_S, (end_s - start_s) / HOUR_S) for start_s, end_s, _ in held],
+            (row - 0.42, 0.84),
+            facecolors=[(0.12, 0.47, 0.71, 0.25 + 0.75 * min(1.0, n / course.max_nodes)) for *_, n in held],
+            rasterized=True,
+        )
+    axes.set_yticks(range(len(replay.courses)), [course.trainer for course in replay.courses], fontsize=6)
+    axes.set(xlabel="time (h); the darker, the more of its nodes it has", xlim=(0, replay.summary.reached_h or 1))
+    axes.invert_yaxis()
 
 
 def _efficiency(axes: Axes, replay: Replay) -> None:

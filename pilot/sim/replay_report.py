@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pilot.core.errors import UserError
+from pilot.observation.words import duration, node_count
 from pilot.sim.metrics import U_IN_WORDS
-from pilot.sim.replay_plots import comparison, plots_of
+from pilot.sim.replay_plots import HOUR_S, comparison, plots_of
 from pilot.sim.sweep import Replay
 from pilot.traces.text_files import write_text
 
@@ -48,10 +49,27 @@ def write_report(
         parts.append(_figure("U of each replay", comparison(replays, labels)))
     for replay, label in zip(replays, labels, strict=True):
         parts.append(f"<h2>{html.escape(label)}</h2>")
+        parts.append(f"<p>{html.escape(' '.join(sentences(replay)))}</p>")
         parts += [_figure(caption, svg) for caption, svg in plots_of(replay)]
     path = directory / "index.html"
     write_text(path, PAGE.format(title=html.escape(title), body="\n".join(parts)))
     return path
+
+
+def sentences(replay: Replay) -> list[str]:
+    """A replay for a reader who knows neither the papers nor our words for things."""
+    told, columns = replay.summary, replay.columns
+    most, came, taken = int(columns["pool"].max(initial=0)), int(columns["joined"].sum()), int(columns["left"].sum())
+    said = [
+        f"In {duration(told.reached_h * HOUR_S)} of the trace up to {node_count(most)} were idle at once and"
+        f" {told.eq_nodes:.3g} on average: {told.node_hours:,.4g} node-hours."
+        f" Nodes came {came:,} times and were taken {taken:,} times.",
+        f"{told.used:.0%} of that time went into training. {told.completed:,} of {told.submitted:,} trainers were"
+        f" completed; all of them processed {told.samples:,.4g} samples.",
+    ]
+    if told.efficiency is not None:
+        said.append(f"The nodes were worth {told.efficiency:.0%} of as many dedicated ones (U).")
+    return said if told.complete else [*said, "The replay was interrupted before the end of the trace."]
 
 
 def _units(replays: Sequence[Replay]) -> list[str]:

@@ -8,7 +8,7 @@ import multiprocessing
 import multiprocessing.synchronize
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,20 +17,24 @@ from pathlib import Path
 from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
 from pilot.core.errors import UserError
+from pilot.core.ids import TrainerId
 from pilot.core.objective import Objective
 from pilot.core.pool import NODE_ORDERS
 from pilot.io.prctl import die_with_parent
 from pilot.planners import make
-from pilot.sim.accounting import Accounting
+from pilot.sim.accounting import Account, Accounting
 from pilot.sim.driver import Completions, SimConfig, Simulation
 from pilot.sim.metrics import Summary, returns_on_rescale, summarize
-from pilot.sim.records import SolveRecord
+from pilot.sim.records import SolveRecord, TrainerCourse
 from pilot.traces.changes import read_changes
 from pilot.traces.fragments import Floats
 from pilot.traces.workload import WorkloadRow, read_curves, read_workload
 
 GIVEN = "given"
 """The objective of the curves file (``objective_per_s``), else scaling efficiency."""
+COURSES_MAX = 40
+"""Of so many trainers the course is kept: a figure shows no more."""
+
 POLL_S = 0.2
 
 
@@ -70,6 +74,7 @@ class Replay:
     columns: dict[str, Floats]
     returns: Floats
     solves: tuple[SolveRecord, ...]
+    courses: tuple[TrainerCourse, ...]
 
 
 ObjectiveOf = Callable[[str], Objective]
@@ -103,7 +108,18 @@ def run_case(
     records = simulation.records
     summary = summarize(records, simulation.accounts, config.accounting, submitted, complete)
     columns = records.columns()
-    return Replay(case, summary, columns, returns_on_rescale(columns), tuple(records.solves))
+    courses = _courses(simulation.accounts, simulation.now_s)
+    return Replay(case, summary, columns, returns_on_rescale(columns), tuple(records.solves), courses)
+
+
+def _courses(accounts: Mapping[TrainerId, Account], end_s: float) -> tuple[TrainerCourse, ...]:
+    """Of the trainers that did most, in the order in which they got their turn."""
+    most = sorted(accounts.values(), key=lambda account: -account.done)[:COURSES_MAX]
+    return tuple(
+        TrainerCourse(trainer, account.submission.spec.max_nodes, tuple(account.changes), account.finished_s or end_s)
+        for trainer, account in accounts.items()
+        if any(account is one for one in most)
+    )
 
 
 def _core_config(case: Case, objective_of: ObjectiveOf) -> CoordinatorConfig:

@@ -9,6 +9,7 @@ from typing import Any, cast
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from pilot.core.errors import UserError
+from pilot.train.collate import collate
 from pilot.train.loader_options import check_dataset, checked
 from pilot.train.order import Drawn, Order, Sequential, shuffled
 from pilot.train.sampler import Batching, StepShare
@@ -125,6 +126,7 @@ class Loader(TrainingLoader):
         if options.get("num_workers"):
             options["worker_init_fn"] = OwnDataset(options.get("worker_init_fn"))
         seeded = Seeded(self.dataset, collated=options.get("collate_fn") is not None)
+        options["collate_fn"] = options.get("collate_fn") or collate
         try:
             return DataLoader(seeded, batch_sampler=self._pieces, **options)
         except (TypeError, ValueError) as error:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import astuple
 
-from pilot.io import wire
+from pilot.io import log_marks, wire
 from pilot.train import identity
 from pilot.train.lineage import Lineage, LineageRow
 from pilot.train.membership import Membership
@@ -45,6 +45,7 @@ class Reporter:
 
     def started(self, group: Membership, resumed: int | None) -> None:
         """A generation starts; every rank has the state."""
+        log_marks.now_rank(group.rank)
         self._meter.regrouped()
         self._resized, self._size = group.size != self._size, group.size
         self._untold = Lineage(self._training.ledger.newest(RETOLD_ROWS))

@@ -14,6 +14,7 @@ from torch.utils.data import Dataset, get_worker_info
 
 from pilot.core.errors import UserError
 from pilot.train import rng
+from pilot.train.collate import reader
 from pilot.train.sampler import mix, mix_each
 
 
@@ -54,6 +55,7 @@ class Seeded(Dataset[Any]):
         self.dataset = dataset
         self._collated = collated
         self._at_once: Callable[[list[int]], Any] | None = getattr(dataset, "__getitems__", None)
+        self._batch = None if collated else reader(dataset)
         self._used: list[rng.Generator] = []
         self._fresh = True
 
@@ -61,6 +63,8 @@ class Seeded(Dataset[Any]):
         return _seeded, (self.dataset, self._collated)
 
     def __getitems__(self, piece: Piece) -> Any:
+        if self._batch and (batch := self._batch(piece.indices)) is not None:
+            return batch  # nothing is random in it
         if self._fresh and self._at_once is None:  # so that one sample is loaded twice, not a whole piece
             samples = [*self._load(piece.part(0, 1)), *self._load(piece.part(1, None))]
         else:

@@ -118,20 +118,44 @@ def test_a_process_that_dies_three_times_without_a_step_has_failed(pool: Pool, t
     assert f"{name}" in reason or "log:" in reason
 
 
-def test_an_edited_script_is_refused_for_newcomers(pool: Pool, tmp_path: Path) -> None:
+def edited(script: Path) -> None:
+    script.write_text(script.read_text() + "\nraise ValueError('edited')\n")
+
+
+def test_newcomers_run_the_script_as_it_was_submitted(pool: Pool, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import beside\n" + TRAIN.read_text())
+    (tmp_path / "beside.py").write_text("")
+    pool.up()
+    pool.agent()
+    name = pool.submit(script, "--epochs", "500", "--step-s", "0.03")
+    edited(script)
+    (tmp_path / "beside.py").unlink()
+    pool.until_step(name, 5, nodes=1)
+    pool.agent()
+    pool.until_step(name, pool.trainer(name).step + 5, nodes=2)
+    assert pool.trainer(name).rescales_up == 1
+    pool.pilot("cancel", name)
+
+
+def test_an_edited_live_script_is_refused_for_newcomers_and_no_plan_is_made_for_it(pool: Pool, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(TRAIN.read_text())
     pool.up()
+    agents = [pool.agent() for _ in range(2)]
+    name = pool.submit(script, "--epochs", "500", "--step-s", "0.03", options=("--live", "--min-nodes", "2"))
+    pool.until_step(name, 5, nodes=2)
+    edited(script)
+    pool.kill_tree(agents[1])
+    for _ in range(3):
+        pool.agent()
+    refused = pool.until("no node more is tried", lambda s: "takes no more nodes" in " ".join(s.trainers[0].remarks))
+    assert "was edited" in " ".join(refused.trainers[0].remarks)
+    known = {node.node for node in refused.pool}
     pool.agent()
-    name = pool.submit(script, "--epochs", "8", "--step-s", "0.03")
-    pool.until_step(name, 5, nodes=1)
-    script.write_text(script.read_text() + "\n# edited\n")
-    pool.agent()
-    pool.pilot("wait", name)
-    trainer = pool.trainer(name)
-    assert trainer.phase == "finished"
-    assert trainer.rescales_up == 0
-    assert any("takes no more nodes" in remark and "was edited" in remark for remark in trainer.remarks)
+    after = pool.until("another pilot is there", lambda s: any(node.node not in known for node in s.pool))
+    assert after.solves.count == refused.solves.count
+    assert pool.trainer(name).phase == "paused"
 
 
 def test_a_killed_coordinator_is_noticed_and_the_agents_leave_nothing(pool: Pool) -> None:

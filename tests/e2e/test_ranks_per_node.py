@@ -34,7 +34,7 @@ def test_a_killed_process_and_a_killed_pilot_leave_the_parameters_as_one_process
     name = pool.submit(TRAIN, "--epochs", str(EPOCHS), "--step-s", "0.04", "--save", str(saved))
     pool.until_step(name, 20, nodes=2)
     assert [len(pool.workers(agent)) for agent in (first, second)] == [2, 2]
-    logs = {path.name.rsplit(".", 2)[1] for path in (pool.run_dir / "trainers" / name / "logs").iterdir()}
+    logs = {path.name.rsplit(".", 2)[1] for path in (pool.run_dir / "trainers" / name / "logs").glob("*.log")}
     assert logs == {"0", "1"}, "each process has a log of its own"
 
     neighbour, victim = pool.workers(second)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from pilot.io.objectives import load_objective
 from pilot.sim.sweep import Case, Inputs, run_sweep
 from pilot.traces.changes import write_changes
 from pilot.traces.synthesis import PUBLISHED, draw
+from tests.browser import needs_browser, shown
 
 HOURS = 8
 CURVES = [
@@ -168,6 +170,7 @@ def test_the_report_is_one_page_that_needs_nothing_beside_it(inputs: Path, tmp_p
     for caption in (
         "U of each replay",
         "Pool size",
+        "Trainers over time",
         "six hours",
         "cost per event",
         "Return",
@@ -175,8 +178,17 @@ def test_the_report_is_one_page_that_needs_nothing_beside_it(inputs: Path, tmp_p
         "Solve times",
     ):
         assert caption in page
-    assert page.count("<svg") == 1 + 2 * 6
+    assert page.count("<svg") == 1 + 2 * 7
     assert "src=" not in page and 'href="http' not in page
+
+
+@needs_browser
+def test_a_browser_shows_the_report_with_its_plain_summary(inputs: Path, tmp_path: Path) -> None:
+    assert run(arguments(inputs, "--planner", "dp", "--report", str(tmp_path / "report"))) == 0
+    page = shown(tmp_path / "report" / "index.html", tmp_path)
+    assert re.search(r"<p>In \d+ h .* of the trace up to \d+ nodes were idle at once", page)
+    assert re.search(r"went into training\. \d+ of \d+ trainers were completed", page)
+    assert "dedicated ones (U)" in page and page.rstrip().endswith("</html>")
 
 
 @pytest.mark.parametrize(

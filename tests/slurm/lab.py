@@ -37,13 +37,14 @@ def missing() -> str:
 
 @dataclass(frozen=True, slots=True)
 class LabConfig:
-    """What a lab's Slurm does at a preemption."""
+    """What a lab's Slurm does at a preemption, and after how long it takes a silent node for dead."""
 
     nodes: int = 6
     grace_s: int = 20
     kill_wait_s: int = 10
     user_signal: bool = True
     proctrack: str = "cgroup"
+    node_timeout_s: int = 15
 
     def render(self, folder: Path, port: int) -> str:
         """``slurm.conf`` of a lab in ``folder`` whose daemons listen on ``port`` and the ones after it."""
@@ -79,7 +80,7 @@ PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 KillWait={self.kill_wait_s}
 MinJobAge=120
-SlurmdTimeout=15
+SlurmdTimeout={self.node_timeout_s}
 ReturnToService=2
 JobRequeue=1
 NodeName=DEFAULT CPUs=4 State=UNKNOWN
@@ -128,9 +129,13 @@ class Lab:
         self._daemon("slurmd", "-f", str(self.conf), "-N", node)
 
     def kill_node(self, node: str) -> None:
-        """The node dies: its slurmd, its step daemons and everything that ran in its jobs are SIGKILLed."""
-        slurmd = _read_pid(self.folder / f"slurmd-{node}.pid")
-        kill_all([p for p in self.processes() if p.pid == slurmd or self._node_of(p) == node])
+        """The node dies: its slurmd, its step daemons and everything that ran in its jobs are SIGKILLed.
+
+        What was being started meanwhile is found by another look: one step's daemon that survives would go on with its
+        job, and nobody would end it.
+        """
+        _signal(_read_pid(self.folder / f"slurmd-{node}.pid"), signal.SIGKILL)
+        wait_for(lambda: self._killed_on(node), f"nothing is left of {node}", limit_s=20)
 
     def pause_controller(self) -> None:
         """The controller stops answering."""
@@ -207,11 +212,25 @@ class Lab:
         except psutil.Error:
             return False
 
-    def _node_of(self, process: psutil.Process) -> str:
-        """The node of a job's process, by its environment, or of a step's daemon, by its log."""
-        if process.name() == "slurmstepd":
-            logs = [Path(file.path).stem for file in process.open_files() if file.path.endswith(".log")]
-            return logs[0].removeprefix("slurmd-") if logs else ""
+    def _killed_on(self, node: str) -> bool:
+        """Kill what is on ``node``; whether nothing was, and every step's daemon is known to be of some node."""
+        where = [(process, self._node_of(process)) for process in self.processes()]
+        kill_all([process for process, of in where if of == node])
+        return all(of not in (node, None) for _, of in where)
+
+    def _node_of(self, process: psutil.Process) -> str | None:
+        """The node of a job's process, by its environment, of a slurmd, by its options, or of a step's daemon, by its
+        log: None while it has none yet. "" of a process that is on no node, or no more.
+        """
+        try:
+            match process.name():
+                case "slurmstepd":
+                    logs = [Path(file.path).stem for file in process.open_files() if file.path.endswith(".log")]
+                    return logs[0].removeprefix("slurmd-") if logs else None
+                case "slurmd":
+                    return process.cmdline()[-1]
+        except psutil.Error:
+            return ""
         return _variable(process, "SLURMD_NODENAME")
 
     def _remove_cgroups(self) -> None:

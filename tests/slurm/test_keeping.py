@@ -64,18 +64,29 @@ def test_a_job_that_fails_is_not_replaced_at_once(tmp_path: Path) -> None:
     play(crew, script)
 
 
-def test_a_dead_node_is_told(lab: Lab, tmp_path: Path) -> None:
-    crew = Crew(tmp_path, POLITE, SITE)
+@pytest.mark.parametrize("lab", [LabConfig(node_timeout_s=300)], indirect=True)
+@pytest.mark.parametrize(("lease_s", "asked_first"), [(600, False), (6, True)], ids=["Slurm is first", "we are first"])
+def test_a_dead_node_is_told_whoever_finds_it_first(lease_s: int, asked_first: bool, lab: Lab, tmp_path: Path) -> None:
+    """When the lease of its agent is over we cancel the job, and Slurm never says that its node failed."""
+    crew = Crew(tmp_path, POLITE, SITE.replace(orphan_s=lease_s, silent_s=5))
+    dead_node = lab.nodes[0]
 
     async def script(keeper: Keeper) -> None:
         keeper.want(2)
         await crew.until_running(2)
-        lab.kill_node(lab.nodes[0])
+        dead = lab.run("squeue", "-h", "-w", dead_node, "-o", "%A").strip()
+        alive = set(keeper.book.jobs) - {dead}
+        lab.kill_node(dead_node)
+        keeper.want(2, present=alive)
+        if asked_first:
+            await crew.until(lambda: lab.state(dead) == "COMPLETING", "we cancelled its job")
+        lab.run("scontrol", "update", f"NodeName={dead_node}", "State=DOWN", "Reason=dead")
         await crew.until(lambda: crew.endings() == [Ending.NODE_FAILED], "the node failed")
-        await crew.until_running(2)
+        await crew.until(lambda: len(alive & set(crew.present())) == 1 and keeper.status().running == 2, "replaced")
+        assert lab.state(dead) == ("CANCELLED" if asked_first else "NODE_FAIL")
 
     play(crew, script)
-    lab.start_node(lab.nodes[0])
+    lab.start_node(dead_node)
 
 
 @pytest.mark.usefixtures("lab")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -22,11 +20,9 @@ from pilot.observation.story import Kind, Story
 from pilot.observation.summary import Summary, duration, sentences, summarise
 from pilot.observation.timeline import Fate, Use, timeline
 from pilot.observation.utilisation import Utilisation
+from tests.browser import needs_browser, shown
 from tests.property.world import World
 from tests.unit.observation.test_timeline import CNN, lived_through
-
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-BROWSER_TIMEOUT_S = 120.0
 
 
 def decisions(world: World) -> list[Decision]:
@@ -141,15 +137,11 @@ def test_names_are_text_and_the_page_is_whole() -> None:
     assert parser.open == []
 
 
-@pytest.mark.skipif(BROWSER is None, reason="there is no Chromium")
+@needs_browser
 def test_a_browser_shows_it(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     path.write_text(render(life(lived_through())))
-    command = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", f"--user-data-dir={tmp_path}"]
-    done = subprocess.run(
-        [*command, path.as_uri()], capture_output=True, text=True, timeout=BROWSER_TIMEOUT_S, check=True
-    )
-    assert '<span id="from">0.0</span>' in done.stdout  # its script has run
+    assert '<span id="from">0.0</span>' in shown(path, tmp_path)  # its script has run
 
 
 def test_a_trainer_that_ended_has_its_end() -> None:

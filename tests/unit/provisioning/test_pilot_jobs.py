@@ -212,6 +212,30 @@ def test_a_job_whose_agent_never_comes_is_dead_after_a_longer_time() -> None:
     assert leaving(book, 11 + STARTING_S) == [True]
 
 
+@pytest.mark.parametrize("asked_first", [True, False], ids=["we cancelled it first", "the scheduler told it first"])
+def test_a_dead_node_is_told_as_one_whoever_finds_it_first(asked_first: bool) -> None:
+    book = book_with("1")
+    book.registered(1, "1", 0)
+    dead_s = 2 + SITE.orphan_s + SITE.heartbeat_s
+    now_s = dead_s if asked_first else 10.0
+    book.take(now_s, now_s, shown(view("1", JobPhase.RUNNING)))
+    cancelled = book.to_cancel(now_s)
+    book.asked_to_cancel(now_s, cancelled, 2)
+    book.cancelled(now_s, cancelled)
+    (end,) = ended(book, view("1", JobPhase.OVER, Ending.CANCELLED if asked_first else Ending.NODE_FAILED), now_s=now_s)
+    assert (end.ending, end.failed) == (Ending.NODE_FAILED, False)
+    assert ("longer than its lease" in end.detail) == asked_first
+
+
+def test_a_job_that_was_suspended_for_longer_than_its_lease_has_a_new_one_when_it_goes_on() -> None:
+    book = book_with("1")
+    book.registered(1, "1", 0)
+    book.take(10, 10, shown(view("1", JobPhase.SUSPENDED)))
+    book.take(9000, 9000, shown(view("1", JobPhase.RUNNING)))
+    assert (leaving(book, 9001), book.to_cancel(9001)) == ([False], [])
+    assert book.to_cancel(9001 + SITE.orphan_s + SITE.heartbeat_s) == ["1"]
+
+
 def test_a_suspended_job_is_not_counted_on_and_not_cancelled() -> None:
     book = book_with("1")
     book.registered(1, "1", 0)

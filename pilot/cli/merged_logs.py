@@ -1,0 +1,186 @@
+"""The logs of a trainer's processes as one, in the order of time: in pieces, so that its size does not matter."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import BinaryIO
+
+from pilot.core.errors import UserError
+from pilot.io.files import open_regular
+from pilot.io.log_marks import BEGINS, NO_RANK, PERIOD_S, Mark, marks
+from pilot.io.log_rotation import rotated
+
+PIECE_BYTES = 1 << 20
+BLOCK_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Bytes ``begin`` to ``end`` of a log, written at ``unix_s`` or soon after by ``rank``; ``name`` is the process's.
+
+    ``rank`` is :data:`~pilot.io.log_marks.NO_RANK` of a process that was in no group.
+    """
+
+    unix_s: float
+    name: str
+    path: Path
+    begin: int
+    end: int
+    rank: int
+
+
+@dataclass(slots=True)
+class ProcessLog:
+    """What one process wrote, and how much of it has been seen.
+
+    ``whole_lines``: a line is new when it has been ended.
+    """
+
+    path: Path
+    whole_lines: bool = False
+    _size: int = -1
+    _marks_end: int = 0
+    _last: Mark = field(default=Mark(0.0, 0, NO_RANK))
+
+    def grown(self) -> list[Piece]:
+        """What is new, whole lines or not; at first all, with what was rotated out of it."""
+        size = self._length()
+        pieces: list[Piece] = []
+        if size < self._size or self._size < 0:
+            pieces = self._rotated_out()
+            self._size, self._marks_end = 0, 0
+        new, self._marks_end = marks(self.path, self._marks_end)
+        pieces += self._pieces(self.path, new, self._size, size)
+        self._size = size
+        return pieces
+
+    def _length(self) -> int:
+        try:
+            with open_regular(self.path) as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(begin := max(0, size - BLOCK_BYTES))
+                end = file.read().rfind(b"\n") + 1 if self.whole_lines else 0
+        except OSError as error:
+            raise UserError(f"cannot read the log {self.path}: {error.strerror}") from None
+        return begin + end if end else size
+
+    def _rotated_out(self) -> list[Piece]:
+        old = rotated(self.path)
+        try:
+            size = old.stat().st_size
+        except OSError:
+            return []
+        new, _ = marks(old, self._marks_end)
+        return self._pieces(old, new, min(max(0, self._size), size), size)
+
+    def _pieces(self, path: Path, new: Sequence[Mark], begin: int, end: int) -> list[Piece]:
+        """[begin, end) cut at the marks. What comes before the first one goes on from the last one before it."""
+        first = self._last if self._last.unix_s else Mark(new[0].unix_s if new else path.stat().st_mtime, 0, NO_RANK)
+        known = [first, *_with_ranks(new)]
+        pieces = []
+        for mark, following in zip(known, [*known[1:], Mark(0.0, end, NO_RANK)], strict=True):
+            start, stop = max(begin, 0 if mark is first else mark.offset), min(end, following.offset)
+            for cut in range(start, stop, PIECE_BYTES):
+                upto = min(stop, cut + PIECE_BYTES)
+                pieces.append(Piece(mark.unix_s, self.path.stem, path, cut, upto, mark.rank))
+        self._last = known[-1]._replace(offset=0)
+        return pieces
+
+
+def _with_ranks(found: Sequence[Mark]) -> list[Mark]:
+    """What a process writes before its first group counts as written by the rank that it gets there."""
+    ranked: list[Mark] = []
+    coming = NO_RANK
+    for mark in reversed(found):
+        coming = mark.rank if mark.rank >= 0 else coming
+        ranked.append(mark._replace(rank=coming))
+        coming = NO_RANK if mark.rank == BEGINS else coming  # before this one another process wrote
+    return ranked[::-1]
+
+
+class MergedLogs:
+    """All logs in ``folder``.
+
+    Parameters
+    ----------
+    every_rank : else only what rank 0 wrote, and processes that were in no group
+    since_s : only what was written from then on (Unix time)
+    whole_lines : see :class:`ProcessLog`
+    """
+
+    def __init__(
+        self, folder: Path, *, every_rank: bool = False, since_s: float = 0.0, whole_lines: bool = False
+    ) -> None:
+        self._folder = folder
+        self._every_rank = every_rank
+        self._since_s = since_s
+        self._whole_lines = whole_lines
+        self._logs: dict[Path, ProcessLog] = {}
+        self.left_out: set[str] = set()
+        """Of these processes something was not shown because of its rank."""
+
+    @property
+    def names(self) -> list[str]:
+        """The processes that have a log."""
+        return [path.stem for path in self._logs]
+
+    def grown(self) -> list[Piece]:
+        """What is new and is to be shown, in the order of time."""
+        for path in sorted(self._folder.glob("*.log")):
+            self._logs.setdefault(path, ProcessLog(path, self._whole_lines))
+        pieces = [piece for log in self._logs.values() for piece in _rising(log.grown())]
+        self.left_out |= {piece.name for piece in pieces if not self._of_interest(piece)}
+        new = [p for p in pieces if p.unix_s >= self._since_s - PERIOD_S and self._of_interest(p)]
+        return sorted(new, key=lambda piece: piece.unix_s)
+
+    def _of_interest(self, piece: Piece) -> bool:
+        return self._every_rank or piece.rank in (0, NO_RANK)
+
+
+def _rising(pieces: list[Piece]) -> Iterator[Piece]:
+    """A log's order stays, whatever the clock did."""
+    latest_s = 0.0
+    for piece in pieces:
+        latest_s = max(latest_s, piece.unix_s)
+        yield replace(piece, unix_s=latest_s)
+
+
+def text_of(piece: Piece) -> bytes:
+    """The lines that begin in ``piece``."""
+    try:
+        with open_regular(piece.path) as file:
+            begin = _line_from(file, piece.begin)
+            end = _line_from(file, piece.end)
+            file.seek(begin)
+            return file.read(max(0, end - begin))
+    except OSError as error:
+        raise UserError(f"cannot read the log {piece.path}: {error.strerror}") from None
+
+
+def _line_from(file: BinaryIO, offset: int) -> int:
+    """Where the first line begins at ``offset`` or after it; the file's end where none does."""
+    if offset == 0:
+        return 0
+    position = offset - 1
+    file.seek(position)
+    while block := file.read(BLOCK_BYTES):
+        found = block.find(b"\n")
+        if found >= 0:
+            return position + found + 1
+        position += len(block)
+    return min(file.seek(0, os.SEEK_END), position)
+
+
+def newest(pieces: Sequence[Piece], count: int) -> list[tuple[Piece, bytes]]:
+    """The last ``count`` lines, without reading more than is needed for them."""
+    found: list[tuple[Piece, bytes]] = []
+    for piece in reversed(pieces):
+        if count <= 0:
+            break
+        lines = text_of(piece).splitlines(keepends=True)[-count:]
+        count -= len(lines)
+        found.append((piece, b"".join(lines)))
+    return found[::-1]

@@ -1,0 +1,108 @@
+"""Beside each log of a script: when it had come to which length, and which rank wrote from there on.
+
+``<log>.times`` has a line ``UNIX_S OFFSET RANK`` for at most every :data:`PERIOD_S` in which something was written; the
+rank is :data:`BEGINS` where a process begins, then :data:`NO_RANK` until its first group. Logs themselves hold what the
+script wrote and nothing else; ``pilot logs`` merges them by these marks.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+PERIOD_S = 0.5
+NO_RANK, BEGINS = -1, -2
+
+_marker: Marker | None = None
+
+
+class Mark(NamedTuple):
+    """From ``offset`` on, ``rank`` wrote at ``unix_s`` or later."""
+
+    unix_s: float
+    offset: int
+    rank: int
+
+
+def times_of(log: Path) -> Path:
+    """The file with the marks of ``log``."""
+    return log.with_name(f"{log.name}.times")
+
+
+@dataclass(slots=True)
+class Marker:
+    """Writes the marks of the log behind ``descriptor``, to which other processes may write, too.
+
+    A disk without room, or that fails, costs marks and nothing else.
+    """
+
+    descriptor: int
+    log: Path
+    rank: int = BEGINS
+    _due_s: float = 0.0
+    _offset: int = 0
+    _file: int | None = None
+
+    def about_to_write(self) -> None:
+        """Mark where the log ends now, if the last mark is old."""
+        if time.monotonic() >= self._due_s:
+            self.mark()
+
+    def mark(self) -> None:
+        """Mark where the log ends now."""
+        self._due_s = time.monotonic() + PERIOD_S
+        with suppress(OSError):
+            size = os.fstat(self.descriptor).st_size
+            if self._file is not None and size < self._offset:  # the log was rotated, and its marks with it
+                os.close(self._file)
+                self._file = None
+            if self._file is None:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+                self._file = os.open(times_of(self.log), flags, 0o600)
+            self._offset = size
+            os.write(self._file, f"{time.time():.2f} {size} {self.rank}\n".encode())
+
+
+def mark_log(descriptor: int) -> Marker:
+    """From now on the log that this process writes to has marks."""
+    global _marker  # a process has one log
+    _marker = Marker(descriptor, Path(f"/proc/self/fd/{descriptor}").readlink())
+    _marker.mark()
+    _marker.rank = NO_RANK
+    return _marker
+
+
+def now_rank(rank: int) -> None:
+    """This process is ``rank`` of its group from now on; a script that runs by itself has no marks."""
+    if _marker is not None and _marker.rank != rank:
+        _marker.rank = rank
+        _marker.mark()
+
+
+def marks(log: Path, begin: int = 0) -> tuple[list[Mark], int]:
+    """The marks of ``log`` from byte ``begin`` of their file on, and where they end; those that cannot be read are left
+    out.
+    """
+    try:
+        with times_of(log).open("rb") as file:
+            file.seek(begin)
+            text = file.read()
+    except OSError:
+        return [], begin
+    whole = text[: text.rfind(b"\n") + 1]
+    return list(_parsed(whole)), begin + len(whole)
+
+
+def _parsed(text: bytes) -> Iterator[Mark]:
+    for line in text.splitlines():
+        with suppress(ValueError):
+            unix_s, offset, rank = line.split()
+            mark = Mark(float(unix_s), int(offset), int(rank))
+            if math.isfinite(mark.unix_s) and mark.offset >= 0:
+                yield mark
