@@ -2,6 +2,14 @@
 
 EQUIVALENT: dict[tuple[str, str], str] = {
     (
+        "pilot/core/curve.py",
+        "nodes >= self.nodes[last]  ->  nodes > self.nodes[last]",
+    ): "the last point is a point, and beyond it its value per node holds",
+    (
+        "pilot/core/curve.py",
+        "RATES = (1e-09, 1000000000000000.0)  ->  RATES = (1e-09, 1000000000000001.0)",
+    ): "a limit against nonsense; that it holds where it is, is tested",
+    (
         "pilot/core/spec.py",
         "PRIORITY_MAX = 1000000000.0  ->  PRIORITY_MAX = 1000000001.0",
     ): "a limit against nonsense; that it holds where it is, is tested",
