@@ -87,16 +87,8 @@ class Play(World):
         for _ in range(3):
             self._submit()
         own = [self._submit, self._report, self._breaks, self._looks, self._stale, self._plan_fails, self._publishes]
-        own += [
-            self._dies_again,
-            self._breaks_again,
-            self._tells_twice,
-            self._again,
-            self._time,
-            self._starts_and_steps,
-            self._starts_and_steps,
-            self._starts_and_steps,
-        ]
+        own += [self._dies_again, self._breaks_again, self._tells_twice, self._again, self._time]
+        own += 3 * [self._starts_and_steps]
         for _ in range(ACTS):
             action = self.rng.choice([*ACTIONS, *SICKNESS])
             if self.rng.random() < 0.5:
