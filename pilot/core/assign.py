@@ -29,29 +29,26 @@ def assign(pool: Pool, trainers: Sequence[Trainer], counts: Mapping[TrainerId, i
     a trainer is not handed out to it: who is choosy chooses first, and may fall short of its count. Only where it
     could not run at all for that does something migrate: another trainer takes the node and gives one that it can use.
     """
-    owner, targets = dict(pool.owner), [list(t.target) for t in trainers]
-    growing = {t.id: len(t.target) for t in trainers if counts.get(t.id, 0) > len(t.target)}
+    counts = {t.id: counts.get(t.id, 0) for t in trainers}
+    owner, targets = dict(pool.owner), {t.id: list(t.target) for t in trainers}
     changed = _share_out(pool, trainers, counts)
-    short = {t.id: max(len(t.target), growing[t.id]) for t in trainers if t.id in growing and _falls_short(t, counts)}
+    most = {t.id: max(len(t.target), len(targets[t.id])) for t in trainers}
+    short = {trainer: nodes for trainer, nodes in most.items() if nodes < counts[trainer]}
     if short:
         pool.owner = owner
-        for trainer, target in zip(trainers, targets, strict=True):
-            trainer.target = target
+        for trainer in trainers:
+            trainer.target = targets[trainer.id]
     return Assignment([] if short else changed, short)
-
-
-def _falls_short(trainer: Trainer, counts: Mapping[TrainerId, int]) -> bool:
-    return len(trainer.target) < counts[trainer.id]
 
 
 def _share_out(pool: Pool, trainers: Sequence[Trainer], counts: Mapping[TrainerId, int]) -> list[Trainer]:
     """Set the targets as far as they go; the changed ones are returned."""
-    changed = [t for t in trainers if counts.get(t.id, 0) != len(t.target)]
-    growing = [t for t in changed if counts.get(t.id, 0) > len(t.target)]
-    parked = [t for t in changed if counts.get(t.id, 0) == 0 and t.parked]
+    changed = [t for t in trainers if counts[t.id] != len(t.target)]
+    growing = [t for t in changed if counts[t.id] > len(t.target)]
+    parked = [t for t in changed if counts[t.id] == 0 and t.parked]
     for trainer in changed:
         if trainer not in parked:
-            _give_back(pool, trainer, counts.get(trainer.id, 0))
+            _give_back(pool, trainer, counts[trainer.id])
     growing.sort(key=lambda t: -len(t.evidence.aside))
     wanted = {t.id: counts[t.id] - len(t.target) for t in growing}
     for trainer in parked:

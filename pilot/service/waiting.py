@@ -15,7 +15,7 @@ class Waiting:
     def __init__(self, core: Coordinator, monitor: Monitor, keeper: KeeperStatus) -> None:
         self._draining, self._has_nodes = core.draining, bool(core.pool.nodes)
         self._admitted = {trainer.id for trainer in core.admitted()}
-        self._free = len(core.pool.available())
+        self._free = core.pool.available()
         self._monitor = monitor
         self._keeper = keeper
 
@@ -42,10 +42,12 @@ class Waiting:
             return f"{trainer.held}; pilot release {trainer.id} gives it nodes again"
         if trainer.id not in self._admitted:
             return f"waits for another trainer to end: {len(self._admitted)} run at a time"
-        if (missing := trainer.spec.min_nodes - self._free) <= 0:
+        aside = sum(node in trainer.evidence.aside for node in self._free)
+        if (missing := trainer.spec.min_nodes - len(self._free) + aside) <= 0:
             return "waits for a plan"
         needs = f"waits for {_more(missing)}" if self._has_nodes else f"waits for {node_count(missing)}"
-        return "; ".join(filter(None, [needs, _queue(self._keeper), self._keeper.held_back]))
+        without = f"{aside} free node{'' if aside == 1 else 's'} failed for it (pilot nodes)" if aside else ""
+        return "; ".join(filter(None, [needs, without, _queue(self._keeper), self._keeper.held_back]))
 
     def _starting(self, trainer: Trainer, *, more: bool = False) -> str:
         """Its script runs and has not come to its training yet."""

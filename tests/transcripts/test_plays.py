@@ -90,16 +90,8 @@ class Play(World):
         for _ in range(3):
             self._submit()
         own = [self._submit, self._report, self._breaks, self._looks, self._stale, self._plan_fails, self._publishes]
-        own += [
-            self._dies_again,
-            self._breaks_again,
-            self._tells_twice,
-            self._again,
-            self._time,
-            self._starts_and_steps,
-            self._starts_and_steps,
-            self._starts_and_steps,
-        ]
+        own += [self._dies_again, self._breaks_again, self._tells_twice, self._again, self._time]
+        own += 3 * [self._starts_and_steps]
         for _ in range(ACTS):
             action = self.rng.choice([*ACTIONS, *SICKNESS])
             if self.rng.random() < 0.5:
@@ -267,7 +259,8 @@ def _seen_of(trainer: Trainer) -> tuple[object, ...]:
         trainer.epoch,
         trainer.samples,
     )
-    return (*stands, trainer.counts, trainer.refusal, trainer.reason, known)
+    unsaved = trainer.failed_writes, trainer.saved
+    return (*stands, unsaved, trainer.counts, trainer.refusal, trainer.reason, known)
 
 
 def told(thing: object) -> str:

@@ -83,6 +83,13 @@ def test_a_bad_spec_is_refused(wrong: dict[str, float], complaint: str) -> None:
         TrainerSpec(A, **wrong)
 
 
+def test_a_trainer_of_which_nothing_is_said() -> None:
+    spec = TrainerSpec(A)
+    assert (spec.min_nodes, spec.max_nodes, spec.curve, spec.fixed_curve) == (1, 64, None, False)
+    assert (spec.rescale_up_s, spec.rescale_down_s, spec.priority, spec.objective_curve) == (20.0, 10.0, 1.0, None)
+    assert (spec.uid, spec.starts_after) == ("", 0)
+
+
 def test_the_limits_of_a_spec_are_allowed() -> None:
     least = TrainerSpec(A, 1, 1, rescale_up_s=0.0, rescale_down_s=0.0, priority=1 / PRIORITY_MAX)
     most = TrainerSpec(

@@ -92,6 +92,10 @@ def test_what_is_set_aside_is_told_with_its_reason(tmp_path: Path) -> None:
     (row,) = trainers(core, monitor, launches, NO_JOBS)
     assert row.remarks == ["a was set aside: OSError: no /data here"]
     assert core.useless() == 1
+    assert row.waits == "waits for a plan"
+    core.handle(11.0, PoolChanged(lost=(NodeId("b"),)))
+    (row,) = trainers(core, monitor, launches, NO_JOBS)
+    assert row.waits == "waits for 1 more node; 1 free node failed for it (pilot nodes)"
 
 
 def test_a_trainer_says_what_it_waits_for_and_how_far_it_is(tmp_path: Path) -> None:

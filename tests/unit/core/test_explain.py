@@ -1,0 +1,114 @@
+"""What ``pilot explain`` says, word for word, in every case that there is."""
+
+from __future__ import annotations
+
+import pytest
+
+from pilot.core.curve import Curve
+from pilot.core.explain import explain
+from pilot.core.ids import TrainerId
+from pilot.core.problem import Candidate, Plan, PlanStatus, Problem
+
+A, B, C = TrainerId("a"), TrainerId("b"), TrainerId("c")
+
+
+def candidate(trainer: TrainerId, now: int, low: int = 1, high: int = 8) -> Candidate:
+    return Candidate(trainer, now, low, high, Curve.of([(1, 10), (4, 34)]), 20.0, 5.0)
+
+
+def sentences(problem: Problem, counts: dict[TrainerId, int], status: PlanStatus = PlanStatus.OPTIMAL) -> list[str]:
+    told = explain(problem, Plan(status, tuple(counts.items()), 0.0), A)
+    assert told is not None
+    return told.sentences()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "others", "counts", "said"),
+    [
+        (
+            5,
+            (candidate(B, 3, low=2),),
+            {A: 2, B: 3},
+            [
+                "Fewer (1): its term would change by -890, and a node would be free.",
+                "More (3): its term would change by +440, but no node is free, and b would lose 930 by giving one.",
+            ],
+        ),
+        (
+            6,
+            (candidate(B, 3),),
+            {A: 2, B: 3},
+            [
+                "Fewer (1): its term would change by -890, and a node would be free.",
+                "More (3): its term would change by +440, with a free node.",
+            ],
+        ),
+        (
+            5,
+            (candidate(B, 3, low=3),),
+            {A: 2, B: 3},
+            [
+                "Fewer (1): its term would change by -890, and a node would be free.",
+                "More (3): its term would change by +440, but no node is free and nobody could give one.",
+            ],
+        ),
+        (
+            7,
+            (candidate(B, 3, high=3), candidate(C, 2, low=1)),
+            {A: 2, B: 3, C: 2},  # the one that loses least gives it: c has one node less to lose
+            [
+                "Fewer (1): its term would change by -890, and a node would be free.",
+                "More (3): its term would change by +440, but no node is free, and c would lose 890 by giving one.",
+            ],
+        ),
+        (
+            6,
+            (candidate(B, 2), candidate(C, 2)),
+            {A: 2, B: 2, C: 2},  # of equals the first
+            [
+                "Fewer (1): its term would change by -890, and a node would be free.",
+                "More (3): its term would change by +440, but no node is free, and b would lose 890 by giving one.",
+            ],
+        ),
+        (
+            2,
+            (candidate(B, 1),),
+            {A: 1, B: 1},
+            [
+                "Fewer (0): its term would change by -1000, and a node would be free.",
+                "More (2): its term would change by +890, but no node is free, and b would lose 1050 by giving one.",
+            ],
+        ),
+        (
+            2,
+            (),
+            {A: 0},
+            ["More (1): its term would change by +1000, with a free node."],
+        ),
+    ],
+)
+def test_what_is_said_of_a_node_fewer_and_one_more(
+    nodes: int, others: tuple[Candidate, ...], counts: dict[TrainerId, int], said: list[str]
+) -> None:
+    problem = Problem(nodes, 100, (candidate(A, 2), *others))
+    assert sentences(problem, counts) == [f"a had 2 and got {counts[A]} nodes (proved optimal).", *said]
+
+
+def test_where_nobody_could_give_a_node_nobody_loses() -> None:
+    problem = Problem(5, 100, (candidate(A, 2), candidate(B, 3, low=3)))
+    told = explain(problem, Plan(PlanStatus.OPTIMAL, ((A, 2), (B, 3)), 0.0), A)
+    assert told is not None
+    assert (told.donor, told.donor_loss) == (None, 0.0)
+
+
+def test_sizes_on_which_it_cannot_run() -> None:
+    problem = Problem(3, 100, (candidate(A, 2, low=2, high=2),))
+    said = ["Fewer (1): it cannot run on 1.", "More (3): it cannot run on 3."]
+    assert sentences(problem, {A: 2}) == ["a had 2 and got 2 nodes (proved optimal).", *said]
+
+
+def test_how_good_the_plan_is() -> None:
+    problem = Problem(3, 100, (candidate(A, 2),))
+    assert "(the best plan known when the solver's time was up)" in sentences(problem, {A: 3}, PlanStatus.INCUMBENT)[0]
+    kept = sentences(problem, {A: 3}, PlanStatus.KEPT)[0]
+    assert kept == "a had 2 and got 2 nodes (nothing better than keeping was found)."
