@@ -162,6 +162,7 @@ class Workers:
             "PILOT_CHECKPOINT_INTERVAL_S": str(order.checkpoint_interval_s),
             "PILOT_CHECKPOINTS_KEPT": str(order.checkpoints_kept),
             "PILOT_SILENT_S": str(self.silent_s),
+            "PILOT_PATIENCE_S": str(order.patience_s),
         }
         environment, threads = order.environment | ours, job_environment.threads(order.ranks)
         return fork_server.ForkJob(
