@@ -126,7 +126,7 @@ class Agent:
             lost=lambda: self._take(CoordinatorLost()),
             over=lambda reason: self._take(PoolOver(reason)),
         )
-        self._workers = Workers(workdir, self._take)
+        self._workers = Workers(workdir, self._take, self._address, interface)
         self._groups = Groups(workdir, interface, options.provider, self._take)
         self._stopped = StoppedProcesses()
         self._stall_probe = StallProbe()

@@ -24,13 +24,17 @@ from pilot.io import wire
 
 log = logging.getLogger(__name__)
 
+_BACKENDS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+"""What tells torch's backends which interface to use, and to listen on."""
+
 _LEAVING_S = 10.0
 """A training process that has closed its end of the control socket has so long to end by itself."""
 
 
 @dataclass(slots=True)
 class Workers:
-    """At most one worker per trainer. ``emit`` is told what they say and when they end.
+    """At most one worker per trainer. ``emit`` is told what they say and when they end; ``address`` is this node's, on
+    ``interface``.
 
     The training processes of a worker speak as one, and end together: unless they were told to stop, the first
     one's end is that of all.
@@ -38,6 +42,8 @@ class Workers:
 
     workdir: Workdir
     emit: Callable[[Said | WorkerEnded], None]
+    address: str
+    interface: str
     node: str = "node"
     silent_s: float = math.inf
     _workers: dict[str, NodeWorker] = field(default_factory=dict)
@@ -164,6 +170,8 @@ class Workers:
             "PILOT_SILENT_S": str(self.silent_s),
             "PILOT_PATIENCE_S": str(order.patience_s),
         }
+        if order.ddp:
+            ours |= {"PILOT_DDP_ADDRESS": self.address} | dict.fromkeys(_BACKENDS, self.interface)
         environment, threads = order.environment | ours, job_environment.threads(order.ranks)
         return fork_server.ForkJob(
             self._count, order.script, order.arguments, order.cwd, environment, threads, order.code
