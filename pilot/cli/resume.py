@@ -33,5 +33,5 @@ def command(trainer: str, budget: float | None, run_dir: Path | None, as_json: b
     """
     root = find_run_dir(run_dir)
     client = pool_at(root)
-    told = client.resume(trainer, *launch_again(root, trainer), budget)
+    told = client.resume(trainer, launch_again(root, trainer), budget)
     click.echo(to_json(told) if as_json else f"{told.trainer} goes on; it is {told.phase}")

@@ -78,6 +78,7 @@ READ_AT_START = ("LD_", "PYTHON")
     type=FiniteRange(min=0, min_open=True),
     help="A process that does nothing while others wait for it so long starts anew.  [default: 300]",
 )
+@click.option("--ddp", is_flag=True, help="SCRIPT is one for torchrun (DistributedDataParallel), without a session.")
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @run_dir_option
@@ -95,6 +96,7 @@ def command(
     accept_changes: str | None,
     checkpoints_kept: int | None,
     live: bool,
+    ddp: bool,
     **planning: Any,
 ) -> None:
     """Submit SCRIPT, which uses pilot.train, as an elastic trainer; ARGS are its own.
@@ -103,16 +105,21 @@ def command(
     variables are recorded with it, and its code is taken along as it is now: the script and what it imports of its own,
     beside it or from PYTHONPATH. Data and installed packages stay where they are.
 
+    A script for torchrun runs as it is with --ddp: it is started anew at each change, and goes on from what it saved in
+    the file that PILOT_CHECKPOINT names.
+
     \b
     Examples:
       pilot submit --name cnn --max-nodes 8 --env DATA_DIR examples/digits_cnn.py --epochs 20
+      pilot submit --ddp train_ddp.py --epochs 20
       pilot submit --name more --from cnn examples/digits_cnn.py --epochs 40
     """
-    launched = launch(script, list(arguments), python, named, seed, accept_changes, checkpoints_kept)
-    code = None if live else _code(launched)
+    if ddp and (start is not None or accept_changes is not None):
+        raise UserError("--ddp: --from and --accept-changes are for scripts that have a session")
+    launched = launch(script, list(arguments), python, named, seed, accept_changes, checkpoints_kept, ddp=ddp)
+    launched, code = (launched, None) if live else with_code(launched)
     submission = Submission(
         launch=launched,
-        code=code.packed() if code is not None else b"",
         curve=_points(curve) if curve is not None else None,
         **{name: value for name, value in planning.items() if value is not None},
     )
@@ -129,10 +136,12 @@ def command(
         click.echo(sentence)
 
 
-def _code(launched: LaunchSpec) -> Code:
+def with_code(launched: LaunchSpec) -> tuple[LaunchSpec, Code]:
+    """Have the script's code taken along as it is now; what that is."""
     added = filter(None, launched.environment.get("PYTHONPATH", "").split(os.pathsep))
     script = Path(launched.script)
-    return collect(script, script.read_bytes(), [Path(launched.cwd, folder) for folder in added])
+    code = collect(script, script.read_bytes(), [Path(launched.cwd, folder) for folder in added])
+    return msgspec.structs.replace(launched, code=code.packed()), code
 
 
 def _start(root: Path, given: str) -> Start:
@@ -158,9 +167,10 @@ def _start(root: Path, given: str) -> Start:
     return Start([str(file.absolute()) for file in (path, *parts)], found.generation)
 
 
-def launch_again(root: Path, trainer: str) -> tuple[LaunchSpec, bytes]:
+def launch_again(root: Path, trainer: str) -> LaunchSpec:
     """How a trainer of the pool in ``root`` was started, with its script as it is now, and its code if that was taken
-    along."""
+    along.
+    """
     path = RunDir(root).trainer(TrainerId(trainer)) / "spec.json"
     if Path(trainer).name != trainer or not path.exists():
         raise UserError(f"no trainer named {trainer!r} in {root}; see pilot ls --all")
@@ -169,7 +179,7 @@ def launch_again(root: Path, trainer: str) -> tuple[LaunchSpec, bytes]:
     except (OSError, msgspec.DecodeError) as error:
         raise UserError(f"cannot read how {trainer} was submitted from {path}: {error}") from None
     launched = msgspec.structs.replace(earlier, script_sha256=_digest(Path(earlier.script)))
-    return launched, _code(launched).packed() if launched.code_taken else b""
+    return with_code(launched)[0] if launched.code_taken else launched
 
 
 def _digest(script: Path) -> str:
@@ -188,6 +198,8 @@ def launch(
     seed: int | None = None,
     accepted: str | None = None,
     checkpoints_kept: int | None = None,
+    *,
+    ddp: bool = False,
 ) -> LaunchSpec:
     """How the script is started: what a node needs to know to start the very same thing."""
     digest = _digest(script)
@@ -206,6 +218,7 @@ def launch(
         environment=dict(map(_variable, named)) | seeded,
         umask=_umask(),
         checkpoints_kept=checkpoints_kept,
+        ddp=ddp,
     )
 
 

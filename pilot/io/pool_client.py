@@ -68,11 +68,9 @@ class PoolClient:
         """Keep so many pilots; None: as many as the trainers can use."""
         return self._ask(verbs.SCALE, verbs.Pilots(pilots))
 
-    def resume(
-        self, trainer: str, launch: LaunchSpec, code: bytes = b"", budget_node_hours: float | None = None
-    ) -> verbs.Standing:
+    def resume(self, trainer: str, launch: LaunchSpec, budget_node_hours: float | None = None) -> verbs.Standing:
         """Have a trainer that ended before its time go on, its script started as ``launch`` says."""
-        return self._ask(verbs.RESUME, verbs.Resumption(trainer, launch, code, budget_node_hours))
+        return self._ask(verbs.RESUME, verbs.Resumption(trainer, launch, budget_node_hours))
 
     def hold(self, trainer: str) -> verbs.Standing:
         """Have a trainer give its nodes back until it is released."""

@@ -25,7 +25,9 @@ class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     environment : the variables that the user named, with their values
     umask : of the user, for the files that the script makes: pilot's own are for nobody else (0077) in any case
     checkpoints_kept : the newest ones that are kept; None: as many as the site says
-    code_taken : it runs as it was submitted, from the trainer's folder, whatever becomes of the files
+    ddp : it is a script for ``torchrun``, and no session's
+    code : its code as submitted (:mod:`pilot.io.script_code`), packed, while it is on its way to the trainer's folder
+    code_taken : the code is there, and every worker runs that; else the script is read where it is
     """
 
     script: str
@@ -36,6 +38,8 @@ class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     environment: dict[str, str]
     umask: Annotated[int, msgspec.Meta(ge=0, le=0o777)] = 0o077
     checkpoints_kept: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    ddp: bool = False
+    code: bytes = b""
     code_taken: bool = False
 
 
@@ -61,7 +65,6 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     name : what to call it; None: the coordinator numbers it
     replace : a trainer of that name which has ended is removed, with its files
     start : where it starts; None: from scratch
-    code : its script's code (:mod:`pilot.io.script_code`), packed; none: newcomers read the script where it is
     curve : (nodes, samples per second) points; None: measured
     rescale_up_s, rescale_down_s : None: measured, as the pool's other trainers have it or assumed until then
     """
@@ -70,7 +73,6 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     name: str | None = None
     replace: bool = False
     start: Start | None = None
-    code: bytes = b""
     min_nodes: int = 1
     max_nodes: int = 64
     curve: list[tuple[float, float]] | None = None

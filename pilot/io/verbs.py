@@ -64,7 +64,6 @@ class Resumption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     trainer: str
     launch: LaunchSpec
-    code: bytes = b""
     budget_node_hours: Annotated[float, msgspec.Meta(gt=0, le=BUDGET_MAX_H)] | None = None
 
 

@@ -243,7 +243,7 @@ class StartWorker(Message, frozen=True):
     another one's folder, and no checkpoint of another one is loaded. ``umask`` is for the files that the script makes.
     ``code`` is the zip file of the script's code as it was submitted ("": it is read where it is); ``script_sha256``
     counts only without it.
-    ``patience_s``: see ``core.spec.TrainerSpec``.
+    ``patience_s``: see ``core.spec.TrainerSpec``. ``ddp``: it is a script for ``torchrun``.
     """
 
     trainer: str
@@ -261,6 +261,7 @@ class StartWorker(Message, frozen=True):
     umask: int = 0o077
     code: str = ""
     patience_s: float = math.inf
+    ddp: bool = False
 
 
 class StopWorker(Message, frozen=True):

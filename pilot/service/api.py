@@ -166,7 +166,7 @@ class Api:
         start = given.start.files if given.start is not None else ()
         self._arriving.add(trainer)
         try:
-            await _in(self._disk, self._launches.add, spec, given.launch, start, given.code)
+            await _in(self._disk, self._launches.add, spec, given.launch, start)
         finally:
             self._arriving.discard(trainer)
         self._refuse_when_draining()
@@ -247,7 +247,7 @@ class Api:
             raise UserError(f"trainer {trainer.id} has finished; {more}, with more epochs, say")
         if asked.budget_node_hours is None and trainer.outcome is Outcome.STOPPED:
             raise UserError(f"trainer {trainer.id} stopped: {trainer.reason}; --budget says what it may use in all")
-        await _in(self._disk, self._launches.mend, trainer.spec, asked.launch, asked.code)
+        await _in(self._disk, self._launches.mend, trainer.spec, asked.launch)
         return await self._stands(trainer, TrainerResumed(trainer.id, asked.budget_node_hours), "goes on")
 
     async def hold(self, asked: OneTrainer) -> Standing:

@@ -231,4 +231,5 @@ class Effects:
             umask=launch.umask,
             code=str(directory / script_code.NAME) if launch.code_taken else "",
             patience_s=trainer.patience_s,
+            ddp=launch.ddp,
         )

@@ -54,10 +54,8 @@ class LaunchStore:
         """The trainer's own folder: ``checkpoints/`` and ``logs/`` are in it."""
         return self._root / trainer_folder.name(trainer.trainer, trainer.uid)
 
-    def add(self, trainer: TrainerSpec, launch: LaunchSpec, start: Sequence[str] = (), code: bytes = b"") -> None:
-        """Record a submission, before the journal tells of it.
-
-        ``start``: the files of the checkpoint it starts from; ``code``: see :class:`~pilot.io.submission.Submission`.
+    def add(self, trainer: TrainerSpec, launch: LaunchSpec, start: Sequence[str] = ()) -> None:
+        """Record a submission, before the journal tells of it. ``start``: the files of the checkpoint it starts from.
 
         Raises
         ------
@@ -65,29 +63,23 @@ class LaunchStore:
         PilotError : the disk does not take it
         """
         name = trainer.trainer
-        launch = msgspec.structs.replace(launch, code_taken=bool(code))
         link = self._rundir.trainer(name)
         if link.is_dir() and not link.is_symlink():
             raise UserError(f"{link} is the folder of another trainer; choose another --name")
         try:
-            self._write(trainer, launch, start, code)
+            self._launches[name] = self._write(trainer, launch, start)
         except OSError as error:
             which = f" ({error.filename})" if error.filename in start else ""
             reason = f"{error.strerror}{which}"
             raise PilotError(f"cannot record the submission of {name}: {reason}", transient=True) from None
-        self._launches[name] = launch
 
-    def mend(self, trainer: TrainerSpec, launch: LaunchSpec, code: bytes) -> None:
+    def mend(self, trainer: TrainerSpec, launch: LaunchSpec) -> None:
         """Its workers are started as ``launch`` says from now on; :class:`PilotError` where that cannot be written."""
-        launch = msgspec.structs.replace(launch, code_taken=bool(code))
         try:
-            if code:
-                publish(self.directory(trainer) / script_code.NAME, code)
-            self._publish(trainer, launch)
+            self._launches[trainer.trainer] = self._publish(trainer, launch)
         except OSError as error:
             why = error.strerror
             raise PilotError(f"cannot record how {trainer.trainer} goes on: {why}", transient=True) from None
-        self._launches[trainer.trainer] = launch
 
     def remove(self, trainer: TrainerSpec) -> None:
         """Remove its folder, with its checkpoints and logs; :class:`PilotError` where that is not possible."""
@@ -102,7 +94,7 @@ class LaunchStore:
             reason = f"{error.filename}: {error.strerror}"
             raise PilotError(f"cannot remove all files of {trainer.trainer}: {reason}", transient=True) from None
 
-    def _write(self, trainer: TrainerSpec, launch: LaunchSpec, start: Sequence[str], code: bytes) -> None:
+    def _write(self, trainer: TrainerSpec, launch: LaunchSpec, start: Sequence[str]) -> LaunchSpec:
         here, directory = self._spec(trainer).parent, self.directory(trainer)
         for folder in (here, directory):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -112,13 +104,17 @@ class LaunchStore:
             if not (here / name).exists():
                 (here / name).symlink_to(directory / name)
         trainer_folder.start_from(directory, start)
-        if code:
-            publish(directory / script_code.NAME, code)
-        self._publish(trainer, launch)
+        kept = self._publish(trainer, launch)
         replace_link(self._rundir.trainer(trainer.trainer), here.name)
+        return kept
 
-    def _publish(self, trainer: TrainerSpec, launch: LaunchSpec) -> None:
+    def _publish(self, trainer: TrainerSpec, launch: LaunchSpec) -> LaunchSpec:
+        """Write it down, its code in a file of its own; what is to be kept in memory."""
+        if launch.code:
+            publish(self.directory(trainer) / script_code.NAME, launch.code)
+            launch = msgspec.structs.replace(launch, code=b"", code_taken=True)
         publish(self._spec(trainer), msgspec.json.format(msgspec.json.encode(launch)) + b"\n")
+        return launch
 
     def _read(self, trainer: TrainerSpec) -> LaunchSpec:
         path = self._spec(trainer)
