@@ -9,6 +9,7 @@ import pytest
 from pilot.core.errors import UserError
 from pilot.train.membership import Membership
 from pilot.train.metric_log import MetricLog, metric_log
+from pilot.train.session_checks import check_reported
 from tests.integration.test_metric_log import steps_logged
 
 
@@ -30,3 +31,9 @@ def test_a_step_that_is_void_is_reported_once_and_what_was_done_elsewhere_is_not
 def test_what_cannot_be_logged_to_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is only 'tensorboard'"):
         metric_log("wandb", tmp_path)
+
+
+def test_names_that_the_session_reports_itself_are_refused() -> None:
+    check_reported(["loss", "accuracy"])
+    with pytest.raises(UserError, match=r"session.report: epochs is the session's own"):
+        check_reported(["loss", "epochs"])
