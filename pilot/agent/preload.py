@@ -26,13 +26,15 @@ MEMORY_BYTES = 1 << 30
 ALWAYS = ("PYTHON", "LD_", "CUDA_", "NVIDIA_", "OMP_", "MKL_")
 """Variables of these names are read below Python, where nobody sees it."""
 
+_SETS = re.compile(r"""\[\s*["'](\w+)["']\s*\]\s*=(?!=)|(?:setdefault|putenv|unsetenv|pop)\(\s*["'](\w+)["']""")
+_UPDATES = re.compile(r"environ\s*(\.update|\|=)")
 _OURS = "PILOT_"
 _ENVIRONMENT: Any = type(os.environ)
 _read_variable = _ENVIRONMENT.__getitem__
 
 
 class Preloader:
-    """``loaded`` are the packages that were imported here, ``variables`` what their imports read."""
+    """``loaded`` are the packages that were imported here, also by others of them; ``variables`` what was read then."""
 
     def __init__(self) -> None:
         self.loaded: set[str] = set()
@@ -64,12 +66,13 @@ class Preloader:
 
         What cannot be imported is left to scripts: theirs may be another way to it.
         """
+        before = set(sys.modules)
         with self._watched():
             try:
                 importlib.import_module(name)
             except BaseException:  # whatever a module does, also SystemExit
                 imports.add(self._file, unfit=[name])
-        self.loaded.add(name.partition(".")[0])
+        self.loaded |= {module.partition(".")[0] for module in sys.modules.keys() - before}
         return _unfit()
 
     def declines(self, script: Path, environment: Mapping[str, str]) -> str:
@@ -81,17 +84,18 @@ class Preloader:
             if matters and not name.startswith(_OURS) and os.environ.get(name) != value:
                 return f"its {name} is another one"
         with suppress(OSError):
-            if named := self._named_in(script.read_text(errors="replace")):
-                return f"it sets {named}"
+            if variable := self._set_by(script.read_text(errors="replace")):
+                return f"it sets {variable}"
             beside = {path.name.partition(".")[0] for path in script.parent.iterdir()}
             if hidden := beside & self.loaded:
                 return f"{min(hidden)} lies beside it"
         return ""
 
-    def _named_in(self, text: str) -> str:
-        if "environ" not in text and "putenv" not in text:
-            return ""
-        names = set(re.findall(r"""["'](\w+)["']""", text))
+    def _set_by(self, text: str) -> str:
+        """A variable that matters and that a script seems to set."""
+        names = {name for pair in _SETS.findall(text) for name in pair}
+        if _UPDATES.search(text):
+            names.update(re.findall(r"\w+", text))
         return min((n for n in names if n in self.variables or n.startswith(ALWAYS)), default="")
 
     @contextmanager

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pilot.agent.preload import Preloader
 from pilot.io import imports, proc
 from pilot.io.prctl import become_subreaper
 from pilot.train import imported
@@ -25,7 +26,7 @@ MODULES = {
     "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n",
     "dying_one": "import os\nos._exit(3)\n",
     "raising_one": "raise SystemExit('no')\n",
-    "last_one": "",
+    "last_one": "import colorsys\n",
 }
 
 
@@ -79,6 +80,9 @@ def test_what_can_be_is_loaded_and_what_makes_a_server_unfit_is_left_out(install
             setting = f"import os\nos.environ['FINE_ONE'] = 'set'\n{SAY}"
             assert await said(it, setting) == ["loaded:", "own: set"]
             assert await said(it) == lines
+            (installed / "colorsys.py").write_text("")
+            assert await said(it) == ["loaded:", "own: installed"], "what they import counts, too"
+            (installed / "colorsys.py").unlink()
             (installed / "fine_one.py").write_text("WHERE = 'beside'\n")
             assert await said(it) == ["loaded:", "own: beside"]
 
@@ -98,3 +102,20 @@ def test_a_file_with_nonsense_has_no_names(tmp_path: Path) -> None:
     assert imports.read(path).wanted() == ["c"]
     path.write_bytes(b"\xff")
     assert imports.read(path) == imports.Imports()
+
+
+@pytest.mark.parametrize(
+    ("text", "sets"),
+    [
+        ("os.environ['HF_HOME'] = '/x'", "HF_HOME"),
+        ('os.environ.setdefault("HF_HOME", "/x")', "HF_HOME"),
+        ("os.environ.update(HF_HOME='/x')", "HF_HOME"),
+        ("env = os.environ\nenv['CUDA_VISIBLE_DEVICES']='0'", "CUDA_VISIBLE_DEVICES"),
+        ("if os.environ['HF_HOME'] == '/x': print(os.environ.get('HF_HOME'))", ""),
+        ("os.environ['MINE'] = '/x'", ""),
+    ],
+)
+def test_what_a_script_sets_is_seen(text: str, sets: str) -> None:
+    preloader = Preloader()
+    preloader.variables = {"HF_HOME"}
+    assert preloader._set_by(text) == sets
