@@ -17,6 +17,7 @@ from pilot.core.events import Event, PoolChanged, PoolReopened, Progress
 from pilot.io.journal import Header
 from pilot.io.journal_writer import JournalWriter
 from pilot.observation.monitor import Monitor
+from pilot.service import course_log
 from pilot.service.pending import PendingCommands
 from pilot.service.restore import Restored
 from pilot.service.snapshot import Books, taken
@@ -120,6 +121,7 @@ class LiveDriver:
 
     def _note(self, now_s: float, event: Event, commands: list[Command]) -> None:
         self.books.note(now_s, event, commands)
+        course_log.tell(event, commands, self.monitor)
         if commands or not isinstance(event, Progress):
             self._changed.set()
             self._changed = asyncio.Event()
