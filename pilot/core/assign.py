@@ -81,11 +81,12 @@ def _give_back(pool: Pool, trainer: Trainer, count: int) -> None:
 def _missing(growing: Sequence[Trainer], wanted: Mapping[TrainerId, int], free: list[NodeId]) -> int:
     """How many nodes they still want once the ``free`` ones have been handed out."""
     missing = 0
-    for trainer in growing:
+    for trainer in [t for t in growing if t.evidence.aside]:
         taken = dict.fromkeys(_can_take(trainer, free, wanted[trainer.id]))
         free = [node for node in free if node not in taken]
         missing += wanted[trainer.id] - len(taken)
-    return missing
+    others = sum(wanted[t.id] for t in growing if not t.evidence.aside)
+    return missing + max(0, others - len(free))
 
 
 def _can_take(trainer: Trainer, free: list[NodeId], count: int) -> list[NodeId]:

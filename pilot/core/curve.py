@@ -82,5 +82,4 @@ class Curve:
 
     def single_node_rate(self) -> float:
         """What one node yields: the value at 1 node, or per node at the first measured count above 1."""
-        first = next(n for n in self.nodes if n > 0)
-        return self.at(1.0) if first <= 1.0 else self.at(first) / first
+        return self.at(1.0)

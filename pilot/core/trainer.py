@@ -55,6 +55,7 @@ class Worker:
 
     ``attempt`` is how many deaths in a row the trainer had when it was started, or when its group formed: processes
     that die together count once. ``slow``: it has been starting for so long that the others do not wait for it.
+    ``ends_alone``: its trainer's loop is over, and its script may come to its own end.
     ``interval_s`` is what it was told of its checkpoints (None: nothing, it goes by the site's interval).
     """
 
@@ -62,6 +63,7 @@ class Worker:
     phase: WorkerPhase = WorkerPhase.STARTING
     slow: bool = False
     has_state: bool = False
+    ends_alone: bool = False
     interval_s: float | None = None
 
     def may_become(self, phase: WorkerPhase) -> bool:
@@ -212,7 +214,8 @@ class Trainer:
 
     def lose(self, node: NodeId, *, announced: bool) -> None:
         """Its worker on ``node`` is gone with the node."""
-        del self.workers[node]
+        if self.workers.pop(node).ends_alone:
+            self.reason += f"; {node} was lost before its script had ended"
         self.writing.pop(node, None)
         self.counts.losses += 0 if announced else 1
 

@@ -79,6 +79,8 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     rescale_down_s: float | None = None
     priority: float = 1.0
     budget_node_hours: float | None = None
+    after_loop_s: float = 600.0
+    patience_s: float = 300.0
 
     def spec(self, trainer: TrainerId, uid: TrainerUid) -> TrainerSpec:
         """What the core is told."""
@@ -94,6 +96,8 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             fixed_curve=self.fixed_curve,
             priority=self.priority,
             budget_node_hours=self.budget_node_hours,
+            after_loop_s=self.after_loop_s,
+            patience_s=self.patience_s,
             uid=uid,
             starts_after=Generation(self.start.generation) if self.start is not None else NO_GENERATION,
             assumed_costs=not costs,

@@ -7,6 +7,7 @@ them is its role's. Secrets travel inside (TLS encrypts), never in arguments or 
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any
 
 import msgspec
@@ -242,6 +243,7 @@ class StartWorker(Message, frozen=True):
     another one's folder, and no checkpoint of another one is loaded. ``umask`` is for the files that the script makes.
     ``code`` is the zip file of the script's code as it was submitted ("": it is read where it is); ``script_sha256``
     counts only without it.
+    ``patience_s``: see ``core.spec.TrainerSpec``.
     """
 
     trainer: str
@@ -256,8 +258,9 @@ class StartWorker(Message, frozen=True):
     checkpoints_kept: int
     ranks: int = 1
     uid: str = ""
-    umask: int = 0o077
     code: str = ""
+    patience_s: float = math.inf
+    umask: int = 0o077
 
 
 class StopWorker(Message, frozen=True):
@@ -265,6 +268,7 @@ class StopWorker(Message, frozen=True):
 
     trainer: str
     reason: str
+    within_s: float = 0.0
 
 
 class JoinGroup(Message, frozen=True):
@@ -311,6 +315,7 @@ class LookAtGroup(Message, frozen=True):
 
     trainer: str
     generation: int
+    kill: bool
 
 
 class DissolveGroup(Message, frozen=True):

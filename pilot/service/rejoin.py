@@ -67,8 +67,8 @@ class Rejoined:
         """What happened there while it was away."""
         out: list[Event] = []
         for name, believed in self._believed.items():
-            trainer = self._core.trainers[name]
-            if trainer.workers.get(self._node) is believed.worker:
+            trainer = self._core.trainers.get(name)
+            if trainer is not None and trainer.workers.get(self._node) is believed.worker:
                 out += self._of_worker(trainer, believed)
         return out
 

@@ -112,9 +112,10 @@ class Service:
         if not self._server.send(pilot.link, message):
             self.closed(pilot.link)
 
-    def spec(self, trainer: TrainerId) -> TrainerSpec:
-        """As it was submitted."""
-        return self.driver.core.trainers[trainer].spec
+    def spec(self, trainer: TrainerId) -> TrainerSpec | None:
+        """As it was submitted; None: it ended long ago."""
+        known = self.driver.core.trainers.get(trainer)
+        return known.spec if known is not None else None
 
     def unstartable(self, trainer: TrainerId, why: str) -> None:
         """It cannot go on when it needs a worker: it is ended, and the pool goes on without it."""

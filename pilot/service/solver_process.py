@@ -120,7 +120,8 @@ class SolverProcess:
                 starting.cancel()
                 await asyncio.wait({starting})
             await self._kill()
-            shutil.rmtree(self._scratch, ignore_errors=True)
+            with suppress(RuntimeError):  # no thread can be started: the next coordinator clears it
+                await asyncio.to_thread(shutil.rmtree, self._scratch, ignore_errors=True)
 
     def _begin_child(self) -> None:
         """Start one, in the background, where there is none and the last one did not fail a moment ago."""

@@ -65,7 +65,7 @@ def _storm(here: Place, seed: int, seconds: float, say: Say) -> list[str]:
     try:
         while time.monotonic() < deadline:
             storm.gust()
-            if wrong := progress.missing(here.pool.status(), time.monotonic()):
+            if wrong := progress.missing(here.pool.status(), time.monotonic() - storm.without_s):
                 return wrong
     finally:
         storm.die_down()
@@ -80,7 +80,10 @@ class Progress:
         self._since_s: dict[str, tuple[tuple[int, bool], float]] = {}
 
     def missing(self, status: PoolStatus, now_s: float) -> list[str]:
-        """The trainers that have had nodes for so long without a step, or have failed."""
+        """The trainers that have had nodes for so long without a step, or have failed.
+
+        ``now_s`` counts the time in which there was a coordinator: without one, workers pause when their lease ends.
+        """
         wrong = [f"{t.trainer} failed: {t.reason}" for t in status.trainers if t.phase == "failed"]
         for trainer in status.trainers:
             name, seen = trainer.trainer, (trainer.step, bool(trainer.nodes))

@@ -37,6 +37,8 @@ class Storm:
     seed: int
     say: Callable[[str], None]
     began_s: float = field(default_factory=time.monotonic)
+    without_s: float = 0.0
+    """For how long nobody coordinated: a supervisor waits ever longer for one that is killed again and again."""
     _steps: dict[str, int] = field(default_factory=dict)
     _timers: list[threading.Timer] = field(default_factory=list)
 
@@ -148,8 +150,10 @@ class Storm:
         pid = self.pool.coordinator()
         if pid is not None:
             self._tell("SIGKILL to the coordinator, which its supervisor starts again")
+            killed_s = time.monotonic()
             _kill([psutil.Process(pid)])
             self.pool.back_from(pid)
+            self.without_s += time.monotonic() - killed_s
 
     # --- what lasts for a while -------------------------------------------------------------------------------------
 

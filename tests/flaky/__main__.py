@@ -18,7 +18,10 @@ REAL_POOLS = [
     "tests/e2e",
     "tests/chaos",
     "tests/slurm",
-    *(f"tests/integration/test_{name}.py" for name in ("agent", "agent_groups", "forks", "ranks", "server", "workers")),
+    *(
+        f"tests/integration/test_{name}.py"
+        for name in ("agent", "agent_groups", "forks", "loop_files", "ranks", "server", "workers")
+    ),
     *(f"tests/integration/test_live_{name}.py" for name in ("jobs", "objective", "pool", "restart")),
 ]
 ALONE, BUSY = "alone", "busy"

@@ -10,14 +10,16 @@ from __future__ import annotations
 import argparse
 import importlib.machinery
 import importlib.util
+import math
 import os
 import random
+import resource
 import select
 import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -27,17 +29,25 @@ from tests.mutants.mutations import Mutant, mutants
 
 CORE = ["tests/transcripts/test_plays.py", "tests/unit/core", "tests/transcripts", "tests/property/test_assign.py",
         "tests/property/test_core.py", "tests/property/test_tables.py"]  # fmt: skip
+BESIDE = ["tests/unit/core"]
+"""Of what is in the core and decides nothing."""
+
 SCALING = ["tests/unit/provisioning/test_scaling_policy.py", "tests/unit/provisioning/test_keeper.py"]
 SAMPLER = ["tests/unit/train/test_order.py", "tests/unit/train/test_sampler.py", "tests/unit/train/test_loader.py"]
 TESTS = {
     **{str(path): CORE for path in sorted(Path("pilot/core").glob("*.py"))},
+    **{f"pilot/core/{name}.py": BESIDE for name in ("explain", "goal", "ledger", "ledger_proof", "run_identity")},
+    "pilot/core/step_ranges.py": BESIDE,
     "pilot/provisioning/scaling_policy.py": SCALING,
     "pilot/train/order.py": SAMPLER,
     "pilot/train/sampler.py": SAMPLER,
 }
 WARM = ("pytest", "hypothesis", "msgspec", "numpy", "torch", "psutil", "pydantic")
-LIMIT_S = 300.0
-"""A mutant that takes so long hangs: that is noticed, too."""
+TIMES_AS_LONG = 3
+"""A mutant that takes so much more of the processor than the tests without any mistake hangs: that is noticed, too."""
+
+LIMIT_S = 900.0
+"""One that waits for so long hangs without the processor."""
 
 KILLED_SHARE = 0.9
 
@@ -66,21 +76,25 @@ def main() -> int:
     print(f"{len(tried)} of {len(known)} mutants, {len(drawn) - len(tried)} more are equivalent", flush=True)
     for name in WARM:
         importlib.import_module(name)
+    limits_s = dict[tuple[str, ...], int]()
     for tests in {tuple(TESTS[mutant.path]) for mutant in tried}:
-        if not _pass(tests):
+        if (cpu_s := _passed_s(tests)) is None:
             print(f"without any mistake these do not pass: {' '.join(tests)}")
             return 2
-    verdicts = _run(tried, arguments.at_once, time.monotonic() + 60 * arguments.minutes)
+        limits_s[tests] = TIMES_AS_LONG * math.ceil(cpu_s)
+    verdicts = _run(tried, limits_s, arguments.at_once, time.monotonic() + 60 * arguments.minutes)
     return _told(verdicts, len(tried))
 
 
-def _run(tried: Sequence[Mutant], at_once: int, deadline_s: float) -> list[Verdict]:
+def _run(
+    tried: Sequence[Mutant], limits_s: Mapping[tuple[str, ...], int], at_once: int, deadline_s: float
+) -> list[Verdict]:
     """Until all have been tried or the time is over."""
     waiting, running, verdicts = list(reversed(tried)), dict[int, tuple[Mutant, int, float]](), list[Verdict]()
     while running or (waiting and time.monotonic() < deadline_s):
         while waiting and len(running) < at_once and time.monotonic() < deadline_s:
             mutant = waiting.pop()
-            pid, pipe = _fork(TESTS[mutant.path], mutant)
+            pid, pipe = _fork(TESTS[mutant.path], mutant, limits_s[tuple(TESTS[mutant.path])])
             running[pipe] = (mutant, pid, time.monotonic())
         for pipe in _ended(running):
             mutant, pid, began_s = running.pop(pipe)
@@ -89,6 +103,8 @@ def _run(tried: Sequence[Mutant], at_once: int, deadline_s: float) -> list[Verdi
                 os.killpg(pid, signal.SIGKILL)
             verdict = Verdict(mutant, _how(pid, pipe, took_s), took_s)
             verdicts.append(verdict)
+            if len(verdicts) % 25 == 0:
+                print(f"{len(verdicts)} of {len(tried)} tried", flush=True)
             if not verdict.killed:
                 print(f"survived {mutant.path}:{mutant.line}: {mutant.what}", flush=True)
     return verdicts
@@ -103,18 +119,20 @@ def _ended(running: dict[int, tuple[Mutant, int, float]]) -> list[int]:
 def _how(pid: int, pipe: int, took_s: float) -> str:
     os.close(pipe)
     _, status = os.waitpid(pid, 0)
-    if took_s > LIMIT_S:
+    if took_s > LIMIT_S or (os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL)):
         return "it hung"
     return "" if status == 0 else "a test failed" if os.waitstatus_to_exitcode(status) == 1 else "it broke the tests"
 
 
-def _pass(tests: Sequence[str]) -> bool:
+def _passed_s(tests: Sequence[str]) -> float | None:
+    """What they take of the processor; None where one fails."""
     pid, pipe = _fork(tests)
     os.close(pipe)
-    return os.waitpid(pid, 0)[1] == 0
+    _, status, used = os.wait4(pid, 0)
+    return used.ru_utime + used.ru_stime if status == 0 else None
 
 
-def _fork(tests: Sequence[str], mutant: Mutant | None = None) -> tuple[int, int]:
+def _fork(tests: Sequence[str], mutant: Mutant | None = None, limit_s: int | None = None) -> tuple[int, int]:
     """The pid of the process that runs the tests, and a pipe that closes with it."""
     ours, theirs = os.pipe()
     pid = os.fork()
@@ -124,6 +142,8 @@ def _fork(tests: Sequence[str], mutant: Mutant | None = None) -> tuple[int, int]
         null = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2):
             os.dup2(null, descriptor)
+        if limit_s is not None:
+            resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s + 5))
         if mutant is not None:
             sys.meta_path.insert(0, _Instead(mutant))
         os._exit(_tests(tests))

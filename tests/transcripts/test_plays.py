@@ -23,6 +23,8 @@ from pilot.core.coordinator import Coordinator
 from pilot.core.curve import Curve
 from pilot.core.events import (
     CheckpointPublished,
+    CheckpointWritten,
+    DrainRequested,
     Event,
     ExitCause,
     GroupBroken,
@@ -31,6 +33,7 @@ from pilot.core.events import (
     GroupPaused,
     NodeRetried,
     PlanFailed,
+    PoolChanged,
     Progress,
     Seen,
     TrainerFinished,
@@ -42,7 +45,7 @@ from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
 from pilot.core.measured import RescaleCosts
 from pilot.core.objective import OBJECTIVES
 from pilot.core.pool import NODE_ORDERS
-from pilot.core.problem import Plan, Problem
+from pilot.core.problem import Plan, PlanStatus, Problem
 from pilot.core.spec import TrainerSpec
 from pilot.core.trainer import Trainer
 from tests.property.test_core import ACTIONS, SICKNESS, act
@@ -87,15 +90,33 @@ class Play(World):
         for _ in range(3):
             self._submit()
         own = [self._submit, self._report, self._breaks, self._looks, self._stale, self._plan_fails, self._publishes]
-        own += [self._again, self._time, self._starts_and_steps, self._starts_and_steps, self._starts_and_steps]
+        own += [
+            self._dies_again,
+            self._breaks_again,
+            self._tells_twice,
+            self._again,
+            self._time,
+            self._starts_and_steps,
+            self._starts_and_steps,
+            self._starts_and_steps,
+        ]
         for _ in range(ACTS):
             action = self.rng.choice([*ACTIONS, *SICKNESS])
             if self.rng.random() < 0.5:
                 self.rng.choice(own)()
             elif action not in RARE or self.rng.random() < 0.3:
                 act(self, action, self.rng.randrange(1 << 16))
+        if self.rng.random() < 0.5:
+            self._drains()
         self.settle()
         return self.digests
+
+    def _drains(self) -> None:
+        """Before all is answered; nodes join that were on their way."""
+        self.send(DrainRequested())
+        self.join(2)
+        for _ in range(10):
+            self.complete(self.rng.randrange(3), generous_plan, ok=self.rng.random() < 0.8)
 
     def _answer(self, command: Asynchronous, plan: Callable[[Problem], Plan], ok: bool) -> Event:
         """As in any world, but for groups that went back to a checkpoint."""
@@ -137,12 +158,39 @@ class Play(World):
 
     def _breaks(self) -> None:
         """Noticed first by a member, by nobody, or by a node that has nothing to do with it."""
-        trainer = self._trainer()
+        forming = [t.id for t in self.core.trainers.values() if t.forming is not None]
+        trainer = self.rng.choice(forming) if forming else self._trainer()
         core, generation = self.core.trainers[trainer], self._generation(trainer)
         members = [n for g in (core.group, core.forming) if g is not None for n in g.members]
         first = self.rng.choice([*members, None, NodeId("elsewhere")])
         self._drop(lambda p: getattr(p, "trainer", "") == trainer and getattr(p, "generation", -1) == generation)
         self.send(GroupBroken(trainer, generation, "a rank process died", first))
+
+    def _dies_again(self) -> None:
+        """Members of a group die, one after the other, mostly on the same node, and nobody steps meanwhile."""
+        trainer, same = self._trainer(), self.rng.random() < 0.6
+        for _ in range(self.rng.randint(2, 4)):
+            self.settle()
+            group = self.core.trainers[trainer].group if trainer in self.core.trainers else None
+            if group is None:
+                return
+            self.send(self.worker_dies(trainer, group.members[0 if same else self.rng.randrange(len(group.members))]))
+
+    def _breaks_again(self) -> None:
+        """A group breaks, and so do the next ones."""
+        trainer = self._trainer()
+        for _ in range(self.rng.randint(2, 5)):
+            self.settle()
+            group = self.core.trainers[trainer].group if trainer in self.core.trainers else None
+            if group is None:
+                return
+            self.send(GroupBroken(trainer, group.generation, "a rank process died"))
+
+    def _tells_twice(self) -> None:
+        """Nodes join that are here, leave that leave, and are lost that never were."""
+        here = tuple(self.rng.sample(self.nodes, min(2, len(self.nodes))))
+        leaving = tuple(self.core.pool.leaving)[:1]
+        self.send(PoolChanged(joined=here[:1], leaving=(*leaving, NodeId("elsewhere")), lost=(NodeId("elsewhere"),)))
 
     def _looks(self) -> None:
         trainer = self._trainer()
@@ -162,6 +210,7 @@ class Play(World):
         if not self._lives(trainer, generation):
             late += [GroupFormed(trainer, generation, 5), GroupPaused(trainer, generation, 5)]
         if (trainer, node) not in self.workers:
+            late.append(CheckpointWritten(trainer, node, 3))
             late.append(WorkerExited(trainer, node, self.rng.choice(list(ExitCause)), "late"))
         if self.workers.get((trainer, node)) != "starting":
             late.append(WorkerReady(trainer, node))
@@ -186,11 +235,16 @@ class Play(World):
 
     def _starts_and_steps(self) -> None:
         """What is pending is answered well, a few answers later by a group that resumed, and the trainers step."""
-        plan = self.rng.choice((generous_plan, lambda problem: random_plan(problem, self.rng)))
+        plan = self.rng.choice((generous_plan, lambda problem: random_plan(problem, self.rng), kept_plan))
         for _ in range(self.rng.randint(1, 12)):
             self.complete(self.rng.randrange(3), plan)
         for trainer in [t for t in self.core.trainers.values() if t.group is not None]:
             self.step(trainer.id)
+
+
+def kept_plan(problem: Problem) -> Plan:
+    """Nothing better is known."""
+    return Plan(PlanStatus.KEPT, tuple(problem.kept().items()), 0.0)
 
 
 def seen(core: Coordinator) -> Iterator[object]:

@@ -32,6 +32,11 @@ def test_a_start_from_nothing_is_free_and_parked_nodes_make_no_progress() -> Non
     assert parked.gain(2, 100) == 100 * 18
 
 
+def test_a_plan_of_which_no_times_are_known_took_none() -> None:
+    plan = Plan(PlanStatus.OPTIMAL, (), 0.0)
+    assert (plan.build_s, plan.solve_s, plan.gap) == (0.0, 0.0, 0.0)
+
+
 def test_feasible_means_sizes_and_capacity() -> None:
     problem = Problem(5, 100, (candidate(A, 0, low=2), candidate(B, 0)))
     assert problem.feasible({A: 2, B: 3})

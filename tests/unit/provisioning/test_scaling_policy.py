@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
 import pytest
@@ -21,6 +22,7 @@ from pilot.provisioning.scaling_policy import (
     fitting_walltime_s,
 )
 from pilot.provisioning.scheduler import JobPhase
+from tests import golden
 
 SITE = Site(name="x", scheduler="slurm", walltime="02:00:00", walltime_min="00:10:00")
 HOUR_S = 3600.0
@@ -217,3 +219,34 @@ def test_attempts_are_made_at_ever_longer_intervals() -> None:
             at_s.append(now_s)
             retry.tried(now_s, 2)
     assert at_s == [0, 2, 6, 14, 30, 62, 126, 254, 510, 1022, 1622]
+
+
+def any_situation(rng: random.Random) -> Situation:
+    phases = (JobPhase.PENDING, JobPhase.RUNNING, JobPhase.SUSPENDED)
+    jobs = [
+        Kept(f"j{number}", rng.choice(phases), rng.randrange(9), rng.choice((600.0, 1200.0, FULL_S)),
+             leaving=rng.random() < 0.2, spare=rng.random() < 0.4)
+        for number in range(rng.randrange(12))
+    ]  # fmt: skip
+    return Situation(
+        now_s=100.0, wanted_nodes=rng.randrange(30), jobs=jobs, others=rng.randrange(3),
+        idle_nodes=rng.choice((None, 0, 2, 5)), planned_nodes=rng.choice((0, 1, 4, 9)),
+        window_s=rng.choice((None, 90.0, 700.0, 1300.0, 1390.0, FULL_S, 2 * FULL_S)),
+        warm_up_s=rng.choice((0.0, 660.0)),
+        resume_s=rng.choice((0.0, 0.0, 0.0, 100.0, 130.4)), yielding=rng.choice((0, 0, 1, 3)),
+        submitted=rng.choice((0, 0, 5, SUBMISSIONS_PER_POLL - 1)),
+    )  # fmt: skip
+
+
+def test_what_is_decided_changes_only_when_it_is_meant_to() -> None:
+    sites = [
+        SITE,
+        SITE.replace(walltime_min=None, max_jobs=8),
+        SITE.replace(nodes_per_pilot=2, launcher="srun", max_jobs=6, max_jobs_scope="project"),
+    ]
+    cases = []
+    for number, site in enumerate(sites):
+        for seed in range(20):
+            rng = random.Random(100 * number + seed)
+            cases.append((f"site {number}, seed {seed}", [decide(site, any_situation(rng)) for _ in range(50)]))
+    golden.check("scaling.digests", golden.digests(cases))

@@ -69,9 +69,8 @@ class Bench:
     def solve(self, command: Solve) -> None:
         self.solves.append(command)
 
-    def spec(self, trainer: TrainerId) -> TrainerSpec:
-        assert trainer == T
-        return SPEC
+    def spec(self, trainer: TrainerId) -> TrainerSpec | None:
+        return SPEC if trainer == T else None
 
     def unstartable(self, trainer: TrainerId, why: str) -> None:
         self.unreadable.append(f"{trainer}: {why}")
@@ -110,13 +109,18 @@ def test_messages(bench: Bench, command: Command, messages: list[tuple[NodeId, w
     assert bench.sent == messages
 
 
+def test_no_worker_is_started_of_a_trainer_that_is_past_when_the_decision_is_on_the_disk(bench: Bench) -> None:
+    bench.order(StartWorker(TrainerId("past"), A, ""))
+    assert bench.sent == []
+
+
 def test_a_worker_is_started_as_it_was_submitted(bench: Bench, tmp_path: Path) -> None:
     bench.order(StartWorker(T, A, ""))
     [(node, message)] = bench.sent
     assert node == A
     folder = tmp_path / "run" / "trainers" / HOME
     launch = wire.StartWorker(
-        T, "/s.py", "ab12", ["--x"], "/work", "/bin/python", {"KEY": "secret"}, str(folder), 30.0, 2, 4, UID
+        T, "/s.py", "ab12", ["--x"], "/work", "/bin/python", {"KEY": "secret"}, str(folder), 30.0, 2, 4, UID, "", 300.0
     )
     assert message == launch
     assert (folder / "spec.json").stat().st_mode & 0o777 == 0o600
