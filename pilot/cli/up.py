@@ -53,7 +53,7 @@ def command(run_dir: Path | None, site: str, foreground: bool, as_json: bool, **
 
     \b
     Examples:
-      pilot up --site polaris --pilots 8
+      pilot up --site polaris --pilots 8 --budget 500
       pilot up --site ./my_site.py --planner dp --objective throughput
     """
     from pilot.io.host_room import shortages

@@ -360,8 +360,6 @@ class Coordinator:
             self._touch(waiting)
         return self._about_trainer(event)
 
-    # --- checkpoints ------------------------------------------------------------------------------------------------
-
     def pace_of(self, trainer: Trainer) -> Pace:
         """How often it is to write a checkpoint, and why."""
         return pace_of(self.config, trainer, self.now_s)
