@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import signal
 import sys
@@ -76,6 +77,7 @@ def command(
         raise UserError(f"--python: there is no interpreter {python} on this node")
     from pilot.agent.runner import Options, run
 
+    os.umask(0o077)  # of our own files; a script gets its user's
     handler = logging.StreamHandler()
     handler.setFormatter(PrintableFormatter("%(asctime)s %(message)s", "%H:%M:%S"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])

@@ -34,6 +34,8 @@ def command(run_dir: Path | None, everything: bool, as_json: bool) -> None:
     if everything:
         status = told.status()
         screen.print(history_table(status.trainers, status.began_unix_s, status.now_s))
+        if len(status.trainers) > status.ended_kept:
+            click.echo(f"of those that ended the last {status.ended_kept}, as pilot up --ended-kept says")
         return
     listed = told.trainers().trainers
     shown = of_interest(listed)

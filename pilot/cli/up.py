@@ -34,6 +34,13 @@ START_LIMIT_S = 600.0
     type=FiniteRange(min=0, min_open=True),
     help="Node-hours, as the site charges them, after which the pool drains (default: no limit).",
 )
+@click.option(
+    "--ended-kept",
+    type=Count(0),
+    default=200,
+    show_default=True,
+    help="List so many trainers that have ended, in a pool that begins; 'pilot report' tells of all.",
+)
 @click.option("--fresh", is_flag=True, help="Begin anew; the pool that was here is kept in earlier/.")
 @click.option("--foreground", is_flag=True, help="Do not go into the background; Ctrl-C drains.")
 @run_dir_option
@@ -46,7 +53,7 @@ def command(run_dir: Path | None, site: str, foreground: bool, as_json: bool, **
 
     \b
     Examples:
-      pilot up --site polaris --pilots 8
+      pilot up --site polaris --pilots 8 --budget 500
       pilot up --site ./my_site.py --planner dp --objective throughput
     """
     from pilot.io.host_room import shortages

@@ -68,9 +68,6 @@ from pilot.core.state import State
 from pilot.core.trainer import Trainer
 from pilot.core.transitions import Noted, TrainerEvent, note
 
-MADE = ("trainers", "past", "pool", "blame")
-"""What of a state a coordinator makes its own objects from."""
-
 
 class Coordinator:
     """The pure state machine that both the live driver and the simulator run.
@@ -86,7 +83,9 @@ class Coordinator:
         self.costs = RescaleCosts(KEPT_OF_POOL)
         self.usage = Usage(seconds(self.config.budget_node_hours, self.config.charge_factor))
         self.pool = Pool(self.config.node_order)
-        self._roll = Roll({}, {})
+        self.trainers: dict[TrainerId, Trainer] = {}
+        self.past: dict[TrainerId, Outcome] = {}
+        self._roll = Roll(self.trainers, self.past)
         self.plan_id = PlanId(0)
         self.problem: Problem | None = None
         self.plan: Plan | None = None
@@ -104,25 +103,15 @@ class Coordinator:
         """The one that holds now."""
         return self._configs[min(self.reopened, len(self._configs) - 1)]
 
-    @property
-    def trainers(self) -> dict[TrainerId, Trainer]:
-        """Every trainer of which all is known."""
-        return self._roll.trainers
-
-    @property
-    def past(self) -> dict[TrainerId, Outcome]:
-        """How those ended of which nothing else is known."""
-        return self._roll.past
-
     def snapshot(self) -> State:
         """All that it knows. It shares what changes with the coordinator: write it down before the next event."""
         return State(**{item.name: getattr(self, item.name) for item in fields(State)})
 
     def restore(self, state: State) -> None:
         """Go on from a ``state`` that is nobody else's."""
-        for name in [item.name for item in fields(State) if item.name not in MADE]:
+        for name in [item.name for item in fields(State) if item.name not in ("pool", "blame")]:
             setattr(self, name, getattr(state, name))
-        self._roll = Roll(state.trainers, state.past)
+        self._roll = Roll(self.trainers, self.past)
         self.pool = Pool(self.config.node_order, state.pool)
         self.blame = Blame(self.pool, self.trainers, state.blame)
 
@@ -370,8 +359,6 @@ class Coordinator:
         if waiting is not None:
             self._touch(waiting)
         return self._about_trainer(event)
-
-    # --- checkpoints ------------------------------------------------------------------------------------------------
 
     def pace_of(self, trainer: Trainer) -> Pace:
         """How often it is to write a checkpoint, and why."""

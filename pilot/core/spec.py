@@ -48,10 +48,10 @@ class TrainerSpec:
     objective_curve: Curve | None = None
     uid: TrainerUid = NO_UID
     starts_after: Generation = NO_GENERATION
-    after_loop_s: float = 600.0
-    patience_s: float = 300.0
     assumed_costs: bool = False
     budget_node_hours: float | None = None
+    after_loop_s: float = 600.0
+    patience_s: float = 300.0
 
     def __post_init__(self) -> None:
         if self.min_nodes < 1:

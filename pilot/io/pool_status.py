@@ -331,6 +331,7 @@ class PoolStatus(Told, frozen=True):
     now_s : what the pool's clock shows
     draining : whether the pool is being shut down
     node_seconds : seconds that nodes were in the pool, summed over the nodes
+    ended_kept : so many trainers that have ended are listed, the last ones; `pilot report` tells of all
     charge_factor : what the site charges for a node-hour
     used_node_hours : as the site charges them, since the pool came up
     budget_node_hours : of these it may use so many, then it drains; null: no limit is set
@@ -353,6 +354,7 @@ class PoolStatus(Told, frozen=True):
     now_s: float
     draining: bool
     node_seconds: float
+    ended_kept: int
     charge_factor: float
     used_node_hours: float
     budget_node_hours: float | None

@@ -80,9 +80,9 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     rescale_up_s: float | None = None
     rescale_down_s: float | None = None
     priority: float = 1.0
+    budget_node_hours: float | None = None
     after_loop_s: float = 600.0
     patience_s: float = 300.0
-    budget_node_hours: float | None = None
 
     def spec(self, trainer: TrainerId, uid: TrainerUid) -> TrainerSpec:
         """What the core is told."""
@@ -97,9 +97,9 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             curve=Curve.of(self.curve) if self.curve is not None else None,
             fixed_curve=self.fixed_curve,
             priority=self.priority,
+            budget_node_hours=self.budget_node_hours,
             after_loop_s=self.after_loop_s,
             patience_s=self.patience_s,
-            budget_node_hours=self.budget_node_hours,
             uid=uid,
             starts_after=Generation(self.start.generation) if self.start is not None else NO_GENERATION,
             assumed_costs=not costs,

@@ -258,9 +258,9 @@ class StartWorker(Message, frozen=True):
     checkpoints_kept: int
     ranks: int = 1
     uid: str = ""
-    umask: int = 0o077
     code: str = ""
     patience_s: float = math.inf
+    umask: int = 0o077
     ddp: bool = False
 
 

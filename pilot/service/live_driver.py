@@ -44,7 +44,7 @@ class LiveDriver:
 
     def __init__(self, core: Coordinator, journal: JournalWriter, clock: Clock) -> None:
         self.core = core
-        self.books = Books()
+        self.books = Books.beside(core)
         self.clock = clock
         self._journal = journal
         self._queue: asyncio.Queue[tuple[Future[None], list[Command]]] = asyncio.Queue()

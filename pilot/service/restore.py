@@ -22,7 +22,7 @@ class Restored:
     """``remarks`` are for people: the snapshot that was no use; ``left_out`` the entries that could not be taken."""
 
     core: Coordinator
-    books: Books = field(default_factory=Books)
+    books: Books
     remarks: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
@@ -56,7 +56,8 @@ def restore(contents: Contents, fresh: Callable[[], Coordinator]) -> Restored:
 
 def _beginning(contents: Contents, fresh: Callable[[], Coordinator]) -> tuple[Restored, Iterable[Segment]]:
     """Where to begin, and the segments to replay from there."""
-    restored = Restored(fresh())
+    core = fresh()
+    restored = Restored(core, Books.beside(core))
     if contents.header.after == 0:
         return restored, [contents.last]
     try:

@@ -18,9 +18,6 @@ from pilot.core.pool import NODE_ORDERS
 from pilot.io.journal import Configured, Contents, Header
 from pilot.io.objectives import load_objective
 
-ENDED_KEPT = 200
-"""So many trainers that have ended are known whole to a live pool, and listed by it. The journal tells of all."""
-
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Plain values only.
@@ -31,6 +28,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     solve_limit_s : what a plan may take; then the best one known counts
     objective : see :func:`pilot.io.objectives.load_objective`
     t_fwd_s, max_parallel_trainers : see ``CoordinatorConfig``
+    ended_kept : so many trainers that have ended are known whole, and listed; of a pool that comes up again what it
+        began with holds
     budget : node-hours, as the site charges them, from when the pool comes up; 0: no limit is set
     node_order : a name of ``pilot.core.pool.NODE_ORDERS``
     """
@@ -42,6 +41,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     t_fwd_s: float = 120.0
     max_parallel_trainers: int = 10
     node_order: str = "hostname"
+    ended_kept: int = 200
     budget: float = 0.0
 
     def config(self) -> CoordinatorConfig:
@@ -53,6 +53,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for what, seconds in (("the time limit of a solve", self.solve_limit_s), ("t_fwd_s", self.t_fwd_s)):
             if not 0 < seconds < math.inf:
                 raise UserError(f"{what} must be greater than 0 and finite, got {seconds:g}")
+        if self.ended_kept < 0:
+            raise UserError(f"ended_kept must be 0 or more, got {self.ended_kept}")
         if not 0 <= self.budget < math.inf:
             raise UserError(f"the budget must be 0 or more and finite, got {self.budget:g}")
         if self.node_order not in NODE_ORDERS:
@@ -63,6 +65,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             objective=load_objective(self.objective),
             node_order=NODE_ORDERS[self.node_order],
             budget_node_hours=self.budget or None,
+            ended_kept=self.ended_kept,
         )
 
 
@@ -81,13 +84,13 @@ def config_of(configured: Configured) -> CoordinatorConfig:
     for name, seconds in times.items():
         if not isinstance(seconds, float | int) or not 0 <= seconds < math.inf:
             raise UserError(f"{name} of the site must be 0 or more and finite, got {seconds}")
-    return replace(settings_of(configured.settings).config(), ended_kept=ENDED_KEPT, **times)
+    return replace(settings_of(configured.settings).config(), **times)
 
 
 def core_of(header: Header) -> Coordinator:
     """A core as it was when the journal with this header began."""
     first, *later = map(config_of, header.configured)
-    return Coordinator(first, later)
+    return Coordinator(first, [replace(config, ended_kept=first.ended_kept) for config in later])
 
 
 def fresh_core(contents: Contents) -> Coordinator:

@@ -19,7 +19,6 @@ from pilot.io import core_state, segments
 from pilot.io.journal import Contents
 from pilot.observation.monitor import Monitor
 from pilot.service.pending import PendingCommands
-from pilot.service.settings import ENDED_KEPT
 
 LOST_KEPT = 10_000
 """So many lost nodes are remembered: an agent that comes back after so many others is stopped like any stranger."""
@@ -31,9 +30,14 @@ class Books:
     ``scaled`` how many pilots are kept since somebody said so (None: as many as the trainers can use)."""
 
     pending: PendingCommands = field(default_factory=PendingCommands)
-    monitor: Monitor = field(default_factory=lambda: Monitor(ended_kept=ENDED_KEPT))
+    monitor: Monitor = field(default_factory=Monitor)
     lost: dict[NodeId, str] = field(default_factory=dict)
     scaled: tuple[int | None] | None = None
+
+    @classmethod
+    def beside(cls, core: Coordinator) -> Books:
+        """As they begin beside a fresh ``core``."""
+        return cls(monitor=Monitor(ended_kept=core.config.ended_kept))
 
     def note(self, now_s: float, event: Event, commands: Sequence[Command]) -> None:
         """The core was told ``event`` and answered ``commands``."""

@@ -70,6 +70,7 @@ def status(
         now_s=monitor.now_s,
         draining=core.draining,
         node_seconds=monitor.node_seconds,
+        ended_kept=core.config.ended_kept,
         charge_factor=core.config.charge_factor,
         used_node_hours=hours(core.usage.until(monitor.now_s), core.config.charge_factor),
         budget_node_hours=core.config.budget_node_hours,

@@ -79,6 +79,7 @@ STATUS = PoolStatus(
     now_s=100.0,
     draining=False,
     node_seconds=60.0,
+    ended_kept=200,
     charge_factor=1.0,
     used_node_hours=60.0 / 3600,
     budget_node_hours=None,

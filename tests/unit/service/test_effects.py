@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from pilot.core.commands import (
     CloseTrainer,
@@ -127,6 +128,14 @@ def test_a_worker_is_started_as_it_was_submitted(bench: Bench, tmp_path: Path) -
     assert (folder / "spec.json").stat().st_mode & 0o777 == 0o600
     assert {p.name for p in folder.iterdir()} == {"spec.json", "checkpoints", "logs", ".trainer_uid"}
     assert folder.with_name(T).resolve() == folder, "people type its name"
+
+
+def test_its_user_says_how_many_checkpoints_it_keeps_and_who_may_read_its_files(bench: Bench) -> None:
+    bench.launches.mend(SPEC, replace(LAUNCH, checkpoints_kept=7, umask=0o022), b"")
+    bench.order(StartWorker(T, A, ""))
+    [(_, order)] = bench.sent
+    assert (order.checkpoints_kept, order.umask) == (7, 0o022)
+    assert bench.launches.checkpoints_kept(SPEC) == 7
 
 
 def test_a_trainer_of_the_same_name_has_a_folder_of_its_own(bench: Bench) -> None:
