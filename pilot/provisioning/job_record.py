@@ -61,10 +61,12 @@ class JobRecord:
     def leaving(self, now_s: float, site: Site) -> bool:
         """Whether it is not counted on any more.
 
-        An agent's notice alone says so for the grace and a while: of several agents in a job, one may leave alone.
+        An agent's notice alone says so for the grace and a while: of several agents in a job, one may leave alone. The
+        end of its wall time is the end of all.
         """
         gone = self.cancelled_s is not None or self.doubtful or self.phase is JobPhase.SUSPENDED
-        return gone or self.preempted or self.dead(now_s, site) or (bool(self.word) and self._is_fresh(now_s, site))
+        ends = WALLTIME_WORD in self.word or (bool(self.word) and self._is_fresh(now_s, site))
+        return gone or ends or self.preempted or self.dead(now_s, site)
 
     def taken(self, now_s: float, site: Site) -> bool:
         """Whether a job of others is taking its nodes, and has not got them yet as far as one can tell."""

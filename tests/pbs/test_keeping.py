@@ -149,30 +149,24 @@ def test_a_suspended_job_is_replaced_and_comes_back(lab: Lab, tmp_path: Path) ->
 
 
 def test_a_pilot_is_shortened_to_a_window_and_told_of_its_end(lab: Lab, tmp_path: Path) -> None:
-    """All nodes are reserved from a minute and a half on: a pilot of an hour would wait."""
-    at = time.strftime("%Y%m%d%H%M.%S", time.localtime(time.time() + 95))
+    """All nodes are reserved from soon on: a job of an hour waits."""
+    at = time.strftime("%Y%m%d%H%M.%S", time.localtime(time.time() + 85))
     reserved = lab.run("pbs_rsub", "-R", at, "-D", "1:00:00", "-l", f"select={len(NODES)}:ncpus={CPUS}").split()[0]
     wait_for(lambda: "RESV_CONFIRMED" in lab.run("pbs_rstat", "-f", reserved), "it is confirmed", limit_s=30)
-    folder = tmp_path / "long"
-    folder.mkdir()
-    long = Crew(folder, POLITE, SITE)
+    long = lab.qsub("-q", "preemptable", *options(), "--", "/bin/sleep", "600")
     crew = Crew(tmp_path, POLITE, SITE.replace(walltime_min="00:01:00", grace_s=5))
 
-    async def waits(keeper: Keeper) -> None:
-        keeper.want(1)
-        await long.until(lambda: "reservation" in keeper.status().waits_for, "a long one waits for the reservation")
-
-    async def starts(keeper: Keeper) -> None:
+    async def script(keeper: Keeper) -> None:
         keeper.want(1)
         await crew.until_running(1)
         (job,) = keeper.book.jobs
-        assert 60 <= walltime_seconds(lab.attribute(job, "Resource_List.walltime")) <= 95
-        await crew.until(crew.noticed, "its end is told")
+        assert 60 <= walltime_seconds(lab.attribute(job, "Resource_List.walltime")) <= 85
+        assert lab.state(long) == "Q"
+        await crew.until(lambda: crew.noticed() == [job], "its end is told")
         await crew.until(lambda: crew.endings() == [Ending.WALLTIME], "its wall time is over")
 
     try:
-        play(long, waits)
-        play(crew, starts)
+        play(crew, script)
     finally:
         lab.run("pbs_rdel", reserved)
 
