@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pilot.core.errors import SubmitError
 from pilot.doctor.finding import Finding, fail, ok, warn
-from pilot.io.site import Site, walltime_seconds
+from pilot.io.site import Site, walltime_seconds, walltime_text
 from pilot.provisioning.scheduler import Run, run_command
 from pilot.provisioning.scheduler_slurm import limit_s
 
@@ -213,7 +213,7 @@ def _unnamed() -> Finding:
 
 def _long_enough(site: Site, longest_s: float | None) -> Iterator[Finding]:
     if longest_s is not None and longest_s < site.walltime_s:
-        seen = f"jobs may run for {longest_s / 3600:g} h there, and the site file asks for {site.walltime}"
+        seen = f"jobs may run for {walltime_text(longest_s)} there, and the site file asks for {site.walltime}"
         yield fail("scheduler", seen, "set a shorter walltime in the site file: these jobs never start")
 
 
