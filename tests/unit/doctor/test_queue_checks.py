@@ -127,7 +127,10 @@ def test_a_pbs_queue_that_does_not_tell_how_long_a_job_lives_after_term() -> Non
         ("    acl_user_enable = True\n    acl_users = bob\n", "queue preemptable is closed to {user} (acl_users: bob)"),
         ("    acl_user_enable = True\n    acl_users = -{user},+\n", "queue preemptable is closed to {user}"),
         ("    acl_group_enable = True\n    acl_groups = nobodys\n", "queue preemptable is closed to "),
-        ("    resources_max.walltime = 01:00:00\n", "jobs may run for 01:00:00 there, and the site file asks for 02:00:00"),
+        (
+            "    resources_max.walltime = 01:00:00\n",
+            "jobs may run for 01:00:00 there, and the site file asks for 02:00:00",
+        ),
         ("    kill_delay = 5\n", "PBS kills a preempted job 5 s after TERM, and the site file counts on 8 s"),
     ],
 )
