@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,11 +45,22 @@ class PbsPool(Pool):
         """Start the coordinator on the lab's site with some fields changed, and wait for all pilots; None: there are as
         many as the trainers can use.
         """
+        site = self.write_site(**changes)
+        self.pilot("up", "--site", site, *([] if pilots is None else ["--pilots", str(pilots)]))
+        self.until_pilots(pilots or 0)
+
+    def write_site(self, **changes: object) -> Path:
+        """The lab's site with some fields changed."""
         site = self.folder / "lab.py"
         changed = ", ".join(f"{name}={value!r}" for name, value in changes.items())
         site.write_text(SITE.format(cpus=CPUS, changes=changed, repository=REPOSITORY))
-        self.pilot("up", "--site", site, *([] if pilots is None else ["--pilots", str(pilots)]))
-        self.until_pilots(pilots or 0)
+        return site
+
+    def python(self, code: str) -> str:
+        """What ``code`` prints, run by the user."""
+        assert self.lab is not None
+        command = self.lab.within(sys.executable, "-P", "-c", code, folder=str(self.folder), user=USER)
+        return subprocess.run(command, env=self.environment(), check=True, capture_output=True, text=True).stdout
 
     def left_s(self) -> float:
         """When the last agent that has left did so: a job's output is written at once."""

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from pilot.io.site import PBS_GRACE_S
 from tests.pbs.lab import Lab
 from tests.pbs.pools import PbsPool, high_priority
 from tests.slurm.lab import wait_for
 from tests.slurm.pools import start_delay_s
 
 EPOCHS = 400
+TRY_KILL_DELAY = """
+from pathlib import Path
+from pilot.doctor.kill_delay import tried
+from pilot.io.site_files import load_site_file
+(finding,) = tried(load_site_file("{site}"), Path("{folder}"), 60)
+print(finding.grade, finding.seen)
+"""
 LATE_S = 5.0
 """PBS gives the node on 1 to 2.5 s after a pilot has left; without a shell that survives TERM it takes 6 s and more."""
 
@@ -63,3 +73,17 @@ def test_a_sole_pilot_saves_all_its_steps_within_the_kill_delay(lab: Lab, pool: 
     pool.until_pilots(1)
     pool.trains(name, 1)
     assert pool.trainer(name).lost_steps == 0
+
+
+def test_doctor_tries_how_long_a_job_lives_after_term(lab: Lab, pool: PbsPool) -> None:
+    site = pool.write_site()
+    lab.qmgr("set queue preemptable kill_delay=4")
+    try:
+        said = pool.python(TRY_KILL_DELAY.format(site=site, folder=pool.folder))
+    finally:
+        lab.qmgr("unset queue preemptable kill_delay")
+    told = re.match(r"(\w+) PBS kills a preempted job ([\d.]+) s after TERM", said)
+    assert told is not None, said
+    assert (told[1] == "fail") == (float(told[2]) < PBS_GRACE_S)
+    assert 3.5 <= float(told[2]) <= 4 + LATE_S
+    assert lab.queued() == []

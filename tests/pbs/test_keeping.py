@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import shlex
 import sys
 import time
@@ -12,17 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from pilot.doctor.finding import Grade
-from pilot.doctor.kill_delay import tried
-from pilot.doctor.queue_checks import tells_kill_delay
 from pilot.io.site import Site, walltime_seconds
-from pilot.io.site_files import SiteFile
 from pilot.provisioning.keeper import Keeper
 from pilot.provisioning.scheduler import Ending
 from pilot.provisioning.scheduler_pbs import PbsQueue
 from tests.crew import Crew, play
 from tests.pbs.lab import CPUS, NODES, Lab, options
-from tests.pbs.pools import REPOSITORY
 from tests.slurm.lab import wait_for
 
 # In Python, as the agent: the shell above a pilot's script ignores TERM, and a shell below it cannot trap it then.
@@ -233,21 +227,6 @@ def test_a_server_that_does_not_answer_changes_nothing(lab: Lab, tmp_path: Path)
         await crew.until(lambda: keeper.status().trouble == "", "it answers again")
 
     play(crew, script)
-
-
-def test_doctor_tries_the_kill_delay_with_a_real_job(lab: Lab, tmp_path: Path) -> None:
-    site = SITE.replace(prologue=f"export PYTHONPATH={REPOSITORY}")
-    lab.qmgr("set queue preemptable kill_delay=4")
-    try:
-        assert tells_kill_delay(site)
-        (finding,) = tried(SiteFile(site, Path("x.py"), None), tmp_path, 60)
-    finally:
-        lab.qmgr("unset queue preemptable kill_delay")
-    assert not tells_kill_delay(SITE)
-    assert finding.grade is Grade.FAIL  # the site counts on 8 s
-    told = re.match(r"PBS kills a preempted job ([\d.]+) s after TERM", finding.seen)
-    assert told is not None and 3 <= float(told[1]) <= 6
-    assert lab.queued() == []
 
 
 def test_one_qselect_and_one_qstat_per_poll(lab: Lab) -> None:
