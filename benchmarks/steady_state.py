@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from typing import Any
 
 import psutil
 
+from pilot.agent import fork_server
 from pilot.io import wire
 from tests.integration.plane import Node, plane
 
@@ -131,6 +133,7 @@ def main() -> None:
     parser.add_argument("--busy", type=int, default=0, help="other processes that compute all the time (default: 0)")
     arguments = parser.parse_args()
     results: dict[str, Any] = {}
+    os.environ |= fork_server.ALLOCATOR  # as in the agent's training processes; DDP runs in the same ones
     with busy(arguments.busy):
         for subject in arguments.subjects:
             results[subject] = show(subject, measure(subject, arguments.rounds))

@@ -113,3 +113,23 @@ def test_a_fork_server_that_ends_before_all_are_forked_ends_them_all(tmp_path: P
             assert "its fork server was killed" in (await it.end()).tail
 
     asyncio.run(play())
+
+
+FREES = """
+import sys, torch
+def resident(): return 4096 * int(open("/proc/self/statm").read().split()[1])
+before = resident()
+made = torch.ones(6 << 20)
+del made
+sys.exit(f"kept {resident() - before}")
+"""
+
+
+def test_memory_that_a_step_frees_is_kept_for_the_next_one(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with bench(tmp_path) as it:
+            it.launch(FREES, ranks=1)
+            end = await it.end()
+            assert int(end.tail.rpartition("kept ")[2]) > 20e6
+
+    asyncio.run(play())
