@@ -46,8 +46,9 @@ BASE = ("numpy", "torch", "torch.utils.data", "pilot.train")
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 ALLOCATOR = {"MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_MMAP_THRESHOLD_": str(1 << 25)}
 """glibc gives memory back that is freed at its end, and the kernel then zeroes it for the next step, page by page: of
-25 M parameters 14,000 pages, a sixth of a step's processor time. Training processes keep it. (32 MiB is the most that
-glibc takes for the second; see mallopt(3).) What the job's environment says goes before.
+25 M parameters 14,000 pages, a sixth of a step's processor time. Training processes keep it, and rank processes, in
+which MPI makes room for each sum. (32 MiB is the most that glibc takes for the second; see mallopt(3).) What the job's
+environment says goes before.
 """
 
 _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from pilot.agent.fork_server import THREAD_VARIABLES
+from pilot.agent.fork_server import ALLOCATOR, THREAD_VARIABLES
 from pilot.agent.ranks import Puts, RankProcess
 from pilot.agent.vocabulary import RankEnded, RankEntered
 from pilot.agent.workdir import Workdir
@@ -44,7 +44,7 @@ class Groups:
         self._workdir = workdir
         mark, _, name = workdir.mark.partition("=")
         variables = mpich.environment(os.environ, interface=interface, provider=provider)
-        self._environment = variables | {mark: name} | dict.fromkeys(THREAD_VARIABLES, "1")
+        self._environment = ALLOCATOR | variables | {mark: name} | dict.fromkeys(THREAD_VARIABLES, "1")
         self._emit = emit
         self._spare: RankProcess | None = None
         self._ranks: dict[Key, RankProcess] = {}

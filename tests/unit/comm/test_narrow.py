@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from pilot.comm import narrow
 from pilot.comm.arena_layout import lay_out
 from pilot.comm.narrow import KINDS, narrowed, widened
 
@@ -26,6 +27,14 @@ def test_it_rounds_as_torch_does(kind: str, numbers: np.ndarray) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_not_a_number_stays_so(kind: str, bits: int) -> None:
     assert np.isnan(widened(narrowed(np.array([bits], np.uint32).view(np.float32), kind), kind)).all()
+
+
+def test_many_are_rounded_as_few() -> None:
+    bits = np.random.default_rng(0).integers(0, 1 << 32, 2 * narrow._BLOCK + 5, np.uint32)
+    numbers = bits.view(np.float32)
+    rounded = torch.from_numpy(numbers.copy()).to(torch.bfloat16).float().numpy()
+    np.testing.assert_array_equal(widened(narrowed(numbers, "bfloat16"), "bfloat16"), rounded)
+    assert np.isnan(rounded).any()
 
 
 def test_float64_and_the_control_vector_travel_as_they_are() -> None:
