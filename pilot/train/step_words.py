@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,10 +44,13 @@ class Words:
         return replace(self, checksum=checksum, checksum_squares=checksum * checksum)
 
     @classmethod
-    def read(cls, fields: NDArray[np.float64]) -> Words:
+    def read(cls, vector: NDArray[np.float64]) -> Words:
         """From the vector, shape (FIELDS,)."""
-        return cls(*fields.tolist())
+        return cls(*vector.tolist())
 
-    def write(self, fields: NDArray[np.float64]) -> None:
+    def write(self, vector: NDArray[np.float64]) -> None:
         """Into the vector, shape (FIELDS,)."""
-        fields[:] = astuple(self)
+        vector[:] = _values(self)
+
+
+_values = attrgetter(*(field.name for field in fields(Words)))
