@@ -40,6 +40,7 @@ tables: $(READY)
 	$(BIN)/python -m tests.architecture
 	$(BIN)/python -m tests.json_reference
 	$(BIN)/python -m tests.equivalence.table
+	$(BIN)/python -m tests.ported.pairs
 
 # All hostile inputs of tests/security/fuzz, and a table of what became of them; ONLY=checkpoints tries those alone.
 fuzz: $(READY)

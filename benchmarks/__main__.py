@@ -22,6 +22,7 @@ BENCHMARKS = [
     "transport",
     "restart",
     "scale",
+    "first_step",
     "logs",
 ]
 

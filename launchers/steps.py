@@ -82,11 +82,21 @@ def directives(site: Site, *, own: bool = False) -> list[str]:
             return [*_slurm(site), *more]
         case "pbspro":
             # The output is written where it is to be, and not copied there when the job has ended.
-            return [f"#PBS -r {'y' if site.requeue or own else 'n'}", "#PBS -k oed", *more]
+            output = f"#PBS -r {'y' if site.requeue or own else 'n'}", "#PBS -k oed"
+            return [*output, *([] if own else _shrinks(site)), *more]
         case "lsf":
             return [*_lsf(site), *more]
         case "local":
             return more
+
+
+def _shrinks(site: Site) -> list[str]:
+    """PBS may run it for less than the site's wall time, where a window is shorter (shrink-to-fit). The coordinator
+    tells the agent of that end: of a script of one's own nobody knows what it was granted.
+    """
+    if site.walltime_min is None:
+        return []
+    return [f"#PBS -l min_walltime={site.walltime_min}", f"#PBS -l max_walltime={site.walltime}"]
 
 
 def _slurm(site: Site) -> list[str]:

@@ -16,6 +16,8 @@ from typing import Any, NewType, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from pilot.cli.demo.report import DemoTold
+from pilot.cli.told_of_files import CheckpointList, CheckpointShown, SiteChecked, SiteList, SiteShown, VerifiedList
+from pilot.cli.told_of_traces import ReplayList, TracesTold
 from pilot.doctor.finding import Findings
 from pilot.io.pool_status import PoolStatus
 from pilot.io.verbs import Cancelled, Draining, Explained, Phases, Submitted, TrainerList
@@ -36,9 +38,18 @@ COMMANDS: dict[str, type] = {
     "down": Draining,
     "demo": DemoTold,
     "doctor": Findings,
+    "sites": SiteList,
+    "sites show": SiteShown,
+    "sites check": SiteChecked,
+    "checkpoint ls": CheckpointList,
+    "checkpoint verify": VerifiedList,
+    "checkpoint show": CheckpointShown,
+    "replay": ReplayList,
+    "trace stats": TracesTold,
+    "trace synth": TracesTold,
 }
 
-_WORDS = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
+_WORDS = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null", Any: "anything"}
 _FIELD = re.compile(r"^(\w+(?:, \w+)*) : (.+)$")
 
 

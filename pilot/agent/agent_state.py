@@ -53,7 +53,7 @@ from pilot.core.events import Seen
 from pilot.io import wire
 
 STOP_LIMIT_S = 30.0
-"""A worker that is told to stop may do so long what its script does after training (save a file, say)."""
+"""A worker that is told to stop may take so long; the leader's, after the loop, as long as ``StopWorker`` says."""
 
 FINALIZE_LIMIT_S = 10.0
 """Rank processes may outlive their worker so long, to take leave of each other."""
@@ -63,7 +63,8 @@ _NOBODY = "no worker of {} runs on this node"
 
 @dataclass(slots=True)
 class AgentWorker:
-    """One worker. ``held``: it was in a group and may hold a state. ``stop_by_s``: until when it may end by itself.
+    """One worker. ``held``: it was in a group and may hold a state. ``stop_by_s``: until when it may end by itself;
+    ``within_s``: how long that is, where its loop was over (see ``core.commands.StopWorker``).
 
     ``look``: the order to look at it, while that goes on; ``waiting``: what it said meanwhile.
     """
@@ -75,6 +76,7 @@ class AgentWorker:
     step: int = 0
     stop_reason: str | None = None
     stop_by_s: float = math.inf
+    within_s: float = 0.0
     stuck_reason: str | None = None
     look: wire.LookAtGroup | None = None
     waiting: wire.RankStalled | None = None
@@ -173,7 +175,8 @@ class AgentState:
         if worker is None:
             return [Send(wire.WorkerExited(trainer, "stopped", "it was not running"))]
         worker.stop_reason = message.reason
-        worker.stop_by_s = now_s + (STOP_LIMIT_S if worker.up else 0.0)
+        worker.within_s = message.within_s
+        worker.stop_by_s = now_s + ((message.within_s or STOP_LIMIT_S) if worker.up else 0.0)
         note = LogLine(f"{trainer}: stopping: {message.reason}")
         return [note, Tell(trainer, message) if worker.up else KillWorker(trainer)]
 
@@ -234,7 +237,10 @@ class AgentState:
 
     def _worker_ended(self, event: WorkerEnded) -> list[Effect]:
         worker = self.workers.pop(event.trainer)
-        cause, detail = diagnosis.on_exit(event, worker.up, worker.stop_reason, worker.stuck_reason)
+        if worker.within_s:
+            cause, detail = diagnosis.after_loop(event, worker.within_s, cut=worker.stop_by_s == math.inf)
+        else:
+            cause, detail = diagnosis.on_exit(event, worker.up, worker.stop_reason, worker.stuck_reason)
         return [
             LogLine(f"{event.trainer}: worker {cause.value}: {detail.splitlines()[-1] if detail else ''}"),
             *([] if event.status == 0 else self._end_groups(event.trainer)),

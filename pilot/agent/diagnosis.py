@@ -7,6 +7,7 @@ import signal
 from pilot.agent.vocabulary import RankEnded, Watched, WorkerEnded
 from pilot.core.errors import REFUSAL
 from pilot.core.events import ExitCause, Seen
+from pilot.core.evidence import headline
 from pilot.io import wire
 
 _TAIL_LINES = 12
@@ -37,6 +38,19 @@ def on_exit(event: WorkerEnded, up: bool, stop_reason: str | None, stuck_reason:
     return ExitCause.RAISED, _NOT_FINISHED if up else _NO_SESSION
 
 
+def after_loop(event: WorkerEnded, within_s: float, *, cut: bool) -> tuple[ExitCause, str]:
+    """The same of one whose loop was over, and whose script had ``within_s`` for what comes after that."""
+    status = event.status or 0
+    if cut:
+        return ExitCause.DIED, f"what its script does after the loop was cut after {within_s:g} s (--after-loop-s)"
+    if status < 0:
+        return ExitCause.DIED, f"what its script does after the loop was {_by_signal(-status)}"
+    if status > 0:
+        said = headline(last_words(event.tail)) if event.tail.strip() else f"exit status {status}"
+        return ExitCause.RAISED, f"its script failed after the loop: {said}"
+    return ExitCause.STOPPED, "its script has ended"
+
+
 def on_rank(event: RankEnded) -> str:
     """Why the generation is over, in one line."""
     how = f"ended with status {event.status}" if event.status > 0 else f"was {_by_signal(-event.status)}"
@@ -49,7 +63,9 @@ def on_look(
 ) -> tuple[Seen, str]:
     """What a look has seen, and in words. A worker that answers is not stuck, whatever it waits for."""
     if said is None:
-        return (Seen.SLOW if watched.progress else Seen.LOST), watched.text
+        if watched.progress or look.kill:
+            return (Seen.SLOW if watched.progress else Seen.LOST), watched.text
+        return Seen.SLOW, f"{watched.text}; it is given time (--patience-s)"
     if said.generation == look.generation and said.waited_s >= silent_s / 2:
         return Seen.WAITS, "it waits for the others, too"
     return Seen.HERE, "it answers"

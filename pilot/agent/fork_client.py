@@ -21,10 +21,14 @@ Report = Callable[[str, list[object]], None]
 
 
 class ForkClient:
-    """One interpreter with torch imported. Construct it in a running event loop."""
+    """One interpreter with torch imported. Construct it in a running event loop.
+
+    ``importing`` is the module that it preloads now.
+    """
 
     def __init__(self, workdir: Workdir, python: str, report: Report) -> None:
         self.python = python
+        self.importing = ""
         self._report = report
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -42,6 +46,11 @@ class ForkClient:
     def pid(self) -> int:
         """Of the fork server itself."""
         return self._process.pid
+
+    def preload(self, file: Path, unfit: Sequence[str]) -> None:
+        """Have it import what ``file`` says (:mod:`pilot.io.imports`), which ``unfit`` is added to."""
+        with suppress(BrokenPipeError, BlockingIOError):
+            self._channel.send(json.dumps(["preload", str(file), list(unfit)]).encode())
 
     def launch(self, packet: bytes, descriptors: Sequence[int]) -> None:
         """Fork a worker for the job in ``packet``; the descriptors are the worker's control socket and its log.
@@ -66,7 +75,7 @@ class ForkClient:
         self._channel.close()
 
     def _readable(self) -> None:
-        while True:
+        while self._channel.fileno() >= 0:  # whoever hears of it may close this
             try:
                 packet = self._channel.recv(fork_server.MAX_PACKET_BYTES)
             except BlockingIOError:
@@ -78,7 +87,10 @@ class ForkClient:
                 self._report("gone", [self._process.wait()])
                 return
             kind, *fields = json.loads(packet)
-            self._report(kind, fields)
+            if kind == "importing":
+                self.importing = fields[0]
+            else:
+                self._report(kind, fields)
 
 
 def _environment(workdir: Workdir, python: str) -> dict[str, str]:

@@ -4,9 +4,13 @@ It is exec'ed by the agent, one per interpreter: ``python -m pilot.agent.fork_se
 SEQPACKET socket pair. A process that once ran a multi-threaded torch operation must not be forked (the child's first
 operation hangs), so this one imports and does nothing else: one thread, no asyncio, no CUDA call.
 
-Packets to it: a :class:`ForkJob` as JSON, with two descriptors (the worker's control socket, its log). Packets from
-it, as JSON: ``["ready", seconds, threads]`` or ``["failed", why]`` once, then for each job ``["forked", life, pid]``
-and ``["exited", life, status]`` (as of ``os.waitstatus_to_exitcode``).
+Packets to it: a :class:`ForkJob` as JSON, with two descriptors (the worker's control socket, its log); or
+``["preload", file, unfit]``: import what scripts imported before (:mod:`pilot.agent.preload`), between jobs.
+
+Packets from it, as JSON: ``["ready", seconds, threads]`` or ``["failed", why]`` once; for each job ``["forked", life,
+pid]`` and ``["exited", life, status]`` (as of ``os.waitstatus_to_exitcode``), or ``["declined", life, why]``: a server
+that has preloaded nothing must take it; ``["importing", module]`` before each import, ``["preloaded", packages]`` after
+the last one, and ``["unfit", module, why]`` where it must not fork any more because of that, and ends.
 """
 
 from __future__ import annotations
@@ -29,13 +33,16 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from pilot.agent import script_log
 from pilot.io.prctl import die_with_parent
 
+if TYPE_CHECKING:
+    from pilot.agent.preload import Preloader
+
 MAX_PACKET_BYTES = 128 * 1024
-PRELOAD = ("numpy", "torch", "torch.utils.data", "pilot.train")
+BASE = ("numpy", "torch", "torch.utils.data", "pilot.train")
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -73,17 +80,17 @@ def main(descriptor: int) -> None:
         signal.signal(notice, _ignore)
     channel = socket.socket(fileno=descriptor)
     channel.set_inheritable(False)
-    preload(channel)
+    import_base(channel)
     job = serve(channel)
     if job is not None:
         run(job)
 
 
-def preload(channel: socket.socket) -> None:
+def import_base(channel: socket.socket) -> None:
     """Import what every worker needs, and say how it went."""
     started_s = time.monotonic()
     try:
-        for name in PRELOAD:
+        for name in BASE:
             importlib.import_module(name)
     except Exception as error:
         _send(channel, "failed", f"{type(error).__name__}: {error}")
@@ -99,17 +106,34 @@ def serve(channel: socket.socket) -> ForkJob | None:
     alarm.setblocking(False)
     signal.signal(signal.SIGCHLD, _ignore)
     signal.set_wakeup_fd(alarm.fileno())
+    from pilot.agent.preload import Preloader
+    from pilot.io import imports
+
     lives: dict[int, int] = {}
+    preloader = Preloader()
     while True:
-        ready, _, _ = select.select([channel, awake], [], [])
+        ready, _, _ = select.select([channel, awake], [], [], 0.0 if preloader.has_more else None)
         if awake in ready:
             awake.recv(4096)
             _report_exits(channel, lives)
+        if not ready:
+            _preload_one(channel, preloader, alarm.fileno())
         if channel in ready:
             packet, descriptors, _, _ = socket.recv_fds(channel, MAX_PACKET_BYTES, 2)
             if not packet:
                 return None
-            job = ForkJob(**json.loads(packet))
+            order = json.loads(packet)
+            if isinstance(order, list):
+                _, file, unfit = order
+                imports.add(Path(file), unfit=unfit)
+                preloader.take(Path(file))
+                continue
+            job = ForkJob(**order)
+            if why := preloader.declines(Path(job.cwd, job.script), job.environment):
+                for descriptor in descriptors:
+                    os.close(descriptor)
+                _send(channel, "declined", job.life, why)
+                continue
             pid = os.fork()
             if pid == 0:
                 for ours in (channel, awake, alarm):
@@ -120,6 +144,24 @@ def serve(channel: socket.socket) -> ForkJob | None:
             for descriptor in descriptors:
                 os.close(descriptor)
             _send(channel, "forked", job.life, pid)
+
+
+def _preload_one(channel: socket.socket, preloader: Preloader, alarm: int) -> None:
+    """Import one module more. Where that makes the process unfit to fork, it ends here; what it forked lives on."""
+    name = preloader.next_name()
+    if name:
+        _send(channel, "importing", name)
+        why = preloader.load(name)
+        signal.signal(signal.SIGCHLD, _ignore)  # whatever the import did to it
+        signal.set_wakeup_fd(alarm)
+        if why:
+            _send(channel, "unfit", name, why)
+            os._exit(0)
+    if not preloader.has_more:
+        _send(channel, "importing", "")
+        _send(channel, "preloaded", sorted(preloader.loaded))
+        gc.collect()
+        gc.freeze()
 
 
 def become_worker(job: ForkJob, descriptors: Sequence[int]) -> None:
@@ -154,7 +196,10 @@ def run(job: ForkJob) -> None:
     sys.modules["__main__"] = main_module
     _same_randomness_and_own_threads(job)
     from pilot.agent import submitted_code
+    from pilot.train import imported
     from pilot.train.script_end import script_ended
+
+    imported.begin()
 
     try:
         content = submitted_code.source(submitted_code.install(job.code), script)

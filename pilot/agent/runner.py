@@ -57,6 +57,9 @@ LOOK_EVERY_TICKS = 4
 ROTATE_EVERY_TICKS = 120
 JOIN_LIMIT_S = 120.0
 
+IMPORTS = "imports"
+"""The folder beside the connection file with what scripts imported."""
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -126,7 +129,7 @@ class Agent:
             lost=lambda: self._take(CoordinatorLost()),
             over=lambda reason: self._take(PoolOver(reason)),
         )
-        self._workers = Workers(workdir, self._take)
+        self._workers = Workers(workdir, self._take, imports=whereabouts.file.parent / IMPORTS)
         self._groups = Groups(workdir, interface, options.provider, self._take)
         self._stopped = StoppedProcesses()
         self._stall_probe = StallProbe()

@@ -17,6 +17,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pilot.agent.fork_client import ForkClient
 from pilot.agent.vocabulary import WorkerEnded
 from pilot.agent.worker_socket import WorkerSocket
 from pilot.core.errors import UserError
@@ -77,10 +78,13 @@ class LocalRanks:
 
 @dataclass(slots=True)
 class TrainingProcess:
-    """One training process, from the order to its end. ``begin`` is where its part of the log starts."""
+    """One training process, from the order to its end. ``begin`` is where its part of the log starts, ``server`` what
+    forks it.
+    """
 
     number: int
     rank: int
+    server: ForkClient
     control: WorkerSocket
     log: Path
     begin: int

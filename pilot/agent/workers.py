@@ -21,6 +21,8 @@ from pilot.agent.worker import LocalRanks, NodeWorker, TrainingProcess, check, k
 from pilot.agent.worker_socket import WorkerSocket
 from pilot.core.errors import UserError
 from pilot.io import wire
+from pilot.io.imports import file_of
+from pilot.train.imported import FILE as IMPORTS
 
 log = logging.getLogger(__name__)
 
@@ -33,22 +35,32 @@ class Workers:
     """At most one worker per trainer. ``emit`` is told what they say and when they end.
 
     The training processes of a worker speak as one, and end together: unless they were told to stop, the first
-    one's end is that of all.
+    one's end is that of all. ``imports`` is the folder with what scripts imported, by interpreter; None: nothing is
+    preloaded.
     """
 
     workdir: Workdir
     emit: Callable[[Said | WorkerEnded], None]
     node: str = "node"
     silent_s: float = math.inf
+    imports: Path | None = None
     _workers: dict[str, NodeWorker] = field(default_factory=dict)
-    _servers: dict[str, ForkClient] = field(default_factory=dict)
+    _servers: dict[tuple[str, bool], ForkClient] = field(default_factory=dict)
+    _unfit: dict[str, list[str]] = field(default_factory=dict)
     _count: int = 0
 
-    def warm_up(self, python: str = sys.executable) -> ForkClient:
-        """The fork server of an interpreter, started if there is none."""
-        if python not in self._servers:
-            self._servers[python] = ForkClient(self.workdir, python, partial(self._heard, python))
-        return self._servers[python]
+    def warm_up(self, python: str = sys.executable, *, bare: bool = False) -> ForkClient:
+        """The fork server of an interpreter, started if there is none; ``bare``: one that preloads nothing."""
+        key = python, bare
+        if key not in self._servers:
+            self._servers[key] = ForkClient(self.workdir, python, partial(self._heard, key))
+            self._preload(python)
+        return self._servers[key]
+
+    def _preload(self, python: str) -> None:
+        """Have the fork server look at what scripts have imported by now."""
+        if self.imports is not None and (server := self._servers.get((python, False))) is not None:
+            server.preload(file_of(self.imports, python), self._unfit.get(python, []))
 
     def launch(self, order: wire.StartWorker) -> None:
         """Start the worker; an order that cannot be carried out ends as a worker that could not be started."""
@@ -139,17 +151,18 @@ class Workers:
         for rank in range(order.ranks):
             worker.lives.append(self._begin(order, rank))
 
-    def _begin(self, order: wire.StartWorker, rank: int) -> TrainingProcess:
-        """Order one training process."""
+    def _begin(self, order: wire.StartWorker, rank: int, *, bare: bool = False) -> TrainingProcess:
+        """Order one training process, of a fork server that has preloaded nothing where it is to be ``bare``."""
         self._count += 1
         path = Path(order.directory, "logs", f"{self.node}.{rank}.log" if order.ranks > 1 else f"{self.node}.log")
         packet = fork_server.encode(self._job(order, rank))
         ours, theirs = socket.socketpair()
+        server = self.warm_up(order.python, bare=bare)
         with theirs, path.open("ab") as file:
-            self.warm_up(order.python).launch(packet, [theirs.fileno(), file.fileno()])
+            server.launch(packet, [theirs.fileno(), file.fileno()])
             begin = file.tell()
         said, broken = partial(self._said, order.trainer, rank), partial(self._nonsense, order.trainer)
-        return TrainingProcess(self._count, rank, WorkerSocket(ours, said, broken), path, begin)
+        return TrainingProcess(self._count, rank, server, WorkerSocket(ours, said, broken), path, begin)
 
     def _job(self, order: wire.StartWorker, rank: int) -> fork_server.ForkJob:
         ours = {
@@ -162,7 +175,10 @@ class Workers:
             "PILOT_CHECKPOINT_INTERVAL_S": str(order.checkpoint_interval_s),
             "PILOT_CHECKPOINTS_KEPT": str(order.checkpoints_kept),
             "PILOT_SILENT_S": str(self.silent_s),
+            "PILOT_PATIENCE_S": str(order.patience_s),
         }
+        if self.imports is not None:
+            ours[IMPORTS] = str(file_of(self.imports, order.python))
         environment, threads = order.environment | ours, job_environment.threads(order.ranks)
         return fork_server.ForkJob(
             self._count, order.script, order.arguments, order.cwd, environment, threads, order.code
@@ -173,6 +189,8 @@ class Workers:
         together = worker.local_ranks.said(rank, message) if worker is not None else None
         if together is not None:
             self.emit(Said(trainer, together))
+        if worker is not None and isinstance(together, wire.WorkerReady):
+            self._preload(worker.order.python)
 
     def _nonsense(self, trainer: str, why: str) -> None:
         log.warning("%s: killing its worker: %s", trainer, why)
@@ -180,7 +198,8 @@ class Workers:
 
     # --- what the fork servers report -------------------------------------------------------------------------------
 
-    def _heard(self, python: str, kind: str, fields: list[object]) -> None:
+    def _heard(self, key: tuple[str, bool], kind: str, fields: list[object]) -> None:
+        python, _ = key
         match kind, fields:
             case "ready", [float(seconds), int(threads)]:
                 log.info("%s is warm after %.1f s", python, seconds)
@@ -190,13 +209,23 @@ class Workers:
                 self._forked(number, pid)
             case "exited", [int(number), int(status)]:
                 self._ended(lambda life: life.number == number, status)
+            case "declined", [int(number), str(why)]:
+                log.info("process %d runs without preloaded modules: %s", number, why)
+                self._order_again(lambda life: life.number == number, bare=True)
+            case "preloaded", [list(packages)]:
+                log.info("preloaded: %s", ", ".join(map(str, packages)))
+            case "unfit", [str(module), str(why)]:
+                self._servers[key].close()
+                self._without(key, module, why)
+            case "gone", [int(status)] if key in self._servers and self._servers[key].importing:
+                self._without(key, self._servers[key].importing, f"its import ended with status {status}")
             case "failed", [str(why)]:
-                self._give_up(python, None, f"{python} cannot run pilot.train: {why} (install this package there)")
+                self._give_up(key, None, f"{python} cannot run pilot.train: {why} (install this package there)")
             case "gone", [int(status)] if status < 0:
                 log.warning("the fork server of %s was killed; its workers live on", python)
-                self._give_up(python, status, "its fork server was killed")
+                self._give_up(key, status, "its fork server was killed")
             case "gone", [int(status)]:
-                self._give_up(python, None, f"{python} cannot run pilot.train: it ended with status {status}")
+                self._give_up(key, None, f"{python} cannot run pilot.train: it ended with status {status}")
 
     def _forked(self, number: int, pid: int) -> None:
         for life in [life for life in self._all() if life.number == number]:
@@ -204,12 +233,37 @@ class Workers:
             if life.doomed:
                 kill_session(pid)
 
-    def _give_up(self, python: str, status: int | None, why: str) -> None:
+    def _without(self, key: tuple[str, bool], module: str, why: str) -> None:
+        """The fork server must not fork any more, because of ``module``: the next one does without it. What it was to
+        fork the next one does; what it forked lives on.
+        """
+        python, _ = key
+        log.warning("%s is not preloaded any more: %s", module, why)
+        self._unfit.setdefault(python, []).append(module)
+        server = self._servers.pop(key)
+        self._order_again(lambda life: life.server is server and not life.pid)
+        self.warm_up(python)
+
+    def _order_again(self, which: Callable[[TrainingProcess], bool], *, bare: bool = False) -> None:
+        """Training processes that were not forked are ordered once more, unless nobody wants them any more."""
+        for worker in list(self._workers.values()):
+            for life in [life for life in worker.lives if which(life)]:
+                life.control.close()
+                place = worker.lives.index(life)
+                del worker.lives[place]
+                try:
+                    if life.doomed or worker.stopping:
+                        raise UserError("it was ended before it began")
+                    worker.lives.insert(place, self._begin(worker.order, life.rank, bare=bare))
+                except (OSError, ValueError, UserError) as error:
+                    self._end(worker, WorkerEnded(worker.order.trainer, None, str(error)))
+
+    def _give_up(self, key: tuple[str, bool], status: int | None, why: str) -> None:
         """Its fork server is of no use any more. Processes that it forked live on; the others never came to be."""
-        self._servers.pop(python, None)
-        for worker in [worker for worker in self._workers.values() if worker.order.python == python]:
-            unborn = [life for life in worker.lives if not life.pid]
-            worker.lives = [life for life in worker.lives if life.pid]
+        server = self._servers.pop(key, None)
+        for worker in list(self._workers.values()):
+            unborn = [life for life in worker.lives if not life.pid and life.server is server]
+            worker.lives = [life for life in worker.lives if life not in unborn]
             for life in unborn:
                 life.control.close()
             if unborn:

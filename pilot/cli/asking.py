@@ -16,6 +16,7 @@ from pilot.core.trainer import Phase
 from pilot.io.rundir import RunDir, check_readable, default_path, is_abandoned, owner
 
 if TYPE_CHECKING:
+    from pilot.io.journal import Contents
     from pilot.io.pool_client import PoolClient
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -84,6 +85,25 @@ def find_run_dir(given: Path | None) -> Path:
         names = ", ".join(map(str, up))
         raise UserError(f"several pools are up: {names}; say which one with --run-dir or PILOT_RUN_DIR")
     return up[0]
+
+
+def what_happened(rundir: RunDir) -> Contents:
+    """The journal of a pool that is up or down, as far as it can be read.
+
+    Raises
+    ------
+    UserError
+        No pool has run in that directory, or its journal is damaged from the start.
+    """
+    from pilot.core.errors import JournalError
+    from pilot.io.journal import read
+
+    if not rundir.journal.exists():
+        raise UserError(f"no pool has run in {rundir.root}: it has no {rundir.journal.name}; name another --run-dir")
+    try:
+        return read(rundir.journal, whole=False)
+    except JournalError as error:
+        raise UserError(str(error)) from None
 
 
 def running_pools() -> list[Path]:

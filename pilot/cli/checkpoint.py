@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -12,6 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pilot.cli.asking import to_json
+from pilot.cli.told_of_files import (
+    CheckpointList,
+    CheckpointRow,
+    CheckpointShown,
+    Dataset,
+    Verified,
+    VerifiedList,
+)
 from pilot.core.errors import CheckpointError, UserError
 
 if TYPE_CHECKING:
@@ -43,10 +51,10 @@ def ls(paths: tuple[Path, ...], as_json: bool) -> int:
     """
     rows = [_summary(file) for path in paths for file in _files(path)]
     if as_json:
-        click.echo(json.dumps(rows, indent=2))
+        click.echo(to_json(CheckpointList(checkpoints=rows)))
     for row in rows if not as_json else ():
-        click.echo(f"{row['path']}  {row['problem']}" if "problem" in row else _line(row), err="problem" in row)
-    return UserError.exit_status if any("problem" in row for row in rows) else 0
+        click.echo(f"{row.path}  {row.problem}" if row.problem else _line(row), err=bool(row.problem))
+    return UserError.exit_status if any(row.problem for row in rows) else 0
 
 
 @command.command("verify")
@@ -63,7 +71,8 @@ def verify(paths: tuple[Path, ...], as_json: bool) -> int:
 
     found = {file: store.verify(file) for path in paths for file in _files(path)}
     if as_json:
-        click.echo(json.dumps([{"path": str(file), "problems": found[file]} for file in found], indent=2))
+        rows = [Verified(path=str(file), problems=list(problems)) for file, problems in found.items()]
+        click.echo(to_json(VerifiedList(checkpoints=rows)))
     else:
         for file, problems in found.items():
             click.echo(f"{file}  {'damaged' if problems else 'ok'}")
@@ -87,7 +96,7 @@ def show(path: Path, as_json: bool) -> None:
     with _refused():
         described = describe(_files(path)[0])
     if as_json:
-        click.echo(json.dumps(_as_json(described), indent=2))
+        click.echo(to_json(_told(described)))
         return
     click.echo(f"{described.path}: generation {described.generation}, step {described.step}, {described.bytes:,} bytes")
     _print_columns([(row.name, row.dtype, str(list(row.shape)), f"{row.bytes:,}") for row in described.datasets])
@@ -134,36 +143,42 @@ def _files(path: Path) -> list[Path]:
     raise UserError(f"no checkpoint in {path}; they are named like g000003-s00001200.h5")
 
 
-def _summary(path: Path) -> dict[str, Any]:
+def _summary(path: Path) -> CheckpointRow:
     from pilot.checkpoint.describe import describe
 
     try:
         described = describe(path)
     except CheckpointError as error:
-        return {"path": str(path), "problem": str(error)}
-    return {
-        "path": str(path),
-        "generation": described.generation,
-        "step": described.step,
-        "bytes": described.bytes,
-        "files": [file.name for file in described.files],
-        "written_s": described.written_s,
-    }
+        return CheckpointRow(path=str(path), problem=str(error))
+    return CheckpointRow(
+        path=str(path),
+        generation=described.generation,
+        step=described.step,
+        bytes=described.bytes,
+        files=tuple(file.name for file in described.files),
+        written_s=described.written_s,
+    )
 
 
-def _line(row: dict[str, Any]) -> str:
-    written = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["written_s"]))
-    parts = f"  in {len(row['files'])} parts" if len(row["files"]) > 1 else ""
-    return f"{row['path']}  generation {row['generation']}  step {row['step']}  {row['bytes']:,} B  {written}{parts}"
+def _line(row: CheckpointRow) -> str:
+    written = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.written_s))
+    parts = f"  in {len(row.files)} parts" if len(row.files) > 1 else ""
+    return f"{row.path}  generation {row.generation}  step {row.step}  {row.bytes:,} B  {written}{parts}"
 
 
-def _as_json(described: Description) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    fields = asdict(described)
-    fields["path"], fields["files"] = str(described.path), [file.name for file in described.files]
-    fields["values"] = {name: _plain(value) for name, value in described.values.items()}
-    return fields
+def _told(described: Description) -> CheckpointShown:
+    rows = described.datasets
+    return CheckpointShown(
+        path=str(described.path),
+        generation=described.generation,
+        step=described.step,
+        files=[file.name for file in described.files],
+        bytes=described.bytes,
+        written_s=described.written_s,
+        datasets=[Dataset(name=r.name, dtype=r.dtype, shape=list(r.shape), bytes=r.bytes) for r in rows],
+        aliases=described.aliases,
+        values={name: _plain(value) for name, value in described.values.items()},
+    )
 
 
 def _plain(value: Any) -> Any:

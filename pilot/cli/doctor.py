@@ -28,25 +28,26 @@ def command(site: str, run_dir: Path | None, pilots: int | None, limit_s: float,
 
     MPI and its fabric, the solvers, limits on tasks and files, the run directory's file system (locks, checkpoints,
     space, quota), clocks, interfaces and ports, the scheduler and its queue. Nothing is submitted unless --pilots says
-    so: then it measures connections both ways, cold and warm start, and an allreduce over as many nodes. Nothing is
-    left.
+    so: then it measures connections both ways, cold and warm start, an allreduce over as many nodes, and, where a PBS
+    queue does not tell it, how long a job lives after TERM. Nothing is left.
 
     \b
     Examples:
       pilot doctor --site polaris
       pilot doctor --site polaris --pilots 2
     """
-    from pilot.cli.doctor_pilots import try_pilots
+    from pilot.cli.doctor_pilots import try_kill_delay, try_pilots
     from pilot.doctor.checks import examine
     from pilot.doctor.finding import Findings
     from pilot.io.rundir import default_path
-    from pilot.io.site_files import load_site
+    from pilot.io.site_files import load_site_file
 
-    loaded = load_site(site)
+    site_file = load_site_file(site)
+    loaded = site_file.site
     findings = []
     seen = examine(loaded, (run_dir or default_path(loaded.name)).absolute())
     if pilots is not None:
-        seen = chain(seen, try_pilots(site, pilots, limit_s))
+        seen = chain(seen, try_pilots(site, pilots, limit_s), try_kill_delay(site_file, limit_s))
     for finding in seen:
         findings.append(finding)
         if not as_json:

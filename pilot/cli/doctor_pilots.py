@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pilot.cli.asking import pool_at
@@ -17,6 +18,7 @@ from pilot.core.errors import PilotError
 from pilot.core.trainer import Phase
 from pilot.doctor.finding import Finding, fail, ok
 from pilot.io.pool_status import PoolStatus
+from pilot.io.site_files import SiteFile
 from pilot.io.submission import Submission
 
 LOOK_S = 0.5
@@ -24,16 +26,8 @@ DRAIN_LIMIT_S = 300.0
 
 
 def try_pilots(site: str, pilots: int, limit_s: float) -> Iterator[Finding]:
-    """Submit ``pilots`` pilots, train across them twice, drain; what was seen, or what did not come in ``limit_s``.
-
-    The run directory is made beside the user's others, so that the nodes see it as they would see a real one.
-    """
-    from pilot.io.rundir import default_path
-
-    parent = default_path("doctor").parent
-    parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="doctor-", dir=parent) as folder:
-        root = Path(folder)
+    """Submit ``pilots`` pilots, train across them twice, drain; what was seen, or what did not come in ``limit_s``."""
+    with _folder() as root:
         try:
             start(root, coordinator_command(root, site, {"pilots": pilots}))
         except PilotError as error:
@@ -44,6 +38,27 @@ def try_pilots(site: str, pilots: int, limit_s: float) -> Iterator[Finding]:
         finally:
             pool_at(root).down()
             wait_until_gone(root, DRAIN_LIMIT_S)
+
+
+def try_kill_delay(site_file: SiteFile, limit_s: float) -> Iterator[Finding]:
+    """On PBS, where the queue does not tell it: how long a pilot lives after TERM."""
+    from pilot.doctor.kill_delay import tried
+    from pilot.doctor.queue_checks import tells_kill_delay
+
+    if site_file.site.scheduler == "pbspro" and not tells_kill_delay(site_file.site):
+        with _folder() as folder:
+            yield from tried(site_file, folder, limit_s)
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """Beside the user's run directories, so that the nodes see it as they would see a real one."""
+    from pilot.io.rundir import default_path
+
+    parent = default_path("doctor").parent
+    parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="doctor-", dir=parent) as folder:
+        yield Path(folder)
 
 
 def _look(root: Path, pilots: int, deadline_s: float) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pilot.cli import candidates
-from pilot.cli.asking import find_run_dir, json_option, run_dir_option
+from pilot.cli.asking import find_run_dir, json_option, run_dir_option, what_happened
 from pilot.cli.numbers import Count
 
 if TYPE_CHECKING:
@@ -40,12 +40,11 @@ def command(follow: bool, tail: int | None, trainer: str | None, run_dir: Path |
     """
     from msgspec import json
 
-    from pilot.io.journal import read
     from pilot.io.rundir import RunDir
     from pilot.observation.story import Story
 
     rundir = RunDir(find_run_dir(run_dir))
-    story = Story(read(rundir.journal, whole=False).header.started_unix_s)
+    story = Story(what_happened(rundir).header.started_unix_s)
     for entries in _batches(rundir, follow):
         told = (happening for entry in entries for happening in story.tell(entry))
         for happening in deque((h for h in told if trainer in (None, h.trainer)), tail):
@@ -55,10 +54,10 @@ def command(follow: bool, tail: int | None, trainer: str | None, run_dir: Path |
 
 def _batches(rundir: RunDir, follow: bool) -> Iterator[Iterable[Entry]]:
     """The journal's entries, each once and in order: all that it has, then what it gets, until the pool is down."""
-    from pilot.io.journal import read, read_more
+    from pilot.io.journal import read_more
     from pilot.io.rundir import owner
 
-    contents = read(rundir.journal, whole=False)
+    contents = what_happened(rundir)
     yield contents.entries
     last, is_up = contents.last, follow
     while is_up:
@@ -68,7 +67,7 @@ def _batches(rundir: RunDir, follow: bool) -> Iterator[Iterable[Entry]]:
             last = more
             yield more.entries
         else:
-            seen, contents = last.last_seq, read(rundir.journal, whole=False)
+            seen, contents = last.last_seq, what_happened(rundir)
             last = contents.last
             yield (entry for entry in contents.entries if entry.seq > seen)
 

@@ -52,7 +52,7 @@ def command(
         time.sleep(POLL_S)
         _print((piece, text_of(piece)) for piece in logs.grown())
     if logs.left_out and sys.stderr.isatty():
-        click.echo(f"(rank 0 only; --all shows what {len(logs.left_out)} others wrote, too)", err=True)
+        click.echo("(what rank 0 wrote; --all shows the other ranks, too)", err=True)
 
 
 def log_folder(root: Path, trainer: str) -> Path:

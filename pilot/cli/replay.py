@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pilot.cli.asking import to_json
 from pilot.cli.numbers import Count, FiniteRange
 from pilot.cli.replay_options import all_cases, sweep_options, swept_names
-from pilot.cli.replay_tables import as_dict, label, print_tables, rows
+from pilot.cli.replay_tables import label, print_tables, rows, told
 
 if TYPE_CHECKING:
     from pilot.io.journal import Contents
@@ -79,7 +79,9 @@ def command(
         make_directory(report)
     replays = _run(inputs, cases, solve_limit_s, processes)
     if as_json:
-        click.echo(json.dumps([as_dict(replay) for replay in replays], indent=1))
+        from pilot.cli.told_of_traces import ReplayList
+
+        click.echo(to_json(ReplayList(replays=list(map(told, replays)))))
     else:
         print_tables(replays, names)
     if report is not None and replays:

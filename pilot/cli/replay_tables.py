@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
+    from pilot.cli.told_of_traces import ReplayTold
     from pilot.sim.sweep import Replay
 
 
@@ -17,12 +17,13 @@ def label(replay: Replay, names: Sequence[str]) -> str:
     return ", ".join(f"{name.removesuffix('_s')} {getattr(replay.case, name)}" for name in names)
 
 
-def as_dict(replay: Replay) -> dict[str, Any]:
+def told(replay: Replay) -> ReplayTold:
     """What ``--json`` prints of a replay."""
+    from pilot.cli.told_of_traces import ReplayTold
     from pilot.sim.metrics import U_IN_WORDS
 
-    compared = {"efficiency_is": U_IN_WORDS.format(unit=replay.summary.unit)}
-    return {"case": asdict(replay.case)} | replay.summary.as_dict() | compared
+    summary = replay.summary
+    return ReplayTold(case=replay.case, summary=summary, efficiency_is=U_IN_WORDS.format(unit=summary.unit))
 
 
 def rows(replays: Sequence[Replay], names: Sequence[str]) -> list[dict[str, str]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from pilot.cli.asking import find_run_dir, run_dir_option
+from pilot.cli.asking import find_run_dir, run_dir_option, what_happened
 from pilot.core.errors import UserError
 
 
@@ -23,14 +23,13 @@ def command(output: Path, run_dir: Path | None) -> None:
       pilot report
       pilot report week.html --run-dir ~/.pilot/polaris
     """
-    from pilot.io.journal import read
     from pilot.io.rundir import RunDir
     from pilot.observation.page import render
     from pilot.service.life import life_of
 
     if not output.parent.is_dir():
         raise UserError(f"cannot write {output}: there is no directory {output.parent}")
-    contents = read(RunDir(find_run_dir(run_dir)).journal, whole=False)
+    contents = what_happened(RunDir(find_run_dir(run_dir)))
     page = render(life_of(contents))
     try:
         output.write_text(page)

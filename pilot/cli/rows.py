@@ -33,7 +33,7 @@ FIRST_METRICS = ("loss", "learning_rate")
 
 def trainer_rows(trainers: Sequence[TrainerStatus], width: int) -> list[Text]:
     """A table of ``trainers``, each with its metrics and what it waits for, ``width`` columns wide."""
-    cells = [_cells(trainer) for trainer in trainers]
+    cells = [row_cells(trainer) for trainer in trainers]
     widths = [max(map(len, column)) for column in zip(COLUMNS, *cells, strict=True)]
     widths[0] = min(widths[0], NAME_WIDTH)
     lines = [_row(COLUMNS, widths, "bold")]
@@ -42,7 +42,7 @@ def trainer_rows(trainers: Sequence[TrainerStatus], width: int) -> list[Text]:
             lines.append(Text(row[0]))
             row = ("", *row[1:])
         lines.append(_row(row, widths, state_style=PHASE_STYLE.get(trainer.phase, "")))
-        lines += [Text(line, style) for note, style in _notes(trainer) for line in folded(note, width, INDENT)]
+        lines += [Text(line, style) for note, style in notes(trainer) for line in folded(note, width, INDENT)]
     return lines
 
 
@@ -69,7 +69,8 @@ def _row(cells: Sequence[str], widths: Sequence[int], style: str = "", state_sty
     return line
 
 
-def _cells(trainer: TrainerStatus) -> tuple[str, ...]:
+def row_cells(trainer: TrainerStatus) -> tuple[str, ...]:
+    """Its numbers, by column."""
     begun, ended = trainer.started_s is not None, trainer.phase in ENDED
     return (
         trainer.trainer,
@@ -87,12 +88,13 @@ def _of(done: int, all_of_it: int | None) -> str:
     return str(done) if all_of_it is None else f"{min(done, all_of_it)}/{all_of_it}"
 
 
-def _notes(trainer: TrainerStatus) -> Iterator[tuple[str, str]]:
+def notes(trainer: TrainerStatus) -> Iterator[tuple[str, str]]:
     """What there is to say below its row, and in which style."""
     if trainer.waits:
         yield trainer.waits, "yellow"
     if trainer.metrics:
-        names = sorted(trainer.metrics, key=lambda name: name not in FIRST_METRICS)
+        first = [name for name in FIRST_METRICS if name in trainer.metrics]
+        names = dict.fromkeys([*first, *trainer.metrics])
         yield ", ".join(f"{printable(name)} {_metric(trainer.metrics[name])}" for name in names), "dim"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.table import Table
@@ -13,6 +12,7 @@ from launchers.batch import batch_script
 from launchers.steps import agent_command
 from pilot.cli.asking import to_json
 from pilot.cli.show import console
+from pilot.cli.told_of_files import SiteChecked, SiteList, SiteRow, SiteShown
 from pilot.core.errors import PilotError, SiteError, one_line
 from pilot.io.rundir import RunDir, default_path
 from pilot.io.site import Site
@@ -34,7 +34,7 @@ def command(context: click.Context, as_json: bool) -> None:
     """
     if context.invoked_subcommand is None:
         rows = [_row(name, path) for name, path in list_sites().items()]
-        click.echo(to_json(rows)) if as_json else _print_table(rows)
+        click.echo(to_json(SiteList(sites=rows))) if as_json else _print_table(rows)
 
 
 @command.command()
@@ -58,7 +58,7 @@ def show(site: str, own_script: bool, as_json: bool) -> None:
         agent = agent_command(loaded.site, str(rundir.connection))
         script = PilotProvider(loaded, rundir.pilots).script(agent, "pilot")
     if as_json:
-        click.echo(to_json({"path": str(loaded.path), "site": loaded.site.model_dump(), "script": script}))
+        click.echo(to_json(SiteShown(path=str(loaded.path), site=loaded.site.model_dump(), script=script)))
     else:
         click.echo(script.rstrip())
         for remark in _remarks(loaded.site):
@@ -77,7 +77,7 @@ def check(file: str, as_json: bool) -> int:
     """
     mistakes = site_mistakes(file)
     if as_json:
-        click.echo(to_json({"file": file, "mistakes": mistakes}))
+        click.echo(to_json(SiteChecked(file=file, mistakes=list(mistakes))))
     elif mistakes:
         for mistake in mistakes:
             click.echo(mistake if Path(file).name in mistake else f"{file}: {mistake}", err=True)
@@ -89,25 +89,32 @@ def check(file: str, as_json: bool) -> int:
     return SiteError.exit_status if mistakes else 0
 
 
-def _row(name: str, path: Path) -> dict[str, Any]:
+def _row(name: str, path: Path) -> SiteRow:
     """One line of the list; a file that does not load is listed with what is wrong."""
     try:
         site = load_site(str(path))
     except PilotError as error:
-        return {"name": name, "path": str(path), "error": str(error)}
+        return SiteRow(name=name, path=str(path), error=str(error))
     place = "/".join(part for part in (site.partition or site.queue, site.qos) if part)
-    cap = f"{site.max_jobs} per {site.max_jobs_scope}"
-    about = {"scheduler": site.scheduler, "queue": place, "walltime": site.walltime, "max_jobs": cap}
-    return {"name": name, **about, "description": site.description, "retired": site.retired, "path": str(path)}
+    return SiteRow(
+        name=name,
+        path=str(path),
+        scheduler=site.scheduler,
+        queue=place,
+        walltime=site.walltime,
+        max_jobs=f"{site.max_jobs} per {site.max_jobs_scope}",
+        description=site.description,
+        retired=site.retired,
+    )
 
 
-def _print_table(rows: list[dict[str, Any]]) -> None:
+def _print_table(rows: list[SiteRow]) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("site", "scheduler", "queue", "walltime", "cap", "description"):
         table.add_column(column, overflow="fold")
     for row in rows:
-        about = row.get("error") or row["description"]
-        table.add_row(row["name"], *(row.get(key, "") for key in ("scheduler", "queue", "walltime", "max_jobs")), about)
+        about = row.error or row.description
+        table.add_row(row.name, row.scheduler, row.queue, row.walltime, row.max_jobs, about)
     console().print(table)
 
 

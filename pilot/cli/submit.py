@@ -57,6 +57,16 @@ READ_AT_START = ("LD_", "PYTHON")
 @click.option(
     "--live", is_flag=True, help="Run the script from where it is; once it is edited no node more can start it."
 )
+@click.option(
+    "--after-loop-s",
+    type=FiniteRange(min=0, min_open=True),
+    help="So long the script may go on after its loop, on rank 0.  [default: 600]",
+)
+@click.option(
+    "--patience-s",
+    type=FiniteRange(min=0, min_open=True),
+    help="A process that does nothing while others wait for it so long starts anew.  [default: 300]",
+)
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @run_dir_option

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from pilot.cli.asking import to_json
 from pilot.cli.numbers import Count, FiniteRange
 
 if TYPE_CHECKING:
@@ -263,11 +263,13 @@ def _write_imported(imported: ImportedTrace, output: Path) -> None:
     )
 
 
-def _print_statistics(columns: dict[str, TraceStatistics], as_json: bool, **extra: float) -> None:
-    from dataclasses import asdict
-
+def _print_statistics(
+    columns: dict[str, TraceStatistics], as_json: bool, fragment_distance: float | None = None
+) -> None:
     if as_json:
-        click.echo(json.dumps({name: asdict(column) for name, column in columns.items()} | extra, indent=1))
+        from pilot.cli.told_of_traces import TracesTold
+
+        click.echo(to_json(TracesTold(traces=columns, fragment_distance=fragment_distance)))
         return
     from rich.console import Console
     from rich.table import Table
@@ -277,8 +279,8 @@ def _print_statistics(columns: dict[str, TraceStatistics], as_json: bool, **extr
     for label in next(iter(rows.values())):
         table.add_row(label, *(column[label] for column in rows.values()))
     Console().print(table)
-    for label, value in extra.items():
-        click.echo(f"{label.replace('_', ' ')} (Kolmogorov-Smirnov): {value:.3f}")
+    if fragment_distance is not None:
+        click.echo(f"fragment distance (Kolmogorov-Smirnov): {fragment_distance:.3f}")
 
 
 def _statistics_rows(s: TraceStatistics) -> list[tuple[str, str]]:

@@ -11,10 +11,10 @@ short-lived *rank process* per node, which knows MPI and nothing else, and which
   far.
 - A training process hands it the gradient *arena* (:class:`~pilot.comm.messages.Attach`), a memfd that holds the
   gradient buckets and the control vector. Both map it, so a gradient is never copied between them.
-- In each step a training process sends one ``DOORBELL`` byte per part (the buckets in their order, the control vector
-  last) as soon as backward has filled it. When all of the node have, the rank process adds their parts up (where there
-  are several) and starts a nonblocking sum at once, while backward goes on. It answers with one ``DOORBELL`` when all
-  parts of the step are summed.
+- In each step a training process sends one ``DOORBELL`` byte per bucket as soon as backward has filled it; for the last
+  one when the control vector, which goes with it, is written. When all of the node have, the rank process adds their
+  parts up (where there are several) and starts a nonblocking sum at once, while backward goes on. It answers with one
+  ``DOORBELL`` when all parts of the step are summed.
 - Around it are two more services: ``Gather`` (a row of integers from each rank to all) and ``Spread`` (a block of bytes
   from one rank to some others, in chunks). A generation begins with them.
 - A rank process that waits naps on its socket between two tests for completion, and blocks on it where nothing is

@@ -12,7 +12,9 @@ import msgspec
 from pilot.core.errors import ProtocolError
 
 DOORBELL = b"."
-"""From a training process: the step's next part is full. From the rank process: all parts of the step are summed."""
+"""From a training process: the step's next part is full, or its last two are. From the rank process: all parts of the
+step are summed.
+"""
 
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**47)]

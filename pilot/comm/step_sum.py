@@ -1,7 +1,8 @@
 """The sums of one step, in the loop of a rank process.
 
 =========  ==========================================================================================
-waiting    for a doorbell of each training process: its share of the part is in the shared memory
+waiting    for a doorbell of each training process: its share of the part is in the shared memory (of the control
+           vector, the last part: that of the last bucket)
 under way  added up on the node, and handed to the pipeline, which sums over the nodes
 over       the sum is with all training processes of the node
 =========  ==========================================================================================
@@ -50,7 +51,7 @@ class StepSum:
 
         Who has rung is heard before MPI is driven on; while nothing happens, naps get longer.
         """
-        self._start_next()
+        self._start_rung()
         nap_s = 0.0
         while self._over < len(self._parts):
             if rung := ready(self._expected(), nap_s if self._over < self._started else None):
@@ -73,9 +74,15 @@ class StepSum:
             if note is not None:
                 raise ProtocolError(f"{type(note).__name__} in the middle of a step")
             if self._started == len(self._parts):
-                raise ProtocolError("one doorbell more than the step has parts")
+                raise ProtocolError("one doorbell more than the step has buckets")
             self._silent.remove(channel)
         if not self._silent:
+            self._start_rung()
+
+    def _start_rung(self) -> None:
+        """A bucket; with the last one the control vector."""
+        self._start_next()
+        if self._started == len(self._parts) - 1:
             self._start_next()
 
     def _start_next(self) -> None:

@@ -32,9 +32,13 @@ def close(standing: Standing) -> list[Command]:
     trainer, outcome = standing.trainer, standing.trainer.closing
     assert outcome is not None
     # A finished group is not dissolved: its ranks end with their workers, in good order.
-    out = [] if outcome is Outcome.FINISHED else dissolve(trainer, trainer.reason)
+    finished = outcome is Outcome.FINISHED
+    out = [] if finished else dissolve(trainer, trainer.reason)
+    leaders = trainer.group.members[:1] if trainer.group is not None else tuple(trainer.workers)
     trainer.group = trainer.forming = None
     trainer.pausing = False
+    for node, worker in trainer.workers.items():
+        worker.ends_alone = worker.ends_alone or (finished and worker.has_state and node in leaders)
     out += _stop(trainer, list(trainer.workers), outcome.value)
     if not trainer.workers:
         trainer.outcome, trainer.closing = outcome, None
@@ -62,7 +66,7 @@ def _stop(trainer: Trainer, nodes: list[NodeId], reason: str) -> list[Command]:
         worker = trainer.workers[node]
         if worker.may_become(WorkerPhase.STOPPING):
             worker.phase, worker.has_state = WorkerPhase.STOPPING, False
-            out.append(StopWorker(trainer.id, node, reason))
+            out.append(StopWorker(trainer.id, node, reason, trainer.spec.after_loop_s if worker.ends_alone else 0.0))
     return out
 
 

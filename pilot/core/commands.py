@@ -33,11 +33,15 @@ class StartWorker:
 
 @dataclass(frozen=True, slots=True)
 class StopWorker:
-    """End the trainer's process on ``node``. Completes with ``WorkerExited``; the node is free after it."""
+    """End the trainer's process on ``node``. Completes with ``WorkerExited``; the node is free after it.
+
+    ``within_s`` : its loop is over, and for so long its script may do what comes after that; 0: it is to end now.
+    """
 
     trainer: TrainerId
     node: NodeId
     reason: str
+    within_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,7 @@ class PauseGroup:
 
 @dataclass(frozen=True, slots=True)
 class LookAtGroup:
-    """Look at each member's worker; one that is stopped or makes no progress is killed, a slow one is left alone.
+    """Look at each member's worker; a slow one is left alone, and so is one that makes no progress, unless ``kill``.
 
     Completes with ``GroupLookedAt``, unless dissolved before.
     """
@@ -77,6 +81,7 @@ class LookAtGroup:
     generation: Generation
     members: tuple[NodeId, ...]
     reason: str
+    kill: bool
 
 
 @dataclass(frozen=True, slots=True)

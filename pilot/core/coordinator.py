@@ -214,7 +214,8 @@ class Coordinator:
             self._touch(owner)
         if occupant is not None:
             trainer = self.trainers[occupant]
-            del trainer.workers[node]
+            if trainer.workers.pop(node).ends_alone:
+                trainer.reason += f"; {node} was lost before its script had ended"
             trainer.writing.pop(node, None)
             trainer.counts.losses += 0 if announced else 1
             self._touch(occupant)

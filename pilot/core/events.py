@@ -141,11 +141,15 @@ class GroupPaused:
 
 @dataclass(frozen=True, slots=True)
 class GroupStalled:
-    """A member has waited for the others for longer than the site's time-out; said again if nothing comes of it."""
+    """A member has waited for the others, by now for ``waited_s``, which is longer than the site's time-out.
+
+    It is said again if nothing comes of it.
+    """
 
     trainer: TrainerId
     generation: Generation
     reason: str
+    waited_s: float
 
 
 class Seen(StrEnum):

@@ -10,6 +10,7 @@ from pilot.core.ids import NO_GENERATION, NO_UID, Generation, TrainerId, Trainer
 
 NODES_MAX = 1_000_000
 COST_MAX_S = 1e9
+TIME_MAX_S = 1e9
 PRIORITY_MAX = 1e9
 
 
@@ -27,6 +28,8 @@ class TrainerSpec:
     fixed_curve : keep the given curve, whatever is measured
     rescale_up_s, rescale_down_s : what a rescale costs; updated by what is measured unless ``fixed_curve``
     priority : factor for the priority-weighted objective
+    after_loop_s : how long the script may go on when its loop is over, on its leader's node
+    patience_s : how long others wait for a process that makes no progress before it counts as stuck
     objective_curve : value per second by nodes where it is not derived from ``curve`` (replays of published sets)
     """
 
@@ -41,6 +44,8 @@ class TrainerSpec:
     objective_curve: Curve | None = None
     uid: TrainerUid = NO_UID
     starts_after: Generation = NO_GENERATION
+    after_loop_s: float = 600.0
+    patience_s: float = 300.0
 
     def __post_init__(self) -> None:
         if self.min_nodes < 1:
@@ -51,6 +56,8 @@ class TrainerSpec:
             raise UserError(f"trainer {self.trainer}: max_nodes must be at most {NODES_MAX}, got {self.max_nodes}")
         if not (0 <= self.rescale_up_s <= COST_MAX_S and 0 <= self.rescale_down_s <= COST_MAX_S):
             raise UserError(f"trainer {self.trainer}: a rescale cost must be between 0 and {COST_MAX_S:g} seconds")
+        if not (0 < self.after_loop_s <= TIME_MAX_S and 0 < self.patience_s <= TIME_MAX_S):
+            raise UserError(f"trainer {self.trainer}: after_loop_s and patience_s must be between 0 and {TIME_MAX_S:g}")
         if not 1 / PRIORITY_MAX <= self.priority <= PRIORITY_MAX:
             raise UserError(
                 f"trainer {self.trainer}: priority must be greater than 0, between {1 / PRIORITY_MAX:g} and "

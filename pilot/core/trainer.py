@@ -54,6 +54,7 @@ class Worker:
 
     ``attempt`` is how many deaths in a row the trainer had when it was started, or when its group formed: processes
     that die together count once. ``slow``: it has been starting for so long that the others do not wait for it.
+    ``ends_alone``: its trainer's loop is over, and its script may come to its own end.
     ``interval_s`` is what it was told of its checkpoints (None: nothing, it goes by the site's interval).
     """
 
@@ -61,6 +62,7 @@ class Worker:
     phase: WorkerPhase = WorkerPhase.STARTING
     slow: bool = False
     has_state: bool = False
+    ends_alone: bool = False
     interval_s: float | None = None
 
     def may_become(self, phase: WorkerPhase) -> bool:

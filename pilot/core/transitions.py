@@ -25,7 +25,7 @@ from pilot.core.events import (
     WorkerReady,
     WorkerSlow,
 )
-from pilot.core.evidence import STRIKES, Accusation, Stage
+from pilot.core.evidence import STRIKES, Accusation, Stage, headline
 from pilot.core.ids import NO_GENERATION, NodeId
 from pilot.core.trainer import Group, Trainer, Worker, WorkerPhase
 
@@ -118,6 +118,8 @@ def _worker_exited(trainer: Trainer, event: WorkerExited) -> Noted | None:
         return None
     trainer.writing.pop(event.node, None)
     if worker.phase is WorkerPhase.STOPPING or not trainer.open:
+        if worker.ends_alone and event.cause is not ExitCause.STOPPED:
+            trainer.reason += f"; {headline(event.detail)}"
         return Noted()
     trained = trainer.group is not None and event.node in trainer.group.members
     member = trained or (trainer.forming is not None and event.node in trainer.forming.members)
@@ -213,8 +215,8 @@ def _group_stalled(trainer: Trainer, event: GroupStalled) -> Noted | None:
     group = trainer.group or trainer.forming
     if group is None or event.generation != group.generation or trainer.looking == group.generation:
         return None
-    trainer.looking = group.generation
-    return Noted([LookAtGroup(trainer.id, group.generation, group.members, event.reason)])
+    trainer.looking, kill = group.generation, event.waited_s >= trainer.spec.patience_s
+    return Noted([LookAtGroup(trainer.id, group.generation, group.members, event.reason, kill)])
 
 
 def _group_looked_at(trainer: Trainer, event: GroupLookedAt) -> Noted | None:

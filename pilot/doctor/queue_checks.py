@@ -5,9 +5,11 @@ for how long, and would they make room?
 from __future__ import annotations
 
 import getpass
+import grp
+import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pilot.core.errors import SubmitError
@@ -79,11 +81,34 @@ def _pbs(site: Site, run: Run) -> Iterator[Finding]:
     yield from _open(site.queue, queue)
     yield from _long_enough(site, _seconds(queue.get("resources_max.walltime", "")))
     yield from _within_limits(site, queue)
-    delay_s = float(queue.get("kill_delay", _KILL_DELAY_S))
-    if site.grace_s > delay_s:
-        seen = f"PBS kills a preempted job {delay_s:g} s after TERM, and the site file counts on {site.grace_s:g} s"
-        yield fail("scheduler", seen, f"set grace_s={max(0.0, delay_s - 2):g} in the site file: less than kill_delay")
+    told_s = _kill_delay_s(queue)
+    if told_s is None:
+        yield ok("scheduler", f"queue {site.queue} tells no kill_delay; --pilots 1 tries it, PBS's own is assumed")
+    yield grace(site, _KILL_DELAY_S if told_s is None else told_s)
     yield from _preemptable(site, run)
+
+
+def tells_kill_delay(site: Site, run: Run = run_command) -> bool:
+    """Whether the queue says how long a job lives after TERM."""
+    if site.queue is None:
+        return False
+    try:
+        answer = run(["qstat", "-Q", "-f", site.queue], site.command_timeout_s)
+    except SubmitError:
+        return False
+    return _kill_delay_s(_attributes(answer)) is not None
+
+
+def _kill_delay_s(queue: Mapping[str, str]) -> float | None:
+    return float(queue["kill_delay"]) if "kill_delay" in queue else None
+
+
+def grace(site: Site, delay_s: float) -> Finding:
+    """The site file's grace against what PBS grants."""
+    seen = f"PBS kills a preempted job {delay_s:g} s after TERM, and the site file counts on {site.grace_s:g} s"
+    if site.grace_s <= delay_s:
+        return ok("scheduler", seen)
+    return fail("scheduler", seen, f"set grace_s={max(0.0, delay_s - 2):g} in the site file: less than kill_delay")
 
 
 def _open(name: str, queue: Mapping[str, str]) -> Iterator[Finding]:
@@ -100,24 +125,37 @@ def _open(name: str, queue: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _closed_to_us(queue: Mapping[str, str]) -> list[str]:
-    user = getpass.getuser()
-    if queue.get("acl_user_enable") != "True":
-        return []
-    entries = [entry.strip().partition("@")[0] for entry in queue.get("acl_users", "").split(",")]
-    # The first entry that fits decides; what none names is shut out.
-    verdict = next((entry for entry in entries if entry.lstrip("+-") in (user, "*", "")), "-")
-    return [f"is closed to {user} (acl_users: {queue.get('acl_users', '')})"] if verdict.startswith("-") else []
+    closed = []
+    for kind, names in (("user", {getpass.getuser()}), ("group", _groups())):
+        listed = queue.get(f"acl_{kind}s", "")
+        if queue.get(f"acl_{kind}_enable") == "True" and not _admits(listed, names):
+            closed.append(f"is closed to {', '.join(sorted(names))} (acl_{kind}s: {listed})")
+    return closed
+
+
+def _groups() -> set[str]:
+    known = {group.gr_gid: group.gr_name for group in grp.getgrall()}
+    return {known.get(gid, str(gid)) for gid in (os.getgid(), *os.getgroups())}
+
+
+def _admits(listed: str, names: Collection[str]) -> bool:
+    """The first entry that fits decides; what none names is shut out."""
+    entries = (entry.strip().partition("@")[0] for entry in listed.split(","))
+    verdict = next((entry for entry in entries if entry.lstrip("+-") in (*names, "*", "")), "-")
+    return not verdict.startswith("-")
 
 
 def _within_limits(site: Site, queue: Mapping[str, str]) -> Iterator[Finding]:
-    """Limits on a user's jobs, ``[u:PBS_GENERIC=10]`` or the older ``max_user_run``."""
+    """Limits on a user's jobs, or on all: ``[u:PBS_GENERIC=10]``, ``[o:PBS_ALL=10]``, or the older ``max_user_run``."""
     user = getpass.getuser()
     for name in ("max_run", "max_queued", "max_user_run"):
         text = queue.get(name, "")
-        found = re.search(rf"u:(?:{re.escape(user)}|PBS_GENERIC)=(\d+)", text) or re.fullmatch(r"(\d+)", text)
-        if found and int(found[1]) < site.max_jobs:
-            seen = f"queue {site.queue} allows a user {found[1]} jobs ({name}), the site file {site.max_jobs}"
-            yield warn("scheduler", seen, f"set max_jobs={found[1]} in the site file: more only wait, or are refused")
+        limits = re.findall(rf"(?:u:(?:{re.escape(user)}|PBS_GENERIC)|o:PBS_ALL)=(\d+)", text) or re.findall(
+            r"^\d+$", text
+        )
+        if limits and (least := min(map(int, limits))) < site.max_jobs:
+            seen = f"queue {site.queue} allows {least} jobs ({name} = {text}), the site file {site.max_jobs}"
+            yield warn("scheduler", seen, f"set max_jobs={least} in the site file: more only wait, or are refused")
 
 
 def _preemptable(site: Site, run: Run) -> Iterator[Finding]:

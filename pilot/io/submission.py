@@ -71,6 +71,8 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     rescale_up_s: float = 20.0
     rescale_down_s: float = 10.0
     priority: float = 1.0
+    after_loop_s: float = 600.0
+    patience_s: float = 300.0
 
     def spec(self, trainer: TrainerId, uid: TrainerUid) -> TrainerSpec:
         """What the core is told."""
@@ -85,6 +87,8 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             rescale_up_s=self.rescale_up_s,
             rescale_down_s=self.rescale_down_s,
             priority=self.priority,
+            after_loop_s=self.after_loop_s,
+            patience_s=self.patience_s,
             uid=uid,
             starts_after=Generation(self.start.generation) if self.start is not None else NO_GENERATION,
         )

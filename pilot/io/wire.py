@@ -7,6 +7,7 @@ them is its role's. Secrets travel inside (TLS encrypts), never in arguments or 
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any
 
 import msgspec
@@ -241,6 +242,7 @@ class StartWorker(Message, frozen=True):
     ``ranks`` training processes run on the node and are one worker. ``uid`` is the trainer's: nothing is written to
     another one's folder, and no checkpoint of another one is loaded. ``code`` is the zip file of the script's code as
     it was submitted ("": it is read where it is); ``script_sha256`` counts only without it.
+    ``patience_s``: see ``core.spec.TrainerSpec``.
     """
 
     trainer: str
@@ -256,6 +258,7 @@ class StartWorker(Message, frozen=True):
     ranks: int = 1
     uid: str = ""
     code: str = ""
+    patience_s: float = math.inf
 
 
 class StopWorker(Message, frozen=True):
@@ -263,6 +266,7 @@ class StopWorker(Message, frozen=True):
 
     trainer: str
     reason: str
+    within_s: float = 0.0
 
 
 class JoinGroup(Message, frozen=True):
@@ -309,6 +313,7 @@ class LookAtGroup(Message, frozen=True):
 
     trainer: str
     generation: int
+    kill: bool
 
 
 class DissolveGroup(Message, frozen=True):

@@ -12,6 +12,9 @@ from pilot.provisioning.scheduler import WALLTIME_WORD, JobPhase, JobView
 YIELD_POLLS = 2
 """A job that takes our nodes has them so many polls after ours is over, at the latest."""
 
+SOON_POLLS = 2
+"""A wall time's end is told so many polls before the grace that it takes to leave: an answer may come late."""
+
 STARTING_S = 600.0
 """So long a job may run before its agent comes (a prologue, a cold file system) or goes with the site's lease."""
 
@@ -22,6 +25,7 @@ class JobRecord:
 
     Parameters
     ----------
+    walltime_s : what was asked for; the scheduler may grant less, see ``view``
     since_s : when its agent registered; None: it never came
     heard_s : when it was last seen that its agent is connected, or that it had begun to run; None before that
     word, noticed_s : the cause of its agent's notice, and when it was given, or when the scheduler showed a preemption
@@ -82,6 +86,13 @@ class JobRecord:
         and from the first one after a suspension, in which nothing could be heard of it."""
         if self.heard_s is None or self.phase is JobPhase.SUSPENDED:
             self.heard_s = now_s
+
+    def ends_early(self, unix_s: float, site: Site) -> bool:
+        """Whether the end of a wall time that is shorter than what was asked for comes near: its agent goes by that."""
+        view = self.view
+        if view is None or view.end_s is None or view.walltime_s is None or view.walltime_s >= self.walltime_s:
+            return False
+        return view.end_s - unix_s <= site.grace_s + SOON_POLLS * site.poll_s
 
     def live_again(self, restart: int) -> None:
         """It was requeued: nothing is known of its new life yet."""

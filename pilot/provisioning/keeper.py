@@ -186,6 +186,7 @@ class Keeper:
             return
         self._answers = True
         now_s = self._clock()
+        self.book.unix_ahead_s = time.time() - now_s
         news = self.book.take(now_s, asked_s, self._heard)
         self._troubles.say("poll", "; ".join(filter(None, [self._heard.trouble, self._contradiction()])))
         self._tell(news)

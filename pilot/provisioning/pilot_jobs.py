@@ -15,10 +15,13 @@ from pilot.io.site import Site
 from pilot.provisioning.job_record import YIELD_POLLS, JobRecord
 from pilot.provisioning.retry import Retry
 from pilot.provisioning.scaling_policy import Kept
-from pilot.provisioning.scheduler import Ending, JobPhase, JobView, Snapshot, what_became
+from pilot.provisioning.scheduler import WALLTIME_WORD, Ending, JobPhase, JobView, Snapshot, what_became
 
 STEADY_S = 60.0
 """A pilot that was in the pool for so long has worked; one that ends sooner by itself counts as a failure."""
+
+PREEMPTS = "the scheduler preempts it"
+ENDS = f"its {WALLTIME_WORD} ends"
 
 ABSENT_POLLS = 2
 """A job that so many answers in a row do not show is over."""
@@ -26,11 +29,12 @@ ABSENT_POLLS = 2
 
 @dataclass(frozen=True, slots=True)
 class JobNoticed:
-    """The scheduler has decided to preempt ``job``; it will be killed at ``deadline_s`` (Unix time; None: after
-    the site's grace) at the latest."""
+    """The scheduler will end ``job``, because of ``cause``; it is killed at ``deadline_s`` (Unix time; None: after the
+    site's grace) at the latest."""
 
     job: str
     deadline_s: float | None
+    cause: str = PREEMPTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +61,15 @@ JobNews = JobNoticed | JobSuspended | JobEnded
 class PilotJobs:
     """Our jobs that may live, by id; how many ended in which way, and when the last ones were submitted and preempted.
 
-    ``present`` are the jobs with an agent that is connected, whatever the scheduler says of them.
+    ``present`` are the jobs with an agent that is connected, whatever the scheduler says of them. ``unix_ahead_s``: so
+    far is Unix time, in which the scheduler tells its times, ahead of the times of the calls.
     """
 
     site: Site
     jobs: dict[str, JobRecord] = field(default_factory=dict)
     present: frozenset[str] = frozenset()
     endings: Counter[Ending] = field(default_factory=Counter)
+    unix_ahead_s: float = 0.0
     _preempted_s: deque[float] = field(default_factory=deque)
     _submitted_s: deque[float] = field(default_factory=deque)
 
@@ -214,8 +220,9 @@ class PilotJobs:
 
     def _see(self, now_s: float, view: JobView) -> list[JobNews]:
         """A job of ours that is not in the book is of an earlier life of this coordinator, or was thought refused."""
-        walltime_s = view.walltime_s or self.site.walltime_s
-        record = self.jobs.setdefault(view.job, JobRecord(view.job, now_s, walltime_s))
+        # Of one that runs the scheduler tells what was granted, not what was asked for.
+        asked_s = view.walltime_s if view.phase is JobPhase.PENDING else None
+        record = self.jobs.setdefault(view.job, JobRecord(view.job, now_s, asked_s or self.site.walltime_s))
         waits_again = view.phase is JobPhase.PENDING and record.phase is JobPhase.RUNNING
         if view.restart > record.restart or waits_again:
             self._preempted_s.append(now_s)
@@ -230,13 +237,17 @@ class PilotJobs:
         if view.phase is JobPhase.SUSPENDED:
             newly, record.suspended = was is not JobPhase.SUSPENDED, True
             return [JobSuspended(view.job)] if newly else []
-        taken = (
-            view.phase is JobPhase.RUNNING and view.preempt_s is not None and view.preempt_s >= (view.start_s or 0.0)
-        )
-        if not taken or record.preempted:
-            return []
-        record.preempted, record.noticed_s = True, now_s
-        return [JobNoticed(view.job, view.end_s)]
+        return self._forewarned(now_s, record, view) if view.phase is JobPhase.RUNNING else []
+
+    def _forewarned(self, now_s: float, record: JobRecord, view: JobView) -> list[JobNews]:
+        """What the scheduler shows before it does it, once."""
+        if view.preempt_s is not None and view.preempt_s >= (view.start_s or 0.0) and not record.preempted:
+            record.preempted, record.noticed_s = True, now_s
+            return [JobNoticed(view.job, view.end_s)]
+        if not record.word and record.ends_early(now_s + self.unix_ahead_s, self.site):
+            record.word, record.noticed_s = ENDS, now_s
+            return [JobNoticed(view.job, view.end_s, ENDS)]
+        return []
 
     def _over(self, now_s: float, record: JobRecord) -> list[JobNews]:
         """The scheduler says that it is over, or has not shown it: is it?"""
@@ -248,8 +259,8 @@ class PilotJobs:
     def _end(self, now_s: float, record: JobRecord) -> JobEnded:
         del self.jobs[record.job]
         lead_s = self.site.notice_lead_s if self.site.notice_signal else 0.0
-        cancelled = record.cancelled_s is not None
-        ending = what_became(record.view, record.word, now_s, cancelled=cancelled, lost=record.lost, lead_s=lead_s)
+        cancelled, unix_s = record.cancelled_s is not None, now_s + self.unix_ahead_s
+        ending = what_became(record.view, record.word, unix_s, cancelled=cancelled, lost=record.lost, lead_s=lead_s)
         if record.suspended and ending in (Ending.COMPLETED, Ending.GONE):
             ending = Ending.PREEMPTED  # its agent had lost its place while it was stopped, and left
         self.endings[ending] += 1

@@ -140,7 +140,9 @@ class PilotProvider:
         return self.site.walltime if walltime_s is None else walltime_text(walltime_s)
 
     def _make(self, walltime: str) -> Any:
-        site = self.site.replace(walltime=walltime, walltime_min=None)
+        # Only PBS shortens a job by itself, see docs/sites.md.
+        shortest = self.site.walltime_min if self.site.scheduler == "pbspro" else None
+        site = self.site.replace(walltime=walltime, walltime_min=shortest)
         provider = self._hook(site) if self._hook else make_provider(site)
         provider.script_dir = str(self._script_dir)
         if site.scheduler == "pbspro":

@@ -227,8 +227,8 @@ def what_became(
     -----
     The scheduler knows best why it took a node. But a job whose agent left in its grace ends as *completed*: there the
     agent's word counts, and so it does for a job that the scheduler no longer knows. A node that dies is found by the
-    scheduler, or by us when its agent's lease is over, whoever is first: we then cancel the job, and of that
-    cancellation alone the scheduler tells later.
+    scheduler, or by us when its agent's lease is over, whoever is first: we then cancel the job, and that is all
+    that the scheduler tells later.
     """
     seen = view.ending if view else None
     if seen in (Ending.PREEMPTED, Ending.WALLTIME, Ending.NODE_FAILED):

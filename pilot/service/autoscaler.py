@@ -92,7 +92,7 @@ class Autoscaler:
                 told_s = event.deadline_s
                 grace_s = self._site.grace_s if told_s is None else max(0.0, told_s - time.time())
                 for pilot in self._of(event.job):
-                    self._service.notice(pilot, "the scheduler preempts it", grace_s)
+                    self._service.notice(pilot, event.cause, grace_s)
             case JobSuspended():
                 for pilot in self._of(event.job):
                     self._service.lose(pilot.node, f"its job {event.job} is suspended")

@@ -112,13 +112,13 @@ class Effects:
                 self._start(command)
             case StopWorker():
                 self._stopped.add((command.trainer, command.node))
-                self._send(command.node, wire.StopWorker(command.trainer, command.reason))
+                self._send(command.node, wire.StopWorker(command.trainer, command.reason, command.within_s))
             case FormGroup():
                 self._form(command)
             case PauseGroup():
                 self._to_all(command.members, wire.PauseGroup(command.trainer, command.generation))
             case LookAtGroup():
-                self._to_all(command.members, wire.LookAtGroup(command.trainer, command.generation))
+                self._to_all(command.members, wire.LookAtGroup(command.trainer, command.generation, command.kill))
             case DissolveGroup():
                 self._to_all(command.members, wire.DissolveGroup(command.trainer, command.generation, command.reason))
             case WriteCheckpoint():
@@ -166,12 +166,13 @@ class Effects:
         stops: list[StopWorker] = []
         hopeless: list[tuple[NodeId, str]] = []
         self._stopped.intersection_update(self._pending.starting)
-        for waiting, limit_s in ((self._pending.starting, WARM_LIMIT_S), (self._pending.stopping, 0.0)):
-            for (trainer, node), (_, since_s) in waiting.items():
-                if now_s - since_s > limit_s + patience_s:
-                    hopeless.append((node, f"{trainer}'s process could not be ended within {patience_s:g} s"))
-                elif limit_s and now_s - since_s > limit_s and (trainer, node) not in self._stopped:
-                    stops.append(StopWorker(trainer, node, f"it was not warm within {WARM_LIMIT_S:g} s"))
+        warm_by_s = {on: since_s + WARM_LIMIT_S for on, (_, since_s) in self._pending.starting.items()}
+        end_by_s = {on: since_s + stop.within_s for on, (stop, since_s) in self._pending.stopping.items()}
+        for (trainer, node), by_s in (*warm_by_s.items(), *end_by_s.items()):
+            if now_s - by_s > patience_s:
+                hopeless.append((node, f"{trainer}'s process could not be ended within {patience_s:g} s"))
+            elif now_s > warm_by_s.get((trainer, node), now_s) and (trainer, node) not in self._stopped:
+                stops.append(StopWorker(trainer, node, f"it was not warm within {WARM_LIMIT_S:g} s"))
         return tuple(stops), tuple(hopeless)
 
     def _to_all(self, nodes: tuple[NodeId, ...], message: wire.Message) -> None:
@@ -219,4 +220,5 @@ class Effects:
             ranks=self._site.ranks_per_node,
             uid=trainer.uid,
             code=str(directory / script_code.NAME) if launch.code_taken else "",
+            patience_s=trainer.patience_s,
         )

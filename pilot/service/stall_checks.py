@@ -32,7 +32,7 @@ class StallChecks:
         if group is None or group.generation != of[1] or node not in group.members or of in self._pending.looking:
             return []
         what = f"the sums of step {message.step}" if message.summing else f"the other ranks after step {message.step}"
-        return [GroupStalled(*of, f"{node} has waited {message.waited_s:.1f} s for {what}")]
+        return [GroupStalled(*of, f"{node} has waited {message.waited_s:.1f} s for {what}", message.waited_s)]
 
     def rank_looked_at(self, node: NodeId, message: wire.RankLookedAt) -> list[Event]:
         """Completes ``LookAtGroup``, when the last member has been looked at."""

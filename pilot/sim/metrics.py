@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -29,7 +28,14 @@ NODE_SECONDS = "node-seconds at the speed of one node"
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """U over one stretch of the replay, against the eq_nodes of that stretch."""
+    """U over one stretch of the replay, against the eq_nodes of that stretch.
+
+    Parameters
+    ----------
+    start_h : when it begins
+    eq_nodes : the mean number of nodes in it
+    efficiency : U; null: there was nothing to compare with
+    """
 
     start_h: float
     eq_nodes: float
@@ -38,7 +44,14 @@ class Bin:
 
 @dataclass(frozen=True, slots=True)
 class RunTimes:
-    """Completed trainers on one scaling curve: how many, and hours from admission to completion."""
+    """Completed trainers on one scaling curve.
+
+    Parameters
+    ----------
+    curve : its number
+    completed : how many
+    mean_h, max_h : hours from admission to completion
+    """
 
     curve: int
     completed: int
@@ -53,7 +66,10 @@ class Summary:
     Parameters
     ----------
     reached_h, complete : how far it came; whether that was to the end
-    events, solves, plans : distinct times; problems solved; plans by status
+    events : distinct times
+    pool_changes : times at which nodes came or went
+    solves : problems solved
+    plans : how many, by status
     eq_nodes, node_hours : FreeTrain eqs 18 and 17
     unit : of all work: samples where all trainers have one scaling curve, else node-seconds at the speed of one node
     work, static_work, efficiency : A_e, A_s and U = A_e / A_s (§4.1.2)
@@ -62,6 +78,8 @@ class Summary:
     preemption_per_event, rescale_per_event : work that each cost, per change of the pool
     return_on_rescale : mean of (work until the next event) / (rescale cost), over events with a cost (Fig 8)
     submitted, completed : trainers
+    six_hours : U by six hours
+    run_times : of completed trainers, by scaling curve
     """
 
     reached_h: float
@@ -85,10 +103,6 @@ class Summary:
     completed: int
     six_hours: tuple[Bin, ...]
     run_times: tuple[RunTimes, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
 
 
 def summarize(

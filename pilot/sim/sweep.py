@@ -50,7 +50,21 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """The options of one replay; each may be swept."""
+    """The options of one replay; each may be swept.
+
+    Parameters
+    ----------
+    planner, solver : which
+    objective : its name; `given`: that of the curves file
+    t_fwd_s : forward-looking time
+    max_parallel : trainers that share the pool at a time
+    rescale_scale : factor of all rescale costs
+    solver_latency_s : what a plan takes
+    node_order : in which nodes are handed out and taken back
+    accounting : how a rescale is paid for
+    completions : when the core hears of completions and arrivals
+    on_curve : the number of the scaling curve that all trainers have; null: each its own
+    """
 
     planner: str = "milp"
     solver: str = "cbc"

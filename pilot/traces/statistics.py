@@ -26,6 +26,7 @@ class TraceStatistics:
     duration_s : from time 0 to the last event
     machine_nodes : nodes of the machine: as told, else those that the trace names
     events_per_h, joins_per_h, leaves_per_h : changes of the pool; INC/h and DEC/h of Table 1
+    node_hours : of idle nodes
     eq_nodes, idle_ratio : FreeTrain eq. 18, and its share of the machine
     fragments, short_fragments, short_node_time : how many; the share below 10 minutes, and of node-time in them
     fragment_s, pool_nodes : (quantile, value), the pool's over time

@@ -1,5 +1,6 @@
 """What a user's script imports: ``pilot.train.session`` makes an ordinary PyTorch loop elastic."""
 
-from pilot.train.session import Session, session
+from pilot.train.make_session import session
+from pilot.train.session import Session
 
 __all__ = ["Session", "session"]

@@ -25,6 +25,7 @@ import psutil
 from pilot.comm.channel import Gone
 from pilot.comm.messages import AnyNote, Attach, Gather, Gathered, Moving, Quit, Select
 from pilot.io import wire
+from pilot.train import imported
 from pilot.train.exchanges import Exchanges
 from pilot.train.membership import Membership, MembershipState, Seat, agreed
 from pilot.train.periodic import Periodic
@@ -239,6 +240,7 @@ class Elastic:
     def _announce(self) -> None:
         if not self._announced:
             self._announced = True
+            imported.tell()
             self._link.tell(wire.WorkerReady(self._trainer, time.time() - psutil.Process().create_time()))
 
     def _attend(self, timeout_s: float | None) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import repeat
 from operator import attrgetter, is_, is_not
 from typing import Any
@@ -13,11 +13,12 @@ import torch
 from torch import nn
 
 from pilot.comm.arena import Arena
-from pilot.comm.arena_layout import ArenaLayout, lay_out
+from pilot.comm.arena_layout import ArenaLayout, GradientSlot, lay_out
+from pilot.comm.messages import BucketPart
 from pilot.comm.narrow import KINDS
 from pilot.core.errors import UserError
 from pilot.train.placeholder import Placeholder, Stale, Taken
-from pilot.train.staging import staging
+from pilot.train.staging import BucketPlace, staging
 from pilot.train.step_words import FIELDS, Words
 
 BUCKET_BYTES = 4 * 1024 * 1024
@@ -63,23 +64,27 @@ class Exchange:
         kinds = [_wire_kind(p) for p in self._parameters]
         self.layout: ArenaLayout = lay_out(kinds, bucket_bytes, FIELDS + len(kinds), wire_dtype or "")
         self.arena = Arena.of_size(self.layout.size)
-        places = [
-            _place(
-                torch.frombuffer(self.arena.memory, dtype=getattr(torch, s.dtype), count=s.count, offset=s.offset), p
-            )
-            for s, p in zip(self.layout.slots, self._parameters, strict=True)
-        ]
-        self._staging = staging(self._parameters, places, self.arena)
+        weakref.finalize(self, self.arena.close_fd).atexit = False
+        places = [_place(self._numbers(slot), p) for slot, p in zip(self.layout.slots, self._parameters, strict=True)]
         control = self.layout.control
         vector = np.frombuffer(self.arena.memory, np.float64, control.count, control.offset)
         self._fields, self._used = vector[:FIELDS], vector[FIELDS:]  # one per parameter: has it a gradient?
         self._buckets = [_Bucket() for _ in self.layout.parts[:-1]]
         for index, (slot, parameter) in enumerate(zip(self.layout.slots, self._parameters, strict=True)):
             self._buckets[slot.bucket].append(index, parameter)
+        buckets = [
+            BucketPlace(bucket.indices, self._numbers(part))
+            for bucket, part in zip(self._buckets, self.layout.parts, strict=False)
+        ]
+        self._staging = staging(self._parameters, places, buckets, self.arena)
         self._stale = [Stale(p) for p in self._parameters]
         self.idle()
         for number, bucket in enumerate(self._buckets):
-            bucket.watch(-1, partial(self._finished, number))
+            bucket.watch(-1, self._look(number))
+
+    def _numbers(self, part: GradientSlot | BucketPart) -> torch.Tensor:
+        dtype = getattr(torch, part.dtype)
+        return torch.frombuffer(self.arena.memory, dtype=dtype, count=part.count, offset=part.offset)
 
     def close(self) -> None:
         """Another one takes its place: no parameter is watched any more."""
@@ -99,9 +104,10 @@ class Exchange:
             bucket.kept = []
 
     def begin(self, ring: Callable[[], None], *, alone: bool = False, held: bool = False) -> None:
-        """A step begins. ``ring`` is called for each part that is full: buckets in their order, then the control
-        vector. ``alone``: of one micro-batch on one rank, there is nothing to add up. ``held``: what gradients count
-        shows only after backward, and is said by :meth:`release`; until then they stay where they are.
+        """A step begins. ``ring`` is called for each bucket that is full, in their order; for the last one when the
+        control vector is, too: who sums is woken once for both. ``alone``: of one micro-batch on one rank, there is
+        nothing to add up. ``held``: what gradients count shows only after backward, and is said by :meth:`release`;
+        until then they stay where they are.
         """
         self.open, self._ring, self._alone, self._held = True, ring, alone, held
         self._holds = bytearray(len(self._parameters))
@@ -122,7 +128,20 @@ class Exchange:
             if parameter.grad is not None:  # one that is real has been made by this micro-batch
                 parameter.grad = stale if first else None
 
-    def _finished(self, number: int, _: torch.Tensor) -> None:
+    def _look(self, number: int) -> Callable[[torch.Tensor], None]:
+        """What a parameter calls. It does not own this exchange: Python cannot see what the hooks of a tensor hold, and
+        would not collect the two.
+        """
+        reference = weakref.ref(self)
+
+        def look(_: torch.Tensor) -> None:
+            exchange = reference()
+            if exchange is not None:
+                exchange._finished(number)
+
+        return look
+
+    def _finished(self, number: int) -> None:
         """A gradient is finished that is usually the last of its bucket: collect them, or watch what was later."""
         if not self.open:
             return
@@ -131,38 +150,46 @@ class Exchange:
             bucket.taken[0].refuse()
         gradients = bucket.gradients()
         if all(map(is_not, gradients, repeat(None))):
+            check_gradients(gradients, in_backward=True)
             self._collect(number, gradients)
         else:
             missing = next(place for place, gradient in enumerate(gradients) if gradient is None)
-            bucket.watch(missing, partial(self._finished, number))
+            bucket.watch(missing, self._look(number))
 
     def _collect(self, number: int, gradients: Sequence[torch.Tensor | None]) -> None:
         """Take the gradients of a bucket as they are; with the last micro-batch it leaves."""
         self._collected[number] = True
         bucket = self._buckets[number]
-        check_gradients(gradients)
         if self._held or self._alone:
             bucket.kept = gradients if self._held or self._weight else []
         elif self._weight:
-            self._add(bucket, gradients)
+            self._add(number, gradients)
         for parameter, taken in zip(bucket.parameters, bucket.taken, strict=True):
             parameter.grad = taken
         if self._last and not self._held:
-            self._send(bucket)
+            self._send(number)
             self._tell_collected()
 
-    def _send(self, bucket: _Bucket) -> None:
+    def _send(self, number: int) -> None:
         if not self._alone:
-            for index in bucket.indices:
-                self._staging.send(index, empty=not self._holds[index])
+            self._staging.send(number, self._holds[self._buckets[number].range])
 
     def _tell_collected(self) -> None:
         """Ring for all parts up to the first that is not full."""
         while self._next < len(self._buckets) and self._collected[self._next]:
-            self._staging.then(self._ring)
+            self._then_ring(self._next)
             self._next += 1
 
-    def _add(self, bucket: _Bucket, gradients: Sequence[torch.Tensor | None]) -> None:
+    def _then_ring(self, number: int) -> None:
+        self._staging.then(self._ring if number < len(self._buckets) - 1 else _nobody)
+
+    def _add(self, number: int, gradients: Sequence[torch.Tensor | None]) -> None:
+        bucket = self._buckets[number]
+        made = [gradient for gradient in gradients if gradient is not None]
+        if len(made) == len(bucket.indices) and 1 not in self._holds[bucket.range]:
+            self._staging.start(number, made, self._weight)
+            self._holds[bucket.range] = b"\1" * len(made)
+            return
         for index, gradient in zip(bucket.indices, gradients, strict=False):
             if gradient is not None:
                 self._staging.add(index, gradient, self._weight, first=not self._holds[index])
@@ -172,12 +199,12 @@ class Exchange:
         """Of a step that is held: the gradients made since the last call count with ``weight``."""
         self._collect_rest()
         self._weight = weight
-        for bucket in self._buckets:
+        for number, bucket in enumerate(self._buckets):
             if not self._alone:
-                self._add(bucket, bucket.kept if weight else [])
+                self._add(number, bucket.kept if weight else [])
                 bucket.kept = []
             if self._last:
-                self._send(bucket)
+                self._send(number)
         if self._last:
             self._tell_collected()
 
@@ -185,6 +212,7 @@ class Exchange:
         for number, (bucket, collected) in enumerate(zip(self._buckets, self._collected, strict=True)):
             gradients = bucket.gradients()
             if not collected:
+                check_gradients(gradients)
                 self._collect(number, gradients)
             elif not all(map(is_, gradients, bucket.taken)):
                 bucket.taken[0].refuse()  # what the script zeroed or set there would not count
@@ -195,7 +223,7 @@ class Exchange:
         self._staging.flush()
 
     def finish(self, words: Words) -> None:
-        """All buckets have left; the control vector follows."""
+        """All buckets have left, or are full; the control vector follows."""
         words.write(self._fields)
         self._used[:] = np.frombuffer(self._holds, np.uint8)
         self._ring()
@@ -209,12 +237,17 @@ class Exchange:
             for bucket in self._buckets:
                 bucket.give_back()
         else:
-            for index, (parameter, used) in enumerate(zip(self._parameters, self._used.tolist(), strict=True)):
-                parameter.grad = self._staging.back(index) if used else None
+            self._give_back(np.flatnonzero(self._used).tolist())
             if words.weight:
                 torch._foreach_div_([p.grad for p in self._parameters if p.grad is not None], words.weight)
         self.idle()
         return words
+
+    def _give_back(self, used: list[int]) -> None:
+        if len(used) < len(self._parameters):
+            self.drop_gradients()
+        for index, gradient in zip(used, self._staging.back(used), strict=True):
+            self._parameters[index].grad = gradient
 
     def drop(self) -> None:
         """The step is void: no parameter has a gradient."""
@@ -247,6 +280,11 @@ class _Bucket:
         self.parameters.append(parameter)
         self.taken.append(Taken(parameter))
 
+    @property
+    def range(self) -> slice:
+        """Of the numbers."""
+        return slice(self.indices[0], self.indices[-1] + 1)
+
     def gradients(self) -> list[torch.Tensor | None]:
         """What the parameters have now."""
         return list(map(_grad_of, self.parameters))
@@ -275,13 +313,13 @@ class _Bucket:
 _grad_of, _layout_of, _requires_grad = attrgetter("grad"), attrgetter("layout"), attrgetter("requires_grad")
 
 
-def check_gradients(gradients: Sequence[torch.Tensor | None]) -> None:
-    """:class:`UserError` where they cannot be summed."""
+def check_gradients(gradients: Sequence[torch.Tensor | None], *, in_backward: bool = False) -> None:
+    """:class:`UserError` where they cannot be summed; ``in_backward``: which is about to end, and made all of them."""
     made = [gradient for gradient in gradients if gradient is not None]
     for gradient in made if not {torch.Tensor}.issuperset(map(type, made)) else ():
         if isinstance(gradient, Placeholder):
             gradient.refuse()
-    if any(map(_requires_grad, made)):
+    if torch.is_grad_enabled() if in_backward else any(map(_requires_grad, made)):
         raise UserError(
             "backward(create_graph=True) leaves gradients that have gradients: take those of a penalty by"
             " torch.autograd.grad(..., create_graph=True), and call loss.backward() without it"

@@ -138,7 +138,7 @@ def group_of(
     environment: Mapping[str, str], seat: Seat, training: Training, exchanges: Exchanges, resized: Callable[[int], None]
 ) -> RankGroup:
     """By what the agent put into the environment, see ``docs/processes.md``."""
-    _claim(training)
+    _claim()
     if SEAT in environment:
         return CheckGroup.of(environment, training, exchanges, resized)
     if "PILOT_CONTROL_FD" not in environment:
@@ -149,18 +149,18 @@ def group_of(
     uid, kept = environment["PILOT_TRAINER_UID"], int(environment["PILOT_CHECKPOINTS_KEPT"])
     saver = Saver(trainer, uid, directory, kept, link.tell, lambda: training.agreed_step)
     interval_s = float(environment["PILOT_CHECKPOINT_INTERVAL_S"])
-    stall_timer = StallTimer(float(environment["PILOT_SILENT_S"]))
+    stall_timer = StallTimer(float(environment["PILOT_SILENT_S"]), float(environment["PILOT_PATIENCE_S"]))
     return Elastic(trainer, seat, link, training, exchanges, saver, interval_s, stall_timer, resized)
 
 
-_claimed: list[Training] = []
+_claimed: list[bool] = []
 
 
-def _claim(training: Training) -> None:
+def _claim() -> None:
     """The process is a member of one group."""
     if _claimed:
         raise UserError(
             "this process has a session already: give one session all that is trained together, and run the next"
             " training as a script of its own"
         )
-    _claimed.append(training)
+    _claimed.append(True)

@@ -55,7 +55,7 @@ class LateExchange(Exchange):
             if parameter.grad is not None and parameter.grad is not given:
                 parameter.grad = self._unwanted[index]
 
-    def _finished(self, number: int, _: torch.Tensor) -> None:
+    def _finished(self, number: int) -> None:
         if not self.open:
             return
         gradients = self._buckets[number].gradients()
@@ -63,7 +63,7 @@ class LateExchange(Exchange):
         if missing is None:
             self._collect(number, gradients)
         else:
-            self._buckets[number].watch(missing, partial(self._finished, number))
+            self._buckets[number].watch(missing, self._look(number))
 
     def _collect(self, number: int, gradients: Sequence[torch.Tensor | None]) -> None:
         for index, gradient in zip(self._buckets[number].indices, gradients, strict=True):
@@ -96,7 +96,9 @@ class LateExchange(Exchange):
             self._collect(number, bucket.gradients())
             for index in bucket.indices:
                 self._leave(index)
-            self._staging.then(self._ring)
+            if not self._alone:
+                self._staging.send(number, self._holds[bucket.range])
+            self._then_ring(number)
         self._staging.flush()
 
     def _leave(self, index: int) -> None:
@@ -104,8 +106,6 @@ class LateExchange(Exchange):
         if gradient is not None and gradient is not self._gathered[index]:
             self._unwanted[index].refuse()
         self._holds[index] = gradient is not None and self._weight > 0
-        if not self._alone:
-            self._staging.send(index, empty=not self._holds[index])
 
     def take(self) -> Words:
         """See :class:`~pilot.train.exchange.Exchange`. It may be stepped again in this step."""
@@ -115,4 +115,4 @@ class LateExchange(Exchange):
         return Words.read(self._fields)
 
     def _back(self, index: int) -> torch.Tensor:
-        return self._own[index] if self._alone else self._staging.back(index)
+        return self._own[index] if self._alone else self._staging.back([index])[0]

@@ -10,10 +10,11 @@ from typing import Any
 from torch.utils.data import Dataset, default_collate
 
 from pilot.core.errors import UserError
-from pilot.core.goal import BY_SESSION, EPOCH_SAMPLES, EPOCHS, ITERATIONS
+from pilot.core.goal import EPOCH_SAMPLES, EPOCHS, ITERATIONS
 from pilot.core.run_identity import SEED
-from pilot.train import identity, refusal, script_end
+from pilot.train import identity, script_end
 from pilot.train.agreement_log import END_OF_EPOCH, STOP, Sums
+from pilot.train.check_group import CheckGroup
 from pilot.train.collectives import Collectives
 from pilot.train.course import SessionCourse
 from pilot.train.evaluation import Evaluation, Function
@@ -21,15 +22,15 @@ from pilot.train.exchanges import Exchanges
 from pilot.train.group import group_of
 from pilot.train.guards import StepGuard
 from pilot.train.loader import Loader
-from pilot.train.lr import LearningRate
 from pilot.train.membership import Seat
+from pilot.train.metric_log import metric_log
 from pilot.train.rollback import Rollback
 from pilot.train.sampler import Batching
+from pilot.train.session_checks import check_reported, check_tracked
 from pilot.train.state_check import StateCheck
 from pilot.train.step import Number, Step
-from pilot.train.stepper import Optimizers, Scalers, Schedulers
 from pilot.train.stream import Stream
-from pilot.train.training import Models, Stateful, Training
+from pilot.train.training import Stateful, Training
 from pilot.train.training_loader import TrainingLoader
 
 
@@ -57,7 +58,7 @@ class Session:
             self._step,
             self._guard,
             self._check,
-            self._current_metrics,
+            lambda: dict(self._metrics),
             self._epoch_has,
         )
         self._loader: TrainingLoader | None = None
@@ -218,7 +219,7 @@ class Session:
                     raise
                 end()
             self._group.settle()
-        self._group.finish(self._current_metrics)
+        self._finish()
 
     def stop(self) -> None:
         """Let this epoch be the last: :meth:`epochs` ends with it, on all ranks, whichever of them asks. In a loop by
@@ -297,13 +298,7 @@ class Session:
         name : of it, in checkpoints
         stateful : has ``state_dict`` and ``load_state_dict``; its state holds what :attr:`state` may hold
         """
-        if self._guard.looping or name in self._training.tracked:
-            raise UserError(f"session.track({name!r}, ...) belongs before session.epochs, once for each name")
-        if not all(callable(getattr(stateful, method, None)) for method in ("state_dict", "load_state_dict")):
-            raise UserError(
-                f"session.track({name!r}, ...) takes what has state_dict and load_state_dict, not a"
-                f" {type(stateful).__name__}; keep values in session.state"
-            )
+        check_tracked(name, stateful, self._training.tracked, looping=self._guard.looping)
         self._training.tracked[name] = stateful
         self._training.identity[f"the tracked object {name}"] = type(stateful).__name__
 
@@ -315,9 +310,23 @@ class Session:
 
     def report(self, **metrics: float) -> None:
         """Have these values shown with the trainer's progress."""
-        if taken := BY_SESSION & metrics.keys():
-            raise UserError(f"session.report: {', '.join(sorted(taken))} is the session's own; take another name")
-        self._metrics.update({name: float(value) for name, value in metrics.items()})
+        check_reported(metrics)
+        values = {name: float(value) for name, value in metrics.items()}
+        self._metrics.update(values)
+        for log in self._step.logs:
+            log.report(self._training.position.step, values)
+
+    def log_to(self, kind: str, folder: str | os.PathLike[str]) -> None:
+        """Have loss, learning rate and what the script reports logged, each step once, as one run through all changes
+        of the group. Before :meth:`epochs`, on all ranks; rank 0 writes.
+
+        Parameters
+        ----------
+        kind : ``tensorboard``
+        folder : of the run, on a file system that all nodes share
+        """
+        if not isinstance(self._group, CheckGroup):
+            self._step.logs.append(metric_log(kind, folder))
 
     # --- its parts ---------------------------------------------------------------------------------------------------
 
@@ -333,7 +342,12 @@ class Session:
         """The script left the loop by ``break``, and has ended."""
         self._stopping = True
         self._end_epoch({})
-        self._group.finish(self._current_metrics)
+        self._finish()
+
+    def _finish(self) -> None:
+        for log in self._step.logs:
+            log.finished(self._group.enter())
+        self._group.finish(lambda: dict(self._metrics))
 
     def _batching(
         self, per_node: int | None, whole: int | None, micro: int | None, accumulate: int, drop_last: bool
@@ -354,9 +368,6 @@ class Session:
             raise UserError("make the training loader with session.loader before session.epochs or session.iterations")
         return self._loader
 
-    def _current_metrics(self) -> dict[str, float]:
-        return dict(self._metrics)
-
     def _epoch_has(self, samples: int) -> None:
         self._metrics[EPOCH_SAMPLES] = float(samples)  # whoever checks the ledger needs to know it
 
@@ -364,42 +375,3 @@ class Session:
         batching = self._made_loader().batching
         nodes = batching.nodes(size) if batching.per_node is not None else 1
         self._training.rate = self._training.rate.resized(nodes, self._training.position.step)
-
-
-def session(
-    model: Models,
-    optimizer: Optimizers,
-    scheduler: Schedulers | None = None,
-    *,
-    schedule: str | None = None,
-    scaler: Scalers | None = None,
-    lr_rule: str = "linear",
-    warmup_steps: int = 0,
-    wire_dtype: str | None = None,
-    seed: int = 0,
-) -> Session:
-    """Make a training loop elastic; see ``docs/elastic-script.md``.
-
-    Under ``pilot submit`` the script's process is a worker of a trainer; under plain ``python`` it runs alone, the
-    same way.
-
-    Parameters
-    ----------
-    model, optimizer, scheduler : as in a plain script; ``session.step`` steps the last two. Several models are a dict
-        by name. Several optimizers are a list, which are stepped together, or a dict, each of which is stepped by its
-        name (a GAN's); their schedulers come in the same form
-    schedule : to be said where there is a scheduler: whether it counts every ``step``, every ``epoch``, or ``samples``,
-        in steps of one node: with ``batch_size`` on k nodes, k in a step; for
-        ``ReduceLROnPlateau`` the name of the measure of ``session.epochs`` that it takes after each epoch
-    scaler : of the loss, for mixed precision: the script calls ``scaler.scale(loss).backward()``, the session the rest;
-        one, or a dict by the optimizers' names
-    lr_rule : how the learning rate follows the group's size with a fixed batch per node: ``linear``, ``sqrt`` or
-        ``none``
-    warmup_steps : over which it follows
-    wire_dtype : ``bfloat16`` or ``float16``: float32 gradients travel between nodes as half the bytes, each rounded
-        before the sum and after it
-    seed : of the order of samples, their augmentation and the ranks' generators
-    """
-    refusal.show_in_one_line()
-    rate = LearningRate(lr_rule, warmup_steps)
-    return Session(Training(model, optimizer, scheduler, schedule, rate, scaler), seed, wire_dtype)

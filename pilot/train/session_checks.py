@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Collection
 
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
 from pilot.core.errors import UserError
+from pilot.core.goal import BY_SESSION
 from pilot.train.state import encoded
 from pilot.train.stepper import Steppers
 from pilot.train.trained_set import SUMMED, of_groups
@@ -21,6 +23,23 @@ def admit(model: nn.Module, steppers: Steppers) -> None:
     for optimizer in steppers.optimizers.values():
         _check_optimizer(optimizer)
     _check_parameters(model, steppers)
+
+
+def check_tracked(name: str, stateful: object, tracked: Collection[str], *, looping: bool) -> None:
+    """:class:`UserError` where ``session.track`` cannot take it."""
+    if looping or name in tracked:
+        raise UserError(f"session.track({name!r}, ...) belongs before session.epochs, once for each name")
+    if not all(callable(getattr(stateful, method, None)) for method in ("state_dict", "load_state_dict")):
+        raise UserError(
+            f"session.track({name!r}, ...) takes what has state_dict and load_state_dict, not a"
+            f" {type(stateful).__name__}; keep values in session.state"
+        )
+
+
+def check_reported(names: Collection[str]) -> None:
+    """:class:`UserError` where ``session.report`` cannot take these names."""
+    if taken := sorted(BY_SESSION.intersection(names)):
+        raise UserError(f"session.report: {', '.join(taken)} is the session's own; take another name")
 
 
 def _check_tensors(model: nn.Module) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
@@ -23,14 +24,29 @@ log = logging.getLogger(__name__)
 Ring = Callable[[], None]
 
 
+SMALL_NUMBERS = 2048
+"""Of a tensor, or on average of those of a bucket."""
+
+
+@dataclass(frozen=True, slots=True)
+class BucketPlace:
+    """``indices``: of the gradients in a bucket; ``numbers``: all of it in the arena, one-dimensional."""
+
+    indices: Sequence[int]
+    numbers: torch.Tensor
+
+
 class Staging(Protocol):
     """The way of the gradients, which are known by their index, to their places in the arena and back."""
+
+    def start(self, number: int, gradients: list[torch.Tensor], weight: float) -> None:
+        """What is collected first in this step of bucket ``number``: ``weight`` times each of its gradients."""
 
     def add(self, index: int, gradient: torch.Tensor, weight: float, *, first: bool) -> None:
         """Add ``weight`` times ``gradient`` to what is collected in this step; ``first``: nothing is yet."""
 
-    def send(self, index: int, *, empty: bool) -> None:
-        """All is collected: have it in the arena; ``empty``: zeros, nothing was collected."""
+    def send(self, number: int, holds: bytearray) -> None:
+        """All of bucket ``number`` is collected: have it in the arena; zeros where it ``holds`` (0 or 1) nothing."""
 
     def then(self, ring: Ring) -> None:
         """Call ``ring`` as soon as all that was sent before is in the arena."""
@@ -38,8 +54,8 @@ class Staging(Protocol):
     def flush(self) -> None:
         """Returns when all of those have been called."""
 
-    def back(self, index: int) -> torch.Tensor:
-        """What is in the arena now, as a gradient of the parameter."""
+    def back(self, indices: Sequence[int]) -> list[torch.Tensor]:
+        """What is in the arena now, as gradients of the parameters."""
 
     def forget(self) -> None:
         """The step is over or void: what was collected and not sent, and who was to be called, no longer counts."""
@@ -52,13 +68,35 @@ class HostStaging:
     ----------
     parameters : whose gradients
     places : their places in the arena, of the parameters' shapes, in the dtype in which they are summed
+    buckets : of each, its indices, and all its numbers in the arena
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], places: Sequence[torch.Tensor]) -> None:
+    def __init__(
+        self, parameters: Sequence[nn.Parameter], places: Sequence[torch.Tensor], buckets: Sequence[BucketPlace]
+    ) -> None:
         self._narrow = [
             p.dtype if p.dtype != place.dtype else None for p, place in zip(parameters, places, strict=True)
         ]
         self._places = places
+        self._buckets = buckets
+        self._together = [self._are_small(bucket) for bucket in buckets]
+
+    def _are_small(self, bucket: BucketPlace) -> bool:
+        alike = all(
+            self._narrow[index] is None and self._places[index].dtype == bucket.numbers.dtype
+            for index in bucket.indices
+        )
+        return alike and bucket.numbers.numel() <= SMALL_NUMBERS * len(bucket.indices)
+
+    def start(self, number: int, gradients: list[torch.Tensor], weight: float) -> None:
+        """See :class:`Staging`. Where tensors are small, a call for each takes longer than one more pass over all."""
+        bucket = self._buckets[number]
+        if self._together[number]:
+            torch._foreach_copy_([self._places[index] for index in bucket.indices], gradients)
+            bucket.numbers.mul_(_factor(weight, bucket.numbers.dtype))
+            return
+        for index, gradient in zip(bucket.indices, gradients, strict=True):
+            self.add(index, gradient, weight, first=True)
 
     def add(self, index: int, gradient: torch.Tensor, weight: float, *, first: bool) -> None:
         """See :class:`Staging`. One pass: the scaling that a weighted mean needs writes the arena."""
@@ -68,10 +106,12 @@ class HostStaging:
         else:
             self._places[index].add_(gradient, alpha=weight)
 
-    def send(self, index: int, *, empty: bool) -> None:
+    def send(self, number: int, holds: bytearray) -> None:
         """See :class:`Staging`."""
-        if empty:
-            self._places[index].zero_()
+        if 0 in holds:
+            for index, held in zip(self._buckets[number].indices, holds, strict=True):
+                if not held:
+                    self._places[index].zero_()
 
     def then(self, ring: Ring) -> None:
         """See :class:`Staging`."""
@@ -80,10 +120,10 @@ class HostStaging:
     def flush(self) -> None:
         """See :class:`Staging`."""
 
-    def back(self, index: int) -> torch.Tensor:
-        """See :class:`Staging`. The gradient *is* the arena's memory where the dtypes agree."""
-        narrow = self._narrow[index]
-        return self._places[index] if narrow is None else self._places[index].to(narrow)
+    def back(self, indices: Sequence[int]) -> list[torch.Tensor]:
+        """See :class:`Staging`. A gradient *is* the arena's memory where the dtypes agree."""
+        places, narrow = self._places, self._narrow
+        return [places[i] if narrow[i] is None else places[i].to(narrow[i]) for i in indices]
 
     def forget(self) -> None:
         """See :class:`Staging`."""
@@ -96,9 +136,16 @@ class GpuStaging:
     then waits for one after the other, and rings for each as it arrives.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], places: Sequence[torch.Tensor], arena: Arena) -> None:
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        places: Sequence[torch.Tensor],
+        buckets: Sequence[BucketPlace],
+        arena: Arena,
+    ) -> None:
         self._parameters = parameters
         self._places = places
+        self._buckets = buckets
         self._device = parameters[0].device
         self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]  # torch has no types here
         self._collected: dict[int, torch.Tensor] = {}
@@ -112,8 +159,18 @@ class GpuStaging:
         else:
             self._collected[index].add_(gradient, alpha=weight)
 
-    def send(self, index: int, *, empty: bool) -> None:
-        """See :class:`Staging`. Zeros take the same way, or they could overtake the last step's copy back."""
+    def start(self, number: int, gradients: list[torch.Tensor], weight: float) -> None:
+        """See :class:`Staging`."""
+        for index, gradient in zip(self._buckets[number].indices, gradients, strict=True):
+            self.add(index, gradient, weight, first=True)
+
+    def send(self, number: int, holds: bytearray) -> None:
+        """See :class:`Staging`."""
+        for index, held in zip(self._buckets[number].indices, holds, strict=True):
+            self._send(index, empty=not held)
+
+    def _send(self, index: int, *, empty: bool) -> None:
+        """Zeros take the same way, or they could overtake the last step's copy back."""
         place = self._places[index]
         source = torch.zeros_like(place, device=self._device) if empty else self._collected.pop(index)
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
@@ -134,9 +191,9 @@ class GpuStaging:
             event.synchronize()
             ring()
 
-    def back(self, index: int) -> torch.Tensor:
+    def back(self, indices: Sequence[int]) -> list[torch.Tensor]:
         """See :class:`Staging`. The optimizer's work is queued behind the copy."""
-        return self._places[index].to(self._device, self._parameters[index].dtype, non_blocking=True)
+        return [self._places[i].to(self._device, self._parameters[i].dtype, non_blocking=True) for i in indices]
 
     def forget(self) -> None:
         """See :class:`Staging`."""
@@ -144,13 +201,15 @@ class GpuStaging:
         self._waiting.clear()
 
 
-def staging(parameters: Sequence[nn.Parameter], places: Sequence[torch.Tensor], arena: Arena) -> Staging:
+def staging(
+    parameters: Sequence[nn.Parameter], places: Sequence[torch.Tensor], buckets: Sequence[BucketPlace], arena: Arena
+) -> Staging:
     """What suits the device of the parameters; :class:`UserError` where they are on several, or on another kind."""
     devices = sorted({str(parameter.device) for parameter in parameters})
     if devices in ([], ["cpu"]):
-        return HostStaging(parameters, places)
+        return HostStaging(parameters, places, buckets)
     if len(devices) == 1 and parameters[0].is_cuda:
-        return GpuStaging(parameters, places, arena)
+        return GpuStaging(parameters, places, buckets, arena)
     raise UserError(f"the parameters are on {', '.join(devices)}: a rank trains on the CPU or on one CUDA device")
 
 

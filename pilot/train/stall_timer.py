@@ -6,15 +6,18 @@ import time
 
 
 class StallTimer:
-    """One wait at a time. It is over at the site's time-out, and again each time that the wait has doubled.
+    """One wait at a time. It is over at the site's time-out, again each time that the wait has doubled, and when the
+    trainer's patience is at its end.
 
     Parameters
     ----------
     silent_s : the site's time-out
+    patience_s : the trainer's
     """
 
-    def __init__(self, silent_s: float) -> None:
+    def __init__(self, silent_s: float, patience_s: float) -> None:
         self.silent_s = silent_s
+        self._patience_s = patience_s
         self._since_s: float | None = None
         self._due_s = silent_s
         self.summing = False
@@ -39,5 +42,6 @@ class StallTimer:
         """Whether to say so now; asked once, it is so again when the wait has doubled."""
         if self.waited_s() < self._due_s:
             return False
-        self._due_s *= 2
+        later_s = 2 * self._due_s
+        self._due_s = self._patience_s if self._due_s < self._patience_s < later_s else later_s
         return True

@@ -22,6 +22,7 @@ from pilot.train.exchanges import Exchanges
 from pilot.train.group import RankGroup
 from pilot.train.guards import StepGuard
 from pilot.train.membership import Membership
+from pilot.train.metric_log import MetricLog
 from pilot.train.rollback import Rollback
 from pilot.train.sampler import StepShare, mix
 from pilot.train.step_words import Words
@@ -62,6 +63,7 @@ class Step:
         self._rollback = rollback
         self._seed = seed
         self._metrics = metrics
+        self._of_step: dict[str, float] = {}
         self._apart = training.steppers.apart
         self._alarm = Alarm(training)
         self._share: StepShare | None = None
@@ -75,6 +77,7 @@ class Step:
         self._sums: Words | None = None
         self._words: Words | None = None
         self._loss: float | torch.Tensor = 0.0
+        self.logs: list[MetricLog] = []
         self._weights = Weights(together=not self._apart)
         self.max_norm: float | None = None
         self.stopping = False
@@ -274,14 +277,15 @@ class Step:
 
     def _apply(self, steppers: list[Stepper], words: Words) -> None:
         if self.max_norm is not None:
-            self._metrics["grad_norm"] = self._training.clip(self.max_norm, steppers)
+            self._of_step["grad_norm"] = self._training.clip(self.max_norm, steppers)
             self.max_norm = None
         with self._guard.session_steps():
             self._training.apply_phase(steppers, self._expect_share())
         self._training.position.weight = words.weight
         self._training.position.stopped |= words.stop > 0
         label = "_".join(["loss", *(stepper.name for stepper in steppers if stepper.name)])
-        self._metrics |= {label: words.loss} | self._training.metrics()
+        self._of_step |= {label: words.loss} | self._training.metrics()
+        self._metrics |= self._of_step
         self._words = words
         self._passed(steppers)
 
@@ -312,6 +316,9 @@ class Step:
         self._training.close(self.member.generation, share)
         if self._words is not None:
             self._group.applied(self._words, share, lambda: dict(self._metrics))
+        for log in self.logs:
+            log.stepped(self.member, self._training.position.step, self._of_step)
+        self._of_step = {}
         self._share = self._member = None
 
 

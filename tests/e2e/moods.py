@@ -1,7 +1,7 @@
 """A trainer whose script does as files in a folder say: one process takes each of them and acts on it.
 
-``block``: it sleeps for ever. ``spin``: it computes until there is a file ``go``. ``lose``: what it brings to the next
-gather is lost on the way.
+``block``: it sleeps for ever. ``spin``, ``wait``: it computes, or does nothing, until there is a file ``go``.
+``lose``: what it brings to the next gather is lost on the way.
 """
 
 import argparse
@@ -49,6 +49,9 @@ for _ in session.epochs(10_000):
         time.sleep(0.02)
         while took("block"):
             time.sleep(1e6)
+        while took("wait"):
+            while not (folder / "go").exists():
+                time.sleep(0.5)
         while took("spin"):
             while not (folder / "go").exists():
                 pass

@@ -12,12 +12,12 @@ from tests.pools import Pool
 MOODS = Path(__file__).with_name("moods.py")
 
 
-def training(pool: Pool, nodes: int) -> str:
+def training(pool: Pool, nodes: int, patience_s: float = 4.0) -> str:
     """A trainer that trains on ``nodes`` nodes."""
     pool.up()
     for _ in range(nodes):
         pool.agent()
-    name = pool.submit(MOODS, str(pool.folder))
+    name = pool.submit(MOODS, str(pool.folder), options=("--patience-s", str(patience_s)))
     pool.until_step(name, 10, nodes=nodes)
     return name
 
@@ -45,6 +45,17 @@ def test_a_process_that_is_blocked_for_ever_is_lost_and_a_new_one_takes_its_plac
     lost = pool.until("it is lost", lambda s: s.trainers[0].worker_deaths == 1)
     assert "was stuck" in " ".join(lost.trainers[0].remarks)
     goes_on(pool, name, 3)
+
+
+def test_a_process_that_waits_for_something_is_left_alone_while_there_is_patience(pool: Pool) -> None:
+    """As one that reads over a network: no processor time, no disk; the others wait for it in a step."""
+    name = training(pool, 2, patience_s=300.0)
+    (pool.folder / "wait").touch()
+    pool.until("it is shown", lambda s: "it is given time" in " ".join(s.trainers[0].remarks))
+    (pool.folder / "go").touch()
+    goes_on(pool, name, 2)
+    trainer = pool.trainer(name)
+    assert (trainer.worker_deaths, trainer.losses) == (0, 0)
 
 
 def test_a_process_that_computes_on_is_slow_and_is_not_killed(pool: Pool) -> None:

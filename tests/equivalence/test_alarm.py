@@ -72,24 +72,26 @@ def set_buffer(model: nn.Module, _optimizer: torch.optim.Optimizer) -> None:
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alarm, "EVERY_STEPS", 4)
+    monkeypatch.setattr(alarm, "FIRST_STEPS", (1, 3))
 
 
 @pytest.mark.parametrize(
-    ("edit", "name", "edited"),
+    ("edit", "name", "edited", "steps"),
     [
-        (set_parameter, r"3\.weight", 6),
-        (set_moment, r"0\.weight", 6),
-        (set_moment, r"optimizer\.state\[0\.weight\]\['exp_avg'\]", 8),
-        (set_rate, r"optimizer\.param_groups\[0\]\['lr'\]", 6),
-        (set_buffer, r"2\.scale", 6),
+        (set_parameter, r"3\.weight", 1, (0, 1)),
+        (set_parameter, r"3\.weight", 2, (1, 3)),
+        (set_parameter, r"3\.weight", 6, (4, 8)),
+        (set_moment, r"0\.weight", 6, (4, 8)),
+        (set_moment, r"optimizer\.state\[0\.weight\]\['exp_avg'\]", 8, (4, 8)),
+        (set_rate, r"optimizer\.param_groups\[0\]\['lr'\]", 6, (4, 8)),
+        (set_buffer, r"2\.scale", 6, (4, 8)),
     ],
 )
 def test_the_first_that_differs_is_named_with_the_steps_between_which_it_happened(
-    edit: Edit, name: str, edited: int
+    edit: Edit, name: str, edited: int, steps: tuple[int, int]
 ) -> None:
-    found = -(-edited // 4) * 4
-    steps = f"between {found - 4} and {found}"
-    with pytest.raises(PilotError, match=rf"{name} differs since a step {steps}[ ;].*there is no checkpoint"):
+    between = f"between {steps[0]} and {steps[1]}"
+    with pytest.raises(PilotError, match=rf"{name} differs since a step {between}[ ;].*there is no checkpoint"):
         on_ranks(lambda: script(edit, edited), 2, [])
 
 

@@ -29,6 +29,7 @@ def main() -> None:
     parser.add_argument("--wire-dtype")
     parser.add_argument("--gate", type=Path, default=Path("/"))
     parser.add_argument("--save", type=Path, required=True)
+    parser.add_argument("--log-to")
     arguments = parser.parse_args()
 
     torch.manual_seed(0)
@@ -42,6 +43,8 @@ def main() -> None:
     session = pilot.train.session(
         model, optimizer, scheduler, schedule="step", seed=1, warmup_steps=5, wire_dtype=arguments.wire_dtype
     )
+    if arguments.log_to:
+        session.log_to("tensorboard", arguments.log_to)
     loader = session.loader(
         data,
         arguments.batch_size,
@@ -59,6 +62,7 @@ def main() -> None:
             session.clip_grad_norm(0.5)
             session.step(loss)
         session.state["passes"] = session.state.get("passes", 0) + 1
+        session.report(passes=session.state["passes"])
     if session.rank == 0:
         torch.save({"model": model.state_dict(), "state": session.state, "rank_of": session.size}, arguments.save)
 

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from pilot.checkpoint import store
+from pilot.cli.asking import JSON_FORMAT
 from pilot.cli.main import run
 from tests.unit.checkpoint import states
 
@@ -120,10 +121,11 @@ def test_ls_show_and_verify_as_text_and_as_json(path: Path, tmp_path: Path, caps
         return capsys.readouterr().out
 
     assert "generation 3  step 1200" in printed("ls", tmp_path)
-    (row,) = json.loads(printed("ls", tmp_path, "--json"))
+    (row,) = json.loads(printed("ls", tmp_path, "--json"))["checkpoints"]
     assert (row["generation"], row["step"], row["bytes"]) == (3, 1200, path.stat().st_size)
     assert printed("verify", path) == f"{path}  ok\n"
-    assert json.loads(printed("verify", tmp_path, "--json")) == [{"path": str(path), "problems": []}]
+    verified = json.loads(printed("verify", tmp_path, "--json"))
+    assert verified == {"format": JSON_FORMAT, "checkpoints": [{"path": str(path), "problems": []}]}
     shown = printed("show", tmp_path)
     assert "torch.bfloat16" in shown
     assert "tied  =  model/conv.weight" in shown

@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
+from pilot.cli.asking import JSON_FORMAT
 from pilot.cli.main import run
 from pilot.io.objectives import load_objective
 from pilot.sim.sweep import Case, Inputs, run_sweep
@@ -51,8 +52,9 @@ def arguments(folder: Path, *options: str, events: str = "events.csv.gz") -> lis
 
 def replays(capsys: pytest.CaptureFixture[str], folder: Path, *options: str) -> list[dict[str, Any]]:
     assert run(arguments(folder, "--json", *options)) == 0
-    answer: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
-    return answer
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["format"] == JSON_FORMAT
+    return [{"case": replay["case"], **replay["summary"]} for replay in answer["replays"]]
 
 
 def test_dp_and_milp_replay_to_the_same_u_and_equal_share_to_less(
@@ -345,7 +347,7 @@ def test_the_summit_week() -> None:
 def test_the_weeks_trace_is_what_is_known_of_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert WEEK is not None
     assert run(["trace", "stats", str(WEEK / "events.csv.gz"), "--nodes", "1024", "--json"]) == 0
-    statistics = json.loads(capsys.readouterr().out)["events.csv.gz"]
+    statistics = json.loads(capsys.readouterr().out)["traces"]["events.csv.gz"]
     assert statistics["short_fragments"] == pytest.approx(0.585, abs=0.001)
     assert statistics["node_hours"] == pytest.approx(14296, rel=0.001)
     assert dict(statistics["pool_nodes"])[0.5] == 25

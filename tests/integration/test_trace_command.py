@@ -16,7 +16,7 @@ def test_a_synthetic_trace_is_described_and_resampled(tmp_path: Path, capsys: py
     assert "published: 41.7 joins and 28.6 leaves per hour" in capsys.readouterr().out
     assert run(["trace", "synth", str(lab), "--like", str(week), "--nodes", "64", "--hours", "48", "--json"]) == 0
     compared = json.loads(capsys.readouterr().out)
-    assert compared["fragment_distance"] < 0.1
+    assert compared["fragment_distance"] < 0.1 and set(compared["traces"]) == {"source", "lab.csv"}
     assert run(["trace", "stats", str(lab), "--plot", str(tmp_path / "lab.png")]) == 0
     assert "pool size, median" in capsys.readouterr().out
     assert (tmp_path / "lab.png").read_bytes().startswith(b"\x89PNG")

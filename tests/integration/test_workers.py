@@ -30,13 +30,14 @@ class Bench:
         self.emitted: list[Said | WorkerEnded] = []
         self.workers = Workers(self.home, self.emitted.append, "n")
 
-    def launch(self, script: str, ranks: int = 3) -> None:
+    def launch(self, script: str, ranks: int = 3, environment: dict[str, str] | None = None) -> None:
         path = self.folder / "train.py"
         path.write_text(RANK + script)
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         directory = str(self.folder / "t")
         here = str(self.folder)
-        order = wire.StartWorker("t", "train.py", digest, [], here, sys.executable, {}, directory, 60.0, 2, ranks)
+        given = environment or {}
+        order = wire.StartWorker("t", "train.py", digest, [], here, sys.executable, given, directory, 60.0, 2, ranks)
         self.workers.launch(order)
 
     def log(self, rank: int) -> str:

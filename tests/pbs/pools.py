@@ -39,13 +39,15 @@ class PbsPool(Pool):
         """Python's packages are where they are for the tests; the rest is the user's."""
         return {**super().environment(), "PYTHONPATH": str(REPOSITORY), "LC_ALL": "C.UTF-8"}
 
-    def up_on(self, pilots: int, **changes: object) -> None:
-        """Start the coordinator on the lab's site with some fields changed, and wait for all pilots."""
+    def up_on(self, pilots: int | None, **changes: object) -> None:
+        """Start the coordinator on the lab's site with some fields changed, and wait for all pilots; None: there are as
+        many as the trainers can use.
+        """
         site = self.folder / "lab.py"
         changed = ", ".join(f"{name}={value!r}" for name, value in changes.items())
         site.write_text(SITE.format(cpus=CPUS, changes=changed, repository=REPOSITORY))
-        self.pilot("up", "--site", site, "--pilots", str(pilots))
-        self.until_pilots(pilots)
+        self.pilot("up", "--site", site, *([] if pilots is None else ["--pilots", str(pilots)]))
+        self.until_pilots(pilots or 0)
 
     def left_s(self) -> float:
         """When the last agent that has left did so: a job's output is written at once."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shlex
 import sys
 import time
@@ -11,12 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from pilot.io.site import Site
+from pilot.doctor.finding import Grade
+from pilot.doctor.kill_delay import tried
+from pilot.doctor.queue_checks import tells_kill_delay
+from pilot.io.site import Site, walltime_seconds
+from pilot.io.site_files import SiteFile
 from pilot.provisioning.keeper import Keeper
 from pilot.provisioning.scheduler import Ending
 from pilot.provisioning.scheduler_pbs import PbsQueue
 from tests.crew import Crew, play
 from tests.pbs.lab import CPUS, NODES, Lab, options
+from tests.pbs.pools import REPOSITORY
+from tests.slurm.lab import wait_for
 
 # In Python, as the agent: the shell above a pilot's script ignores TERM, and a shell below it cannot trap it then.
 AGENT = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); time.sleep(1e6)"
@@ -141,6 +148,35 @@ def test_a_suspended_job_is_replaced_and_comes_back(lab: Lab, tmp_path: Path) ->
     play(crew, script)
 
 
+def test_a_pilot_is_shortened_to_a_window_and_told_of_its_end(lab: Lab, tmp_path: Path) -> None:
+    """All nodes are reserved from a minute and a half on: a pilot of an hour would wait."""
+    at = time.strftime("%Y%m%d%H%M.%S", time.localtime(time.time() + 95))
+    reserved = lab.run("pbs_rsub", "-R", at, "-D", "1:00:00", "-l", f"select={len(NODES)}:ncpus={CPUS}").split()[0]
+    wait_for(lambda: "RESV_CONFIRMED" in lab.run("pbs_rstat", "-f", reserved), "it is confirmed", limit_s=30)
+    folder = tmp_path / "long"
+    folder.mkdir()
+    long = Crew(folder, POLITE, SITE)
+    crew = Crew(tmp_path, POLITE, SITE.replace(walltime_min="00:01:00", grace_s=5))
+
+    async def waits(keeper: Keeper) -> None:
+        keeper.want(1)
+        await long.until(lambda: "reservation" in keeper.status().waits_for, "a long one waits for the reservation")
+
+    async def starts(keeper: Keeper) -> None:
+        keeper.want(1)
+        await crew.until_running(1)
+        (job,) = keeper.book.jobs
+        assert 60 <= walltime_seconds(lab.attribute(job, "Resource_List.walltime")) <= 95
+        await crew.until(crew.noticed, "its end is told")
+        await crew.until(lambda: crew.endings() == [Ending.WALLTIME], "its wall time is over")
+
+    try:
+        play(long, waits)
+        play(crew, starts)
+    finally:
+        lab.run("pbs_rdel", reserved)
+
+
 def test_a_held_job_and_a_stopped_queue_are_told_in_pbss_words(lab: Lab, tmp_path: Path) -> None:
     crew = Crew(tmp_path, POLITE, SITE)
     lab.qmgr("set queue preemptable started=False")
@@ -178,6 +214,7 @@ def test_a_dead_node_is_replaced_after_the_agents_lease_and_its_job_is_taken_off
             return dead in keeper.book.jobs
 
         await crew.until(lambda: not still_there(), "the dead job is off the books")
+        assert crew.endings() == [Ending.NODE_FAILED]
         assert alive in keeper.book.jobs
         await crew.until(lambda: not still_there() and keeper.status().running == 2, "it is replaced")
         assert dead not in lab.queued()
@@ -186,13 +223,7 @@ def test_a_dead_node_is_replaced_after_the_agents_lease_and_its_job_is_taken_off
         play(crew, script)
     finally:
         lab.start_node("n1")
-        wait_for_nodes(lab)
-
-
-def wait_for_nodes(lab: Lab) -> None:
-    from tests.slurm.lab import wait_for
-
-    wait_for(lambda: lab.nodes_in("free") == list(NODES), "all nodes free", limit_s=60)
+        wait_for(lambda: lab.nodes_in("free") == list(NODES), "all nodes free", limit_s=60)
 
 
 def test_a_server_that_does_not_answer_changes_nothing(lab: Lab, tmp_path: Path) -> None:
@@ -208,6 +239,21 @@ def test_a_server_that_does_not_answer_changes_nothing(lab: Lab, tmp_path: Path)
         await crew.until(lambda: keeper.status().trouble == "", "it answers again")
 
     play(crew, script)
+
+
+def test_doctor_tries_the_kill_delay_with_a_real_job(lab: Lab, tmp_path: Path) -> None:
+    site = SITE.replace(prologue=f"export PYTHONPATH={REPOSITORY}")
+    lab.qmgr("set queue preemptable kill_delay=4")
+    try:
+        assert tells_kill_delay(site)
+        (finding,) = tried(SiteFile(site, Path("x.py"), None), tmp_path, 60)
+    finally:
+        lab.qmgr("unset queue preemptable kill_delay")
+    assert not tells_kill_delay(SITE)
+    assert finding.grade is Grade.FAIL  # the site counts on 8 s
+    told = re.match(r"PBS kills a preempted job ([\d.]+) s after TERM", finding.seen)
+    assert told is not None and 3 <= float(told[1]) <= 6
+    assert lab.queued() == []
 
 
 def test_one_qselect_and_one_qstat_per_poll(lab: Lab) -> None:

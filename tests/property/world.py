@@ -231,7 +231,7 @@ class World:
         """A member of the group waits for the others for long."""
         group = self.core.trainers[trainer].group or self.core.trainers[trainer].forming
         if group is not None:
-            self.send(GroupStalled(trainer, group.generation, f"{group.members[0]} has waited 5 s"))
+            self.send(GroupStalled(trainer, group.generation, f"{group.members[0]} has waited 5 s", 5.0))
 
     def slow(self, trainer: TrainerId, node: NodeId) -> None:
         """A worker is not warm for long; said of one that is, it is stale."""

@@ -100,8 +100,9 @@ def parse(line: str, core: Coordinator) -> Event:
             return GroupBroken(TrainerId(name), Generation(int(generation[1:])), "a rank process died", noticed)
         case "paused", [name, generation, "at", step]:
             return GroupPaused(TrainerId(name), Generation(int(generation[1:])), int(step))
-        case "stalled", [name, generation, *reason]:
-            return GroupStalled(TrainerId(name), Generation(int(generation[1:])), " ".join(reason))
+        case "stalled", [name, generation, node, "has", "waited", seconds, *what]:
+            reason = " ".join([node, "has", "waited", seconds, *what])
+            return GroupStalled(TrainerId(name), Generation(int(generation[1:])), reason, float(seconds))
         case "looked", [name, generation, *found]:
             seen = tuple((NodeId(n), Seen(s)) for n, s in (f.split("=") for f in found))
             return GroupLookedAt(TrainerId(name), Generation(int(generation[1:])), seen)
@@ -124,14 +125,21 @@ def show(command: Command, now_s: float) -> str:
         case Solve():
             asked = " ".join(f"{c.trainer}:{c.current_nodes}" for c in command.problem.candidates)
             return f"solve {command.plan_id} for {command.problem.nodes} nodes, now {asked} ({command.reason})"
-        case StartWorker() | StopWorker() | WriteCheckpoint():
-            verb = {StartWorker: "start", StopWorker: "stop", WriteCheckpoint: "save"}[type(command)]
+        case StartWorker() | WriteCheckpoint():
+            verb = "start" if isinstance(command, StartWorker) else "save"
             return f"{verb} {command.trainer} {command.node} ({command.reason})"
+        case StopWorker():
+            within = f" within {command.within_s:g} s" if command.within_s else ""
+            return f"stop {command.trainer} {command.node}{within} ({command.reason})"
         case FormGroup():
             after = f" after g{command.previous}" if command.previous is not None else ""
             return f"form {command.trainer} g{command.generation} {' '.join(command.members)}{after} ({command.reason})"
-        case PauseGroup() | LookAtGroup() | DissolveGroup():
-            verb = {PauseGroup: "pause", LookAtGroup: "look at", DissolveGroup: "dissolve"}[type(command)]
+        case LookAtGroup():
+            then = ", kill who is stuck" if command.kill else ""
+            members = " ".join(command.members)
+            return f"look at {command.trainer} g{command.generation} {members}{then} ({command.reason})"
+        case PauseGroup() | DissolveGroup():
+            verb = {PauseGroup: "pause", DissolveGroup: "dissolve"}[type(command)]
             return f"{verb} {command.trainer} g{command.generation} {' '.join(command.members)} ({command.reason})"
         case PaceCheckpoints():
             return f"pace {command.trainer} {command.node} {command.interval_s:.3g} s ({command.reason})"

@@ -14,15 +14,14 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, RichLog, Static
 
 from pilot.cli.asking import ENDED
-from pilot.cli.rows import PHASE_STYLE, number
-from pilot.cli.top.drawing import colour, sparkline, strip
-from pilot.cli.top.history import Curves, Happening, History
+from pilot.cli.top.drawing import strip
+from pilot.cli.top.history import History
+from pilot.cli.top.texts import about, event_line, headline, trainer_cells
 from pilot.core.errors import PilotError, UserError
 from pilot.io.pool_status import PoolStatus, TrainerStatus
 from pilot.io.verbs import Cancelled, Explained
 
-CURVE_WIDTH = 8
-COLUMNS = ("trainer", "phase", "nodes", "epoch", "step", "samples/s", "", "loss", "")
+COLUMNS = ("trainer", "state", "nodes", "epoch", "samples/s", "", "loss", "", "left")
 COLUMN_S = 2.0
 LOG_LINES = 200
 
@@ -99,8 +98,9 @@ class Top(App[None]):
     """
 
     CSS = """
-    #headline { height: auto; max-height: 3; }
+    #headline { height: auto; max-height: 4; }
     #trainers { height: 2fr; min-height: 4; }
+    #selected { height: auto; max-height: 3; }
     #nodes { height: 1fr; min-height: 3; overflow-y: auto; }
     #feed { height: 1fr; min-height: 3; scrollbar-size: 1 1; }
     #nodes, #feed { border-top: solid $primary; }
@@ -125,8 +125,9 @@ class Top(App[None]):
     def compose(self) -> ComposeResult:
         """From top to bottom: the pool, its trainers, its nodes, what happened."""
         yield Static("asking the coordinator ...", id="headline")
-        table: DataTable[Text] = DataTable(id="trainers", cursor_type="row", zebra_stripes=False)
+        table: DataTable[Text] = DataTable(id="trainers", cursor_type="row", zebra_stripes=False, cell_padding=0)
         yield table
+        yield Static(id="selected")
         yield Static(id="nodes")
         yield RichLog(id="feed", max_lines=LOG_LINES, wrap=False)
         yield Footer()
@@ -135,7 +136,7 @@ class Top(App[None]):
         """Ask at once, and then again and again."""
         table = self._table
         for index, name in enumerate(COLUMNS):
-            table.add_column(name, key=str(index))
+            table.add_column(f"{name} ", key=str(index))
         self.query_one("#nodes").border_title = f"nodes, {COLUMN_S:g} s a column"
         self.query_one("#feed").border_title = "events"
         table.focus()
@@ -185,6 +186,7 @@ class Top(App[None]):
         new = self.history.note(status)
         self.query_one("#headline", Static).update(headline(status))
         self._show_trainers(status.trainers)
+        self._show_selected()
         self._show_nodes([trainer.trainer for trainer in status.trainers])
         feed = self.query_one("#feed", RichLog)
         for happening in new:
@@ -201,6 +203,14 @@ class Top(App[None]):
                     table.update_cell(trainer.trainer, str(index), cell, update_width=True)
             else:
                 table.add_row(*cells, key=trainer.trainer)
+
+    def on_data_table_row_highlighted(self) -> None:
+        """The cursor moved."""
+        self._show_selected()
+
+    def _show_selected(self) -> None:
+        trainer = self.selected
+        self.query_one("#selected", Static).update("" if trainer is None else about(trainer))
 
     def _show_nodes(self, trainers: list[str]) -> None:
         widget, rows = self.query_one("#nodes", Static), self.history.rows
@@ -219,7 +229,8 @@ class Top(App[None]):
         table = self._table
         if self._status is None or not table.is_valid_row_index(table.cursor_row):
             return None
-        return self._status.trainer(str(table.coordinate_to_cell_key(Coordinate(table.cursor_row, 0)).row_key.value))
+        name = table.coordinate_to_cell_key(Coordinate(table.cursor_row, 0)).row_key.value
+        return next((trainer for trainer in self._status.trainers if trainer.trainer == name), None)
 
     def action_log(self) -> None:
         """The newest lines that the trainer's script wrote."""
@@ -245,43 +256,3 @@ class Top(App[None]):
                 self._cancel(name)
 
         self.push_screen(Question(f"End {name} now?"), answered)
-
-
-def headline(status: PoolStatus) -> Text:
-    """The pool in one line."""
-    keeper, use = status.keeper, status.utilisation
-    parts = [
-        f"{status.coordinator} on {status.site}",
-        f"up {status.now_s:.0f} s" + (", draining" if status.draining else ""),
-        f"{len(status.pool)} nodes",
-        f"jobs: {keeper.running} run, {keeper.pending} wait",
-    ]
-    if use.u is not None:
-        parts.append(f"U {use.u:.1%}")
-    text = Text(" · ".join(parts), style="bold")
-    for trouble in (keeper.trouble, keeper.held_back):
-        if trouble:
-            text.append(f"\n{trouble}", "yellow")
-    return text
-
-
-def trainer_cells(trainer: TrainerStatus, curves: Curves, trainers: list[str]) -> list[Text]:
-    """A trainer's row."""
-    own = colour(trainer.trainer, trainers)
-    warming = f" +{len(trainer.warming)}" if trainer.warming else ""
-    return [
-        Text(trainer.trainer, style=own),
-        Text(trainer.phase, style=PHASE_STYLE.get(trainer.phase, "")),
-        Text(f"{len(trainer.nodes)}{warming}", justify="right"),
-        Text(str(trainer.epoch), justify="right"),
-        Text(str(trainer.step), justify="right"),
-        Text(number(trainer.samples_per_s, ".0f"), justify="right"),
-        Text(sparkline(curves.rate, CURVE_WIDTH), style=own),
-        Text(number(trainer.metrics.get("loss"), ".4f"), justify="right"),
-        Text(sparkline(curves.loss, CURVE_WIDTH), style=own),
-    ]
-
-
-def event_line(happening: Happening) -> Text:
-    """A line of the feed."""
-    return Text.assemble((f"{happening.at_s:8.0f} s  ", "dim"), happening.text)

@@ -85,9 +85,9 @@ class History:
 
 
 def changes(before: PoolStatus | None, after: PoolStatus) -> list[Happening]:
-    """What a person would want to know of the difference; of a first answer nothing."""
+    """What a person would want to know of the difference; of a first answer the last decisions."""
     if before is None:
-        return []
+        return [Happening(decision.at_s, decision.text) for decision in after.decisions]
     texts = [*_nodes(before, after)]
     known = {trainer.trainer: trainer for trainer in before.trainers}
     for trainer in after.trainers:

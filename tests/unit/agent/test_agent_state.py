@@ -107,6 +107,35 @@ def test_a_worker_that_is_told_to_stop_has_time_to_end_by_itself(up: Machine) ->
     assert up.after(STOP_LIMIT_S) == []
 
 
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        (WorkerEnded("t1", 0, ""), ("stopped", "its script has ended")),
+        (
+            WorkerEnded("t1", 1, "Traceback\nOSError: no room\n"),
+            ("raised", "its script failed after the loop: OSError: no room"),
+        ),
+        (WorkerEnded("t1", -9, ""), ("died", "what its script does after the loop was killed by SIGKILL")),
+    ],
+)
+def test_what_comes_after_the_loop_has_the_time_that_it_is_given(
+    up: Machine, end: WorkerEnded, told: tuple[str, str]
+) -> None:
+    up.order(wire.StopWorker("t1", "finished", 60.0))
+    assert up.after(59.0) == []
+    (said,) = up.take(end)
+    assert isinstance(said, Send)
+    assert isinstance(said.message, wire.WorkerExited)
+    assert (said.message.cause, said.message.detail[: len(told[1])]) == told
+
+
+def test_what_comes_after_the_loop_is_cut_and_that_is_said(up: Machine) -> None:
+    up.order(wire.StopWorker("t1", "finished", 60.0))
+    assert up.after(60.0) == [KillWorker("t1")]
+    cut = "what its script does after the loop was cut after 60 s (--after-loop-s)"
+    assert up.take(WorkerEnded("t1", -9, "")) == [Send(wire.WorkerExited("t1", "died", cut))]
+
+
 def test_a_worker_that_does_not_stop_is_killed_once(up: Machine) -> None:
     up.order(wire.StopWorker("t1", "cancelled"))
     assert up.after(STOP_LIMIT_S) == [KillWorker("t1")]
@@ -198,7 +227,7 @@ def test_a_stopped_rank_process_breaks_its_group_and_a_stopped_worker_dies(train
 # --- leaving --------------------------------------------------------------------------------------------------------
 
 
-LOOK = wire.LookAtGroup("t1", 1)
+LOOK = wire.LookAtGroup("t1", 1, True)
 
 
 @pytest.fixture
@@ -217,6 +246,12 @@ def test_a_worker_without_progress_is_lost_and_one_with_progress_is_slow(looked_
     assert lost == [Send(wire.RankLookedAt("t1", 1, "lost", "it is stopped")), KillWorker("t1")]
     down = wire.WorkerExited("t1", "died", "the others waited for it and it is stopped: killed")
     assert looked_at.take(WorkerEnded("t1", -9, ""))[-1] == Send(down)
+
+
+def test_a_worker_without_progress_is_left_alone_while_there_is_patience(training: Machine) -> None:
+    training.order(wire.LookAtGroup("t1", 1, False))
+    (told,) = training.take(Watched("t1", False, "it makes no progress"))
+    assert told == Send(wire.RankLookedAt("t1", 1, "slow", "it makes no progress; it is given time (--patience-s)"))
 
 
 @pytest.mark.parametrize(
@@ -245,7 +280,7 @@ def test_what_it_said_before_the_look_does_not_count(training: Machine) -> None:
 
 
 def test_a_look_at_no_worker_is_answered_and_one_at_a_worker_that_ended_is_over(training: Machine) -> None:
-    (told,) = training.order(wire.LookAtGroup("t9", 1))
+    (told,) = training.order(wire.LookAtGroup("t9", 1, True))
     assert told == Send(wire.RankLookedAt("t9", 1, "unknown", "no worker of t9 runs on this node"))
     training.order(LOOK)
     training.take(WorkerEnded("t1", -9, ""))

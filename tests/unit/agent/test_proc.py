@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 
@@ -15,10 +16,18 @@ from pilot.agent.stall_probe import StoppedProcesses
 from pilot.io import proc
 
 
+def sleeps(environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    """A process that can be seen in /proc: an exec that has succeeded shows its environment a moment later."""
+    process = subprocess.Popen(["sleep", "600"], env=environment)
+    deadline = time.monotonic() + 10.0
+    while not Path(f"/proc/{process.pid}/environ").read_bytes():
+        assert time.monotonic() < deadline
+    return process
+
+
 def test_processes_are_found_by_all_entries_of_their_environment() -> None:
     name = f"PILOT_TEST_{os.getpid()}"
-    one = subprocess.Popen(["sleep", "600"], env={name: "1", "MORE": "x"})
-    two = subprocess.Popen(["sleep", "600"], env={name: "1"})
+    one, two = sleeps({name: "1", "MORE": "x"}), sleeps({name: "1"})
     assert {p.pid for p in proc.marked(f"{name}=1")} == {one.pid, two.pid}
     assert [p.pid for p in proc.marked(f"{name}=1", "MORE=x")] == [one.pid]
     assert proc.marked(f"{name}=") == []

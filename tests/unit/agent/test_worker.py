@@ -36,7 +36,7 @@ def test_all_are_told_but_one_writes_the_state() -> None:
         wire.JoinGroup("t", 1, 0, 1, 0, 1),
         wire.PauseGroup("t", 1),
         wire.StopWorker("t", ""),
-        wire.LookAtGroup("t", 1),
+        wire.LookAtGroup("t", 1, True),
     ):
         assert list(unison.told(message)) == [0, 1, 2, 3]
     assert list(unison.told(wire.WriteCheckpoint("t", ""))) == [0]
@@ -44,20 +44,20 @@ def test_all_are_told_but_one_writes_the_state() -> None:
 
 def test_a_look_is_answered_when_all_have_answered_by_who_waits_least() -> None:
     unison = LocalRanks(3)
-    unison.told(wire.LookAtGroup("t", 1))
+    unison.told(wire.LookAtGroup("t", 1, True))
     assert unison.said(2, waiting(30.0)) is None
     assert unison.said(2, waiting(60.0)) is None
     assert unison.said(0, waiting(0.0, summing=False)) is None
     assert unison.silent() == [1]
     assert unison.said(1, waiting(1.0)) == waiting(0.0, summing=False)
     assert unison.silent() == []
-    unison.told(wire.LookAtGroup("t", 1))
+    unison.told(wire.LookAtGroup("t", 1, True))
     assert unison.silent() == [0, 1, 2]
 
 
 def test_who_waits_after_a_look_that_somebody_did_not_answer_is_heard_at_once() -> None:
     unison = LocalRanks(2)
-    unison.told(wire.LookAtGroup("t", 1))
+    unison.told(wire.LookAtGroup("t", 1, True))
     assert unison.said(0, waiting(5.0)) is None
     unison.looked_at()
     assert unison.said(0, waiting(10.0)) == waiting(10.0)
@@ -65,6 +65,6 @@ def test_who_waits_after_a_look_that_somebody_did_not_answer_is_heard_at_once() 
 
 def test_one_process_speaks_for_itself() -> None:
     unison = LocalRanks(1)
-    unison.told(wire.LookAtGroup("t", 1))
+    unison.told(wire.LookAtGroup("t", 1, True))
     for message in (wire.WorkerReady("t", 1.0), wire.RankPaused("t", 1, 40), waiting(30.0), wire.WorkerReady("t", 1.0)):
         assert unison.said(0, message) == message

@@ -75,3 +75,16 @@ def test_followed_through_the_end_of_a_segment(
     texts = [line[21:] for line in capsys.readouterr().out.splitlines()]
     assert texts == ["vit: submitted, for 1 to 64 nodes", "n2 joined", "n3 joined", "n4 joined"]
     writing.writer.close()
+
+
+@pytest.mark.parametrize("command", ["events", "report"])
+def test_a_directory_in_which_no_pool_has_run_is_bad_input(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = [str(tmp_path / "report.html")] if command == "report" else []
+    assert run([command, *output, "--run-dir", str(tmp_path)]) == 2
+    assert f"no pool has run in {tmp_path}" in capsys.readouterr().err
+    (tmp_path / "journal.jsonl").write_text("nothing\n")
+    assert run([command, *output, "--run-dir", str(tmp_path)]) == 2
+    assert "journal.jsonl:1: " in capsys.readouterr().err
+    assert not (tmp_path / "report.html").exists()

@@ -32,7 +32,7 @@ def test_the_list_as_json_also_of_a_file_that_does_not_load(tmp_path: Path, caps
     folder.mkdir(parents=True)
     bad_file(folder)
     assert run(["sites", "--json"]) == 0
-    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["sites"]}
     assert rows["polaris"]["max_jobs"] == "20 per project"
     assert "did you mean walltime?" in rows["bad"]["error"]
 

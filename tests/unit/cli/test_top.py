@@ -20,7 +20,9 @@ from tests.unit.cli.test_show import STATUS, TRAINER
 
 DEADLINE_S = 60.0
 SMALL = (80, 24)
-RUNNING = msgspec.structs.replace(TRAINER, phase=Phase.RUNNING, reason="", remarks=[], warming=[])
+RUNNING = msgspec.structs.replace(
+    TRAINER, phase=Phase.RUNNING, reason="", remarks=[], warming=[], waits="imports and set-up"
+)
 
 
 def node(name: str, trainer: str | None, *, leaving: bool = False) -> NodeStatus:
@@ -40,7 +42,7 @@ def test_what_changed_is_told_once() -> None:
     texts = [happening.text for happening in changes(before, after)]
     assert texts == ["n4 joined", "n1 got notice", "n2 left", "n3 was lost", "vit: 1 → 2 nodes", "vit: it is slow"]
     assert changes(after, after) == []
-    assert changes(None, after) == []
+    assert [h.text for h in changes(None, after)] == ["vit gets 2 nodes by plan, had 1"]
 
 
 def test_a_failure_is_told_with_its_first_line() -> None:
@@ -119,6 +121,8 @@ async def watch(pool: Told) -> None:
         assert app.query_one("#trainers", DataTable).row_count == 1
         assert "polaris-1 on polaris" in text_of(app, "#headline")
         assert "n1" in text_of(app, "#nodes")
+        assert "vit; imports and set-up; loss 0.25" in text_of(app, "#selected")
+        assert app.query_one("#trainers", DataTable).virtual_size.width <= SMALL[0]
         for key, expected in (("l", "a line of vit"), ("e", "has what it can use")):
             await keys.press(key)
             await until(lambda: isinstance(app.screen, Page))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import getpass
+import grp
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 from pilot.core.errors import SubmitError
 from pilot.doctor import queue_checks
 from pilot.doctor.finding import Grade
+from pilot.doctor.queue_checks import tells_kill_delay
 from pilot.io.site import Site
 
 HERE = Path()
@@ -32,6 +35,7 @@ Queue: preemptable
     enabled = True
     started = True
 """
+TEN_S = "    kill_delay = 10\n"
 SCHED = """\
 Sched default
     sched_host = pbs0
@@ -100,11 +104,19 @@ def test_slurms_partition(partition: str | None, answer: str, grade: Grade, told
 
 
 def test_a_pbs_queue_that_runs_pilots() -> None:
-    assert seen(PBS, pbs(), Grade.OK)[1:] == [
+    assert seen(PBS, pbs(TEN_S), Grade.OK)[1:] == [
         "queue preemptable is there, and takes and starts jobs",
+        "PBS kills a preempted job 10 s after TERM, and the site file counts on 8 s",
         "pilots can be preempted (preempt_order = D)",
     ]
-    assert seen(PBS, pbs(), Grade.FAIL) + seen(PBS, pbs(), Grade.WARN) == []
+    assert seen(PBS, pbs(TEN_S), Grade.FAIL) + seen(PBS, pbs(TEN_S), Grade.WARN) == []
+
+
+def test_a_pbs_queue_that_does_not_tell_how_long_a_job_lives_after_term() -> None:
+    assert "queue preemptable tells no kill_delay; --pilots 1 tries it" in "\n".join(seen(PBS, pbs(), Grade.OK))
+    (line,) = seen(PBS.replace(grace_s=30), pbs(), Grade.FAIL)
+    assert line.startswith("PBS kills a preempted job 10 s after TERM, and the site file counts on 30 s")
+    assert [tells_kill_delay(PBS, run) for run in (pbs(), pbs(TEN_S), refusing)] == [False, True, False]
 
 
 @pytest.mark.parametrize(
@@ -114,6 +126,7 @@ def test_a_pbs_queue_that_runs_pilots() -> None:
         ("    started = False\n", "queue preemptable is stopped (started = False): jobs wait"),
         ("    acl_user_enable = True\n    acl_users = bob\n", "queue preemptable is closed to {user} (acl_users: bob)"),
         ("    acl_user_enable = True\n    acl_users = -{user},+\n", "queue preemptable is closed to {user}"),
+        ("    acl_group_enable = True\n    acl_groups = nobodys\n", "queue preemptable is closed to "),
         ("    resources_max.walltime = 01:00:00\n", "jobs may run for 1 h there, and the site file asks for 02:00:00"),
         ("    kill_delay = 5\n", "PBS kills a preempted job 5 s after TERM, and the site file counts on 8 s"),
     ],
@@ -127,12 +140,22 @@ def test_a_pbs_queue_that_does_not(queue: str, told: str) -> None:
 def test_a_queue_that_is_open_to_this_user_by_name() -> None:
     entries = f"    acl_user_enable = True\n    acl_users = bob,{getpass.getuser()}@*\n"
     assert seen(PBS, pbs(entries), Grade.FAIL) == []
+    group = grp.getgrgid(os.getgid()).gr_name
+    assert seen(PBS, pbs(f"    acl_group_enable = True\n    acl_groups = x,{group}\n"), Grade.FAIL) == []
 
 
-@pytest.mark.parametrize("limit", ["max_run = [u:PBS_GENERIC=2]", "max_user_run = 2", "max_queued = [u:PBS_GENERIC=2]"])
+LIMITS = [
+    "max_run = [u:PBS_GENERIC=2]",
+    "max_run = [o:PBS_ALL=2]",
+    "max_user_run = 2",
+    "max_queued = [u:PBS_GENERIC=2]",
+]
+
+
+@pytest.mark.parametrize("limit", LIMITS)
 def test_a_limit_on_a_users_jobs(limit: str) -> None:
     (line,) = seen(PBS, pbs(f"    {limit}\n"), Grade.WARN)
-    assert line.startswith("queue preemptable allows a user 2 jobs (")
+    assert line.startswith("queue preemptable allows 2 jobs (")
 
 
 @pytest.mark.parametrize(

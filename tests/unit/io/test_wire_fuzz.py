@@ -31,7 +31,7 @@ SAMPLES: list[wire.Message] = [
     wire.RankLookedAt("t", 1, "slow", "it computes"),
     wire.Welcome("n", "pool", 1.0, 2.0, 3.0, 4.0),
     wire.Heard(12.5),
-    wire.LookAtGroup("t", 1),
+    wire.LookAtGroup("t", 1, True),
     wire.StartWorker("t", "s.py", "ab", ["x"], "/", "python", {"A": "b"}, "/d", 60.0, 3),
     wire.Reply(result={"a": [1, None, "x"]}),
 ]

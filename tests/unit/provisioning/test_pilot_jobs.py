@@ -6,7 +6,7 @@ import pytest
 
 from pilot.io.site import Site
 from pilot.provisioning.job_record import STARTING_S
-from pilot.provisioning.pilot_jobs import STEADY_S, JobEnded, JobNoticed, JobSuspended, PilotJobs
+from pilot.provisioning.pilot_jobs import ENDS, STEADY_S, JobEnded, JobNoticed, JobSuspended, PilotJobs
 from pilot.provisioning.scheduler import Ending, JobPhase, JobView, Snapshot
 
 SITE = Site(name="x", scheduler="slurm", grace_s=20, poll_s=2)
@@ -51,6 +51,41 @@ def test_a_preemption_is_noticed_once_and_is_no_failure() -> None:
 
 def test_the_deadline_of_a_notice_without_an_end_is_the_sites_grace() -> None:
     assert book_with("1").take(10, 10, shown(view("1", JobPhase.RUNNING, preempt_s=8))) == [JobNoticed("1", None)]
+
+
+UNIX_S = 1.7e9
+
+
+def test_the_end_of_a_wall_time_that_is_shorter_than_asked_is_told_in_time() -> None:
+    book = book_with("1", "2")
+    book.unix_ahead_s = UNIX_S
+    granted = {"start_s": UNIX_S + 100, "end_s": UNIX_S + 1000, "walltime_s": 900}
+    short = view("1", JobPhase.RUNNING, **granted)
+    full = view("2", JobPhase.RUNNING, **(granted | {"walltime_s": 3600}))  # its agent knows
+    told_s = 1000 - SITE.grace_s - 2 * SITE.poll_s
+    assert book.take(told_s - 1, told_s - 1, shown(short, full)) == []
+    assert book.take(told_s, told_s, shown(short, full)) == [JobNoticed("1", UNIX_S + 1000, ENDS)]
+    assert book.take(told_s + 1, told_s + 1, shown(short, full)) == []
+    assert leaving(book, told_s + 1) == [True, False]
+    book.registered(1, "1", 0)
+    (end,) = ended(book, view("1", JobPhase.OVER, Ending.COMPLETED, **granted), now_s=990)
+    assert (end.ending, end.failed) == (Ending.WALLTIME, False)
+
+
+def test_a_job_of_an_earlier_coordinator_that_runs_for_a_shorter_time_is_told_of_its_end_too() -> None:
+    book = PilotJobs(SITE, unix_ahead_s=UNIX_S)
+    found = view("1", JobPhase.RUNNING, start_s=UNIX_S, end_s=UNIX_S + 900, walltime_s=900)
+    assert book.take(890, 890, shown(found)) == [JobNoticed("1", UNIX_S + 900, ENDS)]
+
+
+def test_a_signal_near_the_end_of_the_wall_time_announces_that_whatever_the_clock_of_the_calls() -> None:
+    book = book_with("1")
+    book.unix_ahead_s = UNIX_S
+    book.registered(1, "1", 0)
+    book.noticed(3500, "1", "signal USR1")
+    over = view("1", JobPhase.OVER, Ending.COMPLETED, start_s=UNIX_S, walltime_s=3600)
+    (end,) = ended(book, over, now_s=3590)
+    assert end.ending is Ending.WALLTIME
 
 
 @pytest.mark.parametrize(("phase", "start_s"), [(JobPhase.PENDING, 0.0), (JobPhase.RUNNING, 9.0)])

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from launchers.steps import agent_command
+from launchers.steps import agent_command, directives
 from pilot.core.errors import SiteError, SubmitError
 from pilot.io.proc import kill_marked, marked
 from pilot.io.site import Site
@@ -86,6 +86,15 @@ def test_a_shorter_wall_time_is_in_the_script() -> None:
     script = of(SLURM).script("true", "x", walltime_s=1234)
     assert "#SBATCH --time=20" in script
     assert "+ 1200 ))" in script
+
+
+def test_pbs_may_shorten_a_pilot_and_no_script_of_ones_own() -> None:
+    site = PBS.replace(walltime_min="00:30:00")
+    script = of(site).script("true", "x", walltime_s=site.walltime_s)
+    lines = ["#PBS -l min_walltime=00:30:00", "#PBS -l max_walltime=72:00:00"]
+    assert set(lines) < set(script.splitlines())
+    assert not set(lines) & set(directives(site, own=True))
+    assert "min" not in of(SLURM.replace(walltime_min="00:30:00")).script("true", "x", walltime_s=1200).lower()
 
 
 def test_showing_a_script_submits_nothing_and_leaves_no_file(tmp_path: Path) -> None:

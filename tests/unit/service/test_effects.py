@@ -120,7 +120,7 @@ def test_a_worker_is_started_as_it_was_submitted(bench: Bench, tmp_path: Path) -
     assert node == A
     folder = tmp_path / "run" / "trainers" / HOME
     launch = wire.StartWorker(
-        T, "/s.py", "ab12", ["--x"], "/work", "/bin/python", {"KEY": "secret"}, str(folder), 30.0, 2, 4, UID
+        T, "/s.py", "ab12", ["--x"], "/work", "/bin/python", {"KEY": "secret"}, str(folder), 30.0, 2, 4, UID, "", 300.0
     )
     assert message == launch
     assert (folder / "spec.json").stat().st_mode & 0o777 == 0o600

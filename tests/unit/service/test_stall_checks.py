@@ -58,15 +58,15 @@ def stage() -> Stage:
 
 def test_the_first_member_that_waits_has_all_looked_at_once(stage: Stage) -> None:
     (event,) = stage.checks.rank_stalled(NODES[0], WAITING)
-    assert event == GroupStalled(T, G, "n1 has waited 30.0 s for the sums of step 12")
+    assert event == GroupStalled(T, G, "n1 has waited 30.0 s for the sums of step 12", 30.0)
     stage.post(event)
-    assert stage.pending.looking[T, G][0] == LookAtGroup(T, G, NODES, event.reason)
+    assert stage.pending.looking[T, G][0] == LookAtGroup(T, G, NODES, event.reason, False)
     assert stage.checks.rank_stalled(NODES[1], WAITING) == []
 
 
 def test_a_wait_between_two_steps_counts_as_one_for_sums(stage: Stage) -> None:
     (event,) = stage.checks.rank_stalled(NODES[0], wire.RankStalled("t", 1, 12, 30.0, summing=False))
-    assert event == GroupStalled(T, G, "n1 has waited 30.0 s for the other ranks after step 12")
+    assert event == GroupStalled(T, G, "n1 has waited 30.0 s for the other ranks after step 12", 30.0)
     stage.post(event)
     (seen,) = [e for node in NODES for e in stage.checks.rank_looked_at(node, wire.RankLookedAt("t", 1, "waits"))]
     stage.post(seen)

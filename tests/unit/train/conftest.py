@@ -9,4 +9,4 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def many_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.import_module("pilot.train.group"), "_claim", lambda _training: None)
+    monkeypatch.setattr(importlib.import_module("pilot.train.group"), "_claim", lambda: None)

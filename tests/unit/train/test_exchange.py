@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import weakref
+
 import pytest
 import torch
 from torch import nn
 
 from pilot.core.errors import UserError
 from pilot.train.exchange import Exchange
+from pilot.train.late_exchange import LateExchange
 from pilot.train.step_words import Words
 
 WORDS = Words.of(3, True, 0.5)
@@ -34,24 +39,25 @@ def test_buckets_leave_while_backward_runs_and_gradients_come_back_weighted() ->
     exchange.begin(rings)
     exchange.begin_batch(0.25, last=True)
     backward(model, x)
-    assert rings.count == len(exchange.layout.parts) - 1 > 1
+    assert rings.count == len(exchange.layout.parts) - 2 > 1, "the last bucket waits for the control vector"
     exchange.flush()
     exchange.finish(WORDS)
-    assert rings.count == len(exchange.layout.parts)
+    assert rings.count == len(exchange.layout.parts) - 1
     assert exchange.take() == WORDS
     torch.testing.assert_close([p.grad for p in model.parameters()], expected)
 
 
 def test_a_bucket_leaves_with_its_last_gradient_whatever_order_backward_takes() -> None:
-    layers = [nn.Linear(4, 4) for _ in range(4)]
-    exchange = Exchange([p for layer in layers for p in layer.parameters()])
+    first, *layers = [nn.Linear(4, 4) for _ in range(5)]
+    exchange = Exchange([p for layer in (first, *layers) for p in layer.parameters()], bucket_bytes=512)
+    assert len(exchange.layout.parts) == 3, "those of four layers, that of the first, and the control vector"
     left_in_backward = []
     for _ in range(4):
         rings = Rings()
         exchange.begin(rings)
         exchange.begin_batch(1.0, last=True)
-        nn.ModuleList(layers).zero_grad()
-        nn.Sequential(layers[2], layers[0], layers[3], layers[1])(torch.ones(1, 4)).sum().backward()
+        nn.ModuleList([first, *layers]).zero_grad()
+        nn.Sequential(first, layers[2], layers[0], layers[3], layers[1])(torch.ones(1, 4)).sum().backward()
         left_in_backward.append(rings.count == 1)
         exchange.flush()
         exchange.finish(WORDS)
@@ -71,6 +77,28 @@ def test_one_parameter_of_a_bucket_is_looked_at_however_many_there_are() -> None
         torch.cat(order).sum().backward()
         exchange.drop()
         assert sum(len(getattr(p, "_post_accumulate_grad_hooks", None) or ()) for p in parameters) == 1
+
+
+@pytest.mark.parametrize("kind", [Exchange, LateExchange])
+def test_an_exchange_that_nobody_uses_is_collected_though_its_parameters_live(kind: type[Exchange]) -> None:
+    model = nn.Linear(8, 1)
+    exchange = kind(list(model.parameters()))
+    arena, reference = weakref.ref(exchange.arena), weakref.ref(exchange)
+    descriptor = exchange.arena.fd
+    os.fstat(descriptor)
+    exchange.begin(Rings(), alone=True)
+    exchange.begin_batch(1.0, last=True)
+    backward(model, torch.ones(1, 8))
+    exchange.flush()
+    exchange.finish(WORDS)
+    exchange.take()
+    del exchange
+    gc.collect()
+    assert reference() is None
+    assert arena() is None
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+    model(torch.ones(1, 8)).sum().backward()  # as without one
 
 
 def test_micro_batches_add_up_with_their_weights_and_only_the_last_one_leaves() -> None:

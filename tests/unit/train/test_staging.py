@@ -29,7 +29,7 @@ def gradients(device: str, dtype: torch.dtype) -> list[torch.Tensor]:
             model(part).square().mean().backward()
         exchange.flush()
         exchange.finish(WORDS)
-        assert len(rings) == len(exchange.layout.parts)
+        assert len(rings) == len(exchange.layout.parts) - 1
         exchange.take()
     assert unused.grad is None
     return [p.grad.cpu() for p in model.parameters() if p.grad is not None]

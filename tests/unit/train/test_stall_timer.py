@@ -16,7 +16,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_it_is_over_at_the_time_out_and_each_time_that_the_wait_has_doubled(now: list[float]) -> None:
-    wait = StallTimer(4.0)
+    wait = StallTimer(4.0, 300.0)
     wait.begin(summing=True)
     over = []
     for _ in range(40):
@@ -26,8 +26,18 @@ def test_it_is_over_at_the_time_out_and_each_time_that_the_wait_has_doubled(now:
     assert wait.left_s() == 24.0
 
 
+def test_it_is_over_when_the_patience_is_at_its_end(now: list[float]) -> None:
+    wait = StallTimer(4.0, 10.0)
+    wait.begin(summing=True)
+    over = []
+    for _ in range(40):
+        now[0] += 1.0
+        over.append(wait.is_over())
+    assert [second + 1 for second, said in enumerate(over) if said] == [4, 8, 10, 20, 40]
+
+
 def test_each_wait_begins_anew_and_none_lasts_between_them(now: list[float]) -> None:
-    wait = StallTimer(4.0)
+    wait = StallTimer(4.0, 300.0)
     wait.begin(summing=True)
     now[0] += 9.0
     assert (wait.waited_s(), wait.summing, wait.is_over()) == (9.0, True, True)

@@ -1,0 +1,129 @@
+"""In a fork server: imports what scripts imported before, one module at a time, and says for whom that does not do.
+
+A preloaded module is one that the script's own import would have given. So a script is served by another fork server,
+without them, where its import could give something else: where a variable that they read is another one for it, or is
+set by it, or where something beside it has the name of one of them.
+
+A server that forks has one thread and has not touched a GPU; a module after whose import that is not so is *unfit*.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from pilot.io import imports
+
+MEMORY_BYTES = 1 << 30
+"""What is preloaded takes so much at most; workers share it with the fork server, and with one another."""
+
+ALWAYS = ("PYTHON", "LD_", "CUDA_", "NVIDIA_", "OMP_", "MKL_")
+"""Variables of these names are read below Python, where nobody sees it."""
+
+_SETS = re.compile(r"""\[\s*["'](\w+)["']\s*\]\s*=(?!=)|(?:setdefault|putenv|unsetenv|pop)\(\s*["'](\w+)["']""")
+_UPDATES = re.compile(r"environ\s*(\.update|\|=)")
+_OURS = "PILOT_"
+_ENVIRONMENT: Any = type(os.environ)
+_read_variable = _ENVIRONMENT.__getitem__
+
+
+class Preloader:
+    """``loaded`` are the packages that were imported here, also by others of them; ``variables`` what was read then."""
+
+    def __init__(self) -> None:
+        self.loaded: set[str] = set()
+        self.variables: set[str] = set()
+        self._file = Path()
+        self._todo: list[str] = []
+        self._base_bytes = _memory_bytes()
+
+    @property
+    def has_more(self) -> bool:
+        """Whether something is to be imported."""
+        return bool(self._todo)
+
+    def take(self, path: Path) -> None:
+        """Import what the file says, as far as it is not there yet."""
+        self._file = path
+        self._todo = [name for name in imports.read(path).wanted() if name not in sys.modules][::-1]
+
+    def next_name(self) -> str:
+        """What :meth:`load` is to import next; "" where nothing is left, or no memory."""
+        while self._todo and self._todo[-1] in sys.modules:
+            self._todo.pop()
+        if self._todo and _memory_bytes() - self._base_bytes > MEMORY_BYTES:
+            self._todo.clear()
+        return self._todo.pop() if self._todo else ""
+
+    def load(self, name: str) -> str:
+        """Import ``name``; why this process must not fork any more, "" where it may.
+
+        What cannot be imported is left to scripts: theirs may be another way to it.
+        """
+        before = set(sys.modules)
+        with self._watched():
+            try:
+                importlib.import_module(name)
+            except BaseException:  # whatever a module does, also SystemExit
+                imports.add(self._file, unfit=[name])
+        self.loaded |= {module.partition(".")[0] for module in sys.modules.keys() - before}
+        return _unfit()
+
+    def declines(self, script: Path, environment: Mapping[str, str]) -> str:
+        """Why a job must be run without what is loaded here; "" where it need not."""
+        if not self.loaded:
+            return ""
+        for name, value in environment.items():
+            matters = name in self.variables or name.startswith(ALWAYS)
+            if matters and not name.startswith(_OURS) and os.environ.get(name) != value:
+                return f"its {name} is another one"
+        with suppress(OSError):
+            if variable := self._set_by(script.read_text(errors="replace")):
+                return f"it sets {variable}"
+            beside = {path.name.partition(".")[0] for path in script.parent.iterdir()}
+            if hidden := beside & self.loaded:
+                return f"{min(hidden)} lies beside it"
+        return ""
+
+    def _set_by(self, text: str) -> str:
+        """A variable that matters and that a script seems to set."""
+        names = {name for pair in _SETS.findall(text) for name in pair}
+        if _UPDATES.search(text):
+            names.update(re.findall(r"\w+", text))
+        return min((n for n in names if n in self.variables or n.startswith(ALWAYS)), default="")
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Note which variables are read."""
+
+        def read(environment: Any, name: str) -> str:
+            self.variables.add(name)
+            value: str = _read_variable(environment, name)
+            return value
+
+        _ENVIRONMENT.__getitem__ = read
+        try:
+            yield
+        finally:
+            _ENVIRONMENT.__getitem__ = _read_variable
+
+
+def _unfit() -> str:
+    threads = len(list(Path("/proc/self/task").iterdir()))
+    if threads > 1:
+        return f"it started {threads - 1} threads"
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            if str(descriptor.readlink()).startswith("/dev/nvidia"):
+                return "it opened a GPU"
+    return ""
+
+
+def _memory_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

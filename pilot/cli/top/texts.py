@@ -1,0 +1,54 @@
+"""What ``pilot top`` says, in the words of ``pilot status``."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from pilot.cli.rows import PHASE_STYLE, notes, number, row_cells, short
+from pilot.cli.show import jobs_words, nodes_words
+from pilot.cli.top.drawing import colour, sparkline
+from pilot.cli.top.history import Curves, Happening
+from pilot.io.pool_status import PoolStatus, TrainerStatus
+
+CURVE_WIDTH = 6
+NAME_WIDTH = 16
+"""A longer name is cut in the table: the line below it has it whole."""
+
+
+def headline(status: PoolStatus) -> Text:
+    """The pool and its jobs in the queue, in the words of ``pilot status``."""
+    text = Text(f"{status.coordinator} on {status.site}, up {short(status.now_s)}: {nodes_words(status)}", style="bold")
+    if status.draining:
+        text.append(", shutting down", "yellow")
+    text.append(f"\n{jobs_words(status.keeper)}", "not bold")
+    if status.trouble:
+        text.append(f"\n{status.trouble}", "red")
+    return text
+
+
+def trainer_cells(trainer: TrainerStatus, curves: Curves, trainers: list[str]) -> list[Text]:
+    """A trainer's row."""
+    own, (_, state, nodes, epoch, _, rate, _, left) = colour(trainer.trainer, trainers), row_cells(trainer)
+    name = trainer.trainer if len(trainer.trainer) <= NAME_WIDTH else f"{trainer.trainer[: NAME_WIDTH - 1]}…"
+    return [
+        Text(f"{name} ", style=own),
+        Text(f"{state} ", style=PHASE_STYLE.get(trainer.phase, "")),
+        *(Text(f"{cell} ", justify="right") for cell in (nodes, epoch, rate)),
+        Text(f"{sparkline(curves.rate, CURVE_WIDTH)} ", style=own),
+        Text(f"{number(trainer.metrics.get('loss'), '.4g')} ", justify="right"),
+        Text(f"{sparkline(curves.loss, CURVE_WIDTH)} ", style=own),
+        Text(left, justify="right"),
+    ]
+
+
+def about(trainer: TrainerStatus) -> Text:
+    """The chosen trainer: what it waits for, and what it reports."""
+    text = Text(trainer.trainer, style="bold")
+    for note, style in notes(trainer):
+        text.append(f"; {note}", f"not bold {style}")
+    return text
+
+
+def event_line(happening: Happening) -> Text:
+    """A line of the feed."""
+    return Text.assemble((f"{short(happening.at_s):>7}  ", "dim"), happening.text)

@@ -1,0 +1,71 @@
+"""How long PBS lets a pilot live after TERM, tried with a real job: a queue tells only what its admin has set."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from pilot.core.errors import PilotError
+from pilot.doctor.finding import Finding, fail, warn
+from pilot.doctor.queue_checks import grace
+from pilot.doctor.stay import lived_s
+from pilot.io.site_files import SiteFile
+from pilot.provisioning.keeper_factory import make_queue
+from pilot.provisioning.provider import PilotProvider
+from pilot.provisioning.scheduler import JobPhase, Queue
+
+CHECK = "kill delay"
+LOOK_S = 1.0
+LONGEST_S = 600.0
+"""A job that PBS has not killed by then is killed by force."""
+
+
+def tried(site_file: SiteFile, folder: Path, limit_s: float) -> Iterator[Finding]:
+    """Submit a job that stays, delete it, see when it is killed. ``folder``, which the nodes see, gets its output; it
+    may wait for ``limit_s`` to start. Nothing is left of it.
+    """
+    site, notes = site_file.site, folder / "stay"
+    provider = PilotProvider(site_file, folder)
+    queue = make_queue(site, folder.name, provider)
+    command = shlex.join([site.python or sys.executable, "-P", "-m", "pilot.doctor.stay", str(notes)])
+    provider.prepare()
+    job = provider.submit(command, folder.name)
+    try:
+        came = _until(notes.exists, limit_s)
+        queue.cancel([job])
+        if not came:
+            yield warn(CHECK, f"not tried: {job} did not run within {limit_s:g} s", "try again when the queue is short")
+            return
+        gone = _until(lambda: _is_over(queue, job), LONGEST_S)
+        delay_s = lived_s(notes.read_text())
+        if not gone:
+            yield warn(CHECK, f"PBS has not killed {job} within {LONGEST_S:g} s of its TERM", "grace_s may be as long")
+        elif delay_s is None:
+            yield fail(CHECK, "PBS kills without a TERM before it", "set grace_s=0 in the site file")
+        else:
+            yield grace(site, round(delay_s, 1))
+    finally:
+        if not _is_over(queue, job):
+            queue.kill([job])
+
+
+def _is_over(queue: Queue, job: str) -> bool:
+    """Whether PBS says so; where it does not answer, it is not known to be."""
+    try:
+        view = queue.poll([job], time.time()).jobs.get(job)
+    except PilotError:
+        return False
+    return view is None or view.phase is JobPhase.OVER
+
+
+def _until(reached: Callable[[], bool], limit_s: float) -> bool:
+    """Whether it was so within ``limit_s``."""
+    end_s = time.monotonic() + limit_s
+    while not reached():
+        if time.monotonic() > end_s:
+            return False
+        time.sleep(LOOK_S)
+    return True

@@ -1,0 +1,62 @@
+"""What scripts imported: the modules of installed packages that fork servers load before the next script comes.
+
+A file for each interpreter, in a folder that all nodes of a pool share. Whoever writes it replaces it whole; of two who
+do so at once one is forgotten, and says it again with the next script.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from pilot.io.files import publish
+
+NAMES_MAX = 10_000
+_NAME = re.compile(r"[A-Za-z_]\w{0,99}(\.\w{1,100}){0,15}", re.ASCII)
+
+
+class Imports(msgspec.Struct, frozen=True):
+    """The file.
+
+    Parameters
+    ----------
+    modules : in the order in which scripts first began to import them: who needs a module comes before it
+    unfit : those that are not loaded before a script asks for them: they start threads, use a GPU, or fail
+    """
+
+    modules: list[str] = []
+    unfit: list[str] = []
+
+    def wanted(self) -> list[str]:
+        """What is to be loaded, what others need first; nothing that is part of what is unfit."""
+        out = tuple(f"{name}." for name in self.unfit)
+        return [name for name in reversed(self.modules) if not f"{name}.".startswith(out)]
+
+
+def file_of(folder: Path, python: str) -> Path:
+    """The file of the interpreter ``python``."""
+    return folder / f"{hashlib.sha256(python.encode()).hexdigest()[:16]}.json"
+
+
+def read(path: Path) -> Imports:
+    """What the file says; nothing where there is none, or one that cannot be read."""
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=Imports)
+    except (OSError, msgspec.DecodeError):
+        return Imports()
+    return Imports(*(list(filter(_NAME.fullmatch, names))[:NAMES_MAX] for names in (found.modules, found.unfit)))
+
+
+def add(path: Path, modules: Iterable[str] = (), unfit: Iterable[str] = ()) -> None:
+    """Note more of either; a disk that does not take it costs time, and nothing else."""
+    known = read(path)
+    both = Imports(list(dict.fromkeys([*known.modules, *modules])), list(dict.fromkeys([*known.unfit, *unfit])))
+    if both != known:
+        with suppress(OSError):
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            publish(path, msgspec.json.encode(both))

@@ -1,0 +1,297 @@
+"""A script for ``torchrun`` (DistributedDataParallel), unchanged: started anew whenever its group changes.
+
+This is TorchElastic's contract: at every change of members all processes end and start again from what the script has
+saved. Here a process that has imported torch stays, and the script's own is forked from it for each generation
+(:mod:`pilot.train.ddp_process`). Towards the agent it behaves as the worker of a session does (:mod:`.elastic`):
+
+============================  ========================================================================================
+a generation can start        its ranks gather, rank 0 tells where its store is, each forks the script, and rank 0 says
+                              ``GroupFormed``
+the next one is ready, or a   notice, then the end of the script, as soon as it has saved; then the next generation, or
+pause, or this rank parts     waiting for what comes
+the generation was dissolved  the script is ended at once: a peer is gone
+the script ended well         on rank 0 the trainer has finished
+the script failed             where nobody takes the generation back in a moment, it was not for a peer that is gone:
+                              ``GroupBroken``. Five in a row without a step, and the trainer has failed
+============================  ========================================================================================
+
+Steps are the calls of ``optimizer.step``, samples are steps times ranks; the measured rate and what a restart costs
+are in these units.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from ipaddress import IPv4Address
+from pathlib import Path
+
+import psutil
+
+from pilot.comm.channel import Gone
+from pilot.comm.messages import Gather, Gathered, Quit
+from pilot.core.commands import Outcome
+from pilot.io import wire
+from pilot.train.ddp_process import NOTICE_S, ScriptProcess, Store, start, torchrun_environment
+from pilot.train.membership import Membership, MembershipState, Seat
+from pilot.train.script_end import Released
+from pilot.train.sockets import Happening, RankCame, RankGone, RankSaid, WorkerSockets
+
+ADDRESS = "PILOT_DDP_ADDRESS"
+"""In the environment of such a worker: its node's address on the site's interface."""
+
+CHECKPOINT = "checkpoint.pt"
+"""In the trainer's folder."""
+
+WITH_OPTIMIZERS = "torch._dynamo"
+"""What torch imports together with the first optimizer, in 2 to 4 s: here once, not in each generation. It starts no
+thread.
+"""
+
+POLL_S = 0.05
+PERIOD_S = 1.0
+PEER_LOSS_S = 2.0
+"""A script that fails, as its peer is gone, is ended with its generation before this time is over."""
+
+
+def drive(environment: Mapping[str, str]) -> None:
+    """Returns in each process that is to run the script. In this one it does not: ``SystemExit`` when told to stop."""
+    Restarts(environment).run()
+
+
+class Restarts:
+    """See the module."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._trainer, self._uid = environment["PILOT_TRAINER"], environment["PILOT_TRAINER_UID"]
+        self._address = environment[ADDRESS]
+        self._silent_s = float(environment["PILOT_SILENT_S"])
+        self._checkpoint = Path(environment["PILOT_TRAINER_DIR"], CHECKPOINT)
+        self._notice = Path(environment["PILOT_WORKER_SOCKET"] + ".notice")
+        self._seat = Seat.of(environment)
+        self._link = WorkerSockets(int(environment["PILOT_CONTROL_FD"]), Path(environment["PILOT_WORKER_SOCKET"]))
+        self._membership = MembershipState()
+        self._heard: list[RankSaid] = []
+        self._store: Store | None = None
+        self._process: ScriptProcess | None = None
+        self._progress = Progress(self._trainer)
+
+    def run(self) -> None:
+        """See :func:`drive`."""
+        importlib.import_module(WITH_OPTIMIZERS)
+        self._link.tell(wire.WorkerReady(self._trainer, time.time() - psutil.Process().create_time()))
+        try:
+            while True:
+                group = self._next_group()
+                try:
+                    endpoint = self._meet(group)
+                except Gone:
+                    self._lose(group.generation)
+                    continue
+                variables = torchrun_environment(group, self._seat, endpoint, self._uid)
+                self._process = start(variables, self._checkpoint, self._notice)
+                if self._process is None:
+                    return
+                if group.rank == 0:
+                    formed = wire.GroupFormed(self._trainer, group.generation, self._progress.steps)
+                    self._link.tell(formed)
+                self._follow(group, self._process)
+        except Released:
+            self._end_generation()
+            raise
+
+    # --- a generation ------------------------------------------------------------------------------------------------
+
+    def _next_group(self) -> Membership:
+        while (membership := self._membership.startable()) is None:
+            self._attend(None)
+        return self._membership.start(membership.generation)
+
+    def _meet(self, group: Membership) -> tuple[str, int]:
+        """Where the store of this generation is, which rank 0 has."""
+        if group.rank == 0:
+            self._store = Store(self._address)
+        here = [int(IPv4Address(self._address)), self._store.port] if self._store is not None else [0, 0]
+        rows = self._gather(group, [self._progress.steps, self._progress.samples, *here])
+        self._progress.began(group, max(row[0] for row in rows), max(row[1] for row in rows))
+        if self._store is not None:
+            self._store.serve()
+        return str(IPv4Address(rows[0][2])), rows[0][3]
+
+    def _gather(self, group: Membership, row: list[int]) -> list[list[int]]:
+        self._link.channel(group.generation).send(Gather(row))
+        while self._membership.current is group:
+            while self._heard:
+                said = self._heard.pop(0)
+                if said.generation == group.generation and isinstance(said.note, Gathered):
+                    return said.note.rows
+            self._attend(None)
+        raise Gone
+
+    def _follow(self, group: Membership, process: ScriptProcess) -> None:
+        """Until the generation is over."""
+        failed_s, told_s = 0.0, 0.0
+        while self._membership.current is group:
+            self._attend(POLL_S)
+            now_s, status = time.monotonic(), process.poll()
+            if status == 0 and group.rank == 0:
+                if now_s - told_s >= self._silent_s:
+                    told_s = now_s
+                    self._link.tell(self._progress.report(group, process.tally.read()))
+                    steps, samples = self._progress.steps, self._progress.samples
+                    self._link.tell(wire.TrainerFinished(self._trainer, group.generation, steps, samples))
+            elif self._membership.pause_asked or self._membership.ready_for:
+                self._change(group, process)
+            elif status:
+                failed_s = failed_s or now_s
+                if now_s - failed_s >= (PEER_LOSS_S if group.size > 1 else 0.0):
+                    self._link.tell(wire.GroupBroken(self._trainer, group.generation, _why(status)))
+                    failed_s = now_s + PERIOD_S
+            elif group.rank == 0 and self._progress.due(now_s):
+                self._link.tell(self._progress.report(group, process.tally.read()))
+        self._end_generation()
+
+    def _change(self, group: Membership, process: ScriptProcess) -> None:
+        """In good order: the next generation, a pause, or this rank parts."""
+        if process.poll() is None and process.wants_notice():
+            process.give_notice()
+            end_s = time.monotonic() + NOTICE_S
+            while process.poll() is None and not process.has_saved() and time.monotonic() < end_s:
+                self._attend(POLL_S)
+                if self._membership.current is not group:
+                    return
+        paused = self._membership.pause_asked
+        self._end_generation()
+        with suppress(Gone):
+            self._link.channel(group.generation).send(Quit())
+        self._membership.leave()
+        if paused:
+            self._link.tell(wire.RankPaused(self._trainer, group.generation, self._progress.steps))
+
+    def _end_generation(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            self._progress.ended(process.tally.read())
+        store, self._store = self._store, None
+        if store is not None:
+            store.close()
+
+    # --- what happens ------------------------------------------------------------------------------------------------
+
+    def _attend(self, timeout_s: float | None) -> None:
+        for happening in self._link.wait(timeout_s):
+            self._take_in(happening)
+
+    def _take_in(self, happening: Happening) -> None:
+        match happening:
+            case wire.JoinGroup(_, generation, node, nodes, _, granted):
+                self._membership.told_to_join(self._seat.member(generation, node, nodes, granted))
+            case wire.PartFromGroup(_, generation):
+                self._membership.told_to_part(generation)
+            case wire.PauseGroup(_, generation):
+                self._membership.told_to_pause(generation)
+                if self._membership.current is None:
+                    self._link.tell(wire.RankPaused(self._trainer, generation, self._progress.steps))
+            case wire.LookAtGroup():
+                generation = self._membership.current.generation if self._membership.current else 0
+                self._link.tell(wire.RankStalled(self._trainer, generation, self._progress.steps, 0.0, False))
+            case wire.DissolveGroup(_, generation):
+                self._lose(generation)
+                self._membership.killed(generation)
+            case wire.WriteCheckpoint():
+                self._say_saved()
+            case wire.StopWorker(_, reason):
+                self._stop(reason)
+            case RankCame(generation):
+                if not self._membership.rank_came(generation):
+                    self._link.drop(generation)
+            case RankSaid():
+                self._heard.append(happening)
+            case RankGone(generation):
+                self._membership.rank_lost(generation)
+
+    def _lose(self, generation: int) -> None:
+        self._link.hang_up(generation)
+        self._membership.rank_lost(generation)
+
+    def _say_saved(self) -> None:
+        """What the script has saved is all that there is."""
+        steps, path = self._progress.steps, str(self._checkpoint)
+        self._link.tell(wire.CheckpointWritten(self._trainer, 0, steps, asked=True, path=path))
+
+    def _stop(self, reason: str) -> None:
+        """Where rank 0 has come to the script's end, the others come to theirs; the agent ends whoever does not."""
+        if reason == Outcome.FINISHED.value and self._process is not None:
+            self._process.wait()
+        raise Released(0)
+
+
+class Progress:
+    """What rank 0 reports, in steps and in samples: a step of each rank is one."""
+
+    def __init__(self, trainer: str) -> None:
+        self.steps, self.samples = 0, 0
+        self._trainer = trainer
+        self._size = 0
+        self._before = (0, 0)
+        self._due_s = 0.0
+        self._stopped_s = 0.0
+        self._stall_told = True
+        self._resized = False
+
+    def began(self, group: Membership, steps: int, samples: int) -> None:
+        """A generation starts, at the most steps that any of its ranks knows of."""
+        self._before = self.steps, self.samples = steps, samples
+        self._resized, self._size, self._stall_told = group.size != self._size, group.size, False
+
+    def ended(self, tally: tuple[int, float, float]) -> None:
+        """The script's process is gone."""
+        self._take(tally)
+        self._stopped_s = tally[2] or time.monotonic()
+
+    def due(self, now_s: float) -> bool:
+        """Whether to report by now; once in a period."""
+        if now_s < self._due_s:
+            return False
+        self._due_s = now_s + PERIOD_S
+        return True
+
+    def report(self, group: Membership, tally: tuple[int, float, float]) -> wire.Progress:
+        """Where the script is."""
+        self._take(tally)
+        steps, first_s, last_s = tally
+        per_s = self._size * (steps - 1) / (last_s - first_s) if last_s - first_s >= PERIOD_S else None
+        stall_s = None
+        if steps and not self._stall_told:
+            self._stall_told = True
+            stall_s = first_s - self._stopped_s if self._stopped_s else None
+        return wire.Progress(
+            self._trainer,
+            group.generation,
+            self.steps,
+            0,
+            self.samples,
+            samples_per_s=per_s,
+            stall_s=stall_s,
+            rescale_s=stall_s if self._resized else None,
+        )
+
+    def _take(self, tally: tuple[int, float, float]) -> None:
+        self.steps = self._before[0] + tally[0]
+        self.samples = self._before[1] + tally[0] * self._size
+
+
+def _why(status: int) -> str:
+    """The script's last line, which is in its log: the process that it was forked from writes there, too."""
+    how = f"ended with status {status}" if status > 0 else f"was killed by signal {-status}"
+    try:
+        with Path("/proc/self/fd/2").resolve().open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - 2048))
+            lines = log.read().decode(errors="replace").strip().splitlines()
+    except OSError:
+        lines = []
+    return f"the script {how}" + (f": {lines[-1][:200]}" if lines and status > 0 else "")

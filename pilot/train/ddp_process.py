@@ -1,0 +1,194 @@
+"""The processes of one generation of a script for ``torchrun``: the script's own, and the store where its ranks meet.
+
+Both are forked from a process that has imported torch and runs one thread. The script gets the environment that
+``torchrun`` gives (torch's documentation, *torchrun (Elastic Launch)*, "Environment Variables") and three more:
+
+``PILOT_CHECKPOINT``    one file, the same on all nodes and in all generations: where to save, and to go on from
+``PILOT_NOTICE``        a file that is there once the process is about to be ended
+``PILOT_NOTICE_S``      so many seconds it has then, if it handles (or ignores) SIGUSR1, which comes with the file
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import socket
+import struct
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pilot.io.prctl import die_with_parent
+from pilot.train.membership import Membership, Seat
+
+NOTICE_S = 10.0
+"""A script that wants to save before a change has so long for it."""
+
+_COUNTS = struct.Struct("Qdd")
+
+
+class Tally:
+    """How many steps the script's optimizers did, and when the first and the last one was; shared by two processes."""
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, _COUNTS.size)
+
+    def begin(self) -> None:
+        """In the script's process: count from here on."""
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        register_optimizer_step_post_hook(self._stepped)
+
+    def read(self) -> tuple[int, float, float]:
+        """(steps, time of the first, time of the last), by the monotonic clock."""
+        return _COUNTS.unpack_from(self._memory)
+
+    def _stepped(self, *_: object) -> None:
+        steps, first_s, _last_s = self.read()
+        now_s = time.monotonic()
+        _COUNTS.pack_into(self._memory, 0, steps + 1, first_s or now_s, now_s)
+
+
+@dataclass(slots=True)
+class ScriptProcess:
+    """A process that runs the script. ``status``: how it ended, as of ``os.waitstatus_to_exitcode``."""
+
+    pid: int
+    tally: Tally
+    notice: Path
+    checkpoint: Path
+    status: int | None = None
+    _before: int = field(default=0)
+
+    def poll(self) -> int | None:
+        """Its status; None while it runs."""
+        if self.status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.status = os.waitstatus_to_exitcode(status) if pid else None
+        return self.status
+
+    def wait(self) -> None:
+        """Until it has ended by itself."""
+        while self.poll() is None:
+            time.sleep(0.01)
+
+    def wants_notice(self) -> bool:
+        """Whether it handles SIGUSR1, or ignores it and looks for the file; else the signal would be its end."""
+        with suppress(OSError):
+            for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+                name, _, mask = line.partition(":")
+                if name in ("SigCgt", "SigIgn") and int(mask, 16) >> (signal.SIGUSR1 - 1) & 1:
+                    return True
+        return False
+
+    def give_notice(self) -> None:
+        """It is about to be ended."""
+        self._before = self._saved_ns()
+        self.notice.touch()
+        os.kill(self.pid, signal.SIGUSR1)
+
+    def has_saved(self) -> bool:
+        """Whether it, or its rank 0 on another node, has saved since the notice."""
+        return self._saved_ns() != self._before
+
+    def kill(self) -> None:
+        """End it with all that it started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        if self.status is None:
+            self.status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        self.notice.unlink(missing_ok=True)
+
+    def _saved_ns(self) -> int:
+        try:
+            return self.checkpoint.stat().st_mtime_ns
+        except OSError:
+            return 0
+
+
+def start(environment: Mapping[str, str], checkpoint: Path, notice: Path) -> ScriptProcess | None:
+    """Fork the process that is to run the script; None in that process itself."""
+    tally, parent = Tally(), os.getpid()
+    ours = {"PILOT_CHECKPOINT": checkpoint, "PILOT_NOTICE": notice, "PILOT_NOTICE_S": f"{NOTICE_S:g}"}
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid:
+        with suppress(PermissionError):  # it has done so itself, and runs another program by now
+            os.setpgid(pid, pid)
+        return ScriptProcess(pid, tally, notice, checkpoint)
+    os.setpgid(0, 0)
+    die_with_parent(parent)
+    os.environ.update(environment, **{name: str(value) for name, value in ours.items()})
+    os.environ.pop("PILOT_CONTROL_FD", None)
+    tally.begin()
+    return None
+
+
+def torchrun_environment(group: Membership, seat: Seat, endpoint: tuple[str, int], run: str) -> dict[str, str]:
+    """What ``torchrun`` would set for this rank of ``group``, whose store is at ``endpoint``."""
+    node, nodes = group.rank // seat.size, group.size // seat.size
+    values: dict[str, object] = {
+        "RANK": group.rank,
+        "WORLD_SIZE": group.size,
+        "LOCAL_RANK": seat.rank,
+        "LOCAL_WORLD_SIZE": seat.size,
+        "GROUP_RANK": node,
+        "GROUP_WORLD_SIZE": nodes,
+        "ROLE_NAME": "default",
+        "ROLE_RANK": group.rank,
+        "ROLE_WORLD_SIZE": group.size,
+        "MASTER_ADDR": endpoint[0],
+        "MASTER_PORT": endpoint[1],
+        "TORCHELASTIC_RESTART_COUNT": group.generation - 1,
+        "TORCHELASTIC_MAX_RESTARTS": 2**31 - 1,
+        "TORCHELASTIC_RUN_ID": run,
+        "TORCHELASTIC_USE_AGENT_STORE": True,
+    }
+    return {name: str(value) for name, value in values.items()}
+
+
+class Store:
+    """torch's TCPStore at ``address``, which is that of the site's interface: nothing listens elsewhere. It runs in a
+    process of its own, so that no process that forks has its thread.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._socket = socket.create_server((address, 0), backlog=4096)
+        self._pid = 0
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        port: int = self._socket.getsockname()[1]
+        return port
+
+    def serve(self) -> None:
+        """From here on; until then whoever connects waits."""
+        parent = os.getpid()
+        self._pid = os.fork()
+        if self._pid == 0:
+            die_with_parent(parent)
+            self._serve()
+        self._socket.close()
+
+    def close(self) -> None:
+        """End it."""
+        self._socket.close()
+        if self._pid:
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+            self._pid = 0
+
+    def _serve(self) -> None:
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]  # its stubs leave it out
+
+        address, port = self._socket.getsockname()
+        kept = TCPStore(
+            address, port, None, is_master=True, wait_for_workers=False, master_listen_fd=self._socket.fileno()
+        )
+        while kept is not None:
+            signal.pause()

@@ -1,0 +1,46 @@
+"""Tells the pilot what a script imported of installed packages, so that the next one finds it loaded."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from pathlib import Path
+from types import ModuleType
+
+from pilot.io import imports
+
+FILE = "PILOT_IMPORTS"
+"""The variable that says where; see :mod:`pilot.io.imports`."""
+
+_before: frozenset[str] = frozenset()
+
+
+def begin() -> None:
+    """The script begins: what is loaded now was loaded by its pilot."""
+    global _before  # a process runs one script
+    _before = frozenset(sys.modules)
+
+
+def tell() -> None:
+    """The script has come to its training, so it has imported what it needs."""
+    if path := os.environ.get(FILE):
+        imports.add(Path(path), new_modules())
+
+
+def new_modules() -> list[str]:
+    """The modules of installed packages that the script imported, in the order in which their imports began.
+
+    Nothing of the user's own is among them, nor what is installed in place (``pip install -e``).
+    """
+    places = tuple({f"{sysconfig.get_path(kind)}{os.sep}" for kind in ("purelib", "platlib")})
+    return [
+        name
+        for name, module in list(sys.modules.items())
+        if name not in _before and not name.startswith("pilot") and _origin(module).startswith(places)
+    ]
+
+
+def _origin(module: ModuleType) -> str:
+    spec = getattr(module, "__spec__", None)
+    return str(getattr(spec, "origin", None) or "")

@@ -1,0 +1,1 @@
+"""Scripts for torchrun, in a pool."""

@@ -1,0 +1,73 @@
+"""What runs under torchrun runs in a pool, through growth, notice and kills, beside a trainer that has a session."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import psutil
+
+from tests.pools import TRAIN, Pool
+
+SCRIPT = Path(__file__).with_name("train.py")
+
+
+def submit(pool: Pool, epochs: int, *arguments: str) -> str:
+    log = str(pool.folder / "steps")
+    return pool.submit(SCRIPT, str(epochs), "0.02", log, *arguments, options=("--ddp", "--max-nodes", "2"))
+
+
+def lines(pool: Pool, word: str) -> list[str]:
+    """What the script has noted with ``word`` in it, without the times."""
+    noted = (pool.folder / "steps").read_text().splitlines()
+    return [line.partition(" ")[2] for line in noted if word in line]
+
+
+def test_a_script_for_torchrun_grows_and_goes_on_after_a_kill_and_finishes(pool: Pool) -> None:
+    pool.up()
+    agents = [pool.agent()]
+    name = submit(pool, 14)
+    pool.until_step(name, 20, nodes=1)
+    agents.append(pool.agent())
+    pool.until_step(name, pool.trainer(name).step + 20, nodes=2)
+    stores = [c for p in psutil.Process(agents[0].pid).children(recursive=True) for c in p.net_connections("inet")]
+    assert {c.laddr.ip for c in stores if c.status == psutil.CONN_LISTEN} <= {"127.0.0.1"}
+    pool.kill_tree(agents[1])
+    pool.until_step(name, pool.trainer(name).step + 10, nodes=1)
+    assert pool.pilot("wait", name).stdout == f"{name} finished\n"
+    assert lines(pool, "done")
+    begun = [line.split()[0] for line in lines(pool, "begins")]
+    assert begun[:1] == ["0/1"]
+    assert {"0/2", "1/2"} <= set(begun)
+    assert int(lines(pool, "begins")[-1].split()[-1]) > 0
+    trainer = pool.trainer(name)
+    assert trainer.worker_deaths == 0
+    assert set(trainer.measured_samples_per_s) >= {"1"}
+
+
+def test_notice_lets_it_save_before_its_node_goes_and_a_session_trains_beside_it(pool: Pool) -> None:
+    pool.up()
+    for _ in range(3):
+        pool.agent()
+    name = submit(pool, 1000, "notice")
+    beside = pool.submit(TRAIN, "--epochs", "1000", "--step-s", "0.03", options=("--max-nodes", "1"))
+    pool.until_step(name, 10, nodes=2)
+    pool.until_step(beside, 10, nodes=1)
+    life = pool.trainer(name).nodes[1].partition(".")[2]
+    (leaving,) = [a for i, a in enumerate(pool.agents) if life in (pool.folder / f"agent{i}.log").read_text()]
+    leaving.send_signal(signal.SIGTERM)
+    assert leaving.wait(60) == 0
+    assert any("on notice [True]" in line for line in lines(pool, "saved"))
+    pool.until_step(name, pool.trainer(name).step + 5, nodes=1)
+    for trainer in (name, beside):
+        pool.pilot("cancel", trainer)
+
+
+def test_a_script_that_fails_has_failed(pool: Pool) -> None:
+    bad = pool.folder / "bad.py"
+    bad.write_text("raise ValueError('no such data set')\n")
+    pool.up()
+    pool.agent()
+    name = pool.submit(bad, options=("--ddp",))
+    failed = pool.until("it has failed", lambda s: s.trainer(name).phase == "failed")
+    assert "ValueError: no such data set" in failed.trainer(name).reason

@@ -1,0 +1,68 @@
+"""What a script does after its loop: it comes to its end on rank 0, and where it does not, the ending says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.pools import Pool
+
+SCRIPT = """
+import sys, time
+from pathlib import Path
+import torch
+from torch.utils.data import TensorDataset
+import pilot.train
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+session = pilot.train.session(model, optimizer)
+loader = session.loader(TensorDataset(torch.ones(32, 4)), global_batch_size=16)
+for _ in session.epochs(2):
+    for (x,) in loader:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        session.step(loss)
+if session.rank == 0:
+    folder = Path(sys.argv[1])
+    (folder / "after").touch()
+    while not (folder / "go").exists():
+        time.sleep(0.1)
+    (folder / "saved").touch()
+    if sys.argv[2:]:
+        raise ValueError(sys.argv[2])
+"""
+
+
+def submit(pool: Pool, *arguments: str, after_loop_s: str = "600") -> str:
+    script = pool.folder / "train.py"
+    script.write_text(SCRIPT)
+    return pool.submit(script, str(pool.folder), *arguments, options=("--after-loop-s", after_loop_s))
+
+
+def ended(pool: Pool, name: str) -> str:
+    pool.pilot("wait", name)
+    trainer = pool.trainer(name)
+    assert trainer.phase == "finished"
+    return trainer.reason
+
+
+def test_it_comes_to_its_end_while_other_nodes_are_free(pool: Pool) -> None:
+    pool.up()
+    for _ in range(2):
+        pool.agent()
+    pool.until_pilots(2)
+    name = submit(pool, "no more room")
+    pool.until("one node is free", lambda s: (pool.folder / "after").exists() and len(s.trainer(name).nodes) <= 1)
+    assert pool.trainer(name).phase == "closing"
+    (pool.folder / "go").touch()
+    assert ended(pool, name) == "after step 4; its script failed after the loop: ValueError: no more room"
+    assert (pool.folder / "saved").exists()
+
+
+def test_where_it_is_cut_the_ending_says_so(pool: Pool, tmp_path: Path) -> None:
+    pool.up()
+    pool.agent()
+    name = submit(pool, after_loop_s="1")
+    assert "cut after 1 s (--after-loop-s)" in ended(pool, name)
+    assert not (tmp_path / "saved").exists()

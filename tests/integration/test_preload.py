@@ -1,0 +1,121 @@
+"""What fork servers import before a script asks for it, and for which scripts that does not do."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+from pilot.agent.preload import Preloader
+from pilot.io import imports, proc
+from pilot.io.prctl import become_subreaper
+from pilot.train import imported
+from tests.integration.test_workers import Bench, bench
+
+SAY = """
+import sys
+print("loaded:", *sorted(n for n in sys.modules if n.endswith("_one")), flush=True)
+print("own:", __import__("fine_one").WHERE, flush=True)
+signal.pause()
+"""
+MODULES = {
+    "fine_one": "import os\nWHERE = os.environ.get('FINE_ONE', 'installed')\n",
+    "thread_one": "import threading, time\ntime.sleep(0.5)\n"
+    "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n",
+    "dying_one": "import os\nos._exit(3)\n",
+    "raising_one": "raise SystemExit('no')\n",
+    "last_one": "import colorsys\n",
+}
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Modules that fork servers find, and the list of them all."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    for name, text in MODULES.items():
+        (folder / f"{name}.py").write_text(text)
+    monkeypatch.setenv("PYTHONPATH", f"{folder}:{Path(__file__).parents[2]}")
+    imports.add(imports.file_of(tmp_path / "imports", sys.executable), [*reversed(MODULES)])
+    return tmp_path
+
+
+async def said(it: Bench, script: str = SAY, environment: dict[str, str] | None = None) -> list[str]:
+    """What a script finds loaded."""
+    it.launch(script, ranks=1, environment=environment)
+    log = it.folder / "t" / "logs" / "n.log"
+    before = len(log.read_text()) if log.exists() else 0
+    await it.until(lambda: "own:" in (log.read_text()[before:] if log.exists() else ""), "the script's word")
+    lines = log.read_text()[before:].splitlines()
+    it.workers.kill("t")
+
+    def ended() -> bool:
+        for pid, status in proc.reap_orphans(it.workers.server_pids()):  # of servers that are gone
+            it.workers.reaped(pid, status)
+        return bool(it.emitted)
+
+    await it.until(ended, "the worker's end")
+    it.emitted.clear()
+    return lines
+
+
+def test_what_can_be_is_loaded_and_what_makes_a_server_unfit_is_left_out(installed: Path) -> None:
+    async def play() -> None:
+        become_subreaper()
+        async with bench(installed) as it:
+            it.workers.imports = installed / "imports"
+            server = it.workers.warm_up()
+            await it.until(lambda: server.importing == "thread_one", "the import that makes it unfit")
+            assert await said(it) == ["loaded:", "own: installed"], "the next server forks it, at once"
+            lines = ["loaded: fine_one last_one", "own: installed"]
+            async with asyncio.timeout(60):
+                while await said(it) != lines:
+                    pass
+            found = imports.read(imports.file_of(installed / "imports", sys.executable))
+            assert sorted(found.unfit) == ["dying_one", "raising_one", "thread_one"]
+
+            assert await said(it, environment={"FINE_ONE": "given"}) == ["loaded:", "own: given"]
+            setting = f"import os\nos.environ['FINE_ONE'] = 'set'\n{SAY}"
+            assert await said(it, setting) == ["loaded:", "own: set"]
+            assert await said(it) == lines
+            (installed / "colorsys.py").write_text("")
+            assert await said(it) == ["loaded:", "own: installed"], "what they import counts, too"
+            (installed / "colorsys.py").unlink()
+            (installed / "fine_one.py").write_text("WHERE = 'beside'\n")
+            assert await said(it) == ["loaded:", "own: beside"]
+
+    asyncio.run(play())
+
+
+def test_only_modules_of_installed_packages_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(imported, "_before", frozenset())
+    found = imported.new_modules()
+    assert {"torch", "numpy", "pytest"} <= set(found)
+    assert not [name for name in found if name.startswith(("pilot", "tests", "json", "asyncio"))]
+
+
+def test_a_file_with_nonsense_has_no_names(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text('{"modules": ["a.b", "import os", "../x", "c", ""], "unfit": ["a"]}')
+    assert imports.read(path).wanted() == ["c"]
+    path.write_bytes(b"\xff")
+    assert imports.read(path) == imports.Imports()
+
+
+@pytest.mark.parametrize(
+    ("text", "sets"),
+    [
+        ("os.environ['HF_HOME'] = '/x'", "HF_HOME"),
+        ('os.environ.setdefault("HF_HOME", "/x")', "HF_HOME"),
+        ("os.environ.update(HF_HOME='/x')", "HF_HOME"),
+        ("env = os.environ\nenv['CUDA_VISIBLE_DEVICES']='0'", "CUDA_VISIBLE_DEVICES"),
+        ("if os.environ['HF_HOME'] == '/x': print(os.environ.get('HF_HOME'))", ""),
+        ("os.environ['MINE'] = '/x'", ""),
+    ],
+)
+def test_what_a_script_sets_is_seen(text: str, sets: str) -> None:
+    preloader = Preloader()
+    preloader.variables = {"HF_HOME"}
+    assert preloader._set_by(text) == sets

@@ -1,0 +1,39 @@
+"""Who writes which point of a run's log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pilot.core.errors import UserError
+from pilot.train.membership import Membership
+from pilot.train.metric_log import MetricLog, metric_log
+from pilot.train.session_checks import check_reported
+from tests.integration.test_metric_log import steps_logged
+
+
+def test_a_step_that_is_void_is_reported_once_and_what_was_done_elsewhere_is_not_hidden(tmp_path: Path) -> None:
+    first, second = MetricLog(tmp_path), MetricLog(tmp_path)
+    for step in range(1, 11):
+        first.report(step - 1, {"norm": 1.0})
+        first.report(step - 1, {"norm": 2.0})  # the same once more: the step before it was void
+        first.stepped(Membership(1, 0, 2), step, {"loss": float(step)})
+        if step not in (4, 5):  # it lagged, and took over the state of the other
+            second.report(step - 1, {"norm": 3.0})
+            second.stepped(Membership(1, 1, 2), step, {"loss": float(step)})
+    second.stepped(Membership(2, 0, 1), 11, {"loss": 11.0})
+    second.finished(Membership(2, 0, 1))
+    assert steps_logged(tmp_path, "loss") == list(range(1, 12))
+    assert steps_logged(tmp_path, "norm") == list(range(10))
+
+
+def test_what_cannot_be_logged_to_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="there is only 'tensorboard'"):
+        metric_log("wandb", tmp_path)
+
+
+def test_names_that_the_session_reports_itself_are_refused() -> None:
+    check_reported(["loss", "accuracy"])
+    with pytest.raises(UserError, match=r"session.report: epochs is the session's own"):
+        check_reported(["loss", "epochs"])
