@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from typing import NewType
 
 NodeId = NewType("NodeId", str)
@@ -32,7 +31,6 @@ PlanId = NewType("PlanId", int)
 _DIGITS = re.compile(r"(\d+)")
 
 
-@lru_cache(maxsize=1 << 14)
 def natural_key(node: str) -> tuple[tuple[int, int, str], ...]:
     """Sort key of the natural hostname order: ``n2`` before ``n10``. Total on all strings."""
     parts = _DIGITS.split(node)

@@ -48,6 +48,7 @@ class Pool(PoolState):
     def __init__(self, order: NodeOrder = hostname_order, state: PoolState | None = None) -> None:
         super().__init__(**vars(state or PoolState()))
         self._order = order
+        self._keys = {node: order(node, number) for node, number in self.numbers.items()}
 
     def order_by(self, order: NodeOrder) -> None:
         """Hand out and take back nodes in another order from now on."""
@@ -78,6 +79,7 @@ class Pool(PoolState):
         if node in self.numbers:
             return False
         self.numbers[node] = self.joined
+        self._keys[node] = self._order(node, self.joined)
         self.joined += 1
         return True
 
@@ -93,6 +95,7 @@ class Pool(PoolState):
         """Drop ``node``; False where it is not in the pool."""
         if self.numbers.pop(node, None) is None:
             return False
+        del self._keys[node]
         self.leaving.pop(node, None)
         self.aside.pop(node, None)
         self.owner.pop(node, None)
@@ -101,7 +104,7 @@ class Pool(PoolState):
 
     def in_order(self, nodes: list[NodeId]) -> list[NodeId]:
         """``nodes`` in the order in which they are handed out and taken back."""
-        return sorted(nodes, key=lambda node: self._order(node, self.numbers[node]))
+        return sorted(nodes, key=self._keys.__getitem__)
 
     def available(self) -> list[NodeId]:
         """Nodes that a plan may give to a trainer that grows, in order."""

@@ -2,6 +2,11 @@
 
 EQUIVALENT: dict[tuple[str, str], str] = {
     (
+        "pilot/core/ledger.py",
+        "wanted = (len(sizes) - 1, sizes.get(len(sizes) - 1, 0)) if sizes else (0, 0)  ->  "
+        "wanted = (len(sizes) - 1, sizes.get(len(sizes) - 1, 1)) if sizes else (0, 0)",
+    ): "sizes are those of epochs 0, 1, and so on",
+    (
         "pilot/core/curve.py",
         "nodes >= self.nodes[last]  ->  nodes > self.nodes[last]",
     ): "the last point is a point, and beyond it its value per node holds",
