@@ -13,6 +13,7 @@ BENCHMARKS = [
     "coordinator",
     "planners",
     "rescale",
+    "ddp",
     "loader",
     "steady_state",
     "staging",

@@ -38,6 +38,23 @@ def stall_s(subject: str) -> float:
     return after[0] - before[-1] - median(b - a for a, b in pairwise(after))
 
 
+def loss_s(subject: str) -> float:
+    """Seconds without a step when one of two agents is killed."""
+    with tempfile.TemporaryDirectory() as name:
+        folder, port = Path(name), _free_port()
+        with _agent(folder, subject, port):
+            with _agent(folder, subject, port):
+                _until(lambda: len(_steps(folder, 2)) >= STEPS_BEFORE, "steps of two agents")
+            killed_s = time.monotonic()
+            _until(lambda: len(_since(folder, killed_s)) >= STEPS_AFTER, "steps of one agent")
+            before, after = _steps(folder, 2), _since(folder, killed_s)
+    return after[0] - before[-1] - median(b - a for a, b in pairwise(after))
+
+
+def _since(folder: Path, begin_s: float) -> list[float]:
+    return [time_s for time_s in _steps(folder, 1) if time_s > begin_s]
+
+
 def _steps(folder: Path, size: int) -> list[float]:
     """When each step of the group of this size ended, as its rank 0 wrote it down."""
     path = folder / f"steps.{size}"

@@ -11,7 +11,10 @@ from pilot.core.evidence import headline
 from pilot.io import wire
 
 _TAIL_LINES = 12
-_NO_SESSION = "the script ended without opening a pilot.train session, so there was nothing to train"
+_NO_SESSION = (
+    "the script ended without opening a pilot.train session, so there was nothing to train (one that is made for"
+    " torchrun is submitted with --ddp)"
+)
 
 _NOT_FINISHED = "the script ended on a node (status 0) while the trainer had not finished"
 

@@ -196,9 +196,11 @@ def run(job: ForkJob) -> None:
     sys.modules["__main__"] = main_module
     _same_randomness_and_own_threads(job)
     from pilot.agent import submitted_code
-    from pilot.train import imported
+    from pilot.train import ddp, imported
     from pilot.train.script_end import script_ended
 
+    if ddp.ADDRESS in os.environ:
+        ddp.drive(os.environ)  # returns in the processes that it forks to run the script
     imported.begin()
 
     try:

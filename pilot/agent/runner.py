@@ -129,7 +129,8 @@ class Agent:
             lost=lambda: self._take(CoordinatorLost()),
             over=lambda reason: self._take(PoolOver(reason)),
         )
-        self._workers = Workers(workdir, self._take, imports=whereabouts.file.parent / IMPORTS)
+        imports = whereabouts.file.parent / IMPORTS
+        self._workers = Workers(workdir, self._take, self._address, interface, imports=imports)
         self._groups = Groups(workdir, interface, options.provider, self._take)
         self._stopped = StoppedProcesses()
         self._stall_probe = StallProbe()

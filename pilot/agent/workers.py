@@ -26,13 +26,17 @@ from pilot.train.imported import FILE as IMPORTS
 
 log = logging.getLogger(__name__)
 
+_BACKENDS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+"""What tells torch's backends which interface to use, and to listen on."""
+
 _LEAVING_S = 10.0
 """A training process that has closed its end of the control socket has so long to end by itself."""
 
 
 @dataclass(slots=True)
 class Workers:
-    """At most one worker per trainer. ``emit`` is told what they say and when they end.
+    """At most one worker per trainer. ``emit`` is told what they say and when they end; ``address`` is this node's, on
+    ``interface``.
 
     The training processes of a worker speak as one, and end together: unless they were told to stop, the first
     one's end is that of all. ``imports`` is the folder with what scripts imported, by interpreter; None: nothing is
@@ -41,6 +45,8 @@ class Workers:
 
     workdir: Workdir
     emit: Callable[[Said | WorkerEnded], None]
+    address: str
+    interface: str
     node: str = "node"
     silent_s: float = math.inf
     imports: Path | None = None
@@ -179,6 +185,8 @@ class Workers:
         }
         if self.imports is not None:
             ours[IMPORTS] = str(file_of(self.imports, order.python))
+        if order.ddp:
+            ours |= {"PILOT_DDP_ADDRESS": self.address} | dict.fromkeys(_BACKENDS, self.interface)
         environment, threads = order.environment | ours, job_environment.threads(order.ranks)
         return fork_server.ForkJob(
             self._count, order.script, order.arguments, order.cwd, environment, threads, order.code

@@ -67,6 +67,7 @@ READ_AT_START = ("LD_", "PYTHON")
     type=FiniteRange(min=0, min_open=True),
     help="A process that does nothing while others wait for it so long starts anew.  [default: 300]",
 )
+@click.option("--ddp", is_flag=True, help="SCRIPT is one for torchrun (DistributedDataParallel), without a session.")
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @run_dir_option
@@ -83,6 +84,7 @@ def command(
     start: str | None,
     accept_changes: str | None,
     live: bool,
+    ddp: bool,
     **planning: Any,
 ) -> None:
     """Submit SCRIPT, which uses pilot.train, as an elastic trainer; ARGS are its own.
@@ -91,16 +93,22 @@ def command(
     variables are recorded with it, and its code is taken along as it is now: the script and what it imports of its own,
     beside it or from PYTHONPATH. Data and installed packages stay where they are.
 
+    A script for torchrun runs as it is with --ddp: it is started anew at each change, and goes on from what it saved in
+    the file that PILOT_CHECKPOINT names.
+
     \b
     Examples:
       pilot submit --name cnn --max-nodes 8 --env DATA_DIR examples/digits_cnn.py --epochs 20
+      pilot submit --ddp train_ddp.py --epochs 20
       pilot submit --name more --from cnn examples/digits_cnn.py --epochs 40
     """
-    launched = launch(script, list(arguments), python, named, seed, accept_changes)
-    code = None if live else _code(launched)
+    if ddp and (start is not None or accept_changes is not None):
+        raise UserError("--ddp: --from and --accept-changes are for scripts that have a session")
+    launched, code = launch(script, list(arguments), python, named, seed, accept_changes, ddp=ddp), None
+    if not live:
+        launched, code = with_code(launched)
     submission = Submission(
         launch=launched,
-        code=code.packed() if code is not None else b"",
         curve=_points(curve) if curve is not None else None,
         **{name: value for name, value in planning.items() if value is not None},
     )
@@ -117,10 +125,12 @@ def command(
         click.echo(sentence)
 
 
-def _code(launched: LaunchSpec) -> Code:
+def with_code(launched: LaunchSpec) -> tuple[LaunchSpec, Code]:
+    """Have the script's code taken along as it is now; what that is."""
     added = filter(None, launched.environment.get("PYTHONPATH", "").split(os.pathsep))
     script = Path(launched.script)
-    return collect(script, script.read_bytes(), [Path(launched.cwd, folder) for folder in added])
+    code = collect(script, script.read_bytes(), [Path(launched.cwd, folder) for folder in added])
+    return msgspec.structs.replace(launched, code=code.packed()), code
 
 
 def _start(root: Path, given: str) -> Start:
@@ -154,6 +164,8 @@ def launch(
     named: tuple[str, ...],
     seed: int | None = None,
     accepted: str | None = None,
+    *,
+    ddp: bool = False,
 ) -> LaunchSpec:
     """How the script is started: what a node needs to know to start the very same thing."""
     try:
@@ -173,6 +185,7 @@ def launch(
         cwd=str(Path.cwd()),
         python=python,
         environment=dict(map(_variable, named)) | seeded,
+        ddp=ddp,
     )
 
 

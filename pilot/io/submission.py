@@ -23,7 +23,9 @@ class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cwd : the directory in which it is started
     python : the interpreter
     environment : the variables that the user named, with their values
-    code_taken : it runs as it was submitted, from the trainer's folder, whatever becomes of the files
+    ddp : it is a script for ``torchrun``, and no session's
+    code : its code as submitted (:mod:`pilot.io.script_code`), packed, while it is on its way to the trainer's folder
+    code_taken : the code is there, and every worker runs that; else the script is read where it is
     """
 
     script: str
@@ -32,6 +34,8 @@ class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cwd: str
     python: str
     environment: dict[str, str]
+    ddp: bool = False
+    code: bytes = b""
     code_taken: bool = False
 
 
@@ -56,14 +60,12 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     launch : how its script is started
     name : what to call it; None: the coordinator numbers it
     start : where it starts; None: from scratch
-    code : its script's code (:mod:`pilot.io.script_code`), packed; none: newcomers read the script where it is
     curve : (nodes, samples per second) points; None: measured
     """
 
     launch: LaunchSpec
     name: str | None = None
     start: Start | None = None
-    code: bytes = b""
     min_nodes: int = 1
     max_nodes: int = 64
     curve: list[tuple[float, float]] | None = None

@@ -242,7 +242,7 @@ class StartWorker(Message, frozen=True):
     ``ranks`` training processes run on the node and are one worker. ``uid`` is the trainer's: nothing is written to
     another one's folder, and no checkpoint of another one is loaded. ``code`` is the zip file of the script's code as
     it was submitted ("": it is read where it is); ``script_sha256`` counts only without it.
-    ``patience_s``: see ``core.spec.TrainerSpec``.
+    ``patience_s``: see ``core.spec.TrainerSpec``. ``ddp``: it is a script for ``torchrun``.
     """
 
     trainer: str
@@ -259,6 +259,7 @@ class StartWorker(Message, frozen=True):
     uid: str = ""
     code: str = ""
     patience_s: float = math.inf
+    ddp: bool = False
 
 
 class StopWorker(Message, frozen=True):

@@ -138,7 +138,7 @@ class Api:
         start = given.start.files if given.start is not None else ()
         self._arriving.add(trainer)
         try:
-            await _in(self._disk, self._launches.add, spec, given.launch, start, given.code)
+            await _in(self._disk, self._launches.add, spec, given.launch, start)
         finally:
             self._arriving.discard(trainer)
         self._refuse_when_draining()

@@ -221,4 +221,5 @@ class Effects:
             uid=trainer.uid,
             code=str(directory / script_code.NAME) if launch.code_taken else "",
             patience_s=trainer.patience_s,
+            ddp=launch.ddp,
         )

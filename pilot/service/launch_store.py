@@ -48,10 +48,8 @@ class LaunchStore:
         """The trainer's own folder: ``checkpoints/`` and ``logs/`` are in it."""
         return self._root / trainer_folder.name(trainer.trainer, trainer.uid)
 
-    def add(self, trainer: TrainerSpec, launch: LaunchSpec, start: Sequence[str] = (), code: bytes = b"") -> None:
-        """Record a submission, before the journal tells of it.
-
-        ``start``: the files of the checkpoint it starts from; ``code``: see :class:`~pilot.io.submission.Submission`.
+    def add(self, trainer: TrainerSpec, launch: LaunchSpec, start: Sequence[str] = ()) -> None:
+        """Record a submission, before the journal tells of it. ``start``: the files of the checkpoint it starts from.
 
         Raises
         ------
@@ -59,19 +57,17 @@ class LaunchStore:
         PilotError : the disk does not take it
         """
         name = trainer.trainer
-        launch = msgspec.structs.replace(launch, code_taken=bool(code))
         link = self._rundir.trainer(name)
         if link.is_dir() and not link.is_symlink():
             raise UserError(f"{link} is the folder of another trainer; choose another --name")
         try:
-            self._write(trainer, launch, start, code)
+            self._launches[name] = self._write(trainer, launch, start)
         except OSError as error:
             which = f" ({error.filename})" if error.filename in start else ""
             reason = f"{error.strerror}{which}"
             raise PilotError(f"cannot record the submission of {name}: {reason}", transient=True) from None
-        self._launches[name] = launch
 
-    def _write(self, trainer: TrainerSpec, launch: LaunchSpec, start: Sequence[str], code: bytes) -> None:
+    def _write(self, trainer: TrainerSpec, launch: LaunchSpec, start: Sequence[str]) -> LaunchSpec:
         here, directory = self._spec(trainer).parent, self.directory(trainer)
         for folder in (here, directory):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -81,10 +77,17 @@ class LaunchStore:
             if not (here / name).exists():
                 (here / name).symlink_to(directory / name)
         trainer_folder.start_from(directory, start)
-        if code:
-            publish(directory / script_code.NAME, code)
-        publish(self._spec(trainer), msgspec.json.format(msgspec.json.encode(launch)) + b"\n")
+        kept = self._publish(trainer, launch)
         replace_link(self._rundir.trainer(trainer.trainer), here.name)
+        return kept
+
+    def _publish(self, trainer: TrainerSpec, launch: LaunchSpec) -> LaunchSpec:
+        """Write it down, its code in a file of its own; what is to be kept in memory."""
+        if launch.code:
+            publish(self.directory(trainer) / script_code.NAME, launch.code)
+            launch = msgspec.structs.replace(launch, code=b"", code_taken=True)
+        publish(self._spec(trainer), msgspec.json.format(msgspec.json.encode(launch)) + b"\n")
+        return launch
 
     def _read(self, trainer: TrainerSpec) -> LaunchSpec:
         path = self._spec(trainer)

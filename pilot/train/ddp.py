@@ -90,14 +90,14 @@ class Restarts:
                     endpoint = self._meet(group)
                 except Gone:
                     self._lose(group.generation)
+                    self._end_generation()
                     continue
                 variables = torchrun_environment(group, self._seat, endpoint, self._uid)
                 self._process = start(variables, self._checkpoint, self._notice)
                 if self._process is None:
                     return
                 if group.rank == 0:
-                    formed = wire.GroupFormed(self._trainer, group.generation, self._progress.steps)
-                    self._link.tell(formed)
+                    self._link.tell(wire.GroupFormed(self._trainer, group.generation, self._progress.steps))
                 self._follow(group, self._process)
         except Released:
             self._end_generation()

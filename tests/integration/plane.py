@@ -129,6 +129,7 @@ class Plane:
             "PILOT_CHECKPOINT_INTERVAL_S": str(self.interval_s),
             "PILOT_CHECKPOINTS_KEPT": "3",
             "PILOT_SILENT_S": str(self.silent_s),
+            "PILOT_PATIENCE_S": "300",
             "PILOT_LOCAL_RANK": str(number % self.ranks_per_node),
             "PILOT_LOCAL_SIZE": str(self.ranks_per_node),
         }

@@ -28,7 +28,7 @@ class Bench:
         self.folder = folder
         self.home = workdirs.create(Path("/tmp"))
         self.emitted: list[Said | WorkerEnded] = []
-        self.workers = Workers(self.home, self.emitted.append, "n")
+        self.workers = Workers(self.home, self.emitted.append, "127.0.0.1", "lo", "n")
 
     def launch(self, script: str, ranks: int = 3, environment: dict[str, str] | None = None) -> None:
         path = self.folder / "train.py"
