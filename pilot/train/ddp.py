@@ -22,9 +22,10 @@ are in these units.
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -158,18 +159,29 @@ class Restarts:
         """In good order: the next generation, a pause, or this rank parts."""
         if process.poll() is None and process.wants_notice():
             process.give_notice()
-            end_s = time.monotonic() + NOTICE_S
-            while process.poll() is None and not process.has_saved() and time.monotonic() < end_s:
-                self._attend(POLL_S)
-                if self._membership.current is not group:
-                    return
+            self._wait_until(group, process, process.has_saved, NOTICE_S)
+        if self._parts():  # who stays may still save: that they have ended ends the script, or the agent does
+            self._wait_until(group, process, lambda: False, math.inf)
+        if self._membership.current is not group:
+            return
         paused = self._membership.pause_asked
         self._end_generation()
-        with suppress(Gone):
-            self._link.channel(group.generation).send(Quit())
+        self._quit(group)
         self._membership.leave()
         if paused:
             self._link.tell(wire.RankPaused(self._trainer, group.generation, self._progress.steps))
+
+    def _parts(self) -> bool:
+        """Whether the next generation is without this rank."""
+        return self._membership.joining is None and not self._membership.pause_asked
+
+    def _wait_until(self, group: Membership, process: ScriptProcess, done: Callable[[], bool], limit_s: float) -> None:
+        """While the script runs, in a generation that is still in force."""
+        end_s = time.monotonic() + limit_s
+        while process.poll() is None and not done() and self._membership.current is group:
+            if time.monotonic() >= end_s:
+                return
+            self._attend(POLL_S)
 
     def _end_generation(self) -> None:
         process, self._process = self._process, None
@@ -227,7 +239,14 @@ class Restarts:
         """Where rank 0 has come to the script's end, the others come to theirs; the agent ends whoever does not."""
         if reason == Outcome.FINISHED.value and self._process is not None:
             self._process.wait()
+        if self._membership.current is not None:
+            self._quit(self._membership.current)
         raise Released(0)
+
+    def _quit(self, group: Membership) -> None:
+        """Its rank process ends in good order."""
+        with suppress(Gone):
+            self._link.channel(group.generation).send(Quit())
 
 
 class Progress:

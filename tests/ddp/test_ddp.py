@@ -26,7 +26,7 @@ def lines(pool: Pool, word: str) -> list[str]:
 def test_a_script_for_torchrun_grows_and_goes_on_after_a_kill_and_finishes(pool: Pool) -> None:
     pool.up()
     agents = [pool.agent()]
-    name = submit(pool, 14)
+    name = submit(pool, 10_000)
     pool.until_step(name, 20, nodes=1)
     agents.append(pool.agent())
     pool.until_step(name, pool.trainer(name).step + 20, nodes=2)
@@ -34,6 +34,7 @@ def test_a_script_for_torchrun_grows_and_goes_on_after_a_kill_and_finishes(pool:
     assert {c.laddr.ip for c in stores if c.status == psutil.CONN_LISTEN} <= {"127.0.0.1"}
     pool.kill_tree(agents[1])
     pool.until_step(name, pool.trainer(name).step + 10, nodes=1)
+    (pool.folder / "enough").touch()
     assert pool.pilot("wait", name).stdout == f"{name} finished\n"
     assert lines(pool, "done")
     begun = [line.split()[0] for line in lines(pool, "begins")]
