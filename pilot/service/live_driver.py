@@ -16,6 +16,7 @@ from pilot.core.coordinator import Coordinator
 from pilot.core.events import Event, Progress
 from pilot.io.journal_writer import JournalWriter
 from pilot.observation.monitor import Monitor
+from pilot.service import course_log
 from pilot.service.pending import PendingCommands
 from pilot.service.restore import Restored
 from pilot.service.snapshot import Books, taken
@@ -109,6 +110,7 @@ class LiveDriver:
 
     def _note(self, now_s: float, event: Event, commands: list[Command]) -> None:
         self.books.note(now_s, event, commands)
+        course_log.tell(event, commands, self.monitor)
         if commands or not isinstance(event, Progress):
             self._changed.set()
             self._changed = asyncio.Event()
