@@ -47,11 +47,11 @@ class Waiting:
 
     def _starting(self, trainer: Trainer, *, more: bool = False) -> str:
         """Its script runs and has not come to its training yet."""
-        began_s, nodes = self._monitor.starting_s, [n for n in trainer.workers if not trainer.ready_on(n)]
-        since_s = [began_s[trainer.id, node] for node in nodes if (trainer.id, node) in began_s]
+        places = [(trainer.id, node) for node in trainer.workers if not trainer.ready_on(node)]
+        since_s = [self._monitor.starting_s[place] for place in places if place in self._monitor.starting_s]
         if not since_s:
             return ""
-        which = _more(len(nodes)) if more else node_count(len(nodes))
+        which = _more(len(since_s)) if more else node_count(len(since_s))
         return f"imports and set-up on {which}, {duration(self._monitor.now_s - min(since_s))}"
 
 
