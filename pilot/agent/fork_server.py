@@ -129,7 +129,7 @@ def serve(channel: socket.socket) -> ForkJob | None:
                 preloader.take(Path(file))
                 continue
             job = ForkJob(**order)
-            if why := preloader.declines(Path(job.cwd, job.script), job.environment):
+            if why := preloader.declines(job):
                 for descriptor in descriptors:
                     os.close(descriptor)
                 _send(channel, "declined", job.life, why)

@@ -16,9 +16,13 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
 
-from pilot.io import imports
+from pilot.io import imports, script_code
+
+if TYPE_CHECKING:
+    from pilot.agent.fork_server import ForkJob
 
 MEMORY_BYTES = 1 << 30
 """What is preloaded takes so much at most; workers share it with the fork server, and with one another."""
@@ -75,21 +79,28 @@ class Preloader:
         self.loaded |= {module.partition(".")[0] for module in sys.modules.keys() - before}
         return _unfit()
 
-    def declines(self, script: Path, environment: Mapping[str, str]) -> str:
-        """Why a job must be run without what is loaded here; "" where it need not."""
+    def declines(self, job: ForkJob) -> str:
+        """Why ``job`` must be run without what is loaded here; "" where it need not."""
         if not self.loaded:
             return ""
-        for name, value in environment.items():
+        for name, value in job.environment.items():
             matters = name in self.variables or name.startswith(ALWAYS)
             if matters and not name.startswith(_OURS) and os.environ.get(name) != value:
                 return f"its {name} is another one"
+        return self._hidden(Path(job.cwd, job.script), _submitted(job.code))
+
+    def _hidden(self, script: Path, submitted: Mapping[str, bytes]) -> str:
+        """Why its imports could give something else: what its text sets, what lies beside it."""
+        texts, beside = list(submitted.values()), {Path(path) for path in submitted}
         with suppress(OSError):
-            if variable := self._set_by(script.read_text(errors="replace")):
+            texts += [] if str(script) in submitted else [script.read_bytes()]
+            beside |= set(script.parent.iterdir())
+        for text in texts:
+            if variable := self._set_by(text.decode(errors="replace")):
                 return f"it sets {variable}"
-            beside = {path.name.partition(".")[0] for path in script.parent.iterdir()}
-            if hidden := beside & self.loaded:
-                return f"{min(hidden)} lies beside it"
-        return ""
+        names = {path.relative_to(script.parent).parts[0] for path in beside if path.is_relative_to(script.parent)}
+        hiding = {name.partition(".")[0] for name in names} & self.loaded
+        return f"{min(hiding)} lies beside it" if hiding else ""
 
     def _set_by(self, text: str) -> str:
         """A variable that matters and that a script seems to set."""
@@ -112,6 +123,13 @@ class Preloader:
             yield
         finally:
             _ENVIRONMENT.__getitem__ = _read_variable
+
+
+def _submitted(archive: str) -> dict[str, bytes]:
+    """Its own code; none where that cannot be read, which the job itself then says."""
+    with suppress(OSError, BadZipFile):
+        return script_code.unpack(Path(archive)) if archive else {}
+    return {}
 
 
 def _unfit() -> str:
