@@ -14,9 +14,10 @@ from pathlib import Path
 
 import msgspec
 
-from pilot.io.files import publish
+from pilot.io.files import publish, read_regular
 
 NAMES_MAX = 10_000
+BYTES_MAX = 4 << 20
 _NAME = re.compile(r"[A-Za-z_]\w{0,99}(\.\w{1,100}){0,15}", re.ASCII)
 
 
@@ -46,7 +47,7 @@ def file_of(folder: Path, python: str) -> Path:
 def read(path: Path) -> Imports:
     """What the file says; nothing where there is none, or one that cannot be read."""
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=Imports)
+        found = msgspec.json.decode(read_regular(path, BYTES_MAX), type=Imports)
     except (OSError, msgspec.DecodeError):
         return Imports()
     return Imports(*(list(filter(_NAME.fullmatch, names))[:NAMES_MAX] for names in (found.modules, found.unfit)))

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from pilot.io.files import open_regular
+
 PERIOD_S = 0.5
 NO_RANK, BEGINS = -1, -2
 
@@ -90,7 +92,7 @@ def marks(log: Path, begin: int = 0) -> tuple[list[Mark], int]:
     out.
     """
     try:
-        with times_of(log).open("rb") as file:
+        with open_regular(times_of(log)) as file:
             file.seek(begin)
             text = file.read()
     except OSError:

@@ -333,3 +333,15 @@ def test_pilots_work_once_one_that_came_since_the_last_failure_has_stayed() -> N
     assert not book.works(10 + STEADY_S - 1, after_s=0)
     assert book.works(10 + STEADY_S, after_s=0)
     assert not book.works(10 + STEADY_S, after_s=20)
+
+
+def test_how_long_pending_jobs_have_waited_and_when_the_first_is_expected_to_start() -> None:
+    book = book_with("1", "2", "3")
+    assert (book.waited_s(10), book.expected_s()) == (10, None)
+    views = [view("1", JobPhase.RUNNING, start_s=5), view("2", JobPhase.PENDING, start_s=70)]
+    book.take(10, 10, shown(*views, view("3", JobPhase.PENDING, start_s=60)))
+    assert (book.waited_s(12), book.expected_s()) == (12, 60)
+    book.cancelled(13, ["3"])
+    assert book.expected_s() == 70
+    book.cancelled(13, ["2"])
+    assert (book.waited_s(14), book.expected_s()) == (None, None)
