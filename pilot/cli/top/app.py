@@ -136,7 +136,7 @@ class Top(App[None]):
         """Ask at once, and then again and again."""
         table = self._table
         for index, name in enumerate(COLUMNS):
-            table.add_column(f"{name} ", key=str(index))
+            table.add_column(f" {name}" if index else name, key=str(index))
         self.query_one("#nodes").border_title = f"nodes, {COLUMN_S:g} s a column"
         self.query_one("#feed").border_title = "events"
         table.focus()

@@ -30,14 +30,15 @@ def trainer_cells(trainer: TrainerStatus, curves: Curves, trainers: list[str]) -
     """A trainer's row."""
     own, (_, state, nodes, epoch, _, rate, _, left) = colour(trainer.trainer, trainers), row_cells(trainer)
     name = trainer.trainer if len(trainer.trainer) <= NAME_WIDTH else f"{trainer.trainer[: NAME_WIDTH - 1]}…"
+    loss = number(trainer.metrics.get("loss"), ".4g")
     return [
-        Text(f"{name} ", style=own),
-        Text(f"{state} ", style=PHASE_STYLE.get(trainer.phase, "")),
-        *(Text(f"{cell} ", justify="right") for cell in (nodes, epoch, rate)),
-        Text(f"{sparkline(curves.rate, CURVE_WIDTH)} ", style=own),
-        Text(f"{number(trainer.metrics.get('loss'), '.4g')} ", justify="right"),
-        Text(f"{sparkline(curves.loss, CURVE_WIDTH)} ", style=own),
-        Text(left, justify="right"),
+        Text(name, style=own),
+        Text(f" {state}", style=PHASE_STYLE.get(trainer.phase, "")),
+        *(Text(f" {cell}", justify="right") for cell in (nodes, epoch, rate)),
+        Text(f" {sparkline(curves.rate, CURVE_WIDTH)}", style=own),
+        Text(f" {loss}", justify="right"),
+        Text(f" {sparkline(curves.loss, CURVE_WIDTH)}", style=own),
+        Text(f" {left}", justify="right"),
     ]
 
 
