@@ -299,6 +299,7 @@ class Workers:
                 self.kill(worker.order.trainer)
             return
         del self._workers[worker.order.trainer]
+        self._preload(worker.order.python)
         self.emit(worker.end)
 
     def _all(self) -> list[TrainingProcess]:
