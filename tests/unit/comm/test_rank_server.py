@@ -203,7 +203,7 @@ def test_processes_of_a_node_that_ask_for_different_things_are_refused() -> None
 
 
 def attach(ranks: list[Rank]) -> ArenaLayout:
-    layout = lay_out([(5, "float32")], bucket_bytes=16, control_count=2)
+    layout = lay_out([(5, "float32"), (7, "float32")], bucket_bytes=16, control_count=2)
     for rank in ranks:
         rank.channel.send(Attach(list(layout.parts)), Arena.of_size(layout.size).fd)
     return layout
