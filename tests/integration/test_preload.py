@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +17,8 @@ from pilot.train import imported
 from tests.integration.test_workers import Bench, bench
 
 SAY = """
+import os
+import subprocess
 import sys
 print("loaded:", *sorted(n for n in sys.modules if n.endswith("_one")), flush=True)
 print("own:", __import__("fine_one").WHERE, flush=True)
@@ -119,3 +123,15 @@ def test_what_a_script_sets_is_seen(text: str, sets: str) -> None:
     preloader = Preloader()
     preloader.variables = {"HF_HOME"}
     assert preloader._set_by(text) == sets
+
+
+def test_a_script_under_ddp_tells_at_its_first_step(tmp_path: Path) -> None:
+    script = (
+        "import torch\nfrom pilot.train import imported\nfrom pilot.train.ddp_process import Tally\nimported.begin()\n"
+        "import click\nTally().begin()\n"
+        "optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)\n"
+        "for _ in range(2): optimizer.step()\n"
+    )
+    file = tmp_path / "imports.json"
+    subprocess.run([sys.executable, "-c", script], env={**os.environ, imported.FILE: str(file)}, check=True)
+    assert "click" in imports.read(file).modules
