@@ -43,7 +43,7 @@ def test_a_script_for_torchrun_grows_and_goes_on_after_a_kill_and_finishes(pool:
     assert int(lines(pool, "begins")[-1].split()[-1]) > 0
     trainer = pool.trainer(name)
     assert trainer.worker_deaths == 0
-    assert set(trainer.measured_samples_per_s) >= {"1"}
+    assert 1 in trainer.measured_samples_per_s
 
 
 def test_notice_lets_it_save_before_its_node_goes_and_a_session_trains_beside_it(pool: Pool) -> None:
