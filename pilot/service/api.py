@@ -137,6 +137,11 @@ class Api:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    async def answered(self, limit_s: float) -> None:
+        """Until every request that came has its answer; one that waits for more than that gets none."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=limit_s)
+
     async def _answer(self, link: Peer, request: wire.Request) -> None:
         self._server.send(link, await self.reply(request.verb, request.arguments))
 

@@ -41,6 +41,9 @@ from pilot.service.status_view import About
 
 log = logging.getLogger("pilot.service")
 
+ANSWERS_S = 1.0
+"""So long a coordinator that ends stays for requests that came before."""
+
 
 class Live:
     """One running coordinator. Making one binds its port and restores its state; :meth:`run` serves."""
@@ -107,6 +110,7 @@ class Live:
             scaling.cancel()
             nodes_left = tuple(self._driver.core.pool.nodes)
             jobs_left = tuple(await self._autoscaler.down())
+            await self._api.answered(ANSWERS_S)  # an empty pool is down before whoever asked for it has heard so
             for task in serving:
                 task.cancel()
         jobs_unknown = "" if jobs_left or self._keeper.answers else self._keeper.status().trouble
