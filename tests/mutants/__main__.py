@@ -28,7 +28,7 @@ from tests.mutants.equivalent import EQUIVALENT
 from tests.mutants.mutations import Mutant, mutants
 
 CORE = ["tests/transcripts/test_plays.py", "tests/unit/core", "tests/transcripts", "tests/property/test_assign.py",
-        "tests/property/test_core.py", "tests/property/test_tables.py"]  # fmt: skip
+        "tests/property/test_core.py", "tests/property/test_tables.py", "tests/property/test_snapshot.py"]  # fmt: skip
 BESIDE = ["tests/unit/core"]
 """Of what is in the core and decides nothing."""
 

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from pilot.core.events import GroupFormed, PoolChanged, TrainerSubmitted
-from pilot.core.ids import TrainerId
+import pytest
+
+from pilot.core.events import GroupFormed, PoolChanged, Progress, TrainerSubmitted
+from pilot.core.ids import Generation, NodeId, TrainerId
+from pilot.core.measured import Measured
 from pilot.core.spec import TrainerSpec
+from pilot.core.trainer import Group, Trainer, Worker, WorkerPhase
+from pilot.core.transitions import note
 from tests.property.world import World, generous_plan
 
 T = TrainerId("t")
@@ -50,3 +55,18 @@ def test_steps_are_lost_where_a_checkpoint_is_older_than_what_was_done() -> None
         world.complete(0, generous_plan)
     world.send(GroupFormed(T, trainer.forming.generation, 3, resumed=3))
     assert (trainer.step, trainer.counts.lost_steps) == (3, 2)
+
+
+@pytest.mark.parametrize(("after", "up_s", "down_s"), [("abc", 7.0, 10.0), ("bc", 7.0, 10.0), ("b", 20.0, 7.0)])
+def test_what_a_switch_costs_counts_for_growing_also_where_nodes_were_replaced(
+    after: str, up_s: float, down_s: float
+) -> None:
+    spec = TrainerSpec(T)
+    trainer = Trainer(spec, Measured(spec), grew=len(after) < 2)
+    trainer.workers = {NodeId(node): Worker(0, WorkerPhase.READY) for node in "abc"}
+    trainer.group, trainer.forming = (
+        Group(Generation(number), tuple(map(NodeId, members))) for number, members in ((1, "ab"), (2, after))
+    )
+    note(trainer, GroupFormed(T, Generation(2), 5))
+    note(trainer, Progress(T, Generation(2), 6, 0, 32, rescale_s=7.0))
+    assert (trainer.measured.rescale_up_s, trainer.measured.rescale_down_s) == (up_s, down_s)

@@ -21,6 +21,8 @@ def test_the_shipped_objectives() -> None:
     assert worth == {"throughput": 15.0, "scaling-efficiency": 1.5, "priority": 6.0}
     slow = Curve.of([(1, 0.5), (2, 0.8)])
     assert named_objective("scaling-efficiency")(SPEC, slow).at(2) == 1.6
+    idle_alone = Curve.of([(1, 0), (2, 5)])
+    assert named_objective("scaling-efficiency")(SPEC, idle_alone) == idle_alone, "one node yields nothing: no unit"
     with pytest.raises(UserError, match=r"no objective named 'profit'; there are .*throughput.* and module:function"):
         named_objective("profit")
 

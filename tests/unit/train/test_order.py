@@ -25,6 +25,7 @@ def test_every_version_draws_the_same() -> None:
     assert (mix(0), mix(1, 2, 3)) == (8147104208329303767, 3851293329796251419)
     assert permutation(7, 2, 12).tolist() == [3, 4, 2, 9, 1, 10, 11, 6, 8, 0, 5, 7]
     assert shuffled(3, WHOLE + 5).indices(2, 10, 14) == [409231, 313615, 241563, 548851]
+    assert [shuffled(3, length).shuffle for length in (WHOLE, WHOLE + 1)] == ["True", "in blocks"]
     odd, even = Bijection(3, 1000), Bijection(11, 1 << 40)
     assert odd(np.arange(5, dtype=np.uint64)).tolist() == [622, 480, 999, 743, 642]
     assert even(np.arange(3, dtype=np.uint64)).tolist() == [845076898514, 387408833309, 1064694921038]
