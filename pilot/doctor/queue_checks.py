@@ -140,7 +140,7 @@ def _groups() -> set[str]:
 
 def _admits(listed: str, names: Collection[str]) -> bool:
     """The first entry that fits decides; what none names is shut out."""
-    entries = (entry.strip().partition("@")[0] for entry in listed.split(","))
+    entries = (entry.strip().partition("@")[0] for entry in listed.split(",") if entry.strip())
     verdict = next((entry for entry in entries if entry.lstrip("+-") in (*names, "*", "")), "-")
     return not verdict.startswith("-")
 

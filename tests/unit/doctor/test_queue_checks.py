@@ -126,6 +126,7 @@ def test_a_pbs_queue_that_does_not_tell_how_long_a_job_lives_after_term() -> Non
         ("    started = False\n", "queue preemptable is stopped (started = False): jobs wait"),
         ("    acl_user_enable = True\n    acl_users = bob\n", "queue preemptable is closed to {user} (acl_users: bob)"),
         ("    acl_user_enable = True\n    acl_users = -{user},+\n", "queue preemptable is closed to {user}"),
+        ("    acl_user_enable = True\n", "queue preemptable is closed to {user}"),
         ("    acl_group_enable = True\n    acl_groups = nobodys\n", "queue preemptable is closed to "),
         (
             "    resources_max.walltime = 01:00:00\n",
