@@ -8,6 +8,7 @@ one, also where what it is about is gone. What a worker says is passed on.
     worker                      status 0                    ``WorkerExited``; its rank processes end by themselves
     worker                      otherwise                   ``WorkerExited``; its generations are killed
     rank process                status 0                    nothing: its generation has ended
+    rank process                its worker has gone         the worker's own end is awaited, which tells why
     rank process                otherwise                   the generation is *over*: killed here, ``GroupBroken``
     any                         killed by us                nothing
 
@@ -49,6 +50,7 @@ from pilot.agent.vocabulary import (
     Watched,
     WorkerEnded,
 )
+from pilot.comm.rank_order import WORKER_GONE
 from pilot.core.events import Seen
 from pilot.io import wire
 
@@ -58,6 +60,7 @@ STOP_LIMIT_S = 30.0
 FINALIZE_LIMIT_S = 10.0
 """Rank processes may outlive their worker so long, to take leave of each other."""
 
+LEFT = "its training process has left the group, and does not end"
 _NOBODY = "no worker of {} runs on this node"
 
 
@@ -91,6 +94,7 @@ class AgentState:
     groups: set[tuple[str, int]] = field(default_factory=set)
     shutdown: Shutdown | None = None
     _leftover_since_s: dict[tuple[str, int], float] = field(default_factory=dict)
+    _deserted: dict[tuple[str, int], float] = field(default_factory=dict)
     _over: set[tuple[str, int]] = field(default_factory=set)
 
     def handle(self, now_s: float, event: Event) -> list[Effect]:
@@ -103,7 +107,7 @@ class AgentState:
             case WorkerEnded():
                 return self._worker_ended(event)
             case RankEnded():
-                return self._rank_ended(event)
+                return self._rank_ended(now_s, event)
             case RankEntered(trainer, generation, puts):
                 known = (trainer, generation) in self.groups
                 return [Send(wire.RankAddress(trainer, generation, puts))] if known else []
@@ -248,9 +252,12 @@ class AgentState:
             *(self.shutdown.done(event.trainer) if self.shutdown else []),
         ]
 
-    def _rank_ended(self, event: RankEnded) -> list[Effect]:
+    def _rank_ended(self, now_s: float, event: RankEnded) -> list[Effect]:
         key = (event.trainer, event.generation)
         if key not in self.groups:
+            return []
+        if event.status == WORKER_GONE and event.trainer in self.workers:
+            self._deserted[key] = now_s + STOP_LIMIT_S  # a script that raised: what it imported takes seconds to go
             return []
         if event.status != 0:
             return self._give_up(key, diagnosis.on_rank(event))
@@ -333,13 +340,16 @@ class AgentState:
         late = [worker for worker in self.workers.values() if now_s >= worker.stop_by_s]
         for worker in late:
             worker.stop_by_s = math.inf
+        self._deserted = {key: by_s for key, by_s in self._deserted.items() if key in self.groups}
+        given_up = [key for key, by_s in self._deserted.items() if now_s >= by_s]
+        broken = [effect for key in given_up for effect in self._give_up(key, LEFT)]
         leftover = [key for key in self.groups if key[0] not in self.workers]
         self._leftover_since_s = {key: self._leftover_since_s.get(key, now_s) for key in leftover}
         overdue = [key for key in leftover if now_s - self._leftover_since_s[key] >= FINALIZE_LIMIT_S]
         for key in overdue:
             self._over.add(key)
             self.groups.discard(key)
-        return [*(KillWorker(worker.trainer) for worker in late), *(KillRank(*key) for key in overdue)]
+        return [*(KillWorker(worker.trainer) for worker in late), *broken, *(KillRank(*key) for key in overdue)]
 
     def _training(self, trainer: str) -> int:
         """The generation in which the worker trains: the oldest one that lives (a younger one waits for its switch)."""

@@ -4,8 +4,8 @@ It imports what it needs and waits for its order (:mod:`pilot.comm.rank_order`) 
 that takes most of the time that it needs, and can be over long before the order comes. MPI_Init then speaks PMI on the
 same socket.
 
-Exit status 0: told to quit by its worker, or never given an order. 1: its worker has gone. 3: its worker asked for
-what it must not, which is said in a line. Anything else: MPI failed.
+Exit status 0: told to quit by its worker, or never given an order. 3: its worker asked for what it must not, which is
+said in a line. ``WORKER_GONE``: its worker has gone. Anything else: MPI failed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from pilot.comm import mpi
 from pilot.comm.channel import Channel, Gone
 from pilot.comm.pmi import variables
-from pilot.comm.rank_order import WARM, RankOrder, receive
+from pilot.comm.rank_order import WARM, WORKER_GONE, RankOrder, receive
 from pilot.comm.rank_server import RankServer
 from pilot.core.errors import ProtocolError
 
@@ -46,7 +46,7 @@ def _carry_out(order: RankOrder, descriptor: int) -> None:
         channels = [Channel.connect(Path(path)) for path in order.sockets]
         RankServer(channels, fabric, order.generation).run()
     except (Gone, OSError):
-        os._exit(1)  # no MPI_Finalize: it would wait for ranks that may never come
+        os._exit(WORKER_GONE)  # no MPI_Finalize: it would wait for ranks that may never come
     except ProtocolError as error:
         print(f"rank process: {error}", file=sys.stderr, flush=True)
         os._exit(REFUSED)

@@ -11,6 +11,9 @@ from pilot.core.errors import ProtocolError
 WARM = "rank warm"
 """The name of a rank process while it waits, as ps and top show it."""
 
+WORKER_GONE = 4
+"""The exit status of a rank process whose training process went without telling it to quit."""
+
 _LINE_MAX_BYTES = 1 << 16
 
 

@@ -22,7 +22,7 @@ from pilot.comm.channel import Channel, listen
 from pilot.comm.messages import Attach, BucketPart, Gather, Gathered, Here, Quit
 from pilot.comm.mpich import segment_name
 from pilot.comm.pmi import variables
-from pilot.comm.rank_order import RankOrder, encode
+from pilot.comm.rank_order import WORKER_GONE, RankOrder, encode
 from pilot.comm.world import World, run
 from pilot.io import proc
 from tests.integration.rank_processes import serve, start_rank_process
@@ -109,7 +109,7 @@ def test_a_rank_whose_worker_goes_ends(tmp_path: Path) -> None:
     with ranks(tmp_path, 1) as group:
         group.channels[0].receive()
         group.channels[0].close()
-        assert group.processes[0].wait(LIMIT_S) == 1
+        assert group.processes[0].wait(LIMIT_S) == WORKER_GONE
 
 
 def test_a_warm_rank_process_ends_with_its_agent() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pilot.agent.agent_state import FINALIZE_LIMIT_S, STOP_LIMIT_S, AgentState
+from pilot.agent.agent_state import FINALIZE_LIMIT_S, LEFT, STOP_LIMIT_S, AgentState
 from pilot.agent.departure import Departure
 from pilot.agent.vocabulary import (
     CoordinatorLost,
@@ -30,6 +30,7 @@ from pilot.agent.vocabulary import (
     Watched,
     WorkerEnded,
 )
+from pilot.comm.rank_order import WORKER_GONE
 from pilot.io import wire
 
 WELCOME = wire.Welcome("n1", "lab", heartbeat_s=1, silent_s=5, orphan_s=100, grace_s=30)
@@ -196,6 +197,26 @@ def test_a_group_that_breaks_is_killed_and_told_once(training: Machine) -> None:
     assert training.order(join(1)) == [], "what is over stays over"
     assert training.take(RankEntered("t1", 1, {})) == []
     assert training.order(wire.GroupAddresses("t1", 1, {})) == []
+
+
+def test_a_worker_that_leaves_its_rank_process_is_about_to_end_and_its_end_tells_why(training: Machine) -> None:
+    assert training.take(RankEnded("t1", 1, WORKER_GONE, "")) == []
+    assert training.after(STOP_LIMIT_S - 1) == []
+    assert training.take(WorkerEnded("t1", 1, "ValueError: no data")) == [
+        KillRank("t1", 1),
+        Send(wire.WorkerExited("t1", "raised", "ValueError: no data")),
+    ]
+    assert training.after(STOP_LIMIT_S) == []
+
+
+def test_a_worker_that_leaves_its_rank_process_and_does_not_end_breaks_its_group(training: Machine) -> None:
+    assert training.take(RankEnded("t1", 1, WORKER_GONE, "")) == []
+    assert training.after(STOP_LIMIT_S) == [
+        KillRank("t1", 1),
+        Tell("t1", wire.DissolveGroup("t1", 1, LEFT)),
+        Send(wire.GroupBroken("t1", 1, LEFT)),
+    ]
+    assert training.after(STOP_LIMIT_S) == []
 
 
 def test_the_end_of_a_generation_after_a_switch_is_no_news(training: Machine) -> None:
