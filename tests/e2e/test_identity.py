@@ -17,6 +17,7 @@ from pilot.checkpoint import store
 from pilot.io import proc
 from pilot.io.pool_client import PoolClient
 from pilot.io.rundir import RunDir
+from tests.e2e.test_pool import proved
 from tests.integration.live_pool import until
 from tests.pools import LIMIT_S, TRAIN, Pool
 
@@ -63,7 +64,7 @@ def test_a_new_trainer_begins_at_step_0_whatever_an_earlier_one_of_its_name_left
     until(lambda: store.listing(old / "checkpoints"))
     cut_short(pool, how, agents)
 
-    pool.up()
+    pool.up("--pilots", "0", "--fresh")
     assert pool.submit(*work, options=("--name", "t1")) == "t1"
     after, new = pool.trainer("t1"), (pool.run_dir / "trainers" / "t1").resolve()
     assert len({before.uid, after.uid}) == 2
@@ -79,6 +80,23 @@ def test_a_new_trainer_begins_at_step_0_whatever_an_earlier_one_of_its_name_left
     assert re.findall(r'"type":"GroupFormed","trainer":"t1","generation":1,"step":(\d+)', journal) == ["0"]
     until(lambda: uids(new / "checkpoints"))
     assert (uids(new / "checkpoints"), uids(old / "checkpoints")) == ({after.uid}, {before.uid})
+    pool.pilot("down")
+
+
+def test_a_trainer_goes_on_after_a_drain_that_was_cut_short_beside_those_who_still_write_for_it(pool: Pool) -> None:
+    pool.orphan_s = 8.0
+    pool.up()
+    agents = [pool.agent() for _ in range(2)]
+    pool.submit(TRAIN, "--epochs", "20", "--step-s", "0.02", options=("--name", "t1"))
+    before = pool.until_step("t1", 60, nodes=2).trainer("t1")
+    cut_short(pool, "killed", agents)
+
+    pool.up()
+    pool.agent()
+    pool.pilot("wait", "t1")
+    after = pool.trainer("t1")
+    assert (after.uid, after.phase) == (before.uid, "finished")
+    proved(pool, "t1", 20)
     pool.pilot("down")
 
 

@@ -31,13 +31,21 @@ class _Writer:
     def __init__(self, path: Path) -> None:
         self._path = path
         path.parent.mkdir(parents=True, exist_ok=True)
+        self._whole = path.with_suffix(".whole")
+        self._whole.unlink(missing_ok=True)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """A test is told once, and once more where what follows it fails."""
         if report.failed or report.when == "call":
-            outcome = Outcome(report.nodeid, report.duration, report.longreprtext if report.failed else "")
+            text = report.longreprtext if report.failed else ""
+            outcome = Outcome(report.nodeid, report.duration, text.encode(errors="replace").decode())
             with self._path.open("ab") as file:
                 file.write(msgspec.json.encode(outcome) + b"\n")
+
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        """A file beside it says that all tests have run: where an error of pytest's own ended them, some have not."""
+        if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+            self._whole.touch()
 
 
 def read(path: Path) -> list[Outcome]:
