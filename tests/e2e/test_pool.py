@@ -102,7 +102,8 @@ def test_a_script_that_raises_has_failed_and_the_others_go_on(pool: Pool, tmp_pa
     assert "ValueError: no such data set" in pool.pilot("status").stdout
     assert "ValueError: no such data set" in pool.pilot("logs", broken).stdout
     assert pool.pilot("wait", good).stdout == f"{good} finished\n"
-    assert pool.pilot("wait", check=False).returncode == 1
+    assert pool.pilot("wait", broken, check=False).returncode == 1
+    assert pool.pilot("wait").stdout == "no trainer to wait for\n"
 
 
 def test_a_process_that_dies_three_times_without_a_step_has_failed(pool: Pool, tmp_path: Path) -> None:
