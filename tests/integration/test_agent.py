@@ -413,4 +413,4 @@ def test_another_interpreter_finds_this_package_and_runs(stage: tuple[Coordinato
     script = WAITS.replace("facts = ", "print('by', sys.executable)\nfacts = ")
     coordinator.send(peer, msgspec.structs.replace(launch(tmp_path, script), python=str(python)))
     running(tmp_path)
-    assert f"by {python}" in next((tmp_path / "trainers/t1/logs").iterdir()).read_text()
+    assert f"by {python}" in next((tmp_path / "trainers/t1/logs").glob("*.log")).read_text()
