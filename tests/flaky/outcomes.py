@@ -29,7 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 class _Writer:
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path = path = path.absolute()  # a test may leave the process in another directory
         path.parent.mkdir(parents=True, exist_ok=True)
         self._whole = path.with_suffix(".whole")
         self._whole.unlink(missing_ok=True)
