@@ -12,12 +12,21 @@ TORCH  ?= torch==2.13.0
 # Libraries that start a thread per core would fight: many ranks share a machine here.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: run test test-long test-slurm test-pbs lint tables bench chaos soak flaky mutants fuzz clean
+.PHONY: run test test-with-pools test-without-pools test-long test-slurm test-pbs lint tables bench chaos soak flaky mutants fuzz clean
 run: $(READY)
 	$(BIN)/pilot demo
 
+# Tests with pools mostly wait; they run one by one, for their leftovers are looked for on the whole machine. The others run
+# beside them.
+WITH_POOLS := tests/chaos tests/ddp tests/e2e tests/equivalence tests/integration tests/ported tests/soak
 test: $(READY)
-	$(BIN)/python -m pytest -q -m "not long" --ignore=tests/slurm --ignore=tests/pbs
+	$(MAKE) -k -j 2 test-with-pools test-without-pools
+
+test-with-pools: $(READY)
+	$(BIN)/python -m pytest -q -m "not long" $(WITH_POOLS)
+
+test-without-pools: $(READY)
+	$(BIN)/python -m pytest -q -m "not long" $(addprefix --ignore=,$(WITH_POOLS) tests/slurm tests/pbs)
 
 test-long: $(READY)
 	$(BIN)/python -m pytest -q -n 2 -m "long or slice" --ignore=tests/slurm --ignore=tests/pbs

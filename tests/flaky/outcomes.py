@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
 import pytest
+
+RUNNING = ".running"
+"""How the names of files end that say: who writes outcomes here has not come to the end."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -31,8 +35,8 @@ class _Writer:
     def __init__(self, path: Path) -> None:
         self._path = path = path.absolute()  # a test may leave the process in another directory
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._whole = path.with_suffix(".whole")
-        self._whole.unlink(missing_ok=True)
+        self._running = path.with_suffix(f".{os.getpid()}{RUNNING}")
+        self._running.touch()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """A test is told once, and once more where what follows it fails."""
@@ -43,9 +47,9 @@ class _Writer:
                 file.write(msgspec.json.encode(outcome) + b"\n")
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
-        """A file beside it says that all tests have run: where an error of pytest's own ended them, some have not."""
+        """A file stays where an error of pytest's own ended the run: some tests have not run then."""
         if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-            self._whole.touch()
+            self._running.unlink()
 
 
 def read(path: Path) -> list[Outcome]:

@@ -1,18 +1,24 @@
-"""``python -m tests.flaky.repeated FOLDER``: names the tests that CI repeated, with the text of their first failure."""
+"""What CI repeats: ``python -m tests.flaky.repeated FOLDER [NAME]``.
+
+With NAME it lists the tests that failed in ``NAME.jsonl``; exit status 1 where the run did not come to its end.
+Without, it names the tests that were repeated, with the text of their first failure.
+"""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from tests.flaky.outcomes import failures
+from tests.flaky.outcomes import RUNNING, failures
 
-FIRST, AGAIN = "first.jsonl", "again.jsonl"
+AGAIN = "again-"
 
 
 def told(folder: Path) -> str:
     """Empty where nothing failed at first."""
-    first, again = failures(folder / FIRST), failures(folder / AGAIN)
+    files = sorted(folder.glob("*.jsonl"))
+    first = {test: text for path in files if not path.name.startswith(AGAIN) for test, text in failures(path).items()}
+    again = {test for path in files if path.name.startswith(AGAIN) for test in failures(path)}
     if not first:
         return ""
     words = {test: "failed again" if test in again else "FLAKY: failed at first, then passed" for test in first}
@@ -21,6 +27,15 @@ def told(folder: Path) -> str:
     return "\n".join([*texts, f"=== {len(first)} tests were repeated (their first failures are above)", *names])
 
 
+def to_repeat(folder: Path, name: str) -> list[str]:
+    """The tests that failed; SystemExit where nobody knows of all whether they would have."""
+    if broken_off := list(folder.glob(f"{name}.*{RUNNING}")):
+        sys.exit(f"pytest did not come to the end of its tests: {broken_off[0].name}")
+    return list(failures(folder / f"{name}.jsonl"))
+
+
 if __name__ == "__main__":
-    if text := told(Path(sys.argv[1])):
+    if len(sys.argv) > 2:
+        print("\n".join(to_repeat(Path(sys.argv[1]), sys.argv[2])))
+    elif text := told(Path(sys.argv[1])):
         print(text)
