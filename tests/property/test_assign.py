@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pilot.core.assign import assign
 from pilot.core.evidence import SetAside
 from pilot.core.ids import NodeId, TrainerId
-from pilot.core.measured import Measured, is_rate
+from pilot.core.measured import Measured, RescaleCosts, is_rate
 from pilot.core.pool import NODE_ORDERS, Pool
 from pilot.core.problem import Problem
 from pilot.core.spec import TrainerSpec
@@ -21,6 +21,7 @@ from pilot.planners import dp, equal_share
 from tests.property.test_planners import curves
 
 PLANS = {"dp": dp.plan, "equal-share": equal_share.plan}
+COSTS = RescaleCosts(5)
 Nodes = dict[TrainerId, list[NodeId]]
 
 
@@ -95,7 +96,7 @@ def test_every_assignment_is_valid_and_migrates_nothing(
     pool = Pool(NODE_ORDERS[order])
     for joins, leaves in events:
         change(pool, made, joins, leaves)
-        candidates = tuple(trainer.candidate(trainer.measured.curve, trainer.room(pool)) for trainer in made)
+        candidates = tuple(trainer.candidate(trainer.measured.curve, trainer.room(pool), COSTS) for trainer in made)
         problem, before = Problem(pool.usable, 120.0, candidates), targets(made)
         counts = PLANS[planner](problem).as_dict()
         assert problem.feasible(counts)
@@ -120,7 +121,7 @@ def test_who_does_without_a_node_gets_others_or_exchanges_it(
         reach = {t.id: t.room(pool) for t in made}
         while True:  # as the coordinator does: asked again within what trainers can have
             candidates = tuple(
-                t.candidate(t.measured.curve, reach[t.id]) for t in made if reach[t.id] >= t.spec.min_nodes
+                t.candidate(t.measured.curve, reach[t.id], COSTS) for t in made if reach[t.id] >= t.spec.min_nodes
             )
             before, owner = targets(made), dict(pool.owner)
             counts = dp.plan(Problem(pool.usable, 120.0, candidates)).as_dict()
