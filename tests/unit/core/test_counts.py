@@ -8,7 +8,7 @@ import pytest
 
 from pilot.core.events import GroupFormed, PoolChanged, Progress, TrainerSubmitted
 from pilot.core.ids import Generation, NodeId, TrainerId
-from pilot.core.measured import Measured
+from pilot.core.measured import Measured, RescaleCosts
 from pilot.core.spec import TrainerSpec
 from pilot.core.trainer import Group, Trainer, Worker, WorkerPhase
 from pilot.core.transitions import note
@@ -69,4 +69,4 @@ def test_what_a_switch_costs_counts_for_growing_also_where_nodes_were_replaced(
     )
     note(trainer, GroupFormed(T, Generation(2), 5))
     note(trainer, Progress(T, Generation(2), 6, 0, 32, rescale_s=7.0))
-    assert (trainer.measured.rescale_up_s, trainer.measured.rescale_down_s) == (up_s, down_s)
+    assert [trainer.measured.rescale_s(RescaleCosts(5), up=up) for up in (True, False)] == [up_s, down_s]
