@@ -190,7 +190,7 @@ def test_jobs_of_an_earlier_coordinator_are_found_by_their_name(lab: Lab, tmp_pa
 
     async def script(keeper: Keeper) -> None:
         keeper.want(1)
-        await crew.until_running(1)
+        await crew.until(lambda: keeper.status().running == 1, "it is found")
         assert list(keeper.book.jobs) == ["1"]
         assert keeper.status().others == 1
 
