@@ -11,9 +11,9 @@ from rich.text import Text
 
 from pilot.cli.asking import ENDED
 from pilot.cli.rows import PHASE_STYLE
+from pilot.core.budget import HOUR_S
 from pilot.core.evidence import headline
 from pilot.io.pool_status import TrainerHistory, TrainerStatus
-from pilot.observation.summary import HOUR_S
 from pilot.observation.words import duration
 
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from pilot.cli.asking import ENDED
 from pilot.cli.rows import INDENT, folded, short, trainer_rows
-from pilot.core.budget import WARNED_AT
+from pilot.core.budget import HOUR_S, WARNED_AT
 from pilot.core.trainer import Phase
 from pilot.io.pool_status import KeeperStatus, NodeStatus, PoolStatus, TrainerStatus, UtilisationStatus
 from pilot.io.printable import printable
@@ -124,7 +124,7 @@ def _decisions(status: PoolStatus) -> Iterator[str]:
 
 def worth(node_seconds: float, use: UtilisationStatus) -> str:
     """Node-hours, and U in words."""
-    held = f"{node_seconds / 3600:.3g} node-hours so far"
+    held = f"{node_seconds / HOUR_S:.3g} node-hours so far"
     if use.u is None:
         return held
     return f"{held}; trained {use.u:.0%} of what {use.eq_nodes:.3g} dedicated nodes would have"

@@ -140,7 +140,7 @@ def with_code(launched: LaunchSpec) -> tuple[LaunchSpec, Code]:
     """Have the script's code taken along as it is now; what that is."""
     added = filter(None, launched.environment.get("PYTHONPATH", "").split(os.pathsep))
     script = Path(launched.script)
-    code = collect(script, script.read_bytes(), [Path(launched.cwd, folder) for folder in added])
+    code = collect(script, _content(script), [Path(launched.cwd, folder) for folder in added])
     return msgspec.structs.replace(launched, code=code.packed()), code
 
 
@@ -184,8 +184,12 @@ def launch_again(root: Path, trainer: str) -> LaunchSpec:
 
 def _digest(script: Path) -> str:
     """By which nodes know the script."""
+    return hashlib.sha256(_content(script)).hexdigest()
+
+
+def _content(script: Path) -> bytes:
     try:
-        return hashlib.sha256(read_regular(script, MOST_SCRIPT_BYTES)).hexdigest()
+        return read_regular(script, MOST_SCRIPT_BYTES)
     except OSError as error:
         raise UserError(f"cannot read the script {script}: {error.strerror}") from None
 

@@ -6,13 +6,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pilot.core.budget import HOUR_S
 from pilot.core.ids import TrainerId
 from pilot.core.trainer import Phase, Trainer
 from pilot.observation.timeline import Fate, Timeline, Use
 from pilot.observation.utilisation import Utilisation
 from pilot.observation.words import duration, node_count
-
-HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)

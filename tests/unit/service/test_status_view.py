@@ -29,26 +29,11 @@ from pilot.io.pool_status import KeeperStatus, SetAsideStatus, TrainerStatus
 from pilot.io.rundir import RunDir
 from pilot.observation.monitor import Monitor
 from pilot.service.launch_store import LaunchStore
+from pilot.service.past import NO_JOBS
 from pilot.service.status_view import QUIET_S, set_aside, trainers
 
 A, T = NodeId("a"), TrainerId("t")
-NO_JOBS = KeeperStatus(
-    scheduler="slurm",
-    wanted_nodes=1,
-    pending=0,
-    running=0,
-    waited_s=None,
-    expected_unix_s=None,
-    leaving=0,
-    suspended=0,
-    waits_for="",
-    others=0,
-    idle_nodes=None,
-    planned_nodes=0,
-    endings={},
-    trouble="",
-    held_back="",
-)
+JOBS = msgspec.structs.replace(NO_JOBS, scheduler="slurm", wanted_nodes=1)
 
 
 def test_a_script_that_trains_without_a_word_or_never_trains_is_told_after_a_while(tmp_path: Path) -> None:
@@ -62,7 +47,7 @@ def test_a_script_that_trains_without_a_word_or_never_trains_is_told_after_a_whi
 
     def remarks(now_s: float) -> list[str]:
         monitor.advance(now_s)
-        (row,) = trainers(core, monitor, launches, NO_JOBS)
+        (row,) = trainers(core, monitor, launches, JOBS)
         return row.remarks
 
     tell(0.0, PoolChanged(joined=(A,)))
@@ -89,12 +74,12 @@ def test_what_is_set_aside_is_told_with_its_reason(tmp_path: Path) -> None:
     ):
         monitor.note(now_s, event, core.handle(now_s, event))
     assert set_aside(core, 10.0) == [SetAsideStatus(node=A, trainer=T, left_s=1800.0, reason="OSError: no /data here")]
-    (row,) = trainers(core, monitor, launches, NO_JOBS)
+    (row,) = trainers(core, monitor, launches, JOBS)
     assert row.remarks == ["a was set aside: OSError: no /data here"]
     assert core.useless() == 1
     assert row.waits == "waits for a plan"
     core.handle(11.0, PoolChanged(lost=(NodeId("b"),)))
-    (row,) = trainers(core, monitor, launches, NO_JOBS)
+    (row,) = trainers(core, monitor, launches, JOBS)
     assert row.waits == "waits for 1 more node; 1 free node failed for it (pilot nodes)"
 
 
@@ -108,7 +93,7 @@ def test_a_trainer_says_what_it_waits_for_and_how_far_it_is(tmp_path: Path) -> N
         monitor.note(now_s, event, commands)
         return commands
 
-    def row(now_s: float, keeper: KeeperStatus = NO_JOBS) -> TrainerStatus:
+    def row(now_s: float, keeper: KeeperStatus = JOBS) -> TrainerStatus:
         monitor.advance(now_s)
         return trainers(core, monitor, launches, keeper)[0]
 
@@ -116,7 +101,7 @@ def test_a_trainer_says_what_it_waits_for_and_how_far_it_is(tmp_path: Path) -> N
     assert row(1.0).waits == "waits for 2 nodes"
     tell(1.0, PoolChanged(joined=(A,)))
     at_two = time.mktime((*time.localtime()[:3], 2, 10, 0, 0, 0, -1))
-    queued = msgspec.structs.replace(NO_JOBS, pending=1, waited_s=180.0, expected_unix_s=at_two)
+    queued = msgspec.structs.replace(JOBS, pending=1, waited_s=180.0, expected_unix_s=at_two)
     assert row(2.0, queued).waits == "waits for 1 more node; in the queue for 3 min 0 s, Slurm expects 02:10"
     solve = next(c for c in tell(3.0, PoolChanged(joined=(b,))) if isinstance(c, Solve))
     tell(4.0, PlanReady(solve.plan_id, Plan(PlanStatus.OPTIMAL, ((T, 2),), 1.0, planner="dp")))
