@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,10 +19,21 @@ from tests.pools import Pool
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+MOST_DESCRIPTORS = 200
+"""That pytest itself may have open at the end of all tests; one run of them had XX."""
+
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Which of the rotating rows have run, and how to have the same ones again."""
     terminalreporter.write_line(f"{rotation.VARIABLE}={rotation.NUMBER} repeats the rows on real ranks")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def descriptors_are_closed() -> Iterator[None]:
+    """One file or socket that each test leaves open would be a thousand, where some calls fail and others hang."""
+    yield
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) < MOST_DESCRIPTORS
 
 
 @pytest.fixture

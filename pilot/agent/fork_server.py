@@ -23,7 +23,6 @@ import importlib
 import json
 import multiprocessing.process
 import os
-import select
 import signal
 import socket
 import sys
@@ -37,6 +36,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from pilot.agent import script_log
 from pilot.io.prctl import die_with_parent
+from pilot.io.readable import readable
 
 if TYPE_CHECKING:
     from pilot.agent.preload import Preloader
@@ -120,7 +120,7 @@ def serve(channel: socket.socket) -> ForkJob | None:
     lives: dict[int, int] = {}
     preloader = Preloader()
     while True:
-        ready, _, _ = select.select([channel, awake], [], [], 0.0 if preloader.has_more else None)
+        ready = readable([channel, awake], 0.0 if preloader.has_more else None)
         if awake in ready:
             awake.recv(4096)
             _report_exits(channel, lives)

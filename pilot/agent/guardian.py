@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -25,6 +24,7 @@ import psutil
 from pilot.agent import workdir as workdirs
 from pilot.core.errors import PilotError
 from pilot.io import proc
+from pilot.io.readable import readable
 
 NOTICES = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGURG)
 """What a batch system sends to all processes of a job as a notice; only the agent acts on them."""
@@ -43,8 +43,7 @@ class Guardian:
     def clean(self, limit_s: float = 10.0) -> bool:
         """Let the guardian kill and remove all that is left, and wait for it; whether it was done in time."""
         self.lifeline.close()
-        readable, _, _ = select.select([self.done], [], [], limit_s)
-        return bool(readable)
+        return bool(readable([self.done], limit_s))
 
 
 def start(workdir: workdirs.Workdir) -> Guardian:
@@ -82,8 +81,7 @@ def main(path: Path, agent: int) -> None:
 
 def _has_ended() -> bool:
     """Whether the pipe has; waits for that ``LOOK_S`` at the longest."""
-    readable, _, _ = select.select([sys.stdin], [], [], LOOK_S)
-    return bool(readable) and not os.read(sys.stdin.fileno(), 1)
+    return bool(readable([sys.stdin], LOOK_S)) and not os.read(sys.stdin.fileno(), 1)
 
 
 def _signal_all(path: Path, agent: int, number: signal.Signals) -> None:

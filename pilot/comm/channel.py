@@ -99,7 +99,7 @@ def ready(channels: Sequence[Channel], timeout_s: float | None = None) -> list[C
     """
     if timeout_s is None and len(channels) == 1:
         return list(channels)  # to receive is to wait
-    return select.select(channels, [], [], timeout_s)[0]  # poll counts milliseconds
+    return select.select(channels, [], [], timeout_s)[0]  # poll naps whole milliseconds, and a rank opens few files
 
 
 def close_inherited(fd: int) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import secrets
-import select
 import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 
 from pilot.comm.pmi import PmiServer, variables
+from pilot.io.readable import readable
 
 
 class World:
@@ -36,7 +36,7 @@ class World:
             left_s = end_s - time.monotonic()
             if left_s <= 0:
                 return False
-            for end in select.select(list(living), [], [], None if left_s == math.inf else left_s)[0]:
+            for end in readable(living, None if left_s == math.inf else left_s):
                 if received := _received(end):
                     _send(end, living[end].hear(received))
                 elif not living.pop(end).finalized:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+from pilot.io.readable import readable
 
 TIMES = 10
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 300.0
@@ -51,7 +52,7 @@ def watch(pid: int) -> int | None:
         descriptor = os.pidfd_open(pid)
     except OSError:  # it has ended already
         return None
-    select.select([descriptor], [], [])
+    readable([descriptor])
     os.close(descriptor)
     return None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import socket
 import sys
 import threading
@@ -18,6 +17,7 @@ from pilot.comm.messages import AnyNote, Gathered, Here, Spreaded
 from pilot.core.errors import ProtocolError
 from pilot.io import wire
 from pilot.io.framing import Frames, framed
+from pilot.io.readable import readable
 
 ORPHANED_STATUS = 3
 MOST_STRANGERS = 16
@@ -130,7 +130,7 @@ class WorkerSockets:
         """What happens next: waits up to ``timeout_s`` (None: without end) and yields all that is there, the
         agent's words first.
         """
-        ready = self._ready(timeout_s)
+        ready = readable(self.fds(), timeout_s)
         if self._control.fileno() in ready:
             yield from self._control.receive()
         for generation, channel in list(self._channels.items()):
@@ -152,12 +152,6 @@ class WorkerSockets:
             *self._channels.values(),
         ]
         return [end.fileno() for end in ends]
-
-    def _ready(self, timeout_s: float | None) -> set[int]:
-        poll = select.poll()
-        for fd in self.fds():
-            poll.register(fd, select.POLLIN)
-        return {fd for fd, _ in poll.poll(None if timeout_s is None else timeout_s * 1000)}
 
     def _hear(self, generation: int, channel: Channel) -> Happening:
         try:

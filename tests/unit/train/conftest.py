@@ -1,12 +1,3 @@
-"""Tests make many sessions in one process, which a script may not."""
+"""Fixtures for all tests of this folder."""
 
-from __future__ import annotations
-
-import importlib
-
-import pytest
-
-
-@pytest.fixture(autouse=True)
-def many_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.import_module("pilot.train.group"), "_claim", lambda: None)
+from tests.many_sessions import many_sessions  # noqa: F401  # pytest finds fixtures by their names here
