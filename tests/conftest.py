@@ -20,7 +20,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 MOST_DESCRIPTORS = 200
-"""That pytest itself may have open at the end of all tests; one run of them had XX."""
+"""That pytest itself may have open at the end of all tests; its plugins and libraries need a few dozen."""
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
