@@ -12,7 +12,7 @@ TORCH  ?= torch==2.13.0
 # Libraries that start a thread per core would fight: many ranks share a machine here.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: run test test-with-pools test-without-pools test-long test-slurm test-pbs lint tables bench chaos soak flaky mutants fuzz clean
+.PHONY: run test test-with-pools test-without-pools test-long test-slurm test-pbs lint tables docs release bench chaos soak flaky mutants fuzz clean
 run: $(READY)
 	$(BIN)/pilot demo
 
@@ -50,6 +50,14 @@ tables: $(READY)
 	$(BIN)/python -m tests.json_reference
 	$(BIN)/python -m tests.equivalence.table
 	$(BIN)/python -m tests.ported.pairs
+
+# The documentation site, in out/docs/docs/index.html; without network.
+docs: $(READY)
+	$(BIN)/python -m sphinx -q -W --keep-going -b html -c docs . out/docs
+
+# Build pilot.__version__, try its wheel in a fresh venv, and tag it.
+release: $(READY)
+	.ci/release
 
 # All hostile inputs of tests/security/fuzz, and a table of what became of them; ONLY=checkpoints tries those alone.
 fuzz: $(READY)

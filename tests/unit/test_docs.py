@@ -12,7 +12,7 @@ from tests.equivalence import table
 from tests.json_reference import DOCUMENT, written
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 IN_TEXT = re.compile(r"`((?:pilot|launchers|site_configs|tests|examples|docs|benchmarks)/[\w./*-]*)`")
 LINK = re.compile(r"\]\(([^)#:]+)\)")
 

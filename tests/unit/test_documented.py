@@ -1,0 +1,114 @@
+"""What the documents tell to type can be typed, and their Python runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from pilot.cli.main import cli
+from tests.unit.documented import ROOT, Block, blocks, pilot_commands
+
+SHARED = """
+import math, os
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+from torch.utils.data import TensorDataset
+import pilot.train
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.backbone, self.head = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.backbone(x)))
+
+
+torch.manual_seed(0)
+model, criterion = Net(), nn.CrossEntropyLoss()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+dataset = crops = validation = TensorDataset(torch.randn(64, 4), torch.randint(0, 2, (64,)))
+"""
+SESSION = SHARED + "session = pilot.train.session(model, optimizer)\n"
+LOADER = SESSION + "loader = session.loader(dataset, batch_size=32)\n"
+STEP = "optimizer.zero_grad(); loss = criterion(model(x), y); loss.backward(); session.step(loss)"
+CONTEXTS: dict[tuple[str, int], tuple[str, dict[str, str]]] = {
+    ("README.md", 0): (SHARED + "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 30)\n", {}),
+    ("elastic-script.md", 0): (
+        SESSION + "max_iters, learning_rate = 2, lambda iteration: 0.1 / (1 + iteration)\n",
+        {},
+    ),
+    ("elastic-script.md", 1): (LOADER, {"...": STEP, "epochs(100)": "epochs(2)"}),
+    ("elastic-script.md", 2): (
+        SHARED + "muon = torch.optim.Muon([model.head.weight, model.backbone.weight])\n"
+        "adamw = torch.optim.AdamW([model.head.bias, model.backbone.bias])\n",
+        {},
+    ),
+    ("elastic-script.md", 3): (
+        LOADER,
+        {
+            "...\n        session.step(loss)": "for epoch in session.epochs(1):\n    for x, y in loader:\n"
+            "        optimizer.zero_grad(); loss = criterion(model(x), y); loss.backward()\n        session.step(loss)"
+        },
+    ),
+    ("elastic-script.md", 4): (
+        SHARED + "model.backbone.requires_grad_(False)\noptimizer = torch.optim.SGD(model.head.parameters(), lr=0.1)\n"
+        "session = pilot.train.session(model, optimizer)\nloader = session.loader(dataset, batch_size=32)\n",
+        {"...": STEP},
+    ),
+    ("elastic-script.md", 5): (SHARED, {}),
+    ("planners.md", 0): ("", {}),
+    ("sites.md", 0): ("", {}),
+}
+"""(page, number) → what comes before the block, and what stands for its ellipses. Those of checkpoint-format.md read
+files that are not here; tests/integration/test_checkpoint_readers.py reads such files in these ways.
+"""
+
+
+@pytest.mark.parametrize(("page", "words"), [pytest.param(*one, id=" ".join(one[1])) for one in pilot_commands()])
+def test_a_command_that_a_page_shows_can_be_typed(page: str, words: list[str]) -> None:
+    command: click.Command = cli
+    context = click.Context(cli)
+    while isinstance(command, click.Group) and words:
+        found = command.get_command(context, words[0])
+        assert found is not None, f"{page}: there is no pilot {words[0]}"
+        command, words = found, words[1:]
+        context = click.Context(command, parent=context, **command.context_settings)
+    command.make_parser(context).parse_args(list(words))
+
+
+@pytest.mark.parametrize(
+    "block", [b for b in blocks("python") if (b.page, b.number) in CONTEXTS], ids=lambda b: f"{b.page}-{b.number}"
+)
+def test_the_python_of_a_page_runs(block: Block, tmp_path: Path) -> None:
+    before, replaced = CONTEXTS[block.page, block.number]
+    text = block.text
+    for old, new in replaced.items():
+        assert old in text
+        text = text.replace(old, new)
+    _run(before + text, tmp_path)
+
+
+def test_no_block_is_left_out() -> None:
+    assert {(b.page, b.number) for b in blocks("python") if b.page != "checkpoint-format.md"} == set(CONTEXTS)
+
+
+def _run(code: str, folder: Path) -> None:
+    script = folder / "block.py"
+    script.write_text(code)
+    ended = subprocess.run(
+        [sys.executable, script],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 0, f"{code}\n{ended.stderr}"
