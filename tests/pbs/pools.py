@@ -38,8 +38,11 @@ class PbsPool(Pool):
         return self.lab.within(*super().command(*arguments), folder=str(self.folder), user=USER)
 
     def environment(self) -> dict[str, str]:
-        """Python's packages are where they are for the tests; the rest is the user's."""
-        return {**super().environment(), "PYTHONPATH": str(REPOSITORY), "LC_ALL": "C.UTF-8"}
+        """Python's packages are where they are for the tests; the rest is the user's: a folder for temporary files that
+        root has chosen is not.
+        """
+        ours = {name: value for name, value in super().environment().items() if name != "TMPDIR"}
+        return {**ours, "PYTHONPATH": str(REPOSITORY), "LC_ALL": "C.UTF-8"}
 
     def up_on(self, pilots: int | None, **changes: object) -> None:
         """Start the coordinator on the lab's site with some fields changed, and wait for all pilots; None: there are as
