@@ -8,12 +8,15 @@ import pytest
 
 from tests.pools import LIMIT_S, TRAIN, Pool
 
+BUDGET_NODE_HOURS = 0.05
+"""Three minutes of one pilot, so that all is seen before it ends also where starting takes long; then more pilots end it."""
+
 LONG = ("--epochs", "500", "--step-s", "0.02")
 
 
 @pytest.mark.slow
 def test_a_trainer_stops_at_its_budget_and_a_pool_drains_at_its_own(pool: Pool) -> None:
-    pool.up("--pilots", "1", "--budget", "0.02")
+    pool.up("--pilots", "1", "--budget", str(BUDGET_NODE_HOURS))
     pool.submit(TRAIN, *LONG, options=("--name", "small", "--budget", "0.003"))
     assert pool.pilot("wait", "small", check=False).returncode == 1
     small = pool.trainer("small")
@@ -25,12 +28,13 @@ def test_a_trainer_stops_at_its_budget_and_a_pool_drains_at_its_own(pool: Pool) 
     pool.pilot("resume", "small", "--budget", "1")
     pool.until_step("small", small.step, nodes=1)
     assert "budget: " in pool.pilot("status").stdout
+    pool.pilot("scale", "4")
     deadline = time.monotonic() + LIMIT_S
     while pool.coordinator() is not None:
         assert time.monotonic() < deadline, "its budget does not end it"
         time.sleep(0.1)
     past = pool.status()
     assert (past.up, past.trainer("small").phase) == (False, "queued")
-    assert past.used_node_hours == pytest.approx(0.02, abs=0.004)
-    assert any("budget of 0.02 node-hours is used up" in line for line in pool.pilot("events").stdout.splitlines())
+    assert BUDGET_NODE_HOURS <= past.used_node_hours < 1.5 * BUDGET_NODE_HOURS
+    assert any(f"budget of {BUDGET_NODE_HOURS} node-hours is used up" in line for line in pool.pilot("events").stdout.splitlines())
     assert past.trainer("small").step > small.step
