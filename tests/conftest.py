@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,7 +32,7 @@ def descriptors_are_closed() -> Iterator[None]:
     """One file or socket that each test leaves open would be a thousand, where some calls fail and others hang."""
     yield
     gc.collect()
-    assert len(os.listdir("/proc/self/fd")) < MOST_DESCRIPTORS
+    assert len(list(Path("/proc/self/fd").iterdir())) < MOST_DESCRIPTORS
 
 
 @pytest.fixture
