@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -21,6 +22,7 @@ class Candidate:
     min_nodes, max_nodes : N_j^min, N_j^max; the plan gives 0 or something between them (eq. 3)
     value : O_j, objective value per second as a function of nodes (eq. 12)
     rescale_up_s, rescale_down_s : R_j^up, R_j^dw (eq. 13)
+    pin : the plan gives it just so many nodes, whatever that gains; None: it is free. Pins fit, each and together
     """
 
     trainer: TrainerId
@@ -30,6 +32,7 @@ class Candidate:
     value: Curve
     rescale_up_s: float
     rescale_down_s: float
+    pin: int | None = None
 
     def value_at(self, nodes: int) -> float:
         """O_j(nodes); fewer than ``min_nodes`` make no progress."""
@@ -45,8 +48,22 @@ class Candidate:
         """This trainer's term of the objective on ``nodes`` nodes (FreeTrain eq. 16)."""
         return t_fwd_s * self.value_at(nodes) - self.value_at(self.current_nodes) * self.rescale_s(nodes)
 
+    def wants(self, t_fwd_s: float) -> int:
+        """The nodes that the best plan would give it if there were enough for all: the least that gain most.
+
+        Its gain is linear between the counts that are tried: where its curve bends, and on both sides of
+        ``current_nodes``, where the cost of a rescale begins.
+        """
+        bends = {whole for n in self.value.nodes for whole in (math.floor(n), math.ceil(n))}
+        held = self.current_nodes
+        tried = {self.min_nodes, self.max_nodes, *bends, held - 1, held, held + 1}
+        allowed = sorted(n for n in tried if self.min_nodes <= n <= self.max_nodes)
+        return max(allowed, key=lambda n: self.gain(n, t_fwd_s))
+
     def allows(self, nodes: int) -> bool:
         """Whether a plan may give ``nodes`` (FreeTrain eq. 3)."""
+        if self.pin is not None:
+            return nodes == self.pin
         return nodes == 0 or self.min_nodes <= nodes <= self.max_nodes
 
 

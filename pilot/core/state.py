@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pilot.core.arrivals import Arrivals
 from pilot.core.blame import BlameState
 from pilot.core.budget import Usage
 from pilot.core.commands import Outcome
@@ -31,4 +32,5 @@ class State:
     reopened: int
     costs: RescaleCosts
     usage: Usage
+    arrivals: Arrivals
     now_s: float

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pilot.core.arrivals import ARRIVALS_S
 from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
 from pilot.core.errors import UserError
@@ -138,7 +139,8 @@ def _courses(accounts: Mapping[TrainerId, Account], end_s: float) -> tuple[Train
 
 def _core_config(case: Case, objective_of: ObjectiveOf) -> CoordinatorConfig:
     objective = CoordinatorConfig().objective if case.objective == GIVEN else objective_of(case.objective)
-    return CoordinatorConfig(case.t_fwd_s, case.max_parallel, objective, NODE_ORDERS[case.node_order])
+    order = NODE_ORDERS[case.node_order]
+    return CoordinatorConfig(case.t_fwd_s, case.max_parallel, objective, order, arrivals_s=ARRIVALS_S)
 
 
 def _workload(inputs: Inputs, case: Case) -> list[WorkloadRow]:

@@ -26,8 +26,11 @@ def problem(nodes: int, *candidates: Candidate, t_fwd_s: float = 120.0) -> Probl
 
 
 def every_plan(given: Problem) -> Iterator[tuple[int, ...]]:
-    """All counts that respect the sizes and the capacity."""
-    sizes = [(0, *range(c.min_nodes, min(c.max_nodes, given.nodes) + 1)) for c in given.candidates]
+    """All counts that respect the sizes, the pins and the capacity."""
+    sizes = [
+        (0, *range(c.min_nodes, min(c.max_nodes, given.nodes) + 1)) if c.pin is None else (c.pin,)
+        for c in given.candidates
+    ]
     return (counts for counts in itertools.product(*sizes) if sum(counts) <= given.nodes)
 
 
