@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from pilot.core.curve import Curve
 from pilot.core.ids import TrainerId
+from pilot.core.sizes import largest_fitting
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,7 @@ class Candidate:
     trainer : whose
     current_nodes : C_j, the nodes that it holds now (FreeTrain eq. 1); parked nodes count
     min_nodes, max_nodes : N_j^min, N_j^max; the plan gives 0 or something between them (eq. 3)
+    sizes : the counts between them that are allowed, rising; empty: all
     value : O_j, objective value per second as a function of nodes (eq. 12)
     rescale_up_s, rescale_down_s : R_j^up, R_j^dw (eq. 13)
     """
@@ -30,6 +32,7 @@ class Candidate:
     value: Curve
     rescale_up_s: float
     rescale_down_s: float
+    sizes: tuple[int, ...] = ()
 
     def value_at(self, nodes: int) -> float:
         """O_j(nodes); fewer than ``min_nodes`` make no progress."""
@@ -47,7 +50,13 @@ class Candidate:
 
     def allows(self, nodes: int) -> bool:
         """Whether a plan may give ``nodes`` (FreeTrain eq. 3)."""
-        return nodes == 0 or self.min_nodes <= nodes <= self.max_nodes
+        within = self.min_nodes <= nodes <= self.max_nodes
+        return nodes == 0 or (within and (not self.sizes or nodes in self.sizes))
+
+    def most_within(self, nodes: int) -> int:
+        """The most that a plan may give of ``nodes`` nodes."""
+        most = largest_fitting(self.sizes, min(nodes, self.max_nodes))
+        return most if self.allows(most) else 0
 
 
 @dataclass(frozen=True, slots=True)
