@@ -33,7 +33,7 @@ from typing import assert_never
 
 from pilot.core.acts import dissolve
 from pilot.core.arrivals import Arrivals
-from pilot.core.assign import assign
+from pilot.core.assign import assign, give_back
 from pilot.core.blame import Blame, Judgement
 from pilot.core.budget import Usage, seconds
 from pilot.core.commands import CloseTrainer, Command, DrainPool, Outcome, ReleaseNode, Solve, WarnOfBudget
@@ -376,6 +376,8 @@ class Coordinator:
         out: list[Command] = []
         if trainer.forming is not None and any(n in self.pool.leaving for n in trainer.forming.members):
             out += dissolve(trainer, "a member of the group that forms was given notice")
+        # What a loss, a notice or a node set aside leaves of a target is no size yet.
+        give_back(self.pool, trainer, trainer.spec.fitting(len(trainer.target)))
         out += reconcile(trainer, self.pool)
         if self._roll.stopped(trainer):
             self.blame.ended(trainer)

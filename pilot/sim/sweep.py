@@ -41,12 +41,15 @@ POLL_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The files of a replay; ``until_s`` None: to the trace's last event (FreeTrain eq. 17)."""
+    """The files of a replay; ``until_s`` None: to the trace's last event (FreeTrain eq. 17). ``sizes``: the node counts
+    that are allowed to all trainers, within their bounds; empty: those of the file.
+    """
 
     events: Path
     trainers: Path
     curves: Path
     until_s: float | None = None
+    sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +148,8 @@ def _core_config(case: Case, objective_of: ObjectiveOf) -> CoordinatorConfig:
 
 def _workload(inputs: Inputs, case: Case) -> list[WorkloadRow]:
     submissions = [s.rescaled(case.rescale_scale) for s in read_workload(inputs.trainers, inputs.curves)]
+    if inputs.sizes:
+        submissions = [s.sized(inputs.sizes) for s in submissions]
     if case.on_curve is not None:
         curves = read_curves(inputs.curves)
         if not 0 <= case.on_curve < len(curves):

@@ -38,7 +38,8 @@ def problems(draw: st.DrawFn, most_trainers: int = 4, most_nodes: int = 12, resc
         low = draw(st.integers(1, 4))
         high, held = draw(st.integers(low, 9)), draw(st.integers(0, 9))
         curve = draw(st.sampled_from(shapes))
-        candidates.append(Candidate(name, min(held, high), low, high, curve, draw(costs), draw(costs)))
+        some = tuple(sorted(draw(st.sets(st.integers(low, high)))))
+        candidates.append(Candidate(name, min(held, high), low, high, curve, draw(costs), draw(costs), some))
     return Problem(draw(st.integers(0, most_nodes)), draw(st.sampled_from((1.0, 30.0, 120.0))), tuple(candidates))
 
 
@@ -100,7 +101,7 @@ def check(problem: Problem, solver: str, formulation: milp.Formulation) -> None:
     made = plan(problem)
     assert made.status is PlanStatus.OPTIMAL
     assert made.counts == dp.plan(problem).counts
-    if any(c.min_nodes <= problem.nodes for c in problem.candidates):
+    if any(c.most_within(problem.nodes) for c in problem.candidates):
         outcome = milp.solve(problem, deadline_s(), solver, formulation)
         assert outcome.proved
         assert outcome.counts is not None
