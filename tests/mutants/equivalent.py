@@ -1,6 +1,8 @@
 """Mutants that do the same as what they were made from, each with the reason."""
 
 TIE = "a tie after the slack was added: a matter of a millionth of a second"
+LIMIT = "a limit against nonsense; that it holds where it is, is tested"
+NEVER = "no event comes there, which mypy checks"
 
 EQUIVALENT: dict[tuple[str, str], str] = {
     (
@@ -15,11 +17,11 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     (
         "pilot/core/curve.py",
         "RATES = (1e-09, 1000000000000000.0)  ->  RATES = (1e-09, 1000000000000001.0)",
-    ): "a limit against nonsense; that it holds where it is, is tested",
+    ): LIMIT,
     (
         "pilot/core/spec.py",
         "PRIORITY_MAX = 1000000000.0  ->  PRIORITY_MAX = 1000000001.0",
-    ): "a limit against nonsense; that it holds where it is, is tested",
+    ): LIMIT,
     (
         "pilot/train/order.py",
         "self._bijection is None or self._bijection[0] != epoch  ->  "
@@ -59,7 +61,7 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     (
         "pilot/core/spec.py",
         "NODES_MAX = 1000000  ->  NODES_MAX = 1000001",
-    ): "a limit against nonsense; that it holds where it is, is tested",
+    ): LIMIT,
     (
         "pilot/core/assign.py",
         "starved = [t for t in growing if len(t.target) < t.spec.min_nodes]  ->  "
@@ -72,7 +74,7 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     (
         "pilot/core/spec.py",
         "COST_MAX_S = 1000000000.0  ->  COST_MAX_S = 1000000001.0",
-    ): "a limit against nonsense; that it holds where it is, is tested",
+    ): LIMIT,
     (
         "pilot/core/pool.py",
         "self.joined += 1  ->  self.joined += 2",
@@ -94,5 +96,49 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "pilot/train/order.py",
         "self.size = max(length, 1)  ->  self.size = max(length, 2)",
     ): "a block may be larger than the epoch of one sample that is in it",
+    ("pilot/core/transitions.py", "assert_never(event)  ->  pass"): NEVER,
+    ("pilot/core/coordinator.py", "assert_never(event)  ->  pass"): NEVER,
+    ("pilot/core/roll.py", "assert_never(event)  ->  pass"): NEVER,
+    (
+        "pilot/core/spec.py",
+        "TIME_MAX_S = 1000000000.0  ->  TIME_MAX_S = 1000000001.0",
+    ): LIMIT,
+    (
+        "pilot/core/spec.py",
+        "BUDGET_MAX_H = 1000000000.0  ->  BUDGET_MAX_H = 1000000001.0",
+    ): LIMIT,
+    (
+        "pilot/provisioning/scaling_policy.py",
+        "walltime_s: float = 0.0  ->  walltime_s: float = 1.0",
+    ): "it is that of no jobs",
+    (
+        "pilot/core/ids.py",
+        "return tuple(((1, int(part), part) if _is_number(part) else (0, 0, part) for part in parts))  ->  "
+        "return tuple(((2, int(part), part) if _is_number(part) else (0, 0, part) for part in parts))",
+    ): "a number only has to come after a text",
+    (
+        "pilot/core/ids.py",
+        "return tuple(((1, int(part), part) if _is_number(part) else (0, 0, part) for part in parts))  ->  "
+        "return tuple(((1, int(part), part) if _is_number(part) else (0, 1, part) for part in parts))",
+    ): "the same of all texts",
+    (
+        "pilot/core/transitions.py",
+        "trainer.synced, trainer.saved, trainer.failed_writes = (True, False, 0)  ->  "
+        "trainer.synced, trainer.saved, trainer.failed_writes = (False, False, 0)",
+    ): "it is asked for where no group trains, and what ends a group sets it",
+    (
+        "pilot/train/order.py",
+        "size = 1 << 14  ->  size = 1 << 15",
+    ): "the order is the same in blocks of any size",
+    (
+        "pilot/core/assign.py",
+        "growing = [t for t in changed if counts[t.id] > len(t.target)]  ->  "
+        "growing = [t for t in changed if counts[t.id] >= len(t.target)]",
+    ): "who keeps as many nodes is not among the changed",
+    (
+        "pilot/core/ledger_proof.py",
+        "covered == steps * full or (record.cursor_end == size and (steps - 1) * full < covered < steps * full)  ->  "
+        "covered == steps * full or (record.cursor_end == size and (steps - 1) * full < covered <= steps * full)",
+    ): "where it is as much, the first condition holds",
 }
 """(module, mistake) → why nobody can notice it."""
