@@ -15,7 +15,9 @@ from pilot.core.spec import TrainerSpec
 from pilot.traces.text_files import bad_input, number, read_lines, read_records
 
 PRIORITY = "priority"
-"""The one column that may be missing: the factor of the objective ``priority``; 1 where nothing is said."""
+"""May be missing: the factor of the objective ``priority``; 1 where nothing is said."""
+BUDGET = "budget"
+"""May be missing, too: the node-hours after which the trainer stops; none where nothing is said."""
 
 COLUMNS = ("trainer", "submit_s", "min_nodes", "max_nodes", "rescale_up_s", "rescale_down_s", "samples", "curve")
 
@@ -150,6 +152,7 @@ def _spec(row: _Row, rate: Curve, objective: Curve | None) -> TrainerSpec:
     min_nodes, max_nodes = row.whole("min_nodes", 1), row.whole("max_nodes", 1)
     up_s, down_s = row.number("rescale_up_s"), row.number("rescale_down_s")
     priority = row.number(PRIORITY) if row.fields.get(PRIORITY) else 1.0
+    budget = row.number(BUDGET) if row.fields.get(BUDGET) else None
     try:
         return TrainerSpec(
             trainer=TrainerId(row.trainer),
@@ -161,6 +164,7 @@ def _spec(row: _Row, rate: Curve, objective: Curve | None) -> TrainerSpec:
             rescale_down_s=down_s,
             priority=priority,
             objective_curve=objective,
+            budget_node_hours=budget,
         )
     except UserError as error:  # its numbers do not fit together
         raise row.bad(str(error)) from None
