@@ -36,5 +36,8 @@ def test_a_trainer_stops_at_its_budget_and_a_pool_drains_at_its_own(pool: Pool) 
     past = pool.status()
     assert (past.up, past.trainer("small").phase) == (False, "queued")
     assert BUDGET_NODE_HOURS <= past.used_node_hours < 1.5 * BUDGET_NODE_HOURS
-    assert any(f"budget of {BUDGET_NODE_HOURS} node-hours is used up" in line for line in pool.pilot("events").stdout.splitlines())
+    assert any(
+        f"budget of {BUDGET_NODE_HOURS} node-hours is used up" in line
+        for line in pool.pilot("events").stdout.splitlines()
+    )
     assert past.trainer("small").step > small.step

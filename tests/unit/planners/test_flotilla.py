@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from pilot.core.curve import Curve
 from pilot.core.problem import Candidate, PlanStatus, Problem
@@ -51,23 +51,31 @@ def test_by_hand(nodes: int, candidates: list[Candidate], expected: list[int]) -
     assert made.objective == given_problem.objective(made.as_dict())
 
 
+def sizes_of(c: Candidate) -> list[int]:
+    return [count for count in range(1, c.max_nodes + 1) if c.allows(count)]
+
+
+@settings(deadline=None)
 @given(problems(most_trainers=6))
 def test_what_holds_of_every_flotilla(given_problem: Problem) -> None:
     counts = flotilla.plan(given_problem).as_dict()
     assert given_problem.feasible(counts)
     left = given_problem.nodes - sum(counts.values())
-    able = [c for c in given_problem.candidates if c.min_nodes <= given_problem.nodes]
+    sizes = {c.trainer: sizes_of(c) for c in given_problem.candidates}
+    able = [c for c in given_problem.candidates if sizes[c.trainer][:1] and sizes[c.trainer][0] <= given_problem.nodes]
     assert bool(able) == any(counts.values())
     if able:
-        pace = max(c.value_at(c.min_nodes) for c in able)
-        assert any(counts[c.trainer] for c in able if c.value_at(c.min_nodes) == pace)
+        pace = max(c.value_at(sizes[c.trainer][0]) for c in able)
+        assert any(counts[c.trainer] for c in able if c.value_at(sizes[c.trainer][0]) == pace)
     for c in able:
         count = counts[c.trainer]
-        assert count or c.min_nodes > left  # who fits joins
-        if 0 < count < c.max_nodes and left:
-            assert c.value_at(count + 1) <= c.value_at(count)  # no node is idle that would make a member faster
+        assert count or sizes[c.trainer][0] > left  # who fits joins
+        after = next((size for size in sizes[c.trainer] if size > count > 0), None)
+        if after is not None and after - count <= left:
+            assert c.value_at(after) <= c.value_at(count)  # no node is idle that would make a member faster
 
 
+@settings(deadline=None)
 @given(problems(most_trainers=6))
 def test_with_another_node_the_pace_of_the_slowest_does_not_fall_where_curves_rise(given_problem: Problem) -> None:
     rising = tuple(
