@@ -15,11 +15,16 @@ from pilot.core.errors import UserError
 from pilot.core.problem import Plan, Problem
 from pilot.planners import pins
 
-NAMES = ("milp", "milp-nodes", "dp", "equal-share")
+NAMES = ("milp", "milp-nodes", "dp", "equal-share", "flotilla")
 """The planners; the first one is the default."""
 
 SOLVERS = ("cbc", "glpk", "highs")
 """The solvers of ``milp`` and ``milp-nodes``; the first one is the default."""
+
+
+def usual_objective(name: str) -> str:
+    """What the planner ``name`` maximises where nothing is asked for. A flotilla's pace is in samples a second."""
+    return "throughput" if name == "flotilla" else "scaling-efficiency"
 
 
 def make(name: str = NAMES[0], solver: str = SOLVERS[0], limit_s: float = 10.0) -> Callable[[Problem], Plan]:
@@ -45,5 +50,7 @@ def _unpinned(name: str, solver: str, limit_s: float) -> Callable[[Problem], Pla
             return partial(import_module("pilot.planners.dp").plan, limit_s=limit_s)
         case "equal-share":
             return partial(import_module("pilot.planners.equal_share").plan, limit_s=limit_s)
+        case "flotilla":
+            return partial(import_module("pilot.planners.flotilla").plan, limit_s=limit_s)
         case _:
             raise UserError(f"unknown planner {name!r}; there are: {', '.join(NAMES)}")

@@ -22,7 +22,7 @@ from pilot.core.ids import TrainerId
 from pilot.core.objective import Objective
 from pilot.core.pool import NODE_ORDERS
 from pilot.io.prctl import die_with_parent
-from pilot.planners import make
+from pilot.planners import make, usual_objective
 from pilot.sim.accounting import Account, Accounting
 from pilot.sim.driver import Completions, SimConfig, Simulation
 from pilot.sim.metrics import Summary, returns_on_rescale, summarize
@@ -32,7 +32,7 @@ from pilot.traces.fragments import Floats
 from pilot.traces.workload import WorkloadRow, read_curves, read_workload
 
 GIVEN = "given"
-"""The objective of the curves file (``objective_per_s``), else scaling efficiency."""
+"""The objective of the curves file (``objective_per_s``), else that which is usual for the planner."""
 COURSES_MAX = 40
 """Of so many trainers the course is kept: a figure shows no more."""
 
@@ -143,7 +143,7 @@ def _courses(accounts: Mapping[TrainerId, Account], end_s: float) -> tuple[Train
 
 
 def _core_config(case: Case, objective_of: ObjectiveOf) -> CoordinatorConfig:
-    objective = CoordinatorConfig().objective if case.objective == GIVEN else objective_of(case.objective)
+    objective = objective_of(usual_objective(case.planner) if case.objective == GIVEN else case.objective)
     order = NODE_ORDERS[case.node_order]
     return CoordinatorConfig(
         case.t_fwd_s, case.max_parallel, objective, order, arrivals_s=ARRIVALS_S, budget_node_hours=case.budget

@@ -67,6 +67,18 @@ def test_dp_and_milp_replay_to_the_same_u_and_equal_share_to_less(
     assert dp["complete"] and dp["completed"] > 0
 
 
+def test_a_flotilla_goes_at_a_pace_in_samples_unless_another_objective_is_asked_for(
+    inputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    objectives = ("--objective", "given,throughput,scaling-efficiency")
+    options = ("--planner", "flotilla", "--hours", "1", "--on-curve", "1", "--max-parallel", "8", *objectives)
+    given, samples, efficiency = replays(capsys, inputs, *options)
+    assert given["case"].pop("objective") == "given" and samples["case"].pop("objective") == "throughput"
+    assert given == samples
+    assert given["complete"] and given["efficiency"] > 0
+    assert efficiency["complete"]
+
+
 def test_the_same_command_prints_the_same_bytes(inputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     printed = []
     for _ in range(2):

@@ -18,7 +18,9 @@ def test_every_planner_divides_a_pool_and_survives_pickling(name: str) -> None:
 
 
 def test_an_unknown_name_is_refused_with_the_names_that_there_are() -> None:
-    with pytest.raises(UserError, match="unknown planner 'greedy'; there are: milp, milp-nodes, dp, equal-share"):
+    with pytest.raises(
+        UserError, match="unknown planner 'greedy'; there are: milp, milp-nodes, dp, equal-share, flotilla"
+    ):
         planners.make("greedy")
     with pytest.raises(UserError, match="unknown solver 'gurobi'; there are: cbc, glpk, highs"):
         planners.make("milp", "gurobi")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pilot.train.loader_count import WAITS, LoaderCount
@@ -83,6 +83,7 @@ def test_the_start_of_processes_does_not_count() -> None:
     assert count.now == 1
 
 
+@settings(deadline=None)
 @given(load_s=st.floats(1e-3, 10), used_s=st.floats(1e-3, 10), most=st.integers(1, 128), scales_to=st.integers(1, 128))
 def test_it_is_never_more_than_allowed_and_never_slower_than_what_was_tried(
     load_s: float, used_s: float, most: int, scales_to: int

@@ -1,0 +1,201 @@
+"""FLEET's ensemble: flotillas against one GPU for each trainer, and against equal shares. See docs/fleet.md.
+
+    python -m benchmarks.fleet --json fleet.json
+
+100 trainers with one-GPU rates from 21 to 176 images a second, whose epochs to convergence do not depend on that
+(appendix B.1), on 25 nodes of 4 GPUs. The planners are those of ``pilot``. *Each at its own rate*: the simulator, in
+which trainers have nothing to do with one another. *At one pace*: who trains at the same time shares its batches, so
+all go at the rate of the slowest.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import fmean, median
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from pilot import planners
+from pilot.core.config import CoordinatorConfig
+from pilot.core.coordinator import Coordinator
+from pilot.core.curve import Curve
+from pilot.core.ids import NodeId, TrainerId
+from pilot.core.objective import throughput
+from pilot.core.problem import Candidate, Plan, PlanStatus, Problem
+from pilot.core.spec import TrainerSpec
+from pilot.planners.choice import plan_of
+from pilot.sim.accounting import Accounting
+from pilot.sim.driver import SimConfig, Simulation
+from pilot.traces.changes import Change
+from pilot.traces.workload import WorkloadRow
+
+TRAINERS, GPUS_PER_NODE = 100, 4
+NODES = 25
+RATES = (21.0, 176.0)
+"""Images a second on one GPU (B.1)."""
+IMAGES = 1_281_167
+"""Of ImageNet's training set."""
+EFFICIENCY = 0.96
+"""What a doubling of the GPUs leaves of the rate of each."""
+RESCALE_S = (20.0, 10.0)
+END_S = 1e9
+CASES = [*((nodes, math.inf) for nodes in (5, 10, 15, 20, NODES)), *((NODES, limit) for limit in (150.0, 100.0, 50.0))]
+"""Nodes, and how many images a second the cores of a GPU preprocess."""
+
+Planner = Callable[[Problem], Plan]
+Ended = dict[str, float]
+"""When each trainer has ended, in seconds."""
+
+
+def ensemble(seed: int, epochs: tuple[int, int], preprocessed_per_s: float = math.inf) -> list[WorkloadRow]:
+    """Trainers of which each GPU's cores preprocess at most so many images a second."""
+    draw = random.Random(seed)
+    low, high = map(math.log, RATES)
+    rates = [*RATES, *(math.exp(draw.uniform(low, high)) for _ in range(TRAINERS - 2))]
+    draw.shuffle(rates)
+    return [_trainer(i, rate, draw.randint(*epochs), preprocessed_per_s) for i, rate in enumerate(rates)]
+
+
+def _trainer(number: int, rate: float, epochs: int, preprocessed_per_s: float) -> WorkloadRow:
+    counts = [2**k for k in range(8)]
+    per_gpu = [min(rate * EFFICIENCY**k, preprocessed_per_s) for k in range(8)]
+    curve = Curve.of((n, n * each) for n, each in zip(counts, per_gpu, strict=True))
+    up_s, down_s = RESCALE_S
+    spec = TrainerSpec(
+        TrainerId(f"t{number}"),
+        max_nodes=NODES * GPUS_PER_NODE,
+        curve=curve,
+        fixed_curve=True,
+        rescale_up_s=up_s,
+        rescale_down_s=down_s,
+    )
+    return WorkloadRow(spec, 0.0, float(epochs * IMAGES), number)
+
+
+def at_own_rates(trainers: Sequence[WorkloadRow], planner: Planner, gpus: int) -> Ended:
+    """In the simulator; a rescale pauses its trainer."""
+    core = Coordinator(CoordinatorConfig(max_parallel_trainers=TRAINERS, objective=throughput))
+    pool = [Change(0.0, joined=tuple(NodeId(f"gpu{i}") for i in range(gpus)))]
+    simulation = Simulation(core, planner, pool, trainers, SimConfig(END_S, Accounting.PHYSICAL))
+    simulation.run(lambda: False, lambda _now_s: None)
+    return {name: account.finished_s or math.inf for name, account in simulation.accounts.items()}
+
+
+def at_one_pace(trainers: Sequence[WorkloadRow], planner: Planner, gpus: int) -> Ended:
+    """Who has GPUs takes the same images at the same time; a new plan is made, and all rescale, whenever one ends."""
+    left = {t.spec.trainer: t.samples for t in trainers}
+    counts = dict.fromkeys(left, 0)
+    ended: Ended = {}
+    now_s = 0.0
+    while left:
+        there = [t.spec for t in trainers if t.spec.trainer in left]
+        counts = planner(Problem(gpus, 120.0, tuple(_candidate(s, counts[s.trainer]) for s in there))).as_dict()
+        training = [s for s in there if counts[s.trainer]]
+        pace = min((s.curve or Curve.proportional()).at(counts[s.trainer]) for s in training)
+        images = min(left[s.trainer] for s in training)
+        now_s += images / pace + max(RESCALE_S)
+        for spec in training:
+            left[spec.trainer] -= images
+            if left[spec.trainer] <= 0:
+                del left[spec.trainer]
+                ended[spec.trainer] = now_s
+    return ended
+
+
+def _candidate(spec: TrainerSpec, held: int) -> Candidate:
+    assert spec.curve is not None
+    return Candidate(spec.trainer, held, 1, spec.max_nodes, spec.curve, spec.rescale_up_s, spec.rescale_down_s)
+
+
+def one_gpu_each(trainers: Sequence[WorkloadRow], gpus: int) -> Ended:
+    """In turns: who waits gets the GPU of one that has ended."""
+    single = [replace(t, spec=replace(t.spec, max_nodes=1)) for t in trainers]
+    return at_own_rates(single, even_shares, gpus)
+
+
+def even_shares(problem: Problem) -> Plan:
+    """As many for one as for the other; what does not divide goes to the first. (The planner ``equal-share`` gives all
+    to the first where there is just one for each, as FreeTrain's authors have it.)
+    """
+    each, over = divmod(problem.nodes, len(problem.candidates))
+    counts = [min(each + (i < over), c.max_nodes) for i, c in enumerate(problem.candidates)]
+    return plan_of(problem, counts, PlanStatus.INCUMBENT, None, "even shares")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """How one way went, in the median of several ensembles.
+
+    ``all_hours``: until all trainers have ended; ``mean_hours``: until one has, in the mean. ``faster`` is the
+    ``all_hours`` with one GPU for each ÷ this one's, from the least to the most of the ensembles; ``mean_faster`` the
+    same of ``mean_hours``, in the median.
+    """
+
+    nodes: int
+    preprocessed_per_s: float | None
+    way: str
+    all_hours: float
+    mean_hours: float
+    faster: tuple[float, float, float]
+    mean_faster: float
+
+
+def ways(seed: int, epochs: tuple[int, int], gpus: int, preprocessed_per_s: float) -> dict[str, Ended]:
+    """What became of one ensemble. Where batches are shared, their preprocessing is, and limits nobody."""
+    alone, sharing = ensemble(seed, epochs, preprocessed_per_s), ensemble(seed, epochs)
+    flotilla = planners.make("flotilla")
+    return {
+        "one GPU each": one_gpu_each(alone, gpus),
+        "equal shares, own rates": at_own_rates(alone, even_shares, gpus),
+        "flotilla, own rates": at_own_rates(alone, flotilla, gpus),
+        "equal shares, one pace": at_one_pace(sharing, even_shares, gpus),
+        "flotilla, one pace": at_one_pace(sharing, flotilla, gpus),
+    }
+
+
+def rows(seeds: int, epochs: tuple[int, int], cases: Sequence[tuple[int, float]]) -> Iterator[Row]:
+    """For each number of nodes with a limit on preprocessing, and each way."""
+    for nodes, limit in cases:
+        runs = [ways(seed, epochs, nodes * GPUS_PER_NODE, limit) for seed in range(seeds)]
+        for way in runs[0]:
+            faster = sorted(max(run["one GPU each"].values()) / max(run[way].values()) for run in runs)
+            yield Row(
+                nodes,
+                limit if math.isfinite(limit) else None,
+                way,
+                median(max(run[way].values()) for run in runs) / 3600,
+                median(fmean(run[way].values()) for run in runs) / 3600,
+                (faster[0], median(faster), faster[-1]),
+                median(fmean(run["one GPU each"].values()) / fmean(run[way].values()) for run in runs),
+            )
+
+
+@click.command(help=__doc__)
+@click.option("--json", "out", type=click.Path(dir_okay=False, path_type=Path), help="Write the rows to this file.")
+@click.option("--seeds", default=5, show_default=True, help="Ensembles.")
+@click.option("--epochs", type=(int, int), default=(20, 80), show_default=True, help="To convergence, least and most.")
+@click.option("--nodes", multiple=True, type=int, help="Only so many nodes.")
+def main(out: Path | None, seeds: int, epochs: tuple[int, int], nodes: tuple[int, ...]) -> None:
+    table = Table(title=f"{TRAINERS} trainers, {GPUS_PER_NODE} GPUs per node, median of {seeds} ensembles")
+    for column in ("nodes", "preprocessed/s", "way", "all, h", "mean, h", "× faster (all)", "× faster (mean)"):
+        table.add_column(column, justify="left" if column == "way" else "right")
+    found = list(rows(seeds, epochs, [case for case in CASES if not nodes or case[0] in nodes]))
+    for row in found:
+        limit = "-" if row.preprocessed_per_s is None else f"{row.preprocessed_per_s:g}"
+        least, middle, most = row.faster
+        times = (f"{row.all_hours:.0f}", f"{row.mean_hours:.0f}", f"{middle:.2f} ({least:.2f}-{most:.2f})")
+        table.add_row(str(row.nodes), limit, row.way, *times, f"{row.mean_faster:.2f}")
+    Console(width=120).print(table)
+    if out is not None:
+        out.write_text(json.dumps([asdict(row) for row in found], indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
