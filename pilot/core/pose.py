@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from pilot.core.blame import Blame
 from pilot.core.config import CoordinatorConfig
 from pilot.core.ids import TrainerId
 from pilot.core.measured import RescaleCosts
 from pilot.core.pool import Pool
-from pilot.core.problem import Problem
+from pilot.core.problem import UNSAID_STEP_S, Candidate, Problem
 from pilot.core.trainer import Trainer
 
 
@@ -20,6 +21,7 @@ def pose(
     config: CoordinatorConfig,
     costs: RescaleCosts,
     reach: Mapping[TrainerId, int] | None,
+    now_s: float,
 ) -> Problem | None:
     """The problem of dividing ``pool`` among ``trainers``; None where none of them could run.
 
@@ -30,14 +32,22 @@ def pose(
     able = [(t, room) for t in growing if (room := _room(t, pool, reach)) >= t.spec.min_nodes]
     if not able:
         return None
+
+    def candidate(of: tuple[Trainer, int]) -> Candidate:
+        t, room = of
+        plain = t.candidate(t.spec.objective_curve or config.objective(t.spec, t.measured.curve), room, costs)
+        return _timed(t, plain, now_s) if config.timed else plain
+
     return Problem(
         nodes=pool.usable - blame.useless_to([t for t, _ in able]),
         t_fwd_s=config.t_fwd_s,
-        candidates=tuple(
-            t.candidate(t.spec.objective_curve or config.objective(t.spec, t.measured.curve), room, costs)
-            for t, room in able
-        ),
+        candidates=tuple(map(candidate, able)),
+        step_s=config.decide_every_s or UNSAID_STEP_S,
     )
+
+
+def _timed(trainer: Trainer, candidate: Candidate, now_s: float) -> Candidate:
+    return replace(candidate, trained_s=trainer.measured.trained_s(now_s), left_s=trainer.left_s())
 
 
 def _room(trainer: Trainer, pool: Pool, reach: Mapping[TrainerId, int] | None) -> int:

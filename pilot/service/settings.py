@@ -66,6 +66,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             node_order=NODE_ORDERS[self.node_order],
             budget_node_hours=self.budget or None,
             ended_kept=self.ended_kept,
+            timed=self.planner in planners.TIMED,
         )
 
 
