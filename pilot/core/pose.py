@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from pilot.core.blame import Blame
 from pilot.core.config import CoordinatorConfig
 from pilot.core.ids import TrainerId
 from pilot.core.measured import RescaleCosts
 from pilot.core.pool import Pool
-from pilot.core.problem import Candidate, Problem
+from pilot.core.problem import UNSAID_STEP_S, Candidate, Problem
 from pilot.core.trainer import Trainer
 
 
@@ -20,6 +21,7 @@ def pose(
     config: CoordinatorConfig,
     costs: RescaleCosts,
     reach: Mapping[TrainerId, int] | None,
+    now_s: float,
 ) -> Problem | None:
     """The problem of dividing ``pool`` among ``trainers``; None where none of them could run.
 
@@ -30,10 +32,16 @@ def pose(
     able = [(t, room) for t in growing if (room := _room(t, pool, reach)) >= t.spec.min_nodes]
     if not able:
         return None
+
+    def candidate(trainer: Trainer, room: int) -> Candidate:
+        plain = _candidate(trainer, room, config, costs)
+        return _timed(trainer, plain, now_s) if config.timed else plain
+
     return Problem(
         nodes=pool.usable - blame.useless_to([t for t, _ in able]),
         t_fwd_s=config.t_fwd_s,
-        candidates=tuple(_candidate(t, room, config, costs) for t, room in able),
+        candidates=tuple(candidate(t, room) for t, room in able),
+        step_s=config.decide_every_s or UNSAID_STEP_S,
     )
 
 
@@ -46,6 +54,10 @@ def wanted(trainers: Sequence[Trainer], config: CoordinatorConfig, costs: Rescal
 def _candidate(trainer: Trainer, room: int, config: CoordinatorConfig, costs: RescaleCosts) -> Candidate:
     spec = trainer.spec
     return trainer.candidate(spec.objective_curve or config.objective(spec, trainer.measured.curve), room, costs)
+
+
+def _timed(trainer: Trainer, candidate: Candidate, now_s: float) -> Candidate:
+    return replace(candidate, trained_s=trainer.measured.trained_s(now_s), left_s=trainer.left_s())
 
 
 def _room(trainer: Trainer, pool: Pool, reach: Mapping[TrainerId, int] | None) -> int:

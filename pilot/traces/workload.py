@@ -192,6 +192,7 @@ def _spec(row: _Row, rate: Curve, objective: Curve | None) -> TrainerSpec:
             objective_curve=objective,
             sizes=row.sizes(),
             budget_node_hours=budget,
+            samples=row.number("samples"),
         )
     except UserError as error:  # its numbers do not fit together
         raise row.bad(str(error)) from None
