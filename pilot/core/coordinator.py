@@ -8,6 +8,7 @@ Facts enter as events; :meth:`Coordinator.handle` notes them and answers with co
 for its solution (``Solve``); a newer question makes the older one stale, and one whose answer was to change nothing is
 not asked again (``settled``). ``PlanReady`` sets each trainer's *target*
 nodes. In between, and where no plan comes, targets stay as they are: a slow or failing solver never strands a node.
+Progress asks where a trainer's curve turned out otherwise than the last plan had it, at a bounded rate.
 A problem takes nodes for alike. Where too many are set aside for a trainer to have its count, the plan is not carried
 out, and the problem is posed once more with no more for that trainer than it can have.
 
@@ -68,6 +69,9 @@ from pilot.core.state import State
 from pilot.core.trainer import Trainer
 from pilot.core.transitions import Noted, TrainerEvent, note
 
+CURVE_PLANS = 2
+"""Curves that move ask for so many plans in the forward-looking time, at most."""
+
 
 class Coordinator:
     """The pure state machine that both the live driver and the simulator run.
@@ -90,6 +94,7 @@ class Coordinator:
         self.problem: Problem | None = None
         self.plan: Plan | None = None
         self.settled = False
+        self.asked_s = 0.0
         self.draining = False
         self.now_s = 0.0
         self.blame = Blame(self.pool, self.trainers)
@@ -300,6 +305,9 @@ class Coordinator:
 
     def _ask(self, reason: str) -> list[Command]:
         config = self.config
+        self.asked_s = self.now_s
+        for trainer in self.admitted():
+            trainer.measured.learn()
         problem = pose(self.pool, self.blame, self.admitted(), config, self.costs, self._reach)
         if self.settled and problem == self.problem:
             return []  # the answer is known: all stays as it is
@@ -331,17 +339,24 @@ class Coordinator:
 
     def _about_trainer(self, event: TrainerEvent) -> list[Command]:
         trainer = self.trainers.get(event.trainer)
-        noted = note(trainer, event) if trainer is not None else None
+        noted = note(self.now_s, trainer, event) if trainer is not None else None
         if trainer is None or noted is None:
             return []
         self._touch(trainer.id, stands=isinstance(event, Progress | CheckpointPublished))
         if isinstance(event, Progress) and event.rescale_s is not None:
             self.costs.note(up=trainer.grew, seconds=event.rescale_s)
         judgement = self._judge(trainer, noted)
-        self._question = self._question or judgement.question
+        self._question = self._question or judgement.question or self._moved(trainer, event)
         failure = noted.failure or judgement.failure
         ended = self._end(trainer.id, Outcome.FAILED, failure) if failure else []
         return noted.commands + judgement.commands + ended
+
+    def _moved(self, trainer: Trainer, event: TrainerEvent) -> str:
+        """Why a trainer's progress needs another plan; "": it does not, or the last one is too young for that."""
+        due = self.now_s - self.asked_s >= self.config.t_fwd_s / CURVE_PLANS
+        if not (due and isinstance(event, Progress) and trainer.open and not trainer.held and trainer.measured.moved):
+            return ""
+        return f"trainer {trainer.id} scales otherwise than was assumed"
 
     def _judge(self, trainer: Trainer, noted: Noted) -> Judgement:
         if noted.failure:

@@ -25,7 +25,7 @@ class TrainerSpec:
     uid : its identity in its folder and its checkpoints, through all pools
     starts_after : the generation of the checkpoint from which it starts, its own follow; 0: it starts from scratch
     min_nodes, max_nodes : the sizes on which it can run (FreeTrain §3.1)
-    curve : samples per second by nodes; None: proportional until measured
+    curve : samples per second by nodes; None: estimated, see :mod:`pilot.core.curve_learned`
     fixed_curve : keep the given curve, whatever is measured
     rescale_up_s, rescale_down_s : what a rescale costs; updated by what is measured unless ``fixed_curve``
     assumed_costs : nobody has said what a rescale costs: what other trainers of the pool measured is believed before

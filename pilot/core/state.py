@@ -27,6 +27,7 @@ class State:
     problem: Problem | None
     plan: Plan | None
     settled: bool
+    asked_s: float
     draining: bool
     reopened: int
     costs: RescaleCosts
