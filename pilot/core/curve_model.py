@@ -46,6 +46,9 @@ class Priors:
     ln_b: Normal = Normal(-3.3, 0.76)
 
 
+ON_SUMMIT = Priors()
+"""What is expected until trainers of the pool tell more."""
+
 WIDE = Priors(Normal(-6.0, 2.0), Normal(-3.5, 1.0))
 """For trainers and networks of which nothing is known."""
 
@@ -112,13 +115,20 @@ def fit(points: Sequence[Point], priors: Priors) -> Fit:
     return Fit(at.ln_t1, ln_a, ln_b, at.mean_slopes, measured, (bb / whole, -ab / whole, aa / whole))
 
 
-def priors_of(trainers: Sequence[Sequence[Point]], around: Priors = WIDE, worth: float = 2.0) -> Priors:
+def priors_of(
+    trainers: Sequence[Sequence[Point]],
+    around: Priors = WIDE,
+    worth: float = 2.0,
+    start: Priors | None = None,
+    rounds: int = 10,
+) -> Priors:
     """Priors for the next trainer, from the points of others: empirical Bayes, by expectation maximisation.
 
-    ``around`` counts as ``worth`` trainers, so that a few alike do not make it too sure.
+    ``around`` counts as ``worth`` trainers, so that a few alike do not make it too sure. The search begins at ``start``
+    (``around``) and takes so many ``rounds``.
     """
-    priors = around
-    for _ in range(10):
+    priors = start or around
+    for _ in range(rounds):
         fits = [fit(points, priors) for points in trainers]
         priors = Priors(
             _normal([(f.ln_a, f.covariance[0]) for f in fits], around.ln_a, worth),

@@ -4,12 +4,13 @@ how often it loses all of its nodes."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import geometric_mean, median
 
 from pilot.core.curve import Curve, is_rate
 from pilot.core.curve_learned import Estimate, curve_of, estimates
-from pilot.core.curve_model import Point, Priors
+from pilot.core.curve_model import ON_SUMMIT, Point, Priors, priors_of
 from pilot.core.spec import TrainerSpec
 
 KEPT_COSTS = 5
@@ -90,6 +91,7 @@ class Measured:
     _writes_s: list[float] = field(default_factory=list)
     _trained_s: float = 0.0
     _trains_since_s: float | None = None
+    _priors: Priors = ON_SUMMIT
     _planned: Curve | None = None
     _guessed: bool = False
 
@@ -111,8 +113,12 @@ class Measured:
             return tuple(
                 Estimate(math.ceil(n), given.at(math.ceil(n)), error=0.0, measured=False) for n in given.nodes[1:]
             )
-        points = tuple(Point(nodes, rate.per_s, rate.error) for nodes, rate in sorted(self._rates.items()))
-        return estimates(points, given, Priors(), self._spec.max_nodes)
+        return estimates(self.points, given, self._priors, self._spec.max_nodes)
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """What was measured, by nodes."""
+        return tuple(Point(nodes, rate.per_s, rate.error) for nodes, rate in sorted(self._rates.items()))
 
     @property
     def curve(self) -> Curve:
@@ -136,10 +142,14 @@ class Measured:
     def _differs(self, planned: float, rate: Rate) -> bool:
         return planned <= 0 or abs(math.log(rate.per_s / planned)) > max(LEAST_MOVE, 2 * rate.error)
 
-    def learn(self) -> None:
-        """A plan is asked for: have it go by what is known now, if that is something else."""
-        if self._planned is None or self.moved:
-            self._planned, self._guessed = self.curve, self.guessed
+    def learn(self, usual_per_s: float = 1.0, priors: Priors = ON_SUMMIT) -> None:
+        """A plan is asked for: have it go by what is known now, if that is something else. One node is taken to do
+        ``usual_per_s`` where nothing is known; ``priors`` are what the pool has learned."""
+        self._priors = priors
+        if self.guessed:
+            self._planned, self._guessed = self.curve.scaled(usual_per_s), True
+        elif self._planned is None or self.moved:
+            self._planned, self._guessed = self.curve, False
 
     def rescale_s(self, pool: RescaleCosts, *, up: bool) -> float:
         """R_j^up, or R_j^dw (FreeTrain eq. 13): its own, else what others in its ``pool`` measured, where nobody has
@@ -186,3 +196,25 @@ class Measured:
         """Take in what a rescale up (``grew``) or down cost."""
         if not self._spec.fixed_curve:
             self._costs.note(up=grew, seconds=seconds)
+
+
+def experience(trainers: Sequence[Measured], before: Priors) -> Priors:
+    """What the pool expects of the next trainer, from how the newest of ``trainers`` scaled that were measured on two
+    counts or more; ``before``: what it expected until now."""
+    measured = [points for trainer in trainers if len(points := trainer.points) > 1]
+    return priors_of(measured[-KEPT_OF_POOL:], ON_SUMMIT, start=before, rounds=2) if measured else before
+
+
+def learn(trainers: Sequence[Measured], priors: Priors) -> None:
+    """A plan for ``trainers`` is asked for by a pool that has ``priors`` for them.
+
+    Who is not known yet is taken to be as fast on one node as the others are on the geometric mean: else it would never
+    be tried where the objective is throughput.
+    """
+    known = [trainer for trainer in trainers if not trainer.guessed]
+    for trainer in known:
+        trainer.learn(priors=priors)
+    rates = [rate for trainer in known if (rate := trainer.planned.single_node_rate()) > 0]
+    for trainer in trainers:
+        if trainer.guessed:
+            trainer.learn(geometric_mean(rates or [1.0]), priors)

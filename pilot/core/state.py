@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pilot.core.blame import BlameState
 from pilot.core.budget import Usage
 from pilot.core.commands import Outcome
+from pilot.core.curve_model import Priors
 from pilot.core.ids import PlanId, TrainerId
 from pilot.core.measured import RescaleCosts
 from pilot.core.pool import PoolState
@@ -31,5 +32,6 @@ class State:
     draining: bool
     reopened: int
     costs: RescaleCosts
+    priors: Priors
     usage: Usage
     now_s: float

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 
 from pilot.core.commands import Solve
 from pilot.core.config import CoordinatorConfig
-from pilot.core.events import TrainerSubmitted
+from pilot.core.events import TrainerCancelled, TrainerSubmitted
 from pilot.core.ids import TrainerId
+from pilot.core.measured import Measured
 from pilot.core.objective import throughput
 from pilot.core.spec import TrainerSpec
 from pilot.planners import dp
@@ -93,3 +95,20 @@ def test_noise_asks_for_no_plan_and_news_at_a_bounded_rate() -> None:
     train(world, 600, lambda name, n: speed[name] * n**0.9 * noise.gauss(1, 0.03))
     assert train(world, 1800, lambda name, n: speed[name] * n**0.9 * noise.gauss(1, 0.03)) == 0
     assert train(world, 1200, lambda name, _: speed[name] * noise.uniform(0.1, 10)) <= 20
+
+
+def test_what_trainers_of_a_pool_did_is_expected_of_the_next_one() -> None:
+    world = World(CoordinatorConfig())
+    world.join(1)
+    for name in map(TrainerId, ("a1", "a2", "a3", "a4")):
+        submit(world, name)
+        train(world, 30, lambda _, n: 100.0 * n / (1 + 0.5 * math.log2(n)))
+        world.join(7)
+        world.settle(dp.plan)
+        train(world, 30, lambda _, n: 100.0 * n / (1 + 0.5 * math.log2(n)))
+        world.send(TrainerCancelled(name))
+        world.settle(dp.plan)
+        world.lose(world.nodes[1:])
+    submit(world, B)
+    before, after = Measured(TrainerSpec(B)).curve.at(64), world.core.trainers[B].measured.planned.at(64)
+    assert after < 0.6 * before
