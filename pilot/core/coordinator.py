@@ -6,10 +6,10 @@ Facts enter as events; :meth:`Coordinator.handle` notes them and answers with co
 
 *The plan.* Whatever changes the question (nodes came or go, a trainer came or ended) makes a new ``Problem`` and asks
 for its solution (``Solve``); a newer question makes the older one stale, and one whose answer was to change nothing is
-not asked again (``settled``). ``PlanReady`` sets each trainer's *target*
-nodes. In between, and where no plan comes, targets stay as they are: a slow or failing solver never strands a node.
-A problem takes nodes for alike. Where too many are set aside for a trainer to have its count, the plan is not carried
-out, and the problem is posed once more with no more for that trainer than it can have.
+not asked again (``settled``). Progress asks, at a bounded rate, where a curve is not as the last problem had it.
+``PlanReady`` sets each trainer's *target* nodes. In between, and where no plan comes, targets stay as they are: a slow
+or failing solver never strands a node. A problem takes nodes for alike. Where too many are set aside for a trainer to
+have its count, the plan is not carried out, and the problem is posed once more with no more for it than it can have.
 
 *The trainers.* What happens to one is noted by :mod:`pilot.core.transitions`. Then it is led from where it stands to
 its target by :mod:`pilot.core.reconcile`, a table of rules: what follows from which facts. Losses do not wait for a
@@ -38,6 +38,7 @@ from pilot.core.blame import Blame, Judgement
 from pilot.core.budget import Usage, seconds
 from pilot.core.commands import CloseTrainer, Command, DrainPool, Outcome, ReleaseNode, Solve, WarnOfBudget
 from pilot.core.config import CoordinatorConfig
+from pilot.core.curve_model import ON_SUMMIT
 from pilot.core.errors import InvariantError
 from pilot.core.events import (
     ArrivalsDue,
@@ -58,11 +59,11 @@ from pilot.core.events import (
     WorkerExited,
 )
 from pilot.core.ids import NodeId, PlanId, TrainerId
-from pilot.core.measured import KEPT_OF_POOL, RescaleCosts
+from pilot.core.measured import KEPT_OF_POOL, RescaleCosts, experience, learn
 from pilot.core.pacing import Pace, pace, pace_of
 from pilot.core.pool import Pool
 from pilot.core.pool_changes import PoolChange
-from pilot.core.pose import pose, wanted
+from pilot.core.pose import outdated, pose, wanted
 from pilot.core.problem import Plan, PlanStatus, Problem
 from pilot.core.reconcile import reconcile
 from pilot.core.roll import Roll, RollEvent
@@ -83,6 +84,7 @@ class Coordinator:
         self._configs = (config or CoordinatorConfig(), *later)
         self.reopened = 0
         self.costs = RescaleCosts(KEPT_OF_POOL)
+        self.priors = ON_SUMMIT
         self.usage = Usage(seconds(self.config.budget_node_hours, self.config.charge_factor))
         self.pool = Pool(self.config.node_order)
         self.trainers: dict[TrainerId, Trainer] = {}
@@ -92,6 +94,7 @@ class Coordinator:
         self.problem: Problem | None = None
         self.plan: Plan | None = None
         self.settled = False
+        self.asked_s = 0.0
         self.draining = False
         self.arrivals = Arrivals()
         self.now_s = 0.0
@@ -129,6 +132,7 @@ class Coordinator:
         out += self._release_vacant()
         self.usage.count(now_s, len(self.pool))
         if any(isinstance(command, CloseTrainer) for command in out):
+            self.priors = experience([trainer.measured for trainer in self.trainers.values()], self.priors)
             self._roll.forget_oldest(self.config.ended_kept)
         if self._question and not self.draining:
             self.arrivals.close()
@@ -279,8 +283,10 @@ class Coordinator:
         return []
 
     def _ask(self, reason: str) -> list[Command]:
-        config = self.config
-        problem = pose(self.pool, self.blame, self.admitted(), config, self.costs, self._reach, self.now_s)
+        self.asked_s = self.now_s
+        trainers, config = self.admitted(), self.config
+        learn([trainer.measured for trainer in trainers], self.priors)
+        problem = pose(self.pool, self.blame, trainers, config, self.costs, self._reach, self.now_s)
         if self.settled and problem == self.problem:
             return []  # the answer is known: all stays as it is
         self.plan_id = PlanId(self.plan_id + 1)
@@ -311,7 +317,7 @@ class Coordinator:
 
     def _about_trainer(self, event: TrainerEvent) -> list[Command]:
         trainer = self.trainers.get(event.trainer)
-        noted = note(trainer, event) if trainer is not None else None
+        noted = note(self.now_s, trainer, event) if trainer is not None else None
         if trainer is None or noted is None:
             return []
         self._touch(trainer.id, stands=isinstance(event, Progress | CheckpointPublished))
@@ -319,6 +325,8 @@ class Coordinator:
             self.costs.note(up=trainer.grew, seconds=event.rescale_s)
         judgement = self._judge(trainer, noted)
         self._question = self._question or judgement.question
+        if isinstance(event, Progress) and not self._question:
+            self._question = outdated(trainer, self.now_s - self.asked_s, self.config)
         failure = noted.failure or judgement.failure
         ended = self._end(trainer.id, Outcome.FAILED, failure) if failure else []
         return noted.commands + judgement.commands + ended

@@ -61,7 +61,7 @@ class Curve:
 
     @classmethod
     def proportional(cls, per_node_s: float = 1.0) -> Curve:
-        """What is assumed of a trainer before anything is measured: twice the nodes, twice the rate."""
+        """Twice the nodes, twice the rate."""
         return cls((0.0, 1.0), (0.0, per_node_s))
 
     def at(self, nodes: float) -> float:

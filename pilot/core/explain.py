@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pilot.core.curve_learned import Estimate
 from pilot.core.ids import TrainerId
 from pilot.core.problem import Candidate, Plan, PlanStatus, Problem
 
@@ -117,6 +118,21 @@ def _neighbours(candidate: Candidate, nodes: int) -> tuple[int, int, int]:
     """The next smaller count, this one, the next larger one."""
     smaller = max((n for n in candidate.sizes if n < nodes), default=0) if candidate.sizes and nodes else nodes - 1
     return smaller, nodes, min((n for n in candidate.sizes if n > nodes), default=nodes + 1)
+
+
+def rate_sentences(known: Sequence[Estimate], *, guessed: bool) -> list[str]:
+    """What is known of a trainer's rate, where it was measured and where it is an estimate or as given, in words."""
+    if guessed:
+        return ["Its rate was not measured yet: plans take it to scale as trainers usually do."]
+    measured = [e for e in known if e.measured]
+    others = [e for e in known if not e.measured]
+    words = [("measured", measured), ("given" if others and others[0].error == 0 else "estimated", others)]
+    return [f"Samples per second, {word}: {', '.join(map(_rate, found))}." for word, found in words if found]
+
+
+def _rate(of: Estimate) -> str:
+    error = f" ± {of.error:.0%}" if of.error else ""
+    return f"{of.per_s:,.4g}{error} on {of.nodes}"
 
 
 def _term(candidate: Candidate, nodes: int, t_fwd_s: float) -> Term:

@@ -110,7 +110,8 @@ EFFECTS = (
     Effect(
         Progress,
         "the step, the measured rate and rescale cost; where others failed in groups, it was the nodes' fault",
-        "if a node was set aside for all",
+        "if a node was set aside for all; or if the trainer's curve was a guess or moved by more than its error, and "
+        "the last problem is half the forward-looking time old",
     ),
     Effect(TrainerFinished, "it closes", "if it was open"),
     Effect(NodeRetried, "the node is not set aside any more", "if it was"),

@@ -3,10 +3,14 @@ how often it loses all of its nodes."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import geometric_mean, median
 
 from pilot.core.curve import Curve, is_rate
+from pilot.core.curve_learned import Estimate, curve_of, estimates
+from pilot.core.curve_model import ON_SUMMIT, Point, Priors, priors_of
 from pilot.core.spec import TrainerSpec
 
 KEPT_COSTS = 5
@@ -14,6 +18,40 @@ KEPT_COSTS = 5
 
 KEPT_OF_POOL = 20
 """What a rescale costs in a pool is the median of so many, of all its trainers."""
+
+NOISE = 0.1
+"""How far a rate of one second may be off (one deviation, relative); that of t seconds is off by this over sqrt(t)."""
+
+MEMORY_S = 300.0
+"""A rate is the mean of so long, that it may follow a script whose speed changes."""
+
+LONGEST_S = 30.0
+"""So much time between two reports counts as measured, at most: it may have stood still."""
+
+FIRST_S = 1.0
+"""What the first report of a rate counts."""
+
+LEAST_MOVE = 0.05
+"""A curve that has moved by less than this, relative, is taken to stand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """``per_s`` samples per second, measured for ``seconds``."""
+
+    per_s: float
+    seconds: float
+
+    @property
+    def error(self) -> float:
+        """One standard deviation, relative."""
+        return NOISE / math.sqrt(self.seconds)
+
+    def and_then(self, per_s: float, seconds: float) -> Rate:
+        """With what was measured after it: the mean of the logarithms, weighted by time."""
+        whole_s = self.seconds + seconds
+        ratio = (per_s / self.per_s) ** (seconds / whole_s)
+        return Rate(self.per_s * ratio, min(whole_s, MEMORY_S))
 
 
 @dataclass(slots=True)
@@ -38,31 +76,80 @@ class RescaleCosts:
 
 @dataclass(slots=True)
 class Measured:
-    """The given curve and costs until something is measured, then what was measured (unless ``fixed_curve``)."""
+    """What is known of a trainer: what was given, and what was measured since (unless ``fixed_curve``).
+
+    Plans go by the curve as it was when the last one was asked for, ``planned``, until what is measured differs from it
+    by more than its error (``moved``): noise asks for no plan, and makes no problem a new one.
+    """
 
     _spec: TrainerSpec
     wipeouts: int = 0
-    _rates: dict[int, float] = field(default_factory=dict)
+    _rates: dict[int, Rate] = field(default_factory=dict)
+    _rated_on: int = 0
+    _rated_s: float = 0.0
     _costs: RescaleCosts = field(default_factory=lambda: RescaleCosts(KEPT_COSTS))
     _writes_s: list[float] = field(default_factory=list)
     _trained_s: float = 0.0
     _trains_since_s: float | None = None
-    _curve: Curve | None = None
+    _priors: Priors = ON_SUMMIT
+    _planned: Curve | None = None
+    _guessed: bool = False
 
     @property
     def rates(self) -> dict[int, float]:
-        """Measured samples per second by nodes, the newest value of each."""
-        return dict(self._rates)
+        """Measured samples per second by nodes."""
+        return {nodes: rate.per_s for nodes, rate in self._rates.items()}
+
+    @property
+    def guessed(self) -> bool:
+        """Whether neither a curve was given nor a rate measured: the curve is in units of what one node does."""
+        return self._spec.curve is None and not self._rates
+
+    @property
+    def estimates(self) -> tuple[Estimate, ...]:
+        """What is known of its rate, by nodes, up to its ``max_nodes`` at least."""
+        given = self._spec.curve
+        if given is not None and self._spec.fixed_curve:
+            return tuple(
+                Estimate(math.ceil(n), given.at(math.ceil(n)), error=0.0, measured=False) for n in given.nodes[1:]
+            )
+        return estimates(self.points, given, self._priors, self._spec.max_nodes)
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """What was measured, by nodes."""
+        return tuple(Point(nodes, rate.per_s, rate.error) for nodes, rate in sorted(self._rates.items()))
 
     @property
     def curve(self) -> Curve:
-        """The scaling curve to plan with."""
-        return self._curve or self._spec.curve or Curve.proportional()
+        """The scaling curve, as far as it is known now."""
+        if self._spec.curve is not None and (self._spec.fixed_curve or not self._rates):
+            return self._spec.curve
+        return curve_of(self.estimates)
 
     @property
-    def known(self) -> bool:
-        """Whether somebody has measured or said how fast it is."""
-        return self._curve is not None or self._spec.curve is not None
+    def planned(self) -> Curve:
+        """The scaling curve to plan with."""
+        return self._planned or self.curve
+
+    @property
+    def moved(self) -> bool:
+        """Whether it was measured otherwise than the last plan had it, or that had only a guess."""
+        if self._planned is None or self._spec.fixed_curve or not self._rates:
+            return False
+        return self._guessed or any(self._differs(self._planned.at(n), rate) for n, rate in self._rates.items())
+
+    def _differs(self, planned: float, rate: Rate) -> bool:
+        return planned <= 0 or abs(math.log(rate.per_s / planned)) > max(LEAST_MOVE, 2 * rate.error)
+
+    def learn(self, usual_per_s: float = 1.0, priors: Priors = ON_SUMMIT) -> None:
+        """A plan is asked for: have it go by what is known now, if that is something else. One node is taken to do
+        ``usual_per_s`` where nothing is known; ``priors`` are what the pool has learned."""
+        self._priors = priors
+        if self.guessed:
+            self._planned, self._guessed = self.curve.scaled(usual_per_s), True
+        elif self._planned is None or self.moved:
+            self._planned, self._guessed = self.curve, False
 
     def rescale_s(self, pool: RescaleCosts, *, up: bool) -> float:
         """R_j^up, or R_j^dw (FreeTrain eq. 13): its own, else what others in its ``pool`` measured, where nobody has
@@ -94,16 +181,40 @@ class Measured:
         self._writes_s.append(alone_s)
         del self._writes_s[:-KEPT_COSTS]
 
-    def rate(self, nodes: int, samples_per_s: float) -> None:
-        """Take in a rate measured on ``nodes`` nodes; a falling curve is valid, a rate of 0 is no measure, nor is one
-        that no machine can have."""
+    def rate(self, now_s: float, nodes: int, samples_per_s: float) -> None:
+        """Take in a rate on ``nodes`` nodes, as of ``now_s``; a falling curve is valid, a rate of 0 is no measure, nor
+        is one that no machine can have."""
         if samples_per_s <= 0 or not is_rate(samples_per_s):
             return
-        self._rates[nodes] = samples_per_s
-        if not self._spec.fixed_curve:
-            self._curve = Curve.of(sorted(self._rates.items()))
+        since_s = now_s - self._rated_s if nodes == self._rated_on else 0.0
+        seconds = min(max(since_s, FIRST_S), LONGEST_S)
+        before = self._rates.get(nodes)
+        self._rates[nodes] = before.and_then(samples_per_s, seconds) if before else Rate(samples_per_s, FIRST_S)
+        self._rated_on, self._rated_s = nodes, now_s
 
     def cost(self, grew: bool, seconds: float) -> None:
         """Take in what a rescale up (``grew``) or down cost."""
         if not self._spec.fixed_curve:
             self._costs.note(up=grew, seconds=seconds)
+
+
+def experience(trainers: Sequence[Measured], before: Priors) -> Priors:
+    """What the pool expects of the next trainer, from how the newest of ``trainers`` scaled that were measured on two
+    counts or more; ``before``: what it expected until now."""
+    measured = [points for trainer in trainers if len(points := trainer.points) > 1]
+    return priors_of(measured[-KEPT_OF_POOL:], ON_SUMMIT, start=before, rounds=2) if measured else before
+
+
+def learn(trainers: Sequence[Measured], priors: Priors) -> None:
+    """A plan for ``trainers`` is asked for by a pool that has ``priors`` for them.
+
+    Who is not known yet is taken to be as fast on one node as the others are on the geometric mean: else it would never
+    be tried where the objective is throughput.
+    """
+    known = [trainer for trainer in trainers if not trainer.guessed]
+    for trainer in known:
+        trainer.learn(priors=priors)
+    rates = [rate for trainer in known if (rate := trainer.planned.single_node_rate()) > 0]
+    for trainer in trainers:
+        if trainer.guessed:
+            trainer.learn(geometric_mean(rates or [1.0]), priors)

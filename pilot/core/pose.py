@@ -13,6 +13,9 @@ from pilot.core.pool import Pool
 from pilot.core.problem import UNSAID_STEP_S, Candidate, Problem
 from pilot.core.trainer import Trainer
 
+CURVE_PLANS = 2
+"""Curves that move ask for so many plans in the forward-looking time, at most."""
+
 
 def pose(
     pool: Pool,
@@ -53,11 +56,20 @@ def wanted(trainers: Sequence[Trainer], config: CoordinatorConfig, costs: Rescal
 
 def _candidate(trainer: Trainer, room: int, config: CoordinatorConfig, costs: RescaleCosts) -> Candidate:
     spec = trainer.spec
-    return trainer.candidate(spec.objective_curve or config.objective(spec, trainer.measured.curve), room, costs)
+    return trainer.candidate(spec.objective_curve or config.objective(spec, trainer.measured.planned), room, costs)
 
 
 def _timed(trainer: Trainer, candidate: Candidate, now_s: float) -> Candidate:
     return replace(candidate, trained_s=trainer.measured.trained_s(now_s), left_s=trainer.left_s())
+
+
+def outdated(trainer: Trainer, age_s: float, config: CoordinatorConfig) -> str:
+    """Why ``trainer``'s progress makes the last problem, posed ``age_s`` ago, a wrong one; "": it does not, or that is
+    too young for another one."""
+    due = age_s >= config.t_fwd_s / CURVE_PLANS
+    if not (due and trainer.open and not trainer.held and trainer.measured.moved):
+        return ""
+    return f"trainer {trainer.id} scales otherwise than was assumed"
 
 
 def _room(trainer: Trainer, pool: Pool, reach: Mapping[TrainerId, int] | None) -> int:

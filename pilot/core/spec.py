@@ -28,7 +28,7 @@ class TrainerSpec:
     min_nodes, max_nodes : the sizes on which it can run (FreeTrain §3.1)
     sizes : the node counts that are allowed, rising; empty: all from ``min_nodes`` to ``max_nodes``. These two become
         the first and the last of them
-    curve : samples per second by nodes; None: proportional until measured
+    curve : samples per second by nodes; None: estimated, see :mod:`pilot.core.curve_learned`
     fixed_curve : keep the given curve, whatever is measured
     rescale_up_s, rescale_down_s : what a rescale costs; updated by what is measured unless ``fixed_curve``
     assumed_costs : nobody has said what a rescale costs: what other trainers of the pool measured is believed before

@@ -8,6 +8,7 @@ from pilot.core.arrivals import Arrivals
 from pilot.core.blame import BlameState
 from pilot.core.budget import Usage
 from pilot.core.commands import Outcome
+from pilot.core.curve_model import Priors
 from pilot.core.ids import PlanId, TrainerId
 from pilot.core.measured import RescaleCosts
 from pilot.core.pool import PoolState
@@ -28,9 +29,11 @@ class State:
     problem: Problem | None
     plan: Plan | None
     settled: bool
+    asked_s: float
     draining: bool
     reopened: int
     costs: RescaleCosts
+    priors: Priors
     usage: Usage
     arrivals: Arrivals
     now_s: float

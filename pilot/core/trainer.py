@@ -242,7 +242,7 @@ class Trainer:
         """
         total = self.spec.samples if self.total_samples is None else self.total_samples
         rate = self.measured.curve.single_node_rate()
-        if total is None or not self.measured.known or rate <= 0:
+        if total is None or self.measured.guessed or rate <= 0:
             return None
         return max(LEAST_LEFT_S, (total - self.samples) / rate)
 

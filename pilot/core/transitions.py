@@ -66,8 +66,8 @@ class Noted:
     works: tuple[tuple[NodeId, ...], Stage] | None = None
 
 
-def note(trainer: Trainer, event: TrainerEvent) -> Noted | None:
-    """Note ``event``, which is about ``trainer``; None where it is stale."""
+def note(now_s: float, trainer: Trainer, event: TrainerEvent) -> Noted | None:
+    """Note ``event``, which is about ``trainer`` and happened at ``now_s``; None where it is stale."""
     match event:
         case WorkerReady():
             return _worker_ready(trainer, event)
@@ -91,7 +91,7 @@ def note(trainer: Trainer, event: TrainerEvent) -> Noted | None:
             trainer.measured.wrote(event.alone_s)
             return Noted()
         case Progress():
-            return _progress(trainer, event)
+            return _progress(now_s, trainer, event)
         case _:
             assert_never(event)
 
@@ -241,7 +241,7 @@ def _checkpoint_written(trainer: Trainer, event: CheckpointWritten) -> Noted | N
     return Noted()
 
 
-def _progress(trainer: Trainer, event: Progress) -> Noted | None:
+def _progress(now_s: float, trainer: Trainer, event: Progress) -> Noted | None:
     if trainer.group is None or event.generation != trainer.group.generation:
         return None
     stepped = event.step > trainer.step
@@ -252,7 +252,7 @@ def _progress(trainer: Trainer, event: Progress) -> Noted | None:
     if event.total_samples is not None:
         trainer.total_samples = event.total_samples
     if event.samples_per_s is not None:
-        trainer.measured.rate(len(trainer.group.members), event.samples_per_s)
+        trainer.measured.rate(now_s, len(trainer.group.members), event.samples_per_s)
     if event.rescale_s is not None:
         trainer.measured.cost(trainer.grew, event.rescale_s)
     doubtful = bool(trainer.evidence.strikes or trainer.evidence.doubts)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from pilot.core.curve_learned import Estimate
 from pilot.core.problem import PlanStatus
 from pilot.core.trainer import Phase
 
@@ -40,6 +41,7 @@ class TrainerStatus(Told, frozen=True):
     samples : samples used, over all epochs
     samples_per_s : its rate on the nodes that train now; null where none does or nothing was measured yet
     measured_samples_per_s : rates by number of nodes, as measured
+    scaling : what plans can know of its rate by number of nodes, measured or estimated; empty: nothing yet
     rescale_up_s : how long a change to more nodes pauses it, as the planner has it: measured, else as the pool's other
         trainers measured it, else as submitted or assumed
     rescale_down_s : how long a change to fewer nodes pauses it, in the same way
@@ -86,6 +88,7 @@ class TrainerStatus(Told, frozen=True):
     samples: int
     samples_per_s: float | None
     measured_samples_per_s: dict[int, float]
+    scaling: list[Estimate]
     rescale_up_s: float
     rescale_down_s: float
     metrics: dict[str, float | None]

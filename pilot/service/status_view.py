@@ -10,7 +10,7 @@ from pilot.core.budget import hours
 from pilot.core.coordinator import Coordinator
 from pilot.core.errors import UserError
 from pilot.core.evidence import headline
-from pilot.core.explain import explain
+from pilot.core.explain import explain, rate_sentences
 from pilot.core.goal import BY_SESSION, Goal
 from pilot.core.ids import TrainerId
 from pilot.core.trainer import Trainer
@@ -120,10 +120,11 @@ def explained(core: Coordinator, monitor: Monitor, name: TrainerId) -> Explained
     sentences = found.sentences() if found is not None else [f"{name} was not part of the last plan."]
     if trainer.held:
         sentences = [f"{name} is {trainer.held}; pilot release {name} lets plans have it again."]
+    rates = rate_sentences(trainer.measured.estimates, guessed=trainer.measured.guessed)
     record = monitor.trainers[name]
     by_itself = record.progress_s is not None and not BY_SESSION.intersection(record.metrics)
     saves = "Its script saves by itself." if by_itself else core.pace_of(trainer).sentence()
-    return Explained(trainer=name, sentences=[*sentences, saves], decision=found)
+    return Explained(trainer=name, sentences=[*sentences, *rates, saves], decision=found)
 
 
 def trainer_of(core: Coordinator, name: str) -> Trainer:
@@ -231,6 +232,7 @@ def _trainer(trainer: Trainer, core: Coordinator, monitor: Monitor, launches: La
         samples=trainer.samples,
         samples_per_s=rate,
         measured_samples_per_s=dict(sorted(trainer.measured.rates.items())),
+        scaling=[] if trainer.measured.guessed else list(trainer.measured.estimates),
         rescale_up_s=trainer.measured.rescale_s(costs, up=True),
         rescale_down_s=trainer.measured.rescale_s(costs, up=False),
         metrics={name: value for name, value in record.metrics.items() if name not in BY_SESSION},

@@ -226,14 +226,19 @@ class World:
         self._drop(lambda p: isinstance(p, StartWorker | StopWorker | WriteCheckpoint) and p.node in gone)
         self.send(PoolChanged(lost=tuple(nodes), cause="killed"))
 
-    def step(self, trainer: TrainerId) -> None:
+    def step(self, trainer: TrainerId, samples_per_s: float = 100.0) -> None:
         """One step of the group that trains, if there is one."""
         group = self.core.trainers[trainer].group
         if group is not None:
             self.steps[trainer] = self.steps.get(trainer, 0) + 1
             self.send(
                 Progress(
-                    trainer, group.generation, self.steps[trainer], 0, 32 * self.steps[trainer], samples_per_s=100.0
+                    trainer,
+                    group.generation,
+                    self.steps[trainer],
+                    0,
+                    32 * self.steps[trainer],
+                    samples_per_s=samples_per_s,
                 )
             )
 

@@ -65,7 +65,7 @@ def test_the_same_by_hand(live: Pool, tmp_path: Path, option: str, value: str) -
 def test_no_measured_rate_makes_a_curve_that_cannot_be_reckoned_with(rate: float) -> None:
     measured = Measured(TrainerSpec(TrainerId("a")))
     before = measured.curve
-    measured.rate(2, rate)
+    measured.rate(0.0, 2, rate)
     assert measured.curve == before
 
 

@@ -14,6 +14,7 @@ from pilot.cli.asking import JSON_FORMAT, to_json
 from pilot.cli.history import history_lines
 from pilot.cli.rows import trainer_rows
 from pilot.cli.show import show, status_lines
+from pilot.core.curve_learned import Estimate
 from pilot.core.problem import PlanStatus
 from pilot.core.trainer import Phase
 from pilot.io.pool_status import (
@@ -47,6 +48,7 @@ TRAINER = TrainerStatus(
     samples=1280,
     samples_per_s=None,
     measured_samples_per_s={1: 100.0, 10: 900.0},
+    scaling=[Estimate(1, 100.0, 0.02, measured=True), Estimate(2, 195.0, 0.04, measured=False)],
     rescale_up_s=20.0,
     rescale_down_s=10.0,
     metrics={"accuracy": 0.9, "loss": 0.25, "learning_rate": 1e-3},
@@ -203,7 +205,9 @@ def test_what_one_copies_is_on_one_line() -> None:
 def test_json_says_its_format_and_is_read_back_as_what_it_was() -> None:
     text = to_json(STATUS)
     assert next(iter(json.loads(text).items())) == ("format", JSON_FORMAT)
-    assert json.loads(text)["trainers"][0]["measured_samples_per_s"] == {"1": 100.0, "10": 900.0}
+    shown = json.loads(text)["trainers"][0]
+    assert shown["measured_samples_per_s"] == {"1": 100.0, "10": 900.0}
+    assert shown["scaling"][1] == {"nodes": 2, "per_s": 195.0, "error": 0.04, "measured": False}
     assert msgspec.json.decode(text, type=PoolStatus) == STATUS
 
 

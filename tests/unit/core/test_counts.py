@@ -67,6 +67,6 @@ def test_what_a_switch_costs_counts_for_growing_also_where_nodes_were_replaced(
     trainer.group, trainer.forming = (
         Group(Generation(number), tuple(map(NodeId, members))) for number, members in ((1, "ab"), (2, after))
     )
-    note(trainer, GroupFormed(T, Generation(2), 5))
-    note(trainer, Progress(T, Generation(2), 6, 0, 32, rescale_s=7.0))
+    note(0.0, trainer, GroupFormed(T, Generation(2), 5))
+    note(1.0, trainer, Progress(T, Generation(2), 6, 0, 32, rescale_s=7.0))
     assert [trainer.measured.rescale_s(RescaleCosts(5), up=up) for up in (True, False)] == [up_s, down_s]

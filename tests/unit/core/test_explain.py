@@ -5,9 +5,13 @@ from __future__ import annotations
 import pytest
 
 from pilot.core.curve import Curve
-from pilot.core.explain import explain
+from pilot.core.curve_learned import estimates
+from pilot.core.curve_model import Point, Priors
+from pilot.core.explain import explain, rate_sentences
 from pilot.core.ids import TrainerId
+from pilot.core.measured import Measured
 from pilot.core.problem import Candidate, Plan, PlanStatus, Problem
+from pilot.core.spec import TrainerSpec
 
 A, B, C = TrainerId("a"), TrainerId("b"), TrainerId("c")
 
@@ -119,3 +123,16 @@ def test_how_good_the_plan_is() -> None:
     assert "when the time for planning was up" in sentences(problem, {A: 3}, PlanStatus.INCUMBENT)[0]
     kept = sentences(problem, {A: 3}, PlanStatus.KEPT)[0]
     assert kept == "a had 2 and got 2 nodes: no plan was found that is worth more than to keep what there is."
+
+
+def test_rates_are_told_as_measured_estimated_or_given() -> None:
+    known = estimates((Point(1, 100.0, 0.02), Point(4, 360.0, 0.04)), None, Priors(), 8)
+    assert rate_sentences(known, guessed=False) == [
+        "Samples per second, measured: 100 ± 2% on 1, 360 ± 4% on 4.",
+        "Samples per second, estimated: 189.3 ± 3% on 2, 690.6 ± 5% on 8.",
+    ]
+    given = Measured(TrainerSpec(A, curve=Curve.of([(1, 5.0), (2, 9.0)]), fixed_curve=True)).estimates
+    assert rate_sentences(given, guessed=False) == ["Samples per second, given: 5 on 1, 9 on 2."]
+    assert rate_sentences((), guessed=True) == [
+        "Its rate was not measured yet: plans take it to scale as trainers usually do."
+    ]

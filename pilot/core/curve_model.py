@@ -1,0 +1,213 @@
+"""How a trainer scales: a model with three parameters, fitted to the few node counts at which it was measured.
+
+The time per sample and node grows with the first step off a node and with each doubling::
+
+    n / r(n) = t1 · (1 + a · [n > 1] + b · log2 n)
+
+with ``r(n)`` samples per second on n nodes. ln a and ln b have normal priors and t1 none, and what is measured is taken
+on the logarithm, so the unit of a sample does not matter. The fit is the posterior's peak that Levenberg-Marquardt
+finds from the priors' means in a bounded number of steps; its error is Laplace's approximation. Many trainers' fits
+give priors for the next one: :func:`priors_of`.
+
+The rate per node never rises with n. The rate is concave for a and b as the priors expect them; a large a bends it the
+other way at two nodes. Planners take either.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+SIGMA = 0.02
+"""Of the logarithm: how far a real trainer is from the model, at any count."""
+
+_STEPS = 20
+_SMALLEST_GAIN = 1e-9
+_LARGEST_STEP = 2.0
+_LARGEST = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Normal:
+    """A normal distribution."""
+
+    mean: float
+    sd: float
+
+
+@dataclass(frozen=True, slots=True)
+class Priors:
+    """What is known of ln a and ln b before anything is measured. As it stands: of seven ImageNet models on Summit
+    (FreeTrain, Table 2)."""
+
+    ln_a: Normal = Normal(-5.9, 1.7)
+    ln_b: Normal = Normal(-3.3, 0.76)
+
+
+ON_SUMMIT = Priors()
+"""What is expected until trainers of the pool tell more."""
+
+WIDE = Priors(Normal(-6.0, 2.0), Normal(-3.5, 1.0))
+"""For trainers and networks of which nothing is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """``per_s`` (greater than 0) was measured on ``nodes`` nodes, right within ``error`` (one deviation, relative)."""
+
+    nodes: float
+    per_s: float
+    error: float = 0.0
+
+    @property
+    def weight(self) -> float:
+        """Of its logarithm in a fit."""
+        return 1.0 / (SIGMA**2 + self.error**2)
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A fitted model. Without any point, ``per_s`` is in units of what one node does.
+
+    ``mean_slopes`` and ``variance`` (of t1 at the points' centre) and ``covariance`` (of ln a and ln b: aa, ab, bb) say
+    how sure it is.
+    """
+
+    ln_t1: float
+    ln_a: float
+    ln_b: float
+    mean_slopes: tuple[float, float]
+    variance: float
+    covariance: tuple[float, float, float]
+
+    def per_s(self, nodes: float) -> float:
+        """The rate on ``nodes`` nodes (1 or more)."""
+        return math.exp(math.log(nodes) - self.ln_t1 - _growth(nodes, self.ln_a, self.ln_b)[0])
+
+    def error(self, nodes: float) -> float:
+        """One standard deviation of it, relative; what the model misses is part of it."""
+        _, by_a, by_b = _growth(nodes, self.ln_a, self.ln_b)
+        da, db = by_a - self.mean_slopes[0], by_b - self.mean_slopes[1]
+        aa, ab, bb = self.covariance
+        return math.sqrt(SIGMA**2 + self.variance + da * da * aa + 2 * da * db * ab + db * db * bb)
+
+
+def fit(points: Sequence[Point], priors: Priors) -> Fit:
+    """The model that is most likely after ``points``, at different counts."""
+    rows = [_Row(p.weight, math.log(p.nodes / p.per_s), float(p.nodes > 1), math.log2(max(1, p.nodes))) for p in points]
+    ln_a, ln_b, damping = priors.ln_a.mean, priors.ln_b.mean, 1e-3
+    at = _look(rows, priors, ln_a, ln_b)
+    for _ in range(_STEPS if points else 0):
+        step_a, step_b = _step(at, damping)
+        next_a, next_b = _bounded(ln_a, step_a), _bounded(ln_b, step_b)
+        there = _look(rows, priors, next_a, next_b)
+        gain = at.cost - there.cost
+        damping *= 0.2 if gain >= 0 else 5
+        if gain >= 0:
+            ln_a, ln_b, at = next_a, next_b, there
+        if 0 <= gain < _SMALLEST_GAIN:
+            break
+    aa, ab, bb = at.curvature
+    whole = aa * bb - ab * ab
+    measured = max(0.0, 1 / sum(r.weight for r in rows) - SIGMA**2 / len(rows)) if rows else 0.0
+    return Fit(at.ln_t1, ln_a, ln_b, at.mean_slopes, measured, (bb / whole, -ab / whole, aa / whole))
+
+
+def priors_of(
+    trainers: Sequence[Sequence[Point]],
+    around: Priors = WIDE,
+    worth: float = 2.0,
+    start: Priors | None = None,
+    rounds: int = 10,
+) -> Priors:
+    """Priors for the next trainer, from the points of others: empirical Bayes, by expectation maximisation.
+
+    ``around`` counts as ``worth`` trainers, so that a few alike do not make it too sure. The search begins at ``start``
+    (``around``) and takes so many ``rounds``.
+    """
+    priors = start or around
+    for _ in range(rounds):
+        fits = [fit(points, priors) for points in trainers]
+        priors = Priors(
+            _normal([(f.ln_a, f.covariance[0]) for f in fits], around.ln_a, worth),
+            _normal([(f.ln_b, f.covariance[2]) for f in fits], around.ln_b, worth),
+        )
+    return priors
+
+
+def _normal(found: Sequence[tuple[float, float]], around: Normal, worth: float) -> Normal:
+    """From means and variances."""
+    count = len(found) + worth
+    mean = (sum(m for m, _ in found) + worth * around.mean) / count
+    spread = sum((m - mean) ** 2 + variance for m, variance in found)
+    return Normal(mean, math.sqrt((spread + worth * (around.sd**2 + (around.mean - mean) ** 2)) / count))
+
+
+def _growth(nodes: float, ln_a: float, ln_b: float) -> tuple[float, float, float]:
+    """ln(1 + a · [n > 1] + b · log2 n), and its slopes by ln a and ln b."""
+    if nodes <= 1:
+        return 0.0, 0.0, 0.0
+    by_a, by_b = math.exp(ln_a), math.exp(ln_b) * math.log2(nodes)
+    whole = 1.0 + by_a + by_b
+    return math.log(whole), by_a / whole, by_b / whole
+
+
+class _Row(NamedTuple):
+    """A point: its weight, ln(n / r(n)), [n > 1], log2 n."""
+
+    weight: float
+    time: float
+    off_node: float
+    doublings: float
+
+
+class _Place(NamedTuple):
+    """What a place in the search costs (to be smallest), and which way that falls there."""
+
+    cost: float
+    ln_t1: float
+    mean_slopes: tuple[float, float]
+    down: tuple[float, float]
+    curvature: tuple[float, float, float]
+
+
+def _look(rows: Sequence[_Row], priors: Priors, ln_a: float, ln_b: float) -> _Place:
+    """t1 is the best one for ln a and ln b, so that two parameters remain."""
+    a, b, total = math.exp(ln_a), math.exp(ln_b), 0.0
+    mean_time = mean_a = mean_b = 0.0
+    terms = []
+    for weight, time, off_node, doublings in rows:
+        by_a, by_b = a * off_node, b * doublings
+        whole = 1.0 + by_a + by_b
+        terms.append((weight, time - math.log(whole), by_a / whole, by_b / whole))
+        total += weight
+        mean_time += weight * terms[-1][1]
+        mean_a += weight * terms[-1][2]
+        mean_b += weight * terms[-1][3]
+    total = total or 1.0
+    mean_time, mean_a, mean_b = mean_time / total, mean_a / total, mean_b / total
+    far_a, far_b = priors.ln_a.mean - ln_a, priors.ln_b.mean - ln_b
+    aa, ab, bb = priors.ln_a.sd**-2, 0.0, priors.ln_b.sd**-2
+    cost, down_a, down_b = far_a * far_a * aa + far_b * far_b * bb, far_a * aa, far_b * bb
+    for weight, time, slope_a, slope_b in terms:
+        left, da, db = time - mean_time, slope_a - mean_a, slope_b - mean_b
+        cost += weight * left * left
+        down_a += weight * left * da
+        down_b += weight * left * db
+        aa += weight * da * da
+        ab += weight * da * db
+        bb += weight * db * db
+    return _Place(cost, mean_time, (mean_a, mean_b), (down_a, down_b), (aa, ab, bb))
+
+
+def _step(at: _Place, damping: float) -> tuple[float, float]:
+    """Towards the smallest cost."""
+    aa, ab, bb = at.curvature[0] * (1 + damping), at.curvature[1], at.curvature[2] * (1 + damping)
+    whole = aa * bb - ab * ab
+    return (at.down[0] * bb - at.down[1] * ab) / whole, (at.down[1] * aa - at.down[0] * ab) / whole
+
+
+def _bounded(at: float, step: float) -> float:
+    return max(-_LARGEST, min(_LARGEST, at + max(-_LARGEST_STEP, min(_LARGEST_STEP, step))))

@@ -1,0 +1,109 @@
+"""The model of how trainers scale, and the curves that are learned with it, for any points."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pilot.core.curve import RATES, Curve
+from pilot.core.curve_learned import Estimate, estimates
+from pilot.core.curve_model import SIGMA, WIDE, Point, Priors, fit, priors_of
+
+counts = st.one_of(st.integers(1, 70), st.integers(1, 1_000_000))
+errors = st.floats(0.0, 0.2)
+points = st.lists(
+    st.builds(Point, counts, st.floats(*RATES), errors), max_size=6, unique_by=lambda point: point.nodes
+).map(lambda found: tuple(sorted(found, key=lambda point: point.nodes)))
+sensible = st.builds(
+    lambda ln_a, ln_b, sizes: tuple(
+        Point(n, 50 * n / (1 + (n > 1) * math.exp(ln_a) + math.exp(ln_b) * math.log2(n))) for n in sorted({1, *sizes})
+    ),
+    st.floats(-8, -4),
+    st.floats(-4, -2.5),
+    st.sets(st.sampled_from([2, 4, 8, 16, 32, 64]), min_size=2),
+)
+"""Points of trainers that the model describes."""
+
+
+def known(of: tuple[Point, ...], given_curve: Curve | None = None, most: int = 64) -> tuple[Estimate, ...]:
+    return estimates(of, given_curve, Priors(), most)
+
+
+@settings(deadline=None)
+@given(points, st.integers(1, 1_000_000))
+def test_what_is_measured_is_exact_and_the_rest_a_rate(of: tuple[Point, ...], most: int) -> None:
+    found = known(of, most=most)
+    assert {e.nodes: (e.per_s, e.error) for e in found if e.measured} == {p.nodes: (p.per_s, p.error) for p in of}
+    assert [e.nodes for e in found] == sorted({e.nodes for e in found})
+    assert {1, most} <= {e.nodes for e in found}
+    assert all(0 <= e.per_s <= RATES[1] and math.isfinite(e.error) and e.error >= 0 for e in found)
+
+
+@settings(deadline=None)
+@given(points, st.integers(1, 1000), st.integers(1, 1000))
+def test_more_nodes_never_do_more_each(of: tuple[Point, ...], one: int, other: int) -> None:
+    model, few, many = fit(of, Priors()), *sorted((one, other))
+    assert model.per_s(many) / many <= model.per_s(few) / few * (1 + 1e-9)
+    assert model.error(many) >= SIGMA
+
+
+@settings(deadline=None)
+@given(sensible, st.floats(1e-3, 1e3))
+def test_the_unit_of_a_sample_does_not_matter(of: tuple[Point, ...], factor: float) -> None:
+    plain, scaled = known(of), known(tuple(Point(p.nodes, p.per_s * factor, p.error) for p in of))
+    assert [e.per_s * factor for e in plain] == pytest.approx([e.per_s for e in scaled], rel=1e-4)
+    assert [e.error for e in plain] == pytest.approx([e.error for e in scaled], rel=1e-3)
+
+
+@settings(deadline=None)
+@given(sensible)
+def test_who_is_as_the_model_says_is_found_and_known_better_with_more_counts(of: tuple[Point, ...]) -> None:
+    before, after = fit(of[:1], Priors()), fit(of, Priors())
+    assert after.error(64) <= before.error(64)
+    assert all(after.per_s(p.nodes) == pytest.approx(p.per_s, rel=2 * SIGMA) for p in of)
+
+
+@settings(deadline=None)
+@given(sensible, st.integers(1, 64))
+def test_longer_measured_is_known_better(of: tuple[Point, ...], nodes: int) -> None:
+    short = fit([Point(p.nodes, p.per_s, 0.1) for p in of], Priors())
+    long = fit([Point(p.nodes, p.per_s, 0.01) for p in of], Priors())
+    assert long.error(nodes) <= short.error(nodes) * 1.15
+
+
+@settings(deadline=None)
+@given(points)
+def test_between_two_measured_counts_the_model_stays_between_their_rates(of: tuple[Point, ...]) -> None:
+    for below, above in pairwise(of):
+        low, high = sorted((below.per_s, above.per_s))
+        assert all(low <= e.per_s <= high for e in known(of) if below.nodes < e.nodes < above.nodes)
+
+
+@settings(deadline=None)
+@given(points)
+def test_a_given_curve_is_scaled_to_what_is_measured(of: tuple[Point, ...]) -> None:
+    shape = Curve.of([(1, 2.0), (8, 12.0), (64, 20.0)])
+    found = {e.nodes: e for e in known(of, shape)}
+    assert {8, 64} <= found.keys()
+    if len(of) == 1 and of[0].nodes <= 64 and 1e-3 < of[0].per_s < 1e9:
+        factor = of[0].per_s / shape.at(of[0].nodes)
+        assert found[8].per_s == pytest.approx(12.0 * factor)
+
+
+def test_before_anything_is_measured_the_curve_is_that_of_the_priors_and_concave() -> None:
+    found = known(())
+    assert found[0].per_s == 1.0
+    slopes = [(b.per_s - a.per_s) / (b.nodes - a.nodes) for a, b in pairwise(found)]
+    assert slopes == sorted(slopes, reverse=True)
+
+
+def test_others_say_what_to_expect() -> None:
+    slow = [tuple(Point(n, n / (1 + (n > 1) * 0.8 + 0.3 * math.log2(n))) for n in (1, 2, 4, 16)) for _ in range(8)]
+    learned = priors_of(slow)
+    assert priors_of([]) == WIDE
+    before, after, truth = fit(slow[0][:1], WIDE).per_s(16), fit(slow[0][:1], learned).per_s(16), slow[0][-1].per_s
+    assert truth < after < 1.6 * truth < 2.5 * truth < before
