@@ -37,6 +37,12 @@ def ledger_of(rows: Rows, words: dict[str, str], *changes: AcceptedChange) -> Le
         ([(1, 0, 0, 4, 0, 60), (2, 0, 4, 7, 60, 96)], RUN | {"global_batch_size": "15"}, 1, "contiguous"),
         # 16 samples per node, on two and on three nodes.
         ([(1, 0, 0, 3, 0, 96)], {"the length of the dataset": "96", "batch_size": "16"}, 1, "contiguous"),
+        (
+            [(1, 0, 0, 1, 0, 32), (2, 0, 1, 5, 32, 96)],
+            {"the length of the dataset": "96", "batch_size": "16"},
+            1,
+            "contig",
+        ),
         ([(1, 0, 0, 9, 0, 90)], RUN | {"global_batch_size": "10", "drop_last": "True"}, 1, "contiguous"),
         ([(1, 0, 0, 8, 0, 80)], RUN | {"global_batch_size": "10", "drop_last": "True"}, 1, "!ends at sample 96"),
         ([(1, 0, 0, 9, 0, 72), (1, 1, 9, 10, 0, 8)], RUN | {"the length of the dataset": "a stream"}, 2, "contiguous"),

@@ -30,6 +30,7 @@ def test_the_shipped_objectives() -> None:
 def test_a_users_function_is_taken_at_every_count() -> None:
     value = per_node_value(lambda trainer, nodes: trainer.priority * nodes**2)(SPEC, CURVE)
     assert [value.at(n) for n in range(4)] == [0.0, 4.0, 16.0, 36.0]
+    assert value.nodes == (0, 1, 2, 3), "it is not asked of more nodes than the trainer can have"
 
 
 def test_a_users_function_may_say_that_so_few_nodes_are_worth_nothing() -> None:

@@ -6,7 +6,7 @@ from pilot.core.errors import UserError
 from pilot.core.explain import explain
 from pilot.core.ids import TrainerId, natural_key
 from pilot.core.problem import Candidate, Plan, PlanStatus, Problem
-from pilot.core.spec import COST_MAX_S, NODES_MAX, PRIORITY_MAX, TrainerSpec
+from pilot.core.spec import BUDGET_MAX_H, COST_MAX_S, NODES_MAX, PRIORITY_MAX, TIME_MAX_S, TrainerSpec
 from pilot.io.site import Site
 from pilot.service.settings import Settings
 
@@ -75,7 +75,14 @@ def test_natural_order() -> None:
         ({"rescale_down_s": -0.1}, "rescale cost"),
         ({"rescale_up_s": 2 * COST_MAX_S}, "rescale cost"),
         ({"priority": 0.0}, "priority"),
+        ({"rescale_down_s": 2 * COST_MAX_S}, "rescale cost"),
         ({"priority": 2 * PRIORITY_MAX}, "priority"),
+        ({"after_loop_s": 0.0}, "after_loop_s"),
+        ({"after_loop_s": 2 * TIME_MAX_S}, "after_loop_s"),
+        ({"patience_s": 0.0}, "patience_s"),
+        ({"patience_s": 2 * TIME_MAX_S}, "patience_s"),
+        ({"budget_node_hours": 0.0}, "a budget"),
+        ({"budget_node_hours": 2 * BUDGET_MAX_H}, "a budget"),
     ],
 )
 def test_a_bad_spec_is_refused(wrong: dict[str, float], complaint: str) -> None:
@@ -87,14 +94,26 @@ def test_a_trainer_of_which_nothing_is_said() -> None:
     spec = TrainerSpec(A)
     assert (spec.min_nodes, spec.max_nodes, spec.curve, spec.fixed_curve) == (1, 64, None, False)
     assert (spec.rescale_up_s, spec.rescale_down_s, spec.priority, spec.objective_curve) == (20.0, 10.0, 1.0, None)
-    assert (spec.uid, spec.starts_after) == ("", 0)
+    assert (spec.uid, spec.starts_after, spec.assumed_costs, spec.budget_node_hours) == ("", 0, False, None)
+    assert (spec.after_loop_s, spec.patience_s) == (600.0, 300.0)
+
+
+@pytest.mark.parametrize("per_s", [(0.0, 1e-12), (0.0, 1.0, 1e18)])
+def test_one_value_that_is_no_rate_is_enough(per_s: tuple[float, ...]) -> None:
+    with pytest.raises(UserError, match="a rate must be 0 or between"):
+        TrainerSpec(A, curve=Curve(tuple(map(float, range(len(per_s)))), per_s))
+    assert TrainerSpec(A, curve=Curve((0.0, 1.0), (0.0, 1.0))).curve is not None
 
 
 def test_the_limits_of_a_spec_are_allowed() -> None:
-    least = TrainerSpec(A, 1, 1, rescale_up_s=0.0, rescale_down_s=0.0, priority=1 / PRIORITY_MAX)
+    least = TrainerSpec(
+        A, 1, 1, rescale_up_s=0.0, rescale_down_s=0.0, priority=1 / PRIORITY_MAX,
+        after_loop_s=0.1, patience_s=0.1, budget_node_hours=0.1,
+    )  # fmt: skip
     most = TrainerSpec(
-        A, NODES_MAX, NODES_MAX, rescale_up_s=COST_MAX_S, rescale_down_s=COST_MAX_S, priority=PRIORITY_MAX
-    )
+        A, NODES_MAX, NODES_MAX, rescale_up_s=COST_MAX_S, rescale_down_s=COST_MAX_S, priority=PRIORITY_MAX,
+        after_loop_s=TIME_MAX_S, patience_s=TIME_MAX_S, budget_node_hours=BUDGET_MAX_H,
+    )  # fmt: skip
     assert least.max_nodes == 1 and most.min_nodes == NODES_MAX
 
 

@@ -1,0 +1,105 @@
+"""What a trainer says of where it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from pilot.core.commands import Outcome
+from pilot.core.evidence import SetAside
+from pilot.core.ids import Generation, NodeId, TrainerId
+from pilot.core.measured import Measured
+from pilot.core.pool import Pool
+from pilot.core.spec import TrainerSpec
+from pilot.core.trainer import Group, Phase, Trainer, Worker, WorkerPhase
+
+SPEC = TrainerSpec(TrainerId("t"), 2, 6)
+A, B, C, D = map(NodeId, "abcd")
+
+
+def trainer() -> Trainer:
+    return Trainer(SPEC, Measured(SPEC))
+
+
+def pool(nodes: Iterable[NodeId] = (A, B, C, D)) -> Pool:
+    made = Pool()
+    for node in nodes:
+        made.join(node)
+    return made
+
+
+def test_who_goes_on_after_an_end_has_nothing_held_against_it() -> None:
+    ended = trainer()
+    ended.outcome, ended.reason, ended.held, ended.stops, ended.refusal = Outcome.FAILED, "why", "spent", True, "edited"
+    ended.deaths_in_a_row, ended.died, ended.broken_in_a_row, ended.failed_writes = 3, {A: None}, 5, 4
+    ended.reopen()
+    assert ended == Trainer(SPEC, ended.measured)
+    assert (ended.open, ended.phase) == (True, Phase.QUEUED)
+
+
+@pytest.mark.parametrize(
+    ("target", "holders", "parked"),
+    [((A,), (A,), True), ((A,), (), False), ((A,), (B,), False), ((A, B), (A,), False), ((), (), False)],
+)
+def test_it_is_parked_where_it_holds_a_state_on_fewer_nodes_than_it_can_run_on(
+    target: tuple[NodeId, ...], holders: tuple[NodeId, ...], parked: bool
+) -> None:
+    it = trainer()
+    it.target = list(target)
+    it.workers = {node: Worker(0, WorkerPhase.READY, has_state=True) for node in holders}
+    assert (it.parked, it.refuses_to_grow) == (parked, False)
+    it.refusal = "the script was edited"
+    assert it.refuses_to_grow == parked
+
+
+def test_one_of_several_that_holds_the_state_is_enough_to_be_parked() -> None:
+    it = Trainer(spec := TrainerSpec(TrainerId("t"), 3, 6), Measured(spec))
+    it.target, it.workers = [A, B], {B: Worker(0, has_state=True)}
+    assert it.parked
+
+
+def test_who_is_awaited_will_be_ready_and_is_not_slow() -> None:
+    it = trainer()
+    it.workers = {
+        A: Worker(0),
+        B: Worker(0, slow=True),
+        C: Worker(0, WorkerPhase.READY),
+    }
+    assert [it.awaited_on(node) for node in (A, B, C, D)] == [True, False, False, True]
+
+
+def test_a_group_is_lost_with_the_last_member_that_stays() -> None:
+    it, its = trainer(), pool()
+    assert not it.lost_all(its, {A}), "it has no group"
+    it.group = Group(Generation(1), (A, B))
+    its.leave(A, None)
+    assert not it.lost_all(its, {A})
+    its.remove(B)
+    assert it.lost_all(its, {B})
+    assert it.lost_all(its, {A, B})
+    assert not it.lost_all(its, {C}), "it was lost before"
+
+
+def test_a_node_that_is_lost_takes_what_was_awaited_of_it_along() -> None:
+    it = trainer()
+    it.workers, it.writing = {A: Worker(0), B: Worker(0, ends_alone=True)}, {A: None, B: None}
+    it.lose(A, announced=True)
+    assert (it.counts.losses, it.reason, list(it.workers), list(it.writing)) == (0, "", [B], [B])
+    it.lose(B, announced=False)
+    assert (it.counts.losses, it.workers, it.writing) == (1, {}, {})
+    assert it.reason == "; b was lost before its script had ended"
+
+
+def test_it_has_room_on_what_it_has_nothing_against() -> None:
+    it, its = trainer(), pool()
+    assert it.room(its) == SPEC.max_nodes, "nobody counts where nothing is set aside"
+    aside = SetAside(9.0, "it failed")
+    it.evidence.aside = {A: aside, B: aside, C: aside, NodeId("gone"): aside}
+    assert it.room(its) == 1
+    its.leave(A, None)
+    assert it.room(its) == 1, "a node that leaves counts for nobody"
+    its.aside[B] = aside
+    assert it.room(its) == 1, "nor does one that is set aside for all"
+    its.join(NodeId("e"))
+    assert it.room(its) == 2
