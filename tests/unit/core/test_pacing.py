@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pilot.core.commands import PaceCheckpoints
 from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
 from pilot.core.events import (
@@ -19,7 +20,7 @@ from pilot.core.events import (
     WorkerReady,
 )
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
-from pilot.core.pacing import LEAST_S, MARGIN_S, MOST_WRITING, Pace
+from pilot.core.pacing import LEAST_S, MOST_WRITING, Pace, pace
 from pilot.core.problem import Plan, PlanStatus
 from pilot.core.spec import TrainerSpec
 
@@ -35,16 +36,40 @@ def test_without_grace_it_is_youngs_interval() -> None:
 
 
 def test_what_fits_into_the_grace_leaves_the_sites_interval() -> None:
-    assert replace(NO_GRACE, grace_s=0.5 + MARGIN_S).interval_s == 300.0
-    assert replace(NO_GRACE, grace_s=0.49 + MARGIN_S).interval_s < 300.0
+    assert replace(NO_GRACE, grace_s=2.5).interval_s == 300.0
+    assert replace(NO_GRACE, grace_s=2.49).interval_s < 300.0
     assert replace(NO_GRACE, write_s=None).interval_s == 300.0
 
 
 def test_it_keeps_its_bounds() -> None:
     assert replace(NO_GRACE, wipeouts=0, trained_s=1e9).interval_s == 300.0
-    assert replace(NO_GRACE, trained_s=0.0, write_s=0.1).interval_s == LEAST_S
-    assert replace(NO_GRACE, trained_s=0.0, write_s=20.0).interval_s == 20.0 / MOST_WRITING
+    assert replace(NO_GRACE, trained_s=0.0, write_s=0.1).interval_s == 5.0
+    assert replace(NO_GRACE, trained_s=0.0, write_s=20.0).interval_s == 200.0, "a tenth of the time"
     assert replace(NO_GRACE, trained_s=0.0, site_interval_s=1.0).interval_s == 1.0
+
+
+@pytest.mark.parametrize(
+    ("its", "reason"),
+    [
+        (replace(NO_GRACE, write_s=None), "the site says so, and how long writing takes is not known yet"),
+        (
+            replace(NO_GRACE, grace_s=30.0),
+            "writing takes 0.5 s, which fits into the grace of 30 s; the site's interval holds",
+        ),
+        (
+            replace(NO_GRACE, trained_s=3600.0, wipeouts=1),
+            "writing takes 0.5 s, too long for the grace of 0 s, and in 1.0 h of training it lost all its nodes once "
+            "(Young/Daly)",
+        ),
+        (
+            replace(NO_GRACE, trained_s=3599.0, wipeouts=2),
+            "writing takes 0.5 s, too long for the grace of 0 s, and in 3599 s of training it lost all its nodes 2 "
+            "times (Young/Daly)",
+        ),
+    ],
+)
+def test_the_reason_says_what_was_measured(its: Pace, reason: str) -> None:
+    assert its.reason() == reason
 
 
 SECONDS = st.floats(0.0, 1e7, allow_nan=False)
@@ -52,15 +77,15 @@ PACES = st.builds(Pace, st.floats(0.1, 1e5), SECONDS, st.none() | SECONDS, SECON
 
 
 @given(PACES)
-def test_whatever_was_measured_it_is_at_most_the_sites_and_not_too_short(pace: Pace) -> None:
-    assert min(LEAST_S, pace.site_interval_s) <= pace.interval_s <= pace.site_interval_s
-    assert pace.fits or pace.interval_s >= min(pace.site_interval_s, (pace.write_s or 0.0) / MOST_WRITING)
-    assert f"every {pace.interval_s:.3g} s" in pace.sentence()
+def test_whatever_was_measured_it_is_at_most_the_sites_and_not_too_short(its: Pace) -> None:
+    assert min(LEAST_S, its.site_interval_s) <= its.interval_s <= its.site_interval_s
+    assert its.fits or its.interval_s >= min(its.site_interval_s, (its.write_s or 0.0) / MOST_WRITING)
+    assert f"every {its.interval_s:.3g} s" in its.sentence()
 
 
 @given(PACES, st.integers(0, 1000))
-def test_more_losses_never_make_it_longer(pace: Pace, more: int) -> None:
-    assert replace(pace, wipeouts=pace.wipeouts + more).interval_s <= pace.interval_s
+def test_more_losses_never_make_it_longer(its: Pace, more: int) -> None:
+    assert replace(its, wipeouts=its.wipeouts + more).interval_s <= its.interval_s
 
 
 def trains_on(*nodes: NodeId) -> Coordinator:
@@ -98,6 +123,22 @@ def test_only_the_time_in_groups_counts() -> None:
     core.handle(HOUR_S, PoolChanged(joined=(B,)))
     assert core.trainers[T].measured.trained_s(HOUR_S) == 100.0
     assert core.pace_of(core.trainers[T]).trained_s == 100.0
+
+
+@pytest.mark.parametrize(
+    ("told_s", "wanted_s", "tells"),
+    [(100.0, 125.0, False), (125.0, 100.0, False), (100.0, 126.0, True), (126.0, 100.0, True), (None, 80.0, False)],
+)
+def test_the_leader_is_told_of_what_differs_by_more_than_a_quarter(
+    told_s: float | None, wanted_s: float, tells: bool
+) -> None:
+    trainer = trains_on(A, B).trainers[T]
+    trainer.workers[A].interval_s = told_s
+    commands = pace(trainer, wanted := Pace(wanted_s, 0.0, None, 0.0, 0))
+    assert commands == ([PaceCheckpoints(T, A, wanted_s, wanted.reason())] if tells else [])
+    assert (trainer.workers[A].interval_s, trainer.workers[B].interval_s) == (wanted_s if tells else told_s, None)
+    del trainer.workers[A]
+    assert pace(trainer, NO_GRACE) == [], "its leader is gone"
 
 
 def test_small_changes_are_not_told() -> None:

@@ -45,6 +45,12 @@ def test_feasible_means_sizes_and_capacity() -> None:
     assert not problem.feasible({A: 0, B: 9})
 
 
+def test_who_is_missing_in_the_counts_gets_nothing() -> None:
+    problem = Problem(5, 100, (candidate(A, 0), candidate(B, 0, low=2)))
+    assert problem.feasible({A: 5}) and problem.feasible({})
+    assert (problem.objective({A: 1}), problem.objective({B: 2})) == (1000, 1800)
+
+
 def test_explain_gives_the_terms_around_the_plan_and_the_cheapest_donor() -> None:
     problem = Problem(5, 100, (candidate(A, 2), candidate(B, 3)))
     told = explain(problem, Plan(PlanStatus.OPTIMAL, ((A, 2), (B, 3)), 0.0), A)
