@@ -107,5 +107,28 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "pilot/core/spec.py",
         "BUDGET_MAX_H = 1000000000.0  ->  BUDGET_MAX_H = 1000000001.0",
     ): LIMIT,
+    (
+        "pilot/provisioning/scaling_policy.py",
+        "walltime_s: float = 0.0  ->  walltime_s: float = 1.0",
+    ): "it is that of no jobs",
+    (
+        "pilot/core/ids.py",
+        "return tuple(((1, int(part), part) if _is_number(part) else (0, 0, part) for part in parts))  ->  "
+        "return tuple(((2, int(part), part) if _is_number(part) else (0, 0, part) for part in parts))",
+    ): "a number only has to come after a text",
+    (
+        "pilot/core/ids.py",
+        "return tuple(((1, int(part), part) if _is_number(part) else (0, 0, part) for part in parts))  ->  "
+        "return tuple(((1, int(part), part) if _is_number(part) else (0, 1, part) for part in parts))",
+    ): "the same of all texts",
+    (
+        "pilot/core/transitions.py",
+        "trainer.synced, trainer.saved, trainer.failed_writes = (True, False, 0)  ->  "
+        "trainer.synced, trainer.saved, trainer.failed_writes = (False, False, 0)",
+    ): "it is asked for where no group trains, and what ends a group sets it",
+    (
+        "pilot/train/order.py",
+        "size = 1 << 14  ->  size = 1 << 15",
+    ): "the order is the same in blocks of any size",
 }
 """(module, mistake) → why nobody can notice it."""

@@ -69,6 +69,8 @@ def test_explain_says_nothing_of_a_trainer_that_was_not_asked_about() -> None:
 
 def test_natural_order() -> None:
     assert sorted(["n10", "n2", "m1", "n2a", "n02"], key=natural_key) == ["m1", "n02", "n2", "n2a", "n10"]
+    digits = ["1" * 1000, "0", "9" * 998, "2" * 999]
+    assert sorted(digits, key=natural_key) == digits, "a thousand of them are a text, which comes before numbers"
 
 
 @pytest.mark.parametrize(

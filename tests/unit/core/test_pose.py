@@ -1,0 +1,37 @@
+"""Who is in a problem, and with how many nodes at most."""
+
+from __future__ import annotations
+
+from pilot.core.blame import Blame
+from pilot.core.config import CoordinatorConfig
+from pilot.core.evidence import SetAside
+from pilot.core.ids import NodeId, TrainerId
+from pilot.core.measured import Measured, RescaleCosts
+from pilot.core.pool import Pool
+from pilot.core.pose import pose
+from pilot.core.spec import TrainerSpec
+from pilot.core.trainer import Trainer
+
+A, B = TrainerId("a"), TrainerId("b")
+X, Y, Z = map(NodeId, "xyz")
+
+
+def test_who_has_room_for_what_it_needs_at_least_is_in_it() -> None:
+    pool = Pool()
+    trainers = {name: Trainer(spec := TrainerSpec(name, low, 8), Measured(spec)) for name, low in ((A, 2), (B, 1))}
+    for node in (X, Y, Z):
+        pool.join(node)
+
+    def asked(reach: dict[TrainerId, int] | None = None) -> tuple[int, dict[TrainerId, int]] | None:
+        order = list(trainers.values())
+        problem = pose(pool, Blame(pool, trainers), order, CoordinatorConfig(), RescaleCosts(5), reach)
+        return problem and (problem.nodes, {c.trainer: c.max_nodes for c in problem.candidates})
+
+    assert asked() == (3, {A: 8, B: 8})
+    assert asked({A: 2}) == (3, {A: 2}), "who can reach nothing is not in it"
+    assert asked({A: 1, B: 1}) == (3, {B: 1})
+    assert asked({A: 1}) is None
+    trainers[A].evidence.aside = {X: SetAside(9.0, "it failed"), Y: SetAside(9.0, "it failed")}
+    assert asked() == (3, {B: 8})
+    pool.leave(Z, None)
+    assert asked() == (2, {B: 8})
