@@ -130,5 +130,15 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "pilot/train/order.py",
         "size = 1 << 14  ->  size = 1 << 15",
     ): "the order is the same in blocks of any size",
+    (
+        "pilot/core/assign.py",
+        "growing = [t for t in changed if counts[t.id] > len(t.target)]  ->  "
+        "growing = [t for t in changed if counts[t.id] >= len(t.target)]",
+    ): "who keeps as many nodes is not among the changed",
+    (
+        "pilot/core/ledger_proof.py",
+        "covered == steps * full or (record.cursor_end == size and (steps - 1) * full < covered < steps * full)  ->  "
+        "covered == steps * full or (record.cursor_end == size and (steps - 1) * full < covered <= steps * full)",
+    ): "where it is as much, the first condition holds",
 }
 """(module, mistake) → why nobody can notice it."""

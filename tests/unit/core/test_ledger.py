@@ -109,6 +109,8 @@ def test_a_missing_end_is_found() -> None:
 
 def test_more_samples_than_the_epoch_has_are_found() -> None:
     assert "beyond the epoch's 90" in ledger(*WHOLE).exactly_once({0: 90, 1: 90}).text
+    one_more = ledger(row(1, 0, 0, 4, 0, 40), row(1, 1, 4, 5, 0, 1))
+    assert "epoch 1: sample 1 is beyond the epoch's 0" in one_more.exactly_once({0: 40}).text
 
 
 def test_a_step_without_samples_is_found() -> None:
