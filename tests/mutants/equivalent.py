@@ -140,5 +140,10 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "covered == steps * full or (record.cursor_end == size and (steps - 1) * full < covered < steps * full)  ->  "
         "covered == steps * full or (record.cursor_end == size and (steps - 1) * full < covered <= steps * full)",
     ): "where it is as much, the first condition holds",
+    (
+        "pilot/core/problem.py",
+        "return self.rescale_up_s if nodes > self.current_nodes else self.rescale_down_s  ->  "
+        "return self.rescale_up_s if nodes >= self.current_nodes else self.rescale_down_s",
+    ): "as many nodes as now are no rescale: that was asked before",
 }
 """(module, mistake) → why nobody can notice it."""

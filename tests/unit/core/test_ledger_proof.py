@@ -64,3 +64,13 @@ def test_a_dataset_that_was_accepted_to_grow_counts_from_the_next_epoch_on(step:
     verdict = proof(ledger_of(rows, RUN | {"the length of the dataset": "104"}, change), 2)
     assert verdict.proved is proved, verdict.text
     assert proved or "was changed from 96 to 104 after step 15, in the middle of epoch 1" in verdict.text
+
+
+@pytest.mark.parametrize(("first", "step", "proved"), [(0, 0, True), (1, 1, False), (0, 1, False), (0, 96, True)])
+def test_another_order_may_begin_with_an_epoch_and_not_after_one_sample_of_it(
+    first: int, step: int, proved: bool
+) -> None:
+    rows: Rows = [(1, 0, 0, 1, 0, 1), (2, 0, 1, 96, 1, 96)] if first else [(1, 0, 0, 96, 0, 96)]
+    words = RUN | {"global_batch_size": "1", "the seed": "2"}
+    verdict = proof(ledger_of(rows, words, AcceptedChange(step, "the seed", "1", "2")), 1)
+    assert verdict.proved is proved, verdict.text

@@ -1,0 +1,36 @@
+"""The nodes of a pool: a name that comes back is a new node."""
+
+from __future__ import annotations
+
+from pilot.core.evidence import SetAside
+from pilot.core.ids import NodeId, TrainerId
+from pilot.core.pool import Pool, join_order
+
+A, B = NodeId("a"), NodeId("b")
+T = TrainerId("t")
+
+
+def test_nothing_of_a_node_that_is_gone_holds_for_one_of_its_name() -> None:
+    pool = Pool(join_order)
+    assert pool.join(A) and pool.join(B) and not pool.join(A)
+    pool.owner[A] = pool.occupant[A] = T
+    pool.aside[A] = SetAside(9.0, "it failed")
+    assert (pool.available(), pool.usable) == ([B], 2)
+    assert pool.leave(A, 5.0) and not pool.leave(A, None)
+    assert (pool.leaving, pool.owner, pool.occupant, pool.usable) == ({A: 5.0}, {}, {A: T}, 1)
+    assert pool.remove(A) and not pool.remove(A) and not pool.leave(A, 5.0)
+    assert (pool.leaving, pool.aside, pool.occupant, len(pool)) == ({}, {}, {}, 1)
+    assert pool.join(A)
+    assert (pool.available(), pool.nodes, pool.usable) == ([B, A], [B, A], 2), "it joined later"
+
+
+def test_what_is_set_aside_counts_as_long_as_somebody_has_it() -> None:
+    pool = Pool()
+    for node in (A, B):
+        pool.join(node)
+    pool.owner[A], pool.aside[A] = T, SetAside(9.0, "it failed")
+    assert (pool.usable, pool.available(), pool.is_free(A)) == (2, [B], False)
+    assert pool.remove(B)
+    pool.owner[A] = T
+    assert pool.remove(A)
+    assert (pool.owner, pool.usable) == ({}, 0)
