@@ -26,6 +26,7 @@ def test_every_version_draws_the_same() -> None:
     assert permutation(7, 2, 12).tolist() == [3, 4, 2, 9, 1, 10, 11, 6, 8, 0, 5, 7]
     assert shuffled(3, WHOLE + 5).indices(2, 10, 14) == [409231, 313615, 241563, 548851]
     assert [shuffled(3, length).shuffle for length in (WHOLE, WHOLE + 1)] == ["True", "in blocks"]
+    assert Drawn(3, 1000, 90_000).indices(2, 65_533, 65_539) == [610, 264, 794, 85, 539, 850]
     odd, even = Bijection(3, 1000), Bijection(11, 1 << 40)
     assert odd(np.arange(5, dtype=np.uint64)).tolist() == [622, 480, 999, 743, 642]
     assert even(np.arange(3, dtype=np.uint64)).tolist() == [845076898514, 387408833309, 1064694921038]
@@ -35,6 +36,13 @@ def test_each_epoch_has_its_order_in_whatever_turn_they_come() -> None:
     order = shuffled(7, 50)
     for epoch in (0, 0, 1, 2, 7, 8, 3):
         assert order.indices(epoch, 10, 30) == permutation(7, epoch, 50)[10:30].tolist()
+    long = shuffled(3, WHOLE + 5)
+    for epoch in (2, 4, 4, 2):
+        assert long.indices(epoch, 10, 14) == shuffled(3, WHOLE + 5).indices(epoch, 10, 14)
+
+
+def test_an_order_that_is_held_as_a_whole_is_one_block_whatever_its_length() -> None:
+    assert shuffled(7, 70_000).indices(2, 0, 70_000) == permutation(7, 2, 70_000).tolist()
 
 
 def test_a_new_plan_makes_no_new_order(monkeypatch: pytest.MonkeyPatch) -> None:
