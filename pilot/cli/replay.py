@@ -65,9 +65,10 @@ def command(
       pilot replay events.csv.gz --trainers hpo.csv --curves curves.json \\
           --t-fwd 10,30,60,120 --planner dp,equal-share --report sweep/
       pilot replay --journal RUN_DIR/journal.jsonl
+      pilot replay --journal RUN_DIR/journal.jsonl --budget 100,200
     """
     if journal is not None:
-        return _replay_journal(journal, swept["objective"] or (), report)
+        return _replay_journal(journal, swept["objective"] or (), report, swept["budget"] or ())
     if events is None or trainers is None or curves is None:
         given = {"EVENTS": events, "--trainers": trainers, "--curves": curves}
         missing = " and ".join(name for name, value in given.items() if value is None)
@@ -140,9 +141,9 @@ def _report_interruption(replays: Sequence[Replay], cases: int) -> int:
     return INTERRUPTED
 
 
-def _replay_journal(path: Path, named: Sequence[str], report: Path | None) -> int:
+def _replay_journal(path: Path, named: Sequence[str], report: Path | None, budgets: Sequence[float]) -> int:
     """Feed a live run's events to a fresh core and compare its commands with those of the run; its report is that of
-    ``pilot report``.
+    ``pilot report``. What each of ``budgets`` would have done is told, too.
 
     A function that the journal names is somebody's code: it runs where the user has ``named`` it too.
     """
@@ -169,7 +170,21 @@ def _replay_journal(path: Path, named: Sequence[str], report: Path | None) -> in
         click.echo(f"{path}: the replay differs: {one_line(difference)}", err=True)
         return 1
     click.echo(f"{len(counts)} events over {contents.last_s:.1f} s gave the same {sum(counts)} commands")
+    for budget in budgets:
+        _try_budget(contents, budget)
     return 0
+
+
+def _try_budget(contents: Contents, budget: float) -> None:
+    from pilot.core.budget import unit
+    from pilot.observation.words import duration
+    from pilot.service.budget_trial import trials
+
+    for trial in trials(contents, budget):
+        told = f"with a budget of {budget:g} {unit(trial.charge_factor)}"
+        if trial.since_s:
+            told += f", from {duration(trial.since_s)} on, when it came up again"
+        click.echo(f"{told}: {trial.sentence(budget)}")
 
 
 def _report_journal(contents: Contents, directory: Path) -> None:

@@ -134,4 +134,12 @@ SWEPT: Sequence[Decorator] = (
     _sweep(
         "--on-curve", "on_curve", _whole, "INDICES", "Put all trainers on this curve of the curves file.", default=None
     ),
+    _sweep(
+        "--budget",
+        "budget",
+        _positive,
+        "HOURS",
+        "Node-hours after which the pool drains, as in pilot up; with --journal: as the site charges them.",
+        default=None,
+    ),
 )

@@ -28,7 +28,12 @@ def told(replay: Replay) -> ReplayTold:
 
 def rows(replays: Sequence[Replay], names: Sequence[str]) -> list[dict[str, str]]:
     """The first table: column → cell of each replay."""
-    return [{name.removesuffix("_s"): f"{getattr(r.case, name)}" for name in names} | _row(r) for r in replays]
+    budgets = any(r.case.budget is not None for r in replays)
+    more = [_row(r) | ({"budget": _budget(r)} if budgets else {}) for r in replays]
+    return [
+        {name.removesuffix("_s"): f"{getattr(r.case, name)}" for name in names} | row
+        for r, row in zip(replays, more, strict=True)
+    ]
 
 
 def _row(replay: Replay) -> dict[str, str]:
@@ -42,6 +47,13 @@ def _row(replay: Replay) -> dict[str, str]:
         "completed": f"{s.completed} of {s.submitted}",
         "hours": f"{s.reached_h:.1f}",
     }
+
+
+def _budget(replay: Replay) -> str:
+    if (budget := replay.case.budget) is None:
+        return "-"
+    ended_h = replay.summary.budget_ended_h
+    return f"{replay.summary.node_hours / budget:.0%} used" if ended_h is None else f"used up after {ended_h:.1f} h"
 
 
 def _cost_row(replay: Replay) -> dict[str, str]:

@@ -100,7 +100,12 @@ def fresh_core(contents: Contents) -> Coordinator:
     return core_of(contents.header)
 
 
-def remembering_core(contents: Contents) -> Coordinator:
-    """One that decides the same and in the end knows every trainer: for whoever tells a pool's whole story."""
-    first, *later = (replace(config_of(so), ended_kept=sys.maxsize) for so in contents.header.configured)
-    return Coordinator(first, later)
+def remembering_core(contents: Contents, budget: float | None = None) -> Coordinator:
+    """One that decides the same and in the end knows every trainer: for whoever tells a pool's whole story.
+
+    ``budget`` is what the pool is to have instead of its own each time that it comes up, in charged node-hours.
+    """
+    configs = [replace(config_of(so), ended_kept=sys.maxsize) for so in contents.header.configured]
+    if budget is not None:
+        configs = [replace(config, budget_node_hours=budget) for config in configs]
+    return Coordinator(configs[0], configs[1:])

@@ -99,14 +99,20 @@ class Simulation:
         self._plan_due_s = math.inf
 
     def run(self, stop: Callable[[], bool], tick: Callable[[float], None]) -> bool:
-        """Replay to ``until_s``, telling ``tick`` each virtual time; False where ``stop`` said so before."""
-        while (next_s := self._next_s()) < self.config.until_s:
+        """Replay to ``until_s`` or to the end of the pool's budget, telling ``tick`` each virtual time; False where
+        ``stop`` said so before."""
+        while (next_s := self._next_s()) < self.config.until_s and not self._drained:
             if stop():
                 return False
             self._step(next_s)
             tick(next_s)
-        self._finish_at(self.config.until_s)
+        self._finish_at(self.now_s if self._drained else self.config.until_s)
         return True
+
+    @property
+    def _drained(self) -> bool:
+        """Its budget has ended the pool."""
+        return self.core.draining and not len(self.core.pool)
 
     def _next_s(self) -> float:
         at_s = self._changes[0].time_s if self._changes else math.inf
@@ -207,8 +213,14 @@ class Simulation:
                 self._solve, self._plan_due_s = command, self.now_s + self.config.solver_latency_s
                 return None
             case DrainPool():
+                self.records.budget_ended_s = self.now_s
                 return DrainRequested(command.reason)
-            case DissolveGroup() | PaceCheckpoints() | ReleaseNode() | SetNodeAside() | WarnOfBudget() | CloseTrainer():
+            case WarnOfBudget(None):
+                self.records.budget_warned_s = self.now_s
+                return None
+            case ReleaseNode(node):
+                return PoolChanged(lost=(node,), cause="released")
+            case DissolveGroup() | PaceCheckpoints() | SetNodeAside() | WarnOfBudget() | CloseTrainer():
                 return None
             case _:
                 assert_never(command)

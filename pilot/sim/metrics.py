@@ -80,6 +80,8 @@ class Summary:
     submitted, completed : trainers
     six_hours : U by six hours
     run_times : of completed trainers, by scaling curve
+    budget_warned_h, budget_ended_h : when 80% and when all of the pool's budget was used; null: never. The replay ends
+        with the budget
     """
 
     reached_h: float
@@ -103,6 +105,8 @@ class Summary:
     completed: int
     six_hours: tuple[Bin, ...]
     run_times: tuple[RunTimes, ...]
+    budget_warned_h: float | None = None
+    budget_ended_h: float | None = None
 
 
 def summarize(
@@ -140,7 +144,13 @@ def summarize(
         completed=sum(account.finished_s is not None for account in accounts.values()),
         six_hours=tuple(_bins(meter, columns, charged, end_s)),
         run_times=tuple(_run_times(accounts.values())),
+        budget_warned_h=_hours(records.budget_warned_s),
+        budget_ended_h=_hours(records.budget_ended_s),
     )
+
+
+def _hours(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds / 3600
 
 
 class IntegralMeter:

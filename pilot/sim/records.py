@@ -67,13 +67,16 @@ class TrainerCourse:
 
 
 class Records:
-    """Moments and who was admitted in each; solves; the kinds of trainers with their curves."""
+    """Moments and who was admitted in each; solves; the kinds of trainers with their curves; when most of the pool's
+    budget was used and when all of it (None: never)."""
 
     def __init__(self) -> None:
         self.moments: list[Moment] = []
         self.admitted: list[Admitted] = []
         self.solves: list[SolveRecord] = []
         self.curves: dict[Kind, Curve] = {}
+        self.budget_warned_s: float | None = None
+        self.budget_ended_s: float | None = None
         self._weights: dict[int, float] = {}
 
     def weight(self, submission: WorkloadRow) -> float:

@@ -69,6 +69,10 @@ def sentences(replay: Replay) -> list[str]:
     ]
     if told.efficiency is not None:
         said.append(f"The nodes were worth {told.efficiency:.0%} of as many dedicated ones (U).")
+    if (budget := replay.case.budget) is not None and told.budget_ended_h is not None:
+        said.append(f"Then its budget of {budget:g} node-hours was used up, and the pool drained.")
+    elif budget is not None:
+        said.append(f"Of its budget of {budget:g} node-hours {told.node_hours / budget:.0%} was used.")
     return said if told.complete else [*said, "The replay was interrupted before the end of the trace."]
 
 

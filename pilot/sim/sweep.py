@@ -68,6 +68,7 @@ class Case:
     accounting : how a rescale is paid for
     completions : when the core hears of completions and arrivals
     on_curve : the number of the scaling curve that all trainers have; null: each its own
+    budget : node-hours after which the pool drains; null: no limit
     """
 
     planner: str = "milp"
@@ -81,6 +82,7 @@ class Case:
     accounting: str = Accounting.PAPER.value
     completions: str = Completions.AT_ONCE.value
     on_curve: int | None = None
+    budget: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,14 @@ def _courses(accounts: Mapping[TrainerId, Account], end_s: float) -> tuple[Train
 def _core_config(case: Case, objective_of: ObjectiveOf) -> CoordinatorConfig:
     objective = CoordinatorConfig().objective if case.objective == GIVEN else objective_of(case.objective)
     order = NODE_ORDERS[case.node_order]
-    return CoordinatorConfig(case.t_fwd_s, case.max_parallel, objective, order, arrivals_s=ARRIVALS_S)
+    return CoordinatorConfig(
+        case.t_fwd_s,
+        case.max_parallel,
+        objective,
+        order,
+        budget_node_hours=case.budget,
+        arrivals_s=ARRIVALS_S,
+    )
 
 
 def _workload(inputs: Inputs, case: Case) -> list[WorkloadRow]:

@@ -21,6 +21,9 @@ PRIORITY = "priority"
 SIZES = "sizes"
 """Another one: the node counts that are allowed, rising, with blanks between them; all where nothing is said."""
 
+BUDGET = "budget"
+"""Another one: the node-hours after which the trainer stops; none where nothing is said."""
+
 COLUMNS = ("trainer", "submit_s", "min_nodes", "max_nodes", "rescale_up_s", "rescale_down_s", "samples", "curve")
 
 
@@ -175,6 +178,7 @@ def _spec(row: _Row, rate: Curve, objective: Curve | None) -> TrainerSpec:
     min_nodes, max_nodes = row.whole("min_nodes", 1), row.whole("max_nodes", 1)
     up_s, down_s = row.number("rescale_up_s"), row.number("rescale_down_s")
     priority = row.number(PRIORITY) if row.fields.get(PRIORITY) else 1.0
+    budget = row.number(BUDGET) if row.fields.get(BUDGET) else None
     try:
         return TrainerSpec(
             trainer=TrainerId(row.trainer),
@@ -187,6 +191,7 @@ def _spec(row: _Row, rate: Curve, objective: Curve | None) -> TrainerSpec:
             priority=priority,
             objective_curve=objective,
             sizes=row.sizes(),
+            budget_node_hours=budget,
         )
     except UserError as error:  # its numbers do not fit together
         raise row.bad(str(error)) from None

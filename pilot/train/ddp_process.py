@@ -54,8 +54,6 @@ class Tally:
             imported.tell()
         now_s = time.monotonic()
         _COUNTS.pack_into(self._memory, 0, steps + 1, first_s or now_s, now_s)
-        if steps == 0:
-            imported.tell()
 
 
 @dataclass(slots=True)

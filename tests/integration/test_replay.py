@@ -94,6 +94,15 @@ def test_physical_accounting_charges_starts_too(inputs: Path, capsys: pytest.Cap
     assert physical["efficiency"] < paper["efficiency"]
 
 
+def test_a_budget_ends_a_replay_as_it_would_end_the_pool(inputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small, large = replays(capsys, inputs, "--planner", "dp", "--budget", "20,1e6", "--hours", "3")
+    assert small["node_hours"] == pytest.approx(20)
+    assert small["budget_ended_h"] == pytest.approx(small["reached_h"])
+    assert 0 < small["budget_warned_h"] < small["budget_ended_h"] < large["reached_h"]
+    assert small["samples"] < large["samples"]
+    assert (large["budget_warned_h"], large["budget_ended_h"]) == (None, None)
+
+
 MINE = """
 def only_t0(trainer, nodes):
     return nodes if trainer.trainer == "t0" else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -91,3 +92,18 @@ def test_a_file_that_is_no_journal_is_bad_input(
 def test_a_journal_that_is_not_there_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["replay", "--journal", str(tmp_path / "nothing.jsonl")]) == 2
     assert "does not exist" in capsys.readouterr().err
+
+
+def test_another_budget_is_tried_on_a_run_that_had_none(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["replay", "--journal", str(journal), "--budget", "5,1000"]) == 0
+    _, small, large = capsys.readouterr().out.splitlines()
+    found = re.fullmatch(
+        r"with a budget of 5 node-hours: all of it is used after (\d+) min \d+ s, and the pool would drain; "
+        r"it was up for 1 h 58 min, and ([\d,]+) of its ([\d,]+) samples were processed by then",
+        small,
+    )
+    assert found is not None, small
+    assert 0 < int(found[1]) < 119
+    then, all_of_them = (int(number.replace(",", "")) for number in found.group(2, 3))
+    assert 0 <= then < all_of_them
+    assert re.fullmatch(r"with a budget of 1000 node-hours: \S+ are used \(\d%\) in .*; it changes nothing else", large)

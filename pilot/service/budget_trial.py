@@ -1,0 +1,84 @@
+"""What another budget would have done to a pool, from its journal.
+
+The recorded events run through a core that has the other budget. It is posted ``BudgetDue`` when it asks for that, as
+the live driver does, and answers as it would have live. That the pool would have drained is noted, not done: what was
+recorded goes on, so that one sees what the budget would have cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pilot.core.budget import hours
+from pilot.core.commands import DrainPool, WarnOfBudget
+from pilot.core.coordinator import Coordinator
+from pilot.core.events import BudgetDue
+from pilot.io.journal import Contents
+from pilot.observation.words import duration
+from pilot.service.settings import remembering_core
+
+
+@dataclass(slots=True)
+class Trial:
+    """One life of the pool, from when it came up at ``since_s`` until it was down.
+
+    Parameters
+    ----------
+    since_s, lasted_s : on the pool's clock
+    charge_factor : of its site then
+    used : node-hours, as the site charges them
+    warned_s, ended_s : after how long 80% and all of the budget was used; None: never
+    samples, samples_then : that all trainers had processed in the end, and when the budget was used up
+    """
+
+    since_s: float
+    charge_factor: float
+    lasted_s: float = 0.0
+    used: float = 0.0
+    warned_s: float | None = None
+    ended_s: float | None = None
+    samples: int = 0
+    samples_then: int = 0
+
+    def sentence(self, budget: float) -> str:
+        """What ``budget`` would have done, for people."""
+        lasted = duration(self.lasted_s)
+        if self.ended_s is not None:
+            return (
+                f"all of it is used after {duration(self.ended_s)}, and the pool would drain; it was up for {lasted},"
+                f" and {self.samples_then:,} of its {self.samples:,} samples were processed by then"
+            )
+        warning = f"; the warning comes after {duration(self.warned_s)}" if self.warned_s is not None else ""
+        return f"{self.used:.3g} are used ({self.used / budget:.0%}) in {lasted}{warning}; it changes nothing else"
+
+
+def trials(contents: Contents, budget: float) -> Iterator[Trial]:
+    """Each life of the pool with ``budget``, in charged node-hours, from when it comes up."""
+    core = remembering_core(contents, budget)
+    trial, lives = Trial(0.0, core.config.charge_factor), core.reopened
+    for decision in (decision for segment in contents.segments for decision in segment.decisions):
+        _look(core, trial, decision.now_s)
+        core.handle(decision.now_s, decision.event)
+        if core.reopened != lives:
+            trial.samples = _samples(core)
+            yield trial
+            trial, lives = Trial(decision.now_s, core.config.charge_factor), core.reopened
+        trial.lasted_s = decision.now_s - trial.since_s
+        trial.used = hours(core.usage.until(decision.now_s), trial.charge_factor)
+    trial.samples = _samples(core)
+    yield trial
+
+
+def _look(core: Coordinator, trial: Trial, now_s: float) -> None:
+    """What is due of the pool's budget until ``now_s``."""
+    while trial.ended_s is None and not core.draining and (due_s := core.usage.due_s()) <= now_s:
+        for command in core.handle(due_s, BudgetDue(None)):
+            if isinstance(command, WarnOfBudget):
+                trial.warned_s = due_s - trial.since_s
+            elif isinstance(command, DrainPool):
+                trial.ended_s, trial.samples_then = due_s - trial.since_s, _samples(core)
+
+
+def _samples(core: Coordinator) -> int:
+    return sum(trainer.samples for trainer in core.trainers.values())
