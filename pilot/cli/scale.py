@@ -8,6 +8,8 @@ import click
 
 from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option, to_json
 from pilot.core.errors import UserError
+from pilot.io.verbs import Scaled
+from pilot.observation.words import node_count
 
 AUTO = "auto"
 
@@ -25,16 +27,21 @@ def command(pilots: str, run_dir: Path | None, as_json: bool) -> None:
       pilot scale 16
       pilot scale auto
     """
-    told = pool_at(find_run_dir(run_dir)).scale(_count(pilots))
-    kept = (
-        "as many pilots as the trainers can use"
-        if told.pilots is None
-        else f"{told.pilots} pilot{'' if told.pilots == 1 else 's'}"
-    )
-    click.echo(to_json(told) if as_json else f"keeps {kept}; there are {told.nodes} nodes now")
+    told = pool_at(find_run_dir(run_dir)).scale(pilots_of(pilots))
+    click.echo(to_json(told) if as_json else kept(told))
 
 
-def _count(given: str) -> int | None:
+def kept(told: Scaled) -> str:
+    """What the pool does from now on."""
+    if told.pilots is None:
+        pilots = "as many pilots as the trainers can use"
+    else:
+        pilots = f"{told.pilots} pilot{'' if told.pilots == 1 else 's'}"
+    return f"keeps {pilots}; there {'is' if told.nodes == 1 else 'are'} {node_count(told.nodes)} now"
+
+
+def pilots_of(given: str) -> int | None:
+    """How many pilots are meant; None: as many as the trainers can use."""
     if given == AUTO:
         return None
     if not given.isdecimal() or int(given) > 1_000_000:

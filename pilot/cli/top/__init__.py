@@ -19,7 +19,8 @@ LEAST_S = 0.2
 def command(every_s: float, run_dir: Path | None) -> None:
     """Watch the pool: its trainers with their rate and loss over time, who has which node, what happens.
 
-    Keys: up and down choose a trainer; l shows its log, e explains its nodes, x ends it, q leaves.
+    Keys: up and down choose a trainer; l shows its log, e explains its nodes, x ends it; s keeps another number
+    of pilots; q leaves.
 
     \b
     Example:

@@ -11,15 +11,16 @@ from textual.app import App, ComposeResult
 from textual.binding import BindingType
 from textual.coordinate import Coordinate
 from textual.screen import ModalScreen
-from textual.widgets import DataTable, Footer, RichLog, Static
+from textual.widgets import DataTable, Footer, Input, RichLog, Static
 
 from pilot.cli.asking import ENDED
+from pilot.cli.scale import AUTO, kept, pilots_of
 from pilot.cli.top.drawing import strip
 from pilot.cli.top.history import History
 from pilot.cli.top.texts import about, event_line, headline, trainer_cells
 from pilot.core.errors import PilotError, UserError
 from pilot.io.pool_status import PoolStatus, TrainerStatus
-from pilot.io.verbs import Cancelled, Explained
+from pilot.io.verbs import Cancelled, Explained, Scaled
 
 COLUMNS = ("trainer", "state", "nodes", "epoch", "samples/s", "", "loss", "", "left")
 COLUMN_S = 2.0
@@ -37,6 +38,9 @@ class Pool(Protocol):
 
     def cancel(self, trainer: str) -> Cancelled:
         """End a trainer now."""
+
+    def scale(self, pilots: int | None) -> Scaled:
+        """Keep so many pilots from now on; None: as many as the trainers can use."""
 
 
 class Page(ModalScreen[None]):
@@ -87,6 +91,30 @@ class Question(ModalScreen[bool]):
         self.dismiss(yes)
 
 
+class Entry(ModalScreen[str | None]):
+    """A line that one types; None where one leaves it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [("escape", "leave", "Leave")]
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = text
+
+    def compose(self) -> ComposeResult:
+        """What is asked, and where one types."""
+        yield Static(Text(self._text, style="bold"), id="question")
+        yield Input(id="entry")
+        yield Footer()
+
+    def on_input_submitted(self, entered: Input.Submitted) -> None:
+        """Back to the pool with what was typed."""
+        self.dismiss(entered.value.strip())
+
+    def action_leave(self) -> None:
+        """Back to the pool with nothing."""
+        self.dismiss(None)
+
+
 class Top(App[None]):
     """See the module.
 
@@ -104,12 +132,13 @@ class Top(App[None]):
     #nodes { height: 1fr; min-height: 3; overflow-y: auto; }
     #feed { height: 1fr; min-height: 3; scrollbar-size: 1 1; }
     #nodes, #feed { border-top: solid $primary; }
-    Page, Question { align: center middle; background: $background; }
+    Page, Question, Entry { align: center middle; background: $background; }
     """
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
         ("l", "log", "Log"),
         ("e", "explain", "Explain"),
+        ("s", "scale", "Scale"),
         ("x", "cancel", "Cancel"),
         ("q", "quit", "Quit"),
     ]
@@ -168,9 +197,10 @@ class Top(App[None]):
         self.call_from_thread(self.push_screen, Page(title, lines))
 
     @work(thread=True)
-    def _cancel(self, trainer: str) -> None:
+    def _do(self, what: Callable[[], str]) -> None:
+        """Do ``what`` and tell what it says."""
         try:
-            text = f"{trainer} is {self._pool.cancel(trainer).phase}"
+            text = what()
         except (PilotError, UserError) as error:
             text = str(error)
         self.call_from_thread(self.notify, text, markup=False)
@@ -253,6 +283,16 @@ class Top(App[None]):
 
         def answered(yes: bool | None) -> None:
             if yes:
-                self._cancel(name)
+                self._do(lambda: f"{name} is {self._pool.cancel(name).phase}")
 
         self.push_screen(Question(f"End {name} now?"), answered)
+
+    def action_scale(self) -> None:
+        """Keep another number of pilots."""
+
+        def entered(pilots: str | None) -> None:
+            if pilots:
+                self._do(lambda: kept(self._pool.scale(pilots_of(pilots))))
+
+        wanted = self._status.keeper.wanted_nodes if self._status is not None else "-"
+        self.push_screen(Entry(f"Keep how many pilots, a number or {AUTO}? Now: {wanted}"), entered)

@@ -15,7 +15,7 @@ from pilot.cli.top.history import AWAY, History, changes
 from pilot.core.errors import PilotError
 from pilot.core.trainer import Phase
 from pilot.io.pool_status import NodeStatus, PoolStatus
-from pilot.io.verbs import Cancelled, Explained
+from pilot.io.verbs import Cancelled, Explained, Scaled
 from tests.unit.cli.test_show import STATUS, TRAINER
 
 DEADLINE_S = 60.0
@@ -85,6 +85,7 @@ class Told:
         self._last = first
         self._answers = iter((first, *others))
         self.cancelled: list[str] = []
+        self.scaled: list[int | None] = []
 
     def status(self) -> PoolStatus:
         if self.cancelled:
@@ -98,6 +99,10 @@ class Told:
     def cancel(self, trainer: str) -> Cancelled:
         self.cancelled.append(trainer)
         return Cancelled(trainer=trainer, phase=Phase.CANCELLED)
+
+    def scale(self, pilots: int | None) -> Scaled:
+        self.scaled.append(pilots)
+        return Scaled(pilots=pilots, nodes=2)
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -128,6 +133,11 @@ async def watch(pool: Told) -> None:
             await until(lambda: isinstance(app.screen, Page))
             await until(lambda text=expected: text in "\n".join(x.text for x in app.screen.query_one(RichLog).lines))
             await keys.press("escape")
+        for typed, told in (("3", "keeps 3 pilots"), ("auto", "as many pilots as"), ("-1", "got '-1'")):
+            await keys.press("s", *typed, "enter")
+            await until(lambda text=told: any(text in note.message for note in app._notifications))
+        await keys.press("s", "9", "escape")
+        assert pool.scaled == [3, None]
         await keys.press("x", "n")
         assert pool.cancelled == []
         await keys.press("x", "y")
