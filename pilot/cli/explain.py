@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 @click.argument("trainer", shell_complete=candidates.trainers)
 @run_dir_option
 @json_option
-def command(trainer: str, run_dir: Path | None, as_json: bool) -> None:
-    """Say why TRAINER holds the nodes that it holds: the objective's terms for one node fewer, as now, and one more.
-    Also how often it writes a checkpoint, and why.
+@click.option("--terms", is_flag=True, help="Also how it is reckoned what so many nodes are worth.")
+def command(trainer: str, run_dir: Path | None, as_json: bool, terms: bool) -> None:
+    """Say why TRAINER holds the nodes that it holds: what it would be worth to the pool with one fewer and with one
+    more. Also how often it writes a checkpoint, and why.
 
     \b
-    Example:
+    Examples:
       pilot explain vit
+      pilot explain vit --terms
     """
     told = told_by(find_run_dir(run_dir, past=True)).explain(trainer)
     if as_json:
@@ -35,7 +37,7 @@ def command(trainer: str, run_dir: Path | None, as_json: bool) -> None:
 
     for sentence in told.sentences:
         click.echo(sentence)
-    if told.decision is not None:
+    if told.decision is not None and terms:
         click.echo()
         console().print(_table(told.decision))
 
@@ -43,9 +45,9 @@ def command(trainer: str, run_dir: Path | None, as_json: bool) -> None:
 def _table(decision: Explanation) -> Table:
     from rich.table import Table
 
-    caption = f"eq. 16: value per second × {decision.t_fwd_s:g} s - rate now × rescale"
+    caption = f"worth: value per second × {decision.t_fwd_s:g} s - rate now × rescale (FreeTrain eq. 16)"
     table = Table(box=None, pad_edge=False, header_style="bold", caption=caption, caption_justify="left")
-    for column in ("nodes", "allowed", "value/s", "rescale s", "value", "cost", "term"):
+    for column in ("nodes", "allowed", "value/s", "rescale s", "value", "cost", "worth"):
         table.add_column(column, justify="right")
     for term in decision.terms:
         row = [term.value_per_s, term.rescale_s, term.value, term.cost, term.gain]

@@ -65,16 +65,16 @@ class Explanation:
 
     def sentences(self) -> list[str]:
         """The explanation in words."""
-        out = [f"{self.trainer} had {self.had_nodes} and got {self.nodes} nodes ({_STATUS[self.status]})."]
+        out = [f"{self.trainer} had {self.had_nodes} and got {self.nodes} nodes: {_STATUS[self.status]}."]
         now = next(t for t in self.terms if t.nodes == self.nodes)
         out += [self._compare(now, t) for t in self.terms if t.nodes != self.nodes]
         return out
 
     def _compare(self, now: Term, other: Term) -> str:
-        word = "More" if other.nodes > now.nodes else "Fewer"
         if not other.allowed:
-            return f"{word} ({other.nodes}): it cannot run on {other.nodes}."
-        text = f"{word} ({other.nodes}): its term would change by {other.gain - now.gain:+.6g}"
+            return f"On {other.nodes} it cannot run."
+        worth = f"{other.gain:.6g} over the next {self.t_fwd_s:g} s instead of {now.gain:.6g}"
+        text = f"On {other.nodes} it would be worth {worth}"
         if other.nodes < now.nodes:
             return f"{text}, and a node would be free."
         if self.free_nodes:
@@ -85,9 +85,9 @@ class Explanation:
 
 
 _STATUS = {
-    PlanStatus.OPTIMAL: "proved optimal",
-    PlanStatus.INCUMBENT: "the best plan known when the solver's time was up",
-    PlanStatus.KEPT: "nothing better than keeping was found",
+    PlanStatus.OPTIMAL: "no plan would be worth more",
+    PlanStatus.INCUMBENT: "the best plan known when the time for planning was up",
+    PlanStatus.KEPT: "no plan was found that is worth more than to keep what there is",
 }
 
 

@@ -22,6 +22,10 @@ def sentences(problem: Problem, counts: dict[TrainerId, int], status: PlanStatus
     return told.sentences()
 
 
+def on(nodes: int, worth: int, now: int, rest: str) -> str:
+    return f"On {nodes} it would be worth {worth} over the next 100 s instead of {now}, {rest}."
+
+
 @pytest.mark.parametrize(
     ("nodes", "others", "counts", "said"),
     [
@@ -30,8 +34,8 @@ def sentences(problem: Problem, counts: dict[TrainerId, int], status: PlanStatus
             (candidate(B, 3, low=2),),
             {A: 2, B: 3},
             [
-                "Fewer (1): its term would change by -890, and a node would be free.",
-                "More (3): its term would change by +440, but no node is free, and b would lose 930 by giving one.",
+                on(1, 910, 1800, "and a node would be free"),
+                on(3, 2240, 1800, "but no node is free, and b would lose 930 by giving one"),
             ],
         ),
         (
@@ -39,8 +43,8 @@ def sentences(problem: Problem, counts: dict[TrainerId, int], status: PlanStatus
             (candidate(B, 3),),
             {A: 2, B: 3},
             [
-                "Fewer (1): its term would change by -890, and a node would be free.",
-                "More (3): its term would change by +440, with a free node.",
+                on(1, 910, 1800, "and a node would be free"),
+                on(3, 2240, 1800, "with a free node"),
             ],
         ),
         (
@@ -48,8 +52,8 @@ def sentences(problem: Problem, counts: dict[TrainerId, int], status: PlanStatus
             (candidate(B, 3, low=3),),
             {A: 2, B: 3},
             [
-                "Fewer (1): its term would change by -890, and a node would be free.",
-                "More (3): its term would change by +440, but no node is free and nobody could give one.",
+                on(1, 910, 1800, "and a node would be free"),
+                on(3, 2240, 1800, "but no node is free and nobody could give one"),
             ],
         ),
         (
@@ -57,8 +61,8 @@ def sentences(problem: Problem, counts: dict[TrainerId, int], status: PlanStatus
             (candidate(B, 3, high=3), candidate(C, 2, low=1)),
             {A: 2, B: 3, C: 2},  # the one that loses least gives it: c has one node less to lose
             [
-                "Fewer (1): its term would change by -890, and a node would be free.",
-                "More (3): its term would change by +440, but no node is free, and c would lose 890 by giving one.",
+                on(1, 910, 1800, "and a node would be free"),
+                on(3, 2240, 1800, "but no node is free, and c would lose 890 by giving one"),
             ],
         ),
         (
@@ -66,8 +70,8 @@ def sentences(problem: Problem, counts: dict[TrainerId, int], status: PlanStatus
             (candidate(B, 2), candidate(C, 2)),
             {A: 2, B: 2, C: 2},  # of equals the first
             [
-                "Fewer (1): its term would change by -890, and a node would be free.",
-                "More (3): its term would change by +440, but no node is free, and b would lose 890 by giving one.",
+                on(1, 910, 1800, "and a node would be free"),
+                on(3, 2240, 1800, "but no node is free, and b would lose 890 by giving one"),
             ],
         ),
         (
@@ -75,15 +79,15 @@ def sentences(problem: Problem, counts: dict[TrainerId, int], status: PlanStatus
             (candidate(B, 1),),
             {A: 1, B: 1},
             [
-                "Fewer (0): its term would change by -1000, and a node would be free.",
-                "More (2): its term would change by +890, but no node is free, and b would lose 1050 by giving one.",
+                on(0, -90, 910, "and a node would be free"),
+                on(2, 1800, 910, "but no node is free, and b would lose 1050 by giving one"),
             ],
         ),
         (
             2,
             (),
             {A: 0},
-            ["More (1): its term would change by +1000, with a free node."],
+            [on(1, 910, -90, "with a free node")],
         ),
     ],
 )
@@ -91,7 +95,7 @@ def test_what_is_said_of_a_node_fewer_and_one_more(
     nodes: int, others: tuple[Candidate, ...], counts: dict[TrainerId, int], said: list[str]
 ) -> None:
     problem = Problem(nodes, 100, (candidate(A, 2), *others))
-    assert sentences(problem, counts) == [f"a had 2 and got {counts[A]} nodes (proved optimal).", *said]
+    assert sentences(problem, counts) == [f"a had 2 and got {counts[A]} nodes: no plan would be worth more.", *said]
 
 
 def test_where_nobody_could_give_a_node_nobody_loses() -> None:
@@ -103,12 +107,12 @@ def test_where_nobody_could_give_a_node_nobody_loses() -> None:
 
 def test_sizes_on_which_it_cannot_run() -> None:
     problem = Problem(3, 100, (candidate(A, 2, low=2, high=2),))
-    said = ["Fewer (1): it cannot run on 1.", "More (3): it cannot run on 3."]
-    assert sentences(problem, {A: 2}) == ["a had 2 and got 2 nodes (proved optimal).", *said]
+    said = ["On 1 it cannot run.", "On 3 it cannot run."]
+    assert sentences(problem, {A: 2}) == ["a had 2 and got 2 nodes: no plan would be worth more.", *said]
 
 
 def test_how_good_the_plan_is() -> None:
     problem = Problem(3, 100, (candidate(A, 2),))
-    assert "(the best plan known when the solver's time was up)" in sentences(problem, {A: 3}, PlanStatus.INCUMBENT)[0]
+    assert "when the time for planning was up" in sentences(problem, {A: 3}, PlanStatus.INCUMBENT)[0]
     kept = sentences(problem, {A: 3}, PlanStatus.KEPT)[0]
-    assert kept == "a had 2 and got 2 nodes (nothing better than keeping was found)."
+    assert kept == "a had 2 and got 2 nodes: no plan was found that is worth more than to keep what there is."
