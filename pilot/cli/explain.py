@@ -33,13 +33,16 @@ def command(trainer: str, run_dir: Path | None, as_json: bool, terms: bool) -> N
     if as_json:
         click.echo(to_json(told))
         return
-    from pilot.cli.show import console
+    from rich.text import Text
 
-    for sentence in told.sentences:
-        click.echo(sentence)
+    from pilot.cli.rows import folded
+    from pilot.cli.show import console, show
+
+    screen = console()
+    show(screen, [Text(line) for sentence in told.sentences for line in folded(sentence, screen.width)])
     if told.decision is not None and terms:
         click.echo()
-        console().print(_table(told.decision))
+        screen.print(_table(told.decision))
 
 
 def _table(decision: Explanation) -> Table:

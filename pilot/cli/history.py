@@ -3,76 +3,117 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Sequence
 
-from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from pilot.cli.asking import ENDED
-from pilot.cli.rows import PHASE_STYLE
+from pilot.cli.rows import INDENT, NAME_WIDTH, PHASE_STYLE, counts_epochs, folded, short
 from pilot.core.budget import unit
 from pilot.core.evidence import headline
-from pilot.io.pool_status import TrainerHistory, TrainerStatus
-from pilot.observation.words import duration
+from pilot.io.pool_status import PoolStatus, TrainerHistory, TrainerStatus
+from pilot.observation.words import node_count
+
+COLUMNS = ("trainer", "state", "submitted", "elapsed", "node-hours", "samples", "steps")
+LEFT_ALIGNED = (0, 1, 2)
+SPAN_COLUMNS = ("node", "job", "from", "until", "for")
 
 
-def history_table(trainers: list[TrainerStatus], began_unix_s: float, now_s: float) -> Table:
-    """One row per trainer: when it was there, what it used, why it ended."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("trainer", "phase", "submitted", "elapsed", "node-hours", "samples", "steps", "why"):
-        left = column in ("trainer", "phase", "submitted", "why")
-        table.add_column(column, justify="left" if left else "right", no_wrap=column != "why")
-    for t in trainers:
-        table.add_row(
-            t.trainer,
-            Text(t.phase, style=PHASE_STYLE.get(t.phase, "")),
-            moment(began_unix_s + t.submitted_s),
-            duration((t.ended_s if t.ended_s is not None else now_s) - t.submitted_s),
-            f"{t.used_node_hours:.2f}",
-            f"{t.samples:,}",
-            f"{t.step:,}",
-            Text(headline(t.reason) if t.reason else t.held),
-        )
-    return table
+def history_lines(status: PoolStatus, width: int) -> list[Text]:
+    """A row per trainer, when it was there and what it used, and below it why it ended."""
+    rows = [_row(t, status.began_unix_s, status.now_s) for t in status.trainers]
+    first, *lines = _table([COLUMNS, *rows], LEFT_ALIGNED)
+    first.stylize("bold")
+    out = [first]
+    for t, line in zip(status.trainers, lines, strict=True):
+        line.highlight_words([t.phase], PHASE_STYLE.get(t.phase, ""))
+        if len(t.trainer) > NAME_WIDTH:
+            out.append(Text(t.trainer))
+        out.append(line)
+        out += [Text(text, "dim") for text in folded(headline(t.reason) if t.reason else t.held, width, INDENT)]
+    if status.charge_factor != 1:
+        out.append(Text(f"node-hours are {unit(status.charge_factor)}"))
+    return out
 
 
-def history_view(told: TrainerHistory) -> Group:
+def _row(t: TrainerStatus, began_s: float, now_s: float) -> tuple[str, ...]:
+    return (
+        t.trainer if len(t.trainer) <= NAME_WIDTH else "",
+        t.phase,
+        moment(began_s + t.submitted_s),
+        short((t.ended_s if t.ended_s is not None else now_s) - t.submitted_s),
+        f"{t.used_node_hours:.2f}",
+        f"{t.samples:,}",
+        f"{t.step:,}",
+    )
+
+
+def history_view(told: TrainerHistory, width: int) -> list[Text]:
     """All of ``pilot status NAME``."""
-    t, began_s = told.trainer, told.began_unix_s
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("node", "job", "from", "until", "for"):
-        table.add_column(column, justify="right" if column == "for" else "left")
-    for held in told.held_nodes:
-        until_s = held.until_s if held.until_s is not None else told.now_s
-        ended = moment(began_s + until_s) if held.until_s is not None else "now"
-        table.add_row(held.node, held.job or "-", moment(began_s + held.from_s), ended, duration(until_s - held.from_s))
-    held_nodes: list[Any] = [Text(), table] if told.held_nodes else []
-    return Group(*(Text(line, no_wrap=True, overflow="ignore") for line in _lines(told, t)), *held_nodes)
+    lines = [Text(line) for text in _sentences(told, told.trainer) for line in folded(text, width)]
+    if told.held_nodes:
+        first, *spans = _table([SPAN_COLUMNS, *_spans(told)], range(4))
+        first.stylize("bold")
+        lines += [Text(), first, *spans]
+    return lines
 
 
-def _lines(told: TrainerHistory, t: TrainerStatus) -> list[str]:
+def _spans(told: TrainerHistory) -> list[tuple[str, ...]]:
+    return [
+        (
+            held.node,
+            held.job or "-",
+            moment(told.began_unix_s + held.from_s),
+            moment(told.began_unix_s + held.until_s) if held.until_s is not None else "now",
+            short((held.until_s if held.until_s is not None else told.now_s) - held.from_s),
+        )
+        for held in told.held_nodes
+    ]
+
+
+def _sentences(told: TrainerHistory, t: TrainerStatus) -> list[str]:
     began_s = told.began_unix_s
     stands = f"{t.trainer} is {t.phase}" if t.phase not in ENDED else f"{t.trainer} {t.phase}"
     reason = (t.reason or t.held).splitlines() or [""]
     lines = [f"{stands}{f': {reason[0]}' if reason[0] else ''}", *(f"  {line}" for line in reason[1:])]
-    lines.append(f"submitted {moment(began_s + t.submitted_s)}")
+    lines.append(f"submitted {date(began_s + t.submitted_s)}")
     if t.started_s is not None:
-        lines[-1] += f", first trained {moment(began_s + t.started_s)}"
+        lines[-1] += f", first trained {date(began_s + t.started_s)}"
     if t.ended_s is not None:
-        lines[-1] += f", ended {moment(began_s + t.ended_s)}"
-    counts = f"{t.preemptions} preempted and {t.losses} lost nodes"
+        lines[-1] += f", ended {date(began_s + t.ended_s)}"
+    lost = f"{t.lost_steps} steps lost" if counts_epochs(t) else "what it had not saved was done again"
+    taken = f"{node_count(t.preemptions)} preempted and {t.losses} lost; {lost}"
     kept = f"the newest {t.checkpoints_kept}" if t.checkpoints_kept is not None else "as many as the site says"
     budget = f" of its budget of {t.budget_node_hours:g}" if t.budget_node_hours is not None else ""
     return [
         *lines,
         f"used {t.used_node_hours:.3g}{budget} {unit(told.charge_factor)}: {t.step:,} steps, {t.samples:,} samples",
-        f"{t.rescales_up} changes to more nodes, {t.rescales_down} to fewer; {counts}; {t.lost_steps} steps lost",
-        f"its files: {t.directory}; of its checkpoints it keeps {kept}",
+        f"{t.rescales_up} changes to more nodes, {t.rescales_down} to fewer; {taken}",
+        f"its files: {t.directory}",
+        f"of its checkpoints it keeps {kept}",
         *t.remarks,
     ]
 
 
+def _table(rows: Sequence[Sequence[str]], left: Sequence[int]) -> list[Text]:
+    """``rows`` as lines; the columns ``left`` are aligned to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        Text(
+            "  ".join(
+                cell.ljust(width) if column in left else cell.rjust(width)
+                for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+            )
+        )
+        for row in rows
+    ]
+
+
 def moment(unix_s: float) -> str:
-    """Date and time of day here."""
+    """The day and the time of day here, for a table."""
+    return time.strftime("%b %d %H:%M:%S", time.localtime(unix_s))
+
+
+def date(unix_s: float) -> str:
+    """The same with the year."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_s))

@@ -76,12 +76,17 @@ def row_cells(trainer: TrainerStatus) -> tuple[str, ...]:
         trainer.trainer,
         str(trainer.phase),
         "-" if ended else f"{len(trainer.nodes)}/{trainer.max_nodes}",
-        _of(trainer.epoch if ended else trainer.epoch + 1, trainer.epochs) if begun else "-",
+        _of(trainer.epoch if ended else trainer.epoch + 1, trainer.epochs) if begun and counts_epochs(trainer) else "-",
         _of(trainer.step, trainer.steps) if begun else "-",
         number(trainer.samples_per_s, ",.0f"),
         short(trainer.elapsed_s),
         "-" if trainer.left_s is None else short(trainer.left_s),
     )
+
+
+def counts_epochs(trainer: TrainerStatus) -> bool:
+    """Whether it has a session, as far as one sees: of a script for torchrun (``--ddp``) only the steps are known."""
+    return bool(trainer.epochs or trainer.steps or trainer.epoch)
 
 
 def _of(done: int, all_of_it: int | None) -> str:

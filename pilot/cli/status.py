@@ -40,4 +40,4 @@ def command(trainer: str | None, run_dir: Path | None, as_json: bool, nodes: boo
     if isinstance(answer, PoolStatus):
         show(screen, status_lines(answer, screen.width, nodes=nodes))
     else:
-        screen.print(history_view(answer), crop=False)
+        show(screen, history_view(answer, screen.width))

@@ -65,7 +65,8 @@ class Explanation:
 
     def sentences(self) -> list[str]:
         """The explanation in words."""
-        out = [f"{self.trainer} had {self.had_nodes} and got {self.nodes} nodes: {_STATUS[self.status]}."]
+        got = f"{self.nodes} node{'' if self.nodes == 1 else 's'}"
+        out = [f"{self.trainer} had {self.had_nodes} and got {got}: {_STATUS[self.status]}."]
         now = next(t for t in self.terms if t.nodes == self.nodes)
         out += [self._compare(now, t) for t in self.terms if t.nodes != self.nodes]
         return out

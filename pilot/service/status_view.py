@@ -120,7 +120,10 @@ def explained(core: Coordinator, monitor: Monitor, name: TrainerId) -> Explained
     sentences = found.sentences() if found is not None else [f"{name} was not part of the last plan."]
     if trainer.held:
         sentences = [f"{name} is {trainer.held}; pilot release {name} lets plans have it again."]
-    return Explained(trainer=name, sentences=[*sentences, core.pace_of(trainer).sentence()], decision=found)
+    record = monitor.trainers[name]
+    by_itself = record.progress_s is not None and not BY_SESSION.intersection(record.metrics)
+    saves = "Its script saves by itself." if by_itself else core.pace_of(trainer).sentence()
+    return Explained(trainer=name, sentences=[*sentences, saves], decision=found)
 
 
 def trainer_of(core: Coordinator, name: str) -> Trainer:

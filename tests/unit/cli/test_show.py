@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from pilot.cli.asking import JSON_FORMAT, to_json
+from pilot.cli.history import history_lines
 from pilot.cli.rows import trainer_rows
 from pilot.cli.show import show, status_lines
 from pilot.core.problem import PlanStatus
@@ -171,6 +172,15 @@ def test_a_trainer_s_row_says_how_far_it_is_and_what_it_waits_for(width: int) ->
     assert shown[3] == queued.trainer and shown[4].split() == ["queued", "0/4", "-", "-", "-", "1m38s", "-"]
     assert " ".join(line.strip() for line in shown[5:]) == queued.waits.strip()
     assert max(map(len, shown)) <= width
+
+
+def test_history_tells_in_80_columns_why_a_trainer_ended() -> None:
+    name, why = "a-name-as-people-give-it", "it raised " + "so " * 40
+    old = msgspec.structs.replace(TRAINER, trainer=name, ended_s=90.0, reason=why)
+    shown = [str(line) for line in history_lines(msgspec.structs.replace(STATUS, trainers=[old]), 80)]
+    assert (shown[1], shown[2].split()[0]) == (name, "failed")
+    assert " ".join(line.strip() for line in shown[3:]) == why.strip()
+    assert max(map(len, shown)) <= 80
 
 
 def test_a_large_old_pool_is_summed_up() -> None:

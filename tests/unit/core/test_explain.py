@@ -95,7 +95,10 @@ def test_what_is_said_of_a_node_fewer_and_one_more(
     nodes: int, others: tuple[Candidate, ...], counts: dict[TrainerId, int], said: list[str]
 ) -> None:
     problem = Problem(nodes, 100, (candidate(A, 2), *others))
-    assert sentences(problem, counts) == [f"a had 2 and got {counts[A]} nodes: no plan would be worth more.", *said]
+    assert sentences(problem, counts) == [
+        f"a had 2 and got {counts[A]} node{'' if counts[A] == 1 else 's'}: no plan would be worth more.",
+        *said,
+    ]
 
 
 def test_where_nobody_could_give_a_node_nobody_loses() -> None:

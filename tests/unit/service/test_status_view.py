@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from pilot.cli.history import history_table, history_view
+from pilot.cli.history import history_lines, history_view
 from pilot.cli.show import show, status_lines
 from pilot.core.commands import Command, FormGroup, Solve
 from pilot.core.config import CoordinatorConfig
@@ -158,8 +158,8 @@ def test_node_hours_are_told_as_the_site_charges_them_wherever_they_are_told(tmp
     summary = summarise(nodes.made(), core.trainers, Utilisation(1.0, 1.0, None), core.config.charge_factor)
     screen = Console(width=200, record=True, file=io.StringIO())
     show(screen, status_lines(told, 200))
-    screen.print(history_view(became))
-    screen.print(history_table(told.trainers, 0.0, 7200.0))
+    show(screen, history_view(became, 200))
+    show(screen, history_lines(told, 200))
     shown = " ".join([screen.export_text(), *sentences("p", "s", summary)])
     unit = "charged node-hours (0.5 for an hour on a node)"
     assert f"budget: 10% used, 1 of 10 {unit}" in shown
