@@ -1,5 +1,6 @@
 # make run: set up what is missing, then the demo. make test: the same set-up, then the tests.
-# make test-long: what is too long for make test: every row of tests/equivalence on real ranks.
+# make test-long: what is too long for make test: every row of tests/equivalence on real ranks; Lightning and Hugging Face's
+# Trainer, where they are installed (.venv/bin/pip install -e ".[frameworks]").
 # make test-slurm: the tests on a real Slurm, which they start on this machine (as root, from Debian's packages). They mostly
 # wait for it, so the two files run at once; only one of them has pilots, whose leftovers are looked for on the whole machine.
 PYTHON ?= python3

@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pilot.io.log_marks import now_rank
 from pilot.io.prctl import die_with_parent
 from pilot.train import imported
 from pilot.train.membership import Membership, Seat
@@ -127,6 +128,7 @@ def start(environment: Mapping[str, str], checkpoint: Path, notice: Path) -> Scr
     die_with_parent(parent)
     os.environ.update(environment, **{name: str(value) for name, value in ours.items()})
     os.environ.pop("PILOT_CONTROL_FD", None)
+    now_rank(int(environment["RANK"]))
     tally.begin()
     return None
 

@@ -158,7 +158,8 @@ class _Slot:
             if self._holder[self._key] is not self.tensor:
                 self._holder[self._key] = self.tensor
             if self.tensor is not None and self.copy is not None:
-                self.tensor.detach().copy_(self.copy)
+                # Through .data: a graph that the step still needs has kept the tensor, and would not know it again.
+                self.tensor.data.copy_(self.copy)
 
     def forget(self) -> None:
         self.tensor, self.copy, self._marked = None, None, False

@@ -29,6 +29,7 @@ def test_a_script_for_torchrun_grows_and_goes_on_after_a_kill_and_finishes(pool:
     name = submit(pool, 10_000)
     pool.until_step(name, 20, nodes=1)
     agents.append(pool.agent())
+    pool.until_step(name, 0, nodes=2)
     pool.until_step(name, pool.trainer(name).step + 20, nodes=2)
     stores = [c for p in psutil.Process(agents[0].pid).children(recursive=True) for c in p.net_connections("inet")]
     assert {c.laddr.ip for c in stores if c.status == psutil.CONN_LISTEN} <= {"127.0.0.1"}
@@ -41,6 +42,7 @@ def test_a_script_for_torchrun_grows_and_goes_on_after_a_kill_and_finishes(pool:
     assert begun[:1] == ["0/1"]
     assert {"0/2", "1/2"} <= set(begun)
     assert int(lines(pool, "begins")[-1].split()[-1]) > 0
+    assert "[1]" in pool.pilot("logs", name, "--all").stdout
     trainer = pool.trainer(name)
     assert trainer.worker_deaths == 0
     assert 1 in trainer.measured_samples_per_s

@@ -44,6 +44,8 @@ def save(epoch: int, why: str) -> None:
 def note(text: str) -> None:
     with log.open("a") as file:
         print(f"{time.monotonic():.6f} {rank}/{size} {text}", file=file)
+    if text != "step":
+        print(text)
 
 
 note(f"begins at {first}")

@@ -25,6 +25,10 @@ def normed_critic() -> nn.Module:
     return nn.Sequential(spectral_norm(nn.Linear(1, 4)), nn.Tanh(), nn.Linear(4, 1))
 
 
+def normed_generator() -> nn.Module:
+    return nn.Sequential(mlp(), nn.BatchNorm1d(1).eval())
+
+
 def wide() -> nn.Module:
     return nn.Linear(3, 2)
 
@@ -33,9 +37,11 @@ def narrow() -> nn.Module:
     return nn.Linear(2, 1)
 
 
-def gan(made: Callable[..., Any], *, normed: bool = False, critics: int = 1) -> Result:
+def gan(
+    made: Callable[..., Any], *, normed: bool = False, critics: int = 1, generators: Callable[[], nn.Module] = mlp
+) -> Result:
     """As in the textbook: two backwards for the critic, whose gradients then get the generator's as well."""
-    critic, generator = fresh(normed_critic if normed else plain_critic), fresh(mlp)
+    critic, generator = fresh(normed_critic if normed else plain_critic), fresh(generators)
     steps_critic = torch.optim.Adam(critic.parameters(), lr=0.02, betas=(0.5, 0.9))
     steps_generator = torch.optim.SGD(generator.parameters(), lr=0.05, momentum=0.9)
     decay = torch.optim.lr_scheduler.ExponentialLR(steps_critic, 0.95)
@@ -74,6 +80,11 @@ def several_critics(made: Callable[..., Any]) -> Result:
 def normed(made: Callable[..., Any]) -> Result:
     """What forward changes (the power iteration's vectors) is as often changed as in the plain loop."""
     return gan(made, normed=True)
+
+
+def frozen_norm(made: Callable[..., Any]) -> Result:
+    """The generator's graph outlives the critic's step, and with it the buffers that it has kept."""
+    return gan(made, generators=normed_generator)
 
 
 def toggled(made: Callable[..., Any]) -> Result:
@@ -159,7 +170,7 @@ def sums_used(made: Callable[..., Any]) -> Result:
     return tensors(one=one, other=other)
 
 
-SCRIPTS = [gan, several_critics, normed, toggled, together, all_at_once, bare_parameter, sums_used]
+SCRIPTS = [gan, several_critics, normed, frozen_norm, toggled, together, all_at_once, bare_parameter, sums_used]
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=[script.__name__ for script in SCRIPTS])

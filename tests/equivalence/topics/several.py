@@ -19,6 +19,7 @@ SEVERAL = elsewhere(
         "gan": "a GAN: two models, two optimizers with names, a scheduler",
         "several_critics": "a GAN whose generator has its turn in each second batch",
         "normed": "a GAN with a spectral norm",
+        "frozen_norm": "a GAN whose generator has a batch norm in evaluation mode",
         "toggled": "each of two parts frozen while the other one trains",
         "together": "one loss, two optimizers over parts of one model",
         "all_at_once": "two backwards, two optimizers stepped at once",
