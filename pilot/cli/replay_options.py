@@ -99,7 +99,7 @@ def _sweep(
 
 
 SWEPT: Sequence[Decorator] = (
-    _sweep("--planner", "planner", _choice(*NAMES), "NAMES", "milp, dp, equal-share or milp-nodes.", default="milp"),
+    _sweep("--planner", "planner", _choice(*NAMES), "NAMES", f"{', '.join(NAMES)}.", default="milp"),
     _sweep("--solver", "solver", _choice(*SOLVERS), "NAMES", "cbc, glpk or highs.", default="cbc"),
     _sweep(
         "--objective",

@@ -15,6 +15,7 @@ from pilot.cli.asking import ENDED, json_option, pool_at, run_dir_option, site_o
 from pilot.cli.numbers import Count, FiniteRange
 from pilot.core.errors import PilotError, UserError
 from pilot.io.pool_status import PoolStatus
+from pilot.planners import NAMES
 
 START_LIMIT_S = 600.0
 """So long it is waited for. From a snapshot it starts in seconds; without one a journal of a month takes minutes."""
@@ -23,7 +24,7 @@ START_LIMIT_S = 600.0
 @click.command("up")
 @site_option
 @click.option("--pilots", type=Count(0), help="Pilots to keep (default: what the trainers can use).")
-@click.option("--planner", default="milp", show_default=True, help="milp, milp-nodes, dp or equal-share.")
+@click.option("--planner", default="milp", show_default=True, help=f"{', '.join(NAMES)}.")
 @click.option("--solver", default="cbc", show_default=True, help="cbc, glpk or highs.")
 @click.option("--solve-limit-s", type=FiniteRange(min=0, min_open=True), default=10.0, show_default=True)
 @click.option("--objective", default="scaling-efficiency", show_default=True, help="Or throughput, priority, module:f.")

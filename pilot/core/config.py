@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass
 
@@ -25,6 +26,8 @@ class CoordinatorConfig:
     charge_factor : of the site
     arrivals_s : trainers that come within so long of one another are planned for together; 0: each at once
     ended_kept : of so many trainers that have ended all is known; of earlier ones the outcome is
+    decide_every_s : plans are made at multiples of it (Huawei's f); 0: at every event that changes the question
+    timed : problems say how long trainers have trained and what is left of them, for planners that go by it
     """
 
     t_fwd_s: float = 120.0
@@ -37,9 +40,13 @@ class CoordinatorConfig:
     charge_factor: float = 1.0
     arrivals_s: float = 0.0
     ended_kept: int = sys.maxsize
+    decide_every_s: float = 0.0
+    timed: bool = False
 
     def __post_init__(self) -> None:
         if not self.t_fwd_s > 0:
             raise UserError(f"t_fwd_s must be greater than 0, got {self.t_fwd_s}")
+        if not 0 <= self.decide_every_s < math.inf:
+            raise UserError(f"decide_every_s must be 0 or more and finite, got {self.decide_every_s}")
         if self.max_parallel_trainers < 1:
             raise UserError(f"max_parallel_trainers must be at least 1, got {self.max_parallel_trainers}")

@@ -280,7 +280,7 @@ class Coordinator:
 
     def _ask(self, reason: str) -> list[Command]:
         config = self.config
-        problem = pose(self.pool, self.blame, self.admitted(), config, self.costs, self._reach)
+        problem = pose(self.pool, self.blame, self.admitted(), config, self.costs, self._reach, self.now_s)
         if self.settled and problem == self.problem:
             return []  # the answer is known: all stays as it is
         self.plan_id = PlanId(self.plan_id + 1)

@@ -254,7 +254,8 @@ class Progress:
     """At most one a second and trainer, from its leader (MalleTrain's Job Monitor).
 
     ``samples`` counts those behind the current parameters; ``samples_per_s`` is the median rate of the last 20 steps in
-    this generation (None before enough are known). ``metrics`` are what the script reports (loss, accuracy).
+    this generation (None before enough are known). ``total_samples``: how many the whole loop has, where that is known.
+    ``metrics`` are what the script reports (loss, accuracy).
     """
 
     trainer: TrainerId
@@ -267,6 +268,7 @@ class Progress:
     rescale_s: float | None = None
     ledger: tuple[LedgerRange, ...] = ()
     metrics: tuple[tuple[str, float], ...] = field(default=())
+    total_samples: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,9 @@ ITERATIONS = "iterations"
 BY_SESSION = frozenset({EPOCH_SAMPLES, EPOCHS, ITERATIONS})
 """Names that come with a trainer's metrics and are none: the samples of an epoch, and the length of its loop."""
 
+MOST = 2.0**53
+"""Larger ones are no counts: a float is not whole any more."""
+
 
 @dataclass(frozen=True, slots=True)
 class Goal:
@@ -38,16 +41,17 @@ class Goal:
 
         The first epoch of a stream has no known length, nor has a loop of which no step is done.
         """
-        left = self._samples_left(epoch, step, samples)
-        return None if left is None or not samples_per_s else max(0.0, left) / samples_per_s
+        total = self.total_samples(epoch, step, samples)
+        return None if total is None or not samples_per_s else max(0.0, total - samples) / samples_per_s
 
-    def _samples_left(self, epoch: int, step: int, samples: int) -> float | None:
+    def total_samples(self, epoch: int, step: int, samples: int) -> float | None:
+        """How many samples the whole loop has; None where that cannot be told."""
         if self.iterations is not None:
-            return (self.iterations - step) * samples / step if step else None
+            return self.iterations * samples / step if step else None
         in_one = self.epoch_samples or (samples / epoch if epoch else None)
-        return None if self.epochs is None or in_one is None else self.epochs * in_one - samples
+        return None if self.epochs is None or in_one is None else float(self.epochs * in_one)
 
 
 def _whole(metrics: Mapping[str, float], name: str) -> int | None:
     value = metrics.get(name)
-    return int(value) if value is not None and 0 < value < float("inf") else None
+    return int(value) if value is not None and 0 < value <= MOST else None

@@ -59,6 +59,11 @@ class Measured:
         """The scaling curve to plan with."""
         return self._curve or self._spec.curve or Curve.proportional()
 
+    @property
+    def known(self) -> bool:
+        """Whether somebody has measured or said how fast it is."""
+        return self._curve is not None or self._spec.curve is not None
+
     def rescale_s(self, pool: RescaleCosts, *, up: bool) -> float:
         """R_j^up, or R_j^dw (FreeTrain eq. 13): its own, else what others in its ``pool`` measured, where nobody has
         said what it costs, else what was said or is assumed."""

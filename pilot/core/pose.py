@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from pilot.core.blame import Blame
 from pilot.core.config import CoordinatorConfig
 from pilot.core.ids import TrainerId
 from pilot.core.measured import RescaleCosts
 from pilot.core.pool import Pool
-from pilot.core.problem import Candidate, Problem
+from pilot.core.problem import UNSAID_STEP_S, Candidate, Problem
 from pilot.core.trainer import Trainer
 
 
@@ -20,6 +21,7 @@ def pose(
     config: CoordinatorConfig,
     costs: RescaleCosts,
     reach: Mapping[TrainerId, int] | None,
+    now_s: float,
 ) -> Problem | None:
     """The problem of dividing ``pool`` among ``trainers``; None where none of them could run.
 
@@ -33,8 +35,15 @@ def pose(
     return Problem(
         nodes=pool.usable - blame.useless_to([t for t, _ in able]),
         t_fwd_s=config.t_fwd_s,
-        candidates=tuple(_candidate(t, room, config, costs) for t, room in able),
+        candidates=tuple(_timed(t, _candidate(t, room, config, costs), config, now_s) for t, room in able),
+        step_s=config.decide_every_s or UNSAID_STEP_S,
     )
+
+
+def _timed(trainer: Trainer, candidate: Candidate, config: CoordinatorConfig, now_s: float) -> Candidate:
+    if not config.timed:
+        return candidate
+    return replace(candidate, trained_s=trainer.measured.trained_s(now_s), left_s=trainer.left_s())
 
 
 def wanted(trainers: Sequence[Trainer], config: CoordinatorConfig, costs: RescaleCosts) -> int:

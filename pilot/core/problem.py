@@ -11,6 +11,9 @@ from pilot.core.curve import Curve
 from pilot.core.ids import TrainerId
 from pilot.core.sizes import largest_fitting
 
+UNSAID_STEP_S = 300.0
+"""How long a plan is taken to hold where every event makes a new one: Huawei's five minutes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
@@ -22,6 +25,8 @@ class Candidate:
     current_nodes : C_j, the nodes that it holds now (FreeTrain eq. 1); parked nodes count
     min_nodes, max_nodes : N_j^min, N_j^max; the plan gives 0 or something between them (eq. 3)
     sizes : the counts between them that are allowed, rising; empty: all
+    trained_s : how long it has trained; 0 unless the problem is timed
+    left_s : what is left of it, in seconds on one node (Huawei's ETA); None: not known, or the problem is not timed
     value : O_j, objective value per second as a function of nodes (eq. 12)
     rescale_up_s, rescale_down_s : R_j^up, R_j^dw (eq. 13)
     pin : the plan gives it just so many nodes, whatever that gains; None: it is free. Pins fit, each and together
@@ -36,6 +41,8 @@ class Candidate:
     rescale_down_s: float
     sizes: tuple[int, ...] = ()
     pin: int | None = None
+    trained_s: float = 0.0
+    left_s: float | None = None
 
     def value_at(self, nodes: int) -> float:
         """O_j(nodes); fewer than ``min_nodes`` make no progress."""
@@ -83,12 +90,14 @@ class Problem:
     """How to divide ``nodes`` interchangeable nodes among ``candidates`` for the next ``t_fwd_s`` seconds.
 
     ``candidates`` are in submission order, which breaks ties. ``nodes`` counts all nodes of the pool that a plan may
-    use: those held by the candidates and the free ones.
+    use: those held by the candidates and the free ones. ``step_s``: after so long
+    the next plan is made, for planners that look ahead.
     """
 
     nodes: int
     t_fwd_s: float
     candidates: tuple[Candidate, ...]
+    step_s: float = UNSAID_STEP_S
 
     def objective(self, counts: Mapping[TrainerId, int]) -> float:
         """The value of eq. 16 for ``counts`` (a trainer that is missing gets 0)."""

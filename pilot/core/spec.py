@@ -37,6 +37,7 @@ class TrainerSpec:
     priority : factor for the priority-weighted objective
     after_loop_s : how long the script may go on when its loop is over, on its leader's node
     patience_s : how long others wait for a process that makes no progress before it counts as stuck
+    samples : how many its whole loop has, where that is known before it says so itself (replays)
     objective_curve : value per second by nodes where it is not derived from ``curve`` (replays of published sets)
     """
 
@@ -50,6 +51,7 @@ class TrainerSpec:
     priority: float = 1.0
     objective_curve: Curve | None = None
     sizes: tuple[int, ...] = ()
+    samples: float | None = None
     uid: TrainerUid = NO_UID
     starts_after: Generation = NO_GENERATION
     assumed_costs: bool = False

@@ -17,6 +17,8 @@ from pilot.core.pool import Pool
 from pilot.core.problem import Candidate
 from pilot.core.spec import TrainerSpec
 
+LEAST_LEFT_S = 1.0
+
 
 class WorkerPhase(StrEnum):
     """Where a worker stands."""
@@ -116,7 +118,8 @@ class Trainer:
     awaited. ``synced``: all state holders hold the same state; ``saved``: a checkpoint holds it, too. ``died``: the
     nodes on which members of its groups died since the last step. ``refusal``: why no further worker can start (the
     script was edited); the trainer then does not grow until a node is tried again. ``held``: why it gets no nodes;
-    ``stops``: and ends once it has none. ``usage``: what its workers used.
+    ``stops``: and ends once it has none. ``usage``: what its workers used. ``total_samples``: of its whole loop, as its
+    session last said.
     """
 
     spec: TrainerSpec
@@ -143,6 +146,7 @@ class Trainer:
     held: str = ""
     stops: bool = False
     usage: Usage = field(default_factory=Usage)
+    total_samples: float | None = None
     closing: Outcome | None = None
     outcome: Outcome | None = None
     reason: str = ""
@@ -230,6 +234,17 @@ class Trainer:
             return self.spec.max_nodes
         without = (pool.leaving, pool.aside)
         return pool.usable - sum(n in pool and not any(n in out for out in without) for n in self.evidence.aside)
+
+    def left_s(self) -> float | None:
+        """What is left of it, in seconds on one node; None where its length or its speed is not known yet.
+
+        It is never less than :data:`LEAST_LEFT_S`: what is beyond its estimated end and goes on is not done.
+        """
+        total = self.spec.samples if self.total_samples is None else self.total_samples
+        rate = self.measured.curve.single_node_rate()
+        if total is None or not self.measured.known or rate <= 0:
+            return None
+        return max(LEAST_LEFT_S, (total - self.samples) / rate)
 
     def candidate(self, value: Curve, room: int, costs: RescaleCosts) -> Candidate:
         """What a planner sees of it; ``value`` is the objective's curve, ``room`` the most nodes that it could use,

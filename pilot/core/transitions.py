@@ -249,6 +249,8 @@ def _progress(trainer: Trainer, event: Progress) -> Noted | None:
         trainer.deaths_in_a_row = trainer.broken_in_a_row = 0
         trainer.died = {}
     trainer.step, trainer.epoch, trainer.samples = event.step, event.epoch, event.samples
+    if event.total_samples is not None:
+        trainer.total_samples = event.total_samples
     if event.samples_per_s is not None:
         trainer.measured.rate(len(trainer.group.members), event.samples_per_s)
     if event.rescale_s is not None:

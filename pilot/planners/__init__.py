@@ -15,11 +15,14 @@ from pilot.core.errors import UserError
 from pilot.core.problem import Plan, Problem
 from pilot.planners import pins
 
-NAMES = ("milp", "milp-nodes", "dp", "equal-share")
+NAMES = ("milp", "milp-nodes", "dp", "equal-share", "rolling-horizon")
 """The planners; the first one is the default."""
 
 SOLVERS = ("cbc", "glpk", "highs")
-"""The solvers of ``milp`` and ``milp-nodes``; the first one is the default."""
+"""The solvers of ``milp``, ``milp-nodes`` and ``rolling-horizon``; the first one is the default."""
+
+TIMED = frozenset({"rolling-horizon"})
+"""The planners that need to know how long trainers have trained, and what is left of them."""
 
 
 def make(name: str = NAMES[0], solver: str = SOLVERS[0], limit_s: float = 10.0) -> Callable[[Problem], Plan]:
@@ -43,6 +46,9 @@ def _unpinned(name: str, solver: str, limit_s: float) -> Callable[[Problem], Pla
             return partial(milp.plan, limit_s=limit_s, solver=solver, formulation=formulation)
         case "dp":
             return partial(import_module("pilot.planners.dp").plan, limit_s=limit_s)
+        case "rolling-horizon":
+            import_module("pilot.planners.solvers").find(solver)
+            return partial(import_module("pilot.planners.rolling_horizon").plan, limit_s=limit_s, solver=solver)
         case "equal-share":
             return partial(import_module("pilot.planners.equal_share").plan, limit_s=limit_s)
         case _:

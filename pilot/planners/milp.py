@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pyomo.environ import ConcreteModel, Var
+from pyomo.environ import value as value_of
 from pyomo.repn.plugins.lp_writer import LPWriter
 
 from pilot.core.errors import PilotError, SolverError
@@ -39,7 +40,7 @@ class Formulation:
     planner: str
     build: Callable[[Problem], ConcreteModel]
     counts: Callable[[ConcreteModel], list[int]]
-    start: Callable[[ConcreteModel, Sequence[int]], None] | None = None
+    start: Callable[[ConcreteModel, Any], None] | None = None
 
 
 PIECES = Formulation("milp", model.build, model.counts, model.start)
@@ -48,13 +49,14 @@ NODES = Formulation("milp-nodes", model_nodes.build, model_nodes.counts)
 
 @dataclass(frozen=True, slots=True)
 class SolveOutcome:
-    """What became of one solve: counts in the candidates' order (None: none found), and a bound on the objective."""
+    """What became of one solve: counts in the candidates' order (None: none found), the objective and a bound on it."""
 
     proved: bool = False
     counts: list[int] | None = None
     bound: float | None = None
     build_s: float = 0.0
     solve_s: float = 0.0
+    value: float | None = None
 
 
 def plan(problem: Problem, limit_s: float, solver: str = "cbc", formulation: Formulation = PIECES) -> Plan:
@@ -78,9 +80,12 @@ def solve(
     deadline_s: float,
     solver: str = "cbc",
     formulation: Formulation = PIECES,
-    start: Sequence[int] | None = None,
+    start: Any = None,
+    gap: float = 0.0,
 ) -> SolveOutcome:
     """What ``solver`` makes of the formulation, from ``start`` on, until the monotonic clock shows ``deadline_s``.
+
+    *Proved* it is to within ``gap``, a share of the objective.
 
     Raises
     ------
@@ -94,14 +99,15 @@ def solve(
         columns = _write(m, lp)
         known = _start(m, columns, formulation, start)
         built_s = time.monotonic()
-        answer = find(solver)(lp, deadline_s - built_s, known) if built_s < deadline_s else NOTHING
-    counts = None
+        answer = find(solver)(lp, deadline_s - built_s, known, gap) if built_s < deadline_s else NOTHING
+    counts = reached = None
     if answer.values is not None:
         _load(m, columns, answer.values)
         counts = formulation.counts(m)
         _check(problem, counts)
+        reached = value_of(m.value) / m.scale + m.constant
     bound = None if answer.bound is None else answer.bound / m.scale + m.constant
-    return SolveOutcome(answer.proved, counts, bound, built_s - started_s, time.monotonic() - built_s)
+    return SolveOutcome(answer.proved, counts, bound, built_s - started_s, time.monotonic() - built_s, reached)
 
 
 def _try(
@@ -136,12 +142,10 @@ def _write(m: ConcreteModel, lp: Path) -> dict[str, Any]:
     return {name: component for name, component in names.items() if component.ctype is Var}
 
 
-def _start(
-    m: ConcreteModel, columns: Mapping[str, Any], formulation: Formulation, counts: Sequence[int] | None
-) -> dict[str, float]:
-    if counts is None or formulation.start is None:
+def _start(m: ConcreteModel, columns: Mapping[str, Any], formulation: Formulation, known: Any) -> dict[str, float]:
+    if known is None or formulation.start is None:
         return {}
-    formulation.start(m, counts)
+    formulation.start(m, known)
     return {name: float(column.value or 0) for name, column in columns.items()}
 
 

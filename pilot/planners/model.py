@@ -56,7 +56,7 @@ def add_sizes(m: ConcreteModel) -> None:
 
     def size(m: ConcreteModel, i: int) -> tuple[None, LinearExpression, int]:
         _, piece = m.pieces[i]
-        return None, _linear([1, piece.first - piece.last], [m.more[i], m.use[i]]), 0
+        return None, linear([1, piece.first - piece.last], [m.more[i], m.use[i]]), 0
 
     m.size = Constraint(wide, rule=size)
 
@@ -68,7 +68,7 @@ def add_one_piece(m: ConcreteModel) -> None:
         of_kind.setdefault(k, []).append(m.use[i])
 
     def one_piece(m: ConcreteModel, k: int) -> tuple[None, LinearExpression, int]:
-        return None, _linear([1] * len(of_kind[k]), of_kind[k]), len(m.kinds[k])
+        return None, linear([1] * len(of_kind[k]), of_kind[k]), len(m.kinds[k])
 
     m.one_piece = Constraint(list(of_kind), rule=one_piece)
 
@@ -76,7 +76,7 @@ def add_one_piece(m: ConcreteModel) -> None:
 def add_capacity(m: ConcreteModel, problem: Problem) -> None:
     """Each node serves at most one trainer (FreeTrain eq. 5, summed over the nodes)."""
     firsts = [piece.first for _, piece in m.pieces]
-    nodes = _linear([*firsts, *[1] * len(m.more)], [*m.use.values(), *m.more.values()])
+    nodes = linear([*firsts, *[1] * len(m.more)], [*m.use.values(), *m.more.values()])
     m.capacity = Constraint(expr=nodes <= problem.nodes)
 
 
@@ -92,7 +92,7 @@ def add_objective(m: ConcreteModel, problem: Problem) -> None:
     m.scale = LARGEST_GAIN / max(peak, NO_GAIN)
     use = [m.scale * gain for gain in gains]
     more = [m.scale * m.pieces[i][1].slope for i in m.more]
-    m.value = Objective(expr=_linear([*use, *more], [*m.use.values(), *m.more.values()]), sense=maximize)
+    m.value = Objective(expr=linear([*use, *more], [*m.use.values(), *m.more.values()]), sense=maximize)
 
 
 def start(m: ConcreteModel, counts: Sequence[int]) -> None:
@@ -135,6 +135,6 @@ def _kinds(candidates: Sequence[Candidate]) -> list[list[int]]:
     return list(kinds.values())
 
 
-def _linear(coefficients: Sequence[float], variables: Sequence[Any]) -> LinearExpression:
+def linear(coefficients: Sequence[float], variables: Sequence[Any]) -> LinearExpression:
     """``sum(c * v)``, made at once: Pyomo's operators would take most of a solve's time."""
     return LinearExpression(constant=0, linear_coefs=coefficients, linear_vars=variables)

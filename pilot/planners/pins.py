@@ -16,7 +16,7 @@ def plan(problem: Problem, planner: Callable[[Problem], Plan]) -> Plan:
     if not pinned:
         return planner(problem)
     free = tuple(c for c in problem.candidates if c.pin is None)
-    rest = Problem(problem.nodes - sum(pinned.values()), problem.t_fwd_s, free)
+    rest = replace(problem, nodes=problem.nodes - sum(pinned.values()), candidates=free)
     return _joined(problem, pinned, planner(rest) if free else Plan(PlanStatus.OPTIMAL, (), 0.0, planner="pins"))
 
 

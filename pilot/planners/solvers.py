@@ -38,8 +38,9 @@ class SolverAnswer:
     bound: float | None = None
 
 
-Solver = Callable[[Path, float, Mapping[str, float]], SolverAnswer]
-"""Maximizes an LP file within a time (seconds), from a solution that is known (column name → value; may be empty).
+Solver = Callable[[Path, float, Mapping[str, float], float], SolverAnswer]
+"""Maximizes an LP file within a time (seconds), from a solution that is known (column name → value; may be empty), to
+within a share of the objective (0: to the optimum).
 
 Raises :class:`SolverError` where it gives no readable answer.
 """
@@ -60,11 +61,11 @@ def find(name: str) -> Solver:
     return solver
 
 
-def cbc(lp: Path, limit_s: float, start: Mapping[str, float]) -> SolverAnswer:
+def cbc(lp: Path, limit_s: float, start: Mapping[str, float], gap: float = 0.0) -> SolverAnswer:
     """COIN-OR CBC from the ``cbcbox`` wheel, without its heuristics: from an optimal start only a proof is missing."""
     solution = lp.with_suffix(".cbc")
     limit = ["-sec", f"{_OWN_SHARE * limit_s:.3f}", "-timeMode", "elapsed"]
-    gaps = ["-ratioGap", "0", "-allowableGap", "0", "-increment", "0"]
+    gaps = ["-ratioGap", f"{gap:g}", "-allowableGap", "0", "-increment", "0"]
     known = ["-mipstart", str(_write_start(lp, start))] if start else []
     solve = ["-heuristicsOnOff", "off", "-solve", "-solution", str(solution)]
     log = _run([_cbc_program(), str(lp), *limit, *gaps, *known, *solve], limit_s)
@@ -83,32 +84,33 @@ def read_cbc(solution: str, log: str) -> SolverAnswer:
     return SolverAnswer(proved, _columns(r"^[\s*]*\d+\s+(\S+)\s+(\S+)\s+\S+$", rows), bound)
 
 
-def glpk(lp: Path, limit_s: float, start: Mapping[str, float]) -> SolverAnswer:  # noqa: ARG001  # the solvers' signature; GLPK takes no start
+def glpk(lp: Path, limit_s: float, start: Mapping[str, float], gap: float = 0.0) -> SolverAnswer:  # noqa: ARG001  # the solvers' signature; GLPK takes no start
     """GLPK's ``glpsol`` from the path. It counts whole seconds: a shorter limit is kept by killing it."""
     solution = lp.with_suffix(".glpk")
     limit = ["--tmlim", str(max(1, int(_OWN_SHARE * limit_s)))]
-    log = _run(["glpsol", "--lp", str(lp), *limit, "--mipgap", "0", "--output", str(solution)], limit_s)
+    log = _run(["glpsol", "--lp", str(lp), *limit, "--mipgap", f"{gap:g}", "--output", str(solution)], limit_s)
     return NOTHING if log is None else read_glpk(_read(solution, log), log)
 
 
 def read_glpk(solution: str, log: str) -> SolverAnswer:
-    """GLPK's report: ``Status:``, and per column ``number name * value lower upper`` (the star: an integer one)."""
+    """GLPK's report: ``Status:``, and per column ``number name * value lower upper`` (the star: an integer one);
+    rows, which look alike, come before."""
     found = re.search(r"^Status:\s+INTEGER (OPTIMAL|NON-OPTIMAL|UNDEFINED)$", solution, re.MULTILINE)
     if found is None:
         raise SolverError(f"no solution, it says {_last_line(log)!r}")
     bound = _last_number(r"<=\s+(\S+)", log)
     if found[1] == "UNDEFINED":
         return SolverAnswer(proved=False, values=None, bound=bound)
-    columns = _columns(r"^\s*\d+ (\S+)\s+\*\s+(\S+)", solution)
+    columns = _columns(r"^\s*\d+ (\S+)\s+(?:\*\s+)?(\S+)", solution.rpartition("Column name")[2])
     return SolverAnswer(found[1] == "OPTIMAL", columns, bound)
 
 
-def highs(lp: Path, limit_s: float, start: Mapping[str, float]) -> SolverAnswer:
+def highs(lp: Path, limit_s: float, start: Mapping[str, float], gap: float = 0.0) -> SolverAnswer:
     """HiGHS from the ``highspy`` wheel."""
     from highspy import Highs, HighsModelStatus, HighsSolution, HighsStatus, SolutionStatus
 
     solver, solution = Highs(), HighsSolution()
-    options = {"output_flag": False, "time_limit": limit_s, "mip_rel_gap": 0.0, "mip_abs_gap": 0.0, "threads": 1}
+    options = {"output_flag": False, "time_limit": limit_s, "mip_rel_gap": gap, "mip_abs_gap": 0.0, "threads": 1}
     for option, value in options.items():
         solver.setOptionValue(option, value)
     if solver.readModel(str(lp)) == HighsStatus.kError:

@@ -25,6 +25,7 @@ from pilot.core.events import (
     WorkerExited,
     WorkerReady,
 )
+from pilot.core.goal import Goal
 from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.io import wire
 from pilot.service.pending import Of, PendingCommands
@@ -168,6 +169,7 @@ def _progress(message: wire.Progress) -> Progress:
         rescale_s=_measured(message.rescale_s),
         ledger=tuple(LedgerRange(Generation(row[0]), *row[1:]) for row in message.ledger),
         metrics=_metrics(message.metrics),
+        total_samples=Goal.of(message.metrics).total_samples(message.epoch, message.step, message.samples),
     )
 
 

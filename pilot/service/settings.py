@@ -68,6 +68,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             budget_node_hours=self.budget or None,
             arrivals_s=ARRIVALS_S,
             ended_kept=self.ended_kept,
+            timed=self.planner in planners.TIMED,
         )
 
 

@@ -42,6 +42,7 @@ from pilot.core.events import (
     GroupPaused,
     PlanReady,
     PoolChanged,
+    Progress,
     TrainerFinished,
     TrainerSubmitted,
     WorkerExited,
@@ -141,7 +142,7 @@ class Simulation:
         pool = [PoolChanged(change.joined, lost=change.left, cause="trace")] if change.joined or change.left else []
         if not pool and self.core.due_s() > self.now_s and self.config.completions is Completions.AT_NODE_EVENTS:
             return []
-        return [*self._finished(), *self._submitted(), *pool, *self.core.due(self.now_s)]
+        return [*self._finished(), *self._progress(), *self._submitted(), *pool, *self.core.due(self.now_s)]
 
     def _finished(self) -> list[Event]:
         done = [trainer for trainer, account in self._running.items() if account.is_done()]
@@ -149,6 +150,17 @@ class Simulation:
             self._running.pop(trainer).finished_s = self.now_s
         trainers = self.core.trainers
         return [TrainerFinished(t, trainers[t].generation, 0, int(self._by_id[t].samples)) for t in done]
+
+    def _progress(self) -> list[Event]:
+        """How far trainers are, where problems say it."""
+        if not self.core.config.timed:
+            return []
+        groups = {trainer: self.core.trainers[trainer].group for trainer in self._running}
+        return [
+            Progress(trainer, group.generation, 0, 0, max(0, int(self._running[trainer].done)))
+            for trainer, group in groups.items()
+            if group is not None
+        ]
 
     def _submitted(self) -> list[Event]:
         events: list[Event] = []

@@ -22,7 +22,7 @@ from pilot.core.ids import TrainerId
 from pilot.core.objective import Objective
 from pilot.core.pool import NODE_ORDERS
 from pilot.io.prctl import die_with_parent
-from pilot.planners import make
+from pilot.planners import TIMED, make
 from pilot.sim.accounting import Account, Accounting
 from pilot.sim.driver import Completions, SimConfig, Simulation
 from pilot.sim.metrics import Summary, returns_on_rescale, summarize
@@ -142,8 +142,14 @@ def _courses(accounts: Mapping[TrainerId, Account], end_s: float) -> tuple[Train
 
 def _core_config(case: Case, objective_of: ObjectiveOf) -> CoordinatorConfig:
     objective = CoordinatorConfig().objective if case.objective == GIVEN else objective_of(case.objective)
-    order = NODE_ORDERS[case.node_order]
-    return CoordinatorConfig(case.t_fwd_s, case.max_parallel, objective, order, arrivals_s=ARRIVALS_S)
+    return CoordinatorConfig(
+        case.t_fwd_s,
+        case.max_parallel,
+        objective,
+        NODE_ORDERS[case.node_order],
+        arrivals_s=ARRIVALS_S,
+        timed=case.planner in TIMED,
+    )
 
 
 def _workload(inputs: Inputs, case: Case) -> list[WorkloadRow]:

@@ -187,6 +187,7 @@ def _spec(row: _Row, rate: Curve, objective: Curve | None) -> TrainerSpec:
             priority=priority,
             objective_curve=objective,
             sizes=row.sizes(),
+            samples=row.number("samples"),
         )
     except UserError as error:  # its numbers do not fit together
         raise row.bad(str(error)) from None

@@ -14,7 +14,7 @@ KNOWN = {"epochs": 4.0, "epoch_samples": 100.0, "iterations": 50.0}
 def test_what_is_no_length_is_not_known() -> None:
     assert Goal.of(KNOWN) == Goal(4, 50, 100)
     assert Goal.of({"epochs": 1.0}) == Goal(1, None, None)
-    for nonsense in (0.0, -3.0, math.inf, math.nan):
+    for nonsense in (0.0, -3.0, 2.0**60, math.inf, math.nan):
         assert Goal.of(dict.fromkeys(KNOWN, nonsense)) == Goal(None, None, None)
 
 

@@ -181,6 +181,14 @@ def test_progress_is_the_leaders_and_what_cannot_be_measured_is_left_out(forming
     assert [name for name, _ in event.metrics] == ["a", "b"]
 
 
+def test_progress_tells_how_long_the_loop_is_where_that_is_known(forming: Desk) -> None:
+    leader, _ = members(forming)
+    for metrics, total in (({"epochs": 3.0, "epoch_samples": 100.0}, 300.0), ({"iterations": 6.0}, 192.0), ({}, None)):
+        [event] = forming.inbound.progress(leader, wire.Progress(T, 1, 3, 0, 96, None, None, None, metrics=metrics))
+        assert isinstance(event, Progress)
+        assert event.total_samples == total
+
+
 def test_the_end_of_a_trainer_brings_its_last_metrics(forming: Desk) -> None:
     leader, other = members(forming)
     finished = wire.TrainerFinished(T, 1, 7, 70, {"accuracy": 0.9})

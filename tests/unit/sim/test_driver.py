@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -49,6 +50,24 @@ def test_a_trainer_runs_from_its_first_node_until_its_samples_are_done() -> None
     simulation = simulate([Change(100.0, joined=(A, B))], [submission("t", 200.0)])
     assert finished(simulation) == {"t": 200.0}
     assert simulation.core.trainers[TrainerId("t")].outcome == "finished"
+
+
+def test_problems_say_what_is_left_where_planners_go_by_it() -> None:
+    """In seconds on one node, and how long the trainer has trained."""
+    seen: list[tuple[float, float | None]] = []
+
+    def planner(problem: Problem) -> Plan:
+        seen.extend((c.trained_s, c.left_s) for c in problem.candidates)
+        return dp.plan(problem)
+
+    row = submission("t", 500.0)
+    row = replace(row, spec=replace(row.spec, samples=500.0))
+    for timed in (True, False):
+        changes = [Change(0.0, joined=(A,)), Change(100.0, joined=(B,)), Change(150.0, left=(A,))]
+        core = Coordinator(CoordinatorConfig(timed=timed))
+        Simulation(core, planner, changes, [row], SimConfig(200.0)).run(lambda: False, lambda _: None)
+    # growing has cost ten samples, losing a node another five at twice the rate
+    assert seen == [(0.0, 500.0), (100.0, 400.0), (150.0, 310.0), (0.0, None), (0.0, None), (0.0, None)]
 
 
 def test_growing_costs_its_seconds_at_the_old_rate() -> None:

@@ -1,0 +1,82 @@
+"""What Huawei's rolling horizon looks at: each trainer's sizes, its speed on them and what is left of it (§4).
+
+A trainer's *progress* after a step is the share of what is left of it now that is done by then, at most 1. What is
+maximised is its sum over trainers and steps (eq. 1): s of eqs 2-4 is cumulative, so what is done early counts again at
+each later step.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pilot.core.problem import Candidate, Problem
+
+log = logging.getLogger(__name__)
+
+STEPS = 5
+"""T: so many steps are looked ahead (§5.1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A trainer as the paper sees it.
+
+    Parameters
+    ----------
+    index : of its candidate
+    sizes : K, the counts that it may have
+    speeds : how many times as fast as on one node it is with each
+    demand_s : d, what is left of it in seconds on one node
+    shares : of ``demand_s``, what a step does with each size; 1 where that is all
+    """
+
+    index: int
+    sizes: tuple[int, ...]
+    speeds: tuple[float, ...]
+    demand_s: float
+    shares: tuple[float, ...]
+
+
+def jobs_of(problem: Problem, steps: int = STEPS) -> list[Job]:
+    """The candidates that can have nodes, first come, first served: as many as fit with their smallest sizes.
+
+    In the paper every job has at least n_min nodes in every step (eq. 15), so that with more jobs than fit there is no
+    solution at all: here those that are left out wait.
+    """
+    jobs, left = [], problem.nodes
+    for index, candidate in enumerate(problem.candidates):
+        sizes = sizes_of(candidate, problem.nodes)
+        if sizes and sizes[0] <= left:
+            left -= sizes[0]
+            jobs.append(_job(index, candidate, sizes, problem.step_s, steps))
+    if len(jobs) < len(problem.candidates):
+        log.info("rolling horizon: %d of %d trainers fit, the others wait", len(jobs), len(problem.candidates))
+    return jobs
+
+
+def sizes_of(candidate: Candidate, nodes: int) -> tuple[int, ...]:
+    """The sizes that are allowed; powers of two (the paper's K) where all are, or else the smallest."""
+    low, high = candidate.min_nodes, min(candidate.max_nodes, nodes)
+    if candidate.sizes:
+        return tuple(n for n in candidate.sizes if n <= high)
+    powers = tuple(2**m for m in range(high.bit_length()) if low <= 2**m <= high)
+    return powers or ((low,) if low <= high else ())
+
+
+def counts_of(problem: Problem, jobs: Sequence[Job], sizes: Sequence[int]) -> list[int]:
+    """In the candidates' order: what each job has in the first step, which alone is put in force, and 0."""
+    counts = [0] * len(problem.candidates)
+    for job, size in zip(jobs, sizes, strict=True):
+        counts[job.index] = size
+    return counts
+
+
+def _job(index: int, candidate: Candidate, sizes: tuple[int, ...], step_s: float, steps: int) -> Job:
+    """Where it is not known what is left, it is what the largest size does in all steps."""
+    single = candidate.value.single_node_rate()
+    speeds = tuple(candidate.value.at(n) / single if single > 0 else 0.0 for n in sizes)
+    unknown_s = max(1.0, steps * step_s * speeds[-1])
+    demand_s = candidate.left_s if candidate.left_s is not None else unknown_s
+    return Job(index, sizes, speeds, demand_s, tuple(min(1.0, step_s * speed / demand_s) for speed in speeds))

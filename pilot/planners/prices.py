@@ -1,0 +1,153 @@
+"""A good plan for the rolling horizon and a bound on every plan, in milliseconds: a price per node and step.
+
+With prices, each trainer chooses its sizes for all steps by itself (a *course*), and what all of them then have, prices
+paid, plus what the pool's nodes would bring is a bound on every plan (Lagrangian relaxation of eq. 6). The prices are
+improved by subgradient steps. A plan follows from them: from its smallest sizes on, whichever trainer gains most for
+what it pays changes to a better course that fits, until none is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heapify, heapreplace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pilot.planners.horizon import STEPS, Job
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+ROUNDS = 80
+"""So often prices are improved at most."""
+COURSES_MAX = 40_000
+"""A trainer with more courses than that has only those of a few of its sizes here, and there is no bound."""
+CLOSE = 1e-9
+"""A plan that is within so small a share of the bound is optimal; a gain that is less is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """``courses[i][t]``: which of its sizes the i-th job has in step t; their ``value``, and the ``bound``.
+
+    ``hopeless``: (i, t, k) that no plan has which is better: without them the job's part of the bound is too small.
+    """
+
+    courses: list[tuple[int, ...]]
+    value: float
+    bound: float | None
+    hopeless: list[tuple[int, int, int]]
+
+    def within(self, gap: float) -> bool:
+        """Whether no plan is better by more than this share of its value."""
+        return self.bound is not None and self.bound - self.value <= gap * max(1.0, self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Menu:
+    """The courses of jobs that have the same sizes.
+
+    Parameters
+    ----------
+    jobs : their numbers
+    courses, nodes : per course and step the size's index, and the size
+    worth : per job and course
+    """
+
+    jobs: list[int]
+    courses: Ints
+    nodes: Ints
+    worth: Floats
+
+
+def priced(jobs: Sequence[Job], nodes: int, deadline_s: float, steps: int = STEPS) -> Priced:
+    """The best plan that was found, and the least bound. There is one: the smallest sizes of all ``jobs`` fit."""
+    menus = _menus(jobs, steps)
+    prices, bound = _prices(menus, nodes, deadline_s, steps)
+    menu_of = {job: (menu, row) for menu in menus for row, job in enumerate(menu.jobs)}
+    chosen = _filled([menu_of[i] for i in range(len(jobs))], nodes, prices)
+    value = float(sum(menu_of[i][0].worth[menu_of[i][1], course] for i, course in enumerate(chosen)))
+    courses = [tuple(menu_of[i][0].courses[course].tolist()) for i, course in enumerate(chosen)]
+    whole = all(len(menu.courses) == len(jobs[menu.jobs[0]].sizes) ** steps for menu in menus)
+    hopeless = _hopeless(menus, prices, bound - value) if whole else []
+    return Priced(courses, value, bound if whole else None, hopeless)
+
+
+def _menus(jobs: Sequence[Job], steps: int) -> list[_Menu]:
+    alike: dict[tuple[int, ...], list[int]] = {}
+    for i, job in enumerate(jobs):
+        alike.setdefault(job.sizes, []).append(i)
+    return [_menu(sizes, numbers, jobs, steps) for sizes, numbers in alike.items()]
+
+
+def _menu(sizes: tuple[int, ...], numbers: list[int], jobs: Sequence[Job], steps: int) -> _Menu:
+    most = next(n for n in itertools.count(len(sizes), -1) if n <= 1 or n**steps <= COURSES_MAX)
+    some = sorted({round(i) for i in np.linspace(0, len(sizes) - 1, most)})
+    courses = np.array(list(itertools.product(some, repeat=steps)), dtype=np.int64)
+    done = [np.cumsum(np.array(jobs[i].shares)[courses], axis=1) for i in numbers]
+    worth = np.array([np.minimum(1.0, d).sum(axis=1) for d in done])
+    return _Menu(numbers, courses, np.array(sizes, dtype=np.int64)[courses], worth)
+
+
+def _prices(menus: Sequence[_Menu], nodes: int, deadline_s: float, steps: int) -> tuple[Floats, float]:
+    """The prices with the least bound, and that: subgradient steps towards what is 1% below the least one so far."""
+    best, bound = np.zeros(steps), float(sum(menu.worth.max(axis=1).sum() for menu in menus))
+    prices, reach = np.full(steps, bound / max(1, steps * nodes)), 0.05
+    for _ in range(ROUNDS):
+        dual, excess = float(prices.sum() * nodes), np.full(steps, -float(nodes))
+        for menu in menus:
+            net = menu.worth - menu.nodes @ prices
+            chosen = net.argmax(axis=1)
+            dual += float(net[np.arange(len(chosen)), chosen].sum())
+            excess += menu.nodes[chosen].sum(axis=0)
+        if dual < bound:
+            best, bound = prices, dual
+        else:
+            reach *= 0.8
+        if not (length := float(excess @ excess)) or time.monotonic() > deadline_s:
+            break
+        prices = np.maximum(0.0, prices + (dual - bound + reach * bound) / length * excess)
+    return best, bound
+
+
+def _filled(places: Sequence[tuple[_Menu, int]], nodes: int, prices: Floats) -> list[int]:
+    """A course of each job, all of which fit."""
+    chosen = [0] * len(places)
+    left: Ints = nodes - np.sum([menu.nodes[0] for menu, _ in places], axis=0)
+    costs = {id(menu): menu.nodes @ (prices + CLOSE) for menu, _ in places}
+
+    def better(i: int) -> tuple[float, int]:
+        """What is gained most per price, less: a heap has the least first."""
+        (menu, row), now = places[i], chosen[i]
+        gain = menu.worth[row] - menu.worth[row, now]
+        paid = np.maximum(costs[id(menu)] - costs[id(menu)][now], CLOSE)
+        fits = (menu.nodes <= left + menu.nodes[now]).all(axis=1)
+        ratio = np.where(fits & (gain > CLOSE), gain / paid, 0.0)
+        course = int(ratio.argmax())
+        return -float(ratio[course]), course
+
+    heap = [(*better(i), i) for i in range(len(places))]
+    heapify(heap)
+    while heap and heap[0][0] < 0:
+        _, course, i = heap[0]
+        menu = places[i][0]
+        more = menu.nodes[course] - menu.nodes[chosen[i]]
+        if (more <= left).all():
+            chosen[i], left = course, left - more
+        heapreplace(heap, (*better(i), i))
+    return chosen
+
+
+def _hopeless(menus: Sequence[_Menu], prices: Floats, gap: float) -> list[tuple[int, int, int]]:
+    found = []
+    for menu in menus:
+        net = menu.worth - menu.nodes @ prices
+        poor = net < net.max(axis=1, keepdims=True) - gap - CLOSE
+        for t, k in itertools.product(range(menu.courses.shape[1]), range(int(menu.courses.max()) + 1)):
+            without = poor[:, menu.courses[:, t] == k].all(axis=1)
+            found += [(menu.jobs[row], t, k) for row in np.flatnonzero(without)]
+    return found

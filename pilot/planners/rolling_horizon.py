@@ -1,0 +1,70 @@
+"""Planner ``rolling-horizon``: Huawei's optimal allocator (§4), in Pyomo on CBC, GLPK or HiGHS.
+
+It looks five steps ahead, and only the first step is put in force. Prices per node and step (:mod:`.prices`) give a
+plan first, in milliseconds. It is the incumbent, so running out of time, or a solver that fails, never leaves a trainer
+without nodes. Where it is not within :data:`GAP` of the bound, a solver improves it; the bound says which choices it
+need not look at, a fifth to four fifths of the binaries.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import replace
+from functools import partial
+
+from pilot.core.errors import PilotError
+from pilot.core.problem import Plan, PlanStatus, Problem
+from pilot.planners import milp, model_horizon
+from pilot.planners.choice import plan_of
+from pilot.planners.horizon import counts_of, jobs_of
+from pilot.planners.prices import CLOSE, Priced, priced
+
+log = logging.getLogger(__name__)
+
+NAME = "rolling-horizon"
+GAP = 1e-3
+"""A share of the objective: better is not looked for, since in five minutes the question is another one."""
+
+COMPACT = milp.Formulation(NAME, model_horizon.build, model_horizon.counts, model_horizon.start)
+
+
+def plan(problem: Problem, limit_s: float, solver: str = "cbc") -> Plan:
+    """The first step of the best five, to within :data:`GAP`; the best incumbent where ``limit_s`` does not suffice.
+
+    The plan's ``objective`` is eq. 16's, as of all planners; ``gap`` is that of the paper's own objective (eq. 1).
+    """
+    started_s = time.monotonic()
+    jobs = jobs_of(problem)
+    if not jobs:
+        return plan_of(problem, [0] * len(problem.candidates), PlanStatus.OPTIMAL, 0.0, NAME)
+    known = priced(jobs, problem.nodes, started_s + limit_s / 2)
+    first = counts_of(problem, jobs, [job.sizes[c[0]] for job, c in zip(jobs, known.courses, strict=True)])
+    outcome = milp.SolveOutcome()
+    if not known.within(GAP):
+        outcome = _solved(problem, started_s + limit_s, solver, known)
+    made = _choose(problem, first, known, outcome)
+    return replace(made, build_s=outcome.build_s, solve_s=time.monotonic() - started_s - outcome.build_s)
+
+
+def _solved(problem: Problem, deadline_s: float, solver: str, known: Priced) -> milp.SolveOutcome:
+    try:
+        build = partial(model_horizon.build, without=known.hopeless)
+        return milp.solve(problem, deadline_s, solver, replace(COMPACT, build=build), known.courses, GAP)
+    except (PilotError, OSError) as error:
+        log.warning("solver %s: %s; the plan is the best that is known without it", solver, error)
+        return milp.SolveOutcome()
+
+
+def _choose(problem: Problem, first: list[int], known: Priced, outcome: milp.SolveOutcome) -> Plan:
+    """Of plans that are worth the same, the incumbent is taken."""
+    counts, value = first, known.value
+    if outcome.counts is not None and outcome.value is not None and outcome.value > value * (1 + milp.TOLERANCE):
+        counts, value = outcome.counts, outcome.value
+    bounds = [bound for bound in (known.bound, outcome.bound) if bound is not None]
+    if outcome.proved:
+        bounds.append(value * (1 + GAP))
+    gap = max(0.0, min(bounds) - value) / max(1.0, value) if bounds else None
+    if gap is not None and gap <= CLOSE:
+        return plan_of(problem, counts, PlanStatus.OPTIMAL, 0.0, NAME)
+    return plan_of(problem, counts, PlanStatus.INCUMBENT, gap, NAME)

@@ -1,0 +1,124 @@
+"""Huawei's rolling horizon: both formulations, and what all courses of small problems say."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+
+import pytest
+
+from pilot import planners
+from pilot.core.curve import Curve
+from pilot.core.errors import UserError
+from pilot.core.ids import TrainerId
+from pilot.core.problem import Candidate, PlanStatus, Problem
+from pilot.planners import milp, model_horizon, model_printed, rolling_horizon
+from pilot.planners.horizon import Job, jobs_of
+from pilot.planners.prices import priced
+
+PUBLISHED = Curve.of([(2**m, 2**m * 0.8**m) for m in range(5)])
+STEPS = 3
+PRINTED = milp.Formulation("printed", lambda p: model_printed.build(p, STEPS), model_printed.counts)
+COMPACT = milp.Formulation("compact", lambda p: model_horizon.build(p, STEPS), model_horizon.counts)
+CASES = range(200)
+QUICK = CASES[:12]
+
+
+def problem(seed: int, most_jobs: int = 3, most_nodes: int = 10) -> Problem:
+    """Short, long, and of unknown length; some with sizes that are no powers of two, some that do not fit."""
+    rng = random.Random(seed)
+    candidates = []
+    for number in range(rng.randint(1, most_jobs)):
+        sizes = rng.choice(((1, 2, 4), (1, 2, 4), (2, 4), (1, 3), ()))
+        low, high = (sizes[0], sizes[-1]) if sizes else (rng.randint(1, 2), rng.randint(2, 6))
+        curve = rng.choice((PUBLISHED, PUBLISHED, Curve.proportional(), Curve.of([(1, 3), (2, 4), (4, 3.5)])))
+        left_s = rng.choice((None, rng.uniform(1, 900), rng.uniform(600, 9000)))
+        name = TrainerId(f"t{number}")
+        candidates.append(Candidate(name, 0, low, high, curve, 0.0, 0.0, sizes, left_s=left_s))
+    return Problem(rng.randint(1, most_nodes), 120.0, tuple(candidates), 300.0)
+
+
+def best(jobs: list[Job], nodes: int) -> float:
+    """Eq. 1's optimum, by trying out all courses."""
+    return max(
+        sum(worth(job, course) for job, course in zip(jobs, courses, strict=True))
+        for courses in itertools.product(*(itertools.product(range(len(j.sizes)), repeat=STEPS) for j in jobs))
+        if all(sum(j.sizes[c[t]] for j, c in zip(jobs, courses, strict=True)) <= nodes for t in range(STEPS))
+    )
+
+
+def worth(job: Job, course: tuple[int, ...]) -> float:
+    return sum(min(1.0, done) for done in itertools.accumulate(job.shares[k] for k in course))
+
+
+def value_of(given: Problem, formulation: milp.Formulation, solver: str) -> float:
+    outcome = milp.solve(given, time.monotonic() + 60.0, solver, formulation)
+    assert outcome.proved and outcome.value is not None
+    return outcome.value
+
+
+def agrees(seed: int, solver: str) -> None:
+    given = problem(seed)
+    jobs = jobs_of(given, STEPS)
+    if not jobs:
+        return
+    optimum = best(jobs, given.nodes)
+    assert value_of(given, PRINTED, solver) == pytest.approx(optimum, rel=1e-6)
+    assert value_of(given, COMPACT, solver) == pytest.approx(optimum, rel=1e-6)
+    found = priced(jobs, given.nodes, time.monotonic() + 60.0, STEPS)
+    assert found.bound is not None and found.value - 1e-9 <= optimum <= found.bound + 1e-9
+    assert found.value == pytest.approx(sum(map(worth, jobs, found.courses)))
+    rest = milp.Formulation("rest", lambda p: model_horizon.build(p, STEPS, found.hopeless), model_horizon.counts)
+    assert value_of(given, rest, solver) == pytest.approx(optimum, rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", QUICK)
+def test_both_formulations_have_the_optimum(seed: int) -> None:
+    agrees(seed, "cbc")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("solver", planners.SOLVERS)
+def test_both_formulations_have_the_optimum_of_200_problems_on_every_solver(solver: str) -> None:
+    try:
+        planners.make("rolling-horizon", solver)
+    except UserError as error:
+        pytest.skip(str(error))
+    for seed in CASES:
+        agrees(seed, solver)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_plan_fits_and_is_within_its_gap(seed: int) -> None:
+    given = problem(seed, most_jobs=12, most_nodes=40)
+    made = rolling_horizon.plan(given, 60.0)
+    assert given.feasible(made.as_dict())
+    assert made.gap is not None and made.gap <= rolling_horizon.GAP
+    admitted = {given.candidates[job.index].trainer for job in jobs_of(given)}
+    assert {trainer for trainer, nodes in made.counts if nodes} == admitted
+
+
+def test_first_come_first_served_where_not_all_fit() -> None:
+    trainers = [Candidate(TrainerId(n), 0, 2, 4, PUBLISHED, 0.0, 0.0, (2, 4), left_s=500.0) for n in "abc"]
+    assert rolling_horizon.plan(Problem(5, 120.0, tuple(trainers)), 10.0).as_dict() == {"a": 2, "b": 2, "c": 0}
+
+
+def test_out_of_time_the_incumbent_counts() -> None:
+    given = problem(7, most_jobs=12, most_nodes=40)
+    made = rolling_horizon.plan(given, 0.0)
+    assert made.status in (PlanStatus.INCUMBENT, PlanStatus.OPTIMAL)
+    assert sum(nodes for _, nodes in made.counts) > 0
+
+
+def test_short_work_gets_what_it_needs_and_no_more() -> None:
+    """It ends in the first step on four nodes; what is over then counts at every step."""
+    short = Candidate(TrainerId("short"), 0, 1, 8, PUBLISHED, 0.0, 0.0, (1, 2, 4, 8), left_s=600.0)
+    long = Candidate(TrainerId("long"), 0, 1, 8, PUBLISHED, 0.0, 0.0, (1, 2, 4, 8), left_s=90000.0)
+    assert rolling_horizon.plan(Problem(9, 120.0, (long, short)), 10.0).as_dict() == {"long": 4, "short": 4}
+
+
+def test_no_trainer_and_a_solver_that_is_not_there() -> None:
+    assert rolling_horizon.plan(Problem(3, 120.0, ()), 1.0).counts == ()
+    with pytest.raises(UserError, match="unknown solver"):
+        planners.make("rolling-horizon", "magic")
