@@ -29,6 +29,11 @@ START_LIMIT_S = 600.0
 @click.option("--solve-limit-s", type=FiniteRange(min=0, min_open=True), default=10.0, show_default=True)
 @click.option("--objective", default="scaling-efficiency", show_default=True, help="Or throughput, priority, module:f.")
 @click.option("--t-fwd-s", type=FiniteRange(min=0, min_open=True), default=120.0, show_default=True)
+@click.option(
+    "--decide-every-s",
+    type=FiniteRange(min=0, min_open=True),
+    help="Plan so often; in between, who waits gets idle nodes (default: plan at every event).",
+)
 @click.option("--max-parallel-trainers", type=Count(), default=10, show_default=True)
 @click.option(
     "--budget",

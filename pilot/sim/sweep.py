@@ -68,6 +68,7 @@ class Case:
     accounting : how a rescale is paid for
     completions : when the core hears of completions and arrivals
     on_curve : the number of the scaling curve that all trainers have; null: each its own
+    decide_every_s : plans are made at multiples of it; null: at every event
     """
 
     planner: str = "milp"
@@ -81,6 +82,7 @@ class Case:
     accounting: str = Accounting.PAPER.value
     completions: str = Completions.AT_ONCE.value
     on_curve: int | None = None
+    decide_every_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +151,7 @@ def _core_config(case: Case, objective_of: ObjectiveOf) -> CoordinatorConfig:
         NODE_ORDERS[case.node_order],
         arrivals_s=ARRIVALS_S,
         timed=case.planner in TIMED,
+        decide_every_s=case.decide_every_s or 0.0,
     )
 
 
