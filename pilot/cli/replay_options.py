@@ -131,6 +131,7 @@ SWEPT: Sequence[Decorator] = (
         "as in the authors' replay code.",
         default="at-once",
     ),
+    _sweep("--decide-every-s", "decide_every_s", _positive, "SECONDS", "Plan so often.  [default: at events]", None),
     _sweep(
         "--on-curve", "on_curve", _whole, "INDICES", "Put all trainers on this curve of the curves file.", default=None
     ),

@@ -32,6 +32,11 @@ START_LIMIT_S = 600.0
     help="scaling-efficiency, throughput, priority or module:f (default: the first; for flotilla throughput).",
 )
 @click.option("--t-fwd-s", type=FiniteRange(min=0, min_open=True), default=120.0, show_default=True)
+@click.option(
+    "--decide-every-s",
+    type=FiniteRange(min=0, min_open=True),
+    help="Plan so often; in between, who waits gets idle nodes (default: plan at every event).",
+)
 @click.option("--max-parallel-trainers", type=Count(), default=10, show_default=True)
 @click.option(
     "--budget",

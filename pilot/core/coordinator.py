@@ -4,12 +4,14 @@ Theory of operation
 -------------------
 Facts enter as events; :meth:`Coordinator.handle` notes them and answers with commands. Two loops run through it:
 
-*The plan.* Whatever changes the question (nodes came or go, a trainer came or ended) makes a new ``Problem`` and asks
+*The plan.* Whatever changes the question (nodes came or went, a trainer came or ended) makes a new ``Problem`` and asks
 for its solution (``Solve``); a newer question makes the older one stale, and one whose answer was to change nothing is
 not asked again (``settled``). Progress asks, at a bounded rate, where a curve is not as the last problem had it.
 ``PlanReady`` sets each trainer's *target* nodes. In between, and where no plan comes, targets stay as they are: a slow
 or failing solver never strands a node. A problem takes nodes for alike. Where too many are set aside for a trainer to
 have its count, the plan is not carried out, and the problem is posed once more with no more for it than it can have.
+With a cadence the question waits until a decision is due, and what happens before asks only :mod:`pilot.core.between`;
+while a decision is ``awaited``, what happens asks for that anew.
 
 *The trainers.* What happens to one is noted by :mod:`pilot.core.transitions`. Then it is led from where it stands to
 its target by :mod:`pilot.core.reconcile`, a table of rules: what follows from which facts. Losses do not wait for a
@@ -27,6 +29,7 @@ costs a moment and never a step.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import assert_never
@@ -34,6 +37,7 @@ from typing import assert_never
 from pilot.core.acts import dissolve
 from pilot.core.arrivals import Arrivals
 from pilot.core.assign import assign, give_back
+from pilot.core.between import next_due_s, question
 from pilot.core.blame import Blame, Judgement
 from pilot.core.budget import Usage, seconds
 from pilot.core.commands import CloseTrainer, Command, DrainPool, Outcome, ReleaseNode, Solve, WarnOfBudget
@@ -44,6 +48,7 @@ from pilot.core.events import (
     ArrivalsDue,
     BudgetDue,
     CheckpointPublished,
+    DecisionDue,
     DrainRequested,
     Event,
     NodeCleared,
@@ -95,6 +100,8 @@ class Coordinator:
         self.plan: Plan | None = None
         self.settled = False
         self.asked_s = 0.0
+        self.awaited = False
+        self.decided_s = 0.0
         self.draining = False
         self.arrivals = Arrivals()
         self.now_s = 0.0
@@ -164,7 +171,10 @@ class Coordinator:
             case PlanReady():
                 return self._plan_ready(event)
             case PlanFailed():
+                self.awaited = self.awaited and event.plan_id != self.plan_id
                 return []
+            case DecisionDue():
+                return self._decide()
             case TrainerFinished():
                 return self._finished(event)
             case NodeRetried():
@@ -247,13 +257,15 @@ class Coordinator:
     # --- budgets ----------------------------------------------------------------------------------------------------
 
     def due(self, now_s: float) -> list[Event]:
-        """What is due by now: nodes to be tried again, trainers to be planned for, budgets to be looked at."""
+        """What is due by now: nodes to be tried again, trainers to be planned for, budgets, a decision."""
         budgets = [BudgetDue(whose) for whose, due_s in self._budgets() if due_s <= now_s]
-        return [*self.blame.due(now_s), *self.arrivals.due(now_s, self.config.arrivals_s), *budgets]
+        decision = [DecisionDue()] if self._decision_due_s() <= now_s else []
+        return [*self.blame.due(now_s), *self.arrivals.due(now_s, self.config.arrivals_s), *budgets, *decision]
 
     def due_s(self) -> float:
-        """When trainers are to be planned for or a budget is to be looked at next, if all stays as it is."""
-        return min([self.arrivals.due_s(self.config.arrivals_s), *(due_s for _, due_s in self._budgets())])
+        """When something is due next, if all stays as it is; nodes to be tried again apart."""
+        arrivals_s = self.arrivals.due_s(self.config.arrivals_s)
+        return min([arrivals_s, self._decision_due_s(), *(due_s for _, due_s in self._budgets())])
 
     def _budgets(self) -> list[tuple[TrainerId | None, float]]:
         return self._roll.budgets(None if self.draining else self.usage)
@@ -271,6 +283,17 @@ class Coordinator:
             return [] if self.draining else [DrainPool(verdict.end)]
         return [WarnOfBudget(event.trainer, verdict.warning)] if verdict.warning else []
 
+    def _decision_due_s(self) -> float:
+        """The next multiple of the cadence, while there are trainers."""
+        idle = self.draining or not self._roll.open
+        return math.inf if idle else next_due_s(self.decided_s, self.config.decide_every_s)
+
+    def _decide(self) -> list[Command]:
+        if self._decision_due_s() > self.now_s:
+            return []
+        self.decided_s, self.awaited = self.now_s, True
+        return self._ask_if("a decision is due")
+
     # --- the plan ---------------------------------------------------------------------------------------------------
 
     def admitted(self) -> list[Trainer]:
@@ -287,10 +310,14 @@ class Coordinator:
         trainers, config = self.admitted(), self.config
         learn([trainer.measured for trainer in trainers], self.priors)
         problem = pose(self.pool, self.blame, trainers, config, self.costs, self._reach, self.now_s)
+        if problem is not None and config.decide_every_s and not self.awaited:
+            problem = question(problem)
         if self.settled and problem == self.problem:
+            self.awaited = False
             return []  # the answer is known: all stays as it is
         self.plan_id = PlanId(self.plan_id + 1)
         if problem is None:
+            self.awaited = False
             return []
         self.problem, self.settled = problem, False
         return [Solve(self.plan_id, problem, reason)]
@@ -299,7 +326,7 @@ class Coordinator:
         if event.plan_id != self.plan_id or self.problem is None or self.draining:
             return []
         if event.plan.status is PlanStatus.KEPT:
-            self.plan = event.plan
+            self.plan, self.awaited = event.plan, False
             return []
         counts = event.plan.as_dict()
         if not self.problem.feasible(counts):
@@ -308,7 +335,7 @@ class Coordinator:
         if assigned.short:  # too many nodes are set aside for them: what nobody else can use is no node for them
             self._reach = {c.trainer: c.max_nodes for c in self.problem.candidates} | assigned.short
             return self._ask_if(f"{', '.join(assigned.short)} cannot have the nodes that the plan gave")
-        self.plan, self.settled = event.plan, counts == self.problem.kept()
+        self.plan, self.settled, self.awaited = event.plan, counts == self.problem.kept(), False
         for trainer in assigned.changed:
             self._touch(trainer.id)
         return []

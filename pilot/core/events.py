@@ -297,6 +297,11 @@ class NodeCleared:
 
 
 @dataclass(frozen=True, slots=True)
+class DecisionDue:
+    """Time has come to a multiple of ``decide_every_s``."""
+
+
+@dataclass(frozen=True, slots=True)
 class BudgetDue:
     """By now so much of the budget of ``trainer`` (None: of the pool) is used that something follows."""
 
@@ -336,4 +341,5 @@ Event = (
     | NodeCleared
     | BudgetDue
     | ArrivalsDue
+    | DecisionDue
 )

@@ -14,6 +14,7 @@ from pilot.core.events import (
     BudgetDue,
     CheckpointPublished,
     CheckpointWritten,
+    DecisionDue,
     DrainRequested,
     Event,
     GroupBroken,
@@ -127,6 +128,7 @@ EFFECTS = (
         "that those which came lately are planned for",
         "if trainers came that could be given nodes, and no problem was posed since",
     ),
+    Effect(DecisionDue, "that it is made, where there is a cadence", "if it is due"),
 )
 
 TRAINER_CHANGES = (

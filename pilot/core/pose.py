@@ -36,16 +36,18 @@ def pose(
     if not able:
         return None
 
-    def candidate(trainer: Trainer, room: int) -> Candidate:
-        plain = _candidate(trainer, room, config, costs)
-        return _timed(trainer, plain, now_s) if config.timed else plain
-
     return Problem(
         nodes=pool.usable - blame.useless_to([t for t, _ in able]),
         t_fwd_s=config.t_fwd_s,
-        candidates=tuple(candidate(t, room) for t, room in able),
+        candidates=tuple(_timed(t, _candidate(t, room, config, costs), config, now_s) for t, room in able),
         step_s=config.decide_every_s or UNSAID_STEP_S,
     )
+
+
+def _timed(trainer: Trainer, candidate: Candidate, config: CoordinatorConfig, now_s: float) -> Candidate:
+    if not config.timed:
+        return candidate
+    return replace(candidate, trained_s=trainer.measured.trained_s(now_s), left_s=trainer.left_s())
 
 
 def wanted(trainers: Sequence[Trainer], config: CoordinatorConfig, costs: RescaleCosts) -> int:
@@ -57,10 +59,6 @@ def wanted(trainers: Sequence[Trainer], config: CoordinatorConfig, costs: Rescal
 def _candidate(trainer: Trainer, room: int, config: CoordinatorConfig, costs: RescaleCosts) -> Candidate:
     spec = trainer.spec
     return trainer.candidate(spec.objective_curve or config.objective(spec, trainer.measured.planned), room, costs)
-
-
-def _timed(trainer: Trainer, candidate: Candidate, now_s: float) -> Candidate:
-    return replace(candidate, trained_s=trainer.measured.trained_s(now_s), left_s=trainer.left_s())
 
 
 def outdated(trainer: Trainer, age_s: float, config: CoordinatorConfig) -> str:

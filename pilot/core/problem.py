@@ -40,9 +40,9 @@ class Candidate:
     rescale_up_s: float
     rescale_down_s: float
     sizes: tuple[int, ...] = ()
+    pin: int | None = None
     trained_s: float = 0.0
     left_s: float | None = None
-    pin: int | None = None
 
     def value_at(self, nodes: int) -> float:
         """O_j(nodes); fewer than ``min_nodes`` make no progress."""
@@ -91,13 +91,15 @@ class Problem:
 
     ``candidates`` are in submission order, which breaks ties. ``nodes`` counts all nodes of the pool that a plan may
     use: those held by the candidates and the free ones. ``step_s``: after so long
-    the next plan is made, for planners that look ahead.
+    the next plan is made, for planners that look ahead. ``between``: no decision is due, and only those that wait may
+    get nodes, of those that are idle (:mod:`pilot.core.between`).
     """
 
     nodes: int
     t_fwd_s: float
     candidates: tuple[Candidate, ...]
     step_s: float = UNSAID_STEP_S
+    between: bool = False
 
     def objective(self, counts: Mapping[TrainerId, int]) -> float:
         """The value of eq. 16 for ``counts`` (a trainer that is missing gets 0)."""

@@ -37,3 +37,5 @@ class State:
     usage: Usage
     arrivals: Arrivals
     now_s: float
+    awaited: bool = False
+    decided_s: float = 0.0

@@ -11,17 +11,18 @@ from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 
+from pilot.core import between
 from pilot.core.errors import UserError
 from pilot.core.problem import Plan, Problem
 from pilot.planners import pins
 
-NAMES = ("milp", "milp-nodes", "dp", "equal-share", "flotilla", "rolling-horizon")
+NAMES = ("milp", "milp-nodes", "dp", "equal-share", "flotilla", "rolling-horizon", "greedy")
 """The planners; the first one is the default."""
 
 SOLVERS = ("cbc", "glpk", "highs")
 """The solvers of ``milp``, ``milp-nodes`` and ``rolling-horizon``; the first one is the default."""
 
-TIMED = frozenset({"rolling-horizon"})
+TIMED = frozenset({"rolling-horizon", "greedy"})
 """The planners that need to know how long trainers have trained, and what is left of them."""
 
 
@@ -31,18 +32,23 @@ def usual_objective(name: str) -> str:
 
 
 def make(name: str = NAMES[0], solver: str = SOLVERS[0], limit_s: float = 10.0) -> Callable[[Problem], Plan]:
-    """The planner called ``name``, picklable, with at most ``limit_s`` for each plan. It honours pins.
+    """The planner called ``name``, picklable, with at most ``limit_s`` for each plan. In between two decisions of a
+    cadence all planners answer the same. It honours pins.
 
     Raises
     ------
     UserError
         Where there is no such planner or solver, or the solver is not installed.
     """
-    return partial(pins.plan, planner=_unpinned(name, solver, limit_s))
+    return partial(pins.plan, planner=partial(_answer, _free(name, solver, limit_s)))
 
 
-def _unpinned(name: str, solver: str, limit_s: float) -> Callable[[Problem], Plan]:
-    """The planner for problems without pins."""
+def _answer(planner: Callable[[Problem], Plan], problem: Problem) -> Plan:
+    return between.plan(problem) if problem.between else planner(problem)
+
+
+def _free(name: str, solver: str, limit_s: float) -> Callable[[Problem], Plan]:
+    """The planner for problems without pins, where a decision is due."""
     match name:
         case "milp" | "milp-nodes":
             import_module("pilot.planners.solvers").find(solver)
@@ -54,6 +60,8 @@ def _unpinned(name: str, solver: str, limit_s: float) -> Callable[[Problem], Pla
         case "rolling-horizon":
             import_module("pilot.planners.solvers").find(solver)
             return partial(import_module("pilot.planners.rolling_horizon").plan, limit_s=limit_s, solver=solver)
+        case "greedy":
+            return partial(import_module("pilot.planners.greedy").plan, limit_s=limit_s)
         case "equal-share":
             return partial(import_module("pilot.planners.equal_share").plan, limit_s=limit_s)
         case "flotilla":

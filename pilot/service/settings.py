@@ -31,6 +31,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     t_fwd_s, max_parallel_trainers : see ``CoordinatorConfig``
     ended_kept : so many trainers that have ended are known whole, and listed; of a pool that comes up again what it
         began with holds
+    decide_every_s : plans are made at multiples of it; 0: at every event
     budget : node-hours, as the site charges them, from when the pool comes up; 0: no limit is set
     node_order : a name of ``pilot.core.pool.NODE_ORDERS``
     """
@@ -44,6 +45,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     node_order: str = "hostname"
     ended_kept: int = 200
     budget: float = 0.0
+    decide_every_s: float = 0.0
 
     def config(self) -> CoordinatorConfig:
         """The core's configuration; :class:`UserError` where a name is unknown or a number out of range."""
@@ -69,6 +71,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             arrivals_s=ARRIVALS_S,
             ended_kept=self.ended_kept,
             timed=self.planner in planners.TIMED,
+            decide_every_s=self.decide_every_s,
         )
 
 

@@ -69,6 +69,7 @@ class Case:
     completions : when the core hears of completions and arrivals
     on_curve : the number of the scaling curve that all trainers have; null: each its own
     budget : node-hours after which the pool drains; null: no limit
+    decide_every_s : plans are made at multiples of it; null: at every event
     """
 
     planner: str = "milp"
@@ -83,6 +84,7 @@ class Case:
     completions: str = Completions.AT_ONCE.value
     on_curve: int | None = None
     budget: float | None = None
+    decide_every_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +154,7 @@ def _core_config(case: Case, objective_of: ObjectiveOf) -> CoordinatorConfig:
         arrivals_s=ARRIVALS_S,
         budget_node_hours=case.budget,
         timed=case.planner in TIMED,
+        decide_every_s=case.decide_every_s or 0.0,
     )
 
 

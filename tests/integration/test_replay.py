@@ -271,6 +271,8 @@ def test_an_unknown_curve_index_is_one_line_and_exit_2(
         ("--report", "FILE/beneath"),
         ("--max-parallel", "0"),
         ("--on-curve", "5"),
+        ("--decide-every-s", "0"),
+        ("--decide-every-s", "nan"),
         ("--sizes", ""),
         ("--sizes", "2,1"),
         ("--sizes", "4096"),

@@ -103,9 +103,9 @@ def play(script: list[tuple[str, int]], world: World | None = None) -> World:
 
 
 @settings(max_examples=400, deadline=None)
-@given(scripts)
-def test_invariants_hold_and_every_trainer_that_can_run_runs(script: list[tuple[str, int]]) -> None:
-    world = play(script)
+@given(scripts, st.sampled_from((0.0, 0.0, 60.0)))
+def test_invariants_hold_and_every_trainer_that_can_run_runs(script: list[tuple[str, int]], every_s: float) -> None:
+    world = play(script, World(replace(World().config, decide_every_s=every_s)))
     world.settle()
     world.join(1)
     world.settle()

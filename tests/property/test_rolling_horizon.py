@@ -35,7 +35,7 @@ def problem(seed: int, most_jobs: int = 3, most_nodes: int = 10) -> Problem:
         curve = rng.choice((PUBLISHED, PUBLISHED, Curve.proportional(), Curve.of([(1, 3), (2, 4), (4, 3.5)])))
         left_s = rng.choice((None, rng.uniform(1, 900), rng.uniform(600, 9000)))
         name = TrainerId(f"t{number}")
-        candidates.append(Candidate(name, 0, low, high, curve, 0.0, 0.0, sizes, 0.0, left_s))
+        candidates.append(Candidate(name, 0, low, high, curve, 0.0, 0.0, sizes, left_s=left_s))
     return Problem(rng.randint(1, most_nodes), 120.0, tuple(candidates), 300.0)
 
 
@@ -100,7 +100,7 @@ def test_a_plan_fits_and_is_within_its_gap(seed: int) -> None:
 
 
 def test_first_come_first_served_where_not_all_fit() -> None:
-    trainers = [Candidate(TrainerId(n), 0, 2, 4, PUBLISHED, 0.0, 0.0, (2, 4), 0.0, 500.0) for n in "abc"]
+    trainers = [Candidate(TrainerId(n), 0, 2, 4, PUBLISHED, 0.0, 0.0, (2, 4), left_s=500.0) for n in "abc"]
     assert rolling_horizon.plan(Problem(5, 120.0, tuple(trainers)), 10.0).as_dict() == {"a": 2, "b": 2, "c": 0}
 
 
@@ -113,8 +113,8 @@ def test_out_of_time_the_incumbent_counts() -> None:
 
 def test_short_work_gets_what_it_needs_and_no_more() -> None:
     """It ends in the first step on four nodes; what is over then counts at every step."""
-    short = Candidate(TrainerId("short"), 0, 1, 8, PUBLISHED, 0.0, 0.0, (1, 2, 4, 8), 0.0, 600.0)
-    long = Candidate(TrainerId("long"), 0, 1, 8, PUBLISHED, 0.0, 0.0, (1, 2, 4, 8), 0.0, 90000.0)
+    short = Candidate(TrainerId("short"), 0, 1, 8, PUBLISHED, 0.0, 0.0, (1, 2, 4, 8), left_s=600.0)
+    long = Candidate(TrainerId("long"), 0, 1, 8, PUBLISHED, 0.0, 0.0, (1, 2, 4, 8), left_s=90000.0)
     assert rolling_horizon.plan(Problem(9, 120.0, (long, short)), 10.0).as_dict() == {"long": 4, "short": 4}
 
 

@@ -73,6 +73,8 @@ class Play(World):
                 grace_s=self.rng.choice((0.0, 5.0, 30.0)),
                 ended_kept=self.rng.choice((1, 2, 1000)),
                 checkpoint_interval_s=self.rng.choice((60.0, 3000.0)),
+                decide_every_s=600.0 if seed % 6 == 5 else 0.0,
+                timed=seed % 4 == 3,
             )
         )
         self.digests: list[str] = []

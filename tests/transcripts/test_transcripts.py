@@ -32,6 +32,7 @@ from pilot.core.coordinator import Coordinator
 from pilot.core.events import (
     CheckpointPublished,
     CheckpointWritten,
+    DecisionDue,
     DrainRequested,
     Event,
     ExitCause,
@@ -88,6 +89,8 @@ def parse(line: str, core: Coordinator) -> Event:
             return WorkerReady(TrainerId(name), NodeId(node))
         case "slow", [name, node]:
             return WorkerSlow(TrainerId(name), NodeId(node))
+        case "decide", []:
+            return DecisionDue()
         case "again", [node, *names]:
             return NodeRetried(NodeId(node), TrainerId(names[0]) if names else None)
         case "clear", [node]:

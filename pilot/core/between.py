@@ -1,0 +1,59 @@
+"""Between two decisions of a cadence: who waits gets what is idle (Huawei §2, §5.1).
+
+The first that waits gets as many idle nodes as it can use, then the next one. Nobody else's nodes change.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from pilot.core.ids import TrainerId
+from pilot.core.problem import Plan, PlanStatus, Problem
+
+
+def filled(problem: Problem, held: Mapping[TrainerId, int]) -> dict[TrainerId, int]:
+    """The counts that follow from those that are ``held``. Who is parked waits, too, and its nodes are not idle; a plan
+    says 0 of it where it can have no more.
+    """
+    counts, idle = _running(problem, held), problem.nodes - sum(held.values())
+    for candidate in problem.candidates:
+        now = held[candidate.trainer]
+        if now < candidate.min_nodes and (most := candidate.most_within(now + idle)):
+            counts[candidate.trainer], idle = most, idle - (most - now)
+    return counts
+
+
+def _running(problem: Problem, held: Mapping[TrainerId, int]) -> dict[TrainerId, int]:
+    return {c.trainer: held[c.trainer] if held[c.trainer] >= c.min_nodes else 0 for c in problem.candidates}
+
+
+def staying(problem: Problem) -> dict[TrainerId, int]:
+    """What each has, as far as it may stay: where nodes went, the last submitted lack them."""
+    counts: dict[TrainerId, int] = {}
+    left = problem.nodes
+    for c in problem.candidates:
+        stays = min(c.current_nodes, left)
+        counts[c.trainer] = stays if c.current_nodes < c.min_nodes else c.most_within(stays)
+        left -= counts[c.trainer]
+    return counts
+
+
+def question(problem: Problem) -> Problem | None:
+    """The problem of in between; None where nobody can have more, and pins are as they should be."""
+    held = problem.kept()
+    pinned = all(c.pin is None or c.pin == c.current_nodes for c in problem.candidates)
+    asks = not pinned or filled(problem, held) != _running(problem, held)
+    return replace(problem, between=True) if asks else None
+
+
+def next_due_s(decided_s: float, every_s: float) -> float:
+    """The next multiple of the cadence after a decision; none where there is no cadence (0)."""
+    return (math.floor(decided_s / every_s) + 1) * every_s if every_s else math.inf
+
+
+def plan(problem: Problem) -> Plan:
+    """What all planners answer in between."""
+    counts = filled(problem, staying(problem))
+    return Plan(PlanStatus.INCUMBENT, tuple(counts.items()), problem.objective(counts), None, "in-between")
