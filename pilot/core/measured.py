@@ -151,11 +151,6 @@ class Measured:
         elif self._planned is None or self.moved:
             self._planned, self._guessed = self.curve, False
 
-    @property
-    def known(self) -> bool:
-        """Whether somebody has measured or said how fast it is."""
-        return self._curve is not None or self._spec.curve is not None
-
     def rescale_s(self, pool: RescaleCosts, *, up: bool) -> float:
         """R_j^up, or R_j^dw (FreeTrain eq. 13): its own, else what others in its ``pool`` measured, where nobody has
         said what it costs, else what was said or is assumed."""
