@@ -49,6 +49,8 @@ def _trainer(core: Coordinator, trainer: Trainer) -> Iterator[str]:
             yield from _group(trainer, group)
     if len(trainer.target) > trainer.spec.max_nodes:
         yield f"{trainer.id} is promised {len(trainer.target)} nodes, more than its max {trainer.spec.max_nodes}"
+    if trainer.target and trainer.spec.fitting(len(trainer.target)) != len(trainer.target):
+        yield f"{trainer.id} is promised {len(trainer.target)} nodes, and its sizes are {trainer.spec.sizes}"
     if trainer.forming is not None and trainer.forming.generation != trainer.generation:
         yield f"{trainer.id} forms generation {trainer.forming.generation}, not its newest one {trainer.generation}"
     if trainer.outcome is not None and (
@@ -69,6 +71,8 @@ def _group(trainer: Trainer, group: Group) -> Iterator[str]:
         yield f"{name} has a node twice: {group.members}"
     if not trainer.spec.min_nodes <= len(group.members) <= trainer.spec.max_nodes:
         yield f"{name} has {len(group.members)} members, outside [{trainer.spec.min_nodes}, {trainer.spec.max_nodes}]"
+    if trainer.spec.sizes and len(group.members) not in trainer.spec.sizes:
+        yield f"{name} has {len(group.members)} members, and the sizes are {trainer.spec.sizes}"
     if group.generation > trainer.generation:
         yield f"{name} is newer than the newest one granted, {trainer.generation}"
     if missing := [n for n in group.members if n not in trainer.workers]:

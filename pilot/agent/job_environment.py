@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pilot.core.errors import UserError
+from pilot.io.cores import usable_cores
 
 _JOB_VARIABLES = ("PILOT_JOB", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
 _WALLTIME_VARIABLES = ("PILOT_WALLTIME_END", "SLURM_JOB_END_TIME")
@@ -40,7 +41,7 @@ def threads(ranks: int) -> int:
     of the cores that this pilot may use.
     """
     told = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
-    return int(told) if told.isdecimal() and int(told) > 0 else max(1, len(os.sched_getaffinity(0)) // ranks)
+    return int(told) if told.isdecimal() and int(told) > 0 else max(1, usable_cores() // ranks)
 
 
 def _restart(environment: Mapping[str, str]) -> int:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from pilot.cli.asking import ENDED
 from pilot.cli.rows import PHASE_STYLE
-from pilot.core.budget import HOUR_S
+from pilot.core.budget import unit
 from pilot.core.evidence import headline
 from pilot.io.pool_status import TrainerHistory, TrainerStatus
 from pilot.observation.words import duration
@@ -29,7 +29,7 @@ def history_table(trainers: list[TrainerStatus], began_unix_s: float, now_s: flo
             Text(t.phase, style=PHASE_STYLE.get(t.phase, "")),
             moment(began_unix_s + t.submitted_s),
             duration((t.ended_s if t.ended_s is not None else now_s) - t.submitted_s),
-            f"{t.node_seconds / HOUR_S:.2f}",
+            f"{t.used_node_hours:.2f}",
             f"{t.samples:,}",
             f"{t.step:,}",
             Text(headline(t.reason) if t.reason else t.held),
@@ -63,10 +63,10 @@ def _lines(told: TrainerHistory, t: TrainerStatus) -> list[str]:
         lines[-1] += f", ended {moment(began_s + t.ended_s)}"
     counts = f"{t.preemptions} preempted and {t.losses} lost nodes"
     kept = f"the newest {t.checkpoints_kept}" if t.checkpoints_kept is not None else "as many as the site says"
-    budget = f" of a budget of {t.budget_node_hours:g}" if t.budget_node_hours is not None else ""
+    budget = f" of its budget of {t.budget_node_hours:g}" if t.budget_node_hours is not None else ""
     return [
         *lines,
-        f"used {t.node_seconds / HOUR_S:.3g} node-hours{budget}: {t.step:,} steps, {t.samples:,} samples",
+        f"used {t.used_node_hours:.3g}{budget} {unit(told.charge_factor)}: {t.step:,} steps, {t.samples:,} samples",
         f"{t.rescales_up} changes to more nodes, {t.rescales_down} to fewer; {counts}; {t.lost_steps} steps lost",
         f"its files: {t.directory}; of its checkpoints it keeps {kept}",
         *t.remarks,

@@ -29,11 +29,14 @@ def command(run_dir: Path | None, everything: bool, as_json: bool) -> None:
     from pilot.cli.history import history_table
     from pilot.cli.rows import trainer_rows
     from pilot.cli.show import console, of_interest, show
+    from pilot.core.budget import unit
 
     screen = console()
     if everything:
         status = told.status()
         screen.print(history_table(status.trainers, status.began_unix_s, status.now_s))
+        if status.charge_factor != 1:
+            click.echo(f"node-hours: {unit(status.charge_factor)}")
         if len(status.trainers) > status.ended_kept:
             click.echo(f"of those that ended the last {status.ended_kept}, as pilot up --ended-kept says")
         return

@@ -9,6 +9,9 @@ from typing import Any
 
 import click
 
+from pilot.core.errors import UserError
+from pilot.core.sizes import check_sizes
+
 MOST = 1_000_000
 """Of nodes, trainers, epochs: what is more is a slip of the hand."""
 
@@ -22,6 +25,24 @@ class Count(click.IntRange):
 
     def __init__(self, least: int = 1) -> None:
         super().__init__(min=least, max=MOST)
+
+
+class Sizes(click.ParamType[tuple[int, ...]]):
+    """Rising whole numbers with commas between them."""
+
+    name = "sizes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            sizes = tuple(map(int, str(value).split(",")))
+            check_sizes(sizes, 1, MOST)
+        except ValueError:
+            self.fail(f"{value!r}: give whole numbers with commas between them, as 1,2,4,8.", param, ctx)
+        except UserError as error:
+            self.fail(f"{error}.", param, ctx)
+        return sizes
 
 
 class FiniteRange(click.FloatRange):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pilot.cli.asking import to_json
-from pilot.cli.numbers import Count, FiniteRange
+from pilot.cli.numbers import Count, FiniteRange, Sizes
 from pilot.cli.replay_options import all_cases, sweep_options, swept_names
 from pilot.cli.replay_tables import label, print_tables, rows, told
 
@@ -35,6 +35,7 @@ INTERRUPTED = 130
 @click.option(
     "--solve-limit-s", type=FiniteRange(min=0, min_open=True), default=10.0, show_default=True, help="For one plan."
 )
+@click.option("--sizes", type=Sizes(), metavar="N,N,...", help="Trainers run on so many nodes only, as 1,2,4,8.")
 @click.option("--processes", type=Count(), help="Replays at once (default: one per usable CPU).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; the same replay prints the same bytes.")
 @click.option("--report", type=click.Path(file_okay=False, path_type=Path), help="Write an HTML page with plots here.")
@@ -47,6 +48,7 @@ def command(
     curves: Path | None,
     hours: float | None,
     solve_limit_s: float,
+    sizes: tuple[int, ...] | None,
     processes: int | None,
     as_json: bool,
     report: Path | None,
@@ -73,7 +75,7 @@ def command(
     from pilot.sim.replay_report import make_directory
     from pilot.sim.sweep import Inputs
 
-    inputs = Inputs(events, trainers, curves, None if hours is None else hours * 3600)
+    inputs = Inputs(events, trainers, curves, None if hours is None else hours * 3600, sizes or ())
     cases, names = all_cases(swept), swept_names(swept)
     if report is not None:
         make_directory(report)

@@ -10,9 +10,9 @@ from rich.text import Text
 
 from pilot.cli.asking import ENDED
 from pilot.cli.rows import INDENT, folded, short, trainer_rows
-from pilot.core.budget import HOUR_S, WARNED_AT
+from pilot.core.budget import WARNED_AT, hours, unit
 from pilot.core.trainer import Phase
-from pilot.io.pool_status import KeeperStatus, NodeStatus, PoolStatus, TrainerStatus, UtilisationStatus
+from pilot.io.pool_status import KeeperStatus, NodeStatus, PoolStatus, TrainerStatus
 from pilot.io.printable import printable
 from pilot.observation.words import expected_start, node_count
 
@@ -66,8 +66,11 @@ def _pool(status: PoolStatus) -> Iterator[tuple[str, str]]:
     yield jobs_words(status.keeper), ""
     if status.budget_node_hours is not None:
         share = status.used_node_hours / status.budget_node_hours
-        used = f"{status.used_node_hours:.3g} of {status.budget_node_hours:g} node-hours are used ({share:.0%})"
-        yield f"budget: {used}, at a charge factor of {status.charge_factor:g}", "yellow" if share >= WARNED_AT else ""
+        budget = f"{status.budget_node_hours:g} {unit(status.charge_factor)}"
+        yield (
+            f"budget: {share:.0%} used, {status.used_node_hours:.3g} of {budget}",
+            "yellow" if share >= WARNED_AT else "",
+        )
     if status.draining:
         yield "it is being shut down: trainers write their checkpoints, then all nodes go", "yellow"
     if status.trouble:
@@ -119,12 +122,13 @@ def _decisions(status: PoolStatus) -> Iterator[str]:
         yield "last decisions:"
     for decision in reversed(status.decisions[-DECISIONS_SHOWN:]):
         yield f"{INDENT}{short(status.now_s - decision.at_s)} ago: {printable(decision.text)}"
-    yield worth(status.node_seconds, status.utilisation)
+    yield worth(status)
 
 
-def worth(node_seconds: float, use: UtilisationStatus) -> str:
+def worth(status: PoolStatus) -> str:
     """Node-hours, and U in words."""
-    held = f"{node_seconds / HOUR_S:.3g} node-hours so far"
+    held, use = f"{hours(status.node_seconds, status.charge_factor):.3g}", status.utilisation
+    held += f" {unit(status.charge_factor)} so far"
     if use.u is None:
         return held
     return f"{held}; trained {use.u:.0%} of what {use.eq_nodes:.3g} dedicated nodes would have"

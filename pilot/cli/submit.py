@@ -13,10 +13,11 @@ import click
 import msgspec
 
 from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option, to_json
-from pilot.cli.numbers import Count, FiniteRange
+from pilot.cli.numbers import Count, FiniteRange, Sizes
 from pilot.core.errors import UserError
 from pilot.core.ids import TrainerId
 from pilot.core.run_identity import acceptable
+from pilot.core.sizes import check_sizes
 from pilot.io.files import read_regular
 from pilot.io.rundir import RunDir
 from pilot.io.script_code import Code, collect
@@ -34,6 +35,9 @@ READ_AT_START = ("LD_", "PYTHON")
 @click.option("--replace", is_flag=True, help="Take the place of a trainer of this name that has ended; it is removed.")
 @click.option("--min-nodes", type=Count(), help="It does not run on fewer nodes.  [default: 1]")
 @click.option("--max-nodes", type=Count(), help="It does not run on more nodes.  [default: 64]")
+@click.option(
+    "--sizes", type=Sizes(), metavar="N,N,...", help="It runs on so many nodes only, as 1,2,4,8.  [default: all]"
+)
 @click.option("--curve", type=click.Path(path_type=Path), help="Scaling curve: lines of nodes and samples/s.")
 @click.option("--fixed-curve", is_flag=True, help="Plan with the given curve, whatever is measured.")
 @click.option("--rescale-up-s", type=FiniteRange(min=0), help="What adding nodes costs, until measured.")
@@ -121,9 +125,8 @@ def command(
     submission = Submission(
         launch=launched,
         curve=_points(curve) if curve is not None else None,
-        **{name: value for name, value in planning.items() if value is not None},
+        **_within_bounds({name: value for name, value in planning.items() if value is not None}),
     )
-    check_sizes(planning.get("min_nodes"), planning.get("max_nodes"))
     root = find_run_dir(run_dir)
     if start is not None:
         submission = msgspec.structs.replace(submission, start=_start(root, start))
@@ -250,10 +253,17 @@ def _variable(named: str) -> tuple[str, str]:
     return name, os.environ[name]
 
 
-def check_sizes(least: int | None, most: int | None) -> None:
-    """Said here too, before anything is sent: the coordinator would say the same."""
+def _within_bounds(planning: dict[str, Any]) -> dict[str, Any]:
+    """Said here too, before anything is sent: the coordinator would say the same. Sizes are their own bounds."""
+    sizes = planning.get("sizes")
+    if sizes:
+        planning = {"min_nodes": sizes[0], "max_nodes": sizes[-1]} | planning
+    least, most = planning.get("min_nodes"), planning.get("max_nodes")
     if least is not None and most is not None and least > most:
         raise UserError(f"--min-nodes {least} is greater than --max-nodes {most}")
+    if sizes:
+        check_sizes(sizes, planning["min_nodes"], planning["max_nodes"])
+    return planning
 
 
 def _points(path: Path) -> list[tuple[float, float]]:

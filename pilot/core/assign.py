@@ -48,12 +48,12 @@ def _share_out(pool: Pool, trainers: Sequence[Trainer], counts: Mapping[TrainerI
     parked = [t for t in changed if counts[t.id] == 0 and t.parked]
     for trainer in changed:
         if trainer not in parked:
-            _give_back(pool, trainer, counts[trainer.id])
+            give_back(pool, trainer, counts[trainer.id])
     growing.sort(key=lambda t: -len(t.evidence.aside))
     wanted = {t.id: counts[t.id] - len(t.target) for t in growing}
     for trainer in parked:
         missing = _missing(growing, wanted, pool.available())
-        _give_back(pool, trainer, max(0, len(trainer.target) - missing))
+        give_back(pool, trainer, max(0, len(trainer.target) - missing))
     free = pool.available() if growing else []
     for trainer in growing:
         free = _hand_out(pool, trainer, free, wanted[trainer.id])
@@ -62,7 +62,7 @@ def _share_out(pool: Pool, trainers: Sequence[Trainer], counts: Mapping[TrainerI
     return list({trainer.id: trainer for trainer in (*changed, *donors)}.values())
 
 
-def _give_back(pool: Pool, trainer: Trainer, count: int) -> None:
+def give_back(pool: Pool, trainer: Trainer, count: int) -> None:
     """Take nodes until ``count`` are left: those without state first, so that a shrink never loses a state."""
     surplus = len(trainer.target) - count
     if surplus <= 0:

@@ -81,3 +81,8 @@ def seconds(node_hours: float | None, charge_factor: float) -> float | None:
 def hours(node_seconds: float, charge_factor: float) -> float:
     """Charged node-hours."""
     return node_seconds / HOUR_S * charge_factor
+
+
+def unit(charge_factor: float) -> str:
+    """What people read after a number of charged node-hours."""
+    return "node-hours" if charge_factor == 1 else f"charged node-hours ({charge_factor:g} for an hour on a node)"

@@ -23,6 +23,7 @@ class CoordinatorConfig:
     grace_s, checkpoint_interval_s : of the site (see :mod:`pilot.core.pacing`)
     budget_node_hours : what the pool may use from when it comes up, as the site charges it; None: no limit is set
     charge_factor : of the site
+    arrivals_s : trainers that come within so long of one another are planned for together; 0: each at once
     ended_kept : of so many trainers that have ended all is known; of earlier ones the outcome is
     """
 
@@ -34,6 +35,7 @@ class CoordinatorConfig:
     checkpoint_interval_s: float = 300.0
     budget_node_hours: float | None = None
     charge_factor: float = 1.0
+    arrivals_s: float = 0.0
     ended_kept: int = sys.maxsize
 
     def __post_init__(self) -> None:

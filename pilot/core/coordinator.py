@@ -27,13 +27,13 @@ costs a moment and never a step.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import assert_never
 
-from pilot.core.acts import dissolve, dissolve_broken
-from pilot.core.assign import assign
+from pilot.core.acts import dissolve
+from pilot.core.arrivals import Arrivals
+from pilot.core.assign import assign, give_back
 from pilot.core.blame import Blame, Judgement
 from pilot.core.budget import Usage, seconds
 from pilot.core.commands import CloseTrainer, Command, DrainPool, Outcome, ReleaseNode, Solve, WarnOfBudget
@@ -41,6 +41,7 @@ from pilot.core.config import CoordinatorConfig
 from pilot.core.curve_model import ON_SUMMIT
 from pilot.core.errors import InvariantError
 from pilot.core.events import (
+    ArrivalsDue,
     BudgetDue,
     CheckpointPublished,
     DrainRequested,
@@ -61,7 +62,8 @@ from pilot.core.ids import NodeId, PlanId, TrainerId
 from pilot.core.measured import KEPT_OF_POOL, RescaleCosts, experience, learn
 from pilot.core.pacing import Pace, pace, pace_of
 from pilot.core.pool import Pool
-from pilot.core.pose import outdated, pose
+from pilot.core.pool_changes import PoolChange
+from pilot.core.pose import outdated, pose, wanted
 from pilot.core.problem import Plan, PlanStatus, Problem
 from pilot.core.reconcile import reconcile
 from pilot.core.roll import Roll, RollEvent
@@ -94,6 +96,7 @@ class Coordinator:
         self.settled = False
         self.asked_s = 0.0
         self.draining = False
+        self.arrivals = Arrivals()
         self.now_s = 0.0
         self.blame = Blame(self.pool, self.trainers)
         self._vacant: dict[NodeId, None] = {}
@@ -132,6 +135,7 @@ class Coordinator:
             self.priors = experience([trainer.measured for trainer in self.trainers.values()], self.priors)
             self._roll.forget_oldest(self.config.ended_kept)
         if self._question and not self.draining:
+            self.arrivals.close()
             out += self._ask(self._question)
         return out
 
@@ -141,7 +145,7 @@ class Coordinator:
         if isinstance(event, TrainerEvent):
             return self._about_trainer(event)
         if isinstance(event, RollEvent):
-            return self._ask_if(self._roll.note(event, self.config.charge_factor))
+            return self._rolled(event)
         match event:
             case PoolChanged():
                 return self._pool_changed(event)
@@ -149,6 +153,8 @@ class Coordinator:
                 return self._end(event.trainer, Outcome.CANCELLED, event.reason)
             case TrainerHeld():
                 return self._held(event)
+            case ArrivalsDue():
+                return self._ask_if(self.arrivals.close())
             case BudgetDue():
                 return self._look_at_budget(event)
             case DrainRequested():
@@ -171,47 +177,13 @@ class Coordinator:
     # --- the pool -------------------------------------------------------------------------------------------------
 
     def _pool_changed(self, event: PoolChanged) -> list[Command]:
-        went = [n for n in event.lost if self._lose(n)]
-        came = [n for n in event.joined if self.pool.join(n)]
-        went += [n for n in event.leaving if self._warn(n, event.deadline_s)]
-        if self.draining:  # their registration was on its way when the drain began
-            for node in came:
-                self.pool.leave(node, None)
-                self._vacant[node] = None
-        if came or went:
-            self._question = "the pool changed"
-        for trainer_id in self._touched:
-            trainer = self.trainers[trainer_id]
-            trainer.target = [node for node in trainer.target if self.pool.owner.get(node) == trainer_id]
-            trainer.measured.wipeouts += trainer.lost_all(self.pool, set(went))
-        return [c for trainer_id in self._touched for c in dissolve_broken(self.trainers[trainer_id])]
-
-    def _warn(self, node: NodeId, deadline_s: float | None) -> bool:
-        """``node`` got a notice: its owner must do without it."""
-        owner, occupant = self.pool.owner.get(node), self.pool.occupant.get(node)
-        if not self.pool.leave(node, deadline_s):
-            return False
-        self._vacant[node] = None
-        if owner is not None:
-            self._touch(owner)
-        if occupant is not None:
-            self.trainers[occupant].counts.preemptions += 1
-            self._touch(occupant)
-        return True
-
-    def _lose(self, node: NodeId) -> bool:
-        """``node`` is gone; whether that is news to the plan (one with a notice was not counted on any more)."""
-        owner, occupant = self.pool.owner.get(node), self.pool.occupant.get(node)
-        announced = node in self.pool.leaving
-        if not self.pool.remove(node):
-            return False
-        self.blame.forget(node)
-        if owner is not None:
-            self._touch(owner)
-        if occupant is not None:
-            self.trainers[occupant].lose(node, announced=announced)
-            self._touch(occupant)
-        return not announced
+        change = PoolChange(self.pool, self.trainers, self.blame)
+        commands = change.note(event, draining=self.draining)
+        self._vacant.update(change.vacant)
+        for trainer_id in change.touched:
+            self._touch(trainer_id)
+        self._question = "the pool changed" if change.counts else ""
+        return commands
 
     def _release_vacant(self) -> list[Command]:
         """Nodes that this event made leave, or whose worker it ended: each is looked at once without a worker on it."""
@@ -235,6 +207,13 @@ class Coordinator:
         return self._ask_if("the pool is up again")
 
     # --- trainers come and end --------------------------------------------------------------------------------------
+
+    def _rolled(self, event: RollEvent) -> list[Command]:
+        """Who came and could be given nodes is planned for with who comes soon; who only queues makes no plan."""
+        came = self._roll.note(event, self.config.charge_factor)
+        if came in self.admitted() and self.pool.usable >= came.spec.min_nodes:
+            self.arrivals.note(self.now_s, came.id)
+        return [] if self.config.arrivals_s else self._ask_if(self.arrivals.close())
 
     def _take_back(self, trainer: Trainer) -> None:
         """It is to have no nodes."""
@@ -268,12 +247,13 @@ class Coordinator:
     # --- budgets ----------------------------------------------------------------------------------------------------
 
     def due(self, now_s: float) -> list[Event]:
-        """What is due by now: nodes to be tried again, budgets to be looked at."""
-        return [*self.blame.due(now_s), *(BudgetDue(whose) for whose, due_s in self._budgets() if due_s <= now_s)]
+        """What is due by now: nodes to be tried again, trainers to be planned for, budgets to be looked at."""
+        budgets = [BudgetDue(whose) for whose, due_s in self._budgets() if due_s <= now_s]
+        return [*self.blame.due(now_s), *self.arrivals.due(now_s, self.config.arrivals_s), *budgets]
 
-    def budget_due_s(self) -> float:
-        """When the next budget is to be looked at, if all stays as it is."""
-        return min((due_s for _, due_s in self._budgets()), default=math.inf)
+    def due_s(self) -> float:
+        """When trainers are to be planned for or a budget is to be looked at next, if all stays as it is."""
+        return min([self.arrivals.due_s(self.config.arrivals_s), *(due_s for _, due_s in self._budgets())])
 
     def _budgets(self) -> list[tuple[TrainerId | None, float]]:
         return self._roll.budgets(None if self.draining else self.usage)
@@ -372,6 +352,10 @@ class Coordinator:
         """How often it is to write a checkpoint, and why."""
         return pace_of(self.config, trainer, self.now_s)
 
+    def wanted_nodes(self) -> int:
+        """How many nodes there should be: what a plan would use, and those that nobody can use."""
+        return wanted(self.admitted(), self.config, self.costs) + self.useless()
+
     def useless(self) -> int:
         """How many nodes are here and can be used by nobody: other pilots must take their place. Where it is the script
         that cannot start, no other pilot would help.
@@ -400,6 +384,8 @@ class Coordinator:
         out: list[Command] = []
         if trainer.forming is not None and any(n in self.pool.leaving for n in trainer.forming.members):
             out += dissolve(trainer, "a member of the group that forms was given notice")
+        # What a loss, a notice or a node set aside leaves of a target is no size yet.
+        give_back(self.pool, trainer, trainer.spec.fitting(len(trainer.target)))
         out += reconcile(trainer, self.pool)
         if self._roll.stopped(trainer):
             self.blame.ended(trainer)

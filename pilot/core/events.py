@@ -301,6 +301,11 @@ class BudgetDue:
     trainer: TrainerId | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ArrivalsDue:
+    """For so long no trainer came that those which came before are to be planned for now."""
+
+
 Event = (
     PoolChanged
     | TrainerSubmitted
@@ -328,4 +333,5 @@ Event = (
     | NodeRetried
     | NodeCleared
     | BudgetDue
+    | ArrivalsDue
 )

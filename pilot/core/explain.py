@@ -48,7 +48,7 @@ class Explanation:
     had_nodes : how many it held when the plan was asked for
     nodes : how many the plan gave it
     t_fwd_s : the forward-looking time
-    terms : eq. 16 for one node fewer, as planned, and one more
+    terms : eq. 16 for one node fewer, as planned, and one more; the next sizes where only some are allowed
     free_nodes : nodes that the plan left over
     donor : the trainer that would lose least by giving up a node; null: none could
     donor_loss : how much it would lose, in objective units
@@ -106,11 +106,17 @@ def explain(problem: Problem, plan: Plan, trainer: TrainerId) -> Explanation | N
         had_nodes=candidate.current_nodes,
         nodes=nodes,
         t_fwd_s=problem.t_fwd_s,
-        terms=tuple(_term(candidate, n, problem.t_fwd_s) for n in (nodes - 1, nodes, nodes + 1) if n >= 0),
+        terms=tuple(_term(candidate, n, problem.t_fwd_s) for n in _neighbours(candidate, nodes) if n >= 0),
         free_nodes=problem.nodes - sum(counts.values()),
         donor=donor,
         donor_loss=loss,
     )
+
+
+def _neighbours(candidate: Candidate, nodes: int) -> tuple[int, int, int]:
+    """The next smaller count, this one, the next larger one."""
+    smaller = max((n for n in candidate.sizes if n < nodes), default=0) if candidate.sizes and nodes else nodes - 1
+    return smaller, nodes, min((n for n in candidate.sizes if n > nodes), default=nodes + 1)
 
 
 def rate_sentences(known: Sequence[Estimate], *, guessed: bool) -> list[str]:

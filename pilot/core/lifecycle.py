@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pilot.core.events import (
+    ArrivalsDue,
     BudgetDue,
     CheckpointPublished,
     CheckpointWritten,
@@ -57,16 +58,20 @@ EFFECTS = (
         "lost member, and one that forms with a leaving one, is dissolved",
         "if a node came, or one went that was counted on",
     ),
-    Effect(TrainerSubmitted, "the trainer, last in the order of submission", "always"),
+    Effect(
+        TrainerSubmitted,
+        "the trainer, last in the order of submission, that it came; where no node could be given to it it only queues",
+        "if it came, and nothing is collected (``arrivals_s`` is 0)",
+    ),
     Effect(TrainerCancelled, "it closes", "if it was open"),
     Effect(
         TrainerResumed,
         "one that failed or was cancelled is open again, last in the order of submission, with its step, its "
-        "generation and what was measured",
-        "if it had",
+        "generation and what was measured; that it came",
+        "as for a submission",
     ),
     Effect(TrainerHeld, "its target becomes empty, and no plan has it until it is released", "if it was open"),
-    Effect(TrainerReleased, "plans may have it again, at its place in the order", "if it was held"),
+    Effect(TrainerReleased, "plans may have it again, at its place in the order; that it came", "as for a submission"),
     Effect(TrainerRemoved, "one that has ended is forgotten"),
     Effect(DrainRequested, "every target becomes empty; no problem is posed any more"),
     Effect(PoolReopened, "the drain is over; the next configuration holds", "if there are trainers"),
@@ -116,6 +121,11 @@ EFFECTS = (
         "where 80% of the budget is used, that this was said; at its end the pool is to drain, or the trainer's target "
         "becomes empty and it ends once it has no worker",
         "if a trainer's budget is used up",
+    ),
+    Effect(
+        ArrivalsDue,
+        "that those which came lately are planned for",
+        "if trainers came that could be given nodes, and no problem was posed since",
     ),
 )
 

@@ -9,7 +9,7 @@ from pilot.core.config import CoordinatorConfig
 from pilot.core.ids import TrainerId
 from pilot.core.measured import RescaleCosts
 from pilot.core.pool import Pool
-from pilot.core.problem import Problem
+from pilot.core.problem import Candidate, Problem
 from pilot.core.trainer import Trainer
 
 CURVE_PLANS = 2
@@ -36,11 +36,19 @@ def pose(
     return Problem(
         nodes=pool.usable - blame.useless_to([t for t, _ in able]),
         t_fwd_s=config.t_fwd_s,
-        candidates=tuple(
-            t.candidate(t.spec.objective_curve or config.objective(t.spec, t.measured.planned), room, costs)
-            for t, room in able
-        ),
+        candidates=tuple(_candidate(t, room, config, costs) for t, room in able),
     )
+
+
+def wanted(trainers: Sequence[Trainer], config: CoordinatorConfig, costs: RescaleCosts) -> int:
+    """How many nodes a plan would use if all of ``trainers`` could have what they want of it: its terms (eq. 16) then
+    depend on one trainer each."""
+    return sum(_candidate(t, t.spec.max_nodes, config, costs).wants(config.t_fwd_s) for t in trainers)
+
+
+def _candidate(trainer: Trainer, room: int, config: CoordinatorConfig, costs: RescaleCosts) -> Candidate:
+    spec = trainer.spec
+    return trainer.candidate(spec.objective_curve or config.objective(spec, trainer.measured.planned), room, costs)
 
 
 def outdated(trainer: Trainer, age_s: float, config: CoordinatorConfig) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from pilot.core.curve import Curve
 from pilot.core.ids import TrainerId
+from pilot.core.sizes import largest_fitting
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +21,10 @@ class Candidate:
     trainer : whose
     current_nodes : C_j, the nodes that it holds now (FreeTrain eq. 1); parked nodes count
     min_nodes, max_nodes : N_j^min, N_j^max; the plan gives 0 or something between them (eq. 3)
+    sizes : the counts between them that are allowed, rising; empty: all
     value : O_j, objective value per second as a function of nodes (eq. 12)
     rescale_up_s, rescale_down_s : R_j^up, R_j^dw (eq. 13)
+    pin : the plan gives it just so many nodes, whatever that gains; None: it is free. Pins fit, each and together
     """
 
     trainer: TrainerId
@@ -30,6 +34,8 @@ class Candidate:
     value: Curve
     rescale_up_s: float
     rescale_down_s: float
+    sizes: tuple[int, ...] = ()
+    pin: int | None = None
 
     def value_at(self, nodes: int) -> float:
         """O_j(nodes); fewer than ``min_nodes`` make no progress."""
@@ -45,9 +51,31 @@ class Candidate:
         """This trainer's term of the objective on ``nodes`` nodes (FreeTrain eq. 16)."""
         return t_fwd_s * self.value_at(nodes) - self.value_at(self.current_nodes) * self.rescale_s(nodes)
 
+    def wants(self, t_fwd_s: float) -> int:
+        """The nodes that the best plan would give it if there were enough for all: the least that gain most.
+
+        Its gain is linear between the counts that are tried: where its curve bends, and on both sides of
+        ``current_nodes``, where the cost of a rescale begins.
+        """
+        bends = {whole for n in self.value.nodes for whole in (math.floor(n), math.ceil(n))}
+        held = self.current_nodes
+        tried = {self.min_nodes, self.max_nodes, *bends, held - 1, held, held + 1, *self.sizes}
+        allowed = sorted(n for n in tried if n >= self.min_nodes and self.allows(n))
+        return max(allowed, key=lambda n: self.gain(n, t_fwd_s), default=0)
+
     def allows(self, nodes: int) -> bool:
         """Whether a plan may give ``nodes`` (FreeTrain eq. 3)."""
-        return nodes == 0 or self.min_nodes <= nodes <= self.max_nodes
+        if self.pin is not None:
+            return nodes == self.pin
+        within = self.min_nodes <= nodes <= self.max_nodes
+        return nodes == 0 or (within and (not self.sizes or nodes in self.sizes))
+
+    def most_within(self, nodes: int) -> int:
+        """The most that a plan may give of ``nodes`` nodes."""
+        if self.pin is not None:
+            return self.pin if self.pin <= nodes else 0
+        most = largest_fitting(self.sizes, min(nodes, self.max_nodes))
+        return most if self.allows(most) else 0
 
 
 @dataclass(frozen=True, slots=True)

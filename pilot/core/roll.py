@@ -24,29 +24,29 @@ class Roll:
         self.trainers, self.past = trainers, past
         self.open = {trainer.id: trainer for trainer in trainers.values() if trainer.open}
 
-    def note(self, event: RollEvent, charge_factor: float) -> str:
-        """Take in ``event``; why another plan is needed, "" where none is. Budgets are in charged node-hours."""
+    def note(self, event: RollEvent, charge_factor: float) -> Trainer | None:
+        """Take in ``event``; who may have nodes from now on. Budgets are in charged node-hours."""
         match event:
             case TrainerSubmitted():
-                self._submit(event.spec, charge_factor)
-                return f"trainer {event.spec.trainer} was submitted"
+                return self._submit(event.spec, charge_factor)
             case TrainerResumed():
-                return f"trainer {event.trainer} goes on" if self._resume(event, charge_factor) else ""
+                return self._resume(event, charge_factor)
             case TrainerReleased():
-                return f"trainer {event.trainer} was released" if self.hold(event.trainer, "") is not None else ""
+                return self.hold(event.trainer, "")
             case TrainerRemoved():
                 self._remove(event.trainer)
-                return ""
+                return None
             case _:
                 assert_never(event)
 
-    def _submit(self, spec: TrainerSpec, charge_factor: float) -> None:
+    def _submit(self, spec: TrainerSpec, charge_factor: float) -> Trainer:
         """A new trainer, the last one."""
         if spec.trainer in self.trainers or spec.trainer in self.past:
             raise InvariantError(f"trainer {spec.trainer} was submitted twice")
         usage = Usage(seconds(spec.budget_node_hours, charge_factor))
         trainer = Trainer(spec, Measured(spec), generation=spec.starts_after, usage=usage)
         self.trainers[spec.trainer] = self.open[spec.trainer] = trainer
+        return trainer
 
     def close(self, trainer_id: TrainerId, outcome: Outcome, reason: str) -> Trainer | None:
         """It ends; None where it had ended before, or there is none."""
@@ -55,16 +55,16 @@ class Roll:
             trainer.closing, trainer.reason = outcome, reason
         return trainer
 
-    def _resume(self, event: TrainerResumed, charge_factor: float) -> bool:
-        """One that ended before its time goes on as the last one, what failed before forgotten; whether it does."""
+    def _resume(self, event: TrainerResumed, charge_factor: float) -> Trainer | None:
+        """One that ended before its time goes on as the last one, what failed before forgotten; None: it did not."""
         trainer = self.trainers.get(event.trainer)
         if trainer is None or trainer.outcome in (None, Outcome.FINISHED):
-            return False
+            return None
         trainer.reopen()
         if event.budget_node_hours is not None:
             trainer.usage.allow(seconds(event.budget_node_hours, charge_factor))
         self.trainers[trainer.id] = self.open[trainer.id] = self.trainers.pop(trainer.id)
-        return True
+        return trainer
 
     def _remove(self, trainer_id: TrainerId) -> None:
         """One that has ended is forgotten."""

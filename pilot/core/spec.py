@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pilot.core.curve import RATES, Curve, is_rate
 from pilot.core.errors import UserError
 from pilot.core.ids import NO_GENERATION, NO_UID, Generation, TrainerId, TrainerUid
+from pilot.core.sizes import check_sizes, largest_fitting
 
 NODES_MAX = 1_000_000
 COST_MAX_S = 1e9
@@ -26,6 +27,8 @@ class TrainerSpec:
     starts_after : the generation of the checkpoint from which it starts, its own follow; 0: it starts from scratch
     min_nodes, max_nodes : the sizes on which it can run (FreeTrain §3.1)
     curve : samples per second by nodes; None: estimated, see :mod:`pilot.core.curve_learned`
+    sizes : the node counts that are allowed, rising; empty: all from ``min_nodes`` to ``max_nodes``. These two become
+        the first and the last of them
     fixed_curve : keep the given curve, whatever is measured
     rescale_up_s, rescale_down_s : what a rescale costs; updated by what is measured unless ``fixed_curve``
     assumed_costs : nobody has said what a rescale costs: what other trainers of the pool measured is believed before
@@ -46,6 +49,7 @@ class TrainerSpec:
     rescale_down_s: float = 10.0
     priority: float = 1.0
     objective_curve: Curve | None = None
+    sizes: tuple[int, ...] = ()
     uid: TrainerUid = NO_UID
     starts_after: Generation = NO_GENERATION
     assumed_costs: bool = False
@@ -60,6 +64,8 @@ class TrainerSpec:
             raise UserError(f"trainer {self.trainer}: min_nodes {self.min_nodes} exceeds max_nodes {self.max_nodes}")
         if self.max_nodes > NODES_MAX:
             raise UserError(f"trainer {self.trainer}: max_nodes must be at most {NODES_MAX}, got {self.max_nodes}")
+        if self.sizes:
+            self._narrow()
         if not (0 <= self.rescale_up_s <= COST_MAX_S and 0 <= self.rescale_down_s <= COST_MAX_S):
             raise UserError(f"trainer {self.trainer}: a rescale cost must be between 0 and {COST_MAX_S:g} seconds")
         if not (0 < self.after_loop_s <= TIME_MAX_S and 0 < self.patience_s <= TIME_MAX_S):
@@ -73,3 +79,15 @@ class TrainerSpec:
             raise UserError(f"trainer {self.trainer}: a budget is more than 0, at most {BUDGET_MAX_H:g} node-hours")
         if self.curve is not None and not all(map(is_rate, self.curve.per_s)):
             raise UserError(f"trainer {self.trainer}: a rate must be 0 or between {RATES[0]:g} and {RATES[1]:g}")
+
+    def _narrow(self) -> None:
+        try:
+            check_sizes(self.sizes, self.min_nodes, self.max_nodes)
+        except UserError as error:
+            raise UserError(f"trainer {self.trainer}: {error}") from None
+        object.__setattr__(self, "min_nodes", self.sizes[0])
+        object.__setattr__(self, "max_nodes", self.sizes[-1])
+
+    def fitting(self, nodes: int) -> int:
+        """The largest allowed size that ``nodes`` nodes are enough for; ``nodes`` where they are too few to run."""
+        return largest_fitting(self.sizes, nodes)

@@ -17,21 +17,34 @@ class Standing:
     until a command is given that changes a worker which is ready.
     """
 
-    __slots__ = ("_newcomers", "_staying", "pool", "trainer", "trains")
+    __slots__ = ("_worked_out", "pool", "trainer", "trains")
 
     def __init__(self, trainer: Trainer, pool: Pool) -> None:
         self.trainer = trainer
         self.pool = pool
         self.trains = trainer.group is not None
-        self._staying: list[NodeId] | None = None
-        self._newcomers: list[NodeId] | None = None
+        self._worked_out: tuple[list[NodeId], list[NodeId]] | None = None
 
     @property
     def staying(self) -> list[NodeId]:
         """Target nodes that carry on: members of the group that trains, or without one the holders of the state."""
-        if self._staying is None:
-            self._staying = self._stay()
-        return self._staying
+        return self._members[0]
+
+    @property
+    def newcomers(self) -> list[NodeId]:
+        """Target nodes whose workers are ready to join those that stay."""
+        return self._members[1]
+
+    @property
+    def _members(self) -> tuple[list[NodeId], list[NodeId]]:
+        """Those that stay and the newcomers, together as many as the largest size that is allowed of them."""
+        if self._worked_out is None:
+            staying = self._stay()
+            carry_on = set(staying)
+            ready = [n for n in self.trainer.target if n not in carry_on and self.trainer.ready_on(n)]
+            size = self.trainer.spec.fitting(len(staying) + len(ready))
+            self._worked_out = staying[:size], ready[: max(0, size - len(staying))]
+        return self._worked_out
 
     def _stay(self) -> list[NodeId]:
         trainer, group = self.trainer, self.trainer.group
@@ -39,14 +52,6 @@ class Standing:
             return [n for n in trainer.target if trainer.holds_state(n) and trainer.ready_on(n)]
         target = set(trainer.target)
         return [n for n in group.members if n in target]
-
-    @property
-    def newcomers(self) -> list[NodeId]:
-        """Target nodes whose workers are ready to join those that stay."""
-        if self._newcomers is None:
-            staying = set(self.staying)
-            self._newcomers = [n for n in self.trainer.target if n not in staying and self.trainer.ready_on(n)]
-        return self._newcomers
 
     @property
     def too_few(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pilot.core.arrivals import Arrivals
 from pilot.core.blame import BlameState
 from pilot.core.budget import Usage
 from pilot.core.commands import Outcome
@@ -34,4 +35,5 @@ class State:
     costs: RescaleCosts
     priors: Priors
     usage: Usage
+    arrivals: Arrivals
     now_s: float

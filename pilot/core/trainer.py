@@ -245,4 +245,5 @@ class Trainer:
             value=value,
             rescale_up_s=self.measured.rescale_s(costs, up=True),
             rescale_down_s=self.measured.rescale_s(costs, up=False),
+            sizes=self.spec.sizes,
         )

@@ -60,7 +60,8 @@ class TrainerStatus(Told, frozen=True):
     longest_stall_s : the longest pause between two steps
     held : why it gets no nodes, such as that a user holds it; empty: plans may have it
     node_seconds : seconds that it had workers on nodes, summed over the nodes
-    budget_node_hours : what these may come to, as the site charges them, then it stops; null: no limit is set
+    used_node_hours : the same, as the site charges it: hours on nodes times the charge factor
+    budget_node_hours : what these may come to, then it stops; null: no limit is set
     checkpoints_kept : the newest ones that it keeps; null: as many as the site says, or not known
     submitted_s : when it was submitted
     started_s : when it first trained; null: not yet
@@ -104,6 +105,7 @@ class TrainerStatus(Told, frozen=True):
     longest_stall_s: float
     held: str
     node_seconds: float
+    used_node_hours: float
     budget_node_hours: float | None
     checkpoints_kept: int | None
     submitted_s: float
@@ -136,12 +138,14 @@ class TrainerHistory(Told, frozen=True):
     ----------
     began_unix_s : the time of day at 0 on the pool's clock, in seconds since 1970
     now_s : what the pool's clock shows
+    charge_factor : what the site charges for a node-hour
     trainer : where it stands
     held_nodes : what it held when: the newest 200 that it gave back, and those that it has
     """
 
     began_unix_s: float
     now_s: float
+    charge_factor: float
     trainer: TrainerStatus
     held_nodes: list[HeldNode]
 

@@ -65,6 +65,7 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     name : what to call it; None: the coordinator numbers it
     replace : a trainer of that name which has ended is removed, with its files
     start : where it starts; None: from scratch
+    sizes : the node counts that are allowed; empty: all
     curve : (nodes, samples per second) points; None: measured
     rescale_up_s, rescale_down_s : None: measured, as the pool's other trainers have it or assumed until then
     """
@@ -75,6 +76,7 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     start: Start | None = None
     min_nodes: int = 1
     max_nodes: int = 64
+    sizes: tuple[int, ...] = ()
     curve: list[tuple[float, float]] | None = None
     fixed_curve: bool = False
     rescale_up_s: float | None = None
@@ -101,6 +103,7 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             after_loop_s=self.after_loop_s,
             patience_s=self.patience_s,
             uid=uid,
+            sizes=self.sizes,
             starts_after=Generation(self.start.generation) if self.start is not None else NO_GENERATION,
             assumed_costs=not costs,
             **costs,

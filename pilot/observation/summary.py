@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pilot.core.budget import HOUR_S
+from pilot.core.budget import HOUR_S, unit
 from pilot.core.ids import TrainerId
 from pilot.core.trainer import Phase, Trainer
 from pilot.observation.timeline import Fate, Timeline, Use
@@ -22,7 +22,8 @@ class Summary:
     ----------
     lasted_s : from the pool's beginning to its journal's end
     most_nodes : held at once
-    node_hours : by use; nodes that left are counted while they were there
+    node_hours : by use, uncharged; nodes that left are counted while they were there
+    charge_factor : what the site charges for a node-hour
     samples : that trainers processed and kept
     phases : how many trainers stand where
     fates : how many nodes went in which way
@@ -33,6 +34,7 @@ class Summary:
     lasted_s: float
     most_nodes: int
     node_hours: Mapping[Use, float]
+    charge_factor: float
     samples: int
     phases: Mapping[Phase, int]
     fates: Mapping[Fate, int]
@@ -45,15 +47,18 @@ class Summary:
         return sum(self.node_hours.values())
 
 
-def summarise(timeline: Timeline, trainers: Mapping[TrainerId, Trainer], use: Utilisation) -> Summary:
+def summarise(
+    timeline: Timeline, trainers: Mapping[TrainerId, Trainer], use: Utilisation, charge_factor: float
+) -> Summary:
     """Of a pool whose nodes did what ``timeline`` shows, and whose trainers stand as they do at its end."""
-    hours = dict.fromkeys(Use, 0.0)
+    node_hours = dict.fromkeys(Use, 0.0)
     for span in timeline.spans:
-        hours[span.use] += (span.end_s - span.start_s) / HOUR_S
+        node_hours[span.use] += (span.end_s - span.start_s) / HOUR_S
     return Summary(
         lasted_s=timeline.end_s,
         most_nodes=_most(timeline),
-        node_hours=hours,
+        node_hours=node_hours,
+        charge_factor=charge_factor,
         samples=sum(trainer.samples for trainer in trainers.values()),
         phases=Counter(trainer.phase for trainer in trainers.values()),
         fates=Counter(mark.fate for mark in timeline.marks),
@@ -64,13 +69,13 @@ def summarise(timeline: Timeline, trainers: Mapping[TrainerId, Trainer], use: Ut
 
 def sentences(name: str, site: str, summary: Summary) -> list[str]:
     """For a reader who knows neither the papers nor our words for things."""
-    hours = summary.all_node_hours
+    used = summary.all_node_hours
     told = [
         f"The pool {name} on {site} was up for {duration(summary.lasted_s)} and held up to"
-        f" {node_count(summary.most_nodes)}: {hours:.3g} node-hours in all."
+        f" {node_count(summary.most_nodes)}: {used * summary.charge_factor:.3g} {unit(summary.charge_factor)} in all."
     ]
-    if hours:
-        training, starting, idle = (summary.node_hours[use] / hours for use in (Use.TRAINING, Use.WARMING, Use.IDLE))
+    if used:
+        training, starting, idle = (summary.node_hours[use] / used for use in (Use.TRAINING, Use.WARMING, Use.IDLE))
         told.append(
             f"Of these {training:.0%} went into training, {starting:.0%} into starting scripts and waiting for others,"
             f" and {idle:.0%} were idle."

@@ -77,7 +77,7 @@ def _problem(account: WorkAccount, there: tuple[TrainerId, ...], nodes: int) -> 
     """Who holds nothing pays no rescale, so with ``t_fwd_s`` 1 the objective is the total rate."""
     specs = {spec.trainer: spec for spec in account.specs}
     candidates = tuple(
-        Candidate(t, 0, specs[t].min_nodes, specs[t].max_nodes, account.curves[t], 0.0, 0.0)
+        Candidate(t, 0, specs[t].min_nodes, specs[t].max_nodes, account.curves[t], 0.0, 0.0, specs[t].sizes)
         for t in there[: account.max_parallel]
     )
     return Problem(nodes, 1.0, candidates)

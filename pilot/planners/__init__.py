@@ -1,6 +1,7 @@
 """Planners: each takes a :class:`~pilot.core.problem.Problem` and gives a :class:`~pilot.core.problem.Plan`.
 
-Each module of a planner has ``plan(problem, limit_s) -> Plan``; :func:`make` gives one by name. Importing this package
+Each module of a planner has ``plan(problem, limit_s) -> Plan``, for problems without pins; :func:`make` gives one by
+name, which knows pins, too (:mod:`pilot.planners.pins`). Importing this package
 imports none of them: Pyomo and numpy are loaded by the planner that needs them.
 """
 
@@ -12,6 +13,7 @@ from importlib import import_module
 
 from pilot.core.errors import UserError
 from pilot.core.problem import Plan, Problem
+from pilot.planners import pins
 
 NAMES = ("milp", "milp-nodes", "dp", "equal-share")
 """The planners; the first one is the default."""
@@ -21,13 +23,18 @@ SOLVERS = ("cbc", "glpk", "highs")
 
 
 def make(name: str = NAMES[0], solver: str = SOLVERS[0], limit_s: float = 10.0) -> Callable[[Problem], Plan]:
-    """The planner called ``name``, picklable, with at most ``limit_s`` for each plan.
+    """The planner called ``name``, picklable, with at most ``limit_s`` for each plan. It honours pins.
 
     Raises
     ------
     UserError
         Where there is no such planner or solver, or the solver is not installed.
     """
+    return partial(pins.plan, planner=_unpinned(name, solver, limit_s))
+
+
+def _unpinned(name: str, solver: str, limit_s: float) -> Callable[[Problem], Plan]:
+    """The planner for problems without pins."""
     match name:
         case "milp" | "milp-nodes":
             import_module("pilot.planners.solvers").find(solver)

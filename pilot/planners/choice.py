@@ -17,7 +17,8 @@ def plan_of(problem: Problem, counts: Sequence[int], status: PlanStatus, gap: fl
 def can_stay(problem: Problem) -> bool:
     """Whether the allocation may stay as it is. Nodes that are parked (fewer than ``min_nodes``) may stay parked."""
     held = [c.current_nodes for c in problem.candidates]
-    return sum(held) <= problem.nodes and all(c.current_nodes <= c.max_nodes for c in problem.candidates)
+    stays = all(c.current_nodes < c.min_nodes or c.allows(c.current_nodes) for c in problem.candidates)
+    return stays and sum(held) <= problem.nodes
 
 
 def best_known(problem: Problem, incumbents: Sequence[Sequence[int]], bound: float | None, planner: str) -> Plan:

@@ -39,8 +39,11 @@ _NEVER = -(2**62)
 _BLOCK = 512
 """Node counts that are handled together: their table fits the processor's cache."""
 
-Gain = tuple[Curve, int, int, int, float, float, float]
-"""What a candidate's gains depend on: curve, current, smallest and largest count, cost up and down, ``t_fwd_s``."""
+_NOT_ALLOWED = -(2**61)
+"""The key of a count that is not allowed: less than any sum of keys, and two of them fit 64 bits."""
+
+Gain = tuple[Curve, int, int, int, float, float, float, tuple[int, ...]]
+"""What a candidate's gains depend on: curve, current, smallest and largest count, costs, ``t_fwd_s``, sizes."""
 
 
 def plan(problem: Problem, limit_s: float = math.inf) -> Plan:
@@ -78,7 +81,7 @@ def _keys(problem: Problem) -> list[tuple[NDArray[np.int64], int]]:
 
 def _gain(candidate: Candidate, problem: Problem) -> Gain:
     c, largest = candidate, min(candidate.max_nodes, problem.nodes)
-    return c.value, c.current_nodes, c.min_nodes, largest, c.rescale_up_s, c.rescale_down_s, problem.t_fwd_s
+    return c.value, c.current_nodes, c.min_nodes, largest, c.rescale_up_s, c.rescale_down_s, problem.t_fwd_s, c.sizes
 
 
 @lru_cache(maxsize=1024)
@@ -91,7 +94,7 @@ def _values(curve: Curve, largest: int) -> NDArray[np.float64]:
 
 def _costs(gain: Gain) -> tuple[float, float]:
     """What a rescale up and one down cost: the value at the current count for as long as it takes (eqs 13, 16)."""
-    curve, current, smallest, _, up_s, down_s, _ = gain
+    curve, current, smallest, _, up_s, down_s, *_ = gain
     held = curve.at(current) if current >= smallest else 0.0
     return held * up_s, held * down_s
 
@@ -106,12 +109,14 @@ def _peak(gain: Gain) -> float:
 @lru_cache(maxsize=1024)
 def _key(gain: Gain, unit: float, factor: int) -> NDArray[np.int64]:
     """What is compared, for counts 0, smallest, …, largest: gains in units times ``factor``, less 1 for a change."""
-    curve, current, smallest, largest, _, _, t_fwd_s = gain
+    curve, current, smallest, largest, _, _, t_fwd_s, sizes = gain
     up, down = (round(cost / unit) * factor + 1 for cost in _costs(gain))
     steps = np.rint(np.diff(t_fwd_s * _values(curve, largest), prepend=0.0) / unit).astype(np.int64)
     key = np.cumsum(steps) * factor
     key[:current] -= down
     key[current + 1 :] -= up
+    if sizes:
+        key[1:][~np.isin(np.arange(1, largest + 1), sizes)] = _NOT_ALLOWED
     return np.concatenate((key[:1], key[smallest:]))
 
 

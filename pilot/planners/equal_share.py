@@ -22,11 +22,10 @@ def plan(problem: Problem, limit_s: float = math.inf) -> Plan:  # noqa: ARG001  
 def shares(problem: Problem) -> list[int]:
     """Equal node counts in the candidates' order. They respect all sizes and the capacity."""
     part = problem.nodes // max(1, len(problem.candidates))
-    counts = [min(part, c.max_nodes) if part > c.min_nodes else 0 for c in problem.candidates]
+    counts = [c.most_within(part) if part > c.min_nodes else 0 for c in problem.candidates]
     left = problem.nodes - sum(counts)
     for i, candidate in enumerate(problem.candidates):
-        count = min(candidate.max_nodes, counts[i] + left)
-        if count >= candidate.min_nodes:
-            left -= count - counts[i]
-            counts[i] = count
+        count = candidate.most_within(counts[i] + left)
+        left -= count - counts[i]
+        counts[i] = count
     return counts

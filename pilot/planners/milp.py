@@ -65,7 +65,7 @@ def plan(problem: Problem, limit_s: float, solver: str = "cbc", formulation: For
     deadline_s = time.monotonic() + limit_s
     incumbent = dp.best_counts(problem, deadline_s)
     outcome = SolveOutcome()
-    if not any(c.min_nodes <= problem.nodes for c in problem.candidates):
+    if not any(c.most_within(problem.nodes) for c in problem.candidates):
         outcome = SolveOutcome(proved=True, counts=[0] * len(problem.candidates))
     elif time.monotonic() < deadline_s:
         outcome = _try(problem, deadline_s, solver, formulation, incumbent)

@@ -130,7 +130,7 @@ def _kinds(candidates: Sequence[Candidate]) -> list[list[int]]:
     """The candidates' indices, those together that differ in nothing but whose they are."""
     kinds: dict[tuple[object, ...], list[int]] = {}
     for j, c in enumerate(candidates):
-        alike = (c.current_nodes, c.min_nodes, c.max_nodes, c.value, c.rescale_up_s, c.rescale_down_s)
+        alike = (c.current_nodes, c.min_nodes, c.max_nodes, c.value, c.rescale_up_s, c.rescale_down_s, c.sizes)
         kinds.setdefault(alike, []).append(j)
     return list(kinds.values())
 

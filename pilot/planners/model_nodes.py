@@ -58,13 +58,18 @@ def add_allocation(m: ConcreteModel) -> None:
 
 
 def add_job_size(m: ConcreteModel) -> None:
-    """``N_j`` is 0 or between ``N_j^min`` and ``N_j^max`` (FreeTrain eqs 3, 4)."""
+    """``N_j`` is 0 or between ``N_j^min`` and ``N_j^max`` (FreeTrain eqs 3, 4), and one of the sizes where these are
+    given (ours)."""
     m.y = Var(m.trainers, domain=Binary)
+    m.size = Var([(j, n) for j, c in enumerate(m.candidates) for n in c.sizes], domain=Binary)
     m.job_size = ConstraintList()
     for j, candidate in enumerate(m.candidates):
         m.job_size.add(m.N[j] >= candidate.min_nodes - m.big * m.y[j])
         m.job_size.add(m.N[j] <= m.big * (1 - m.y[j]))
         m.job_size.add(m.N[j] <= candidate.max_nodes)
+        if candidate.sizes:
+            m.job_size.add(m.N[j] == quicksum(n * m.size[j, n] for n in candidate.sizes))
+            m.job_size.add(quicksum(m.size[j, n] for n in candidate.sizes) <= 1)
 
 
 def add_node_allocation(m: ConcreteModel) -> None:

@@ -26,10 +26,15 @@ def pieces(candidate: Candidate, t_fwd_s: float, nodes: int) -> list[LinearPiece
     """The pieces that cover each count from ``min_nodes`` to ``max_nodes`` (at most ``nodes``) once, in order.
 
     They end where the scaling curve bends and on both sides of C_j, where the cost of a rescale begins. A curve may
-    bend between two counts: a piece then ends at the count before, or holds just these two.
+    bend between two counts: a piece then ends at the count before, or holds just these two. Where only some sizes are
+    allowed, each is a piece.
     """
+    if candidate.sizes:
+        return [
+            LinearPiece(n, n, candidate.gain(n, t_fwd_s), 0.0) for n in candidate.sizes if n <= _most(candidate, nodes)
+        ]
     found: list[LinearPiece] = []
-    first, largest = candidate.min_nodes, min(candidate.max_nodes, nodes)
+    first, largest = candidate.min_nodes, _most(candidate, nodes)
     while first <= largest:
         last = min(_linear_until(candidate, first, largest), largest)
         gain = candidate.gain(first, t_fwd_s)
@@ -37,6 +42,10 @@ def pieces(candidate: Candidate, t_fwd_s: float, nodes: int) -> list[LinearPiece
         found.append(LinearPiece(first, last, gain, slope))
         first = last + 1
     return found
+
+
+def _most(candidate: Candidate, nodes: int) -> int:
+    return min(candidate.max_nodes, nodes)
 
 
 def _linear_until(candidate: Candidate, first: int, largest: int) -> int:

@@ -2,7 +2,7 @@
 cancellations come out.
 
 ==============  =======================================================================================
-wanted          what the trainers can use, as the coordinator says, in nodes
+wanted          what a plan would use if it could, as the coordinator says, in nodes
 living          jobs that are pending or running and were given no notice; a leaving one is replaced
 room            the site's cap less all our jobs and, where it is shared, those of others
 bound           whatever the scheduler says: never more than twice the jobs that are wanted, and

@@ -42,7 +42,7 @@ class Pilots(Protocol):
 
 
 class Autoscaler:
-    """Keeps ``pilots`` jobs submitted; None: as many as the trainers can use. ``news`` is what ``keeper`` reports."""
+    """Keeps ``pilots`` jobs submitted; None: as many as plans would use. ``news`` is what ``keeper`` reports."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Autoscaler:
         self._too_many = False
 
     def scale(self, pilots: int | None) -> None:
-        """Keep so many from now on, also after a restart; None: as many as the trainers can use."""
+        """Keep so many from now on, also after a restart; None: as many as plans would use."""
         text = "as many pilots as the trainers can use" if pilots is None else f"{pilots} pilots"
         log.info("scaled: it keeps %s", text)
         self._driver.remark(pilots=pilots, text=f"scaled: it keeps {text}")
@@ -124,7 +124,7 @@ class Autoscaler:
             return 0
         if self._pilots is not None:
             return self._pilots * self._site.nodes_per_pilot + core.useless()
-        return sum(trainer.spec.max_nodes for trainer in core.admitted()) + core.useless()
+        return core.wanted_nodes()
 
     def spare_jobs(self) -> list[str]:
         """Jobs on none of whose nodes anything runs or is about to. At a drain all leave by themselves."""

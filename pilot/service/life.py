@@ -29,7 +29,7 @@ def life_of(contents: Contents) -> Life:
     return Life(
         name=contents.header.coordinator,
         site=str(contents.header.site.get("name", "an unnamed site")),
-        summary=summarise(course, core.trainers, utilisation(what, best_for(what))),
+        summary=summarise(course, core.trainers, utilisation(what, best_for(what)), core.config.charge_factor),
         timeline=course,
         trainers=core.trainers,
         courses=courses.of,

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from pilot import planners
+from pilot.core.arrivals import ARRIVALS_S
 from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
 from pilot.core.errors import JournalError, UserError
@@ -65,6 +66,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             objective=load_objective(self.objective),
             node_order=NODE_ORDERS[self.node_order],
             budget_node_hours=self.budget or None,
+            arrivals_s=ARRIVALS_S,
             ended_kept=self.ended_kept,
         )
 

@@ -105,6 +105,7 @@ def history(
     return TrainerHistory(
         began_unix_s=about.began_unix_s,
         now_s=monitor.now_s,
+        charge_factor=core.config.charge_factor,
         trainer=_trainer(trainer, core, monitor, launches, waiting.of(trainer)),
         held_nodes=gone + here,
     )
@@ -245,6 +246,7 @@ def _trainer(trainer: Trainer, core: Coordinator, monitor: Monitor, launches: La
         longest_stall_s=record.longest_stall_s,
         held=trainer.held,
         node_seconds=record.held_node_seconds(monitor.now_s),
+        used_node_hours=hours(trainer.usage.until(monitor.now_s), charge_factor),
         budget_node_hours=hours(budget_s, charge_factor) if (budget_s := trainer.usage.budget_s) is not None else None,
         checkpoints_kept=launches.checkpoints_kept(trainer.spec),
         submitted_s=record.submitted_s,

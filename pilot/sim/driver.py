@@ -110,7 +110,7 @@ class Simulation:
 
     def _next_s(self) -> float:
         at_s = self._changes[0].time_s if self._changes else math.inf
-        at_s = min(at_s, self._plan_due_s, max(self.now_s, self.core.budget_due_s()))
+        at_s = min(at_s, self._plan_due_s, max(self.now_s, self.core.due_s()))
         if self.config.completions is Completions.AT_NODE_EVENTS:
             return at_s
         submitted_s = self._submissions[0].submit_s if self._submissions else math.inf
@@ -139,7 +139,7 @@ class Simulation:
     def _events(self, change: Change) -> list[Event]:
         """What the core hears of at this time."""
         pool = [PoolChanged(change.joined, lost=change.left, cause="trace")] if change.joined or change.left else []
-        if not pool and self.core.budget_due_s() > self.now_s and self.config.completions is Completions.AT_NODE_EVENTS:
+        if not pool and self.core.due_s() > self.now_s and self.config.completions is Completions.AT_NODE_EVENTS:
             return []
         return [*self._finished(), *self._submitted(), *pool, *self.core.due(self.now_s)]
 

@@ -203,7 +203,7 @@ class IntegralMeter:
     def _candidate(self, index: int, kind: Kind) -> Candidate:
         curve = self._records.curves[kind]
         value = curve.scaled(1.0 / curve.single_node_rate())
-        return Candidate(TrainerId(f"{index}"), 0, kind.min_nodes, kind.max_nodes, value, 0.0, 0.0)
+        return Candidate(TrainerId(f"{index}"), 0, kind.min_nodes, kind.max_nodes, value, 0.0, 0.0, kind.sizes)
 
 
 def returns_on_rescale(columns: Mapping[str, Floats]) -> Floats:

@@ -20,6 +20,7 @@ class Kind:
     curve: int
     min_nodes: int
     max_nodes: int
+    sizes: tuple[int, ...] = ()
 
 
 Admitted = tuple[tuple[Kind, int], ...]
@@ -87,7 +88,8 @@ class Records:
         """Note a settled moment and who shares the pool from it on."""
         counts: dict[Kind, int] = {}
         for submission in running:
-            kind = Kind(submission.curve, submission.spec.min_nodes, submission.spec.max_nodes)
+            spec = submission.spec
+            kind = Kind(submission.curve, spec.min_nodes, spec.max_nodes, spec.sizes)
             self.curves.setdefault(kind, submission.spec.curve or Curve.proportional())
             counts[kind] = counts.get(kind, 0) + 1
         self.moments.append(moment)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pilot.core.arrivals import ARRIVALS_S
 from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
 from pilot.core.errors import UserError
@@ -40,12 +41,15 @@ POLL_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The files of a replay; ``until_s`` None: to the trace's last event (FreeTrain eq. 17)."""
+    """The files of a replay; ``until_s`` None: to the trace's last event (FreeTrain eq. 17). ``sizes``: the node counts
+    that are allowed to all trainers, within their bounds; empty: those of the file.
+    """
 
     events: Path
     trainers: Path
     curves: Path
     until_s: float | None = None
+    sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +142,14 @@ def _courses(accounts: Mapping[TrainerId, Account], end_s: float) -> tuple[Train
 
 def _core_config(case: Case, objective_of: ObjectiveOf) -> CoordinatorConfig:
     objective = CoordinatorConfig().objective if case.objective == GIVEN else objective_of(case.objective)
-    return CoordinatorConfig(case.t_fwd_s, case.max_parallel, objective, NODE_ORDERS[case.node_order])
+    order = NODE_ORDERS[case.node_order]
+    return CoordinatorConfig(case.t_fwd_s, case.max_parallel, objective, order, arrivals_s=ARRIVALS_S)
 
 
 def _workload(inputs: Inputs, case: Case) -> list[WorkloadRow]:
     submissions = [s.rescaled(case.rescale_scale) for s in read_workload(inputs.trainers, inputs.curves)]
+    if inputs.sizes:
+        submissions = [s.sized(inputs.sizes) for s in submissions]
     if case.on_curve is not None:
         curves = read_curves(inputs.curves)
         if not 0 <= case.on_curve < len(curves):

@@ -11,11 +11,15 @@ from typing import Any
 from pilot.core.curve import Curve
 from pilot.core.errors import UserError
 from pilot.core.ids import TrainerId
+from pilot.core.sizes import listed
 from pilot.core.spec import TrainerSpec
 from pilot.traces.text_files import bad_input, number, read_lines, read_records
 
 PRIORITY = "priority"
-"""The one column that may be missing: the factor of the objective ``priority``; 1 where nothing is said."""
+"""A column that may be missing: the factor of the objective ``priority``; 1 where nothing is said."""
+
+SIZES = "sizes"
+"""Another one: the node counts that are allowed, rising, with blanks between them; all where nothing is said."""
 
 COLUMNS = ("trainer", "submit_s", "min_nodes", "max_nodes", "rescale_up_s", "rescale_down_s", "samples", "curve")
 
@@ -41,6 +45,20 @@ class WorkloadRow:
         """The same trainer with its rescale costs multiplied by ``factor`` (FreeTrain §5.4.2)."""
         up_s, down_s = self.spec.rescale_up_s * factor, self.spec.rescale_down_s * factor
         return replace(self, spec=replace(self.spec, rescale_up_s=up_s, rescale_down_s=down_s))
+
+    def sized(self, sizes: Sequence[int]) -> WorkloadRow:
+        """The same trainer with those of ``sizes`` that lie within its bounds.
+
+        Raises
+        ------
+        UserError : none does
+        """
+        spec = self.spec
+        fit = tuple(n for n in sizes if spec.min_nodes <= n <= spec.max_nodes)
+        if not fit:
+            bounds = f"from {spec.min_nodes} to {spec.max_nodes} nodes"
+            raise UserError(f"trainer {spec.trainer} runs on {bounds}, and none of the sizes {listed(tuple(sizes))} is")
+        return replace(self, spec=replace(spec, sizes=fit))
 
     def on_curve(self, index: int, curves: Sequence[tuple[Curve, Curve | None]]) -> WorkloadRow:
         """The same trainer with another scaling curve (FreeTrain §5.4.1)."""
@@ -89,6 +107,13 @@ class _Row:
         if value != int(value):
             raise self.bad(f"{column} must be a whole number, got {value:g}")
         return int(value)
+
+    def sizes(self) -> tuple[int, ...]:
+        text = self.fields.get(SIZES) or ""
+        try:
+            return tuple(map(int, text.split()))
+        except ValueError:
+            raise self.bad(f"{SIZES} must be whole numbers with blanks between them, got {text!r}") from None
 
     def bad(self, message: str) -> UserError:
         return bad_input(self.path, self.line, message)
@@ -161,6 +186,7 @@ def _spec(row: _Row, rate: Curve, objective: Curve | None) -> TrainerSpec:
             rescale_down_s=down_s,
             priority=priority,
             objective_curve=objective,
+            sizes=row.sizes(),
         )
     except UserError as error:  # its numbers do not fit together
         raise row.bad(str(error)) from None

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from pilot.core.errors import UserError
 from pilot.train.agreement_log import Sums, total
+from pilot.train.auto_loading import AUTO
 from pilot.train.collectives import Collectives
 
 ROUND_BATCHES = 8
@@ -41,6 +42,8 @@ class Evaluation:
         self._length = len(cast(Sized, dataset))
         if batch_size < 1 or not self._length:
             raise UserError(f"session.evaluate: {self._length} samples in batches of {batch_size} cannot be evaluated")
+        if options.get("num_workers") == AUTO:
+            raise UserError(f'session.evaluate takes a number for num_workers; "{AUTO}" is for session.loader')
         self._model, self._dataset, self._function = model, dataset, function
         self._batch_size, self._options = batch_size, options
         self._sums: Sums = {}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from typing import Any, cast
 
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from pilot.core.errors import UserError
+from pilot.train.auto_loading import AUTO, OF_PROCESSES, AutoLoading
 from pilot.train.collate import collate
 from pilot.train.loader_options import check_dataset, checked
 from pilot.train.order import Drawn, Order, Sequential, shuffled
@@ -71,7 +72,8 @@ class Loader(TrainingLoader):
         self._replacement = replacement
         self._endless = replacement and num_samples is None
         self._pieces = _Pieces(self)
-        self._batches = self._torch_loader(checked(options))
+        self._in_step = False
+        self._batches = self._loading(checked(options))
 
     @property
     def batch_size(self) -> int:
@@ -111,7 +113,9 @@ class Loader(TrainingLoader):
             )
         revision = self.course.where()[-1]
         for batch in self._batches:
-            self.course.begin(*self._pieces.planned.popleft())
+            share, number = self._pieces.planned.popleft()
+            self._in_step = number + 1 < len(share.batches)
+            self.course.begin(share, number)
             yield batch
             self.course.came_back()
             if self.course.where()[-1] != revision:
@@ -121,6 +125,19 @@ class Loader(TrainingLoader):
         """See :class:`~pilot.train.training_loader.TrainingLoader`: with replacement, and no number of samples."""
         if self._endless:
             self.length = _WITHOUT_END
+
+    def _loading(self, options: dict[str, Any]) -> Iterable[Any]:
+        if options.get("num_workers") != AUTO:
+            return self._torch_loader(options)
+
+        def loader(processes: int) -> DataLoader[Any]:
+            of_any = {name: value for name, value in options.items() if processes or name not in OF_PROCESSES}
+            return self._torch_loader(of_any | {"num_workers": processes})
+
+        def size() -> int:
+            return self.course.where()[3]
+
+        return AutoLoading(loader, options, self.batching.ranks_per_node, size, lambda: self._in_step)
 
     def _torch_loader(self, options: dict[str, Any]) -> DataLoader[Any]:
         if options.get("num_workers"):

@@ -8,6 +8,7 @@ from typing import Any
 from torch.utils.data import Dataset, IterableDataset
 
 from pilot.core.errors import UserError
+from pilot.train.auto_loading import AUTO
 
 _TAKEN = frozenset(
     {
@@ -53,6 +54,9 @@ def checked(options: Mapping[str, Any]) -> dict[str, Any]:
         raise UserError(
             "session.loader takes no in_order=False: a batch would be counted as another one's samples; leave it out"
         )
+    workers = options.get("num_workers", 0)
+    if workers != AUTO and not (isinstance(workers, int) and workers >= 0):
+        raise UserError(f'session.loader: num_workers is a number, 0 or more, or "{AUTO}"; got {workers!r}')
     if options.get("timeout") and not options.get("num_workers"):
         raise UserError("session.loader: timeout is how long to wait for workers; give num_workers, too")
     if options.get("prefetch_factor") is not None and options["prefetch_factor"] < 1:

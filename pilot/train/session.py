@@ -137,7 +137,7 @@ class Session:
         drop_last : leave out an epoch's last step where it is not full (how many samples that is depends on the
             group's size)
         options : of torch's ``DataLoader``, apart from those that say which samples come: see
-            ``docs/elastic-script.md``
+            ``docs/elastic-script.md``; ``num_workers="auto"`` finds the least number with which training does not wait
         """
         batching = self._batching(batch_size, global_batch_size, micro_batch_size, accumulate, drop_last)
         order: Any = {"shuffle": shuffle, "replacement": replacement, "num_samples": num_samples}

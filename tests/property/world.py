@@ -62,8 +62,7 @@ def random_plan(problem: Problem, rng: random.Random) -> Plan:
     """Any feasible plan: the core must cope with all of them."""
     left, counts = problem.nodes, []
     for candidate in problem.candidates:
-        most = min(left, candidate.max_nodes)
-        choices = [0, *range(candidate.min_nodes, most + 1)]
+        choices = [n for n in range(left + 1) if candidate.allows(n)]
         counts.append((candidate.trainer, rng.choice(choices)))
         left -= counts[-1][1]
     return Plan(PlanStatus.OPTIMAL, tuple(counts), problem.objective(dict(counts)))
@@ -73,8 +72,7 @@ def generous_plan(problem: Problem) -> Plan:
     """First come, as much as it can take: leaves nobody without reason."""
     left, counts = problem.nodes, []
     for candidate in problem.candidates:
-        most = min(left, candidate.max_nodes)
-        counts.append((candidate.trainer, most if most >= candidate.min_nodes else 0))
+        counts.append((candidate.trainer, candidate.most_within(left)))
         left -= counts[-1][1]
     return Plan(PlanStatus.OPTIMAL, tuple(counts), problem.objective(dict(counts)))
 

@@ -129,11 +129,14 @@ class Play(World):
         return self.rng.choice(groups) if groups and self.rng.random() < 0.9 else Generation(self.rng.randrange(4))
 
     def _submit(self) -> None:
+        number = len(self.core.trainers) + len(self.core.past)
         low, curve = self.rng.randint(1, 3), None
         if self.rng.random() < 0.4:
             curve = Curve.of([(1, 100.0), (2, 180.0 + self.rng.randrange(40)), (4, 200.0 + self.rng.randrange(200))])
+        high = low + self.rng.randrange(6)
+        powers = tuple(n for n in (1, 2, 4, 8) if low <= n <= high)
         spec = TrainerSpec(
-            TrainerId(f"t{len(self.core.trainers) + len(self.core.past)}"), low, low + self.rng.randrange(6), curve,
+            TrainerId(f"t{number}"), low, high, curve, sizes=powers if number % 4 == 1 else (),
             fixed_curve=self.rng.random() < 0.2, rescale_up_s=self.rng.choice((20.0, 3.0)),
             priority=self.rng.choice((1.0, 2.5)), starts_after=Generation(self.rng.choice((0, 0, 7))),
         )  # fmt: skip

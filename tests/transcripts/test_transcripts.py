@@ -71,6 +71,9 @@ def parse(line: str, core: Coordinator) -> Event:
             return PoolChanged(joined=nodes["+"], lost=nodes["-"], leaving=nodes["!"], deadline_s=None)
         case "submit", [name, low, high]:
             return TrainerSubmitted(TrainerSpec(TrainerId(name), int(low), int(high)))
+        case "submit", [name, low, high, sizes]:
+            some = tuple(map(int, sizes.split(",")))
+            return TrainerSubmitted(TrainerSpec(TrainerId(name), int(low), int(high), sizes=some))
         case "cancel", [name]:
             return TrainerCancelled(TrainerId(name))
         case "drain", []:

@@ -64,6 +64,7 @@ TRAINER = TrainerStatus(
     longest_stall_s=0.5,
     held="",
     node_seconds=0.0,
+    used_node_hours=0.0,
     budget_node_hours=None,
     checkpoints_kept=None,
     submitted_s=1.0,

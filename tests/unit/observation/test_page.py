@@ -37,7 +37,9 @@ def life(world: World, name: str = "a-pool") -> Life:
         courses.note(d.now_s, d.event, d.commands)
     happened = [told for d in history for told in story.tell(d)]
     use = Utilisation(eq_nodes=1.5, work=3.0, static_work=4.0)
-    return Life(name, "polaris", summarise(course, core.trainers, use), course, core.trainers, courses.of, happened)
+    return Life(
+        name, "polaris", summarise(course, core.trainers, use, 1.0), course, core.trainers, courses.of, happened
+    )
 
 
 def test_the_summary_adds_up() -> None:
@@ -54,7 +56,7 @@ def test_the_summary_adds_up() -> None:
 
 
 def test_a_pool_in_which_nothing_happened() -> None:
-    empty = Summary(0.0, 0, dict.fromkeys(Use, 0.0), 0, {}, dict[Fate, int](), 0, None)
+    empty = Summary(0.0, 0, dict.fromkeys(Use, 0.0), 1.0, 0, {}, dict[Fate, int](), 0, None)
     assert sentences("p", "s", empty)[1:] == ["Nothing was submitted.", "No node was taken or lost."]
     assert "None." in render(life(World()))
 

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from pilot.core.curve import Curve
 from pilot.core.ids import TrainerId
@@ -18,16 +19,13 @@ def candidate(
 
 def problem(nodes: int, *candidates: Candidate, t_fwd_s: float = 120.0) -> Problem:
     """A problem whose candidates are called a, b, … in this order."""
-    named = [
-        Candidate(name, c.current_nodes, c.min_nodes, c.max_nodes, c.value, c.rescale_up_s, c.rescale_down_s)
-        for name, c in zip(NAMES, candidates, strict=False)
-    ]
+    named = [replace(c, trainer=name) for name, c in zip(NAMES, candidates, strict=False)]
     return Problem(nodes, t_fwd_s, tuple(named))
 
 
 def every_plan(given: Problem) -> Iterator[tuple[int, ...]]:
-    """All counts that respect the sizes and the capacity."""
-    sizes = [(0, *range(c.min_nodes, min(c.max_nodes, given.nodes) + 1)) for c in given.candidates]
+    """All counts that respect the sizes, the pins and the capacity."""
+    sizes = [[n for n in range(given.nodes + 1) if c.allows(n)] for c in given.candidates]
     return (counts for counts in itertools.product(*sizes) if sum(counts) <= given.nodes)
 
 

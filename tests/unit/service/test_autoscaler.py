@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pilot import __version__
+from pilot.core.curve import Curve
 from pilot.core.events import (
     DrainRequested,
     ExitCause,
@@ -113,6 +115,15 @@ def test_as_many_nodes_are_wanted_as_the_trainers_can_use(bench: Bench) -> None:
     assert bench.autoscaler.wanted_nodes() == 0
 
 
+def test_no_more_nodes_are_wanted_than_a_plan_would_use(bench: Bench) -> None:
+    gains_until_4 = Curve.of([(1, 100.0), (4, 300.0), (8, 290.0), (64, 250.0)])
+    spec = TrainerSpec(TrainerId("flat"), 1, 64, gains_until_4)
+    bench.driver.post(TrainerSubmitted(spec))
+    bench.driver.post(TrainerSubmitted(replace(spec, trainer=TrainerId("never flat"), curve=None, max_nodes=5)))
+    bench.driver.post(TrainerSubmitted(replace(spec, trainer=TrainerId("large"), min_nodes=6)))
+    assert bench.autoscaler.wanted_nodes() == 4 + 5 + 6
+
+
 def test_a_number_of_pilots_that_was_given_is_kept_whatever_the_trainers_can_use(tmp_path: Path) -> None:
     bench = Bench(tmp_path, pilots=3)
     submit(bench, "a", 1)
@@ -121,8 +132,8 @@ def test_a_number_of_pilots_that_was_given_is_kept_whatever_the_trainers_can_use
 
 
 def test_a_node_that_is_set_aside_is_replaced_until_it_is_cleared(bench: Bench) -> None:
-    bench.driver.post(PoolChanged(joined=(A, B)))
     submit(bench, "a", 2)
+    bench.driver.post(PoolChanged(joined=(A, B)))
     solve = bench.driver.pending.solve
     assert solve is not None
     bench.driver.post(PlanReady(solve.plan_id, Plan(PlanStatus.OPTIMAL, ((TrainerId("a"), 2),), 1.0)))

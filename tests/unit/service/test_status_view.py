@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import math
 import time
 from pathlib import Path
 
 import msgspec
+from rich.console import Console
 
+from pilot.cli.history import history_table, history_view
+from pilot.cli.show import show, status_lines
 from pilot.core.commands import Command, FormGroup, Solve
+from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
 from pilot.core.events import (
     Event,
@@ -22,18 +27,23 @@ from pilot.core.events import (
     WorkerReady,
 )
 from pilot.core.goal import Goal
-from pilot.core.ids import NodeId, PlanId, TrainerId
+from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
 from pilot.core.problem import Plan, PlanStatus
 from pilot.core.spec import TrainerSpec
-from pilot.io.pool_status import KeeperStatus, SetAsideStatus, TrainerStatus
+from pilot.io.journal import Decision
+from pilot.io.pool_status import KeeperStatus, SetAsideStatus, TrainerStatus, UtilisationStatus
 from pilot.io.rundir import RunDir
 from pilot.observation.monitor import Monitor
+from pilot.observation.summary import sentences, summarise
+from pilot.observation.timeline import TimelineMaker
+from pilot.observation.utilisation import Utilisation
 from pilot.service.launch_store import LaunchStore
 from pilot.service.past import NO_JOBS
-from pilot.service.status_view import QUIET_S, set_aside, trainers
+from pilot.service.status_view import QUIET_S, About, history, set_aside, status, trainers
 
 A, T = NodeId("a"), TrainerId("t")
 JOBS = msgspec.structs.replace(NO_JOBS, scheduler="slurm", wanted_nodes=1)
+NO_USE = UtilisationStatus(u=None, eq_nodes=1.0, work=0.0, static_work=None)
 
 
 def test_a_script_that_trains_without_a_word_or_never_trains_is_told_after_a_while(tmp_path: Path) -> None:
@@ -124,3 +134,38 @@ def test_how_long_is_left_of_a_loop() -> None:
     assert Goal.of({"epochs": 4.0}).left_s(2, 9, 200, 10.0) == 20.0, "a stream's epoch is as long as those before it"
     assert Goal.of({"epochs": 4.0}).left_s(0, 9, 200, 10.0) is None
     assert Goal.of({"epochs": 4.0, "epoch_samples": math.nan}).left_s(2, 9, 200, None) is None
+
+
+def test_node_hours_are_told_as_the_site_charges_them_wherever_they_are_told(tmp_path: Path) -> None:
+    config = CoordinatorConfig(budget_node_hours=10.0, charge_factor=0.5)
+    core, monitor, nodes = Coordinator(config), Monitor(), TimelineMaker(Coordinator(config))
+    launches = LaunchStore(RunDir(tmp_path), "pool", None)
+    for number, (now_s, event) in enumerate(
+        (
+            (0.0, PoolChanged(joined=(A,))),
+            (0.0, TrainerSubmitted(TrainerSpec(T, max_nodes=1, budget_node_hours=4.0))),
+            (0.0, PlanReady(PlanId(2), Plan(PlanStatus.OPTIMAL, ((T, 1),), 1.0))),
+            (0.0, WorkerReady(T, A)),
+            (7200.0, GroupFormed(T, Generation(1), 0)),
+        )
+    ):
+        commands = core.handle(now_s, event)
+        monitor.note(now_s, event, commands)
+        nodes.note(Decision(number, now_s, event, tuple(commands)))
+    monitor.advance(7200.0)
+    told = status(About("p", "s", "", "", 0.0, JOBS), core, monitor, launches, NO_USE)
+    became = history(About("p", "s", "", "", 0.0, JOBS), core, monitor, launches, T)
+    summary = summarise(nodes.made(), core.trainers, Utilisation(1.0, 1.0, None), core.config.charge_factor)
+    screen = Console(width=200, record=True, file=io.StringIO())
+    show(screen, status_lines(told, 200))
+    screen.print(history_view(became))
+    screen.print(history_table(told.trainers, 0.0, 7200.0))
+    shown = " ".join([screen.export_text(), *sentences("p", "s", summary)])
+    unit = "charged node-hours (0.5 for an hour on a node)"
+    assert f"budget: 10% used, 1 of 10 {unit}" in shown
+    assert f"1 {unit} so far" in shown
+    assert f"used 1 of its budget of 4 {unit}: 0 steps" in shown
+    assert " 1.00 " in shown, "ls --all"
+    assert f"held up to 1 node: 1 {unit} in all" in shown
+    assert "2.00" not in shown
+    assert (told.trainers[0].used_node_hours, told.trainers[0].node_seconds) == (1.0, 7200.0)

@@ -41,6 +41,21 @@ def test_a_priority_may_be_given(tmp_path: Path) -> None:
         read(tmp_path, ROW, header=header)
 
 
+def test_sizes_may_be_given(tmp_path: Path) -> None:
+    header, rows = ",".join([*COLUMNS, "sizes"]), [f"{ROW},1 2", f"t2{ROW[2:]},"]
+    assert [submission.spec.sizes for submission in read(tmp_path, *rows, header=header)] == [(1, 2), ()]
+    for sizes, message in (("2 1", "must rise"), ("1 3", "size 3 is not between 1 and 2"), ("1;2", "whole numbers")):
+        with pytest.raises(UserError, match=rf"trainers\.csv:2: .*{message}"):
+            read(tmp_path, f"{ROW},{sizes}", header=header)
+
+
+def test_sizes_of_a_replay_are_those_within_a_trainers_bounds(tmp_path: Path) -> None:
+    (submission,) = read(tmp_path, ROW)
+    assert submission.sized((1, 2, 4)).spec.sizes == (1, 2)
+    with pytest.raises(UserError, match="t1 runs on from 1 to 2 nodes, and none of the sizes 4,8 is"):
+        submission.sized((4, 8))
+
+
 def test_rescale_costs_and_curves_can_be_exchanged(tmp_path: Path) -> None:
     (submission,) = read(tmp_path, ROW)
     assert submission.rescaled(2).spec.rescale_up_s == 36.0

@@ -1,0 +1,52 @@
+"""Trainers that came and are planned for together, not one by one (a batch of new jobs, MalleTrain §3.2).
+
+Without it each of ten submissions would make a plan of its own: the first trainer gets the whole pool, and nine times
+most of its workers are stopped again before they have trained.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from pilot.core.events import ArrivalsDue
+from pilot.core.ids import TrainerId
+
+ARRIVALS_S = 2.0
+"""Trainers that come within so long of one another are a batch."""
+
+BATCHES_LONGEST = 5
+"""A batch is closed after so many times that time, even if trainers keep coming."""
+
+
+@dataclass(slots=True)
+class Arrivals:
+    """The ``trainers`` of a batch that is open; the first one came at ``first_s``, the last one at ``last_s``."""
+
+    trainers: list[TrainerId] = field(default_factory=list)
+    first_s: float = 0.0
+    last_s: float = 0.0
+
+    def note(self, now_s: float, trainer: TrainerId) -> None:
+        """One came that nodes could be given to."""
+        if not self.trainers:
+            self.first_s = now_s
+        self.trainers.append(trainer)
+        self.last_s = now_s
+
+    def due_s(self, within_s: float) -> float:
+        """When the batch is closed if nobody else comes; ``within_s``: of one another they are one batch."""
+        if not self.trainers:
+            return math.inf
+        return min(self.last_s + within_s, self.first_s + BATCHES_LONGEST * within_s)
+
+    def due(self, now_s: float, within_s: float) -> list[ArrivalsDue]:
+        """That it is to be closed by ``now_s``, where it is."""
+        return [ArrivalsDue()] if self.due_s(within_s) <= now_s else []
+
+    def close(self) -> str:
+        """Why another plan is needed; "" where nobody came that still waits for one."""
+        came, self.trainers = self.trainers, []
+        if len(came) < 2:
+            return f"trainer {came[0]} came" if came else ""
+        return f"{len(came)} trainers came"

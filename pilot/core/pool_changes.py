@@ -1,0 +1,66 @@
+"""Notes that nodes came, were given notice, or went: in the pool, and with the trainers that were on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pilot.core.acts import dissolve_broken
+from pilot.core.blame import Blame
+from pilot.core.commands import Command
+from pilot.core.events import PoolChanged
+from pilot.core.ids import NodeId, TrainerId
+from pilot.core.pool import Pool
+from pilot.core.trainer import Trainer
+
+
+class PoolChange:
+    """One change of ``pool``. After :meth:`note`: ``counts`` says whether plans must know of it, ``touched`` are the
+    trainers that it befell, ``vacant`` the nodes that are to leave and may have no worker."""
+
+    def __init__(self, pool: Pool, trainers: Mapping[TrainerId, Trainer], blame: Blame) -> None:
+        self.counts = False
+        self.touched: dict[TrainerId, None] = {}
+        self.vacant: dict[NodeId, None] = {}
+        self._pool, self._trainers, self._blame = pool, trainers, blame
+
+    def note(self, event: PoolChanged, *, draining: bool) -> list[Command]:
+        """Take in ``event``; groups that cannot go on are dissolved at once."""
+        went = [n for n in event.lost if self._lose(n)]
+        came = [n for n in event.joined if self._pool.join(n)]
+        went += [n for n in event.leaving if self._warn(n, event.deadline_s)]
+        if draining:  # their registration was on its way when the drain began
+            for node in came:
+                self._pool.leave(node, None)
+                self.vacant[node] = None
+        self.counts = bool(came or went)
+        for trainer_id in self.touched:
+            trainer = self._trainers[trainer_id]
+            trainer.target = [node for node in trainer.target if self._pool.owner.get(node) == trainer_id]
+            trainer.measured.wipeouts += trainer.lost_all(self._pool, set(went))
+        return [c for trainer_id in self.touched for c in dissolve_broken(self._trainers[trainer_id])]
+
+    def _warn(self, node: NodeId, deadline_s: float | None) -> bool:
+        """``node`` got a notice: its owner must do without it."""
+        owner, occupant = self._pool.owner.get(node), self._pool.occupant.get(node)
+        if not self._pool.leave(node, deadline_s):
+            return False
+        self.vacant[node] = None
+        if occupant is not None:
+            self._trainers[occupant].counts.preemptions += 1
+        self._touch(owner, occupant)
+        return True
+
+    def _lose(self, node: NodeId) -> bool:
+        """``node`` is gone; whether that is news to the plan (one with a notice was not counted on any more)."""
+        owner, occupant = self._pool.owner.get(node), self._pool.occupant.get(node)
+        announced = node in self._pool.leaving
+        if not self._pool.remove(node):
+            return False
+        self._blame.forget(node)
+        if occupant is not None:
+            self._trainers[occupant].lose(node, announced=announced)
+        self._touch(owner, occupant)
+        return not announced
+
+    def _touch(self, *trainers: TrainerId | None) -> None:
+        self.touched.update(dict.fromkeys(trainer for trainer in trainers if trainer is not None))

@@ -1,0 +1,78 @@
+"""``session.loader(..., num_workers="auto")``: batches by as many loader processes as the training needs.
+
+The count changes between two steps. What the processes had loaded ahead by then is loaded again by the next ones: which
+samples come when follows from the session, so the training sees none of it.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from pilot.io.cores import usable_cores
+from pilot.train.loader_count import LoaderCount
+
+AUTO = "auto"
+
+OF_PROCESSES = ("timeout", "worker_init_fn", "multiprocessing_context", "prefetch_factor", "persistent_workers")
+"""Options that say what loader processes do: whoever gives one gets at least one process."""
+
+
+class AutoLoading:
+    """Iterate over it as over the ``DataLoader`` that it makes.
+
+    Parameters
+    ----------
+    make : a ``DataLoader`` with so many processes
+    options : of it
+    ranks : training processes of the node, which share its cores
+    size : of the group
+    in_step : whether the step under way has more batches for this rank
+    """
+
+    def __init__(
+        self,
+        make: Callable[[int], DataLoader[Any]],
+        options: Mapping[str, Any],
+        ranks: int,
+        size: Callable[[], int],
+        in_step: Callable[[], bool],
+    ) -> None:
+        first = int(any(options.get(name) is not None for name in OF_PROCESSES))
+        self._count = LoaderCount(first, most=max(1, usable_cores() // ranks))
+        self._make = make
+        self._size = size
+        self._in_step = in_step
+        self._sized: int | None = None
+        self._loader, self._made_for = make(first), first
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._sized != (size := self._size()):
+            if self._sized is not None:
+                self._count.resized()
+            self._sized = size
+        while (yield from self._until_another_count()):
+            pass
+
+    def _until_another_count(self) -> Generator[Any, None, bool]:
+        """Batches; in the end whether the count is another one now."""
+        count = self._count
+        if self._made_for != count.now:
+            self._loader, self._made_for = self._make(count.now), count.now
+        count.begins()
+        batches = iter(self._loader)
+        while self._made_for == count.now or self._in_step():
+            asked_s = time.monotonic()
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return False
+            came_s = time.monotonic()
+            yield batch
+            if found := count.took(came_s - asked_s, time.monotonic() - came_s):
+                print(f'pilot: session.loader(num_workers="{AUTO}"): {found}', file=sys.stderr, flush=True)
+        return True

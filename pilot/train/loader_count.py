@@ -1,0 +1,122 @@
+"""How many loader processes a training needs: the least number with which it does not wait for batches.
+
+Counts 0 (the training process loads by itself), 1, 2, 4, … are tried one after the other, on the batches of the
+training itself, until it does not wait any more. Where no count helps further, it is the least with nearly the best
+rate. (FLEET, appendix B.3, measures preprocessors at 1, 2, 4, … cores before the training, and takes the least number
+that meets the demand.)
+
+When the group has another size it is measured anew: a rank's batches may be larger or smaller then. A training that
+begins to wait later, say because the other ranks wait for theirs no more, is given more processes.
+Time is an argument here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+WAITS = 0.05
+"""The training does not wait for batches if it spends less than this share of its time so."""
+WAITS_AGAIN = 0.1
+"""And then begins to, with more than this."""
+BETTER = 1.05
+"""A rate that is higher by less than this factor is none."""
+WINDOW = 20
+"""Batches that are measured, at least."""
+
+
+@dataclass(slots=True)
+class _Measured:
+    """``batches`` came in ``seconds``, of which the training waited ``waited_s``."""
+
+    batches: int = 0
+    seconds: float = 0.0
+    waited_s: float = 0.0
+
+    @property
+    def waits(self) -> float:
+        """Share of the time."""
+        return self.waited_s / self.seconds if self.seconds else 0.0
+
+    @property
+    def per_s(self) -> float:
+        return self.batches / self.seconds if self.seconds else 0.0
+
+    def __str__(self) -> str:
+        return f"{self.per_s:.3g} batches/s, waiting {self.waits:.0%}"
+
+
+class LoaderCount:
+    """``now``: the count to use.
+
+    Parameters
+    ----------
+    first : the count to begin with, 0 or 1
+    most : the largest one
+    """
+
+    def __init__(self, first: int, most: int) -> None:
+        self.now = first
+        self._most = most
+        self._tried: dict[int, _Measured] = {}
+        self._window = _Measured()
+        self._pass_over = 0
+        self._settled = False
+        self._nothing_helps = False
+
+    def begins(self) -> None:
+        """Processes start: the first batches come late, and then as many at once as there are processes."""
+        self._pass_over = self.now + 1
+
+    def resized(self) -> None:
+        """The group has another size: what was measured holds no more."""
+        self._tried, self._window = {}, _Measured()
+        self._settled = self._nothing_helps = False
+
+    def took(self, waited_s: float, used_s: float) -> str | None:
+        """A batch came after ``waited_s``, and the training was busy with it for ``used_s``.
+
+        What was found, in words, where the count is the one to stay with.
+        """
+        if self._nothing_helps:
+            return None
+        if self._pass_over:
+            self._pass_over -= 1
+            return None
+        window = self._window
+        window.batches += 1
+        window.seconds += waited_s + used_s
+        window.waited_s += waited_s
+        if window.batches < WINDOW + 2 * self.now:
+            return None
+        self._window = _Measured()
+        if not self._settled:
+            self._tried[self.now] = window
+            return self._judge(window)
+        if window.waits > WAITS_AGAIN:
+            self._settled, self._tried = False, {self.now: window}
+            return self._judge(window)
+        return None
+
+    def _judge(self, measured: _Measured) -> str | None:
+        if measured.waits <= WAITS:
+            self._settled = True
+            return self._told("")
+        if self.now < self._most and self._still_rises():
+            self.now = min(max(1, 2 * self.now), self._most)
+            return None
+        best = max(one.per_s for one in self._tried.values())
+        self.now = min(count for count, one in self._tried.items() if one.per_s * BETTER >= best)
+        self._nothing_helps = True
+        return self._told("; the training waits all the same")
+
+    def _still_rises(self) -> bool:
+        """Whether one of the last two counts was faster than all before. (A first process may not be: it is one more,
+        and one less that loads.)
+        """
+        rates = [one.per_s for _, one in sorted(self._tried.items())]
+        return len(rates) < 3 or max(rates[-2:]) > BETTER * max(rates[:-2])
+
+    def _told(self, but: str) -> str:
+        tried = "; ".join(f"{count}: {one}" for count, one in sorted(self._tried.items()))
+        processes = "process" if self.now == 1 else "processes"
+        return f"{self.now} loader {processes}, of at most {self._most}{but} (measured with {tried})"

@@ -1,0 +1,98 @@
+"""A batch of trainers is planned for as one (MalleTrain §3.2): what each plan and each worker costs is counted."""
+
+from __future__ import annotations
+
+import pytest
+
+from pilot.core.arrivals import ARRIVALS_S, BATCHES_LONGEST
+from pilot.core.commands import Command, Solve, StartWorker, StopWorker
+from pilot.core.config import CoordinatorConfig
+from pilot.core.curve import Curve
+from pilot.core.events import ArrivalsDue, TrainerCancelled, TrainerSubmitted
+from pilot.core.ids import TrainerId
+from pilot.core.spec import TrainerSpec
+from pilot.planners import dp
+from tests.property.world import World
+
+FLATTENS = Curve.of([(1, 100.0), (8, 600.0), (64, 1600.0)])
+
+
+def pool(nodes: int, most: int = 10, arrivals_s: float = ARRIVALS_S) -> World:
+    world = World(CoordinatorConfig(max_parallel_trainers=most, arrivals_s=arrivals_s))
+    if nodes:
+        world.join(nodes)
+    return world
+
+
+def submit(world: World, count: int, every_s: float = 0.5) -> None:
+    """``count`` trainers one after the other; all else is answered meanwhile."""
+    first = len(world.core.trainers)
+    for number in range(first, first + count):
+        until_s = world.now_s + every_s
+        world.send(TrainerSubmitted(TrainerSpec(TrainerId(f"t{number}"), max_nodes=64, curve=FLATTENS)))
+        world.settle(dp.plan)
+        world.now_s = until_s
+        world.pass_time(0.0)
+        world.settle(dp.plan)
+
+
+def wait(world: World) -> None:
+    world.pass_time(BATCHES_LONGEST * ARRIVALS_S)
+    world.settle(dp.plan)
+
+
+def given(world: World, kind: type[Command]) -> int:
+    return sum(isinstance(command, kind) for _, _, commands in world.history for command in commands)
+
+
+def test_ten_submissions_one_after_the_other_make_one_plan() -> None:
+    world = pool(64)
+    submit(world, 10)
+    wait(world)
+    assert [given(world, kind) for kind in (Solve, StartWorker, StopWorker)] == [1, 64, 0]
+    each_alone = pool(64, arrivals_s=0.0)
+    submit(each_alone, 10)
+    assert [given(each_alone, kind) for kind in (Solve, StartWorker, StopWorker)] == [10, 122, 58]
+
+
+def test_who_only_queues_makes_no_plan() -> None:
+    world = pool(4, most=2)
+    submit(world, 2)
+    wait(world)
+    before = given(world, Solve)
+    submit(world, 5)
+    wait(world)
+    assert given(world, Solve) == before == 1, "beyond Pj_max"
+    empty = pool(0)
+    submit(empty, 3)
+    wait(empty)
+    assert given(empty, Solve) == 0, "no node to give"
+    empty.join(3)
+    assert given(empty, Solve) == 1
+
+
+def test_trainers_that_keep_coming_are_not_waited_for_for_ever() -> None:
+    world = pool(4, most=100)
+    submit(world, 30, every_s=1.0)
+    due_s = [now_s for now_s, event, _ in world.history if isinstance(event, ArrivalsDue)]
+    assert due_s, "nobody got nodes while others came"
+    first_s = next(now_s for now_s, event, _ in world.history if isinstance(event, TrainerSubmitted))
+    assert due_s[0] - first_s == pytest.approx(BATCHES_LONGEST * ARRIVALS_S, abs=3.0)
+
+
+def test_another_plan_takes_along_who_came() -> None:
+    world = pool(2)
+    submit(world, 1, every_s=0.0)
+    world.join(1)
+    [solve] = [c for c in world.history[-1][2] if isinstance(c, Solve)]
+    assert [c.trainer for c in solve.problem.candidates] == ["t0"]
+    wait(world)
+    assert given(world, Solve) == 1
+
+
+def test_who_is_cancelled_before_a_plan_costs_none() -> None:
+    world = pool(2)
+    submit(world, 1, every_s=0.0)
+    world.send(TrainerCancelled(TrainerId("t0")))
+    wait(world)
+    assert given(world, Solve) == 0
