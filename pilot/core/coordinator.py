@@ -31,6 +31,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import assert_never
 
+from pilot.core import profiles
 from pilot.core.acts import dissolve
 from pilot.core.arrivals import Arrivals
 from pilot.core.assign import assign, give_back
@@ -45,12 +46,14 @@ from pilot.core.events import (
     CheckpointPublished,
     DrainRequested,
     Event,
+    GroupFormed,
     NodeCleared,
     NodeRetried,
     PlanFailed,
     PlanReady,
     PoolChanged,
     PoolReopened,
+    ProfileDue,
     Progress,
     TrainerCancelled,
     TrainerFinished,
@@ -151,6 +154,8 @@ class Coordinator:
                 return self._held(event)
             case ArrivalsDue():
                 return self._ask_if(self.arrivals.close())
+            case ProfileDue():
+                return self._ask_if(profiles.give_up(self.now_s, self._roll.open.get(event.trainer)))
             case BudgetDue():
                 return self._look_at_budget(event)
             case DrainRequested():
@@ -245,11 +250,14 @@ class Coordinator:
     def due(self, now_s: float) -> list[Event]:
         """What is due by now: nodes to be tried again, trainers to be planned for, budgets to be looked at."""
         budgets = [BudgetDue(whose) for whose, due_s in self._budgets() if due_s <= now_s]
-        return [*self.blame.due(now_s), *self.arrivals.due(now_s, self.config.arrivals_s), *budgets]
+        measured = [ProfileDue(t.id) for t in self._roll.open.values() if t.profile.by_s <= now_s]
+        return [*self.blame.due(now_s), *self.arrivals.due(now_s, self.config.arrivals_s), *measured, *budgets]
 
     def due_s(self) -> float:
-        """When trainers are to be planned for or a budget is to be looked at next, if all stays as it is."""
-        return min([self.arrivals.due_s(self.config.arrivals_s), *(due_s for _, due_s in self._budgets())])
+        """When trainers are to be planned for, or a profile or a budget is due, if all stays as it is."""
+        profiles_s = (trainer.profile.by_s for trainer in self._roll.open.values())
+        budgets_s = (due_s for _, due_s in self._budgets())
+        return min([self.arrivals.due_s(self.config.arrivals_s), *profiles_s, *budgets_s])
 
     def _budgets(self) -> list[tuple[TrainerId | None, float]]:
         return self._roll.budgets(None if self.draining else self.usage)
@@ -280,7 +288,9 @@ class Coordinator:
 
     def _ask(self, reason: str) -> list[Command]:
         config = self.config
-        problem = pose(self.pool, self.blame, self.admitted(), config, self.costs, self._reach)
+        trainers = self.admitted()
+        pins = profiles.pins(self.now_s, self.pool.usable, trainers)
+        problem = pose(self.pool, self.blame, trainers, config, self.costs, self._reach, pins)
         if self.settled and problem == self.problem:
             return []  # the answer is known: all stays as it is
         self.plan_id = PlanId(self.plan_id + 1)
@@ -317,8 +327,10 @@ class Coordinator:
         self._touch(trainer.id, stands=isinstance(event, Progress | CheckpointPublished))
         if isinstance(event, Progress) and event.rescale_s is not None:
             self.costs.note(up=trainer.grew, seconds=event.rescale_s)
+        if isinstance(event, GroupFormed):
+            trainer.interrupted_s = self.now_s
         judgement = self._judge(trainer, noted)
-        self._question = self._question or judgement.question
+        self._question = judgement.question or profiles.note(self.now_s, trainer, event)
         failure = noted.failure or judgement.failure
         ended = self._end(trainer.id, Outcome.FAILED, failure) if failure else []
         return noted.commands + judgement.commands + ended

@@ -306,6 +306,13 @@ class ArrivalsDue:
     """For so long no trainer came that those which came before are to be planned for now."""
 
 
+@dataclass(frozen=True, slots=True)
+class ProfileDue:
+    """The time is over for the node count on which ``trainer`` is measured."""
+
+    trainer: TrainerId
+
+
 Event = (
     PoolChanged
     | TrainerSubmitted
@@ -334,4 +341,5 @@ Event = (
     | NodeCleared
     | BudgetDue
     | ArrivalsDue
+    | ProfileDue
 )

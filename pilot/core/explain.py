@@ -51,6 +51,7 @@ class Explanation:
     free_nodes : nodes that the plan left over
     donor : the trainer that would lose least by giving up a node; null: none could
     donor_loss : how much it would lose, in objective units
+    pinned : whether its number was fixed, because it is profiled or lends nodes to one that is
     """
 
     trainer: TrainerId
@@ -62,10 +63,13 @@ class Explanation:
     free_nodes: int
     donor: TrainerId | None
     donor_loss: float
+    pinned: bool = False
 
     def sentences(self) -> list[str]:
         """The explanation in words."""
         out = [f"{self.trainer} had {self.had_nodes} and got {self.nodes} nodes ({_STATUS[self.status]})."]
+        if self.pinned:
+            return [*out, "The number was fixed: it is profiled, or lends nodes to a trainer that is."]
         now = next(t for t in self.terms if t.nodes == self.nodes)
         out += [self._compare(now, t) for t in self.terms if t.nodes != self.nodes]
         return out
@@ -109,6 +113,7 @@ def explain(problem: Problem, plan: Plan, trainer: TrainerId) -> Explanation | N
         free_nodes=problem.nodes - sum(counts.values()),
         donor=donor,
         donor_loss=loss,
+        pinned=candidate.pin is not None,
     )
 
 

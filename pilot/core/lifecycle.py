@@ -27,6 +27,7 @@ from pilot.core.events import (
     PlanReady,
     PoolChanged,
     PoolReopened,
+    ProfileDue,
     Progress,
     TrainerCancelled,
     TrainerFinished,
@@ -110,7 +111,7 @@ EFFECTS = (
     Effect(
         Progress,
         "the step, the measured rate and rescale cost; where others failed in groups, it was the nodes' fault",
-        "if a node was set aside for all",
+        "if a node was set aside for all, or the rate is known on the count that a profile measures",
     ),
     Effect(TrainerFinished, "it closes", "if it was open"),
     Effect(NodeRetried, "the node is not set aside any more", "if it was"),
@@ -126,6 +127,7 @@ EFFECTS = (
         "that those which came lately are planned for",
         "if trainers came that could be given nodes, and no problem was posed since",
     ),
+    Effect(ProfileDue, "its profile goes on to the next count, or is done", "if it was due"),
 )
 
 TRAINER_CHANGES = (

@@ -10,6 +10,7 @@ from pilot.core.errors import InvariantError
 from pilot.core.events import TrainerReleased, TrainerRemoved, TrainerResumed, TrainerSubmitted
 from pilot.core.ids import TrainerId
 from pilot.core.measured import Measured
+from pilot.core.profile import Profile
 from pilot.core.spec import TrainerSpec
 from pilot.core.trainer import Trainer
 
@@ -44,7 +45,7 @@ class Roll:
         if spec.trainer in self.trainers or spec.trainer in self.past:
             raise InvariantError(f"trainer {spec.trainer} was submitted twice")
         usage = Usage(seconds(spec.budget_node_hours, charge_factor))
-        trainer = Trainer(spec, Measured(spec), generation=spec.starts_after, usage=usage)
+        trainer = Trainer(spec, Measured(spec), generation=spec.starts_after, usage=usage, profile=Profile.of(spec))
         self.trainers[spec.trainer] = self.open[spec.trainer] = trainer
         return trainer
 

@@ -120,7 +120,16 @@ def explained(core: Coordinator, monitor: Monitor, name: TrainerId) -> Explained
     sentences = found.sentences() if found is not None else [f"{name} was not part of the last plan."]
     if trainer.held:
         sentences = [f"{name} is {trainer.held}; pilot release {name} lets plans have it again."]
+    if trainer.profile.wanted:
+        sentences = [*sentences, _profile(trainer)]
     return Explained(trainer=name, sentences=[*sentences, core.pace_of(trainer).sentence()], decision=found)
+
+
+def _profile(trainer: Trainer) -> str:
+    if trainer.profile.pin is None:
+        return f"{trainer.id} is to be profiled, and waits until nodes are idle or somebody can lend some."
+    lender = f", with nodes of {trainer.profile.lender}" if trainer.profile.lender else ""
+    return f"{trainer.id} is {trainer.profile.sentence()}{lender}."
 
 
 def trainer_of(core: Coordinator, name: str) -> Trainer:

@@ -21,6 +21,7 @@ from pilot.core.errors import UserError
 from pilot.core.ids import TrainerId
 from pilot.core.objective import Objective
 from pilot.core.pool import NODE_ORDERS
+from pilot.core.spec import Profiling
 from pilot.io.prctl import die_with_parent
 from pilot.planners import make
 from pilot.sim.accounting import Account, Accounting
@@ -68,6 +69,8 @@ class Case:
     accounting : how a rescale is paid for
     completions : when the core hears of completions and arrivals
     on_curve : the number of the scaling curve that all trainers have; null: each its own
+    profile : `auto`, `inverse` or `never`: the core does not know the curves and is told what a trainer's reports would
+        tell it; null: it knows them
     """
 
     planner: str = "milp"
@@ -81,6 +84,7 @@ class Case:
     accounting: str = Accounting.PAPER.value
     completions: str = Completions.AT_ONCE.value
     on_curve: int | None = None
+    profile: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +121,10 @@ def run_case(
     until_s = changes[-1].time_s if inputs.until_s is None else inputs.until_s
     if until_s <= 0:
         raise UserError(f"{inputs.events}: all of its events are at time 0; say how long to replay (--hours)")
-    config = SimConfig(until_s, Accounting(case.accounting), Completions(case.completions), case.solver_latency_s)
+    profile = Profiling(case.profile) if case.profile is not None else None
+    config = SimConfig(
+        until_s, Accounting(case.accounting), Completions(case.completions), case.solver_latency_s, profile
+    )
     planner = make(case.planner, case.solver, solve_limit_s)
     core = Coordinator(_core_config(case, objective_of))
     simulation = Simulation(core, planner, changes, submissions, config)

@@ -45,6 +45,7 @@ from pilot.core.events import (
     PlanFailed,
     PlanReady,
     PoolChanged,
+    ProfileDue,
     Progress,
     Seen,
     TrainerCancelled,
@@ -56,7 +57,7 @@ from pilot.core.events import (
 )
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
 from pilot.core.problem import Plan, PlanStatus
-from pilot.core.spec import TrainerSpec
+from pilot.core.spec import Profiling, TrainerSpec
 from tests.invariants import violations
 
 FILES = sorted(Path(__file__).parent.glob("*.txt"))
@@ -71,6 +72,10 @@ def parse(line: str, core: Coordinator) -> Event:
             return PoolChanged(joined=nodes["+"], lost=nodes["-"], leaving=nodes["!"], deadline_s=None)
         case "submit", [name, low, high]:
             return TrainerSubmitted(TrainerSpec(TrainerId(name), int(low), int(high)))
+        case "submit", [name, low, high, "profile", profile]:
+            return TrainerSubmitted(TrainerSpec(TrainerId(name), int(low), int(high), profile=Profiling(profile)))
+        case "due", [name]:
+            return ProfileDue(TrainerId(name))
         case "submit", [name, low, high, sizes]:
             some = tuple(map(int, sizes.split(",")))
             return TrainerSubmitted(TrainerSpec(TrainerId(name), int(low), int(high), sizes=some))
@@ -117,6 +122,8 @@ def parse(line: str, core: Coordinator) -> Event:
             return CheckpointPublished(TrainerId(name), core.trainers[TrainerId(name)].step, float(seconds))
         case "step", [name, generation, step]:
             return Progress(TrainerId(name), Generation(int(generation[1:])), int(step), 0, 32 * int(step))
+        case "step", [name, generation, step, "at", rate]:
+            return Progress(TrainerId(name), Generation(int(generation[1:])), int(step), 0, 32 * int(step), float(rate))
         case "finished", [name, generation, step]:
             return TrainerFinished(TrainerId(name), Generation(int(generation[1:])), int(step), 32 * int(step))
     raise ValueError(f"not an event: {line}")
@@ -126,7 +133,7 @@ def show(command: Command, now_s: float) -> str:
     """One command as a line."""
     match command:
         case Solve():
-            asked = " ".join(f"{c.trainer}:{c.current_nodes}" for c in command.problem.candidates)
+            asked = " ".join(f"{c.trainer}:{c.current_nodes}{_pin(c.pin)}" for c in command.problem.candidates)
             return f"solve {command.plan_id} for {command.problem.nodes} nodes, now {asked} ({command.reason})"
         case StartWorker() | WriteCheckpoint():
             verb = "start" if isinstance(command, StartWorker) else "save"
@@ -153,6 +160,10 @@ def show(command: Command, now_s: float) -> str:
             return f"set aside {command.node} for {whom}, {minutes:.0f} min ({command.reason})"
         case CloseTrainer():
             return f"close {command.trainer} {command.outcome} ({command.reason})"
+
+
+def _pin(pin: int | None) -> str:
+    return "" if pin is None else f"!{pin}"
 
 
 def play(text: str) -> str:
