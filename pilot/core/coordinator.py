@@ -70,6 +70,7 @@ from pilot.core.problem import Plan, PlanStatus, Problem
 from pilot.core.reconcile import reconcile
 from pilot.core.roll import Roll, RollEvent
 from pilot.core.state import State
+from pilot.core.timers import Timers
 from pilot.core.trainer import Trainer
 from pilot.core.transitions import Noted, TrainerEvent, note
 
@@ -245,22 +246,13 @@ class Coordinator:
         trainer.step, trainer.samples = event.step, event.samples
         return self._end(event.trainer, Outcome.FINISHED, f"after step {event.step}")
 
-    # --- budgets ----------------------------------------------------------------------------------------------------
+    # --- time -------------------------------------------------------------------------------------------------------
 
-    def due(self, now_s: float) -> list[Event]:
-        """What is due by now: nodes to be tried again, trainers to be planned for, budgets to be looked at."""
-        budgets = [BudgetDue(whose) for whose, due_s in self._budgets() if due_s <= now_s]
-        measured = [ProfileDue(t.id) for t in self._roll.open.values() if t.profile.by_s <= now_s]
-        return [*self.blame.due(now_s), *self.arrivals.due(now_s, self.config.arrivals_s), *measured, *budgets]
-
-    def due_s(self) -> float:
-        """When trainers are to be planned for, or a profile or a budget is due, if all stays as it is."""
-        profiles_s = (trainer.profile.by_s for trainer in self._roll.open.values())
-        budgets_s = (due_s for _, due_s in self._budgets())
-        return min([self.arrivals.due_s(self.config.arrivals_s), *profiles_s, *budgets_s])
-
-    def _budgets(self) -> list[tuple[TrainerId | None, float]]:
-        return self._roll.budgets(None if self.draining else self.usage)
+    @property
+    def timers(self) -> Timers:
+        """What happens by time alone."""
+        usage = None if self.draining else self.usage
+        return Timers(self.blame, self.arrivals, self.config.arrivals_s, usage, list(self._roll.open.values()))
 
     def _look_at_budget(self, event: BudgetDue) -> list[Command]:
         trainer = self._roll.open.get(event.trainer) if event.trainer is not None else None

@@ -98,12 +98,6 @@ class Roll:
         """Whether it has just ended after it was to stop."""
         return trainer.outcome is not None and self.open.pop(trainer.id, None) is not None
 
-    def budgets(self, of_pool: Usage | None) -> list[tuple[TrainerId | None, float]]:
-        """Whose budget is to be looked at (None: the pool's, if it is to be), and when."""
-        bound = (trainer for trainer in self.open.values() if trainer.usage.budget_s is not None and not trainer.stops)
-        due: list[tuple[TrainerId | None, float]] = [] if of_pool is None else [(None, of_pool.due_s())]
-        return [*due, *((trainer.id, trainer.usage.due_s()) for trainer in bound)]
-
     def admitted(self, most: int) -> list[Trainer]:
         """The first ``most`` that are open and not held (first come, first served, FreeTrain §5.2)."""
         waiting = (trainer for trainer in self.open.values() if not trainer.held)

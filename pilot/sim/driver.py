@@ -115,7 +115,7 @@ class Simulation:
 
     def _next_s(self) -> float:
         at_s = self._changes[0].time_s if self._changes else math.inf
-        at_s = min(at_s, self._plan_due_s, max(self.now_s, self.core.due_s()), self._reports.due_s())
+        at_s = min(at_s, self._plan_due_s, max(self.now_s, self.core.timers.due_s()), self._reports.due_s())
         if self.config.completions is Completions.AT_NODE_EVENTS:
             return at_s
         submitted_s = self._submissions[0].submit_s if self._submissions else math.inf
@@ -144,11 +144,11 @@ class Simulation:
     def _events(self, change: Change) -> list[Event]:
         """What the core hears of at this time."""
         pool = [PoolChanged(change.joined, lost=change.left, cause="trace")] if change.joined or change.left else []
-        due_s = min(self.core.due_s(), self._reports.due_s())
+        due_s = min(self.core.timers.due_s(), self._reports.due_s())
         if not pool and due_s > self.now_s and self.config.completions is Completions.AT_NODE_EVENTS:
             return []
         reports = self._reports.take(self.now_s, self._running, self.core.trainers)
-        return [*self._finished(), *reports, *self._submitted(), *pool, *self.core.due(self.now_s)]
+        return [*self._finished(), *reports, *self._submitted(), *pool, *self.core.timers.due(self.now_s)]
 
     def _finished(self) -> list[Event]:
         done = [trainer for trainer, account in self._running.items() if account.is_done()]

@@ -256,7 +256,7 @@ class World:
     def pass_time(self, seconds: float) -> None:
         """Whatever was set aside until then is tried again."""
         self.now_s += seconds
-        for event in self.core.due(self.now_s):
+        for event in self.core.timers.due(self.now_s):
             self.send(event)
 
     def resume(self, trainer: TrainerId) -> None:

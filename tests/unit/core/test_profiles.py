@@ -146,7 +146,7 @@ def test_without_plans_and_without_reports_a_profile_comes_to_an_end() -> None:
         world.pass_time(MEASURE_S + REACH_S)
     world.settle(PLAN)
     assert not world.core.trainers[B].profile.wanted
-    assert world.core.due_s() == float("inf")
+    assert world.core.timers.due_s() == float("inf")
 
 
 def test_a_noisy_rate_counts_when_its_time_is_over() -> None:
