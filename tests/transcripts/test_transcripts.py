@@ -122,8 +122,9 @@ def parse(line: str, core: Coordinator) -> Event:
             return CheckpointPublished(TrainerId(name), core.trainers[TrainerId(name)].step, float(seconds))
         case "step", [name, generation, step]:
             return Progress(TrainerId(name), Generation(int(generation[1:])), int(step), 0, 32 * int(step))
-        case "step", [name, generation, step, "at", rate]:
-            return Progress(TrainerId(name), Generation(int(generation[1:])), int(step), 0, 32 * int(step), float(rate))
+        case "step", [name, generation, step, "at", per_s]:
+            count = int(step)
+            return Progress(TrainerId(name), Generation(int(generation[1:])), count, 0, 32 * count, float(per_s[:-2]))
         case "finished", [name, generation, step]:
             return TrainerFinished(TrainerId(name), Generation(int(generation[1:])), int(step), 32 * int(step))
     raise ValueError(f"not an event: {line}")
