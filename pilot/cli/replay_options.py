@@ -133,6 +133,15 @@ SWEPT: Sequence[Decorator] = (
     ),
     _sweep("--decide-every-s", "decide_every_s", _positive, "SECONDS", "Plan so often.  [default: at events]", None),
     _sweep(
+        "--profile",
+        "profile",
+        _choice("auto", "inverse", "never"),
+        "NAMES",
+        "auto, inverse or never: the core does not know the curves, and measures them so (see pilot submit).  "
+        "[default: it knows them]",
+        default=None,
+    ),
+    _sweep(
         "--on-curve", "on_curve", _whole, "INDICES", "Put all trainers on this curve of the curves file.", default=None
     ),
     _sweep(

@@ -18,6 +18,7 @@ from pilot.core.errors import UserError
 from pilot.core.ids import TrainerId
 from pilot.core.run_identity import acceptable
 from pilot.core.sizes import check_sizes
+from pilot.core.spec import Profiling
 from pilot.io.files import read_regular
 from pilot.io.rundir import RunDir
 from pilot.io.script_code import Code, collect
@@ -40,6 +41,13 @@ READ_AT_START = ("LD_", "PYTHON")
 )
 @click.option("--curve", type=click.Path(path_type=Path), help="Scaling curve: lines of nodes and samples/s.")
 @click.option("--fixed-curve", is_flag=True, help="Plan with the given curve, whatever is measured.")
+@click.option(
+    "--profile",
+    type=click.Choice([mode.value for mode in Profiling]),
+    help="Measure its speed on a few node counts first: auto on two, inverse on each, from the largest down."
+    "  [default: auto; with --ddp never]",
+)
+@click.option("--reprofile", is_flag=True, default=None, help="Measure it so although its --curve is known.")
 @click.option("--rescale-up-s", type=FiniteRange(min=0), help="What adding nodes costs, until measured.")
 @click.option(
     "--rescale-down-s",
@@ -101,6 +109,7 @@ def command(
     checkpoints_kept: int | None,
     live: bool,
     ddp: bool,
+    profile: str | None,
     **planning: Any,
 ) -> None:
     """Submit SCRIPT, which uses pilot.train, as an elastic trainer; ARGS are its own.
@@ -125,6 +134,7 @@ def command(
     submission = Submission(
         launch=launched,
         curve=_points(curve) if curve is not None else None,
+        profile=Profiling(profile or ("never" if ddp else "auto")),
         **_within_bounds({name: value for name, value in planning.items() if value is not None}),
     )
     root = find_run_dir(run_dir)

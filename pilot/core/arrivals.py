@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from pilot.core.events import ArrivalsDue
 from pilot.core.ids import TrainerId
 
 ARRIVALS_S = 2.0
@@ -39,10 +38,6 @@ class Arrivals:
         if not self.trainers:
             return math.inf
         return min(self.last_s + within_s, self.first_s + BATCHES_LONGEST * within_s)
-
-    def due(self, now_s: float, within_s: float) -> list[ArrivalsDue]:
-        """That it is to be closed by ``now_s``, where it is."""
-        return [ArrivalsDue()] if self.due_s(within_s) <= now_s else []
 
     def close(self) -> str:
         """Why another plan is needed; "" where nobody came that still waits for one."""

@@ -34,6 +34,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import assert_never
 
+from pilot.core import profiles
 from pilot.core.acts import dissolve
 from pilot.core.arrivals import Arrivals
 from pilot.core.assign import assign, give_back
@@ -51,12 +52,14 @@ from pilot.core.events import (
     DecisionDue,
     DrainRequested,
     Event,
+    GroupFormed,
     NodeCleared,
     NodeRetried,
     PlanFailed,
     PlanReady,
     PoolChanged,
     PoolReopened,
+    ProfileDue,
     Progress,
     TrainerCancelled,
     TrainerFinished,
@@ -73,6 +76,7 @@ from pilot.core.problem import Plan, PlanStatus, Problem
 from pilot.core.reconcile import reconcile
 from pilot.core.roll import Roll, RollEvent
 from pilot.core.state import State
+from pilot.core.timers import Timers
 from pilot.core.trainer import Trainer
 from pilot.core.transitions import Noted, TrainerEvent, note
 
@@ -162,6 +166,8 @@ class Coordinator:
                 return self._held(event)
             case ArrivalsDue():
                 return self._ask_if(self.arrivals.close())
+            case ProfileDue():
+                return self._ask_if(profiles.give_up(self.now_s, self._roll.open.get(event.trainer)))
             case BudgetDue():
                 return self._look_at_budget(event)
             case DrainRequested():
@@ -254,21 +260,14 @@ class Coordinator:
         trainer.step, trainer.samples = event.step, event.samples
         return self._end(event.trainer, Outcome.FINISHED, f"after step {event.step}")
 
-    # --- budgets ----------------------------------------------------------------------------------------------------
+    # --- time -------------------------------------------------------------------------------------------------------
 
-    def due(self, now_s: float) -> list[Event]:
-        """What is due by now: nodes to be tried again, trainers to be planned for, budgets, a decision."""
-        budgets = [BudgetDue(whose) for whose, due_s in self._budgets() if due_s <= now_s]
-        decision = [DecisionDue()] if self._decision_due_s() <= now_s else []
-        return [*self.blame.due(now_s), *self.arrivals.due(now_s, self.config.arrivals_s), *budgets, *decision]
-
-    def due_s(self) -> float:
-        """When something is due next, if all stays as it is; nodes to be tried again apart."""
-        arrivals_s = self.arrivals.due_s(self.config.arrivals_s)
-        return min([arrivals_s, self._decision_due_s(), *(due_s for _, due_s in self._budgets())])
-
-    def _budgets(self) -> list[tuple[TrainerId | None, float]]:
-        return self._roll.budgets(None if self.draining else self.usage)
+    @property
+    def timers(self) -> Timers:
+        """What happens by time alone."""
+        usage = None if self.draining else self.usage
+        open_ = list(self._roll.open.values())
+        return Timers(self.blame, self.arrivals, self.config.arrivals_s, usage, open_, self._decision_due_s())
 
     def _look_at_budget(self, event: BudgetDue) -> list[Command]:
         trainer = self._roll.open.get(event.trainer) if event.trainer is not None else None
@@ -309,7 +308,8 @@ class Coordinator:
         self.asked_s = self.now_s
         trainers, config = self.admitted(), self.config
         learn([trainer.measured for trainer in trainers], self.priors)
-        problem = pose(self.pool, self.blame, trainers, config, self.costs, self._reach, self.now_s)
+        pins = profiles.pins(self.now_s, self.pool.usable, trainers)
+        problem = pose(self.pool, self.blame, trainers, config, self.costs, self._reach, self.now_s, pins)
         if problem is not None and config.decide_every_s and not self.awaited:
             problem = question(problem)
         if self.settled and problem == self.problem:
@@ -350,8 +350,10 @@ class Coordinator:
         self._touch(trainer.id, stands=isinstance(event, Progress | CheckpointPublished))
         if isinstance(event, Progress) and event.rescale_s is not None:
             self.costs.note(up=trainer.grew, seconds=event.rescale_s)
+        if isinstance(event, GroupFormed):
+            trainer.interrupted_s = self.now_s
         judgement = self._judge(trainer, noted)
-        self._question = self._question or judgement.question
+        self._question = self._question or judgement.question or profiles.note(self.now_s, trainer, event)
         if isinstance(event, Progress) and not self._question:
             self._question = outdated(trainer, self.now_s - self.asked_s, self.config)
         failure = noted.failure or judgement.failure

@@ -313,6 +313,13 @@ class ArrivalsDue:
     """For so long no trainer came that those which came before are to be planned for now."""
 
 
+@dataclass(frozen=True, slots=True)
+class ProfileDue:
+    """The time is over for the node count on which ``trainer`` is measured."""
+
+    trainer: TrainerId
+
+
 Event = (
     PoolChanged
     | TrainerSubmitted
@@ -342,4 +349,5 @@ Event = (
     | BudgetDue
     | ArrivalsDue
     | DecisionDue
+    | ProfileDue
 )

@@ -52,6 +52,7 @@ class Explanation:
     free_nodes : nodes that the plan left over
     donor : the trainer that would lose least by giving up a node; null: none could
     donor_loss : how much it would lose, in objective units
+    pinned : whether its number was fixed, because it is profiled or lends nodes to one that is
     """
 
     trainer: TrainerId
@@ -63,11 +64,14 @@ class Explanation:
     free_nodes: int
     donor: TrainerId | None
     donor_loss: float
+    pinned: bool = False
 
     def sentences(self) -> list[str]:
         """The explanation in words."""
         got = f"{self.nodes} node{'' if self.nodes == 1 else 's'}"
         out = [f"{self.trainer} had {self.had_nodes} and got {got}: {_STATUS[self.status]}."]
+        if self.pinned:
+            return [*out, "The number was fixed: it is profiled, or lends nodes to a trainer that is."]
         now = next(t for t in self.terms if t.nodes == self.nodes)
         out += [self._compare(now, t) for t in self.terms if t.nodes != self.nodes]
         return out
@@ -111,6 +115,7 @@ def explain(problem: Problem, plan: Plan, trainer: TrainerId) -> Explanation | N
         free_nodes=problem.nodes - sum(counts.values()),
         donor=donor,
         donor_loss=loss,
+        pinned=candidate.pin is not None,
     )
 
 

@@ -28,6 +28,7 @@ from pilot.core.events import (
     PlanReady,
     PoolChanged,
     PoolReopened,
+    ProfileDue,
     Progress,
     TrainerCancelled,
     TrainerFinished,
@@ -111,8 +112,8 @@ EFFECTS = (
     Effect(
         Progress,
         "the step, the measured rate and rescale cost; where others failed in groups, it was the nodes' fault",
-        "if a node was set aside for all; or if the trainer's curve was a guess or moved by more than its error, and "
-        "the last problem is half the forward-looking time old",
+        "if a node was set aside for all, or the rate is known on the count that a profile measures; or if its "
+        "curve was a guess or moved by more than its error, and the last problem is half the forward-looking time old",
     ),
     Effect(TrainerFinished, "it closes", "if it was open"),
     Effect(NodeRetried, "the node is not set aside any more", "if it was"),
@@ -129,6 +130,7 @@ EFFECTS = (
         "if trainers came that could be given nodes, and no problem was posed since",
     ),
     Effect(DecisionDue, "that it is made, where there is a cadence", "if it is due"),
+    Effect(ProfileDue, "its profile goes on to the next count, or is done", "if it was due"),
 )
 
 TRAINER_CHANGES = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pilot.core.blame import Blame
@@ -25,23 +25,36 @@ def pose(
     costs: RescaleCosts,
     reach: Mapping[TrainerId, int] | None,
     now_s: float,
+    pins: Mapping[TrainerId, int],
 ) -> Problem | None:
     """The problem of dividing ``pool`` among ``trainers``; None where none of them could run.
 
     ``costs``: what rescales cost in the pool. ``reach``: the most nodes that each can have (without an entry: none),
-    where a plan gave more than that.
+    where a plan gave more than that. ``pins``: counts that are fixed; one that does not fit is dropped.
     """
     growing = [t for t in trainers if not t.refuses_to_grow]
     able = [(t, room) for t in growing if (room := _room(t, pool, reach)) >= t.spec.min_nodes]
     if not able:
         return None
-
+    nodes = pool.usable - blame.useless_to([t for t, _ in able])
+    candidates = [_timed(t, _candidate(t, room, config, costs), config, now_s) for t, room in able]
     return Problem(
-        nodes=pool.usable - blame.useless_to([t for t, _ in able]),
+        nodes=nodes,
         t_fwd_s=config.t_fwd_s,
-        candidates=tuple(_timed(t, _candidate(t, room, config, costs), config, now_s) for t, room in able),
+        candidates=tuple(_pinned(candidates, nodes, pins)),
         step_s=config.decide_every_s or UNSAID_STEP_S,
     )
+
+
+def _pinned(candidates: Sequence[Candidate], nodes: int, pins: Mapping[TrainerId, int]) -> Iterator[Candidate]:
+    """``candidates`` with those of the ``pins`` that fit, each and together."""
+    for candidate in candidates:
+        pin = pins.get(candidate.trainer)
+        if pin is None or pin > nodes or not candidate.allows(pin):
+            yield candidate
+        else:
+            nodes -= pin
+            yield replace(candidate, pin=pin)
 
 
 def _timed(trainer: Trainer, candidate: Candidate, config: CoordinatorConfig, now_s: float) -> Candidate:

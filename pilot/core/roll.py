@@ -10,6 +10,7 @@ from pilot.core.errors import InvariantError
 from pilot.core.events import TrainerReleased, TrainerRemoved, TrainerResumed, TrainerSubmitted
 from pilot.core.ids import TrainerId
 from pilot.core.measured import Measured
+from pilot.core.profile import Profile
 from pilot.core.spec import TrainerSpec
 from pilot.core.trainer import Trainer
 
@@ -44,7 +45,7 @@ class Roll:
         if spec.trainer in self.trainers or spec.trainer in self.past:
             raise InvariantError(f"trainer {spec.trainer} was submitted twice")
         usage = Usage(seconds(spec.budget_node_hours, charge_factor))
-        trainer = Trainer(spec, Measured(spec), generation=spec.starts_after, usage=usage)
+        trainer = Trainer(spec, Measured(spec), generation=spec.starts_after, usage=usage, profile=Profile.of(spec))
         self.trainers[spec.trainer] = self.open[spec.trainer] = trainer
         return trainer
 
@@ -96,12 +97,6 @@ class Roll:
     def stopped(self, trainer: Trainer) -> bool:
         """Whether it has just ended after it was to stop."""
         return trainer.outcome is not None and self.open.pop(trainer.id, None) is not None
-
-    def budgets(self, of_pool: Usage | None) -> list[tuple[TrainerId | None, float]]:
-        """Whose budget is to be looked at (None: the pool's, if it is to be), and when."""
-        bound = (trainer for trainer in self.open.values() if trainer.usage.budget_s is not None and not trainer.stops)
-        due: list[tuple[TrainerId | None, float]] = [] if of_pool is None else [(None, of_pool.due_s())]
-        return [*due, *((trainer.id, trainer.usage.due_s()) for trainer in bound)]
 
     def admitted(self, most: int) -> list[Trainer]:
         """The first ``most`` that are open and not held (first come, first served, FreeTrain §5.2)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from pilot.core.curve import RATES, Curve, is_rate
 from pilot.core.errors import UserError
@@ -14,6 +15,17 @@ COST_MAX_S = 1e9
 TIME_MAX_S = 1e9
 PRIORITY_MAX = 1e9
 BUDGET_MAX_H = 1e9
+
+
+class Profiling(StrEnum):
+    """Whether a trainer without a known curve is profiled: measured on a few node counts while it trains."""
+
+    AUTO = "auto"
+    """On the counts that are worth most to plans."""
+    INVERSE = "inverse"
+    """On every count, from the largest down (MalleTrain §3.3)."""
+    NEVER = "never"
+    """Plans come to its counts by themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +50,8 @@ class TrainerSpec:
     after_loop_s : how long the script may go on when its loop is over, on its leader's node
     patience_s : how long others wait for a process that makes no progress before it counts as stuck
     samples : how many its whole loop has, where that is known before it says so itself (replays)
+    profile : whether it is profiled where its curve is not known
+    reprofile : it is profiled although its curve is known
     objective_curve : value per second by nodes where it is not derived from ``curve`` (replays of published sets)
     """
 
@@ -58,6 +72,8 @@ class TrainerSpec:
     budget_node_hours: float | None = None
     after_loop_s: float = 600.0
     patience_s: float = 300.0
+    profile: Profiling = Profiling.NEVER
+    reprofile: bool = False
 
     def __post_init__(self) -> None:
         if self.min_nodes < 1:

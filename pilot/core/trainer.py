@@ -15,6 +15,7 @@ from pilot.core.ids import NO_GENERATION, Generation, NodeId, TrainerId
 from pilot.core.measured import Measured, RescaleCosts
 from pilot.core.pool import Pool
 from pilot.core.problem import Candidate
+from pilot.core.profile import Profile
 from pilot.core.spec import TrainerSpec
 
 LEAST_LEFT_S = 1.0
@@ -119,7 +120,7 @@ class Trainer:
     nodes on which members of its groups died since the last step. ``refusal``: why no further worker can start (the
     script was edited); the trainer then does not grow until a node is tried again. ``held``: why it gets no nodes;
     ``stops``: and ends once it has none. ``usage``: what its workers used. ``total_samples``: of its whole loop, as its
-    session last said.
+    session last said. ``profile``: on which counts it is measured. ``interrupted_s``: when its last group formed.
     """
 
     spec: TrainerSpec
@@ -147,6 +148,8 @@ class Trainer:
     stops: bool = False
     usage: Usage = field(default_factory=Usage)
     total_samples: float | None = None
+    profile: Profile = field(default_factory=Profile)
+    interrupted_s: float = 0.0
     closing: Outcome | None = None
     outcome: Outcome | None = None
     reason: str = ""

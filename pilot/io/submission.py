@@ -9,7 +9,7 @@ import msgspec
 from pilot.core.curve import Curve
 from pilot.core.errors import UserError
 from pilot.core.ids import NO_GENERATION, Generation, TrainerId, TrainerUid
-from pilot.core.spec import TrainerSpec
+from pilot.core.spec import Profiling, TrainerSpec
 
 
 class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -67,6 +67,7 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     start : where it starts; None: from scratch
     sizes : the node counts that are allowed; empty: all
     curve : (nodes, samples per second) points; None: measured
+    profile, reprofile : see :class:`pilot.core.spec.TrainerSpec`
     rescale_up_s, rescale_down_s : None: measured, as the pool's other trainers have it or assumed until then
     """
 
@@ -79,6 +80,8 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     sizes: tuple[int, ...] = ()
     curve: list[tuple[float, float]] | None = None
     fixed_curve: bool = False
+    profile: Profiling = Profiling.NEVER
+    reprofile: bool = False
     rescale_up_s: float | None = None
     rescale_down_s: float | None = None
     priority: float = 1.0
@@ -90,6 +93,9 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         """What the core is told."""
         if self.fixed_curve and self.curve is None:
             raise UserError("--fixed-curve needs a --curve to keep")
+        if self.reprofile and (self.fixed_curve or self.profile is Profiling.NEVER):
+            with_ = "--fixed-curve" if self.fixed_curve else "--profile never"
+            raise UserError(f"--reprofile measures the curve again: it cannot be given with {with_}")
         given = {"rescale_up_s": self.rescale_up_s, "rescale_down_s": self.rescale_down_s}
         costs: dict[str, Any] = {name: seconds for name, seconds in given.items() if seconds is not None}
         return TrainerSpec(
@@ -98,6 +104,8 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             max_nodes=self.max_nodes,
             curve=Curve.of(self.curve) if self.curve is not None else None,
             fixed_curve=self.fixed_curve,
+            profile=self.profile,
+            reprofile=self.reprofile,
             priority=self.priority,
             budget_node_hours=self.budget_node_hours,
             after_loop_s=self.after_loop_s,

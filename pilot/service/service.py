@@ -200,7 +200,7 @@ class Service:
             self.lose(node, why)
         for stop in late.stops:
             self.effects.perform(stop)
-        self._post([*late.events, *self._stall_checks.overdue(now_s), *self.driver.core.due(now_s)])
+        self._post([*late.events, *self._stall_checks.overdue(now_s), *self.driver.core.timers.due(now_s)])
 
     def _holders(self, node: NodeId) -> Iterable[NodeId]:
         """Who holds the state that ``node`` holds."""

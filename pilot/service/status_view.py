@@ -120,11 +120,20 @@ def explained(core: Coordinator, monitor: Monitor, name: TrainerId) -> Explained
     sentences = found.sentences() if found is not None else [f"{name} was not part of the last plan."]
     if trainer.held:
         sentences = [f"{name} is {trainer.held}; pilot release {name} lets plans have it again."]
+    if trainer.profile.wanted:
+        sentences = [*sentences, _profile(trainer)]
     rates = rate_sentences(trainer.measured.estimates, guessed=trainer.measured.guessed)
     record = monitor.trainers[name]
     by_itself = record.progress_s is not None and not BY_SESSION.intersection(record.metrics)
     saves = "Its script saves by itself." if by_itself else core.pace_of(trainer).sentence()
     return Explained(trainer=name, sentences=[*sentences, *rates, saves], decision=found)
+
+
+def _profile(trainer: Trainer) -> str:
+    if trainer.profile.pin is None:
+        return f"{trainer.id} is to be profiled, and waits until nodes are idle or somebody can lend some."
+    lender = f", with nodes of {trainer.profile.lender}" if trainer.profile.lender else ""
+    return f"{trainer.id} is {trainer.profile.sentence()}{lender}."
 
 
 def trainer_of(core: Coordinator, name: str) -> Trainer:

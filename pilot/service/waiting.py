@@ -29,7 +29,7 @@ class Waiting:
             case Phase.PAUSED:
                 return _paused(trainer) or self._starting(trainer) or _joining(trainer)
             case Phase.RUNNING:
-                return self._starting(trainer, more=True)
+                return "; ".join(filter(None, [trainer.profile.sentence(), self._starting(trainer, more=True)]))
             case Phase.CLOSING:
                 return "its processes are being stopped"
             case _:

@@ -50,8 +50,10 @@ from pilot.core.events import (
 )
 from pilot.core.ids import TrainerId
 from pilot.core.problem import Plan, Problem
+from pilot.core.spec import Profiling
 from pilot.sim.accounting import Account, Accounting
 from pilot.sim.records import Moment, Records
+from pilot.sim.reports import Reports, unknown
 from pilot.traces.changes import Change
 from pilot.traces.workload import WorkloadRow
 
@@ -73,6 +75,8 @@ class SimConfig:
     accounting: Accounting = Accounting.PAPER
     completions: Completions = Completions.AT_ONCE
     solver_latency_s: float = 0.0
+    profile: Profiling | None = None
+    """How the core comes to know curves; None: it knows them."""
 
 
 class Simulation:
@@ -96,6 +100,7 @@ class Simulation:
         self._submissions = deque(submissions)
         self._by_id = {submission.spec.trainer: submission for submission in submissions}
         self._running: dict[TrainerId, Account] = {}
+        self._reports = Reports()
         self._solve: Solve | None = None
         self._plan_due_s = math.inf
 
@@ -117,7 +122,7 @@ class Simulation:
 
     def _next_s(self) -> float:
         at_s = self._changes[0].time_s if self._changes else math.inf
-        at_s = min(at_s, self._plan_due_s, max(self.now_s, self.core.due_s()))
+        at_s = min(at_s, self._plan_due_s, max(self.now_s, self.core.timers.due_s()), self._reports.due_s())
         if self.config.completions is Completions.AT_NODE_EVENTS:
             return at_s
         submitted_s = self._submissions[0].submit_s if self._submissions else math.inf
@@ -146,9 +151,12 @@ class Simulation:
     def _events(self, change: Change) -> list[Event]:
         """What the core hears of at this time."""
         pool = [PoolChanged(change.joined, lost=change.left, cause="trace")] if change.joined or change.left else []
-        if not pool and self.core.due_s() > self.now_s and self.config.completions is Completions.AT_NODE_EVENTS:
+        due_s = min(self.core.timers.due_s(), self._reports.due_s())
+        if not pool and due_s > self.now_s and self.config.completions is Completions.AT_NODE_EVENTS:
             return []
-        return [*self._finished(), *self._progress(), *self._submitted(), *pool, *self.core.due(self.now_s)]
+        reports = self._reports.take(self.now_s, self._running, self.core.trainers)
+        heard: list[Event] = [*self._finished(), *self._progress(), *reports, *self._submitted()]
+        return [*heard, *pool, *self.core.timers.due(self.now_s)]
 
     def _finished(self) -> list[Event]:
         done = [trainer for trainer, account in self._running.items() if account.is_done()]
@@ -171,7 +179,8 @@ class Simulation:
     def _submitted(self) -> list[Event]:
         events: list[Event] = []
         while self._submissions and self._submissions[0].submit_s <= self.now_s:
-            events.append(TrainerSubmitted(self._submissions.popleft().spec))
+            spec = self._submissions.popleft().spec
+            events.append(TrainerSubmitted(spec if self.config.profile is None else unknown(spec, self.config.profile)))
         return events
 
     def _lost(self, change: Change) -> dict[TrainerId, int]:
@@ -246,6 +255,8 @@ class Simulation:
         for trainer_id, account in self._running.items():
             group = self.core.trainers[trainer_id].group
             nodes = len(group.members) if group is not None else 0
+            if self.config.profile is not None:
+                self._reports.expect(self.now_s, self.core.trainers[trainer_id])
             cost = account.rescale(self.config.accounting, lost.get(trainer_id, 0), nodes)
             weight = self.records.weight(account.submission)
             preemption += cost.preemption * weight

@@ -21,6 +21,7 @@ from pilot.core.errors import UserError
 from pilot.core.ids import TrainerId
 from pilot.core.objective import Objective
 from pilot.core.pool import NODE_ORDERS
+from pilot.core.spec import Profiling
 from pilot.io.prctl import die_with_parent
 from pilot.planners import TIMED, make, usual_objective
 from pilot.sim.accounting import Account, Accounting
@@ -70,6 +71,8 @@ class Case:
     on_curve : the number of the scaling curve that all trainers have; null: each its own
     budget : node-hours after which the pool drains; null: no limit
     decide_every_s : plans are made at multiples of it; null: at every event
+    profile : `auto`, `inverse` or `never`: the core does not know the curves and is told what a trainer's reports would
+        tell it; null: it knows them
     """
 
     planner: str = "milp"
@@ -85,6 +88,7 @@ class Case:
     on_curve: int | None = None
     budget: float | None = None
     decide_every_s: float | None = None
+    profile: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +125,10 @@ def run_case(
     until_s = changes[-1].time_s if inputs.until_s is None else inputs.until_s
     if until_s <= 0:
         raise UserError(f"{inputs.events}: all of its events are at time 0; say how long to replay (--hours)")
-    config = SimConfig(until_s, Accounting(case.accounting), Completions(case.completions), case.solver_latency_s)
+    profile = Profiling(case.profile) if case.profile is not None else None
+    config = SimConfig(
+        until_s, Accounting(case.accounting), Completions(case.completions), case.solver_latency_s, profile
+    )
     planner = make(case.planner, case.solver, solve_limit_s)
     core = Coordinator(_core_config(case, objective_of))
     simulation = Simulation(core, planner, changes, submissions, config)

@@ -199,6 +199,7 @@ def test_a_wrong_request_is_one_clear_line_and_status_2(
         ({"curve": [(1, -1.0)]}, "negative rate"),
         ({"curve": [(1, float("nan"))]}, "not a finite number"),
         ({"fixed_curve": True}, "needs a --curve"),
+        ({"reprofile": True}, "--profile never"),
         ({"name": "../x"}, "not a name for a trainer"),
         ({"priority": float("nan")}, "priority"),
     ],

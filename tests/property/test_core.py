@@ -8,7 +8,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilot.core.commands import Outcome, SetNodeAside, StartWorker
+from pilot.core.commands import Outcome, SetNodeAside, Solve, StartWorker
+from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
 from pilot.core.events import (
     DrainRequested,
@@ -24,12 +25,14 @@ from pilot.core.events import (
     TrainerSubmitted,
 )
 from pilot.core.ids import TrainerId
-from pilot.core.spec import TrainerSpec
+from pilot.core.profile import MEASURE_S, REACH_S, REPORTS
+from pilot.core.spec import Profiling, TrainerSpec
 from tests.property.world import World, random_plan
 
 ACTIONS = ["join", "notice", "lose", "submit", "cancel", "finish", "answer", "answer", "answer", "fail", "die", "step"]
 ACTIONS += ["stall", "publish"]
 USERS = ["hold", "release", "resume", "remove", "reopen", "submit bounded", "submit sized"]
+PROFILES = ["submit profiled", "report", "report", "wait a little"]
 SICKNESS = ["sicken", "raise", "slow", "wait", "clear"]
 scripts = st.lists(st.tuples(st.sampled_from([*ACTIONS, *SICKNESS, *USERS]), st.integers(0, 1 << 16)), max_size=80)
 
@@ -56,6 +59,15 @@ def act(world: World, action: str, number: int) -> None:
                     TrainerSpec(name, low, max((*sizes, low + number % 4)), budget_node_hours=budget, sizes=sizes)
                 )
             )
+        case "submit profiled":
+            name = TrainerId(f"t{sum(isinstance(event, TrainerSubmitted) for _, event, _ in world.history)}")
+            profile = Profiling.INVERSE if number % 3 == 0 else Profiling.AUTO
+            world.send(TrainerSubmitted(TrainerSpec(name, 1 + number % 2, 4 + number % 6, profile=profile)))
+        case "report" if trainers:
+            for _ in range(REPORTS):
+                world.step(trainers[number % len(trainers)])
+        case "wait a little":
+            world.pass_time(number / 256)
         case "cancel" if trainers:
             world.send(TrainerCancelled(rng.choice(trainers)))
         case "finish" if trainers:
@@ -142,6 +154,31 @@ def test_a_replay_gives_the_same_commands_however_many_ended_trainers_are_kept(
     known = {t.id: t.outcome for t in world.core.trainers.values() if t.outcome is not None}
     assert world.core.past | known == ended
     assert len(known) <= kept
+
+
+profiled = st.lists(
+    st.tuples(st.sampled_from([*ACTIONS, *PROFILES, *PROFILES, *USERS]), st.integers(0, 1 << 16)), max_size=60
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(profiled)
+def test_profiles_end_or_wait_for_nodes_and_their_pins_fit(script: list[tuple[str, int]]) -> None:
+    world = World(CoordinatorConfig(max_parallel_trainers=3, grace_s=0.0, arrivals_s=3.0))
+    world.join(6)
+    play(script, world)
+    for _ in range(200):
+        world.settle()
+        if not any(t.profile.pin is not None for t in world.core.admitted()):
+            break
+        world.pass_time(MEASURE_S + REACH_S)
+    trainers = world.core.admitted()
+    assert not any(t.profile.pin is not None for t in trainers), "a profile hangs"
+    for _, _, commands in world.history:
+        for problem in [command.problem for command in commands if isinstance(command, Solve)]:
+            pins = [(c, c.pin) for c in problem.candidates if c.pin is not None]
+            assert sum(pin for _, pin in pins) <= problem.nodes
+            assert all(c.min_nodes <= pin <= c.max_nodes for c, pin in pins)
 
 
 sizes = st.lists(st.tuples(st.integers(1, 2), st.integers(0, 3)), min_size=1, max_size=3)

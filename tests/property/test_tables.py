@@ -30,7 +30,7 @@ from pilot.core.problem import Plan, PlanStatus
 from pilot.core.reconcile import Question, Rule
 from pilot.core.spec import TrainerSpec
 from pilot.core.trainer import WORKER_CHANGES, Phase, PhaseChange, WorkerPhase
-from tests.property.test_core import ACTIONS, SICKNESS, USERS, act
+from tests.property.test_core import ACTIONS, PROFILES, SICKNESS, USERS, act
 from tests.property.world import World, generous_plan
 from tests.transcripts import test_transcripts
 
@@ -163,6 +163,7 @@ def seen() -> Iterator[Seen]:
                 _play(random.Random(seed), SPENT)
             if seed % 20 == 0:
                 _play(random.Random(seed), [*ILL, *USERS], arrivals_s=5.0)
+                _play(random.Random(seed), [*ILL, *PROFILES, *PROFILES])
         yield watched
 
 

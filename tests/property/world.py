@@ -60,8 +60,11 @@ Asynchronous = Solve | StartWorker | StopWorker | FormGroup | PauseGroup | LookA
 
 def random_plan(problem: Problem, rng: random.Random) -> Plan:
     """Any feasible plan: the core must cope with all of them."""
-    left, counts = problem.nodes, []
+    left, counts = problem.nodes - sum(c.pin or 0 for c in problem.candidates), []
     for candidate in problem.candidates:
+        if candidate.pin is not None:
+            counts.append((candidate.trainer, candidate.pin))
+            continue
         choices = [n for n in range(left + 1) if candidate.allows(n)]
         counts.append((candidate.trainer, rng.choice(choices)))
         left -= counts[-1][1]
@@ -70,8 +73,11 @@ def random_plan(problem: Problem, rng: random.Random) -> Plan:
 
 def generous_plan(problem: Problem) -> Plan:
     """First come, as much as it can take: leaves nobody without reason."""
-    left, counts = problem.nodes, []
+    left, counts = problem.nodes - sum(c.pin or 0 for c in problem.candidates), []
     for candidate in problem.candidates:
+        if candidate.pin is not None:
+            counts.append((candidate.trainer, candidate.pin))
+            continue
         counts.append((candidate.trainer, candidate.most_within(left)))
         left -= counts[-1][1]
     return Plan(PlanStatus.OPTIMAL, tuple(counts), problem.objective(dict(counts)))
@@ -255,7 +261,7 @@ class World:
     def pass_time(self, seconds: float) -> None:
         """Whatever was set aside until then is tried again."""
         self.now_s += seconds
-        for event in self.core.due(self.now_s):
+        for event in self.core.timers.due(self.now_s):
             self.send(event)
 
     def resume(self, trainer: TrainerId) -> None:

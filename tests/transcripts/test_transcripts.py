@@ -46,6 +46,7 @@ from pilot.core.events import (
     PlanFailed,
     PlanReady,
     PoolChanged,
+    ProfileDue,
     Progress,
     Seen,
     TrainerCancelled,
@@ -57,7 +58,7 @@ from pilot.core.events import (
 )
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
 from pilot.core.problem import Plan, PlanStatus
-from pilot.core.spec import TrainerSpec
+from pilot.core.spec import Profiling, TrainerSpec
 from tests.invariants import violations
 
 FILES = sorted(Path(__file__).parent.glob("*.txt"))
@@ -72,6 +73,10 @@ def parse(line: str, core: Coordinator) -> Event:
             return PoolChanged(joined=nodes["+"], lost=nodes["-"], leaving=nodes["!"], deadline_s=None)
         case "submit", [name, low, high]:
             return TrainerSubmitted(TrainerSpec(TrainerId(name), int(low), int(high)))
+        case "submit", [name, low, high, "profile", profile]:
+            return TrainerSubmitted(TrainerSpec(TrainerId(name), int(low), int(high), profile=Profiling(profile)))
+        case "due", [name]:
+            return ProfileDue(TrainerId(name))
         case "submit", [name, low, high, sizes]:
             some = tuple(map(int, sizes.split(",")))
             return TrainerSubmitted(TrainerSpec(TrainerId(name), int(low), int(high), sizes=some))
@@ -132,7 +137,7 @@ def show(command: Command, now_s: float) -> str:
     """One command as a line."""
     match command:
         case Solve():
-            asked = " ".join(f"{c.trainer}:{c.current_nodes}" for c in command.problem.candidates)
+            asked = " ".join(f"{c.trainer}:{c.current_nodes}{_pin(c.pin)}" for c in command.problem.candidates)
             return f"solve {command.plan_id} for {command.problem.nodes} nodes, now {asked} ({command.reason})"
         case StartWorker() | WriteCheckpoint():
             verb = "start" if isinstance(command, StartWorker) else "save"
@@ -159,6 +164,10 @@ def show(command: Command, now_s: float) -> str:
             return f"set aside {command.node} for {whom}, {minutes:.0f} min ({command.reason})"
         case CloseTrainer():
             return f"close {command.trainer} {command.outcome} ({command.reason})"
+
+
+def _pin(pin: int | None) -> str:
+    return "" if pin is None else f"!{pin}"
 
 
 def play(text: str) -> str:

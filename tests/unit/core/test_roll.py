@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
+from pilot.core.arrivals import Arrivals
+from pilot.core.blame import Blame
 from pilot.core.budget import Usage
 from pilot.core.commands import Outcome
 from pilot.core.errors import InvariantError
-from pilot.core.events import TrainerRemoved, TrainerResumed, TrainerSubmitted
+from pilot.core.events import BudgetDue, TrainerRemoved, TrainerResumed, TrainerSubmitted
 from pilot.core.ids import TrainerId
+from pilot.core.pool import Pool
 from pilot.core.roll import Roll
 from pilot.core.spec import TrainerSpec
+from pilot.core.timers import Timers
 
 A, B, C = map(TrainerId, "abc")
 
@@ -72,9 +78,15 @@ def test_budgets_that_are_to_be_looked_at_are_those_that_are_bound_and_still_cou
     its = roll(A, B, C)
     for trainer in (B, C):
         its.trainers[trainer].usage = Usage(0.0, since_s=7.0)
-    assert its.budgets(None) == [(B, 7.0), (C, 7.0)]
+
+    def due(of_pool: Usage | None) -> list[object]:
+        timers = Timers(Blame(Pool(), its.trainers), Arrivals(), 0.0, of_pool, list(its.open.values()), math.inf)
+        assert timers.due_s() == (7.0 if of_pool is None else 3.0)
+        return list(timers.due(7.0))
+
+    assert due(None) == [BudgetDue(B), BudgetDue(C)]
     its.stop(its.trainers[C], "spent")
-    assert its.budgets(Usage(0.0, since_s=3.0)) == [(None, 3.0), (B, 7.0)]
+    assert due(Usage(0.0, since_s=3.0)) == [BudgetDue(), BudgetDue(B)]
     assert its.hold(C, "") is None, "it ends"
     assert [t.id for t in its.admitted(5)] == [A, B]
     assert [t.id for t in its.admitted(1)] == [A]

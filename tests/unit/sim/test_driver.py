@@ -13,8 +13,8 @@ from pilot.core.coordinator import Coordinator
 from pilot.core.curve import Curve
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.problem import Plan, Problem
-from pilot.core.spec import TrainerSpec
-from pilot.planners import dp
+from pilot.core.spec import Profiling, TrainerSpec
+from pilot.planners import dp, make
 from pilot.sim.accounting import Accounting
 from pilot.sim.driver import Completions, SimConfig, Simulation
 from pilot.traces.changes import Change
@@ -74,6 +74,24 @@ def test_growing_costs_its_seconds_at_the_old_rate() -> None:
     changes = [Change(0.0, joined=(A,)), Change(100.0, joined=(B,))]
     simulation = simulate(changes, [submission("t", 290.0)])
     assert finished(simulation) == {"t": 100.0 + (290 - 100 + 10) / 2}
+
+
+@pytest.mark.parametrize("accounting", list(Accounting))
+def test_a_profile_measures_the_true_rates_and_a_replay_ends(accounting: Accounting) -> None:
+    truth = Curve.of([(1, 100.0), (4, 200.0), (8, 220.0)])
+    rows = [submission(name, 1e5, 100.0 * n) for n, name in enumerate("tuv")]
+    rows = [replace(row, spec=replace(row.spec, curve=truth)) for row in rows]
+    core = Coordinator(CoordinatorConfig(arrivals_s=2.0))
+    nodes = tuple(NodeId(f"n{i}") for i in range(10))
+    changes = [Change(0.0, joined=nodes), Change(150.0, left=nodes[:3]), Change(200.0, joined=nodes[:3])]
+    config = SimConfig(1e4, accounting, profile=Profiling.AUTO)
+    simulation = Simulation(core, make("dp"), changes, rows, config)
+    assert simulation.run(lambda: False, lambda _: None)
+    assert all(s is not None for s in finished(simulation).values())
+    for trainer in core.trainers.values():
+        assert not trainer.profile.wanted
+        assert 1 in trainer.profile.known and max(trainer.profile.known) >= 4
+        assert trainer.measured.rates == {n: truth.at(n) for n in trainer.measured.rates}
 
 
 def test_a_loss_costs_and_the_survivors_go_on() -> None:

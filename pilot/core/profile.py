@@ -1,0 +1,149 @@
+"""The profile of one trainer: on which node counts its rate is measured, one after the other, while it trains.
+
+MalleTrain's Job Profiling Advisor (§3.3): it grows once, to the largest of the counts, and goes down from there, as to
+shrink costs less than to grow. A count's rate is known when the last :data:`REPORTS` reports of it differ by no more
+than :data:`SPREAD`. No count is waited for longer than :data:`REACH_S` (until the trainer trains on it) and
+:data:`MEASURE_S` (from then on); what was measured by then counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from pilot.core.ids import TrainerId
+from pilot.core.spec import Profiling, TrainerSpec
+
+REPORTS = 5
+"""The leader reports once a second, each time the median rate of its last 20 steps."""
+
+SPREAD = 0.03
+"""A few percent: more exact than that the rate of a running trainer is not from one minute to the next."""
+
+MEASURE_S = 120.0
+REACH_S = 300.0
+
+APART = 4
+"""``auto`` measures the least count and one at least so many times as large. What a change of the count does to the
+time of a step grows with its logarithm: of two counts that are close to each other, little is known of a third one."""
+
+
+@dataclass(slots=True)
+class Profile:
+    """How far it is. ``wanted``: it is to be made, and has not begun or is under way.
+
+    ``left`` : the counts that are still to be measured, the largest first; the first one is where it is now
+    ``known`` : the counts whose rate is known
+    ``by_s`` : when the first of ``left`` is given up; ``there``: the trainer has come to it
+    ``size``, ``rates`` : the last reports, and on how many nodes they were made
+    ``lender``, ``lender_nodes`` : who gives nodes for it to grow, and how many are left to that one until the first
+        count is measured. After that plans have what the profile does not need
+    """
+
+    wanted: bool = False
+    left: list[int] = field(default_factory=list)
+    known: dict[int, None] = field(default_factory=dict)
+    by_s: float = math.inf
+    there: bool = False
+    size: int = 0
+    rates: list[float] = field(default_factory=list)
+    lender: TrainerId | None = None
+    lender_nodes: int = 0
+
+    @classmethod
+    def of(cls, spec: TrainerSpec) -> Profile:
+        """The profile of a trainer that was submitted: none where nobody wants one or the curve is known."""
+        known = spec.curve is not None and not spec.reprofile
+        return cls(wanted=not known and spec.max_nodes >= least_top(spec))
+
+    @property
+    def pin(self) -> int | None:
+        """On how many nodes it is measured now; None: it does not run."""
+        return self.left[0] if self.wanted and self.left else None
+
+    def sentence(self) -> str:
+        """Where it is, for people; "" where it does not run."""
+        if self.pin is None:
+            return ""
+        then = f", then at {', '.join(map(str, self.left[1:]))}" if self.left[1:] else ""
+        return f"profiling at {self.pin} node{'' if self.pin == 1 else 's'}{then}"
+
+    def begin(self, now_s: float, counts: Sequence[int]) -> None:
+        """Measure it on ``counts``, the largest first, but for those that are known."""
+        self.left = [count for count in counts if count not in self.known]
+        self.wanted = bool(self.left)
+        self._turn(now_s)
+
+    def borrow(self, lender: TrainerId, nodes: int) -> None:
+        """``lender`` is left with ``nodes`` nodes."""
+        self.lender, self.lender_nodes = lender, nodes
+
+    def came_to(self, now_s: float, nodes: int) -> None:
+        """It trains on ``nodes`` nodes from now on."""
+        self.size, self.rates = nodes, []
+        if nodes == self.pin and not self.there:
+            self.there, self.by_s = True, now_s + MEASURE_S
+
+    def report(self, now_s: float, nodes: int, samples_per_s: float) -> bool:
+        """Take in a rate; whether the trainer goes on to the next count, or is done."""
+        if nodes != self.size:
+            self.came_to(now_s, nodes)
+        self.rates = [*self.rates, samples_per_s][-REPORTS:]
+        if len(self.rates) < REPORTS or max(self.rates) - min(self.rates) > SPREAD * median(self.rates):
+            return False
+        self.known[nodes] = None
+        if nodes != self.pin:
+            return False
+        self.next(now_s)
+        return True
+
+    def next(self, now_s: float) -> None:
+        """Go on to the next count: this one is known, or there is no more time for it."""
+        del self.left[0]
+        self.wanted = bool(self.left)
+        self._turn(now_s)
+
+    def shrink(self, now_s: float, most: int, least: float) -> None:
+        """There are no more than ``most`` nodes for it: that is measured instead of what is more, if it is ``least`` or
+        more. Where nothing is left, it waits for its turn again, unless something was measured."""
+        fits = [count for count in self.left if count <= most]
+        if fits == self.left:
+            return
+        if most >= least and most not in (*fits, *self.known):
+            fits.insert(0, most)
+        self.left = fits
+        self.wanted = bool(fits) or not self.known
+        self._turn(now_s)
+
+    def _turn(self, now_s: float) -> None:
+        self.there, self.rates, self.lender = False, [], None
+        self.by_s = now_s + REACH_S if self.left else math.inf
+        if self.size == self.pin:
+            self.came_to(now_s, self.size)
+
+
+def least_top(spec: TrainerSpec) -> float:
+    """The least count from which a profile is worth its scale-up; with fewer nodes plans come to each count anyway."""
+    match spec.profile:
+        case Profiling.NEVER:
+            return math.inf
+        case Profiling.AUTO:
+            return APART * spec.min_nodes
+        case Profiling.INVERSE:
+            return spec.min_nodes + 1
+
+
+def counts(spec: TrainerSpec, most: int, share: int) -> list[int]:
+    """What is measured of a trainer that can have ``most`` nodes, the largest first; ``share`` is what each trainer
+    would have of the pool in equal parts. ``most`` is enough for :func:`least_top`.
+
+    ``auto``: about as many as plans will give it, at least :data:`APART` times the least count, and the least count;
+    ``inverse``: each count (MalleTrain §3.3).
+    """
+    allowed = [n for n in range(spec.min_nodes, min(most, spec.max_nodes) + 1) if spec.fitting(n) == n]
+    if spec.profile is Profiling.INVERSE:
+        return allowed[::-1]
+    tops = [n for n in allowed if n >= least_top(spec)]
+    return [next((n for n in tops if n >= share), tops[-1]), spec.min_nodes]

@@ -1,0 +1,47 @@
+"""What happens by time alone. A driver, live or simulated, asks what is due and posts it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pilot.core.arrivals import Arrivals
+from pilot.core.blame import Blame
+from pilot.core.budget import Usage
+from pilot.core.events import ArrivalsDue, BudgetDue, DecisionDue, NodeRetried, ProfileDue
+from pilot.core.trainer import Trainer
+
+Due = ArrivalsDue | BudgetDue | DecisionDue | NodeRetried | ProfileDue
+
+
+@dataclass(frozen=True, slots=True)
+class Timers:
+    """``usage``: of the pool, if its budget is to be looked at; ``trainers``: those that are open; ``arrivals_s``: see
+    :class:`pilot.core.config.CoordinatorConfig`; ``decision_s``: when the cadence is due."""
+
+    blame: Blame
+    arrivals: Arrivals
+    arrivals_s: float
+    usage: Usage | None
+    trainers: list[Trainer]
+    decision_s: float
+
+    def due(self, now_s: float) -> list[Due]:
+        """What is due by ``now_s``: nodes to be tried again, trainers to be planned for or measured on their next
+        count, budgets to be looked at."""
+        return [*self.blame.due(now_s), *(event for at_s, event in self._all() if at_s <= now_s)]
+
+    def due_s(self) -> float:
+        """When the next of them is, if all stays as it is; of nodes that are tried again nobody waits for that."""
+        return min(at_s for at_s, _ in self._all())
+
+    def _all(self) -> Iterator[tuple[float, Due]]:
+        yield self.arrivals.due_s(self.arrivals_s), ArrivalsDue()
+        for trainer in self.trainers:
+            yield trainer.profile.by_s, ProfileDue(trainer.id)
+        if self.usage is not None:
+            yield self.usage.due_s(), BudgetDue()
+        for trainer in self.trainers:
+            if trainer.usage.budget_s is not None and not trainer.stops:
+                yield trainer.usage.due_s(), BudgetDue(trainer.id)
+        yield self.decision_s, DecisionDue()
