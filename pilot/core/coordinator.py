@@ -322,7 +322,8 @@ class Coordinator:
         if isinstance(event, GroupFormed):
             trainer.interrupted_s = self.now_s
         judgement = self._judge(trainer, noted)
-        self._question = judgement.question or profiles.note(self.now_s, trainer, event)
+        measured = profiles.note(self.now_s, trainer, event)
+        self._question = judgement.question or measured
         failure = noted.failure or judgement.failure
         ended = self._end(trainer.id, Outcome.FAILED, failure) if failure else []
         return noted.commands + judgement.commands + ended
