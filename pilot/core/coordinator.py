@@ -353,7 +353,8 @@ class Coordinator:
         if isinstance(event, GroupFormed):
             trainer.interrupted_s = self.now_s
         judgement = self._judge(trainer, noted)
-        self._question = self._question or judgement.question or profiles.note(self.now_s, trainer, event)
+        measured = profiles.note(self.now_s, trainer, event)
+        self._question = self._question or judgement.question or measured
         if isinstance(event, Progress) and not self._question:
             self._question = outdated(trainer, self.now_s - self.asked_s, self.config)
         failure = noted.failure or judgement.failure
