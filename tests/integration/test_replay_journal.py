@@ -16,6 +16,7 @@ from pilot.core.ids import TrainerId
 from pilot.core.spec import TrainerSpec
 from pilot.io.journal import FORMAT, Decision, Header, header_line
 from pilot.planners import dp
+from pilot.service.settings import Settings
 from pilot.sim.driver import SimConfig, Simulation
 from pilot.traces.synthesis import PUBLISHED, draw
 from pilot.traces.workload import WorkloadRow
@@ -25,7 +26,7 @@ class Journaled(Coordinator):
     """A core that keeps the journal's lines of what it decides."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(Settings().config())
         header = Header(FORMAT, "0", "test", 0.0, {}, {})
         self.lines = [header_line(header)]
 
