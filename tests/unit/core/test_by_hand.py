@@ -161,7 +161,7 @@ def test_a_trainer_s_budget_stops_it_with_its_state_saved_and_a_larger_one_lets_
     world.join(1)
     world.send(TrainerSubmitted(TrainerSpec(A, budget_node_hours=1.0)))
     world.settle()
-    assert world.core.budget_due_s() == pytest.approx(0.8 * 3600, abs=5), "the pool has none, that of the trainer comes"
+    assert world.core.due_s() == pytest.approx(0.8 * 3600, abs=5), "the pool has none, that of the trainer comes"
     world.step(A)
     world.pass_time(3601.0)
     trainer = world.core.trainers[A]
