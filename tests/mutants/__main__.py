@@ -38,10 +38,11 @@ ASSIGNMENT = "tests/property/test_assign.py"
 NEAREST = {
     "commands": ["test_problem"],
     "config": ["test_problem"],
+    "coordinator": ["test_arrivals", "test_sizes"],
     "ids": ["test_problem"],
-    "pose": ["test_measured", "test_problem"],
-    "problem": ["test_objective", "test_explain"],
-    "spec": ["test_problem", "test_curve"],
+    "pose": ["test_measured", "test_problem", "test_sizes"],
+    "problem": ["test_objective", "test_explain", "test_sizes"],
+    "spec": ["test_problem", "test_curve", "test_sizes"],
 }
 """Tests of a module beside those that bear its name."""
 
