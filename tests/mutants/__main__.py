@@ -63,7 +63,7 @@ def _tests_of(path: Path) -> list[str]:
     nearest = [str(place) for name in names if (place := Path("tests/unit/core", f"{name}.py")).exists()]
     if path.stem in BESIDE:
         return nearest
-    return [*nearest, *CORE, ASSIGNMENT] if path.stem != "assign" else [ASSIGNMENT, *CORE]
+    return [*nearest, *CORE, ASSIGNMENT] if path.stem != "assign" else [*nearest, ASSIGNMENT, *CORE]
 
 
 TESTS = {
