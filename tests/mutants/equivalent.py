@@ -158,5 +158,6 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "last == batch or (record.cursor_end == size and 0 < last < batch)  ->  "
         "last == batch or (record.cursor_end == size and 0 < last <= batch)",
     ): "a last step that is as large as the others is known by the first condition",
+    ("pilot/core/assign.py", "break  ->  continue"): "what keeps one node of a donor keeps all that follow",
 }
 """(module, mistake) → why nobody can notice it."""
