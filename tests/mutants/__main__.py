@@ -38,10 +38,11 @@ ASSIGNMENT = "tests/property/test_assign.py"
 NEAREST = {
     "commands": ["test_problem"],
     "config": ["test_problem"],
+    "coordinator": ["test_arrivals", "test_sizes"],
     "ids": ["test_problem"],
-    "pose": ["test_measured", "test_problem"],
-    "problem": ["test_objective", "test_explain"],
-    "spec": ["test_problem", "test_curve"],
+    "pose": ["test_measured", "test_problem", "test_sizes"],
+    "problem": ["test_objective", "test_explain", "test_sizes"],
+    "spec": ["test_problem", "test_curve", "test_sizes"],
 }
 """Tests of a module beside those that bear its name."""
 
@@ -62,7 +63,7 @@ def _tests_of(path: Path) -> list[str]:
     nearest = [str(place) for name in names if (place := Path("tests/unit/core", f"{name}.py")).exists()]
     if path.stem in BESIDE:
         return nearest
-    return [*nearest, *CORE, ASSIGNMENT] if path.stem != "assign" else [ASSIGNMENT, *CORE]
+    return [*nearest, *CORE, ASSIGNMENT] if path.stem != "assign" else [*nearest, ASSIGNMENT, *CORE]
 
 
 TESTS = {

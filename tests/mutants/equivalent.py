@@ -153,5 +153,11 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "pilot/train/sampler.py",
         "step = self.micro or stop - start  ->  step = self.micro or stop + start",
     ): "one step is enough to be beyond the end",
+    (
+        "pilot/core/ledger.py",
+        "last == batch or (record.cursor_end == size and 0 < last < batch)  ->  "
+        "last == batch or (record.cursor_end == size and 0 < last <= batch)",
+    ): "a last step that is as large as the others is known by the first condition",
+    ("pilot/core/assign.py", "break  ->  continue"): "what keeps one node of a donor keeps all that follow",
 }
 """(module, mistake) → why nobody can notice it."""

@@ -123,6 +123,16 @@ def test_a_pool_that_comes_up_again_has_its_trainers_and_the_next_configuration(
     assert world.core.trainers[A].step == 1
 
 
+def test_each_time_that_it_comes_up_again_a_pool_has_the_next_configuration_and_then_the_last_one() -> None:
+    first, *later = (CoordinatorConfig(max_parallel_trainers=most) for most in (1, 2, 3))
+    core, parallel = Coordinator(first, later), []
+    for now_s in range(4):
+        parallel.append(core.config.max_parallel_trainers)
+        core.handle(now_s, DrainRequested())
+        core.handle(now_s, PoolReopened())
+    assert parallel == [1, 2, 3, 3]
+
+
 def test_who_has_not_measured_what_a_rescale_costs_does_not_wait_behind_an_assumption() -> None:
     world = two()
     trainer = world.core.trainers[A]

@@ -120,6 +120,8 @@ def test_a_step_without_samples_is_found() -> None:
 def test_the_last_step_of_an_epoch_may_be_smaller() -> None:
     assert ledger(row(1, 0, 0, 4, 0, 95)).exactly_once({0: 95}).proved is True
     assert ledger(row(1, 0, 0, 4, 0, 72)).exactly_once({0: 100}).proved is False
+    empty = ledger(row(1, 0, 0, 2, 0, 20), row(1, 0, 2, 4, 20, 30))
+    assert "10 samples in 2 steps are uneven, 10 to a step" in empty.exactly_once({0: 30}).text
 
 
 @dataclass(frozen=True)
