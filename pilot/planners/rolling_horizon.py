@@ -23,7 +23,7 @@ from pilot.planners.prices import CLOSE, Priced, priced
 log = logging.getLogger(__name__)
 
 NAME = "rolling-horizon"
-GAP = 1e-3
+GAP = 5e-3
 """A share of the objective: better is not looked for, since in five minutes the question is another one."""
 
 COMPACT = milp.Formulation(NAME, model_horizon.build, model_horizon.counts, model_horizon.start)
