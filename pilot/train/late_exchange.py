@@ -6,8 +6,8 @@ come several times, as it may in a plain loop: what counts is what was made sinc
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import torch
 from torch import nn
@@ -31,7 +31,7 @@ class LateExchange(Exchange):
         self._unwanted = [Unwanted(p) for p in self._parameters]
         self._gathered = [Collected(p) for p in self._parameters]
         for index, collected in enumerate(self._gathered):
-            collected.collect = partial(self._add_one, index)
+            collected.collect = _collector(weakref.ref(self), index)
         self._given: list[torch.Tensor | None] = [None] * len(self._parameters)
 
     def idle(self) -> None:
@@ -116,3 +116,16 @@ class LateExchange(Exchange):
 
     def _back(self, index: int) -> torch.Tensor:
         return self._own[index] if self._alone else self._staging.back([index])[0]
+
+
+def _collector(reference: weakref.ref[LateExchange], index: int) -> Callable[[torch.Tensor], None]:
+    """What a ``Collected`` calls. It does not own the exchange: Python cannot see what a ``grad`` holds, and
+    would not collect the two.
+    """
+
+    def collect(gradient: torch.Tensor) -> None:
+        exchange = reference()
+        if exchange is not None:
+            exchange._add_one(index, gradient)
+
+    return collect
