@@ -30,6 +30,9 @@ _PAUSE_SHARE = 1 / 3
 _PATIENCE_SHARE = 1 / 4
 _MARGIN_SHARE = 0.1
 _MARGIN_MAX_S = 1.0
+_WALLTIME_EXIT_S = 2.0
+"""So long before the wall time's end it leaves, of the WALLTIME_MARGIN_S that it has at least: to end what runs on a busy
+node takes more than a second."""
 _LEASE_SHARE = 0.2
 _LEASE_MARGIN_MAX_S = 10.0
 """Its groups are asked to pause so long before the lease ends; what still trains at its end is killed."""
@@ -129,7 +132,7 @@ class Departure:
     def _margin_s(self) -> float:
         """How much before the deadline it leaves."""
         if self._notice is not None and self._notice.cause == _WALLTIME:
-            return _MARGIN_MAX_S  # of the WALLTIME_MARGIN_S that it has at least
+            return _WALLTIME_EXIT_S
         return min(_MARGIN_MAX_S, _MARGIN_SHARE * self.grace_s)
 
     def orphaned(self, now_s: float) -> Orphaned | None:

@@ -64,13 +64,14 @@ def agrees(seed: int, solver: str) -> None:
     if not jobs:
         return
     optimum = best(jobs, given.nodes)
-    assert value_of(given, PRINTED, solver) == pytest.approx(optimum, rel=1e-6)
-    assert value_of(given, COMPACT, solver) == pytest.approx(optimum, rel=1e-6)
+    exact = 1e-5 if solver == "glpk" else 1e-6  # its report has six digits
+    assert value_of(given, PRINTED, solver) == pytest.approx(optimum, rel=exact)
+    assert value_of(given, COMPACT, solver) == pytest.approx(optimum, rel=exact)
     found = priced(jobs, given.nodes, time.monotonic() + 60.0, STEPS)
     assert found.bound is not None and found.value - 1e-9 <= optimum <= found.bound + 1e-9
     assert found.value == pytest.approx(sum(map(worth, jobs, found.courses)))
     rest = milp.Formulation("rest", lambda p: model_horizon.build(p, STEPS, found.hopeless), model_horizon.counts)
-    assert value_of(given, rest, solver) == pytest.approx(optimum, rel=1e-6)
+    assert value_of(given, rest, solver) == pytest.approx(optimum, rel=exact)
 
 
 @pytest.mark.parametrize("seed", QUICK)

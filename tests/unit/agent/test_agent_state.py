@@ -343,7 +343,7 @@ def test_the_wall_time_is_known_before_its_end() -> None:
     assert machine.after(74) == []
     machine.order(wire.Heard(machine.now_s))
     assert machine.after(2) == [Send(wire.Leaving("wall time", 24))]
-    assert machine.after(22.9) == []
+    assert machine.after(21.9) == []
     assert machine.after(0.2) == [Exit(0, "wall time: the time given is over")]
 
 
@@ -353,7 +353,7 @@ def test_without_a_grace_the_time_before_the_wall_times_end_is_used() -> None:
     assert machine.after(74) == []
     machine.order(wire.Heard(machine.now_s))
     assert machine.after(21.5) == [Send(wire.Leaving("wall time", 4.5))]
-    assert machine.after(3.4) == [], "what is left is for checkpoints"
+    assert machine.after(2.4) == [], "what is left is for checkpoints"
     assert machine.after(0.2) == [Exit(0, "wall time: the time given is over")]
 
 
@@ -364,7 +364,7 @@ def test_a_signal_after_the_notice_of_the_wall_time_takes_nothing_away() -> None
     machine.order(wire.Heard(machine.now_s))
     machine.after(22)
     assert machine.take(Noticed("signal SIGTERM")) == []
-    assert machine.after(2.9) == []
+    assert machine.after(1.9) == []
 
 
 # --- without a coordinator ------------------------------------------------------------------------------------------
