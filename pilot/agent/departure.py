@@ -31,8 +31,8 @@ _PATIENCE_SHARE = 1 / 4
 _MARGIN_SHARE = 0.1
 _MARGIN_MAX_S = 1.0
 _WALLTIME_EXIT_S = 2.0
-"""Before the wall time's end, of the WALLTIME_MARGIN_S that there are at least: ending what runs on a busy node takes more
-than a second."""
+"""Before the wall time's end, of the WALLTIME_MARGIN_S that there are at least: on a busy node, to end all that runs
+takes more than a second."""
 _LEASE_SHARE = 0.2
 _LEASE_MARGIN_MAX_S = 10.0
 """Its groups are asked to pause so long before the lease ends; what still trains at its end is killed."""
