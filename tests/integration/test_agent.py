@@ -71,7 +71,7 @@ def test_a_worker_runs_as_under_plain_python_and_its_death_is_told(
     peer = coordinator.peer(agent)
     coordinator.send(peer, launch(tmp_path, WAITS, "--lr", "0.1"))
     worker = running(tmp_path)
-    log = next((tmp_path / "trainers/t1/logs").iterdir())
+    log = next((tmp_path / "trainers/t1/logs").glob("*.log"))
     text = log.read_text()
     assert '"argv": ["t1.py", "--lr", "0.1"]' in text
     assert f'"cwd": "{tmp_path}", "main": "{tmp_path}/t1.py", "user": "yes", "trainer": "t1", "threads": 1' in text
