@@ -68,7 +68,7 @@ class Candidate:
         held = self.current_nodes
         tried = {self.min_nodes, self.max_nodes, *bends, held - 1, held, held + 1, *self.sizes}
         allowed = sorted(n for n in tried if n >= self.min_nodes and self.allows(n))
-        return max(allowed, key=lambda n: self.gain(n, t_fwd_s), default=0)
+        return max(allowed, key=lambda n: self.gain(n, t_fwd_s))
 
     def allows(self, nodes: int) -> bool:
         """Whether a plan may give ``nodes`` (FreeTrain eq. 3)."""
@@ -90,9 +90,9 @@ class Problem:
     """How to divide ``nodes`` interchangeable nodes among ``candidates`` for the next ``t_fwd_s`` seconds.
 
     ``candidates`` are in submission order, which breaks ties. ``nodes`` counts all nodes of the pool that a plan may
-    use: those held by the candidates and the free ones. ``step_s``: after so long
-    the next plan is made, for planners that look ahead. ``between``: no decision is due, and only those that wait may
-    get nodes, of those that are idle (:mod:`pilot.core.between`).
+    use: those held by the candidates and the free ones. ``step_s``: after so long the next plan is made, for planners
+    that look ahead. ``between``: no decision is due, and only those that wait may get nodes, of those that are idle
+    (:mod:`pilot.core.between`).
     """
 
     nodes: int

@@ -30,6 +30,8 @@ class State:
     plan: Plan | None
     settled: bool
     asked_s: float
+    awaited: bool
+    decided_s: float
     draining: bool
     reopened: int
     costs: RescaleCosts
@@ -37,5 +39,3 @@ class State:
     usage: Usage
     arrivals: Arrivals
     now_s: float
-    awaited: bool = False
-    decided_s: float = 0.0

@@ -37,8 +37,9 @@ class Timers:
 
     def _all(self) -> Iterator[tuple[float, Due]]:
         yield self.arrivals.due_s(self.arrivals_s), ArrivalsDue()
-        for trainer in self.trainers:
-            yield trainer.profile.by_s, ProfileDue(trainer.id)
+        for trainer in self.trainers:  # of a thousand that wait hardly one is measured: a replay asks at every step
+            if trainer.profile.pin is not None:
+                yield trainer.profile.by_s, ProfileDue(trainer.id)
         if self.usage is not None:
             yield self.usage.due_s(), BudgetDue()
         for trainer in self.trainers:

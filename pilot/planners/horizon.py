@@ -7,13 +7,10 @@ each later step.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pilot.core.problem import Candidate, Problem
-
-log = logging.getLogger(__name__)
 
 STEPS = 5
 """T: so many steps are looked ahead (§5.1)."""
@@ -51,8 +48,6 @@ def jobs_of(problem: Problem, steps: int = STEPS) -> list[Job]:
         if sizes and sizes[0] <= left:
             left -= sizes[0]
             jobs.append(_job(index, candidate, sizes, problem.step_s, steps))
-    if len(jobs) < len(problem.candidates):
-        log.info("rolling horizon: %d of %d trainers fit, the others wait", len(jobs), len(problem.candidates))
     return jobs
 
 

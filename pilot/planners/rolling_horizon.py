@@ -36,6 +36,8 @@ def plan(problem: Problem, limit_s: float, solver: str = "cbc") -> Plan:
     """
     started_s = time.monotonic()
     jobs = jobs_of(problem)
+    if len(jobs) < len(problem.candidates):
+        log.info("rolling horizon: %d of %d trainers fit, the others wait", len(jobs), len(problem.candidates))
     if not jobs:
         return plan_of(problem, [0] * len(problem.candidates), PlanStatus.OPTIMAL, 0.0, NAME)
     known = priced(jobs, problem.nodes, started_s + limit_s / 2)

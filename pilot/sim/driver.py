@@ -151,8 +151,8 @@ class Simulation:
     def _events(self, change: Change) -> list[Event]:
         """What the core hears of at this time."""
         pool = [PoolChanged(change.joined, lost=change.left, cause="trace")] if change.joined or change.left else []
-        due_s = min(self.core.timers.due_s(), self._reports.due_s())
-        if not pool and due_s > self.now_s and self.config.completions is Completions.AT_NODE_EVENTS:
+        waits = not pool and self.config.completions is Completions.AT_NODE_EVENTS
+        if waits and min(self.core.timers.due_s(), self._reports.due_s()) > self.now_s:
             return []
         reports = self._reports.take(self.now_s, self._running, self.core.trainers)
         heard: list[Event] = [*self._finished(), *self._progress(), *reports, *self._submitted()]
