@@ -147,9 +147,9 @@ def replay(tmp_path: Path) -> list[str]:
     "options",
     [
         ["--objective", "json:loads"],
-        ["--max-parallel", "0"],
-        ["--max-parallel", "9" * 30],
-        ["--t-fwd", "0"],
+        ["--max-parallel-trainers", "0"],
+        ["--max-parallel-trainers", "9" * 30],
+        ["--t-fwd-s", "0"],
         ["--hours", "nan"],
     ],
 )

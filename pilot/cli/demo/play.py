@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import sysconfig
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -106,11 +107,12 @@ def _play(console: Console, folder: Path, site: str, examples: Path, epochs: dic
 
 
 def find_examples() -> Path:
-    """The folder of the example scripts, which are part of a checkout."""
-    folder = Path(__file__).parents[3] / "examples"
-    if not (folder / "digits_cnn.py").exists():
-        raise UserError(f"the demo needs the example scripts of a checkout; there is no {folder}")
-    return folder
+    """The folder with the example scripts: that of the checkout, or the one that the wheel installs."""
+    folders = Path(__file__).parents[3] / "examples", Path(sysconfig.get_path("data"), "share", "pilot", "examples")
+    for folder in folders:
+        if (folder / "digits_cnn.py").exists():
+            return folder
+    raise UserError(f"the demo's example scripts are missing from {' and '.join(map(str, folders))}; reinstall pilot")
 
 
 def _submit(run: Run, examples: Path) -> None:
