@@ -41,7 +41,7 @@ class Evaluation:
     ) -> None:
         self._length = len(cast(Sized, dataset))
         if batch_size < 1 or not self._length:
-            raise UserError(f"session.evaluate: {self._length} samples in batches of {batch_size}: nothing to evaluate")
+            raise UserError(f"session.evaluate: {self._length} samples in batches of {batch_size} cannot be evaluated")
         if options.get("num_workers") == AUTO:
             raise UserError(f'session.evaluate takes a number for num_workers; "{AUTO}" is for session.loader')
         self._model, self._dataset, self._function = model, dataset, function

@@ -52,7 +52,7 @@ def checked(options: Mapping[str, Any]) -> dict[str, Any]:
         raise UserError(f"session.loader and torch's DataLoader have no option {unknown[0]}")
     if not options.get("in_order", True):
         raise UserError(
-            "session.loader does not take in_order=False: samples would be counted for the wrong batch; remove it"
+            "session.loader takes no in_order=False: samples would be counted for the wrong batch; remove it"
         )
     workers = options.get("num_workers", 0)
     if workers != AUTO and not (isinstance(workers, int) and workers >= 0):

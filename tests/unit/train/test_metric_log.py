@@ -35,5 +35,5 @@ def test_what_cannot_be_logged_to_is_refused(tmp_path: Path) -> None:
 
 def test_names_that_the_session_reports_itself_are_refused() -> None:
     check_reported(["loss", "accuracy"])
-    with pytest.raises(UserError, match=r"session.report: epochs is the session's own"):
+    with pytest.raises(UserError, match=r"session.report: epochs is reserved"):
         check_reported(["loss", "epochs"])
