@@ -109,7 +109,7 @@ class Loader(TrainingLoader):
         if (samples := len(cast(Sized, self.dataset))) != self._samples:
             raise UserError(
                 f"the dataset of session.loader had {self._samples} samples when the loader was made and has {samples}"
-                " now; its length must stay"
+                " now; its length must not change"
             )
         revision = self.course.where()[-1]
         for batch in self._batches:
@@ -153,11 +153,13 @@ class Loader(TrainingLoader):
 def _order(seed: int, samples: int, shuffle: bool, replacement: bool, num_samples: int | None) -> Order:
     if not replacement:
         if num_samples is not None:
-            raise UserError("session.loader: num_samples goes with replacement=True; else an epoch is all samples once")
+            raise UserError(
+                "session.loader: num_samples needs replacement=True; otherwise an epoch is every sample once"
+            )
         return shuffled(seed, samples) if shuffle else Sequential(samples)
     if not shuffle or samples == 0 or (num_samples is not None and num_samples < 1):
         raise UserError(
-            "session.loader: replacement=True draws num_samples, at least one, from a dataset that is not empty, and"
-            " does not go with shuffle=False"
+            "session.loader: replacement=True needs num_samples of at least 1 and a dataset that is not empty, and"
+            " cannot be combined with shuffle=False"
         )
     return Drawn(seed, samples, samples if num_samples is None else num_samples)

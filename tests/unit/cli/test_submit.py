@@ -26,10 +26,10 @@ def test_variables_are_handed_on_or_set(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("named", "why"),
     [
-        ("NO_SUCH_VARIABLE", "no such variable"),
+        ("NO_SUCH_VARIABLE", "not set in your environment"),
         ("=1", "NAME=VALUE"),
-        ("LD_LIBRARY_PATH=/x", "when a program starts"),
-        ("PYTHONHASHSEED=0", "when a program starts"),
+        ("LD_LIBRARY_PATH=/x", "when the interpreter starts"),
+        ("PYTHONHASHSEED=0", "when the interpreter starts"),
     ],
 )
 def test_what_would_have_no_effect_is_refused(tmp_path: Path, named: str, why: str) -> None:

@@ -301,7 +301,7 @@ class Numbers(IterableDataset[int]):
         ({"generator": torch.Generator()}, "takes no generator"),
         ({"in_order": False}, "takes no in_order=False"),
         ({"worker": 2}, "no option worker"),
-        ({"timeout": 3}, "give num_workers"),
+        ({"timeout": 3}, "needs num_workers"),
         ({"num_workers": -1}, "session.loader: num_workers"),
         ({"num_workers": 1, "prefetch_factor": 0}, "prefetch_factor must be at least 1"),
         ({"prefetch_factor": 2}, "session.loader: prefetch_factor"),
@@ -317,9 +317,9 @@ def test_options_that_it_cannot_keep_are_refused(options: dict[str, Any], why: s
 @pytest.mark.parametrize(
     ("order", "why"),
     [
-        ({"num_samples": 3}, "goes with replacement"),
+        ({"num_samples": 3}, "needs replacement"),
         ({"replacement": True, "shuffle": False}, "shuffle=False"),
-        ({"replacement": True, "num_samples": 0}, "at least one"),
+        ({"replacement": True, "num_samples": 0}, "at least 1"),
     ],
 )
 def test_orders_that_make_no_sense_are_refused(order: dict[str, Any], why: str) -> None:
