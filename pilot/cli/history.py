@@ -43,7 +43,7 @@ def _row(t: TrainerStatus, began_s: float, now_s: float) -> tuple[str, ...]:
         moment(began_s + t.submitted_s),
         short((t.ended_s if t.ended_s is not None else now_s) - t.submitted_s),
         f"{t.used_node_hours:.2f}",
-        f"{t.samples:,}",
+        f"{t.samples:,}" if counts_epochs(t) else "-",
         f"{t.step:,}",
     )
 
@@ -81,18 +81,25 @@ def _sentences(told: TrainerHistory, t: TrainerStatus) -> list[str]:
         lines[-1] += f", first trained {date(began_s + t.started_s)}"
     if t.ended_s is not None:
         lines[-1] += f", ended {date(began_s + t.ended_s)}"
-    lost = f"{t.lost_steps} steps lost" if counts_epochs(t) else "what it had not saved was done again"
-    taken = f"{node_count(t.preemptions)} preempted and {t.losses} lost; {lost}"
+    taken = f"{node_count(t.preemptions)} preempted and {t.losses} lost{_lost(t)}"
+    samples = f", {t.samples:,} samples" if counts_epochs(t) else ""
     kept = f"the newest {t.checkpoints_kept}" if t.checkpoints_kept is not None else "as many as the site says"
     budget = f" of its budget of {t.budget_node_hours:g}" if t.budget_node_hours is not None else ""
     return [
         *lines,
-        f"used {t.used_node_hours:.3g}{budget} {unit(told.charge_factor)}: {t.step:,} steps, {t.samples:,} samples",
+        f"used {t.used_node_hours:.3g}{budget} {unit(told.charge_factor)}: {t.step:,} steps{samples}",
         f"{t.rescales_up} changes to more nodes, {t.rescales_down} to fewer; {taken}",
         f"its files: {t.directory}",
         f"of its checkpoints it keeps {kept}",
         *t.remarks,
     ]
+
+
+def _lost(t: TrainerStatus) -> str:
+    """What had to be done again; nothing is said of one that never trained."""
+    if t.started_s is None:
+        return ""
+    return f"; {t.lost_steps} steps lost" if counts_epochs(t) else "; what it had not saved was done again"
 
 
 def _table(rows: Sequence[Sequence[str]], left: Sequence[int]) -> list[Text]:

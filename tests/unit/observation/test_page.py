@@ -40,7 +40,13 @@ def life(world: World, name: str = "a-pool") -> Life:
     happened = [told for d in history for told in story.tell(d)]
     use = Utilisation(eq_nodes=1.5, work=3.0, static_work=4.0)
     return Life(
-        name, "polaris", summarise(course, core.trainers, use, 1.0), course, core.trainers, courses.of, happened
+        name,
+        "polaris",
+        summarise(course, core.trainers, use, 1.0, core.trainers),
+        course,
+        core.trainers,
+        courses.of,
+        happened,
     )
 
 
@@ -57,8 +63,18 @@ def test_the_summary_adds_up() -> None:
     assert "75%" in text
 
 
+def test_samples_of_sessions_and_steps_of_torchrun_s_processes_are_not_added_up() -> None:
+    world = lived_through()
+    core, use = Coordinator(world.config), Utilisation(eq_nodes=1.5, work=3.0, static_work=4.0)
+    course = timeline(decisions(world), core)
+    core.trainers[CNN].samples = 7
+    for sessions, told in (([CNN], "processed 7 samples."), ([], "processed 7 steps of torchrun processes.")):
+        summary = summarise(course, core.trainers, use, 1.0, sessions)
+        assert told in " ".join(sentences("p", "s", summary))
+
+
 def test_a_pool_in_which_nothing_happened() -> None:
-    empty = Summary(0.0, 0, dict.fromkeys(Use, 0.0), 1.0, 0, {}, dict[Fate, int](), 0, None)
+    empty = Summary(0.0, 0, dict.fromkeys(Use, 0.0), 1.0, 0, 0, {}, dict[Fate, int](), 0, None)
     assert sentences("p", "s", empty)[1:] == ["Nothing was submitted.", "No node was taken or lost."]
     assert "None." in render(life(World()))
 

@@ -166,7 +166,7 @@ def test_node_hours_are_told_as_the_site_charges_them_wherever_they_are_told(tmp
     monitor.advance(7200.0)
     told = status(About("p", "s", "", "", 0.0, JOBS), core, monitor, launches, NO_USE)
     became = history(About("p", "s", "", "", 0.0, JOBS), core, monitor, launches, T)
-    summary = summarise(nodes.made(), core.trainers, Utilisation(1.0, 1.0, None), core.config.charge_factor)
+    summary = summarise(nodes.made(), core.trainers, Utilisation(1.0, 1.0, None), core.config.charge_factor, ())
     screen = Console(width=200, record=True, file=io.StringIO())
     show(screen, status_lines(told, 200))
     show(screen, history_view(became, 200))
