@@ -43,7 +43,7 @@ def _row(t: TrainerStatus, began_s: float, now_s: float) -> tuple[str, ...]:
         moment(began_s + t.submitted_s),
         short((t.ended_s if t.ended_s is not None else now_s) - t.submitted_s),
         f"{t.used_node_hours:.2f}",
-        f"{t.samples:,}",
+        f"{t.samples:,}" if counts_epochs(t) else "-",
         f"{t.step:,}",
     )
 
@@ -81,18 +81,25 @@ def _sentences(told: TrainerHistory, t: TrainerStatus) -> list[str]:
         lines[-1] += f", first trained {date(began_s + t.started_s)}"
     if t.ended_s is not None:
         lines[-1] += f", ended {date(began_s + t.ended_s)}"
-    lost = f"{t.lost_steps} steps lost" if counts_epochs(t) else "unsaved work was repeated"
-    taken = f"{node_count(t.preemptions)} preempted, {t.losses} lost; {lost}"
+    taken = f"{node_count(t.preemptions)} preempted, {t.losses} lost{_lost(t)}"
+    samples = f", {t.samples:,} samples" if counts_epochs(t) else ""
     kept = f"the newest {t.checkpoints_kept}" if t.checkpoints_kept is not None else "as many as the site sets"
     budget = f" of its budget of {t.budget_node_hours:g}" if t.budget_node_hours is not None else ""
     return [
         *lines,
-        f"used {t.used_node_hours:.3g}{budget} {unit(told.charge_factor)}: {t.step:,} steps, {t.samples:,} samples",
+        f"used {t.used_node_hours:.3g}{budget} {unit(told.charge_factor)}: {t.step:,} steps{samples}",
         f"rescaled up {t.rescales_up} times, down {t.rescales_down} times; {taken}",
         f"files: {t.directory}",
         f"checkpoints kept: {kept}",
         *t.remarks,
     ]
+
+
+def _lost(t: TrainerStatus) -> str:
+    """The work that had to be repeated; empty for a trainer that never trained."""
+    if t.started_s is None:
+        return ""
+    return f"; {t.lost_steps} steps lost" if counts_epochs(t) else "; unsaved work was repeated"
 
 
 def _table(rows: Sequence[Sequence[str]], left: Sequence[int]) -> list[Text]:

@@ -78,7 +78,7 @@ def row_cells(trainer: TrainerStatus) -> tuple[str, ...]:
         "-" if ended else f"{len(trainer.nodes)}/{trainer.max_nodes}",
         _of(trainer.epoch if ended else trainer.epoch + 1, trainer.epochs) if begun and counts_epochs(trainer) else "-",
         _of(trainer.step, trainer.steps) if begun else "-",
-        number(trainer.samples_per_s, ",.0f"),
+        _rate(trainer),
         short(trainer.elapsed_s),
         "-" if trainer.left_s is None else short(trainer.left_s),
     )
@@ -87,6 +87,13 @@ def row_cells(trainer: TrainerStatus) -> tuple[str, ...]:
 def counts_epochs(trainer: TrainerStatus) -> bool:
     """Whether it seems to have a session; for a torchrun script (``--ddp``) only the steps are known."""
     return bool(trainer.epochs or trainer.steps or trainer.epoch)
+
+
+def _rate(trainer: TrainerStatus) -> str:
+    """Samples per second; of a script for torchrun steps, which each of its processes makes."""
+    if counts_epochs(trainer) or trainer.samples_per_s is None:
+        return number(trainer.samples_per_s, ",.0f")
+    return f"{trainer.samples_per_s / max(1, len(trainer.nodes)):,.3g} steps"
 
 
 def _of(done: int, all_of_it: int | None) -> str:

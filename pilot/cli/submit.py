@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import os
 import shutil
@@ -209,13 +210,23 @@ def launch_again(root: Path, trainer: str) -> LaunchSpec:
         earlier = msgspec.json.decode(read_regular(path, MOST_SCRIPT_BYTES), type=LaunchSpec)
     except (OSError, msgspec.DecodeError) as error:
         raise UserError(f"cannot read the submission of {trainer} from {path}: {error}") from None
-    launched = msgspec.structs.replace(earlier, script_sha256=_digest(Path(earlier.script)))
+    launched = msgspec.structs.replace(earlier, script_sha256=_digest(Path(earlier.script), earlier.python))
     return with_code(launched)[0] if launched.code_taken else launched
 
 
-def _digest(script: Path) -> str:
-    """By which nodes recognise the script."""
-    return hashlib.sha256(_content(script)).hexdigest()
+def _digest(script: Path, python: str) -> str:
+    """By which nodes recognise the script. One that ``python`` could not parse is refused, where it is this Python."""
+    content = _content(script)
+    try:
+        str(script.absolute()).encode()
+        if python == sys.executable:
+            ast.parse(content)
+    except UnicodeEncodeError:
+        raise UserError(f"the path of the script is not UTF-8: {str(script)!a}; rename it") from None
+    except (SyntaxError, ValueError) as error:
+        line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        raise UserError(f"{script}{line}: {getattr(error, 'msg', error)}") from None
+    return hashlib.sha256(content).hexdigest()
 
 
 def _content(script: Path) -> bytes:
@@ -237,7 +248,7 @@ def launch(
     ddp: bool = False,
 ) -> LaunchSpec:
     """How the script is started: all that a node needs to start exactly the same."""
-    digest = _digest(script)
+    digest, cwd = _digest(script, python), _here()
     if shutil.which(python) is None:
         raise UserError(f"--python: no interpreter {python} on this host")
     seeded = {} if seed is None else {"PILOT_SEED": str(seed)}
@@ -248,13 +259,20 @@ def launch(
         script=str(script.absolute()),
         script_sha256=digest,
         arguments=arguments,
-        cwd=str(Path.cwd()),
+        cwd=cwd,
         python=python,
         environment=dict(map(_variable, named)) | seeded,
         umask=_umask(),
         checkpoints_kept=checkpoints_kept,
         ddp=ddp,
     )
+
+
+def _here() -> str:
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        raise UserError("the directory that you are in has been removed; cd to one that is there") from None
 
 
 def _umask() -> int:

@@ -185,6 +185,25 @@ def test_history_tells_in_80_columns_why_a_trainer_ended() -> None:
     assert max(map(len, shown)) <= 80
 
 
+def test_steps_of_a_script_for_torchrun_are_not_called_samples() -> None:
+    ddp = msgspec.structs.replace(
+        TRAINER,
+        phase=Phase.RUNNING,
+        nodes=["n1", "n2"],
+        epoch=0,
+        epochs=None,
+        samples=80,
+        samples_per_s=30.0,
+        metrics={},
+    )
+    [_, row] = [line.plain for line in trainer_rows([ddp], 80)]
+    assert row.split()[5:7] == ["15", "steps"]
+    [row] = [
+        line for line in map(str, history_lines(msgspec.structs.replace(STATUS, trainers=[ddp]), 80)) if "vit" in line
+    ]
+    assert row.split()[-2:] == ["-", "40"]
+
+
 def test_a_large_old_pool_is_summed_up() -> None:
     nodes = [msgspec.structs.replace(STATUS.pool[0], node=f"n{n}", leaving=False) for n in range(5000)]
     ended = [
