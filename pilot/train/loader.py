@@ -14,7 +14,7 @@ from pilot.train.collate import collate
 from pilot.train.loader_options import check_dataset, checked
 from pilot.train.order import Drawn, Order, Sequential, shuffled
 from pilot.train.sampler import Batching, StepShare
-from pilot.train.seeded import OwnDataset, Piece, Seeded
+from pilot.train.seeded import OwnDataset, Piece, PieceLoader, Seeded
 from pilot.train.training_loader import Course, TrainingLoader
 
 _WITHOUT_END = 1 << 62
@@ -145,7 +145,7 @@ class Loader(TrainingLoader):
         seeded = Seeded(self.dataset, collated=options.get("collate_fn") is not None)
         options["collate_fn"] = options.get("collate_fn") or collate
         try:
-            return DataLoader(seeded, batch_sampler=self._pieces, **options)
+            return PieceLoader(seeded, batch_sampler=self._pieces, **options)
         except (TypeError, ValueError) as error:
             raise UserError(f"session.loader: {error}") from error
 
