@@ -24,6 +24,7 @@ from pilot.train.guards import StepGuard
 from pilot.train.loader import Loader
 from pilot.train.membership import Seat
 from pilot.train.metric_log import metric_log
+from pilot.train.node_fabric import NodeFabric
 from pilot.train.rollback import Rollback
 from pilot.train.sampler import Batching
 from pilot.train.session_checks import check_reported, check_tracked
@@ -46,8 +47,9 @@ class Session:
         self._check = StateCheck(training)
         self._guard = StepGuard(training.steppers.optimizers.values())
         self._rollback = Rollback(training, with_user=training.steppers.apart)
-        exchanges = Exchanges(training, wire_dtype)
-        self._group = group_of(os.environ, self._seat, training, exchanges, self._resized)
+        fabric = NodeFabric.of(os.environ, self._seat, list(training.trained.named.values()))
+        exchanges = Exchanges(training, wire_dtype, fabric.group)
+        self._group = group_of(os.environ, self._seat, training, exchanges, self._resized, fabric.ties)
         self._collectives = Collectives(self._group, training)
         self._step = Step(training, self._group, exchanges, self._guard, self._rollback, seed, self._metrics)
         self._course = SessionCourse(
