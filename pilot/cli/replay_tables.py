@@ -7,9 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pilot.cli.replay_times import DONE, done_row, time_row
+
 if TYPE_CHECKING:
     from pilot.cli.told_of_traces import ReplayTold
     from pilot.sim.sweep import Replay
+
+
+MOST_COMPARED = 4
+"""Of more replays, a table of each against each is hard to read."""
 
 
 def label(replay: Replay, names: Sequence[str]) -> str:
@@ -85,6 +91,13 @@ def print_tables(replays: Sequence[Replay], names: Sequence[str]) -> None:
         click.echo(U_IN_WORDS.format(unit=unit) + "\n")
     click.echo("Mean work per change of the pool that rescaling and preemption cost:")
     _print_table([head | _cost_row(replay) for head, replay in zip(heads, replays, strict=True)])
+    click.echo("Mean times of trainers that have ended; without nodes they wait:")
+    _print_table([head | time_row(replay) for head, replay in zip(heads, replays, strict=True)])
+    if 1 < len(replays) <= MOST_COMPARED and all(replay.summary.completed >= DONE for replay in replays):
+        ends = [f"when {label(replay, names)} had {DONE}" for replay in replays]
+        click.echo("Completed trainers:")
+        rows_ = zip(heads, replays, strict=True)
+        _print_table([head | done_row(replay, replays, ends) for head, replay in rows_])
     if len(curves) > 1:
         click.echo("Mean run time in hours, from admission to completion, of completed trainers:")
         _print_table([head | _run_time_row(replay, curves) for head, replay in zip(heads, replays, strict=True)])

@@ -13,6 +13,7 @@ from pilot.core.problem import Candidate, Problem
 from pilot.planners import make
 from pilot.sim.accounting import Account, Accounting
 from pilot.sim.records import Admitted, Kind, Records
+from pilot.sim.times import mean, times_of
 from pilot.traces.fragments import Floats
 
 BIN_S = 6 * 3600.0
@@ -80,6 +81,8 @@ class Summary:
     submitted, completed : trainers
     six_hours : U by six hours
     run_times : of completed trainers, by scaling curve
+    mean_waiting_s, mean_training_s, mean_total_s : of trainers that have ended, from submission to end; without nodes
+        they wait; null: none has ended
     budget_warned_h, budget_ended_h : when 80% and when all of the pool's budget was used; null: never. The replay ends
         with the budget
     """
@@ -105,6 +108,9 @@ class Summary:
     completed: int
     six_hours: tuple[Bin, ...]
     run_times: tuple[RunTimes, ...]
+    mean_waiting_s: float | None
+    mean_training_s: float | None
+    mean_total_s: float | None
     budget_warned_h: float | None = None
     budget_ended_h: float | None = None
 
@@ -113,7 +119,7 @@ def summarize(
     records: Records, accounts: Mapping[TrainerId, Account], accounting: Accounting, submitted: int, complete: bool
 ) -> Summary:
     """Compute the metrics from what was noted."""
-    columns, meter = records.columns(), IntegralMeter(records)
+    columns, meter, ended = records.columns(), IntegralMeter(records), times_of(accounts)
     scale = meter.scale
     costs = columns["preemption"] + columns["rescale"]
     # Paid at once in the paper's accounting; a physical pause is in the gains already.
@@ -141,9 +147,12 @@ def summarize(
         rescale_per_event=float(columns["rescale"].sum()) * per_event,
         return_on_rescale=_mean(returns_on_rescale(columns)),
         submitted=submitted,
-        completed=sum(account.finished_s is not None for account in accounts.values()),
+        completed=sum(account.completed for account in accounts.values()),
         six_hours=tuple(_bins(meter, columns, charged, end_s)),
         run_times=tuple(_run_times(accounts.values())),
+        mean_waiting_s=mean(ended, "waiting_s"),
+        mean_training_s=mean(ended, "training_s"),
+        mean_total_s=mean(ended, "total_s"),
         budget_warned_h=_hours(records.budget_warned_s),
         budget_ended_h=_hours(records.budget_ended_s),
     )
@@ -235,8 +244,8 @@ def _bins(meter: IntegralMeter, columns: Mapping[str, Floats], charged: Floats, 
 def _run_times(accounts: Iterable[Account]) -> Iterable[RunTimes]:
     hours: dict[int, list[float]] = {}
     for account in accounts:
-        if account.finished_s is not None:
-            ran_h = (account.finished_s - account.admitted_s) / 3600
+        if account.completed and account.ended_s is not None:
+            ran_h = (account.ended_s - account.admitted_s) / 3600
             hours.setdefault(account.submission.curve, []).append(ran_h)
     return (RunTimes(curve, len(ran), sum(ran) / len(ran), max(ran)) for curve, ran in sorted(hours.items()))
 
