@@ -36,6 +36,8 @@ def rows(replays: Sequence[Replay], names: Sequence[str]) -> list[dict[str, str]
     """The first table: column → cell of each replay."""
     budgets = any(r.case.budget is not None for r in replays)
     more = [_row(r) | ({"budget": _budget(r)} if budgets else {}) for r in replays]
+    if any(r.summary.mean_spread is not None for r in replays):
+        more = [row | {"nodes too many": _spread(r)} for r, row in zip(replays, more, strict=True)]
     return [
         {name.removesuffix("_s"): f"{getattr(r.case, name)}" for name in names} | row
         for r, row in zip(replays, more, strict=True)
@@ -60,6 +62,10 @@ def _budget(replay: Replay) -> str:
         return "-"
     ended_h = replay.summary.budget_ended_h
     return f"{replay.summary.node_hours / budget:.0%} used" if ended_h is None else f"used up after {ended_h:.1f} h"
+
+
+def _spread(replay: Replay) -> str:
+    return "-" if replay.summary.mean_spread is None else f"{replay.summary.mean_spread:.2f}"
 
 
 def _cost_row(replay: Replay) -> dict[str, str]:

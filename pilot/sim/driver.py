@@ -291,9 +291,14 @@ class Simulation:
                 gained=gained,
                 preemption=preemption,
                 rescale=rescale,
+                spread=self._spread(),
             ),
             [account.submission for account in self._running.values()],
         )
+
+    def _spread(self) -> int:
+        gpus = self.core.config.gpus
+        return 0 if gpus is None else sum(gpus.spread(self.core.trainers[name].target) for name in self._running)
 
     def _open_accounts(self) -> None:
         for trainer in self.core.admitted():

@@ -83,6 +83,7 @@ class Summary:
     run_times : of completed trainers, by scaling curve
     mean_waiting_s, mean_training_s, mean_total_s : of trainers that have ended, from submission to end; without nodes
         they wait; null: none has ended
+    mean_spread : nodes that trainers span beyond the least, mean over time; null: a unit of the pool is a node
     budget_warned_h, budget_ended_h : when 80% and when all of the pool's budget was used; null: never. The replay ends
         with the budget
     """
@@ -111,14 +112,20 @@ class Summary:
     mean_waiting_s: float | None
     mean_training_s: float | None
     mean_total_s: float | None
+    mean_spread: float | None
     budget_warned_h: float | None = None
     budget_ended_h: float | None = None
 
 
 def summarize(
-    records: Records, accounts: Mapping[TrainerId, Account], accounting: Accounting, submitted: int, complete: bool
+    records: Records,
+    accounts: Mapping[TrainerId, Account],
+    accounting: Accounting,
+    submitted: int,
+    complete: bool,
+    gpus: bool = False,
 ) -> Summary:
-    """Compute the metrics from what was noted."""
+    """Compute the metrics from what was noted; ``gpus``: a unit of the pool is a GPU."""
     columns, meter, ended = records.columns(), IntegralMeter(records), times_of(accounts)
     scale = meter.scale
     costs = columns["preemption"] + columns["rescale"]
@@ -153,6 +160,7 @@ def summarize(
         mean_waiting_s=mean(ended, "waiting_s"),
         mean_training_s=mean(ended, "training_s"),
         mean_total_s=mean(ended, "total_s"),
+        mean_spread=_over_time(columns["spread"], meter.spans(0.0, end_s)) if gpus else None,
         budget_warned_h=_hours(records.budget_warned_s),
         budget_ended_h=_hours(records.budget_ended_s),
     )
@@ -258,6 +266,11 @@ def _plans(records: Records) -> dict[str, int]:
 def _share(part: Floats, whole: Floats, spans: Floats) -> float:
     total = float(whole @ spans)
     return float(part @ spans) / total if total else 0.0
+
+
+def _over_time(values: Floats, spans: Floats) -> float:
+    total_s = float(spans.sum())
+    return float(values @ spans) / total_s if total_s else 0.0
 
 
 def _mean(values: Floats) -> float | None:

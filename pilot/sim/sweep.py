@@ -18,7 +18,8 @@ from pilot.core.arrivals import ARRIVALS_S
 from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
 from pilot.core.errors import UserError
-from pilot.core.ids import TrainerId
+from pilot.core.gpus import GpuNodes
+from pilot.core.ids import TrainerId, natural_key
 from pilot.core.objective import Objective
 from pilot.core.pool import NODE_ORDERS
 from pilot.core.spec import Profiling
@@ -75,6 +76,7 @@ class Case:
     budget : node-hours after which the pool drains; null: no limit
     decide_every_s : plans are made at multiples of it; null: at every event
     nodes : the pool has so many nodes from 0 on; null: those of the trace
+    gpus_per_node : each unit is a GPU, and so many of them, in the order of names, are a node; null: units are nodes
     eta_noise, hang_share, fail_share, cancel_share : what goes wrong with trainers, see :mod:`pilot.traces.mishaps`
     scale_up_delay_s : more nodes take effect so much later
     seed : of what is drawn
@@ -96,6 +98,7 @@ class Case:
     budget: float | None = None
     decide_every_s: float | None = None
     nodes: int | None = None
+    gpus_per_node: int | None = None
     eta_noise: float = 0.0
     hang_share: float = 0.0
     fail_share: float = 0.0
@@ -147,12 +150,13 @@ def run_case(
         Profiling(case.profile) if case.profile is not None else None,
     )
     planner = make(case.planner, case.solver, solve_limit_s)
-    core = Coordinator(_core_config(case, objective_of))
+    gpus = _gpu_nodes(changes, case.gpus_per_node) if case.gpus_per_node is not None else None
+    core = Coordinator(replace(_core_config(case, objective_of), gpus=gpus))
     simulation = Simulation(core, planner, changes, submissions, config)
     complete = simulation.run(stop, lambda now_s: tick(_share_done(simulation, now_s)))
     submitted = sum(submission.submit_s <= simulation.now_s for submission in submissions)
     records = simulation.records
-    summary = summarize(records, simulation.accounts, config.accounting, submitted, complete)
+    summary = summarize(records, simulation.accounts, config.accounting, submitted, complete, gpus is not None)
     columns = records.columns()
     courses = _courses(simulation.accounts, simulation.now_s)
     times = tuple(times_of(simulation.accounts))
@@ -174,6 +178,15 @@ def _pool(inputs: Inputs, case: Case, submissions: Sequence[WorkloadRow]) -> tup
     if inputs.until_s is None and case.hang_share:
         raise UserError("trainers that hang never end; say how long to replay (--hours)")
     return [still_pool(nodes)], math.inf if inputs.until_s is None else inputs.until_s
+
+
+def _gpu_nodes(changes: Sequence[Change], per_node: int) -> GpuNodes:
+    """All units that ever join, in the order of their names, are GPUs of one node after the other."""
+    names = sorted({unit for change in changes for unit in change.joined}, key=natural_key)
+    if len(names) % per_node:
+        raise UserError(f"{len(names)} GPUs are not nodes of {per_node} GPUs each (--gpus-per-node)")
+    host = {unit: number // per_node for number, unit in enumerate(names)}
+    return GpuNodes(host.__getitem__, per_node)
 
 
 def _share_done(simulation: Simulation, now_s: float) -> float:

@@ -169,6 +169,7 @@ def test_a_replay_that_cannot_be(refused: Refused, replay: list[str], options: l
         (["--sizes", ""], "whole numbers"),
         (["--seed", "x"], "whole number"),
         (["--nodes", "0"], "at least 1"),
+        (["--gpus-per-node", "3"], "4 GPUs are not nodes of 3 GPUs"),
         (["--times", "/nowhere/times.csv"], "cannot write"),
     ],
 )
