@@ -15,6 +15,7 @@ from pilot.cli.numbers import Count, FiniteRange, Sizes
 from pilot.cli.renamed import RenamedOptions
 from pilot.cli.replay_options import all_cases, sweep_options, swept_names
 from pilot.cli.replay_tables import label, print_tables, rows, told
+from pilot.cli.replay_times import print_solve_times, write_times
 
 if TYPE_CHECKING:
     from pilot.io.journal import Contents
@@ -43,6 +44,7 @@ INTERRUPTED = 130
 @click.option("--sizes", type=Sizes(), metavar="N,N,...", help="Allow only these node counts, e.g. 1,2,4,8.")
 @click.option("--processes", type=Count(), help="Replays to run in parallel (default: one per usable CPU).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; output is deterministic.")
+@click.option("--times", type=FILE, help="Write each trainer's waiting, training and total time to this CSV file.")
 @click.option(
     "--report",
     type=click.Path(file_okay=False, path_type=Path),
@@ -61,10 +63,11 @@ def command(
     processes: int | None,
     as_json: bool,
     report: Path | None,
+    times: Path | None,
     journal: Path | None,
     **swept: tuple[Any, ...] | None,
 ) -> int:
-    """Replay EVENTS, a trace of idle nodes, with the given trainers.
+    """Replay EVENTS, a trace of idle nodes, or a fixed pool of --nodes, with the given trainers.
 
     Options whose value is shown in the plural (such as COUNTS) take several values separated by commas: every
     combination is replayed, in parallel processes.
@@ -74,15 +77,21 @@ def command(
       pilot replay events.csv.gz --trainers hpo.csv --curves curves.json --planner dp
       pilot replay events.csv.gz --trainers hpo.csv --curves curves.json \\
           --t-fwd-s 10,30,60,120 --planner dp,equal-share --report sweep/
+      pilot replay --nodes 70,110 --trainers jobs.csv --curves curves.json --max-parallel-trainers 1000 \\
+          --sizes 1,2,4,8,16 --decide-every-s 300 --planner greedy,rolling-horizon --times times.csv
       pilot replay --journal RUN_DIR/journal.jsonl
       pilot replay --journal RUN_DIR/journal.jsonl --budget 100,200
     """
     if journal is not None:
         return _replay_journal(journal, swept["objective"] or (), report, swept["budget"] or ())
-    if events is None or trainers is None or curves is None:
-        given = {"EVENTS": events, "--trainers": trainers, "--curves": curves}
+    pool = events or swept["nodes"]
+    if pool is None or trainers is None or curves is None:
+        given = {"EVENTS or --nodes": pool, "--trainers": trainers, "--curves": curves}
         missing = " and ".join(name for name, value in given.items() if value is None)
-        raise click.UsageError(f"{missing} missing: a replay needs EVENTS, --trainers and --curves, or --journal")
+        needs = "EVENTS or --nodes, --trainers and --curves, or --journal"
+        raise click.UsageError(f"{missing} missing: a replay needs {needs}")
+    if events is not None and swept["nodes"] is not None:
+        raise click.UsageError("EVENTS and --nodes exclude each other: the pool is that of a trace or does not change")
     from pilot.sim.replay_report import make_directory
     from pilot.sim.sweep import Inputs
 
@@ -90,6 +99,8 @@ def command(
     cases, names = all_cases(swept), swept_names(swept)
     if report is not None:
         make_directory(report)
+    if times is not None:
+        write_times(times, [], names)  # what cannot be written is to be said before a replay of hours
     replays = _run(inputs, cases, solve_limit_s, processes)
     if as_json:
         from pilot.cli.told_of_traces import ReplayList
@@ -97,8 +108,12 @@ def command(
         click.echo(to_json(ReplayList(replays=list(map(told, replays)))))
     else:
         print_tables(replays, names)
+        print_solve_times(replays, names)
+    if times is not None:
+        write_times(times, replays, names)
     if report is not None and replays:
-        _write_report(report, events, replays, names)
+        of = events.name if events is not None else "a pool that does not change"
+        _write_report(report, f"Replay of {of}", replays, names)
     return _report_interruption(replays, len(cases))
 
 
@@ -132,11 +147,11 @@ def _progress(cases: int) -> Iterator[Callable[[float], None]]:
         yield lambda share: bar.update(task, completed=share)
 
 
-def _write_report(directory: Path, events: Path, replays: Sequence[Replay], names: Sequence[str]) -> None:
+def _write_report(directory: Path, title: str, replays: Sequence[Replay], names: Sequence[str]) -> None:
     from pilot.sim.replay_report import write_report
 
     labels = [label(replay, names) for replay in replays]
-    path = write_report(directory, f"Replay of {events.name}", replays, labels, rows(replays, names))
+    path = write_report(directory, title, replays, labels, rows(replays, names))
     click.echo(f"report: {path}", err=True)
 
 

@@ -59,6 +59,16 @@ def _positive(text: str) -> float:
     return value
 
 
+def _share(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= 1:
+        raise ValueError("give a share from 0 to 1, or several with commas between them")
+    return value
+
+
 def _whole(text: str) -> int:
     try:
         value = int(text) if len(text) < 20 else MOST + 1
@@ -157,6 +167,23 @@ SWEPT: Sequence[Decorator] = (
         "[default: curves are known]",
         default=None,
     ),
+    _sweep("--nodes", "nodes", _count, "COUNTS", "Instead of EVENTS: a pool of so many nodes.", None),
+    _sweep(
+        "--gpus-per-node",
+        "gpus_per_node",
+        _count,
+        "COUNTS",
+        "Each unit of the pool is a GPU, and so many are a node; trainers span as few nodes as can be.",
+        default=None,
+    ),
+    _sweep("--eta-noise", "eta_noise", _share, "SHARES", "Planners see remaining work off by up to this share.", "0"),
+    _sweep("--hang-share", "hang_share", _share, "SHARES", "Trainers that hang within 5 minutes and never end.", "0"),
+    _sweep("--fail-share", "fail_share", _share, "SHARES", "Trainers that fail within 5 minutes.", "0"),
+    _sweep("--cancel-share", "cancel_share", _share, "SHARES", "Trainers that users end at a random time.", "0"),
+    _sweep(
+        "--scale-up-delay-s", "scale_up_delay_s", _number, "SECONDS", "Starts and scale-ups take so long.", default="0"
+    ),
+    _sweep("--seed", "seed", _whole, "SEEDS", "Of noise and of what goes wrong with trainers.", default="1"),
     _sweep(
         "--on-curve", "on_curve", _whole, "INDICES", "Give all trainers this curve of the curves file.", default=None
     ),

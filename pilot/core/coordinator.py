@@ -353,7 +353,7 @@ class Coordinator:
         counts = event.plan.as_dict()
         if not self.problem.feasible(counts):
             raise InvariantError(f"plan {event.plan_id} is not feasible: {counts}")
-        assigned = assign(self.pool, self.admitted(), counts)
+        assigned = assign(self.pool, self.admitted(), counts, self.config.gpus)
         if assigned.short:  # too many nodes are set aside for them: what nobody else can use is no node for them
             self._reach = {c.trainer: c.max_nodes for c in self.problem.candidates} | assigned.short
             return self._ask_if(f"{', '.join(assigned.short)} cannot have the nodes that the plan gave")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import os
@@ -113,6 +114,27 @@ def test_a_budget_ends_a_replay_as_it_would_end_the_pool(inputs: Path, capsys: p
     assert 0 < small["budget_warned_h"] < small["budget_ended_h"] < large["reached_h"]
     assert small["samples"] < large["samples"]
     assert (large["budget_warned_h"], large["budget_ended_h"]) == (None, None)
+
+
+def test_a_pool_that_does_not_change_and_trainers_with_bugs(
+    inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Until all have ended, and twice to the same bytes."""
+    files = ["--trainers", str(inputs / "trainers.csv"), "--curves", str(inputs / "curves.json")]
+    wrong = ["--eta-noise", "0.1", "--fail-share", "0.2", "--cancel-share", "0.1", "--scale-up-delay-s", "15"]
+    cadence = ["--sizes", "1,2,4,8", "--decide-every-s", "300", "--planner", "greedy,dp"]
+    times = [tmp_path / "one.csv", tmp_path / "two.csv"]
+    for path in times:
+        assert run(["replay", "--nodes", "30", *files, *wrong, *cadence, "--times", str(path)]) == 0
+    printed = capsys.readouterr()
+    assert times[0].read_bytes() == times[1].read_bytes()
+    rows = list(csv.DictReader(times[0].open()))
+    assert len(rows) == 2 * 60 and {row["ending"] for row in rows} == {"finishes", "fails", "cancelled"}
+    assert all(float(r["total_s"]) == pytest.approx(float(r["waiting_s"]) + float(r["training_s"])) for r in rows)
+    assert "waiting, min" in printed.out and "95th percentile" in printed.err
+    assert run(["replay", "--nodes", "30", *files, *cadence, "--hang-share", "0.2", "--hours", "3", "--json"]) == 0
+    for replay in json.loads(capsys.readouterr().out)["replays"]:
+        assert replay["summary"]["reached_h"] == 3 and 10 < replay["summary"]["completed"] < 60
 
 
 MINE = """
