@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol, assert_never
 
 from pilot.core.commands import (
+    AskTrial,
     CloseTrainer,
     Command,
     DissolveGroup,
@@ -22,6 +23,7 @@ from pilot.core.commands import (
     Solve,
     StartWorker,
     StopWorker,
+    TellTrial,
     WarnOfBudget,
     WriteCheckpoint,
 )
@@ -141,6 +143,8 @@ class Effects:
             case CloseTrainer():
                 self._launches.forget(command.trainer)
                 log.info("trainer %s %s: %s", command.trainer, command.outcome, command.reason)
+            case AskTrial() | TellTrial():
+                return  # nobody can submit a study yet
             case _:
                 assert_never(command)
 
