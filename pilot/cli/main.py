@@ -26,6 +26,7 @@ COMMANDS = {
     "scale": "Keep another number of pilots in a pool that is up.",
     "check": "Check that a script trains on several nodes what it trains alone.",
     "submit": "Submit a training script as an elastic trainer.",
+    "study": "Search hyperparameters: trials that are shelved or promoted.",
     "resume": "Have a trainer that failed or was cancelled go on.",
     "hold": "Have a trainer give its nodes back for a while.",
     "release": "Let a trainer that is held have nodes again.",

@@ -60,6 +60,13 @@ class Solver(Protocol):
         """Begin; the completion is posted later. An earlier solve that still runs is superseded."""
 
 
+class Sampler(Protocol):
+    """Who gives trials their parameters."""
+
+    def perform(self, command: AskTrial | TellTrial) -> None:
+        """Begin; the completion is posted later."""
+
+
 class Trainers(Protocol):
     """Who knows the trainers."""
 
@@ -98,6 +105,7 @@ class Effects:
         pending: PendingCommands,
         launches: LaunchStore,
         solver: Solver,
+        sampler: Sampler,
         send: Send,
         trainers: Trainers,
     ) -> None:
@@ -105,6 +113,7 @@ class Effects:
         self._pending = pending
         self._launches = launches
         self._solver = solver
+        self._sampler = sampler
         self._send = send
         self._trainers = trainers
         self._stopped: set[On] = set()
@@ -144,7 +153,7 @@ class Effects:
                 self._launches.forget(command.trainer)
                 log.info("trainer %s %s: %s", command.trainer, command.outcome, command.reason)
             case AskTrial() | TellTrial():
-                return  # nobody can submit a study yet
+                self._sampler.perform(command)
             case _:
                 assert_never(command)
 
