@@ -41,6 +41,16 @@ from pilot.core.events import (
     WorkerReady,
     WorkerSlow,
 )
+from pilot.core.study_events import (
+    ReservationDue,
+    StudyDue,
+    StudyResumed,
+    StudyStopped,
+    StudySubmitted,
+    TrialAsked,
+    TrialNotAsked,
+    TrialTold,
+)
 from pilot.core.trainer import Phase, PhaseChange
 
 
@@ -133,6 +143,23 @@ EFFECTS = (
     ),
     Effect(DecisionDue, "that it is made, where there is a cadence", "if it is due"),
     Effect(ProfileDue, "its profile goes on to the next count, or is done", "if it was due"),
+    Effect(StudySubmitted, "the study; plans may give nodes to trials of it", "always"),
+    Effect(StudyStopped, "its trials are shelved where they are, and no more are asked for", "if a trial trained"),
+    Effect(StudyResumed, "its trials go on, and more of them may be asked for", "always"),
+    Effect(StudyDue, "as for a stop", "as for a stop"),
+    Effect(
+        TrialAsked,
+        "the trial is a trainer from now on, on the nodes that were kept for it",
+        "if none were, or not enough of them are free",
+    ),
+    Effect(
+        TrialNotAsked,
+        "it is asked for again; after three times the study stops, and where the space is exhausted it has no more "
+        "trials",
+        "as for a stop, or if the space is exhausted",
+    ),
+    Effect(TrialTold, "nothing"),
+    Effect(ReservationDue, "the nodes that were kept for a trial are free again", "if some were"),
 )
 
 TRAINER_CHANGES = (
@@ -175,5 +202,17 @@ TRAINER_CHANGES = (
     PhaseChange(Phase.PAUSED, Phase.STOPPED, (WorkerExited, PoolChanged)),
     PhaseChange(Phase.STOPPED, Phase.QUEUED, (TrainerResumed,)),
     PhaseChange(Phase.STOPPED, Phase.STARTING, (TrainerResumed,)),
+    PhaseChange(None, Phase.QUEUED, (TrialAsked,)),
+    PhaseChange(None, Phase.STARTING, (TrialAsked,)),
+    PhaseChange(None, Phase.SHELVED, (TrialAsked,)),
+    PhaseChange(Phase.PAUSED, Phase.SHELVED, (CheckpointWritten, WorkerExited, PoolChanged)),
+    PhaseChange(Phase.RUNNING, Phase.SHELVED, (WorkerExited, PoolChanged)),
+    PhaseChange(Phase.STARTING, Phase.SHELVED, (StudyStopped, StudyDue, WorkerExited)),
+    PhaseChange(Phase.QUEUED, Phase.SHELVED, (StudyStopped, StudyDue, TrialNotAsked, WorkerExited)),
+    PhaseChange(Phase.SHELVED, Phase.QUEUED, (StudyResumed, Progress)),
+    PhaseChange(Phase.SHELVED, Phase.RUNNING, (GroupFormed,)),
+    PhaseChange(Phase.SHELVED, Phase.CLOSING, (TrainerCancelled,)),
+    PhaseChange(Phase.SHELVED, Phase.CANCELLED, (TrainerCancelled,)),
+    PhaseChange(Phase.SHELVED, Phase.FAILED, (WorkerExited,)),
 )
 """From before an event to after it: a trainer that has no worker left when it ends is never seen closing."""

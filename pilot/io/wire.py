@@ -176,7 +176,8 @@ class CheckpointWritten(Message, frozen=True):
 class Progress(Message, frozen=True):
     """At most one a second, from the leader: see ``core.events.Progress``.
 
-    ``ledger`` rows are (generation, epoch, step, step_end, cursor, cursor_end).
+    ``ledger`` rows are (generation, epoch, step, step_end, cursor, cursor_end). ``reports``, of a trial, are (number,
+    value) of its study's metric.
     """
 
     trainer: Name
@@ -189,6 +190,7 @@ class Progress(Message, frozen=True):
     rescale_s: float | None = None
     ledger: list[tuple[Count, Count, Count, Count, Count, Count]] = []
     metrics: dict[str, float] = {}
+    reports: list[tuple[Count, float]] = []
 
 
 class TrainerFinished(Message, frozen=True):

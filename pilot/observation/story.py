@@ -44,6 +44,13 @@ from pilot.core.events import (
 )
 from pilot.core.evidence import headline
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
+from pilot.core.study_events import (
+    StudyResumed,
+    StudyStopped,
+    StudySubmitted,
+    TrialAsked,
+    TrialNotAsked,
+)
 from pilot.io.journal import Decision, Entry
 from pilot.io.pool_status import Told
 from pilot.observation.words import node_count, node_names, plan_change
@@ -145,8 +152,29 @@ class Story:
                 yield self._told(now_s, Kind.NODE, f"{event.node} {whom}", event.trainer, [event.node])
             case NodeCleared():
                 yield self._told(now_s, Kind.NODE, f"{event.node} was cleared", None, [event.node])
+            case StudySubmitted() | StudyStopped() | StudyResumed() | TrialAsked() | TrialNotAsked():
+                yield from self._study(now_s, event)
             case _:
                 yield from self._group(now_s, event)
+
+    def _study(
+        self, now_s: float, event: StudySubmitted | StudyStopped | StudyResumed | TrialAsked | TrialNotAsked
+    ) -> Iterator[Happening]:
+        match event:
+            case StudySubmitted():
+                text = f"study {event.spec.study} submitted, of {event.spec.trials} trials"
+            case StudyStopped():
+                text = f"study {event.study} {event.reason}"
+            case StudyResumed():
+                text = f"study {event.study} goes on"
+            case TrialAsked():
+                given = ", ".join(f"{name}={value}" for name, value in event.parameters)
+                yield self._told(now_s, Kind.TRAINER, f"trial of {event.study}: {given}", event.spec.trainer)
+                return
+            case TrialNotAsked():
+                why = "all of its space was tried" if event.exhausted else headline(event.reason)
+                text = f"study {event.study} has no trial {event.number}: {why}"
+        yield self._told(now_s, Kind.POOL, text)
 
     def _group(self, now_s: float, event: Event) -> Iterator[Happening]:
         match event:

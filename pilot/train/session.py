@@ -314,6 +314,7 @@ class Session:
         check_reported(metrics)
         values = {name: float(value) for name, value in metrics.items()}
         self._metrics.update(values)
+        self._training.reports.note(self._training.position.step, values)
         for log in self._step.logs:
             log.report(self._training.position.step, values)
 

@@ -17,6 +17,7 @@ from pilot.train import identity, rng
 from pilot.train.agreement_log import END_OF_EPOCH, STOP, Agreement, AgreementLog, Place, Sums
 from pilot.train.lineage import Lineage
 from pilot.train.lr import LearningRate
+from pilot.train.metric_reports import METRIC, MetricReports
 from pilot.train.sampler import StepShare
 from pilot.train.session_checks import admit
 from pilot.train.state import encoded
@@ -64,7 +65,7 @@ class Training:
     changes (:mod:`pilot.train.rollback`). ``on_restore``: called when a state was taken over or put back.
     ``in_meeting``: the script is in a meeting (:mod:`pilot.train.collectives`); ``behind``: the state was taken over
     from one in a meeting, who has done more since. ``samples_per_tick``: of a step on one node, for a schedule that
-    counts samples.
+    counts samples. ``reports``: what a trial reported of its study's metric.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class Training:
         self.in_meeting = False
         self.behind = False
         self.samples_per_tick = 1
+        self.reports = MetricReports(os.environ.get(METRIC, ""))
 
     @property
     def place(self) -> Place:
@@ -225,6 +227,7 @@ class Training:
             "trained": self.trained.capture(),
             "tracked": {name: one.state_dict() for name, one in self.tracked.items()},
             "changing": sorted(self.changing),
+            "reports": [list(row) for row in self.reports.rows],
             **self.steppers.capture(),
         }
 
@@ -256,6 +259,7 @@ class Training:
         self.agreed_step = self.position.step
         self.ledger = Lineage(state["ledger"].tolist())
         self.agreements = AgreementLog(state.get("minutes", ()))
+        self.reports = MetricReports(self.reports.metric, state.get("reports", ()))
         self.rate = replace(LearningRate(**state["learning_rate"]), rule=rule.rule, warmup_steps=rule.warmup_steps)
         self.changes = [AcceptedChange(*row) for row in state.get("changes", ())]
         self.changes += [AcceptedChange(self.position.step, *change) for change in changes]
