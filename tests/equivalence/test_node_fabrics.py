@@ -74,6 +74,11 @@ def test_a_node_is_killed(fabric: str, alone: dict[str, torch.Tensor], tmp_path:
     assert_as_alone(ranks, alone)
 
 
+def test_a_sharded_script_runs_alone(alone: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    run_alone(tmp_path, SCRIPT, "sharded", "alone", str(tmp_path))
+    assert_as_alone([torch.load(node_script.ran(tmp_path, "alone"))], alone)
+
+
 def test_a_checkpoint_of_shards_loads_on_any_number_of_ranks(alone: dict[str, torch.Tensor], tmp_path: Path) -> None:
     arguments = "sharded", "all killed", str(tmp_path)
     with plane(tmp_path, SCRIPT, *arguments, ranks_per_node=2, interval_s=0.001) as cluster:
