@@ -62,7 +62,9 @@ EFFECTS = (
     ),
     Effect(
         TrainerSubmitted,
-        "the trainer, last in the order of submission, that it came; where no node could be given to it it only queues",
+        "the trainer, last in the order of submission, that it came; where no node could be given to it it only "
+        "queues; while trainers are collected (``arrivals_s``) and no plan is being made, its target is its minimum of "
+        "the free nodes",
         "if it came, and nothing is collected (``arrivals_s`` is 0)",
     ),
     Effect(TrainerCancelled, "it closes", "if it was open"),
@@ -135,7 +137,8 @@ EFFECTS = (
 
 TRAINER_CHANGES = (
     PhaseChange(None, Phase.QUEUED, (TrainerSubmitted,)),
-    PhaseChange(Phase.QUEUED, Phase.STARTING, (PlanReady,)),
+    PhaseChange(None, Phase.STARTING, (TrainerSubmitted,)),
+    PhaseChange(Phase.QUEUED, Phase.STARTING, (PlanReady, TrainerReleased)),
     PhaseChange(Phase.QUEUED, Phase.RUNNING, (GroupFormed,)),
     PhaseChange(Phase.STARTING, Phase.RUNNING, (GroupFormed,)),
     PhaseChange(Phase.STARTING, Phase.QUEUED, (PlanReady, WorkerExited, GroupBroken, PoolChanged, DrainRequested)),
@@ -161,7 +164,9 @@ TRAINER_CHANGES = (
     PhaseChange(Phase.RUNNING, Phase.FAILED, (WorkerExited,)),
     PhaseChange(Phase.PAUSED, Phase.FAILED, (WorkerExited,)),
     PhaseChange(Phase.FAILED, Phase.QUEUED, (TrainerResumed,)),
+    PhaseChange(Phase.FAILED, Phase.STARTING, (TrainerResumed,)),
     PhaseChange(Phase.CANCELLED, Phase.QUEUED, (TrainerResumed,)),
+    PhaseChange(Phase.CANCELLED, Phase.STARTING, (TrainerResumed,)),
     PhaseChange(Phase.STARTING, Phase.QUEUED, (TrainerHeld, BudgetDue)),
     PhaseChange(Phase.PAUSED, Phase.QUEUED, (TrainerHeld, BudgetDue)),
     PhaseChange(Phase.QUEUED, Phase.STOPPED, (BudgetDue, WorkerExited, PoolChanged)),
@@ -169,5 +174,6 @@ TRAINER_CHANGES = (
     PhaseChange(Phase.RUNNING, Phase.STOPPED, (WorkerExited, PoolChanged)),
     PhaseChange(Phase.PAUSED, Phase.STOPPED, (WorkerExited, PoolChanged)),
     PhaseChange(Phase.STOPPED, Phase.QUEUED, (TrainerResumed,)),
+    PhaseChange(Phase.STOPPED, Phase.STARTING, (TrainerResumed,)),
 )
 """From before an event to after it: a trainer that has no worker left when it ends is never seen closing."""

@@ -29,6 +29,7 @@ class State:
     problem: Problem | None
     plan: Plan | None
     settled: bool
+    planning: bool
     asked_s: float
     awaited: bool
     decided_s: float

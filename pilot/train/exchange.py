@@ -344,11 +344,11 @@ def check_gradients(gradients: Sequence[torch.Tensor | None], *, in_backward: bo
             gradient.refuse()
     if torch.is_grad_enabled() if in_backward else any(map(_requires_grad, made)):
         raise UserError(
-            "backward(create_graph=True) leaves gradients that have gradients: take those of a penalty by"
+            "backward(create_graph=True) leaves gradients that have gradients: compute those of a penalty with"
             " torch.autograd.grad(..., create_graph=True), and call loss.backward() without it"
         )
     if not {torch.strided}.issuperset(map(_layout_of, made)):
-        raise UserError("a gradient is sparse: only dense ones are summed; leave out sparse=True where it is made")
+        raise UserError("a gradient is sparse, and only dense ones can be summed; remove sparse=True where it is made")
 
 
 def _wire_kind(parameter: nn.Parameter, count: int) -> tuple[int, str]:

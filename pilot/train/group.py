@@ -169,7 +169,7 @@ def _claim() -> None:
     """The process is a member of one group."""
     if _claimed:
         raise UserError(
-            "this process has a session already: give one session all that is trained together, and run the next"
-            " training as a script of its own"
+            "this process already has a session: train everything together in one session, and run the next"
+            " training as a separate script"
         )
     _claimed.append(True)
