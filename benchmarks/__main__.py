@@ -17,6 +17,7 @@ BENCHMARKS = [
     "ddp",
     "loader",
     "steady_state",
+    "node",
     "staging",
     "guards",
     "checkpoint",

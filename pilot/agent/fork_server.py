@@ -206,12 +206,17 @@ def run(job: ForkJob) -> None:
     _same_randomness_and_own_threads(job)
     from pilot.agent import submitted_code
     from pilot.train import ddp, imported
+    from pilot.train.devices import take_own
+    from pilot.train.membership import Seat
+    from pilot.train.refusal import show_in_one_line
     from pilot.train.script_end import script_ended
 
     if ddp.ADDRESS in os.environ:
         ddp.drive(os.environ)  # returns in the processes that it forks to run the script
     imported.begin()
+    show_in_one_line()
     try:
+        take_own(Seat.of(os.environ))
         content = submitted_code.source(submitted_code.install(job.code), script)
         exec(compile(content, script, "exec"), main_module.__dict__)
         script_ended()

@@ -132,13 +132,17 @@ def _submitted(archive: str) -> dict[str, bytes]:
     return {}
 
 
+_GPUS = ("/dev/nvidia", "/dev/kfd")
+"""What a process has open that has spoken to a GPU, of NVIDIA or of AMD: its forks cannot."""
+
+
 def _unfit() -> str:
     threads = len(list(Path("/proc/self/task").iterdir()))
     if threads > 1:
         return f"it started {threads - 1} threads"
     for descriptor in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
-            if str(descriptor.readlink()).startswith("/dev/nvidia"):
+            if str(descriptor.readlink()).startswith(_GPUS):
                 return "it opened a GPU"
     return ""
 

@@ -7,7 +7,7 @@ a worker's orders go to all of its processes, and what all of them say goes on o
     ``RankStalled``                   in answer to ``LookAtGroup``: when all have answered, as what the most hopeful one
                                       said; of its own accord: at once
     anything else                     goes on at once: one process says it for all (rank 0 of the group), or for itself
-    ``WriteCheckpoint``               is for process 0 alone: all hold the same state
+    ``WriteCheckpoint``               goes to all: of a sharded model each has a part, else process 0 alone writes
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class LocalRanks:
         """The processes to which ``message`` goes."""
         if isinstance(message, wire.LookAtGroup):
             self._answers = {}
-        return range(1 if isinstance(message, wire.WriteCheckpoint) else self._size)
+        return range(self._size)
 
     def said(self, process: int, message: wire.FromAgent) -> wire.FromAgent | None:
         """What the worker says, now that one of its processes has said ``message``; None: nothing yet."""

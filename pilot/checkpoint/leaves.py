@@ -12,6 +12,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from pilot.checkpoint import dtypes
+from pilot.checkpoint.shards import Rows, local_of
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Source = torch.Tensor | np.ndarray[Any, Any]
@@ -19,12 +20,15 @@ Source = torch.Tensor | np.ndarray[Any, Any]
 
 @dataclass(frozen=True, eq=False)
 class Leaf:
-    """A tensor or an array of the state, under its path. Nothing is copied before its bytes are asked for."""
+    """A tensor or an array of the state, under its path. Nothing is copied before its bytes are asked for. ``rows``:
+    which they are of a tensor that other processes have more of.
+    """
 
     path: str
     dtype: str
     shape: tuple[int, ...]
     source: Source
+    rows: Rows | None = None
 
     @property
     def size(self) -> int:
@@ -86,13 +90,13 @@ class Ties:
 
 
 def _address(source: Source) -> int:
-    return (source.data_ptr() if isinstance(source, torch.Tensor) else 0) or id(source)
+    return (local_of(source).data_ptr() if isinstance(source, torch.Tensor) else 0) or id(source)
 
 
 def _is_same_view(a: Source, b: Source) -> bool:
     if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
         return False
-    return _view(a) == _view(b)
+    return _view(local_of(a)) == _view(local_of(b))
 
 
 def _view(tensor: torch.Tensor) -> tuple[Any, ...]:

@@ -48,8 +48,11 @@ def write_part(
     state: Mapping[str, Any] | Encoded,
     shared: Callable[[str], bool] = everything,
     uid: str = "",
+    per_node: int = 1,
 ) -> WrittenPart:
     """Publish share ``part`` of ``parts`` of ``state``.
+
+    Of a tensor that is sharded over the ``per_node`` ranks of a node, a rank writes its node's share of its own rows.
 
     The arrays at whose path ``shared`` says so are the same on all ranks: the parts tell each other apart by a checksum
     of all of them, and their shares are equal in bytes, up to one row. What is a rank's own (buffers, random states,
@@ -63,11 +66,14 @@ def write_part(
         raise UserError(f"part {part} of {parts} does not exist; parts are numbered from 0")
     started_s = time.monotonic()
     encoded = tree.encode(state)
-    common = [leaf for leaf in encoded.leaves if shared(leaf.path)]
+    sharded = [leaf for leaf in encoded.leaves if leaf.rows is not None]
+    common = [leaf for leaf in encoded.leaves if shared(leaf.path) and leaf.rows is None]
     digests = {leaf.path: rawio.digest(leaf.data) for leaf in common}
     share = list(split(common, part, parts))
     if part == 0:
-        share += [(leaf, 0, rows_of(leaf.shape)) for leaf in encoded.leaves if leaf.path not in digests]
+        own = (leaf for leaf in encoded.leaves if leaf.path not in digests and leaf.rows is None)
+        share += [(leaf, 0, rows_of(leaf.shape)) for leaf in own]
+    share += _of_shards(sharded, part // per_node, parts // per_node)
     pieces = [_piece(leaf, start, stop, digests.get(leaf.path, "")) for leaf, start, stop in share]
     table = {array.slot.path: described for array, described in pieces}
     checksum = _checksum(common, digests)
@@ -77,14 +83,24 @@ def write_part(
     return WrittenPart(path, size, time.monotonic() - started_s)
 
 
+def _of_shards(leaves: Iterable[Leaf], node: int, nodes: int) -> Iterator[tuple[Leaf, int, int]]:
+    """What node ``node`` of ``nodes`` writes of the rows that are here: (leaf, first row, last row + 1)."""
+    for leaf in leaves:
+        rows = leaf.shape[0]
+        start, stop = rows * node // nodes, rows * (node + 1) // nodes
+        if start < stop or (leaf.rows is not None and leaf.rows.whole[0] == 0):
+            yield leaf, start, stop
+
+
 def _piece(leaf: Leaf, start: int, stop: int, whole: str) -> tuple[Array, DatasetShare]:
     """Rows [start, stop) of ``leaf``, and their description; ``whole`` is the leaf's checksum where it is known."""
-    share = DatasetShare(leaf.dtype, leaf.shape, ())
+    first = leaf.rows.first if leaf.rows is not None else 0
+    share = DatasetShare(leaf.dtype, leaf.rows.whole if leaf.rows is not None else leaf.shape, ())
     rows = share.piece_shape(RowRange("", start, stop, ""))
     data = leaf.data[start * share.row_bytes : stop * share.row_bytes]
     digest = whole if whole and len(data) == leaf.size else rawio.digest(data)
     return Array(DatasetSlot(leaf.path, leaf.dtype, rows), data), replace(
-        share, pieces=(RowRange("", start, stop, digest),)
+        share, pieces=(RowRange("", first + start, first + stop, digest),)
     )
 
 
@@ -158,4 +174,7 @@ def _merge(parts: Iterable[tuple[str, Structure]]) -> dict[str, DatasetShare]:
         for path, share in about.datasets.items():
             _, pieces = table.setdefault(path, (share, []))
             pieces += [RowRange(name, piece.start, piece.stop, piece.digest, piece.offset) for piece in share.pieces]
-    return {path: DatasetShare(share.dtype, share.shape, tuple(pieces)) for path, (share, pieces) in table.items()}
+    return {
+        path: DatasetShare(share.dtype, share.shape, tuple(sorted(pieces, key=lambda piece: piece.start)))
+        for path, (share, pieces) in table.items()
+    }

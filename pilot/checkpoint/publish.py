@@ -15,6 +15,7 @@ from pilot.checkpoint.layout import DatasetSlot, FileLayout
 from pilot.checkpoint.leaves import Bytes
 from pilot.checkpoint.structure import DatasetShare, RowRange, Structure, rows_of
 from pilot.checkpoint.tree import Encoded
+from pilot.core.errors import CheckpointError
 from pilot.io import trainer_folder
 
 _TEXT_STEP_BYTES = 16 * 1024
@@ -63,6 +64,8 @@ def publish(path: Path, about: Structure, arrays: Sequence[Array], uid: str, *, 
 def single(directory: Path, generation: int, step: int, state: Mapping[str, Any] | Encoded, uid: str) -> int:
     """Publish ``state`` as one file; its size in bytes."""
     encoded = tree.encode(state)
+    if shard := next((leaf for leaf in encoded.leaves if leaf.rows and leaf.rows.whole != leaf.shape), None):
+        raise CheckpointError(f"'{shard.path}' is a shard, and one process cannot save the others'")
     table = {
         leaf.path: DatasetShare(
             leaf.dtype, leaf.shape, (RowRange("", 0, rows_of(leaf.shape), rawio.digest(leaf.data)),)

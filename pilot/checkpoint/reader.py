@@ -14,7 +14,36 @@ from pilot.checkpoint import leaves, tree
 from pilot.checkpoint.leaves import Bytes
 from pilot.checkpoint.names import age_of
 from pilot.checkpoint.openfile import BROKEN, Damaged, OpenFile, words
-from pilot.checkpoint.structure import DatasetShare, Structure
+from pilot.checkpoint.shards import Rows
+from pilot.checkpoint.structure import DatasetShare, RowRange, Structure
+
+
+class _Room:
+    """Where the pieces of a dataset go.
+
+    Parameters
+    ----------
+    flat : the bytes of the rows that are kept
+    rows : which they are; None: all
+    """
+
+    def __init__(self, flat: Bytes, row_bytes: int, rows: Rows | None) -> None:
+        self._flat, self._row_bytes, self._rows = flat, row_bytes, rows
+
+    def of(self, piece: RowRange) -> Bytes:
+        """Where ``piece`` is read to."""
+        if self._rows is None:
+            return self._flat[piece.start * self._row_bytes : piece.stop * self._row_bytes]
+        return np.empty((piece.stop - piece.start) * self._row_bytes, np.uint8)
+
+    def keep(self, piece: RowRange, read: Bytes) -> None:
+        """Take of the ``piece`` what is wanted of it."""
+        if self._rows is not None:
+            first, size = self._rows.first, self._row_bytes
+            start, stop = max(piece.start, first), min(piece.stop, first + self._rows.count)
+            if start < stop:
+                taken = read[(start - piece.start) * size : (stop - piece.start) * size]
+                self._flat[(start - first) * size : (stop - first) * size] = taken
 
 
 @contextmanager
@@ -31,16 +60,31 @@ def opened(path: Path) -> Iterator[tuple[OpenFile, Structure]]:
         raise Damaged(f"{path.name}: {words(error)}") from error
 
 
-def load(path: Path, uid: str | None = None) -> tuple[Structure, Any]:
+Wanted = Callable[[str, tuple[int, ...]], Rows | None]
+"""Which rows of the dataset of that name and shape are wanted; None: all."""
+
+
+def everything(_name: str, _shape: tuple[int, ...]) -> Rows | None:
+    """All rows of all datasets."""
+    return None
+
+
+def load(path: Path, uid: str | None = None, wanted: Wanted = everything) -> tuple[Structure, Any]:
     """The structure and the state; :class:`Damaged` at the first problem, and where it is not of the trainer ``uid``
     (None: any trainer's, or none's).
+
+    All is read and compared, and of each dataset the rows that are ``wanted`` are kept: at any time that is what was
+    kept so far, and one piece.
     """
     arrays: dict[str, Any] = {}
 
-    def place(name: str, share: DatasetShare) -> Bytes:
-        flat = np.empty(share.rows * share.row_bytes, np.uint8)  # numpy's memory, for it asks for huge pages
-        arrays[name] = leaves.shaped(share.dtype, share.shape, flat)
-        return flat
+    def place(name: str, share: DatasetShare) -> _Room:
+        rows = wanted(name, share.shape)
+        count = share.rows if rows is None else rows.count
+        flat = np.empty(count * share.row_bytes, np.uint8)  # numpy's memory, for it asks for huge pages
+        shape = share.shape if rows is None else (rows.count, *share.shape[1:])
+        arrays[name] = leaves.shaped(share.dtype, shape, flat)
+        return _Room(flat, share.row_bytes, rows)
 
     with opened(path) as (file, structure):
         if uid is not None:
@@ -60,8 +104,8 @@ def verify(path: Path) -> list[str]:
             largest = max((s.rows * s.row_bytes for s in structure.datasets.values()), default=0)
             scratch = np.empty(largest, np.uint8)
 
-            def room(_name: str, share: DatasetShare) -> Bytes:
-                return scratch[: share.rows * share.row_bytes]
+            def room(_name: str, share: DatasetShare) -> _Room:
+                return _Room(scratch[: share.rows * share.row_bytes], share.row_bytes, None)
 
             return list(_problems(file, structure, room, thorough=True))
     except Damaged as error:
@@ -69,7 +113,7 @@ def verify(path: Path) -> list[str]:
 
 
 def _problems(
-    index: OpenFile, structure: Structure, place: Callable[[str, DatasetShare], Bytes], *, thorough: bool
+    index: OpenFile, structure: Structure, place: Callable[[str, DatasetShare], _Room], *, thorough: bool
 ) -> Iterator[str]:
     """Read every piece of every dataset into what ``place`` gives; what is wrong, one line each.
 
@@ -88,13 +132,15 @@ def _problems(
             yield f"{index.path.name}: its arrays would be larger than its files"
             return
         for name, share in structure.datasets.items():
-            whole, row_bytes = place(name, share), share.row_bytes
+            room = place(name, share)
             for piece in share.pieces:
-                into, file = whole[piece.start * row_bytes : piece.stop * row_bytes], files.get(piece.file)
-                if file is None or (not thorough and file.read(piece, into)):
+                into, file = room.of(piece), files.get(piece.file)
+                if file is None:
                     continue
-                if found := file.problem(name, share, piece, into):
+                found = None if not thorough and file.read(piece, into) else file.problem(name, share, piece, into)
+                if found:
                     yield f"{file.path.name}: dataset '{name}': {found}"
+                room.keep(piece, into)
         if thorough:
             yield from _missing_links(index, structure)
 

@@ -33,7 +33,8 @@ class Snapshots:
         targets = iter(self._copy([source for source in sources if isinstance(source, torch.Tensor)]))
         copies = [next(targets) if isinstance(source, torch.Tensor) else source.copy() for source in sources]
         leaves = [
-            Leaf(leaf.path, leaf.dtype, leaf.shape, copy) for leaf, copy in zip(encoded.leaves, copies, strict=True)
+            Leaf(leaf.path, leaf.dtype, leaf.shape, copy, leaf.rows)
+            for leaf, copy in zip(encoded.leaves, copies, strict=True)
         ]
         return Encoded(encoded.tree, leaves, encoded.aliases)
 
@@ -43,7 +44,7 @@ class Snapshots:
         if sources:
             torch._foreach_copy_(self._targets, sources, non_blocking=on_gpu)
         if on_gpu:
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(next(tensor.device for tensor in sources if tensor.is_cuda))
         return self._targets
 
     def _fit(self, kinds: list[Kind], pinned: bool) -> None:

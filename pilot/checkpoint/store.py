@@ -17,6 +17,7 @@ from pilot.checkpoint import names, publish, reader, retention
 from pilot.checkpoint.names import Age, FileEntry
 from pilot.checkpoint.parts import publish_index, write_part
 from pilot.checkpoint.rawio import uncollected
+from pilot.checkpoint.reader import Wanted, everything
 from pilot.checkpoint.tree import Encoded
 from pilot.core.errors import CheckpointError, UserError
 
@@ -105,11 +106,16 @@ def set_apart(directory: Path, step: int) -> Path | None:
 
 
 def load_newest(
-    directory: Path, granted: int, on_skip: Callable[[Path, str], None] = lambda _path, _reason: None, uid: str = ""
+    directory: Path,
+    granted: int,
+    on_skip: Callable[[Path, str], None] = lambda _path, _reason: None,
+    uid: str = "",
+    wanted: Wanted = everything,
 ) -> Loaded | None:
     """The newest checkpoint of trainer ``uid`` and a generation up to ``granted`` that verifies; None: there is none.
 
-    ``on_skip`` hears of each file that is not taken as it is met; ``Loaded.skipped`` lists them again.
+    ``on_skip`` hears of each file that is not taken as it is met; ``Loaded.skipped`` lists them again. ``wanted``: see
+    :func:`pilot.checkpoint.reader.load`.
     """
     skipped: dict[Path, str] = {}
 
@@ -127,7 +133,7 @@ def load_newest(
                 skip(entry.path, f"generation {entry.age.generation} was not granted (only up to {granted})")
                 continue
             try:
-                return _loaded(entry.path, list(skipped.items()), uid)
+                return _loaded(entry.path, list(skipped.items()), uid, wanted)
             except CheckpointError as error:
                 skip(entry.path, str(error).removeprefix(f"{entry.path.name}: "))
         before, entries = entries, names.checkpoints(directory)
@@ -136,9 +142,9 @@ def load_newest(
     return None
 
 
-def load(path: Path) -> Loaded:
+def load(path: Path, wanted: Wanted = everything) -> Loaded:
     """The checkpoint at ``path``, whatever its name and trainer; :class:`CheckpointError` where it does not verify."""
-    return _loaded(path, [], None)
+    return _loaded(path, [], None, wanted)
 
 
 def verify(path: Path) -> list[str]:
@@ -163,6 +169,6 @@ def _written(directory: Path, age: Age, kept: int, agreed_step: int | None, publ
 
 
 @uncollected()
-def _loaded(path: Path, skipped: list[tuple[Path, str]], uid: str | None) -> Loaded:
-    structure, state = reader.load(path, uid)
+def _loaded(path: Path, skipped: list[tuple[Path, str]], uid: str | None, wanted: Wanted) -> Loaded:
+    structure, state = reader.load(path, uid, wanted)
     return Loaded(state, path, structure.generation, structure.step, skipped)

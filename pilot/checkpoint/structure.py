@@ -64,7 +64,8 @@ class DatasetShare:
     @property
     def is_whole(self) -> bool:
         """Whether the pieces are all of its rows."""
-        return self.pieces[0].start == 0 and self.pieces[-1].stop == self.rows
+        ends = [0, *(piece.stop for piece in self.pieces)]
+        return [piece.start for piece in self.pieces] == ends[:-1] and ends[-1] == self.rows
 
     @property
     def row_bytes(self) -> int:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pilot.checkpoint import dtypes, leaves
+from pilot.checkpoint import dtypes, leaves, shards
 from pilot.checkpoint.leaves import Leaf, Source
 from pilot.core.errors import CheckpointError
 
@@ -177,10 +177,11 @@ class _Encoder:
             self._depth -= 1
 
     def _tensor(self, value: torch.Tensor, path: str) -> str:
+        rows, value = shards.rows_of(value), shards.local_of(value)
         if why := leaves.why_no_tensor(value):
             raise Unstorable(why)
         plain = value.detach() if value.requires_grad else value
-        return self._leaf(path, dtypes.torch_name(value.dtype), plain)
+        return self._leaf(path, dtypes.torch_name(value.dtype), plain, rows)
 
     def _array(self, value: np.ndarray[Any, Any], path: str) -> str:
         if why := leaves.why_no_array(value):
@@ -191,13 +192,13 @@ class _Encoder:
         self.leaves[path] = Leaf(path, "|u1", (len(value),), np.frombuffer(value, np.uint8))
         return path
 
-    def _leaf(self, path: str, dtype: str, source: Source) -> str:
+    def _leaf(self, path: str, dtype: str, source: Source, rows: shards.Rows | None = None) -> str:
         first: str | None = self._stored.of(source)
         if first is not None:
             self.aliases[path] = first
             return first
         self._stored.note(source, path)
-        self.leaves[path] = Leaf(path, dtype, tuple(source.shape), source)
+        self.leaves[path] = Leaf(path, dtype, tuple(source.shape), source, rows)
         return path
 
 

@@ -7,12 +7,15 @@ differs the ranks gather their numbers tensor by tensor, and see whether it is a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pilot.comm.channel import Gone
 from pilot.core.errors import PilotError
 from pilot.train.checksums import MODULUS
 from pilot.train.group import RankGroup
 from pilot.train.held_alike import OWN, HeldAlike
 from pilot.train.membership import agreed
+from pilot.train.node_ties import NodeTies, combined
 from pilot.train.step_words import Words
 from pilot.train.training import Training
 
@@ -23,10 +26,12 @@ FIRST_STEPS = (1, 10)
 
 
 class Alarm:
-    """Of one rank; ``held`` is told when the script computes."""
+    """Of one rank; ``held`` is told when the script computes. ``ties``: to the other processes of the node."""
 
-    def __init__(self, training: Training) -> None:
+    def __init__(self, training: Training, ties: NodeTies) -> None:
         self._training = training
+        self._ties = ties
+        self._shards = training.sharding.size if training.sharding is not None else 1
         self.held = HeldAlike(training.model, training.trained.named, training.steppers.optimizers)
         self._numbers: dict[str, int] = {}
 
@@ -37,9 +42,9 @@ class Alarm:
         if size == 1 or (step % EVERY_STEPS and step not in FIRST_STEPS):
             return 0
         self._numbers = self.held.numbers()
-        number = 0
-        for one in self._numbers.values():
-            number = (number * 31 + one) % MODULUS
+        number = combined(list(self._numbers.values()), MODULUS)
+        if self._shards > 1:  # nodes hold the same, each shard by shard
+            number = combined(self._ties.say(number), MODULUS)
         return number + 1
 
     def compare(self, words: Words, step: int, group: RankGroup, size: int) -> bool:
@@ -62,7 +67,7 @@ class Alarm:
         since = min(row[0] for row in table)
         columns = dict(zip(self._numbers, zip(*(row[1:] for row in table), strict=True), strict=True))
         self.held.are_own({name for name, column in columns.items() if OWN in column})
-        differing = [name for name, column in columns.items() if OWN not in column and len(set(column)) > 1]
+        differing = [name for name, column in columns.items() if OWN not in column and self._differ(column)]
         if differing:
             raise PilotError(
                 f"the ranks no longer hold the same state: {differing[0]} has differed since a step between {since}"
@@ -71,6 +76,9 @@ class Alarm:
                 " its own random generator, a value that it sets), then submit it again from an earlier checkpoint:"
                 f" {group.distrust(since)}"
             )
+
+    def _differ(self, column: Sequence[int]) -> bool:
+        return any(len(set(column[shard :: self._shards])) > 1 for shard in range(self._shards))
 
 
 def _others(count: int) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 import xxhash
 
+from pilot.checkpoint.shards import local_of
+
 MODULUS = 65_521
 """The largest prime of 16 bits: sums of squares over 1000 ranks stay exact in float64."""
 
@@ -17,7 +19,8 @@ _PIECE_BYTES = 1 << 22
 
 
 def of_tensors(tensors: Sequence[torch.Tensor]) -> list[int]:
-    """Of each, below :data:`MODULUS`; it depends on shape and values, and not on strides."""
+    """Of each, below :data:`MODULUS`; it depends on shape and values, and not on strides. Of a shard: of its rows."""
+    tensors = [local_of(tensor) for tensor in tensors]
     on_cpu = [_hashed(tensor) if tensor.is_cpu else 0 for tensor in tensors]
     elsewhere = [tensor for tensor in tensors if not tensor.is_cpu]
     if not elsewhere:

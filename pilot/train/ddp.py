@@ -215,7 +215,8 @@ class Restarts:
                 self._lose(generation)
                 self._membership.killed(generation)
             case wire.WriteCheckpoint():
-                self._say_saved()
+                if self._seat.rank == 0:
+                    self._say_saved()
             case wire.StopWorker(_, reason):
                 self._stop(reason)
             case RankCame(generation):

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TypeVar
 
 import psutil
 
@@ -28,6 +27,7 @@ from pilot.comm.messages import AnyNote, Attach, Gather, Gathered, Moving, Quit,
 from pilot.io import wire
 from pilot.train import imported
 from pilot.train.exchanges import Exchanges
+from pilot.train.in_force import InForce
 from pilot.train.membership import Membership, MembershipState, Seat, agreed
 from pilot.train.node_ties import NodeTies
 from pilot.train.periodic import Periodic
@@ -41,8 +41,6 @@ from pilot.train.state_sharing import StateSharing
 from pilot.train.state_transfer import NOTHING, Spreading
 from pilot.train.step_words import Words
 from pilot.train.training import Training
-
-_Result = TypeVar("_Result")
 
 
 class Elastic:
@@ -84,9 +82,10 @@ class Elastic:
         self._resized = resized
         self._membership = MembershipState()
         self._reporter = Reporter(trainer, training, link.tell)
+        self._shards = training.sharding.size if training.sharding is not None else 1
         self._ties = ties
         ties.meanwhile(self._attend)
-        self._started: Membership | None = None
+        self._in_force = InForce(self._membership, ties, self._lose)
         self._sharing = StateSharing(trainer, training, saver, link, self._gather, self._answer, self._lose, ties)
         self._heard: list[RankSaid] = []
         self._hanging_up: set[int] = set()
@@ -104,32 +103,19 @@ class Elastic:
             return self._let_go
         self._announce()
         while self._group is None:
-            self._start(self._next())
+            self._start(self._in_force.next(lambda: self._attend(None), lambda: not self._hanging_up))
         return self._group
 
     @property
     def _group(self) -> Membership | None:
-        """The one in force. On a node whose processes are tied that it is gone counts when all of them know."""
-        return self._started if self._ties.tied else self._membership.current
-
-    def _next(self) -> int:
-        """Wait for the generation to start: the same on all processes that are tied."""
-        newest = 0
-        while True:
-            membership = None if self._hanging_up else self._membership.startable()
-            if membership is None or membership.generation < newest:
-                self._attend(None)
-            elif (said := self._ties.same_generation(membership.generation)) > 0:
-                return said
-            else:
-                newest = -said
+        return self._in_force.group
 
     def attach(self) -> None:
         """See :class:`~pilot.train.group.RankGroup`."""
         group = self._group
         if group is not None:
             try:
-                self._together(group, lambda: self._attach(group.generation))
+                self._in_force.together(group, lambda: self._attach(group.generation))
             except Gone:
                 return
 
@@ -165,7 +151,7 @@ class Elastic:
         if group is None or group.size == 1:
             return group is not None
         try:
-            self._together(group, lambda: self._answer(group.generation, summing=True))
+            self._in_force.together(group, lambda: self._answer(group.generation, summing=True))
         except Gone:
             return False
         return True
@@ -243,15 +229,14 @@ class Elastic:
             with released():
                 while True:
                     group = self.enter()
-                    if group.rank == 0 and told != group.generation:
+                    if group.rank < self._shards and told != group.generation:
                         told, again_s = group.generation, 0.0
                         self._write(asked=False)
                     if group.rank == 0 and time.monotonic() >= again_s:
                         self._reporter.finished(group, metrics)
                         again_s = time.monotonic() + self._stall_timer.silent_s
                     self._attend(self._stall_timer.silent_s)
-                    if self._membership.current is None:  # nothing is computed any more, so each sees it for itself
-                        self._started = None
+                    self._in_force.look_again()
                     if self._membership.pause_asked:  # there is no step more to agree on it: all are where they end
                         self._pause(group)
         except Released:
@@ -286,7 +271,8 @@ class Elastic:
                 self._lose(generation)
                 self._membership.killed(generation)
             case wire.WriteCheckpoint():
-                self._write(asked=True)
+                if self._seat.rank < self._shards:  # where nothing is sharded one process has all
+                    self._write(asked=True)
             case wire.PaceCheckpoints(_, interval_s):
                 self._periodic.interval_s = interval_s
             case wire.StopWorker():
@@ -345,29 +331,18 @@ class Elastic:
             resumed = self._sharing.share(group, self._held)
         except Gone:
             self._lose(generation)
-            self._started = None
+            self._in_force.ended()
             return
-        self._held, self._started = generation, group
+        self._held = generation
+        self._in_force.started(group)
         self._resized(group.size)
         self._reporter.started(group, resumed)
 
     def _begin(self, generation: int) -> Membership:
-        next_one = self._membership.startable() or self._membership.joining
-        if next_one is None or next_one.generation != generation:  # it was dissolved while the others were waited for
-            raise Gone
-        group = self._membership.start(generation)
+        group = self._in_force.begin(generation)
         self._exchanges.idle()
         self._attach(generation)
         return group
-
-    def _together(self, group: Membership, act: Callable[[], _Result]) -> _Result:
-        """Where that does not come to pass on all of the node, ``group`` is gone."""
-        try:
-            return self._ties.together(act)
-        except Gone:
-            self._lose(group.generation)
-            self._started = None
-            raise
 
     def _attach(self, generation: int) -> None:
         for number, exchange in enumerate(self._exchanges.each):
@@ -378,7 +353,7 @@ class Elastic:
         return self._ask(group, Gather(row), len(row))
 
     def _ask(self, group: Membership, note: Gather | Select, length: int) -> list[list[int]]:
-        return self._together(group, lambda: self._asked(group, note, length))
+        return self._in_force.together(group, lambda: self._asked(group, note, length))
 
     def _asked(self, group: Membership, note: Gather | Select, length: int) -> list[list[int]]:
         self._link.channel(group.generation).send(note)
@@ -406,7 +381,7 @@ class Elastic:
 
     def _leave(self) -> None:
         self._membership.leave()
-        self._started = None
+        self._in_force.ended()
         self.revision += 1
 
     def _quit(self, group: Membership) -> None:
@@ -420,4 +395,6 @@ class Elastic:
 
     def _write(self, *, asked: bool) -> None:
         self._periodic.begun()
-        self._saver.write(max(self._held, 0), self._training.position.step, self._training.encoded(), asked=asked)
+        generation, step, state = max(self._held, 0), self._training.position.step, self._training.encoded()
+        part = (self._seat.rank, self._training.shared()) if self._shards > 1 else None
+        self._saver.write(generation, step, state, asked=asked, part=part)

@@ -16,6 +16,7 @@ from pilot.core.errors import UserError
 from pilot.train.agreement_log import Sums, total
 from pilot.train.auto_loading import AUTO
 from pilot.train.collectives import Collectives
+from pilot.train.sharding import reshard
 
 ROUND_BATCHES = 8
 """Of a rank, between two chances to rescale or to pause: a few seconds at most, and little against what they cost."""
@@ -34,10 +35,17 @@ class Evaluation:
     function : takes a batch and gives values by name, each the mean over the batch
     batch_size : samples at once
     options : of torch's ``DataLoader``
+    in_step : so many ranks, one after the other, compute each batch together, and so run equally many
     """
 
     def __init__(
-        self, model: nn.Module, dataset: Dataset[Any], function: Function, batch_size: int, options: dict[str, Any]
+        self,
+        model: nn.Module,
+        dataset: Dataset[Any],
+        function: Function,
+        batch_size: int,
+        options: dict[str, Any],
+        in_step: int = 1,
     ) -> None:
         self._length = len(cast(Sized, dataset))
         if batch_size < 1 or not self._length:
@@ -46,6 +54,7 @@ class Evaluation:
             raise UserError(f'session.evaluate takes a number for num_workers; "{AUTO}" is for session.loader')
         self._model, self._dataset, self._function = model, dataset, function
         self._batch_size, self._options = batch_size, options
+        self._in_step = in_step
         self._sums: Sums = {}
         self._planned: tuple[int, int, int] | None = None
         self._batches: Iterator[tuple[int, Any]] = iter(())
@@ -72,17 +81,18 @@ class Evaluation:
 
     def _round(self, number: int, ranks: int) -> Sums:
         """The sums over the next piece of rank ``number``."""
-        start, stop, end = self._piece(self._done, number, ranks)
+        *_, end = self._piece(self._done, number, ranks)
         if self._planned != (self._done, number, ranks):
             self._batches = self._load(number, ranks)
         self._planned = (end, number, ranks)
-        count = -(-(stop - start) // self._batch_size)
+        count = len(self._cuts(self._done, number, ranks))
         with _evaluating(self._model), torch.no_grad():
-            return total(self._measured(size, batch) for size, batch in islice(self._batches, count))
+            return total([self._measured(size, batch) for size, batch in islice(self._batches, count)])
 
     def _measured(self, size: int, batch: Any) -> Sums:
-        values = {name: float(value) * size for name, value in self._function(batch).items()}
-        return values | {_SAMPLES: float(size)}
+        """``size``: as how many samples it counts."""
+        values = {name: float(value) for name, value in self._function(batch).items()}
+        return {name: value * size for name, value in values.items()} | {_SAMPLES: float(size)} if size else {}
 
     def _piece(self, done: int, number: int, ranks: int) -> tuple[int, int, int]:
         """[start, stop) of rank ``number`` in the round that begins at ``done``, and where that round ends."""
@@ -91,14 +101,25 @@ class Evaluation:
 
     def _load(self, number: int, ranks: int) -> Iterator[tuple[int, Any]]:
         """(samples, batch) of this and all later rounds, as if the group stayed as it is."""
-        batches: list[list[int]] = []
+        cuts: list[tuple[int, range]] = []
         done = self._done
         while done < self._length:
-            start, stop, done = self._piece(done, number, ranks)
-            cuts = range(start, stop, self._batch_size)
-            batches += [list(range(cut, min(cut + self._batch_size, stop))) for cut in cuts]
-        loader = DataLoader(self._dataset, batch_sampler=batches, **self._options)
-        return zip(map(len, batches), loader, strict=True)
+            cuts += self._cuts(done, number, ranks)
+            *_, done = self._piece(done, number, ranks)
+        loader = DataLoader(self._dataset, batch_sampler=[list(batch) for _, batch in cuts], **self._options)
+        return zip((size for size, _ in cuts), loader, strict=True)
+
+    def _cuts(self, done: int, number: int, ranks: int) -> list[tuple[int, range]]:
+        """As how many samples it counts, and the batch itself, of each that rank ``number`` runs in the round at
+        ``done``; at the end those that it runs for who has more.
+        """
+        start, stop, _ = self._piece(done, number, ranks)
+        own = [range(cut, min(cut + self._batch_size, stop)) for cut in range(start, stop, self._batch_size)]
+        together = self._in_step if ranks > 1 else 1
+        first = number - number % together
+        pieces = (self._piece(done, one, ranks) for one in range(first, first + together))
+        most = max(-(-(end - begin) // self._batch_size) for begin, end, _ in pieces)
+        return [(len(batch), batch) for batch in own] + [(0, range(done, done + 1))] * (most - len(own))
 
 
 @contextmanager
@@ -111,3 +132,4 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
+        reshard(model)

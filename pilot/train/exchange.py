@@ -68,9 +68,9 @@ class Exchange:
         if wire_dtype not in (None, *KINDS):
             raise UserError(f"wire_dtype must be {' or '.join(KINDS)} or None, got {wire_dtype!r}")
         self._parameters = list(reversed(parameters))  # backward begins at the end
-        kinds = [_wire_kind(p) for p in self._parameters]
+        kinds = [_wire_kind(p, self._numel(p)) for p in self._parameters]
         whole = lay_out(kinds, bucket_bytes, FIELDS + len(kinds), wire_dtype or "")
-        self.layout: ArenaLayout = whole if group is None else shares_of(whole, group.size)
+        self.layout: ArenaLayout = self._laid_out(whole, group)
         self.arena = Arena.of_size(self.layout.size)
         weakref.finalize(self, self.arena.close_fd).atexit = False
         control = self.layout.control
@@ -84,6 +84,12 @@ class Exchange:
         self.idle()
         for number, bucket in enumerate(self._buckets):
             bucket.watch(-1, self._look(number))
+
+    def _numel(self, parameter: nn.Parameter) -> int:
+        return parameter.numel()
+
+    def _laid_out(self, whole: ArenaLayout, group: NodeGroup | None) -> ArenaLayout:
+        return whole if group is None else shares_of(whole, group.size)
 
     def _staged(self, whole: ArenaLayout, group: NodeGroup | None) -> Staging:
         numbers = [self._numbers(part) for part in self.layout.parts[:-1]]
@@ -259,7 +265,12 @@ class Exchange:
         if len(used) < len(self._parameters):
             self.drop_gradients()
         for index, gradient in zip(used, self._staging.back(used), strict=True):
-            self._parameters[index].grad = gradient
+            parameter = self._parameters[index]
+            parameter.grad = self._gradient(parameter, gradient)
+
+    def _gradient(self, parameter: nn.Parameter, summed: torch.Tensor) -> torch.Tensor:
+        del parameter
+        return summed
 
     def drop(self) -> None:
         """The step is void: no parameter has a gradient."""
@@ -340,12 +351,12 @@ def check_gradients(gradients: Sequence[torch.Tensor | None], *, in_backward: bo
         raise UserError("a gradient is sparse, and only dense ones can be summed; remove sparse=True where it is made")
 
 
-def _wire_kind(parameter: nn.Parameter) -> tuple[int, str]:
-    """How many numbers of which type are summed; a complex number is two."""
+def _wire_kind(parameter: nn.Parameter, count: int) -> tuple[int, str]:
+    """How many numbers of which type are summed for ``count`` of it; a complex number is two."""
     if parameter.dtype in _NARROW:
-        return parameter.numel(), "float32"
+        return count, "float32"
     if parameter.dtype in _REAL:
-        return parameter.numel() * (1 + parameter.is_complex()), _REAL[parameter.dtype]
+        return count * (1 + parameter.is_complex()), _REAL[parameter.dtype]
     raise UserError(f"a parameter is of {parameter.dtype}: gradients are summed in float32 and float64 only")
 
 

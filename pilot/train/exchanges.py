@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pilot.train.exchange import Exchange
 from pilot.train.late_exchange import LateExchange
 from pilot.train.node_group import NodeGroup
+from pilot.train.sharded_exchange import ShardedExchange
 from pilot.train.stepper import Stepper
 from pilot.train.training import Training
 
@@ -83,4 +84,6 @@ class Exchanges:
         trained.laid_out()
         if steppers.apart:
             return [LateExchange(trained.of(stepper), self._wire_dtype) for stepper in steppers]
+        if (sharding := self._training.sharding) is not None:
+            return [ShardedExchange(trained.of(stepper), self._wire_dtype, sharding) for stepper in steppers]
         return [Exchange(trained.of(stepper), self._wire_dtype, group=self._group) for stepper in steppers]

@@ -145,6 +145,8 @@ def group_of(
 ) -> RankGroup:
     """By what the agent put into the environment, see ``docs/processes.md``."""
     _claim()
+    if SEAT in environment and training.sharding is not None:
+        raise UserError("pilot check does not run sharded models: try the script on two nodes")
     if SEAT in environment:
         return CheckGroup.of(environment, training, exchanges, resized)
     if "PILOT_CONTROL_FD" not in environment:
@@ -153,7 +155,8 @@ def group_of(
     link = WorkerSockets(int(environment["PILOT_CONTROL_FD"]), Path(environment["PILOT_WORKER_SOCKET"]))
     directory = Path(environment["PILOT_TRAINER_DIR"], "checkpoints")
     uid, kept = environment["PILOT_TRAINER_UID"], int(environment["PILOT_CHECKPOINTS_KEPT"])
-    saver = Saver(trainer, uid, directory, kept, link.tell, lambda: training.agreed_step)
+    per_node = training.sharding.size if training.sharding is not None else 1
+    saver = Saver(trainer, uid, directory, kept, link.tell, lambda: training.agreed_step, per_node)
     interval_s = float(environment["PILOT_CHECKPOINT_INTERVAL_S"])
     stall_timer = StallTimer(float(environment["PILOT_SILENT_S"]), float(environment["PILOT_PATIENCE_S"]))
     return Elastic(trainer, seat, link, training, exchanges, saver, interval_s, stall_timer, resized, ties)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
+from pilot.train.devices import check_own
 from pilot.train.membership import Seat
 from pilot.train.node_group import STORE, NodeGroup, fabric_of, words_group
 from pilot.train.node_ties import NodeTies
+from pilot.train.training import Training
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +23,16 @@ class NodeFabric:
     ties: NodeTies = field(default_factory=NodeTies)
 
     @classmethod
-    def of(cls, environment: Mapping[str, str], seat: Seat, parameters: Sequence[torch.Tensor]) -> NodeFabric:
-        """By what the agent says, for a model with these parameters."""
-        device = parameters[0].device if parameters else torch.device("cpu")
-        fabric = fabric_of(environment, device, seat.size)
+    def of(cls, environment: Mapping[str, str], seat: Seat, training: Training) -> NodeFabric:
+        """By what the agent says, for what is trained."""
+        if seat.size == 1 or STORE not in environment:
+            return cls()
+        check_own(training.trained.named.values(), seat)
+        store = Path(environment[STORE])
+        if training.sharding is not None:
+            return cls(None, NodeTies(words_group(seat, store)))
+        device = next((p.device for p in training.trained.named.values()), torch.device("cpu"))
+        fabric = fabric_of(environment, device)
         if fabric == "shared-memory":
             return cls()
-        store = Path(environment[STORE])
         return cls(NodeGroup(seat, store, fabric), NodeTies(words_group(seat, store)))

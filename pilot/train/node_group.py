@@ -44,13 +44,11 @@ class Work(Protocol):
         """Until it is; on a GPU the current stream waits."""
 
 
-def fabric_of(environment: Mapping[str, str], device: torch.device, size: int) -> str:
-    """How the ``size`` processes of a node sum gradients that are on ``device``: what the site says, else
+def fabric_of(environment: Mapping[str, str], device: torch.device) -> str:
+    """How the processes of a node sum gradients that are on ``device``: what the site says, else
     ``shared-memory`` on CPUs, and ``nccl`` on GPUs; :class:`UserError` where that cannot be.
     """
     told = environment.get(FABRIC, "")
-    if size == 1 or STORE not in environment:
-        return "shared-memory"
     if told == "nccl" and device.type == "cpu":
         raise UserError("the site's node_fabric is nccl and the model is on the CPU: move it to the GPU, or use gloo")
     return told or ("shared-memory" if device.type == "cpu" else "nccl")

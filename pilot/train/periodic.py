@@ -83,7 +83,9 @@ class Periodic:
         return self._under_way[1] if self._under_way is not None and self._under_way[0] == group else None
 
     def _whole(self, group: Membership) -> bool:
-        return group.size == 1 or self._saver.failed_in == group.generation
+        """Of a sharded model nobody has the whole."""
+        failed = self._saver.failed_in == group.generation and self._training.sharding is None
+        return group.size == 1 or failed
 
     def _due(self) -> bool:
         given_up = self._under_way is not None

@@ -1,4 +1,4 @@
-"""The random generators that a script may use: torch's (CPU), numpy's and Python's."""
+"""The random generators that a script may use: torch's (of the CPU and of the own GPU), numpy's and Python's."""
 
 from __future__ import annotations
 
@@ -72,25 +72,37 @@ GENERATORS = (
 
 
 def seed_all(seed: int) -> None:
-    """Seed all three."""
+    """Seed all."""
     for generator in GENERATORS:
         generator.seed(seed)
+    if (device := _device_module()) is not None:
+        device.manual_seed(seed)
 
 
 def capture() -> dict[str, Any]:
-    """The states of all three, as arrays and numbers."""
+    """The states of all, as arrays and numbers; that of the GPU where the script uses one."""
+    device = _device_module()
     kind, keys, position, has_gauss, gauss = np.random.get_state()
     version, internal, gauss_next = random.getstate()
     return {
         "torch": torch.get_rng_state(),
         "numpy": {"kind": kind, "keys": keys, "position": position, "has_gauss": has_gauss, "gauss": gauss},
         "python": {"version": version, "internal": np.array(internal, np.int64), "gauss_next": gauss_next},
-    }
+    } | ({"device": device.get_rng_state()} if device is not None else {})
 
 
 def restore(state: Mapping[str, Any]) -> None:
     """Set what :func:`capture` gave."""
     torch.set_rng_state(state["torch"].clone())
+    if (device := _device_module()) is not None and "device" in state:
+        device.set_rng_state(state["device"].clone())
     numpy, python = state["numpy"], state["python"]
     np.random.set_state(tuple(numpy[key] for key in ("kind", "keys", "position", "has_gauss", "gauss")))
     random.setstate((python["version"], tuple(python["internal"].tolist()), python["gauss_next"]))
+
+
+def _device_module() -> Any:
+    """``torch.cuda`` or its like, whose current device is this process's own; None: the script has used none so far."""
+    accelerator = torch.accelerator.current_accelerator()
+    module: Any = torch.get_device_module(accelerator) if accelerator is not None else None
+    return module if module is not None and module.is_initialized() else None

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from pilot.checkpoint.shards import local_of
 from pilot.checkpoint.tree import copied
 from pilot.train import checksums
 from pilot.train.state import encoded
@@ -159,7 +160,7 @@ class _Slot:
                 self._holder[self._key] = self.tensor
             if self.tensor is not None and self.copy is not None:
                 # Through .data: a graph that the step still needs has kept the tensor, and would not know it again.
-                self.tensor.data.copy_(self.copy)
+                local_of(self.tensor).data.copy_(local_of(self.copy))
 
     def forget(self) -> None:
         self.tensor, self.copy, self._marked = None, None, False
@@ -235,8 +236,8 @@ def _mark(kept: Iterable[_Kept]) -> None:
     copies, tensors = [], []
     for one in kept:
         if isinstance(one, _Slot) and one.copy is not None and one.tensor is not None and one.tensor is one.now:
-            copies.append(one.copy)
-            tensors.append(one.tensor.detach())
+            copies.append(local_of(one.copy))
+            tensors.append(local_of(one.tensor).detach())
         else:
             one.mark()
     if copies:

@@ -8,7 +8,7 @@ group changes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pilot.core.errors import UserError
 
@@ -37,6 +37,7 @@ class StepShare:
 
     ``batches``: [start, stop) of its micro-batches. A rank without samples gets somebody else's, to run its loop with;
     its gradient does not count. ``means``: of how many means over a batch the script makes the step's by itself.
+    ``dummies``: so many batches at the end are run for the others of a node, and do not count either.
     """
 
     cursor: int
@@ -44,6 +45,7 @@ class StepShare:
     samples: int
     batches: tuple[tuple[int, int], ...]
     means: int = 1
+    dummies: int = field(default=0, repr=False)
 
     @property
     def total(self) -> int:
@@ -53,14 +55,15 @@ class StepShare:
     def moved(self, by: int) -> StepShare:
         """The same part of a step that begins ``by`` samples later."""
         batches = tuple([(start + by, stop + by) for start, stop in self.batches])
-        return StepShare(self.cursor + by, self.cursor_end + by, self.samples, batches, self.means)
+        return StepShare(self.cursor + by, self.cursor_end + by, self.samples, batches, self.means, self.dummies)
 
     def weight(self, batch: int) -> float:
         """Factor of the mean gradient of micro-batch ``batch`` in the mean over the step: its samples ÷ all (of one of
         the script's own means: ÷ those of that).
         """
         start, stop = self.batches[batch]
-        return (stop - start) * self.means / self.total if self.samples else 0.0
+        counts = self.samples and batch < len(self.batches) - self.dummies
+        return (stop - start) * self.means / self.total if counts else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,7 @@ class Batching:
     drop_last : leave out an epoch's last step where it has fewer samples than the others
     ranks_per_node : among which a node's samples are divided
     accumulate : so many batches of that size make a step; the script divides their losses by their number
+    in_step : the ranks of a node run equally many micro-batches, for they compute each together
     """
 
     per_node: int | None = None
@@ -83,6 +87,7 @@ class Batching:
     drop_last: bool = False
     ranks_per_node: int = 1
     accumulate: int = 1
+    in_step: bool = False
 
     def __post_init__(self) -> None:
         if (self.per_node is None) == (self.whole is None):
@@ -145,7 +150,14 @@ class Batching:
         cuts = range(cursor, end, self.batch(size))
         parts = [self._part(start, min(start + self.batch(size), end), rank, size) for start in cuts]
         own = sum(samples for samples, _ in parts)
-        return StepShare(cursor, end, own, tuple(b for _, batches in parts for b in batches), self.accumulate)
+        batches = tuple(b for _, batches in parts for b in batches)
+        dummies = self._most(cursor, end, rank, size) - len(batches) if self.in_step and self.micro else 0
+        return StepShare(cursor, end, own, batches + batches[-1:] * dummies, self.accumulate, dummies)
+
+    def _most(self, cursor: int, end: int, rank: int, size: int) -> int:
+        """The most micro-batches that a rank has on the node of ``rank``, in a step of one batch."""
+        first = rank - rank % self.ranks_per_node
+        return max(len(self._part(cursor, end, one, size)[1]) for one in range(first, first + self.ranks_per_node))
 
     def _part(self, cursor: int, end: int, rank: int, size: int) -> tuple[int, tuple[tuple[int, int], ...]]:
         """Of ``rank`` in the batch [cursor, end): its samples, and its micro-batches."""

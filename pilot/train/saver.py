@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,14 @@ from pilot.train.membership import Membership
 
 if TYPE_CHECKING:
     from pilot.checkpoint.parts import WrittenPart
+    from pilot.checkpoint.reader import Wanted
+
+Part = tuple[int, Callable[[str], bool]]
+"""Which process of the node, and which arrays all processes hold the same."""
+
+_PARTS_LIMIT_S = 60.0
+"""So long the first process of a node waits for the parts of the others."""
+_LOOK_S = 0.05
 
 
 class Saver:
@@ -29,6 +38,7 @@ class Saver:
     kept : so many of the newest stay
     tell : called with the outcome of each write, from any thread
     agreed_step : before which all ranks held the same for sure; the newest checkpoint up to there stays as well
+    per_node : so many ranks of a node hold shards of the state
     """
 
     def __init__(
@@ -39,7 +49,9 @@ class Saver:
         kept: int,
         tell: Callable[[wire.CheckpointWritten], None],
         agreed_step: Callable[[], int | None] = lambda: None,
+        per_node: int = 1,
     ) -> None:
+        self._per_node = per_node
         self._trainer = trainer
         self._uid = uid
         self._directory = directory
@@ -97,10 +109,50 @@ class Saver:
             self._part.path.unlink(missing_ok=True)
             self._part = None
 
-    def write(self, generation: int, step: int, state: Encoded, *, asked: bool) -> None:
-        """Write ``state`` now, after the write in the background."""
+    def write(self, generation: int, step: int, state: Encoded, *, asked: bool, part: Part | None = None) -> None:
+        """Write ``state`` now, after the write in the background. ``part``: it is that of one process of a node, all of
+        which do so; the first one makes one checkpoint of it when the parts of the others are there: where that was
+        ``asked`` for, in the background.
+        """
         self.wait()
-        self._write(generation, step, state, asked)
+        if part is None:
+            self._write(generation, step, state, asked)
+        else:
+            self._write_of_node(generation, step, state, part, asked)
+
+    def _write_of_node(self, generation: int, step: int, state: Encoded, part: Part, asked: bool) -> None:
+        from pilot.checkpoint import store
+
+        (rank, shared), size = part, self._per_node
+        try:
+            written = store.write_part(self._directory, generation, step, rank, size, state, shared, self._uid, size)
+        except (CheckpointError, OSError) as error:
+            self._tell(wire.CheckpointWritten(self._trainer, generation, step, asked, error=str(error)))
+            return
+        if rank == 0:
+            self._start(lambda: self._write_node_index(generation, step, written, asked))
+            if not asked:
+                self.wait()
+
+    def _write_node_index(self, generation: int, step: int, part: WrittenPart, asked: bool) -> None:
+        from pilot.checkpoint import names, store
+
+        size, end_s = self._per_node, time.monotonic() + _PARTS_LIMIT_S
+        others = [self._directory / names.part_name(generation, step, number, size) for number in range(1, size)]
+        while not all(path.exists() for path in others) and time.monotonic() < end_s:
+            time.sleep(_LOOK_S)
+        try:
+            agreed_step, kept = self._agreed_step(), self._kept
+            done = store.write_index(self._directory, generation, step, size, kept, agreed_step, self._uid)
+        except (CheckpointError, OSError) as error:
+            self._tell(wire.CheckpointWritten(self._trainer, generation, step, asked, error=str(error)))
+            return
+        seconds = part.seconds + done.seconds
+        self._tell(
+            wire.CheckpointWritten(
+                self._trainer, generation, step, asked, str(done.path), "", seconds, done.bytes, seconds
+            )
+        )
 
     def _start(self, work: Callable[[], None]) -> None:
         self._thread = threading.Thread(target=work, daemon=True)
@@ -123,7 +175,15 @@ class Saver:
 
         try:
             self._part = store.write_part(
-                self._directory, group.generation, step, group.rank, group.size, state, shared, self._uid
+                self._directory,
+                group.generation,
+                step,
+                group.rank,
+                group.size,
+                state,
+                shared,
+                self._uid,
+                self._per_node,
             )
         except (CheckpointError, OSError) as error:
             self._tell(wire.CheckpointWritten(self._trainer, group.generation, step, False, error=str(error)))
@@ -142,26 +202,28 @@ class Saver:
         sizes = (part.seconds + done.seconds, done.bytes, part.seconds * done.bytes / part.bytes + done.seconds)
         self._tell(wire.CheckpointWritten(self._trainer, generation, step, False, str(done.path), "", *sizes))
 
-    def load(self, granted: int, remark: Callable[[str], None]) -> Mapping[str, Any] | None:
+    def load(self, granted: int, remark: Callable[[str], None], wanted: Wanted | None) -> Mapping[str, Any] | None:
         """The newest checkpoint that verifies, of a generation up to ``granted``, else what the trainer starts from;
         None: there is neither.
 
-        ``remark`` is called with each file that was skipped, and why.
+        ``remark`` is called with each file that was skipped, and why. ``wanted``: which rows of what are; None: all.
 
         Raises
         ------
         UserError : what it starts from does not verify
         """
-        from pilot.checkpoint import store
+        from pilot.checkpoint import reader, store
+
+        wanted = wanted or reader.everything
 
         def skipped(path: Path, why: str) -> None:
             remark(f"checkpoint {path.name} was skipped: {why}")
 
-        loaded = store.load_newest(self._directory, granted, skipped, self._uid)
+        loaded = store.load_newest(self._directory, granted, skipped, self._uid, wanted)
         start = trainer_folder.start_of(self._directory.parent)
         if loaded is None and start.exists():
             try:
-                loaded = store.load(start)
+                loaded = store.load(start, wanted)
             except CheckpointError as error:
                 raise UserError(f"cannot start from the given checkpoint: {error}") from None
         return loaded.state if loaded is not None else None

@@ -27,7 +27,7 @@ from pilot.train.metric_log import metric_log
 from pilot.train.node_fabric import NodeFabric
 from pilot.train.rollback import Rollback
 from pilot.train.sampler import Batching
-from pilot.train.session_checks import check_reported, check_tracked
+from pilot.train.session_checks import check_reported, check_tracked, check_whole
 from pilot.train.state_check import StateCheck
 from pilot.train.step import Number, Step
 from pilot.train.stream import Stream
@@ -47,11 +47,13 @@ class Session:
         self._check = StateCheck(training)
         self._guard = StepGuard(training.steppers.optimizers.values())
         self._rollback = Rollback(training, with_user=training.steppers.apart)
-        fabric = NodeFabric.of(os.environ, self._seat, list(training.trained.named.values()))
+        fabric = NodeFabric.of(os.environ, self._seat, training)
         exchanges = Exchanges(training, wire_dtype, fabric.group)
         self._group = group_of(os.environ, self._seat, training, exchanges, self._resized, fabric.ties)
         self._collectives = Collectives(self._group, training)
-        self._step = Step(training, self._group, exchanges, self._guard, self._rollback, seed, self._metrics)
+        self._step = Step(
+            training, self._group, exchanges, self._guard, self._rollback, seed, self._metrics, fabric.ties
+        )
         self._course = SessionCourse(
             seed,
             training,
@@ -251,7 +253,8 @@ class Session:
             raise UserError("call session.evaluate between two steps: after session.step, or outside the loop")
         self._check.user()
         began_s = time.monotonic()
-        means = Evaluation(self._training.model, dataset, function, batch_size, options).run(self._collectives)
+        in_step = self._training.sharding.size if self._training.sharding is not None else 1
+        means = Evaluation(self._training.model, dataset, function, batch_size, options, in_step).run(self._collectives)
         self._group.rested(time.monotonic() - began_s)
         return means
 
@@ -300,6 +303,7 @@ class Session:
         stateful : has ``state_dict`` and ``load_state_dict``; its state holds what :attr:`state` may hold
         """
         check_tracked(name, stateful, self._training.tracked, looping=self._guard.looping)
+        check_whole(name, stateful)
         self._training.tracked[name] = stateful
         self._training.identity[f"the tracked object {name}"] = type(stateful).__name__
 
@@ -361,7 +365,8 @@ class Session:
                 "micro_batch_size and accumulate need optimizers that are stepped together: give"
                 " pilot.train.session a list of them, or use a smaller batch"
             )
-        batching = Batching(per_node, whole, micro, drop_last, self._seat.size, accumulate)
+        sharded = self._training.sharding is not None
+        batching = Batching(per_node, whole, micro, drop_last, self._seat.size, accumulate, in_step=sharded)
         self._training.samples_per_tick = batching.of_one_node
         return batching
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Collection
+from typing import Any
 
 import torch
 from torch import nn
@@ -34,6 +35,12 @@ def check_tracked(name: str, stateful: object, tracked: Collection[str], *, loop
             f"session.track({name!r}, ...) needs an object with state_dict and load_state_dict, not a"
             f" {type(stateful).__name__}; keep plain values in session.state"
         )
+
+
+def check_whole(name: str, stateful: Any) -> None:
+    """:class:`UserError` where its state has shards."""
+    if any(leaf.rows is not None for leaf in encoded({name: stateful.state_dict()}).leaves):
+        raise UserError(f"session.track({name!r}, ...) holds shards of a sharded model, which is not supported")
 
 
 def check_reported(names: Collection[str]) -> None:

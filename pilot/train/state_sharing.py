@@ -20,7 +20,7 @@ from pilot.train.node_ties import NodeTies
 from pilot.train.saver import Saver
 from pilot.train.sockets import WorkerSockets
 from pilot.train.state import Packed, unpack
-from pilot.train.state_transfer import Holding, Spreading, who_spreads
+from pilot.train.state_transfer import Holding, Spreading, by_local_rank, who_spreads
 from pilot.train.training import Training
 
 
@@ -56,6 +56,7 @@ class StateSharing:
         self._answer = answer
         self._lose = lose
         self._ties = ties
+        self._per_node = training.sharding.size if training.sharding is not None else 1
 
     def share(self, group: Membership, held: int) -> int | None:
         """As a generation starts; ``held``: in which one this rank's state was last confirmed. The step that the group
@@ -66,21 +67,22 @@ class StateSharing:
         table = [Holding(*row) for row in self._gather(group, own.row())]
         if len({holding.fingerprint for holding in table}) > 1:
             expect_same(tell(self._training.identity, lambda row: self._gather(group, row)))
-        spreading = who_spreads(table)
-        if spreading.fresh and group.rank == spreading.root:
+        spreading = who_spreads(table, self._per_node)
+        if spreading.fresh and group.rank // self._per_node == spreading.root // self._per_node:
             self._load(group.granted)
         self.deal(group, spreading)
         return self._training.position.step if spreading.fresh else None
 
     def deal(self, group: Membership, spreading: Spreading) -> None:
-        """One rank gives its state to others."""
-        if not spreading.takers:
-            return
-        deal = self._spread if group.rank == spreading.root else self._take
-        arena = self._ties.together(lambda: deal(group.generation, spreading))
-        if arena is not None:
+        """One rank gives its state to others; of a sharded model each process of its node, to the same of others."""
+        arenas = [self._dealt(group, one) for one in by_local_rank(spreading, self._per_node) if one.takers]
+        for arena in filter(None, arenas):  # not before all are there: the shards of a node are of one step
             arena.close_fd()
             self._training.restore(unpack(arena.memory))
+
+    def _dealt(self, group: Membership, spreading: Spreading) -> Arena | None:
+        deal = self._spread if group.rank == spreading.root else self._take
+        return self._ties.together(lambda: deal(group.generation, spreading))
 
     def _spread(self, generation: int, spreading: Spreading) -> None:
         packed = Packed(self._training.encoded())
@@ -106,6 +108,8 @@ class StateSharing:
             raise Gone from None
 
     def _load(self, granted: int) -> None:
-        state = self._saver.load(granted, lambda text: self._link.tell(wire.Remark(self._trainer, text)))
+        state = self._saver.load(
+            granted, lambda text: self._link.tell(wire.Remark(self._trainer, text)), self._training.rows_wanted()
+        )
         if state is not None:
             self._training.restore(state)

@@ -41,12 +41,32 @@ class Spreading:
     fresh: bool
 
 
-def who_spreads(table: Sequence[Holding]) -> Spreading:
+def who_spreads(table: Sequence[Holding], per_node: int = 1) -> Spreading:
     """The most advanced rank (of the newest generation, then of the highest step, ..., then the lowest) gives to all
     that differ.
+
+    Where a node's ``per_node`` ranks hold shards, nodes are compared, and the answer names the first rank of each. A
+    node whose ranks hold different states holds none.
     """
-    best = max(holding.progress for holding in table)
+    nodes = [table[first : first + per_node] for first in range(0, len(table), per_node)]
+    held = [_of_node([holding.progress for holding in node]) for node in nodes]
+    best = max(held)
     fresh = best[0] == NOTHING
-    root = next(rank for rank, holding in enumerate(table) if holding.progress == best)
-    takers = (rank for rank, holding in enumerate(table) if rank != root and (fresh or holding.progress != best))
-    return Spreading(root, tuple(takers), fresh)
+    root = held.index(best)
+    takers = (node * per_node for node, progress in enumerate(held) if node != root and (fresh or progress != best))
+    return Spreading(root * per_node, tuple(takers), fresh)
+
+
+def by_local_rank(spreading: Spreading, per_node: int) -> list[Spreading]:
+    """The same for each rank of the nodes: local rank i gives to local rank i. The ranks of a node are all where one of
+    them is.
+    """
+    root, takers = spreading.root // per_node, dict.fromkeys(taker // per_node for taker in spreading.takers)
+    return [
+        Spreading(root * per_node + i, tuple(taker * per_node + i for taker in takers), spreading.fresh)
+        for i in range(per_node)
+    ]
+
+
+def _of_node(progress: Sequence[tuple[int, int, int, int, int]]) -> tuple[int, int, int, int, int]:
+    return progress[0] if len(set(progress)) == 1 else (NOTHING, 0, 0, 0, 0)

@@ -23,6 +23,7 @@ from pilot.train.group import RankGroup
 from pilot.train.guards import StepGuard
 from pilot.train.membership import Membership
 from pilot.train.metric_log import MetricLog
+from pilot.train.node_ties import NodeTies
 from pilot.train.rollback import Rollback
 from pilot.train.sampler import StepShare, mix
 from pilot.train.step_words import Words
@@ -44,6 +45,7 @@ class Step:
     training, group, exchanges, guard, rollback : of the session
     seed : of what the ranks draw
     metrics : where what is measured goes
+    ties : to the other processes of the node
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Step:
         rollback: Rollback,
         seed: int,
         metrics: dict[str, float],
+        ties: NodeTies,
     ) -> None:
         self._training = training
         self._group = group
@@ -65,7 +68,7 @@ class Step:
         self._metrics = metrics
         self._of_step: dict[str, float] = {}
         self._apart = training.steppers.apart
-        self._alarm = Alarm(training)
+        self._alarm = Alarm(training, ties)
         self._share: StepShare | None = None
         self._member: Membership | None = None
         self._revision = 0
@@ -133,7 +136,7 @@ class Step:
         self._alarm.held.forward_begins()
         if batch == 0:
             alone = group.size == len(share.batches) == 1
-            self._exchanges.begin(self._group.ring, alone=alone, held=self._weights.possible)
+            self._exchanges.begin(self._group.ring, alone=alone, held=self._held)
         self._exchanges.begin_batch(share.weight(batch), last=batch + 1 == len(share.batches))
 
     def came_back(self) -> None:
@@ -194,6 +197,11 @@ class Step:
         """Whether this phase was done before the group broke."""
         return self._phases < self._training.position.phase and not self._void
 
+    @property
+    def _held(self) -> bool:
+        """Whether it shows only after backward what gradients count."""
+        return self._weights.possible and self._training.sharding is None
+
     def _expect_share(self) -> StepShare:
         assert self._share is not None
         return self._share
@@ -212,8 +220,13 @@ class Step:
             )
         self._counted = steppers = self._training.steppers.named(name)
         self._alarm.held.forward_ended()
+        if weight is not None and self._training.sharding is not None:
+            raise UserError(
+                "session.step: weight= does not go with a sharded model, whose gradients are weighed in backward; make"
+                " the loss a mean over the batch's samples"
+            )
         factor = self._weights.factor(self._batch, weight)
-        if self._weights.possible:
+        if self._held:
             self._exchanges.release(factor)
         if loss is not None and factor:
             # Not a number yet where it is on a GPU: that would wait for all of backward.

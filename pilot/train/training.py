@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from pilot.checkpoint import shards
 from pilot.checkpoint.tree import Encoded, copied
 from pilot.core.errors import UserError
 from pilot.core.run_identity import OPTIONS, RULES, AcceptedChange
@@ -18,8 +19,11 @@ from pilot.train.agreement_log import END_OF_EPOCH, STOP, Agreement, AgreementLo
 from pilot.train.lineage import Lineage
 from pilot.train.lr import LearningRate
 from pilot.train.metric_reports import METRIC, MetricReports
+from pilot.train.membership import Seat
 from pilot.train.sampler import StepShare
 from pilot.train.session_checks import admit
+from pilot.train.sharded_state import Wanted, models_adopted, optimizers_adopted, rows_wanted
+from pilot.train.sharding import sharding_of
 from pilot.train.state import encoded
 from pilot.train.stepper import Optimizers, Scalers, Scheduler, Schedulers, Stepper, Steppers
 from pilot.train.trained_set import TrainedSet
@@ -65,7 +69,7 @@ class Training:
     changes (:mod:`pilot.train.rollback`). ``on_restore``: called when a state was taken over or put back.
     ``in_meeting``: the script is in a meeting (:mod:`pilot.train.collectives`); ``behind``: the state was taken over
     from one in a meeting, who has done more since. ``samples_per_tick``: of a step on one node, for a schedule that
-    counts samples. ``reports``: what a trial reported of its study's metric.
+    counts samples. ``reports``: what a trial reported of its study's metric. ``sharding``: of the model, where it is sharded.
     """
 
     def __init__(
@@ -81,6 +85,7 @@ class Training:
         _check_schedule(self.steppers.schedulers.values(), schedule)
         self.model = _as_one(model)
         admit(self.model, self.steppers)
+        self.sharding = sharding_of(self.model, self.steppers, Seat.of(os.environ).size)
         self.trained = TrainedSet(self.model, self.steppers)
         self.identity = identity.of_training(self.model, self.steppers, self.trained)
         self.identity[RULES] = f"lr_rule={rate.rule}, warmup_steps={rate.warmup_steps}, schedule={schedule}"
@@ -149,7 +154,7 @@ class Training:
         for stepper in self.steppers if steppers is None else steppers:
             stepper.unscale()
             parameters += self.trained.of(stepper)
-        return float(nn.utils.clip_grad_norm_(parameters, max_norm))
+        return shards.summed_up(nn.utils.clip_grad_norm_(parameters, max_norm))
 
     def does_again(self) -> None:
         """The script comes to the same step again. What it changes until then it has changed before."""
@@ -231,6 +236,10 @@ class Training:
             **self.steppers.capture(),
         }
 
+    def rows_wanted(self) -> Wanted | None:
+        """Which rows of what a checkpoint holds are this process's; None: all."""
+        return rows_wanted(self.model, self.steppers) if self.sharding is not None else None
+
     def encoded(self) -> Encoded:
         """What :meth:`capture` gives, taken apart to be saved or spread; :class:`UserError` names what does not fit."""
         return encoded(self.capture())
@@ -242,6 +251,8 @@ class Training:
         that the others did since by itself.
         """
         changes = identity.changes(state.get("identity", self.identity), self.identity, self._accepted)
+        if self.sharding is not None:
+            state = {**state, "model": models_adopted(state["model"], self.model)}
         place, rule = self.place, self.rate
         self.model.load_state_dict(state["model"])
         with torch.no_grad():
@@ -249,6 +260,8 @@ class Training:
                 parameter.copy_(state["parameters"][name])
         if "trained" in state:
             self.trained.restore(state["trained"])
+        if self.sharding is not None:
+            state = {**state, "optimizer": optimizers_adopted(state["optimizer"], self.steppers)}
         self.steppers.restore(state)
         if any(name == OPTIONS for name, _, _ in changes):
             self._set_options()

@@ -63,6 +63,9 @@ def play(way: str, folder: Path, node: str) -> None:
         if way == "one of two killed" and session.steps == DIES_IN and node in ("n2", "n3"):
             dies(folder, node).touch()
             signal.pause()
+        if way == "all killed" and any((folder / "checkpoints").glob("*.h5")):
+            dies(folder, node).touch()
+            signal.pause()
         group: Any = session._group
         waiting = SWITCHES.get(session.steps) if way == "1 -> 2 -> 1" else None
         while group._group is not None and group._group.generation == waiting and not group._membership.ready_for:
@@ -81,7 +84,7 @@ def train(*, sharded: bool = False) -> dict[str, torch.Tensor]:
         from torch.distributed.fsdp import fully_shard
 
         mesh = pilot.train.node_mesh()
-        for layer in (model.first, model.second):
+        for layer in (model.first, [model.second, model.tied]):
             fully_shard(layer, mesh=mesh)
         fully_shard(model, mesh=mesh)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.01)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
+from pilot.checkpoint import store
+from pilot.checkpoint.export import export
 from tests.equivalence import node_script
 from tests.integration.plane import Plane, plane, run_alone
 
-FABRICS = (pytest.param("shared-memory", marks=pytest.mark.long), "gloo")
+FABRICS = (pytest.param("shared-memory", marks=pytest.mark.long), "gloo", "sharded")
 TOLERANCE = 1e-12
 SCRIPT = Path(node_script.__file__)
 
@@ -68,3 +72,30 @@ def test_a_node_is_killed(fabric: str, alone: dict[str, torch.Tensor], tmp_path:
         cluster.form(nodes[:2])
         ranks = ran(cluster, tmp_path)
     assert_as_alone(ranks, alone)
+
+
+def test_a_sharded_script_runs_alone(alone: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    run_alone(tmp_path, SCRIPT, "sharded", "alone", str(tmp_path))
+    assert_as_alone([torch.load(node_script.ran(tmp_path, "alone"))], alone)
+
+
+def test_a_checkpoint_of_shards_loads_on_any_number_of_ranks(alone: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    arguments = "sharded", "all killed", str(tmp_path)
+    with plane(tmp_path, SCRIPT, *arguments, ranks_per_node=2, interval_s=0.001) as cluster:
+        nodes = cluster.start(4)
+        cluster.form(nodes)
+        cluster.wait(lambda: any(tmp_path.glob("dies-*")), "a checkpoint")
+    for fabric, ranks in (("plain", 1), ("sharded", 3)):
+        folder = tmp_path / fabric
+        folder.mkdir()
+        shutil.copytree(tmp_path / "checkpoints", folder / "checkpoints")
+        arguments = fabric, "undisturbed", str(folder)
+        with plane(folder, SCRIPT, *arguments, ranks_per_node=ranks) as cluster:
+            cluster.form(cluster.start(ranks))
+            assert cluster.wait_up(1).resumed is not None
+            assert_as_alone(ran(cluster, folder), alone)
+    newest = store.listing(folder / "checkpoints")[0].path
+    assert export(newest, tmp_path / "model.safetensors", "model") > 0
+    exported = load_file(tmp_path / "model.safetensors")
+    for name, tensor in exported.items():
+        torch.testing.assert_close(tensor, alone[name], rtol=TOLERANCE, atol=TOLERANCE)

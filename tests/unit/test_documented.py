@@ -65,6 +65,7 @@ CONTEXTS: dict[tuple[str, int], tuple[str, dict[str, str]]] = {
         {"...": STEP},
     ),
     ("elastic-script.md", 5): (SHARED, {}),
+    ("elastic-script.md", 6): (SHARED + "model.blocks = [model.backbone]\n", {}),
     ("planners.md", 0): ("", {}),
     ("sites.md", 0): ("", {}),
 }

@@ -39,7 +39,6 @@ def test_all_are_told_but_one_writes_the_state() -> None:
         wire.LookAtGroup("t", 1, True),
     ):
         assert list(unison.told(message)) == [0, 1, 2, 3]
-    assert list(unison.told(wire.WriteCheckpoint("t", ""))) == [0]
 
 
 def test_a_look_is_answered_when_all_have_answered_by_who_waits_least() -> None:

@@ -1,0 +1,83 @@
+"""Tensors of which a process holds some rows: those of a model that ``fully_shard`` divides over a node's processes.
+
+Process i of L has rows [i·c, (i + 1)·c) of n, with c = ⌈n / L⌉; the last ones have fewer, or none (``torch.chunk``). In
+a state a shard is a leaf with the rows that are here; what is saved of it are rows of the whole tensor, so that a
+checkpoint does not show on how many processes it was written.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Which rows of a tensor of shape ``whole`` a shard has: from ``first`` on, ``count`` of them."""
+
+    whole: tuple[int, ...]
+    first: int
+    count: int
+
+
+def is_sharded(tensor: torch.Tensor) -> bool:
+    """Whether it is a ``DTensor``. (Nobody has made one where the module was not imported, which takes a while.)"""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
+def local_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The rows that are here, as a plain tensor; a plain tensor as it is."""
+    if not is_sharded(tensor):
+        return tensor
+    rows: torch.Tensor = tensor._local_tensor  # type: ignore[attr-defined]  # of DTensor
+    return rows
+
+
+def rows_of(tensor: torch.Tensor) -> Rows | None:
+    """Which rows are here; None: it is a plain tensor."""
+    if not is_sharded(tensor):
+        return None
+    mesh: Any = tensor.device_mesh  # type: ignore[attr-defined]  # of DTensor
+    return rows_on(tuple(tensor.shape), mesh.get_local_rank(), mesh.size())
+
+
+def rows_on(whole: tuple[int, ...], rank: int, size: int) -> Rows:
+    """Those of process ``rank`` of ``size``."""
+    each = -(-whole[0] // size)
+    first = min(each * rank, whole[0])
+    return Rows(whole, first, min(each * (rank + 1), whole[0]) - first)
+
+
+def padded_numel(tensor: torch.Tensor) -> int:
+    """How many numbers the first process's shard has: no other has more. Of a plain tensor: all."""
+    if not is_sharded(tensor):
+        return tensor.numel()
+    mesh: Any = tensor.device_mesh  # type: ignore[attr-defined]  # of DTensor
+    size: int = mesh.size()
+    return -(-tensor.shape[0] // size) * prod(tensor.shape[1:])
+
+
+def like(tensor: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
+    """``local`` as the shard of a tensor that is divided as ``tensor`` is."""
+    if not is_sharded(tensor):
+        return local
+    made: torch.Tensor = type(tensor).from_local(  # type: ignore[attr-defined]  # of DTensor
+        local,
+        tensor.device_mesh,  # type: ignore[attr-defined]  # of DTensor
+        tensor.placements,  # type: ignore[attr-defined]  # of DTensor
+        run_check=False,
+        shape=tensor.shape,
+        stride=tensor.stride(),
+    )
+    return made
+
+
+def summed_up(value: torch.Tensor) -> float:
+    """A number that may be a partial result of each process."""
+    whole: torch.Tensor = value.full_tensor() if is_sharded(value) else value  # type: ignore[attr-defined]  # of DTensor
+    return float(whole)

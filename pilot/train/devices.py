@@ -1,0 +1,50 @@
+"""The GPU of a training process: that of its local rank is the current device before the script runs a line.
+
+So ``"cuda"`` is the process's own GPU, and nothing of it lies on the first one; ``cuda:0`` is the node's first GPU in
+all processes, and ``cuda:{session.local_rank}`` the own one again. All GPUs of the node stay visible, as NCCL wants
+them. Where a node runs one process nothing is asked of the GPU before the script does.
+
+Accelerators are asked for through ``torch.accelerator``, so AMD's and Intel's are found as NVIDIA's are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+
+from pilot.core.errors import UserError
+from pilot.train.membership import Seat
+
+
+def take_own(seat: Seat, count: Callable[[], int] = torch.accelerator.device_count) -> None:
+    """Make this process's GPU the current one; :class:`UserError` where the node has some, and fewer than processes."""
+    if seat.size == 1 or torch.accelerator.current_accelerator() is None:
+        return
+    devices = count()
+    if why := too_few(devices, seat.size):
+        raise UserError(why)
+    if devices:
+        torch.accelerator.set_device_index(seat.rank)
+
+
+def too_few(devices: int, processes: int) -> str:
+    """What is wrong with so many GPUs for so many processes of a node; "": nothing. (Without GPUs they use the CPU.)"""
+    if not 0 < devices < processes:
+        return ""
+    return (
+        f"ranks_per_node is {processes} and a process sees {devices} GPU{'s' * (devices > 1)} on this node: ask the"
+        " batch system for as many (scheduler_options, select_options), or set ranks_per_node to that; of a GPU that"
+        " is divided (MIG) a process sees one part only: set ranks_per_node=1"
+    )
+
+
+def check_own(parameters: Iterable[torch.Tensor], seat: Seat) -> None:
+    """:class:`UserError` where the model is on the GPU of another process of the node."""
+    for device in dict.fromkeys(parameter.device for parameter in parameters):
+        if seat.size > 1 and device.type != "cpu" and device.index not in (None, seat.rank):
+            raise UserError(
+                f"the model is on {device}, and the GPU of this process is {device.type}:{seat.rank}: make the device"
+                f' "{device.type}" without a number, which is the process\'s own, or'
+                f' f"{device.type}:{{session.local_rank}}"'
+            )

@@ -1,0 +1,55 @@
+"""The gradients of a sharded model: each process sends its shard, which the node has summed already."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from pilot.checkpoint import shards
+from pilot.comm.arena_layout import ArenaLayout, shares_of
+from pilot.train.exchange import Exchange
+from pilot.train.flat_staging import FlatStaging
+from pilot.train.node_group import NodeGroup
+from pilot.train.sharding import Sharding
+from pilot.train.staging import Staging
+
+
+class ShardedExchange(Exchange):
+    """See the module, and :class:`~pilot.train.exchange.Exchange`.
+
+    Parameters
+    ----------
+    parameters, wire_dtype : as there
+    sharding : weighs what a batch gives
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], wire_dtype: str | None, sharding: Sharding) -> None:
+        self._sharding = sharding
+        super().__init__(parameters, wire_dtype)
+
+    def begin_batch(self, weight: float, *, last: bool) -> None:
+        """See :class:`~pilot.train.exchange.Exchange`. All processes of the node have something of every batch of it:
+        that of the others.
+        """
+        self._sharding.weight = weight
+        super().begin_batch(1.0 if self._sharding.size > 1 else weight, last=last)
+
+    def _numel(self, parameter: nn.Parameter) -> int:
+        return shards.padded_numel(parameter)
+
+    def _laid_out(self, whole: ArenaLayout, group: NodeGroup | None) -> ArenaLayout:
+        del group
+        return shares_of(whole, 1)
+
+    def _staged(self, whole: ArenaLayout, group: NodeGroup | None) -> Staging:
+        del group
+        numbers = [self._numbers(part) for part in self.layout.parts[:-1]]
+        return FlatStaging([shards.local_of(p) for p in self._parameters], whole, numbers, self.arena, None)
+
+    def _add(self, number: int, gradients: Sequence[torch.Tensor | None]) -> None:
+        super()._add(number, [shards.local_of(one) if one is not None else None for one in gradients])
+
+    def _gradient(self, parameter: nn.Parameter, summed: torch.Tensor) -> torch.Tensor:
+        return shards.like(parameter, summed)

@@ -1,0 +1,91 @@
+"""Which GPU is whose. What only a GPU shows is marked."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+
+from pilot.core.errors import UserError
+from pilot.train import devices, rng
+from pilot.train.membership import Seat
+
+
+def test_fewer_gpus_than_processes_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    with pytest.raises(UserError, match="ranks_per_node is 4 and a process sees 1 GPU on this node"):
+        devices.take_own(Seat(3, 4), lambda: 1)
+
+
+def test_each_process_takes_that_of_its_local_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "set_device_index", taken.append)
+    devices.take_own(Seat(2, 4), lambda: 4)
+    devices.take_own(Seat(1, 2), lambda: 0)  # a node without
+    devices.take_own(Seat(0, 1), lambda: 4)  # nothing is asked of it
+    assert taken == [2]
+
+
+class Elsewhere:
+    """A tensor, as far as its device goes."""
+
+    def __init__(self, name: str) -> None:
+        self.device = torch.device(name)
+
+
+def test_a_model_on_the_gpu_of_another_process_is_refused() -> None:
+    models: Any = [Elsewhere("cuda:0")]
+    with pytest.raises(UserError, match=re.escape("the model is on cuda:0, and the GPU of this process is cuda:1")):
+        devices.check_own(models, Seat(1, 2))
+    devices.check_own([torch.ones(1)], Seat(1, 2))
+
+
+class Generator:
+    """Stands in for the module of a device, with one generator."""
+
+    def __init__(self) -> None:
+        self.generator = torch.Generator()
+
+    def manual_seed(self, seed: int) -> None:
+        self.generator.manual_seed(seed)
+
+    def get_rng_state(self) -> torch.Tensor:
+        return self.generator.get_state()
+
+    def set_rng_state(self, state: torch.Tensor) -> None:
+        self.generator.set_state(state)
+
+
+def test_the_generator_of_a_device_is_seeded_and_carried(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Generator()
+    monkeypatch.setattr(rng, "_device_module", lambda: device)
+    rng.seed_all(7)
+    first = torch.rand(3, generator=device.generator)
+    state = rng.capture()
+    following = torch.rand(3, generator=device.generator)
+    rng.seed_all(8)
+    assert not torch.equal(torch.rand(3, generator=device.generator), first)
+    rng.restore(state)
+    assert torch.equal(torch.rand(3, generator=device.generator), following)
+    monkeypatch.setattr(rng, "_device_module", lambda: None)
+    rng.restore(state)  # on a node without
+    assert "device" not in rng.capture()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+def test_dropout_masks_follow_the_seed_on_a_gpu() -> None:
+    ones = torch.ones(1000, device="cuda")
+    rng.seed_all(7)
+    first = torch.nn.functional.dropout(ones)
+    state = rng.capture()
+    second = torch.nn.functional.dropout(ones)
+    rng.restore(state)
+    assert torch.equal(torch.nn.functional.dropout(ones), second)
+    rng.seed_all(7)
+    assert torch.equal(torch.nn.functional.dropout(ones), first)
+    rng.seed_all(8)
+    assert not torch.equal(torch.nn.functional.dropout(ones), first)
