@@ -27,7 +27,7 @@ def command() -> None:
 
     \b
     Example:
-      pilot study run examples/hpo_digits.py --param lr=log:1e-3:1 --trials 12 --metric accuracy:max --rungs 1,3
+      pilot study run examples/hpo_digits.py --name s1 --param lr=log:1e-3:1 --trials 12 --metric accuracy:max
       pilot study status
     """
 
