@@ -85,7 +85,7 @@ def at_own_rates(trainers: Sequence[WorkloadRow], planner: Planner, gpus: int) -
     pool = [Change(0.0, joined=tuple(NodeId(f"gpu{i}") for i in range(gpus)))]
     simulation = Simulation(core, planner, pool, trainers, SimConfig(END_S, Accounting.PHYSICAL))
     simulation.run(lambda: False, lambda _now_s: None)
-    return {name: account.finished_s or math.inf for name, account in simulation.accounts.items()}
+    return {name: account.ended_s or math.inf for name, account in simulation.accounts.items()}
 
 
 def at_one_pace(trainers: Sequence[WorkloadRow], planner: Planner, gpus: int) -> Ended:

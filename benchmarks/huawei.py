@@ -95,7 +95,7 @@ def replay(jobs: list[WorkloadRow], nodes: int, name: str, every_s: float) -> st
     simulation.run(lambda: False, lambda _: None)
     accounts = [simulation.accounts[row.spec.trainer] for row in jobs]
     started = [next(at_s for at_s, held in a.changes if held) - a.submission.submit_s for a in accounts]
-    total = [(a.finished_s or UNTIL_S) - a.submission.submit_s for a in accounts]
+    total = [(a.ended_s or UNTIL_S) - a.submission.submit_s for a in accounts]
     took = sorted(timed.took_s)
     p95_s = quantiles(took, n=20)[-1]
     solves = f"{len(took)} decisions: mean {fmean(took):.3f} s, p95 {p95_s:.3f}, worst {took[-1]:.3f}"

@@ -1,4 +1,4 @@
-"""What ``pilot replay`` prints of its replays: tables for people, plain data for ``--json``."""
+"""The output of ``pilot replay``: tables for people, plain data for ``--json``."""
 
 from __future__ import annotations
 
@@ -7,18 +7,24 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pilot.cli.replay_times import DONE, done_row, time_row
+
 if TYPE_CHECKING:
     from pilot.cli.told_of_traces import ReplayTold
     from pilot.sim.sweep import Replay
 
 
+MOST_COMPARED = 4
+"""Of more replays, a table of each against each is hard to read."""
+
+
 def label(replay: Replay, names: Sequence[str]) -> str:
-    """A replay by the values of the options ``names``."""
+    """Name a replay by the values of the options ``names``."""
     return ", ".join(f"{name.removesuffix('_s')} {getattr(replay.case, name)}" for name in names)
 
 
 def told(replay: Replay) -> ReplayTold:
-    """What ``--json`` prints of a replay."""
+    """What ``--json`` prints for one replay."""
     from pilot.cli.told_of_traces import ReplayTold
     from pilot.sim.metrics import U_IN_WORDS
 
@@ -27,9 +33,11 @@ def told(replay: Replay) -> ReplayTold:
 
 
 def rows(replays: Sequence[Replay], names: Sequence[str]) -> list[dict[str, str]]:
-    """The first table: column → cell of each replay."""
+    """The first table: column → cell for each replay."""
     budgets = any(r.case.budget is not None for r in replays)
     more = [_row(r) | ({"budget": _budget(r)} if budgets else {}) for r in replays]
+    if any(r.summary.mean_spread is not None for r in replays):
+        more = [row | {"nodes too many": _spread(r)} for r, row in zip(replays, more, strict=True)]
     return [
         {name.removesuffix("_s"): f"{getattr(r.case, name)}" for name in names} | row
         for r, row in zip(replays, more, strict=True)
@@ -56,6 +64,10 @@ def _budget(replay: Replay) -> str:
     return f"{replay.summary.node_hours / budget:.0%} used" if ended_h is None else f"used up after {ended_h:.1f} h"
 
 
+def _spread(replay: Replay) -> str:
+    return "-" if replay.summary.mean_spread is None else f"{replay.summary.mean_spread:.2f}"
+
+
 def _cost_row(replay: Replay) -> dict[str, str]:
     s = replay.summary
     return {
@@ -73,7 +85,7 @@ def _run_time_row(replay: Replay, curves: Sequence[int]) -> dict[str, str]:
 
 
 def print_tables(replays: Sequence[Replay], names: Sequence[str]) -> None:
-    """All tables; nothing where no replay was even begun."""
+    """Print all tables; nothing if no replay was started."""
     from pilot.sim.metrics import U_IN_WORDS
 
     if not replays:
@@ -83,8 +95,15 @@ def print_tables(replays: Sequence[Replay], names: Sequence[str]) -> None:
     _print_table(rows(replays, names))
     for unit in dict.fromkeys(replay.summary.unit for replay in replays):
         click.echo(U_IN_WORDS.format(unit=unit) + "\n")
-    click.echo("Mean work per change of the pool that rescaling and preemption cost:")
+    click.echo("Work lost to rescaling and preemption, mean per change of the pool:")
     _print_table([head | _cost_row(replay) for head, replay in zip(heads, replays, strict=True)])
+    click.echo("Mean times of trainers that have ended; without nodes they wait:")
+    _print_table([head | time_row(replay) for head, replay in zip(heads, replays, strict=True)])
+    if 1 < len(replays) <= MOST_COMPARED and all(replay.summary.completed >= DONE for replay in replays):
+        ends = [f"when {label(replay, names)} had {DONE}" for replay in replays]
+        click.echo("Completed trainers:")
+        rows_ = zip(heads, replays, strict=True)
+        _print_table([head | done_row(replay, replays, ends) for head, replay in rows_])
     if len(curves) > 1:
         click.echo("Mean run time in hours, from admission to completion, of completed trainers:")
         _print_table([head | _run_time_row(replay, curves) for head, replay in zip(heads, replays, strict=True)])

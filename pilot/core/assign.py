@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pilot.core.gpus import GpuNodes
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.pool import Pool
 from pilot.core.trainer import Trainer
@@ -20,7 +21,9 @@ class Assignment:
     short: dict[TrainerId, int]
 
 
-def assign(pool: Pool, trainers: Sequence[Trainer], counts: Mapping[TrainerId, int]) -> Assignment:
+def assign(
+    pool: Pool, trainers: Sequence[Trainer], counts: Mapping[TrainerId, int], gpus: GpuNodes | None = None
+) -> Assignment:
     """Set the targets of ``trainers`` (in submission order) so that each has its count, if that can be done.
 
     A trainer that shrinks keeps a subset of its nodes, one that grows keeps them all, so nothing migrates (eq. 6).
@@ -28,10 +31,11 @@ def assign(pool: Pool, trainers: Sequence[Trainer], counts: Mapping[TrainerId, i
     else wants: with one more of them it can go on from the state that it holds in memory. A node that was set aside for
     a trainer is not handed out to it: who is choosy chooses first, and may fall short of its count. Only where it
     could not run at all for that does something migrate: another trainer takes the node and gives one that it can use.
+    Where the pool's unit is a GPU, ``gpus`` says in which order they are handed out.
     """
     counts = {t.id: counts.get(t.id, 0) for t in trainers}
     owner, targets = dict(pool.owner), {t.id: list(t.target) for t in trainers}
-    changed = _share_out(pool, trainers, counts)
+    changed = _share_out(pool, trainers, counts, gpus)
     most = {t.id: max(len(t.target), len(targets[t.id])) for t in trainers}
     short = {trainer: nodes for trainer, nodes in most.items() if nodes < counts[trainer]}
     if short:
@@ -41,7 +45,9 @@ def assign(pool: Pool, trainers: Sequence[Trainer], counts: Mapping[TrainerId, i
     return Assignment([] if short else changed, short)
 
 
-def _share_out(pool: Pool, trainers: Sequence[Trainer], counts: Mapping[TrainerId, int]) -> list[Trainer]:
+def _share_out(
+    pool: Pool, trainers: Sequence[Trainer], counts: Mapping[TrainerId, int], gpus: GpuNodes | None
+) -> list[Trainer]:
     """Set the targets as far as they go; the changed ones are returned."""
     changed = [t for t in trainers if counts[t.id] != len(t.target)]
     growing = [t for t in changed if counts[t.id] > len(t.target)]
@@ -55,6 +61,10 @@ def _share_out(pool: Pool, trainers: Sequence[Trainer], counts: Mapping[TrainerI
         missing = _missing(growing, wanted, pool.available())
         give_back(pool, trainer, max(0, len(trainer.target) - missing))
     free = pool.available() if growing else []
+    if gpus is not None and growing:
+        free = gpus.whole_first(free)
+        order = gpus.order([t.target for t in growing], [wanted[t.id] for t in growing], free)
+        growing = [growing[i] for i in order]
     for trainer in growing:
         free = _hand_out(pool, trainer, free, wanted[trainer.id])
     starved = [t for t in growing if len(t.target) < t.spec.min_nodes]

@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 
 from pilot.core.errors import UserError
+from pilot.core.gpus import GpuNodes
 from pilot.core.objective import Objective, scaling_efficiency
 from pilot.core.pool import NodeOrder, hostname_order
 
@@ -27,6 +28,7 @@ class CoordinatorConfig:
     arrivals_s : trainers that come within so long of one another are planned for together; 0: each at once
     ended_kept : of so many trainers that have ended all is known; of earlier ones the outcome is
     decide_every_s : plans are made at multiples of it (Huawei's f); 0: at every event that changes the question
+    gpus : where the pool's unit is a GPU: on which node each is; None: a unit is a node
     timed : problems say how long trainers have trained and what is left of them, for planners that go by it
     """
 
@@ -41,6 +43,7 @@ class CoordinatorConfig:
     arrivals_s: float = 0.0
     ended_kept: int = sys.maxsize
     decide_every_s: float = 0.0
+    gpus: GpuNodes | None = None
     timed: bool = False
 
     def __post_init__(self) -> None:

@@ -8,8 +8,10 @@ Facts enter as events; :meth:`Coordinator.handle` notes them and answers with co
 for its solution (``Solve``); a newer question makes the older one stale, and one whose answer was to change nothing is
 not asked again (``settled``). Progress asks, at a bounded rate, where a curve is not as the last problem had it.
 ``PlanReady`` sets each trainer's *target* nodes. In between, and where no plan comes, targets stay as they are: a slow
-or failing solver never strands a node. A problem takes nodes for alike. Where too many are set aside for a trainer to
-have its count, the plan is not carried out, and the problem is posed once more with no more for it than it can have.
+or failing solver never strands a node. Only a trainer that comes while no plan is being made has its minimum of the
+free nodes at once: it starts while its batch is waited for. A problem takes nodes for alike. Where too many are set
+aside for a trainer to have its count, the plan is not carried out, and the problem is posed once more with no more for
+it than it can have.
 With a cadence the question waits until a decision is due, and what happens before asks only :mod:`pilot.core.between`;
 while a decision is ``awaited``, what happens asks for that anew.
 
@@ -108,6 +110,7 @@ class Coordinator:
         self.problem: Problem | None = None
         self.plan: Plan | None = None
         self.settled = False
+        self.planning = False
         self.asked_s = 0.0
         self.awaited = False
         self.decided_s = 0.0
@@ -186,8 +189,7 @@ class Coordinator:
             case PlanReady():
                 return self._plan_ready(event)
             case PlanFailed():
-                self.awaited = self.awaited and event.plan_id != self.plan_id
-                return []
+                return self._plan_failed(event)
             case DecisionDue():
                 return self._decide()
             case TrainerFinished():
@@ -237,9 +239,20 @@ class Coordinator:
     def _rolled(self, event: RollEvent) -> list[Command]:
         """Who came and could be given nodes is planned for with who comes soon; who only queues makes no plan."""
         came = self._roll.note(event, self.config.charge_factor)
-        if came in self.admitted() and self.pool.usable >= came.spec.min_nodes:
-            self.arrivals.note(self.now_s, came.id)
-        return [] if self.config.arrivals_s else self._ask_if(self.arrivals.close())
+        if came is None or came not in self.admitted() or self.pool.usable < came.spec.min_nodes:
+            return []
+        self.arrivals.note(self.now_s, came.id)
+        if not self.config.arrivals_s:
+            return self._ask_if(self.arrivals.close())
+        self._start_small(came)
+        return []
+
+    def _start_small(self, trainer: Trainer) -> None:
+        """Give ``trainer`` its minimum of the free nodes until its batch is planned for. A plan that is being made
+        counts on these nodes itself, and a cadence has its own rule for what is free."""
+        if not (self.planning or self.config.decide_every_s):
+            for started in assign(self.pool, [trainer], {trainer.id: trainer.spec.min_nodes}).changed:
+                self._touch(started.id)
 
     def _take_back(self, trainer: Trainer) -> None:
         """It is to have no nodes."""
@@ -360,14 +373,23 @@ class Coordinator:
             self.awaited = False
             return []  # the answer is known: all stays as it is
         self.plan_id = PlanId(self.plan_id + 1)
+        self.planning = problem is not None
         if problem is None:
             self.awaited = False
             return []
         self.problem, self.settled = problem, False
         return [Solve(self.plan_id, problem, reason)]
 
+    def _plan_failed(self, event: PlanFailed) -> list[Command]:
+        if event.plan_id == self.plan_id:
+            self.planning = self.awaited = False
+        return []
+
     def _plan_ready(self, event: PlanReady) -> list[Command]:
-        if event.plan_id != self.plan_id or self.problem is None or self.draining:
+        if event.plan_id != self.plan_id:
+            return []
+        self.planning = False
+        if self.problem is None or self.draining:
             return []
         if event.plan.status is PlanStatus.KEPT:
             self.plan, self.awaited = event.plan, False
@@ -375,7 +397,7 @@ class Coordinator:
         counts = event.plan.as_dict()
         if not self.problem.feasible(counts):
             raise InvariantError(f"plan {event.plan_id} is not feasible: {counts}")
-        assigned = assign(self.pool, self.admitted(), counts)
+        assigned = assign(self.pool, self.admitted(), counts, self.config.gpus)
         if assigned.short:  # too many nodes are set aside for them: what nobody else can use is no node for them
             self._reach = {c.trainer: c.max_nodes for c in self.problem.candidates} | assigned.short
             return self._ask_if(f"{', '.join(assigned.short)} cannot have the nodes that the plan gave")
@@ -411,6 +433,8 @@ class Coordinator:
             return Judgement()
         if noted.works is not None:
             return self.blame.worked(self.now_s, trainer, *noted.works)
+        if trainer.stops:  # nothing of it is started again, there or elsewhere
+            return Judgement()
         return self.blame.accused(self.now_s, trainer, noted.accusations)
 
     def _worker_exited(self, event: WorkerExited) -> list[Command]:

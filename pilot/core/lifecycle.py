@@ -72,7 +72,9 @@ EFFECTS = (
     ),
     Effect(
         TrainerSubmitted,
-        "the trainer, last in the order of submission, that it came; where no node could be given to it it only queues",
+        "the trainer, last in the order of submission, that it came; where no node could be given to it it only "
+        "queues; while trainers are collected (``arrivals_s``) and no plan is being made, its target is its minimum of "
+        "the free nodes",
         "if it came, and nothing is collected (``arrivals_s`` is 0)",
     ),
     Effect(TrainerCancelled, "it closes", "if it was open"),
@@ -162,7 +164,8 @@ EFFECTS = (
 
 TRAINER_CHANGES = (
     PhaseChange(None, Phase.QUEUED, (TrainerSubmitted,)),
-    PhaseChange(Phase.QUEUED, Phase.STARTING, (PlanReady,)),
+    PhaseChange(None, Phase.STARTING, (TrainerSubmitted,)),
+    PhaseChange(Phase.QUEUED, Phase.STARTING, (PlanReady, TrainerReleased)),
     PhaseChange(Phase.QUEUED, Phase.RUNNING, (GroupFormed,)),
     PhaseChange(Phase.STARTING, Phase.RUNNING, (GroupFormed,)),
     PhaseChange(Phase.STARTING, Phase.QUEUED, (PlanReady, WorkerExited, GroupBroken, PoolChanged, DrainRequested)),
@@ -188,7 +191,9 @@ TRAINER_CHANGES = (
     PhaseChange(Phase.RUNNING, Phase.FAILED, (WorkerExited,)),
     PhaseChange(Phase.PAUSED, Phase.FAILED, (WorkerExited,)),
     PhaseChange(Phase.FAILED, Phase.QUEUED, (TrainerResumed,)),
+    PhaseChange(Phase.FAILED, Phase.STARTING, (TrainerResumed,)),
     PhaseChange(Phase.CANCELLED, Phase.QUEUED, (TrainerResumed,)),
+    PhaseChange(Phase.CANCELLED, Phase.STARTING, (TrainerResumed,)),
     PhaseChange(Phase.STARTING, Phase.QUEUED, (TrainerHeld, BudgetDue)),
     PhaseChange(Phase.PAUSED, Phase.QUEUED, (TrainerHeld, BudgetDue)),
     PhaseChange(Phase.QUEUED, Phase.STOPPED, (BudgetDue, WorkerExited, PoolChanged)),
@@ -196,6 +201,7 @@ TRAINER_CHANGES = (
     PhaseChange(Phase.RUNNING, Phase.STOPPED, (WorkerExited, PoolChanged)),
     PhaseChange(Phase.PAUSED, Phase.STOPPED, (WorkerExited, PoolChanged)),
     PhaseChange(Phase.STOPPED, Phase.QUEUED, (TrainerResumed,)),
+    PhaseChange(Phase.STOPPED, Phase.STARTING, (TrainerResumed,)),
     PhaseChange(None, Phase.QUEUED, (TrialAsked,)),
     PhaseChange(None, Phase.STARTING, (TrialAsked,)),
     PhaseChange(None, Phase.SHELVED, (TrialAsked,)),

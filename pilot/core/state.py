@@ -31,6 +31,7 @@ class State:
     problem: Problem | None
     plan: Plan | None
     settled: bool
+    planning: bool
     asked_s: float
     awaited: bool
     decided_s: float

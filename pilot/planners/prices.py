@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from heapq import heapify, heapreplace
 
 import numpy as np
@@ -34,13 +35,13 @@ CLOSE = 1e-9
 class Priced:
     """``courses[i][t]``: which of its sizes the i-th job has in step t; their ``value``, and the ``bound``.
 
-    ``hopeless``: (i, t, k) that no plan has which is better: without them the job's part of the bound is too small.
+    ``hopeless()``: (i, t, k) that no plan has which is better: without them the job's part of the bound is too small.
     """
 
     courses: list[tuple[int, ...]]
     value: float
     bound: float | None
-    hopeless: list[tuple[int, int, int]]
+    hopeless: Callable[[], list[tuple[int, int, int]]]
 
     def within(self, gap: float) -> bool:
         """Whether no plan is better by more than this share of its value."""
@@ -54,7 +55,7 @@ class _Menu:
     Parameters
     ----------
     jobs : their numbers
-    courses, nodes : per course and step the size's index, and the size
+    courses, nodes : per step and course the size's index, and the size
     worth : per job and course
     """
 
@@ -71,9 +72,9 @@ def priced(jobs: Sequence[Job], nodes: int, deadline_s: float, steps: int = STEP
     menu_of = {job: (menu, row) for menu in menus for row, job in enumerate(menu.jobs)}
     chosen = _filled([menu_of[i] for i in range(len(jobs))], nodes, prices)
     value = float(sum(menu_of[i][0].worth[menu_of[i][1], course] for i, course in enumerate(chosen)))
-    courses = [tuple(menu_of[i][0].courses[course].tolist()) for i, course in enumerate(chosen)]
-    whole = all(len(menu.courses) == len(jobs[menu.jobs[0]].sizes) ** steps for menu in menus)
-    hopeless = _hopeless(menus, prices, bound - value) if whole else []
+    courses = [tuple(menu_of[i][0].courses[:, course].tolist()) for i, course in enumerate(chosen)]
+    whole = all(menu.courses.shape[1] == len(jobs[menu.jobs[0]].sizes) ** steps for menu in menus)
+    hopeless = partial(_hopeless, menus, prices, bound - value) if whole else list
     return Priced(courses, value, bound if whole else None, hopeless)
 
 
@@ -87,9 +88,13 @@ def _menus(jobs: Sequence[Job], steps: int) -> list[_Menu]:
 def _menu(sizes: tuple[int, ...], numbers: list[int], jobs: Sequence[Job], steps: int) -> _Menu:
     most = next(n for n in itertools.count(len(sizes), -1) if n <= 1 or n**steps <= COURSES_MAX)
     some = sorted({round(i) for i in np.linspace(0, len(sizes) - 1, most)})
-    courses = np.array(list(itertools.product(some, repeat=steps)), dtype=np.int64)
-    done = [np.cumsum(np.array(jobs[i].shares)[courses], axis=1) for i in numbers]
-    worth = np.array([np.minimum(1.0, d).sum(axis=1) for d in done])
+    courses = np.array(list(itertools.product(some, repeat=steps)), dtype=np.int64).T.copy()
+    shares = np.array([jobs[i].shares for i in numbers])
+    done = np.zeros((len(numbers), courses.shape[1]))
+    worth = np.zeros_like(done)
+    for step in courses:
+        done += shares[:, step]
+        worth += np.minimum(1.0, done)
     return _Menu(numbers, courses, np.array(sizes, dtype=np.int64)[courses], worth)
 
 
@@ -100,10 +105,10 @@ def _prices(menus: Sequence[_Menu], nodes: int, deadline_s: float, steps: int) -
     for _ in range(ROUNDS):
         dual, excess = float(prices.sum() * nodes), np.full(steps, -float(nodes))
         for menu in menus:
-            net = menu.worth - menu.nodes @ prices
+            net = menu.worth - prices @ menu.nodes
             chosen = net.argmax(axis=1)
             dual += float(net[np.arange(len(chosen)), chosen].sum())
-            excess += menu.nodes[chosen].sum(axis=0)
+            excess += menu.nodes[:, chosen].sum(axis=1)
         if dual < bound:
             best, bound = prices, dual
         else:
@@ -117,15 +122,15 @@ def _prices(menus: Sequence[_Menu], nodes: int, deadline_s: float, steps: int) -
 def _filled(places: Sequence[tuple[_Menu, int]], nodes: int, prices: Floats) -> list[int]:
     """A course of each job, all of which fit."""
     chosen = [0] * len(places)
-    left: Ints = nodes - np.sum([menu.nodes[0] for menu, _ in places], axis=0)
-    costs = {id(menu): menu.nodes @ (prices + CLOSE) for menu, _ in places}
+    left: Ints = nodes - np.sum([menu.nodes[:, 0] for menu, _ in places], axis=0)
+    costs = {id(menu): (prices + CLOSE) @ menu.nodes for menu, _ in places}
 
     def better(i: int) -> tuple[float, int]:
         """What is gained most per price, less: a heap has the least first."""
         (menu, row), now = places[i], chosen[i]
         gain = menu.worth[row] - menu.worth[row, now]
         paid = np.maximum(costs[id(menu)] - costs[id(menu)][now], CLOSE)
-        fits = (menu.nodes <= left + menu.nodes[now]).all(axis=1)
+        fits = (menu.nodes <= (left + menu.nodes[:, now])[:, None]).all(axis=0)
         ratio = np.where(fits & (gain > CLOSE), gain / paid, 0.0)
         course = int(ratio.argmax())
         return -float(ratio[course]), course
@@ -135,7 +140,7 @@ def _filled(places: Sequence[tuple[_Menu, int]], nodes: int, prices: Floats) -> 
     while heap and heap[0][0] < 0:
         _, course, i = heap[0]
         menu = places[i][0]
-        more = menu.nodes[course] - menu.nodes[chosen[i]]
+        more = menu.nodes[:, course] - menu.nodes[:, chosen[i]]
         if (more <= left).all():
             chosen[i], left = course, left - more
         heapreplace(heap, (*better(i), i))
@@ -145,9 +150,9 @@ def _filled(places: Sequence[tuple[_Menu, int]], nodes: int, prices: Floats) -> 
 def _hopeless(menus: Sequence[_Menu], prices: Floats, gap: float) -> list[tuple[int, int, int]]:
     found = []
     for menu in menus:
-        net = menu.worth - menu.nodes @ prices
+        net = menu.worth - prices @ menu.nodes
         poor = net < net.max(axis=1, keepdims=True) - gap - CLOSE
-        for t, k in itertools.product(range(menu.courses.shape[1]), range(int(menu.courses.max()) + 1)):
-            without = poor[:, menu.courses[:, t] == k].all(axis=1)
+        for t, k in itertools.product(range(len(menu.courses)), range(int(menu.courses.max()) + 1)):
+            without = poor[:, menu.courses[t] == k].all(axis=1)
             found += [(menu.jobs[row], t, k) for row in np.flatnonzero(without)]
     return found

@@ -29,8 +29,8 @@ GAP = 5e-3
 COMPACT = milp.Formulation(NAME, model_horizon.build, model_horizon.counts, model_horizon.start)
 
 
-def plan(problem: Problem, limit_s: float, solver: str = "cbc") -> Plan:
-    """The first step of the best five, to within :data:`GAP`; the best incumbent where ``limit_s`` does not suffice.
+def plan(problem: Problem, limit_s: float, solver: str = "cbc", gap: float = GAP) -> Plan:
+    """The first step of the best five, to within a ``gap``; the best incumbent where ``limit_s`` does not suffice.
 
     The plan's ``objective`` is eq. 16's, as of all planners; ``gap`` is that of the paper's own objective (eq. 1).
     """
@@ -43,29 +43,29 @@ def plan(problem: Problem, limit_s: float, solver: str = "cbc") -> Plan:
     known = priced(jobs, problem.nodes, started_s + limit_s / 2)
     first = counts_of(problem, jobs, [job.sizes[c[0]] for job, c in zip(jobs, known.courses, strict=True)])
     outcome = milp.SolveOutcome()
-    if not known.within(GAP):
-        outcome = _solved(problem, started_s + limit_s, solver, known)
-    made = _choose(problem, first, known, outcome)
+    if not known.within(gap):
+        outcome = _solved(problem, started_s + limit_s, solver, known, gap)
+    made = _choose(problem, first, known, outcome, gap)
     return replace(made, build_s=outcome.build_s, solve_s=time.monotonic() - started_s - outcome.build_s)
 
 
-def _solved(problem: Problem, deadline_s: float, solver: str, known: Priced) -> milp.SolveOutcome:
+def _solved(problem: Problem, deadline_s: float, solver: str, known: Priced, gap: float) -> milp.SolveOutcome:
     try:
-        build = partial(model_horizon.build, without=known.hopeless)
-        return milp.solve(problem, deadline_s, solver, replace(COMPACT, build=build), known.courses, GAP)
+        build = partial(model_horizon.build, without=known.hopeless())
+        return milp.solve(problem, deadline_s, solver, replace(COMPACT, build=build), known.courses, gap)
     except (PilotError, OSError) as error:
         log.warning("solver %s: %s; the plan is the best that is known without it", solver, error)
         return milp.SolveOutcome()
 
 
-def _choose(problem: Problem, first: list[int], known: Priced, outcome: milp.SolveOutcome) -> Plan:
+def _choose(problem: Problem, first: list[int], known: Priced, outcome: milp.SolveOutcome, within: float) -> Plan:
     """Of plans that are worth the same, the incumbent is taken."""
     counts, value = first, known.value
     if outcome.counts is not None and outcome.value is not None and outcome.value > value * (1 + milp.TOLERANCE):
         counts, value = outcome.counts, outcome.value
     bounds = [bound for bound in (known.bound, outcome.bound) if bound is not None]
     if outcome.proved:
-        bounds.append(value * (1 + GAP))
+        bounds.append(value * (1 + within))
     gap = max(0.0, min(bounds) - value) / max(1.0, value) if bounds else None
     if gap is not None and gap <= CLOSE:
         return plan_of(problem, counts, PlanStatus.OPTIMAL, 0.0, NAME)

@@ -245,4 +245,5 @@ class Effects:
             code=str(directory / script_code.NAME) if launch.code_taken else "",
             patience_s=trainer.patience_s,
             ddp=launch.ddp,
+            node_fabric=self._site.node_fabric or "",
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pilot.core.curve import Curve
-from pilot.traces.workload import WorkloadRow
+from pilot.traces.workload import Ending, WorkloadRow
 
 
 class Accounting(StrEnum):
@@ -34,7 +34,8 @@ FREE = Cost()
 class Account:
     """One trainer's progress: ``done`` samples at ``since_s``, then ``rate`` a second after ``paused_until_s``.
 
-    ``changes``: when it had how many nodes from then on.
+    ``later``: from when on another rate holds, where more nodes take effect with a delay. ``changes``: when it had how
+    many nodes from then on. ``ended_s``: when it met its end, whatever that was.
     """
 
     submission: WorkloadRow
@@ -45,39 +46,63 @@ class Account:
     rate: float = 0.0
     since_s: float = 0.0
     paused_until_s: float = -math.inf
-    finished_s: float | None = None
+    later: tuple[float, float] | None = None
+    ended_s: float | None = None
     changes: list[tuple[float, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.curve = self.submission.spec.curve or Curve.proportional()
         self.since_s = self.admitted_s
 
+    @property
+    def completed(self) -> bool:
+        """Whether all of its work was done."""
+        return self.ended_s is not None and self.submission.ending is Ending.FINISHES
+
     def advance(self, now_s: float) -> float:
         """Integrate up to ``now_s``; the samples gained, never more than are left."""
+        gained = 0.0
+        if self.later is not None and self.later[0] <= now_s:
+            at_s, rate = self.later
+            gained = self._work_until(at_s)
+            self.rate, self.later = rate, None
+        return gained + self._work_until(now_s)
+
+    def _work_until(self, now_s: float) -> float:
         working_s = now_s - max(self.since_s, self.paused_until_s)
         gained = min(self.rate * max(0.0, working_s), self.submission.samples - self.done)
         self.done += gained
         self.since_s = now_s
         return gained
 
-    def finishes_s(self) -> float:
-        """When it will have processed its samples if nothing changes; infinite without nodes."""
-        if self.rate <= 0:
+    def ends_s(self) -> float:
+        """When it meets its end if nothing changes; infinite without nodes, and where it hangs."""
+        if self.submission.ending is Ending.HANGS:
             return math.inf
-        return max(self.since_s, self.paused_until_s) + (self.submission.samples - self.done) / self.rate
+        left, from_s = self.submission.samples - self.done, max(self.since_s, self.paused_until_s)
+        if self.later is None:
+            return from_s + left / self.rate if self.rate > 0 else math.inf
+        at_s, rate = self.later
+        before = self.rate * max(0.0, at_s - from_s)
+        return from_s + left / self.rate if before >= left and self.rate > 0 else at_s + (left - before) / rate
 
     def is_done(self) -> bool:
-        return self.done >= self.submission.samples
+        return self.done >= self.submission.samples and self.submission.ending is not Ending.HANGS
 
-    def rescale(self, accounting: Accounting, lost: int, nodes: int) -> Cost:
-        """From now on ``nodes`` nodes; ``lost`` of those before were preempted, the plan did the rest."""
+    def rescale(self, accounting: Accounting, lost: int, nodes: int, delay_s: float = 0.0) -> Cost:
+        """From now on ``nodes`` nodes; ``lost`` of those before were preempted, the plan did the rest.
+
+        What makes it faster does so ``delay_s`` later; until then it goes on as before (Huawei §5.5).
+        """
         if not lost and nodes == self.nodes:
             return FREE
         pay = self._charge if accounting is Accounting.PAPER else self._pause
         cost = pay(lost, nodes)
         if nodes != self.nodes:
             self.changes.append((self.since_s, nodes))
-        self.nodes, self.rate = nodes, self._rate(nodes)
+        before, after = min(self.rate, self._rate(self.nodes - lost)), self._rate(nodes)
+        self.later = (self.since_s + delay_s, after) if delay_s and after > before else None
+        self.nodes, self.rate = nodes, after if self.later is None else before
         return cost
 
     def _rate(self, nodes: int) -> float:

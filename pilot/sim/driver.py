@@ -45,6 +45,7 @@ from pilot.core.events import (
     PlanReady,
     PoolChanged,
     Progress,
+    TrainerCancelled,
     TrainerFinished,
     TrainerSubmitted,
     WorkerExited,
@@ -61,7 +62,7 @@ from pilot.sim.accounting import Account, Accounting
 from pilot.sim.records import Moment, Records
 from pilot.sim.reports import Reports, unknown
 from pilot.traces.changes import Change
-from pilot.traces.workload import WorkloadRow
+from pilot.traces.workload import Ending, WorkloadRow
 
 
 class Completions(StrEnum):
@@ -75,12 +76,14 @@ class Completions(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SimConfig:
-    """How a replay runs, apart from what the core decides."""
+    """How a replay runs, apart from what the core decides. An infinite ``until_s``: until nothing more can happen."""
 
     until_s: float
     accounting: Accounting = Accounting.PAPER
     completions: Completions = Completions.AT_ONCE
     solver_latency_s: float = 0.0
+    scale_up_delay_s: float = 0.0
+    """More nodes take effect so much later (Huawei §5.5)."""
     profile: Profiling | None = None
     """How the core comes to know curves; None: it knows them."""
 
@@ -118,8 +121,18 @@ class Simulation:
                 return False
             self._step(next_s)
             tick(next_s)
-        self._finish_at(self.now_s if self._drained else self.config.until_s)
+        self._finish_at(self.now_s if self._drained or math.isinf(self.config.until_s) else self.config.until_s)
         return True
+
+    @property
+    def submitted(self) -> int:
+        """How many trainers there are, now or later."""
+        return len(self._by_id)
+
+    @property
+    def ended(self) -> int:
+        """How many of them have ended."""
+        return sum(account.ended_s is not None for account in self.accounts.values())
 
     @property
     def _drained(self) -> bool:
@@ -132,8 +145,8 @@ class Simulation:
         if self.config.completions is Completions.AT_NODE_EVENTS:
             return at_s
         submitted_s = self._submissions[0].submit_s if self._submissions else math.inf
-        finished_s = min((account.finishes_s() for account in self._running.values()), default=math.inf)
-        return max(self.now_s, min(at_s, submitted_s, finished_s))
+        ended_s = min((account.ends_s() for account in self._running.values()), default=math.inf)
+        return max(self.now_s, min(at_s, submitted_s, ended_s))
 
     def _step(self, now_s: float) -> None:
         """Everything of one virtual time."""
@@ -145,7 +158,7 @@ class Simulation:
 
     def _advance(self, now_s: float) -> float:
         """Work done since the last time, of all trainers."""
-        due = [account for account in self._running.values() if account.finishes_s() <= now_s]
+        due = [account for account in self._running.values() if account.ends_s() <= now_s]
         weight = self.records.weight
         gained = sum(account.advance(now_s) * weight(account.submission) for account in self._running.values())
         for account in due:
@@ -167,9 +180,16 @@ class Simulation:
     def _finished(self) -> list[Event]:
         done = [trainer for trainer, account in self._running.items() if account.is_done()]
         for trainer in done:
-            self._running.pop(trainer).finished_s = self.now_s
-        trainers = self.core.trainers
-        return [TrainerFinished(t, trainers[t].generation, 0, int(self._by_id[t].samples)) for t in done]
+            self._running.pop(trainer).ended_s = self.now_s
+        return [self._end_of(trainer) for trainer in done]
+
+    def _end_of(self, name: TrainerId) -> Event:
+        row, trainer = self._by_id[name], self.core.trainers[name]
+        if row.ending is Ending.CANCELLED:
+            return TrainerCancelled(name)
+        if row.ending is Ending.FAILS:
+            return WorkerExited(name, next(iter(trainer.workers)), ExitCause.RAISED, "it has a bug")
+        return TrainerFinished(name, trainer.generation, 0, int(row.samples))
 
     def _progress(self) -> list[Event]:
         """How far trainers are, where problems say it."""
@@ -267,7 +287,7 @@ class Simulation:
             nodes = len(group.members) if group is not None else 0
             if self.config.profile is not None:
                 self._reports.expect(self.now_s, self.core.trainers[trainer_id])
-            cost = account.rescale(self.config.accounting, lost.get(trainer_id, 0), nodes)
+            cost = account.rescale(self.config.accounting, lost.get(trainer_id, 0), nodes, self.config.scale_up_delay_s)
             weight = self.records.weight(account.submission)
             preemption += cost.preemption * weight
             rescale += cost.rescale * weight
@@ -281,9 +301,14 @@ class Simulation:
                 gained=gained,
                 preemption=preemption,
                 rescale=rescale,
+                spread=self._spread(),
             ),
             [account.submission for account in self._running.values()],
         )
+
+    def _spread(self) -> int:
+        gpus = self.core.config.gpus
+        return 0 if gpus is None else sum(gpus.spread(self.core.trainers[name].target) for name in self._running)
 
     def _open_accounts(self) -> None:
         for trainer in self.core.admitted():

@@ -13,6 +13,7 @@ from pilot.core.problem import Candidate, Problem
 from pilot.planners import make
 from pilot.sim.accounting import Account, Accounting
 from pilot.sim.records import Admitted, Kind, Records
+from pilot.sim.times import mean, times_of
 from pilot.traces.fragments import Floats
 
 BIN_S = 6 * 3600.0
@@ -80,6 +81,9 @@ class Summary:
     submitted, completed : trainers
     six_hours : U by six hours
     run_times : of completed trainers, by scaling curve
+    mean_waiting_s, mean_training_s, mean_total_s : of trainers that have ended, from submission to end; without nodes
+        they wait; null: none has ended
+    mean_spread : nodes that trainers span beyond the least, mean over time; null: a unit of the pool is a node
     budget_warned_h, budget_ended_h : when 80% and when all of the pool's budget was used; null: never. The replay ends
         with the budget
     """
@@ -105,15 +109,24 @@ class Summary:
     completed: int
     six_hours: tuple[Bin, ...]
     run_times: tuple[RunTimes, ...]
+    mean_waiting_s: float | None
+    mean_training_s: float | None
+    mean_total_s: float | None
+    mean_spread: float | None
     budget_warned_h: float | None = None
     budget_ended_h: float | None = None
 
 
 def summarize(
-    records: Records, accounts: Mapping[TrainerId, Account], accounting: Accounting, submitted: int, complete: bool
+    records: Records,
+    accounts: Mapping[TrainerId, Account],
+    accounting: Accounting,
+    submitted: int,
+    complete: bool,
+    gpus: bool = False,
 ) -> Summary:
-    """Compute the metrics from what was noted."""
-    columns, meter = records.columns(), IntegralMeter(records)
+    """Compute the metrics from what was noted; ``gpus``: a unit of the pool is a GPU."""
+    columns, meter, ended = records.columns(), IntegralMeter(records), times_of(accounts)
     scale = meter.scale
     costs = columns["preemption"] + columns["rescale"]
     # Paid at once in the paper's accounting; a physical pause is in the gains already.
@@ -141,9 +154,13 @@ def summarize(
         rescale_per_event=float(columns["rescale"].sum()) * per_event,
         return_on_rescale=_mean(returns_on_rescale(columns)),
         submitted=submitted,
-        completed=sum(account.finished_s is not None for account in accounts.values()),
+        completed=sum(account.completed for account in accounts.values()),
         six_hours=tuple(_bins(meter, columns, charged, end_s)),
         run_times=tuple(_run_times(accounts.values())),
+        mean_waiting_s=mean(ended, "waiting_s"),
+        mean_training_s=mean(ended, "training_s"),
+        mean_total_s=mean(ended, "total_s"),
+        mean_spread=_over_time(columns["spread"], meter.spans(0.0, end_s)) if gpus else None,
         budget_warned_h=_hours(records.budget_warned_s),
         budget_ended_h=_hours(records.budget_ended_s),
     )
@@ -235,8 +252,8 @@ def _bins(meter: IntegralMeter, columns: Mapping[str, Floats], charged: Floats, 
 def _run_times(accounts: Iterable[Account]) -> Iterable[RunTimes]:
     hours: dict[int, list[float]] = {}
     for account in accounts:
-        if account.finished_s is not None:
-            ran_h = (account.finished_s - account.admitted_s) / 3600
+        if account.completed and account.ended_s is not None:
+            ran_h = (account.ended_s - account.admitted_s) / 3600
             hours.setdefault(account.submission.curve, []).append(ran_h)
     return (RunTimes(curve, len(ran), sum(ran) / len(ran), max(ran)) for curve, ran in sorted(hours.items()))
 
@@ -249,6 +266,11 @@ def _plans(records: Records) -> dict[str, int]:
 def _share(part: Floats, whole: Floats, spans: Floats) -> float:
     total = float(whole @ spans)
     return float(part @ spans) / total if total else 0.0
+
+
+def _over_time(values: Floats, spans: Floats) -> float:
+    total_s = float(spans.sum())
+    return float(values @ spans) / total_s if total_s else 0.0
 
 
 def _mean(values: Floats) -> float | None:

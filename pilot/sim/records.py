@@ -32,7 +32,8 @@ class Moment:
     """One virtual time, after it was settled.
 
     ``gained`` is the work done since the moment before; ``preemption`` and ``rescale`` are what changes at this moment
-    cost, all three in node-seconds at the speed of one node. ``used`` nodes train, of ``pool``.
+    cost, all three in node-seconds at the speed of one node. ``used`` nodes train, of ``pool``. ``spread``: where a
+    unit of the pool is a GPU, the nodes that trainers span beyond the least.
     """
 
     time_s: float
@@ -43,6 +44,7 @@ class Moment:
     gained: float
     preemption: float
     rescale: float
+    spread: int = 0
 
 
 @dataclass(frozen=True, slots=True)

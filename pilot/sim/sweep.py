@@ -18,7 +18,8 @@ from pilot.core.arrivals import ARRIVALS_S
 from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
 from pilot.core.errors import UserError
-from pilot.core.ids import TrainerId
+from pilot.core.gpus import GpuNodes
+from pilot.core.ids import TrainerId, natural_key
 from pilot.core.objective import Objective
 from pilot.core.pool import NODE_ORDERS
 from pilot.core.spec import Profiling
@@ -28,8 +29,10 @@ from pilot.sim.accounting import Account, Accounting
 from pilot.sim.driver import Completions, SimConfig, Simulation
 from pilot.sim.metrics import Summary, returns_on_rescale, summarize
 from pilot.sim.records import SolveRecord, TrainerCourse
-from pilot.traces.changes import read_changes
+from pilot.sim.times import TrainerTimes, times_of
+from pilot.traces.changes import Change, read_changes, still_pool
 from pilot.traces.fragments import Floats
+from pilot.traces.mishaps import Mishaps, befallen
 from pilot.traces.workload import WorkloadRow, read_curves, read_workload
 
 GIVEN = "given"
@@ -42,11 +45,12 @@ POLL_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The files of a replay; ``until_s`` None: to the trace's last event (FreeTrain eq. 17). ``sizes``: the node counts
-    that are allowed to all trainers, within their bounds; empty: those of the file.
+    """The files of a replay; ``events`` None: of a pool that does not change. ``until_s`` None: to the trace's last
+    event (FreeTrain eq. 17), or until all trainers have ended. ``sizes``: the node counts that are allowed to all
+    trainers, within their bounds; empty: those of the file.
     """
 
-    events: Path
+    events: Path | None
     trainers: Path
     curves: Path
     until_s: float | None = None
@@ -71,6 +75,11 @@ class Case:
     on_curve : the number of the scaling curve that all trainers have; null: each its own
     budget : node-hours after which the pool drains; null: no limit
     decide_every_s : plans are made at multiples of it; null: at every event
+    nodes : the pool has so many nodes from 0 on; null: those of the trace
+    gpus_per_node : each unit is a GPU, and so many of them, in the order of names, are a node; null: units are nodes
+    eta_noise, hang_share, fail_share, cancel_share : what goes wrong with trainers, see :mod:`pilot.traces.mishaps`
+    scale_up_delay_s : more nodes take effect so much later
+    seed : of what is drawn
     profile : `auto`, `inverse` or `never`: the core does not know the curves and is told what a trainer's reports would
         tell it; null: it knows them
     """
@@ -88,6 +97,14 @@ class Case:
     on_curve: int | None = None
     budget: float | None = None
     decide_every_s: float | None = None
+    nodes: int | None = None
+    gpus_per_node: int | None = None
+    eta_noise: float = 0.0
+    hang_share: float = 0.0
+    fail_share: float = 0.0
+    cancel_share: float = 0.0
+    scale_up_delay_s: float = 0.0
+    seed: int = 1
     profile: str | None = None
 
 
@@ -101,6 +118,7 @@ class Replay:
     returns: Floats
     solves: tuple[SolveRecord, ...]
     courses: tuple[TrainerCourse, ...]
+    times: tuple[TrainerTimes, ...]
 
 
 ObjectiveOf = Callable[[str], Objective]
@@ -121,31 +139,67 @@ def run_case(
     ------
     UserError : what is wrong with a file or an option
     """
-    changes, submissions = read_changes(inputs.events), _workload(inputs, case)
-    until_s = changes[-1].time_s if inputs.until_s is None else inputs.until_s
-    if until_s <= 0:
-        raise UserError(f"{inputs.events}: all of its events are at time 0; say how long to replay (--hours)")
-    profile = Profiling(case.profile) if case.profile is not None else None
+    submissions = _workload(inputs, case)
+    changes, until_s = _pool(inputs, case, submissions)
     config = SimConfig(
-        until_s, Accounting(case.accounting), Completions(case.completions), case.solver_latency_s, profile
+        until_s,
+        Accounting(case.accounting),
+        Completions(case.completions),
+        case.solver_latency_s,
+        case.scale_up_delay_s,
+        Profiling(case.profile) if case.profile is not None else None,
     )
     planner = make(case.planner, case.solver, solve_limit_s)
-    core = Coordinator(_core_config(case, objective_of))
+    gpus = _gpu_nodes(changes, case.gpus_per_node) if case.gpus_per_node is not None else None
+    core = Coordinator(replace(_core_config(case, objective_of), gpus=gpus))
     simulation = Simulation(core, planner, changes, submissions, config)
-    complete = simulation.run(stop, lambda now_s: tick(now_s / until_s))
+    complete = simulation.run(stop, lambda now_s: tick(_share_done(simulation, now_s)))
     submitted = sum(submission.submit_s <= simulation.now_s for submission in submissions)
     records = simulation.records
-    summary = summarize(records, simulation.accounts, config.accounting, submitted, complete)
+    summary = summarize(records, simulation.accounts, config.accounting, submitted, complete, gpus is not None)
     columns = records.columns()
     courses = _courses(simulation.accounts, simulation.now_s)
-    return Replay(case, summary, columns, returns_on_rescale(columns), tuple(records.solves), courses)
+    times = tuple(times_of(simulation.accounts))
+    return Replay(case, summary, columns, returns_on_rescale(columns), tuple(records.solves), courses, times)
+
+
+def _pool(inputs: Inputs, case: Case, submissions: Sequence[WorkloadRow]) -> tuple[list[Change], float]:
+    """What happens to the pool, and until when that is replayed."""
+    if inputs.events is not None:
+        changes = read_changes(inputs.events)
+        until_s = changes[-1].time_s if inputs.until_s is None else inputs.until_s
+        if until_s <= 0:
+            raise UserError(f"{inputs.events}: all of its events are at time 0; say how long to replay (--hours)")
+        return changes, until_s
+    nodes = case.nodes or 1
+    for row in submissions:
+        if row.spec.min_nodes > nodes:
+            raise UserError(f"trainer {row.spec.trainer} needs {row.spec.min_nodes} nodes, and the pool has {nodes}")
+    if inputs.until_s is None and case.hang_share:
+        raise UserError("trainers that hang never end; say how long to replay (--hours)")
+    return [still_pool(nodes)], math.inf if inputs.until_s is None else inputs.until_s
+
+
+def _gpu_nodes(changes: Sequence[Change], per_node: int) -> GpuNodes:
+    """All units that ever join, in the order of their names, are GPUs of one node after the other."""
+    names = sorted({unit for change in changes for unit in change.joined}, key=natural_key)
+    if len(names) % per_node:
+        raise UserError(f"{len(names)} GPUs are not nodes of {per_node} GPUs each (--gpus-per-node)")
+    host = {unit: number // per_node for number, unit in enumerate(names)}
+    return GpuNodes(host.__getitem__, per_node)
+
+
+def _share_done(simulation: Simulation, now_s: float) -> float:
+    """Of the time, or of the trainers where the time is open."""
+    until_s = simulation.config.until_s
+    return now_s / until_s if math.isfinite(until_s) else simulation.ended / simulation.submitted
 
 
 def _courses(accounts: Mapping[TrainerId, Account], end_s: float) -> tuple[TrainerCourse, ...]:
     """Of the trainers that did most, in the order in which they got their turn."""
     most = sorted(accounts.values(), key=lambda account: -account.done)[:COURSES_MAX]
     return tuple(
-        TrainerCourse(trainer, account.submission.spec.max_nodes, tuple(account.changes), account.finished_s or end_s)
+        TrainerCourse(trainer, account.submission.spec.max_nodes, tuple(account.changes), account.ended_s or end_s)
         for trainer, account in accounts.items()
         if any(account is one for one in most)
     )
@@ -169,6 +223,8 @@ def _workload(inputs: Inputs, case: Case) -> list[WorkloadRow]:
     submissions = [s.rescaled(case.rescale_scale) for s in read_workload(inputs.trainers, inputs.curves)]
     if inputs.sizes:
         submissions = [s.sized(inputs.sizes) for s in submissions]
+    mishaps = Mishaps(case.eta_noise, case.hang_share, case.fail_share, case.cancel_share, case.seed)
+    submissions = befallen(submissions, mishaps)
     if case.on_curve is not None:
         curves = read_curves(inputs.curves)
         if not 0 <= case.on_curve < len(curves):

@@ -53,6 +53,12 @@ def read_changes(path: Path) -> list[Change]:
     return list(stream_changes(path))
 
 
+def still_pool(nodes: int) -> Change:
+    """A pool that does not change: so many nodes from time 0 on, named in the order of their numbers."""
+    digits = len(str(nodes - 1))
+    return Change(0.0, joined=tuple(NodeId(f"n{i:0{digits}}") for i in range(nodes)))
+
+
 def write_changes(path: Path, changes: Iterable[Change]) -> None:
     """Write a trace, gzip where the name ends in ``.gz``; the same changes give the same bytes."""
     write_text(path, ",".join(HEADER) + "\n" + "".join(format_change(change) for change in changes))

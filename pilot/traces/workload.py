@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,18 @@ BUDGET = "budget"
 COLUMNS = ("trainer", "submit_s", "min_nodes", "max_nodes", "rescale_up_s", "rescale_down_s", "samples", "curve")
 
 
+class Ending(StrEnum):
+    """What becomes of a trainer of a replay once it has processed its samples."""
+
+    FINISHES = "finishes"
+    CANCELLED = "cancelled"
+    """Its user ends it before its work is done."""
+    FAILS = "fails"
+    """Its script raises an error."""
+    HANGS = "hangs"
+    """It makes no more progress, never ends and keeps its nodes."""
+
+
 @dataclass(frozen=True, slots=True)
 class WorkloadRow:
     """One trainer of a replay.
@@ -35,14 +48,16 @@ class WorkloadRow:
     ----------
     spec : as it is submitted; its curve is fixed
     submit_s : when, on the trace's clock
-    samples : how many to process until it has finished
+    samples : how many it processes until its ``ending``; ``spec.samples`` is what planners are told of its whole work
     curve : index of its scaling curve in the curves file; trainers that share it are of one kind
+    ending : what happens then
     """
 
     spec: TrainerSpec
     submit_s: float
     samples: float
     curve: int
+    ending: Ending = Ending.FINISHES
 
     def rescaled(self, factor: float) -> WorkloadRow:
         """The same trainer with its rescale costs multiplied by ``factor`` (FreeTrain §5.4.2)."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -217,7 +216,7 @@ class Training:
             "identity": dict(self.identity),
             "changes": [list(astuple(change)) for change in self.changes],
             "position": asdict(self.position),
-            "ledger": np.array(self.ledger.rows, np.int64).reshape(-1, 6),
+            "ledger": self.ledger.table(),
             "learning_rate": self.rate.as_dict(),
             "minutes": self.agreements.rows(),
             "in_meeting": self.in_meeting,
@@ -311,14 +310,14 @@ def _check_schedule(schedulers: Collection[Scheduler], schedule: str | None) -> 
     kinds = {isinstance(one, torch.optim.lr_scheduler.ReduceLROnPlateau) for one in schedulers}
     plateau = True in kinds
     if len(kinds) > 1:
-        raise UserError("ReduceLROnPlateau and other schedulers count differently: use one kind in a session")
+        raise UserError("ReduceLROnPlateau and other schedulers count differently: use one kind per session")
     if plateau and schedule in (None, *_COUNTED):
         raise UserError("ReduceLROnPlateau needs a measure: schedule='loss' with session.epochs(n, loss=function)")
     if schedulers and schedule is None:
         raise UserError(
-            "say what the scheduler counts: pilot.train.session(..., schedule='step') where a plain loop calls"
-            " scheduler.step() for each batch, schedule='epoch' where it does so for each epoch (schedule='samples': as"
-            " 'step', and as far after the same samples on any number of nodes)"
+            "say what the scheduler counts: pilot.train.session(..., schedule='step') if a plain loop calls"
+            " scheduler.step() for each batch, schedule='epoch' if for each epoch (schedule='samples': like"
+            " 'step', but equally far after the same samples on any number of nodes)"
         )
     if not plateau and schedule not in (None, *_COUNTED):
         raise UserError(f"schedule must be 'step', 'samples' or 'epoch', got {schedule!r}")

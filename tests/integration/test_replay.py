@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import os
@@ -71,7 +72,7 @@ def test_a_flotilla_goes_at_a_pace_in_samples_unless_another_objective_is_asked_
     inputs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     objectives = ("--objective", "given,throughput,scaling-efficiency")
-    options = ("--planner", "flotilla", "--hours", "1", "--on-curve", "1", "--max-parallel", "8", *objectives)
+    options = ("--planner", "flotilla", "--hours", "1", "--on-curve", "1", "--max-parallel-trainers", "8", *objectives)
     given, samples, efficiency = replays(capsys, inputs, *options)
     assert given["case"].pop("objective") == "given" and samples["case"].pop("objective") == "throughput"
     assert given == samples
@@ -82,13 +83,13 @@ def test_a_flotilla_goes_at_a_pace_in_samples_unless_another_objective_is_asked_
 def test_the_same_command_prints_the_same_bytes(inputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     printed = []
     for _ in range(2):
-        assert run(arguments(inputs, "--json", "--planner", "dp", "--t-fwd", "30,120", "--hours", "3")) == 0
+        assert run(arguments(inputs, "--json", "--planner", "dp", "--t-fwd-s", "30,120", "--hours", "3")) == 0
         printed.append(capsys.readouterr().out)
     assert printed[0] == printed[1]
 
 
 def test_a_sweep_has_all_combinations_in_order(inputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ("--planner", "dp", "--t-fwd", "30,120", "--rescale-scale", "1,5", "--hours", "2")
+    options = ("--planner", "dp", "--t-fwd-s", "30,120", "--rescale-scale", "1,5", "--hours", "2")
     cases = [(r["case"]["t_fwd_s"], r["case"]["rescale_scale"]) for r in replays(capsys, inputs, *options)]
     assert cases == [(30, 1), (30, 5), (120, 1), (120, 5)]
 
@@ -97,7 +98,7 @@ def test_dearer_rescales_and_later_plans_lower_u(inputs: Path, capsys: pytest.Ca
     cheap, dear = replays(capsys, inputs, "--planner", "dp", "--rescale-scale", "0,10")
     assert cheap["efficiency"] > dear["efficiency"]
     assert cheap["rescale_per_event"] == 0
-    prompt, late = replays(capsys, inputs, "--planner", "dp", "--solver-latency", "0,60")
+    prompt, late = replays(capsys, inputs, "--planner", "dp", "--solver-latency-s", "0,60")
     assert prompt["efficiency"] > late["efficiency"]
 
 
@@ -113,6 +114,27 @@ def test_a_budget_ends_a_replay_as_it_would_end_the_pool(inputs: Path, capsys: p
     assert 0 < small["budget_warned_h"] < small["budget_ended_h"] < large["reached_h"]
     assert small["samples"] < large["samples"]
     assert (large["budget_warned_h"], large["budget_ended_h"]) == (None, None)
+
+
+def test_a_pool_that_does_not_change_and_trainers_with_bugs(
+    inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Until all have ended, and twice to the same bytes."""
+    files = ["--trainers", str(inputs / "trainers.csv"), "--curves", str(inputs / "curves.json")]
+    wrong = ["--eta-noise", "0.1", "--fail-share", "0.2", "--cancel-share", "0.1", "--scale-up-delay-s", "15"]
+    cadence = ["--sizes", "1,2,4,8", "--decide-every-s", "300", "--planner", "greedy,dp"]
+    times = [tmp_path / "one.csv", tmp_path / "two.csv"]
+    for path in times:
+        assert run(["replay", "--nodes", "30", *files, *wrong, *cadence, "--times", str(path)]) == 0
+    printed = capsys.readouterr()
+    assert times[0].read_bytes() == times[1].read_bytes()
+    rows = list(csv.DictReader(times[0].open()))
+    assert len(rows) == 2 * 60 and {row["ending"] for row in rows} == {"finishes", "fails", "cancelled"}
+    assert all(float(r["total_s"]) == pytest.approx(float(r["waiting_s"]) + float(r["training_s"])) for r in rows)
+    assert "waiting, min" in printed.out and "95th percentile" in printed.err
+    assert run(["replay", "--nodes", "30", *files, *cadence, "--hang-share", "0.2", "--hours", "3", "--json"]) == 0
+    for replay in json.loads(capsys.readouterr().out)["replays"]:
+        assert replay["summary"]["reached_h"] == 3 and 10 < replay["summary"]["completed"] < 60
 
 
 MINE = """
@@ -179,7 +201,7 @@ def test_priorities_decide_where_they_are_the_objective(
 
 
 def test_the_table_says_what_it_compares_with(inputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(arguments(inputs, "--planner", "dp", "--max-parallel", "2,10")) == 0
+    assert run(arguments(inputs, "--planner", "dp", "--max-parallel-trainers", "2,10")) == 0
     printed = capsys.readouterr().out
     assert "U = A_e / A_s." in printed and "A_s is the work of the same trainers on eq_nodes nodes that stay" in printed
     assert "max_parallel" in printed
@@ -261,15 +283,15 @@ def test_an_unknown_curve_index_is_one_line_and_exit_2(
         ("--objective", "nowhere:function"),
         ("--node-order", "random"),
         ("--accounting", "free"),
-        ("--t-fwd", "soon"),
-        ("--t-fwd", "0"),
-        ("--t-fwd", "nan"),
-        ("--t-fwd", ""),
+        ("--t-fwd-s", "soon"),
+        ("--t-fwd-s", "0"),
+        ("--t-fwd-s", "nan"),
+        ("--t-fwd-s", ""),
         ("--hours", "nan"),
         ("--hours", "inf"),
         ("--planner", "dp", "--solver", "magic"),
         ("--report", "FILE/beneath"),
-        ("--max-parallel", "0"),
+        ("--max-parallel-trainers", "0"),
         ("--on-curve", "5"),
         ("--decide-every-s", "0"),
         ("--decide-every-s", "nan"),
@@ -289,7 +311,7 @@ def test_a_bad_option_is_one_line_and_exit_2(
 
 def started(folder: Path) -> subprocess.Popen[str]:
     """A sweep of two replays, one after the other, of which the first has begun to solve."""
-    options = arguments(folder, "--planner", "milp", "--solver-latency", "0,1", "--processes", "1")
+    options = arguments(folder, "--planner", "milp", "--solver-latency-s", "0,1", "--processes", "1")
     command = [sys.executable, "-m", "pilot.cli.main", *options]
     pipe = subprocess.PIPE
     environment = {**os.environ, "TMPDIR": str(folder)}
@@ -320,7 +342,7 @@ def test_ctrl_c_says_how_far_it_came_and_prints_what_it_has(inputs: Path) -> Non
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
-    assert "interrupted: 0 of 2 replays are complete; cut off at" in err
+    assert "interrupted: 0 of 2 replays are complete; stopped at" in err
     assert "A_s is the work of the same trainers" in out
 
 

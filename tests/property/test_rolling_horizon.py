@@ -70,7 +70,7 @@ def agrees(seed: int, solver: str) -> None:
     found = priced(jobs, given.nodes, time.monotonic() + 60.0, STEPS)
     assert found.bound is not None and found.value - 1e-9 <= optimum <= found.bound + 1e-9
     assert found.value == pytest.approx(sum(map(worth, jobs, found.courses)))
-    rest = milp.Formulation("rest", lambda p: model_horizon.build(p, STEPS, found.hopeless), model_horizon.counts)
+    rest = milp.Formulation("rest", lambda p: model_horizon.build(p, STEPS, found.hopeless()), model_horizon.counts)
     assert value_of(given, rest, solver) == pytest.approx(optimum, rel=exact)
 
 

@@ -13,13 +13,14 @@ from typing import Any, get_args
 import pytest
 
 from pilot.core import reconcile
-from pilot.core.commands import Command, Solve, StartWorker, StopWorker
+from pilot.core.commands import Command, Outcome, Solve, StartWorker, StopWorker
 from pilot.core.coordinator import Coordinator
 from pilot.core.events import (
     DrainRequested,
     Event,
     ExitCause,
     GroupBroken,
+    TrainerCancelled,
     TrainerResumed,
     TrainerSubmitted,
     WorkerExited,
@@ -172,6 +173,7 @@ def seen() -> Iterator[Seen]:
         for path in test_transcripts.FILES:
             test_transcripts.play(path.read_text())
         _spend_all()
+        _come_back()
         test_studies.test_the_best_go_on_and_the_others_are_shelved_with_their_state()
         for seed in SEEDS:
             _play(random.Random(seed), WEATHERS[seed % len(WEATHERS)])
@@ -212,6 +214,23 @@ def _spend_all() -> None:
     world.send(TrainerResumed(first, 0.5))
     world.complete(0, lambda _: Plan(PlanStatus.OPTIMAL, ((second, 0), (first, 1)), 0.0))
     world.pass_time(0.0)
+
+
+def _come_back() -> None:
+    """Trainers that ended before their time are resumed while nodes are free."""
+    world = World(replace(World().config, arrivals_s=5.0))
+    world.join(3)
+    cancelled, failed, stopped = (TrainerId(name) for name in ("cancelled", "failed", "stopped"))
+    for trainer in (cancelled, failed, stopped):
+        world.send(TrainerSubmitted(TrainerSpec(trainer, budget_node_hours=1.0 if trainer == stopped else None)))
+    world.broken_scripts.add(failed)
+    world.send(TrainerCancelled(cancelled))
+    world.settle()
+    world.pass_time(3600.0)
+    world.settle()
+    assert [t.outcome for t in world.core.trainers.values()] == [Outcome.CANCELLED, Outcome.FAILED, Outcome.STOPPED]
+    for trainer in (cancelled, failed, stopped):
+        world.resume(trainer)
 
 
 def said(changes: tuple[PhaseChange, ...]) -> set[Step]:

@@ -147,14 +147,42 @@ def replay(tmp_path: Path) -> list[str]:
     "options",
     [
         ["--objective", "json:loads"],
-        ["--max-parallel", "0"],
-        ["--max-parallel", "9" * 30],
-        ["--t-fwd", "0"],
+        ["--max-parallel-trainers", "0"],
+        ["--max-parallel-trainers", "9" * 30],
+        ["--t-fwd-s", "0"],
         ["--hours", "nan"],
     ],
 )
 def test_a_replay_that_cannot_be(refused: Refused, replay: list[str], options: list[str]) -> None:
     refused(*replay, *options)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--eta-noise", "1.1"], "from 0 to 1"),
+        (["--eta-noise", "nan"], "from 0 to 1"),
+        (["--fail-share", "0.6", "--cancel-share", "0.5"], "over 1"),
+        (["--scale-up-delay-s", "-1"], "from 0"),
+        (["--decide-every-s", "0"], "greater than 0"),
+        (["--sizes", "4,2"], "must rise"),
+        (["--sizes", ""], "whole numbers"),
+        (["--seed", "x"], "whole number"),
+        (["--nodes", "0"], "at least 1"),
+        (["--gpus-per-node", "3"], "4 GPUs are not nodes of 3 GPUs"),
+        (["--times", "/nowhere/times.csv"], "cannot write"),
+    ],
+)
+def test_a_still_pool_that_cannot_be(refused: Refused, replay: list[str], options: list[str], said: str) -> None:
+    *rest, _ = replay
+    assert said in refused(*rest, "--nodes", "4", "--hours", "1", *options)
+
+
+def test_trainers_that_hang_need_an_end_of_the_replay(refused: Refused, replay: list[str]) -> None:
+    *rest, events = replay
+    assert "say how long" in refused(*rest, "--nodes", "4", "--hang-share", "0.1")
+    assert "exclude each other" in refused(*rest, events, "--nodes", "4")
+    assert "EVENTS or --nodes missing" in refused(*rest)
 
 
 @pytest.mark.parametrize(
@@ -185,4 +213,4 @@ def test_a_bug_is_one_line_even_where_nothing_can_be_written(
     monkeypatch.setenv("XDG_STATE_HOME", str(loop(tmp_path / "loop")))
     monkeypatch.setattr(cli_main.cli, "main", broken)
     assert run([]) == 1
-    assert capsys.readouterr().err.startswith("pilot: this is a bug of ours; ")
+    assert capsys.readouterr().err.startswith("pilot: internal error; ")

@@ -52,7 +52,7 @@ def test_the_paper_charges_a_preemption_and_then_what_the_plan_makes_of_it() -> 
 def test_below_min_nodes_nothing_is_processed_and_nothing_paid() -> None:
     trainer = running(2, PAPER, min_nodes=2)
     assert trainer.rescale(PAPER, 1, 0) == Cost(preemption=5.0 * 18.0)
-    assert trainer.finishes_s() == math.inf
+    assert trainer.ends_s() == math.inf
     assert trainer.rescale(PAPER, 0, 2) == FREE
 
 
@@ -87,8 +87,30 @@ def test_it_is_done_when_it_said_that_it_would_be(accounting: Accounting) -> Non
     trainer = account(samples=300.0)
     trainer.rescale(accounting, 0, 4)
     expected_s = 10.0 if accounting is PAPER else 30.0
-    assert trainer.finishes_s() == expected_s
+    assert trainer.ends_s() == expected_s
     assert trainer.advance(expected_s - 1) == 270.0
     assert not trainer.is_done()
     assert trainer.advance(expected_s + 100) == 30.0
     assert trainer.is_done()
+
+
+def test_more_nodes_take_effect_after_the_delay_and_fewer_at_once() -> None:
+    trainer = account(samples=1000.0)
+    trainer.submission = trainer.submission.rescaled(0.0)
+    trainer.rescale(PAPER, 0, 2, delay_s=15.0)
+    assert trainer.ends_s() == 15.0 + 1000.0 / 18.0
+    assert (trainer.advance(10.0), trainer.advance(25.0)) == (0.0, 180.0)
+    trainer.rescale(PAPER, 0, 4, delay_s=15.0)
+    assert trainer.ends_s() == 40.0 + (820.0 - 15.0 * 18.0) / 30.0
+    trainer.rescale(PAPER, 2, 4, delay_s=15.0)
+    assert (trainer.rate, trainer.later) == (18.0, (40.0, 30.0)), "two nodes were lost and two came"
+    trainer.rescale(PAPER, 0, 1, delay_s=15.0)
+    assert (trainer.rate, trainer.later) == (10.0, None)
+
+
+def test_one_that_ends_before_more_nodes_take_effect() -> None:
+    trainer = account(samples=100.0)
+    trainer.rescale(PAPER, 0, 1)
+    trainer.advance(5.0)
+    trainer.later = (20.0, 30.0)
+    assert trainer.ends_s() == 10.0

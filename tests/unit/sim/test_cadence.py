@@ -81,5 +81,5 @@ def test_who_waits_gets_what_is_idle_at_once_and_who_trains_nothing_until_the_de
     jobs = [job(1, 0.0, 8 * 0.512 * 129), job(2, 62.0, 9000.0)]
     simulation = simulate(planners.make("greedy"), [Change(0.0, joined=tuple(map(NodeId, "abcdefgh")))], jobs)
     first, second = (simulation.accounts[TrainerId(name)] for name in ("t1", "t2"))
-    assert first.finished_s == pytest.approx(129.0)
-    assert second.changes == [(first.finished_s, 8)]
+    assert first.ended_s == pytest.approx(129.0)
+    assert second.changes == [(first.ended_s, 8)]

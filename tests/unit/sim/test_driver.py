@@ -43,7 +43,7 @@ def simulate(changes: Sequence[Change], submissions: Sequence[WorkloadRow], **co
 
 
 def finished(simulation: Simulation) -> dict[str, float | None]:
-    return {str(name): account.finished_s for name, account in simulation.accounts.items()}
+    return {str(name): account.ended_s for name, account in simulation.accounts.items()}
 
 
 def test_a_trainer_runs_from_its_first_node_until_its_samples_are_done() -> None:
@@ -164,7 +164,7 @@ def test_the_cores_invariants_hold_after_every_time_of_a_long_replay() -> None:
     broken: list[str] = []
     assert simulation.run(lambda: False, lambda _: broken.extend(violations(core)))
     assert broken == []
-    done = [account for account in simulation.accounts.values() if account.finished_s is not None]
+    done = [account for account in simulation.accounts.values() if account.ended_s is not None]
     assert len(done) > 10
     assert all(account.done == account.submission.samples for account in done)
 
@@ -208,6 +208,6 @@ def test_a_trainer_s_budget_ends_it_and_others_get_its_nodes() -> None:
     bounded = submission("t", 1e6, budget_node_hours=100 / 3600 * 0.5, rescale_down_s=0.0)
     trainers = [bounded, submission("u", 1e6)]
     simulation = simulate([Change(0.0, joined=(A,))], trainers, parallel=1)
-    assert simulation.core.trainers[TrainerId("t")].reason == "its budget of 0.0138889 node-hours is used up"
+    assert simulation.core.trainers[TrainerId("t")].reason.startswith("its budget of 0.0138889 charged node-hours")
     done = {str(name): account.done for name, account in simulation.accounts.items()}
     assert done == {"t": pytest.approx(100), "u": pytest.approx(900)}
