@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.text import Text
 
-from pilot.cli.asking import ENDED
+from pilot.cli.asking import AT_REST
 from pilot.cli.rows import INDENT, folded, short, trainer_rows
 from pilot.core.budget import WARNED_AT, hours, unit
 from pilot.core.trainer import Phase
@@ -51,8 +51,8 @@ def status_lines(status: PoolStatus, width: int, *, nodes: bool = False) -> list
 
 
 def of_interest(trainers: list[TrainerStatus]) -> list[TrainerStatus]:
-    """Trainers that have not ended, and the last few that have."""
-    ended = sorted((t for t in trainers if t.phase in ENDED), key=lambda t: t.ended_s or 0.0)
+    """Trainers that have neither ended nor are shelved, and the last few that have or are."""
+    ended = sorted((t for t in trainers if t.phase in AT_REST), key=lambda t: t.ended_s or 0.0)
     old = {t.trainer for t in ended[:-ENDED_SHOWN]}
     return [t for t in trainers if t.trainer not in old]
 

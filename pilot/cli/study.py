@@ -27,7 +27,7 @@ def command() -> None:
 
     \b
     Example:
-      pilot study run examples/hpo_digits.py --param lr=log:1e-3:1 --trials 12 --metric accuracy:max --rungs 1,3
+      pilot study run examples/hpo_digits.py --name s1 --param lr=log:1e-3:1 --trials 12 --metric accuracy:max
       pilot study status
     """
 
@@ -114,7 +114,12 @@ def run(
 @run_dir_option
 @json_option
 def status(study: str | None, run_dir: Path | None, as_json: bool) -> None:
-    """Show how far STUDY is (default: every study)."""
+    """Show how far STUDY is (default: every study).
+
+    \b
+    Example:
+      pilot study status s1
+    """
     told = pool_at(find_run_dir(run_dir)).studies()
     if study is not None:
         told = type(told)(studies=[one for one in told.studies if one.study == study])
@@ -134,7 +139,12 @@ def status(study: str | None, run_dir: Path | None, as_json: bool) -> None:
 @run_dir_option
 @json_option
 def trials(study: str, run_dir: Path | None, as_json: bool) -> None:
-    """List the trials of STUDY: parameters, values at each rung, state."""
+    """List the trials of STUDY: parameters, values at each rung, state.
+
+    \b
+    Example:
+      pilot study trials s1
+    """
     told = pool_at(find_run_dir(run_dir)).trials(study)
     if as_json:
         click.echo(to_json(told))
@@ -147,7 +157,12 @@ def trials(study: str, run_dir: Path | None, as_json: bool) -> None:
 @run_dir_option
 @json_option
 def best(study: str, run_dir: Path | None, as_json: bool) -> None:
-    """Show the best trial of STUDY, and how to train it on or export its model."""
+    """Show the best trial of STUDY, and how to train it on or export its model.
+
+    \b
+    Example:
+      pilot study best s1
+    """
     told = pool_at(find_run_dir(run_dir)).trials(study).study
     if told.best is None:
         raise UserError(f"no trial of {study} has come to its first rung yet; pilot study status {study} shows it")
@@ -162,7 +177,12 @@ def best(study: str, run_dir: Path | None, as_json: bool) -> None:
 @run_dir_option
 @json_option
 def stop(study: str, run_dir: Path | None, as_json: bool) -> None:
-    """Stop STUDY: its trials write checkpoints and give their nodes back, until pilot study resume."""
+    """Stop STUDY: its trials write checkpoints and give their nodes back, until pilot study resume.
+
+    \b
+    Example:
+      pilot study stop s1
+    """
     told = pool_at(find_run_dir(run_dir)).stop_study(study)
     click.echo(
         to_json(told) if as_json else f"study {told.study} stops; pilot study resume {told.study} goes on with it"
@@ -175,7 +195,12 @@ def stop(study: str, run_dir: Path | None, as_json: bool) -> None:
 @run_dir_option
 @json_option
 def resume(study: str, given: tuple[str, ...], space: Path | None, run_dir: Path | None, as_json: bool) -> None:
-    """Have STUDY, which stopped, go on. Where --param or --space are given they must be what it was submitted with."""
+    """Have STUDY, which stopped, go on. Where --param or --space are given they must be what it was submitted with.
+
+    \b
+    Example:
+      pilot study resume s1
+    """
     nothing = LaunchSpec(script="", script_sha256="", arguments=[], cwd="", python="", environment={})
     expected = None
     if given or space is not None:
@@ -192,7 +217,12 @@ def resume(study: str, given: tuple[str, ...], space: Path | None, run_dir: Path
 @run_dir_option
 @json_option
 def add(study: str, more: int, run_dir: Path | None, as_json: bool) -> None:
-    """Give STUDY more trials; one that has stopped goes on."""
+    """Give STUDY more trials; one that has stopped goes on.
+
+    \b
+    Example:
+      pilot study add s1 --trials 32
+    """
     told = pool_at(find_run_dir(run_dir)).resume_study(study, more)
     click.echo(to_json(told) if as_json else f"study {told.study} has {told.trials} trials now")
 

@@ -18,7 +18,12 @@ from pilot.io.study_verbs import TrialList
 @click.option("--csv", "as_csv", is_flag=True, help="As CSV, one trial a line (default: JSON).")
 @run_dir_option
 def export(study: str, as_csv: bool, run_dir: Path | None) -> None:
-    """Print the trials of STUDY, with parameters and values, for other programs."""
+    """Print the trials of STUDY, with parameters and values, for other programs.
+
+    \b
+    Example:
+      pilot study export s1 --csv > trials.csv
+    """
     told = pool_at(find_run_dir(run_dir)).trials(study)
     click.echo(_csv(told) if as_csv else to_json(told), nl=not as_csv)
 
@@ -28,7 +33,12 @@ def export(study: str, as_csv: bool, run_dir: Path | None) -> None:
 @click.option("--output", type=click.Path(path_type=Path), help="The file  [default: STUDY.html]")
 @run_dir_option
 def report(study: str, output: Path | None, run_dir: Path | None) -> None:
-    """Write a page about STUDY: its course, which parameters matter, its trials over nodes and time."""
+    """Write a page about STUDY: its course, which parameters matter, its trials over nodes and time.
+
+    \b
+    Example:
+      pilot study report s1 --output s1.html
+    """
     from pilot.observation.study_page import page
     from pilot.study.importance import importance
 

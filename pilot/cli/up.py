@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from pilot.cli.asking import ENDED, json_option, pool_at, run_dir_option, site_option, to_json
+from pilot.cli.asking import AT_REST, json_option, pool_at, run_dir_option, site_option, to_json
 from pilot.cli.numbers import Count, FiniteRange
 from pilot.core.errors import PilotError, UserError
 from pilot.io.pool_status import PoolStatus
@@ -99,7 +99,7 @@ def command(run_dir: Path | None, site: str, foreground: bool, as_json: bool, **
         click.echo(to_json(told))
     else:
         click.echo(f"pool {told.coordinator} on site {told.site} is up at {told.endpoint}; files: {root}")
-        if going_on := [trainer.trainer for trainer in told.trainers if trainer.phase not in ENDED]:
+        if going_on := [trainer.trainer for trainer in told.trainers if trainer.phase not in AT_REST]:
             click.echo(f"resumed: {', '.join(going_on)} (--fresh would have started a new pool)")
 
 

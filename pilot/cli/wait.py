@@ -9,7 +9,7 @@ import click
 
 from pilot.cli import candidates
 from pilot.cli.asking import (
-    ENDED,
+    AT_REST,
     REPLY_TIMEOUT_S,
     find_run_dir,
     json_option,
@@ -30,8 +30,8 @@ from pilot.io.verbs import Phases
 @run_dir_option
 @json_option
 def command(trainers: tuple[str, ...], limit_s: float | None, run_dir: Path | None, as_json: bool) -> int:
-    """Wait until TRAINERS have ended (default: all that have not ended and are not held). Exit status 1 if one of them
-    did not finish.
+    """Wait until TRAINERS have ended (default: all that have not ended and are not held). A trial of a study has ended
+    when it is shelved. Exit status 1 if one of them did not finish.
 
     \b
     Example:
@@ -42,16 +42,16 @@ def command(trainers: tuple[str, ...], limit_s: float | None, run_dir: Path | No
     deadline = time.monotonic() + limit_s if limit_s is not None else None
     while True:
         told = pool_at(root, timeout_s=2 * REPLY_TIMEOUT_S).wait(trainers) if trainers else Phases(trainers={})
-        if all(phase in ENDED for phase in told.trainers.values()):
+        if all(phase in AT_REST for phase in told.trainers.values()):
             break
         if deadline is not None and time.monotonic() > deadline:
             raise PilotError(f"not ended after {limit_s:g} s: {_line(told)}", transient=True)
     click.echo(to_json(told) if as_json else _line(told))
-    return 0 if all(phase is Phase.FINISHED for phase in told.trainers.values()) else 1
+    return 0 if all(phase in (Phase.FINISHED, Phase.SHELVED) for phase in told.trainers.values()) else 1
 
 
 def _is_waited_for(trainer: TrainerStatus) -> bool:
-    return trainer.phase not in ENDED and not trainer.held
+    return trainer.phase not in AT_REST and not trainer.held
 
 
 def _line(told: Phases) -> str:

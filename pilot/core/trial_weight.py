@@ -45,8 +45,7 @@ def weights(study: Study, trials: Sequence[Trial], left_reports: float) -> Mappi
     for trial in trials:
         rank = ranks[trial.rung - 1].get(trial.number, 0.5) if trial.rung else 0.5
         in_time = _reach(study, trial, left_reports) >= last
-        index = _index(study, trial, max(last, trial.rung), rank) / new
-        found[study.spec.trainer(trial.number)] = index if in_time else LEAST
+        found[study.spec.trainer(trial.number)] = _index(study, trial, last, rank) / new if in_time else LEAST
     return found
 
 
@@ -59,7 +58,8 @@ def reports_left(study: Study, now_s: float, speedup: float) -> float:
 
 def _reach(study: Study, trial: Trial, left_reports: float) -> int:
     """The highest rung that it can still come to; -1: none."""
-    there = [rung for rung, reports in enumerate(study.spec.rungs) if reports - trial.reports <= left_reports]
+    rungs = enumerate(study.spec.rungs)
+    there = [rung for rung, reports in rungs if rung >= trial.rung and reports - trial.reports <= left_reports]
     return there[-1] if there else -1
 
 

@@ -121,6 +121,8 @@ def explained(core: Coordinator, monitor: Monitor, name: TrainerId) -> Explained
     sentences = found.sentences() if found is not None else [f"{name} was not part of the last plan."]
     if trainer.held:
         sentences = [f"{name} is {trainer.held}; pilot release {name} lets plans have it again."]
+    if trainer.shelved:
+        sentences = [f"{name} is a trial without nodes: {trainer.shelved}. It goes on if its study promotes it."]
     if trainer.profile.wanted:
         sentences = [*sentences, _profile(trainer)]
     rates = rate_sentences(trainer.measured.estimates, guessed=trainer.measured.guessed)

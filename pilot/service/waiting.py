@@ -30,6 +30,8 @@ class Waiting:
                 return _paused(trainer) or self._starting(trainer) or _joining(trainer)
             case Phase.RUNNING:
                 return "; ".join(filter(None, [trainer.profile.sentence(), self._starting(trainer, more=True)]))
+            case Phase.SHELVED:
+                return trainer.shelved
             case Phase.CLOSING:
                 return "its processes are being stopped"
             case _:

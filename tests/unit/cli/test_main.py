@@ -30,7 +30,7 @@ def test_every_command_has_help_with_an_example(name: str, capsys: pytest.Captur
         assert "Example" in capsys.readouterr().out, words
 
 
-NOT_JSON = {"agent", "logs", "checkpoint", "trace", "top", "completion", "report", "metrics"}
+NOT_JSON = {"agent", "logs", "checkpoint", "trace", "top", "completion", "report", "metrics", "study"}
 
 
 @pytest.mark.parametrize("name", sorted(set(cli_main.COMMANDS) - NOT_JSON))

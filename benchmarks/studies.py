@@ -1,0 +1,236 @@
+"""Studies in the core, on a virtual clock: what weights gain, and what a thousand trials cost.
+
+``python -m benchmarks.studies weights`` compares the weight of docs/studies.md with equal weights: how long a study
+takes until its first trial is complete, until the trial that is best in the end is, and until it is over.
+``python -m benchmarks.studies thousand`` measures the longest decision and the memory of a study of 1,000 trials.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import time
+import tracemalloc
+from collections import deque
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from statistics import median
+from unittest.mock import patch
+
+from pilot import planners
+from pilot.core.commands import (
+    AskTrial,
+    Command,
+    FormGroup,
+    PauseGroup,
+    Solve,
+    StartWorker,
+    StopWorker,
+    TellTrial,
+    WriteCheckpoint,
+)
+from pilot.core.config import CoordinatorConfig
+from pilot.core.coordinator import Coordinator
+from pilot.core.curve import Curve
+from pilot.core.events import (
+    CheckpointWritten,
+    Event,
+    ExitCause,
+    GroupFormed,
+    GroupPaused,
+    PlanReady,
+    PoolChanged,
+    Progress,
+    WorkerExited,
+    WorkerReady,
+)
+from pilot.core.ids import NodeId, StudyId, TrainerId, TrainerUid
+from pilot.core.spec import TrainerSpec
+from pilot.core.studies import Studies
+from pilot.core.study import StudySpec
+from pilot.core.study_events import StudySubmitted, TrialAsked, TrialTold
+
+REPORT_S = 60.0
+"""What a report takes on one node."""
+
+PAUSE_S = 10.0
+"""What a start or a change of nodes costs a trial."""
+
+
+@dataclass
+class Work:
+    """How far a trial is, in reports; it stands still until ``since_s`` where that is later."""
+
+    done: float = 0.0
+    since_s: float = 0.0
+    rate: float = 0.0
+    told: int = 0
+
+    def advance(self, now_s: float) -> None:
+        """Until ``now_s``."""
+        if now_s > self.since_s:
+            self.done += (now_s - self.since_s) * self.rate
+            self.since_s = now_s
+
+    def due_s(self) -> float:
+        """When its next report is made."""
+        return self.since_s + (self.told + 1 - self.done) / self.rate if self.rate else math.inf
+
+
+@dataclass
+class Replay:
+    """One study on ``nodes`` nodes. A trial's value at a rung is its quality and noise that shrinks with the rung."""
+
+    spec: StudySpec
+    nodes: int
+    curve: Curve
+    noise: float
+    rng: random.Random
+    now_s: float = 0.0
+    works: dict[TrainerId, Work] = field(default_factory=dict)
+    complete_s: dict[TrainerId, float] = field(default_factory=dict)
+    longest_s: float = 0.0
+
+    def run(self) -> None:
+        """To its end."""
+        self.core = Coordinator(CoordinatorConfig(max_parallel_trainers=self.nodes))
+        self.planner = planners.make("dp")
+        self.qualities: dict[TrainerId, float] = {}
+        self._settle([PoolChanged(joined=tuple(NodeId(f"n{n}") for n in range(self.nodes)))])
+        self._settle([StudySubmitted(self.spec)])
+        study = self.core.studies[self.spec.study]
+        while not study.over:
+            due = {trainer: work.due_s() for trainer, work in self.works.items()}
+            self.now_s = max(self.now_s, min([*due.values(), self.core.timers.due_s()]))
+            assert self.now_s < math.inf, "the study stands still"
+            made = [trainer for trainer, at_s in due.items() if at_s <= self.now_s + 1e-9]
+            self._settle([*self.core.timers.due(self.now_s), *map(self._report, made)])
+
+    def _report(self, trainer: TrainerId) -> Event:
+        work, group = self.works[trainer], self.core.trainers[trainer].group
+        assert group is not None
+        work.advance(self.now_s)
+        work.told += 1
+        work.done = float(work.told)
+        quality = self.qualities.setdefault(trainer, self.rng.random())
+        value = quality + self.rng.gauss(0.0, self.noise / math.sqrt(work.told))
+        if work.told == self.spec.rungs[-1]:
+            self.complete_s[trainer] = self.now_s
+        return Progress(trainer, group.generation, work.told, 0, work.told, reports=((work.told, value),))
+
+    def _settle(self, events: list[Event]) -> None:
+        waiting = deque(events)
+        solve: Solve | None = None
+        while waiting or solve is not None:
+            if waiting:
+                event = waiting.popleft()
+            else:
+                assert solve is not None
+                event, solve = PlanReady(solve.plan_id, self.planner(solve.problem)), None
+            began_s = time.perf_counter()
+            commands = self.core.handle(self.now_s, event)
+            self.longest_s = max(self.longest_s, time.perf_counter() - began_s)
+            for command in commands:
+                solve = command if isinstance(command, Solve) else solve
+                if (answer := self._answer(command)) is not None:
+                    waiting.append(answer)
+        for trainer, known in self.core.trainers.items():
+            nodes = len(known.group.members) if known.group is not None else 0
+            work = self.works.setdefault(trainer, Work(since_s=self.now_s))
+            rate = self.curve.at(nodes) / REPORT_S if nodes else 0.0
+            if rate != work.rate:
+                work.advance(self.now_s)
+                work.rate, work.since_s = rate, self.now_s + (PAUSE_S if rate else 0.0)
+
+    def _answer(self, command: Command) -> Event | None:
+        match command:
+            case StartWorker(trainer, node):
+                return WorkerReady(trainer, node)
+            case StopWorker(trainer, node):
+                return WorkerExited(trainer, node, ExitCause.STOPPED)
+            case FormGroup(trainer, generation):
+                return GroupFormed(trainer, generation, 0)
+            case PauseGroup(trainer, generation):
+                return GroupPaused(trainer, generation, 0)
+            case WriteCheckpoint(trainer, node):
+                return CheckpointWritten(trainer, node, 0)
+            case AskTrial(study, number, spec):
+                return TrialAsked(study, number, spec, (("lr", self.rng.random()),))
+            case TellTrial(study, number):
+                return TrialTold(study, number)
+            case _:
+                return None
+
+
+def replay(seed: int, trials: int, nodes: int, power: float, noise: float, deadline_s: float | None = None) -> Replay:
+    """One study; a trial on n nodes does n ** ``power`` times what it does on one."""
+    curve = Curve.of((n, n**power) for n in (1, 2, 4, 8, 16, 32, 64))
+    template = TrainerSpec(
+        TrainerId("s"),
+        uid=TrainerUid("0" * 32),
+        curve=curve,
+        fixed_curve=True,
+        rescale_up_s=PAUSE_S,
+        rescale_down_s=PAUSE_S,
+    )
+    spec = StudySpec(StudyId("s"), "accuracy", True, (1, 3, 9), trials, template, deadline_s)
+    made = Replay(spec, nodes, curve, noise, random.Random(seed))
+    made.run()
+    return made
+
+
+def measured(trials: int, nodes: int, power: float, equal: bool, seeds: int) -> tuple[float, float, float]:
+    """Medians over ``seeds``, in minutes: until the first trial is complete, until the best one is, until the end."""
+    rows = []
+    for seed in range(seeds):
+        with patch.object(Studies, "weights", lambda *_: {}) if equal else nullcontext():
+            made = replay(seed, trials, nodes, power, noise=0.1)
+        done = made.complete_s
+        best = max(done, key=lambda trainer: made.qualities[trainer])
+        rows.append((min(done.values()) / 60, done[best] / 60, made.now_s / 60))
+    first, best_, end = (median(column) for column in zip(*rows, strict=True))
+    return first, best_, end
+
+
+def weights(seeds: int) -> None:
+    """Print the table of docs/studies.md."""
+    print("| trials | nodes | n nodes do | weight | first complete | best complete | over |")
+    print("|---|---|---|---|---|---|---|")
+    for trials, nodes in ((64, 16), (64, 64), (32, 8)):
+        for power in (0.7, 0.9):
+            for equal in (True, False):
+                first, best, end = measured(trials, nodes, power, equal, seeds)
+                name = "equal" if equal else "by P / E"
+                print(f"| {trials} | {nodes} | n^{power} | {name} | {first:.1f} | {best:.1f} | {end:.1f} |")
+
+
+def thousand() -> None:
+    """Print the longest decision and the memory per trial, of 200 and of 1,000 trials on 64 nodes."""
+    sizes = []
+    for trials in (200, 1000):
+        tracemalloc.start()
+        made = replay(0, trials, 64, 0.9, 0.1)
+        held = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        sizes.append((trials, held))
+        plain = replay(0, trials, 64, 0.9, 0.1).longest_s
+        print(f"{trials} trials: longest decision {plain * 1e3:.1f} ms, {len(made.complete_s)} complete")
+    (few, less), (many, more) = sizes
+    print(f"memory: {(more - less) / (many - few) / 1000:.1f} kB a trial")
+
+
+def main() -> None:
+    """Run what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("weights", "thousand"))
+    parser.add_argument("--seeds", type=int, default=10)
+    options = parser.parse_args()
+    if options.what == "weights":
+        weights(options.seeds)
+    else:
+        thousand()
+
+
+if __name__ == "__main__":
+    main()
