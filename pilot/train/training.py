@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -220,7 +219,7 @@ class Training:
             "identity": dict(self.identity),
             "changes": [list(astuple(change)) for change in self.changes],
             "position": asdict(self.position),
-            "ledger": np.array(self.ledger.rows, np.int64).reshape(-1, 6),
+            "ledger": self.ledger.table(),
             "learning_rate": self.rate.as_dict(),
             "minutes": self.agreements.rows(),
             "in_meeting": self.in_meeting,
