@@ -33,6 +33,8 @@ def history_lines(status: PoolStatus, width: int) -> list[Text]:
         out += [Text(text, "dim") for text in folded(headline(t.reason) if t.reason else t.held, width, INDENT)]
     if status.charge_factor != 1:
         out.append(Text(f"node-hours are {unit(status.charge_factor)}"))
+    if sum(t.phase in ENDED for t in status.trainers) >= status.ended_kept:
+        out.append(Text(f"of those that have ended, the last {status.ended_kept}; pilot report has all"))
     return out
 
 

@@ -33,6 +33,7 @@ from pilot.io.verbs import Explained
 from pilot.observation.monitor import Monitor
 from pilot.observation.records import TrainerRecord
 from pilot.observation.utilisation import Best, WorkAccount, utilisation
+from pilot.observation.words import node_count
 from pilot.service.launch_store import LaunchStore
 from pilot.service.roster import Roster
 from pilot.service.waiting import Waiting
@@ -119,11 +120,14 @@ def explained(core: Coordinator, monitor: Monitor, name: TrainerId) -> Explained
         return Explained(trainer=name, sentences=[f"{name} {trainer.outcome}: {trainer.reason}"], decision=None)
     found = explain(*monitor.last, name) if monitor.last is not None and not trainer.held else None
     sentences = found.sentences() if found is not None else [f"{name} was not part of the last plan."]
+    if name in core.arrivals.trainers and trainer.target:
+        held = node_count(len(trainer.target))
+        sentences = [f"{name} started on {held}, the fewest that it can use; the plan with more of them comes shortly."]
     if trainer.held:
         sentences = [f"{name} is {trainer.held}; pilot release {name} lets plans have it again."]
     if trainer.shelved:
         sentences = [f"{name} is a trial without nodes: {trainer.shelved}. It goes on if its study promotes it."]
-    if trainer.profile.wanted:
+    elif trainer.profile.wanted:
         sentences = [*sentences, _profile(trainer)]
     rates = rate_sentences(trainer.measured.estimates, guessed=trainer.measured.guessed)
     record = monitor.trainers[name]

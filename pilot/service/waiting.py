@@ -70,7 +70,10 @@ def _queue(keeper: KeeperStatus) -> str:
 
 
 def _joining(trainer: Trainer) -> str:
-    return f"its {node_count(len(trainer.forming.members))} connect to one another" if trainer.forming else ""
+    if trainer.forming is None:
+        return ""
+    nodes = len(trainer.forming.members)
+    return f"its {node_count(nodes)} connect to one another" if nodes > 1 else "its node is about to train"
 
 
 def _paused(trainer: Trainer) -> str:

@@ -141,6 +141,10 @@ class SessionCourse:
         self._collectives.arrive()
         return False
 
+    def by_epoch(self) -> bool:
+        """See :class:`~pilot.train.training_loader.Course`."""
+        return self._turns is None
+
     def epoch_has(self, samples: int) -> None:
         """See :class:`~pilot.train.training_loader.Course`."""
         self._has(samples)
@@ -150,6 +154,12 @@ class SessionCourse:
         self._step.begin(share, batch)
         if batch == 0:
             self._check.before_step()
+
+    def look_back(self, share: StepShare, batch: int) -> None:
+        """See :class:`~pilot.train.training_loader.Course`."""
+        if batch == 0:
+            self._training.looks_back()
+        self._step.begin(share, batch, counts=False)
 
     def came_back(self) -> None:
         """See :class:`~pilot.train.training_loader.Course`."""

@@ -32,7 +32,7 @@ class _Pieces(Sampler[Any]):
         epoch, cursor, rank, size, _ = self._loader.course.where()
         planned: deque[tuple[StepShare, int]] = deque()
         self.planned = planned
-        for share in self._loader.batching.shares(cursor, self._loader.length, rank, size):
+        for share in self._loader.shares(cursor, rank, size):
             for number, (start, stop) in enumerate(share.batches):
                 planned.append((share, number))
                 yield self._loader.piece(epoch, start, stop)
@@ -73,6 +73,7 @@ class Loader(TrainingLoader):
         self._endless = replacement and num_samples is None
         self._pieces = _Pieces(self)
         self._in_step = False
+        self._looks_back = False
         self._batches = self._loading(checked(options))
 
     @property
@@ -94,14 +95,40 @@ class Loader(TrainingLoader):
         _, _, rank, size, _ = self.course.where()
         return self.batching.batches(self.length, rank, size)
 
+    def shares(self, cursor: int, rank: int, size: int) -> Iterator[StepShare]:
+        """What is to be loaded from ``cursor`` on, if the group stays as it is; or an epoch's last step once more."""
+        if not self._looks_back:
+            return self.batching.shares(cursor, self.length, rank, size)
+        last = self.batching.last_cursor(self.length, size)
+        return iter([self.batching.share(last, self.length, rank, size)])
+
     def rest_of_epoch(self) -> Iterator[Any]:
-        """See :class:`~pilot.train.training_loader.TrainingLoader`."""
+        """See :class:`~pilot.train.training_loader.TrainingLoader`. A process that comes after an epoch's last step
+        gets the batches of that, which do not count: what the script does after its loop would else fail, for lack of
+        what a loop leaves behind (the last loss, a mean over batches).
+        """
+        seen = False
         while True:
             _, cursor, _, size, _ = self.course.where()
             if not self.batching.over(cursor, self.length, size):
-                yield from self._as_planned()
+                for batch in self._as_planned():
+                    seen = True
+                    yield batch
+            elif cursor and not seen and self.course.by_epoch():
+                seen = True
+                yield from self._last_step()
             elif self.course.epoch_is_over():
                 return
+
+    def _last_step(self) -> Iterator[Any]:
+        self._looks_back = True
+        try:
+            for batch in self._batches:
+                self.course.look_back(*self._pieces.planned.popleft())
+                yield batch
+                self.course.came_back()
+        finally:
+            self._looks_back = False
 
     def _as_planned(self) -> Iterator[Any]:
         """Batches until the epoch's end, or until the session is not where the plan says."""

@@ -182,7 +182,10 @@ class _Object:
         return sum(leaf.size for leaf in leaves) <= SMALL_BYTES
 
     def bits(self) -> Any:
-        taken = encoded({self.name: self._stateful.state_dict()})
+        return self._bits_of(self._stateful.state_dict())
+
+    def _bits_of(self, state: dict[str, Any]) -> Any:
+        taken = encoded({self.name: state})
         return str(taken.tree), [
             checksums.of_tensors([leaf.source]) if isinstance(leaf.source, torch.Tensor) else leaf.source.tobytes()
             for leaf in taken.leaves
@@ -192,7 +195,8 @@ class _Object:
         self._state = copied(self._stateful.state_dict())
 
     def back(self) -> None:
-        if self._state is not None:
+        # What is as it was is left alone: a graph that the step still needs would notice that it was written to.
+        if self._state is not None and self._bits_of(self._state) != self.bits():
             self._stateful.load_state_dict(copied(self._state))
 
     def forget(self) -> None:

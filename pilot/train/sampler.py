@@ -144,6 +144,12 @@ class Batching:
         left = length - cursor
         return left <= 0 or (self.drop_last and left < self.full(size))
 
+    def last_cursor(self, length: int, size: int) -> int:
+        """Where the last step of an epoch of ``length`` samples begins, if the group is of this ``size`` all along."""
+        full = self.full(size)
+        last = (length - 1) // full * full
+        return last - full if last and self.over(last, length, size) else last
+
     def share(self, cursor: int, length: int, rank: int, size: int) -> StepShare:
         """The part of ``rank`` in the step at ``cursor``. An epoch's last step fills the lower ranks first."""
         end = min(cursor + self.full(size), length)

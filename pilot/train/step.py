@@ -75,6 +75,7 @@ class Step:
         self._batch = 0
         self._stepped = True  # the batch had its session.step
         self._void = False
+        self._counts = True
         self._phases = 0
         self._counted: list[Stepper] | None = None
         self._sums: Words | None = None
@@ -119,15 +120,20 @@ class Step:
             self._group.attach()
             self._rollback.look_again()
 
-    def begin(self, share: StepShare, batch: int) -> None:
-        """The script gets micro-batch ``batch`` of ``share`` next."""
+    def begin(self, share: StepShare, batch: int, *, counts: bool = True) -> None:
+        """The script gets micro-batch ``batch`` of ``share`` next. Where that step does not count it is void from its
+        beginning, and the other ranks know nothing of it.
+        """
         if not self._stepped and not (share.means > 1 and batch):
             raise UserError(_no_step(share.means))
         if batch == 0:
             self._rollback.begin()
             self._member, self._revision = self._group.enter(), self._group.revision
             self._weights.begin(self._training.position.weight, share)
-            self._void, self._phases, self._loss, self.max_norm, self._words = False, 0, 0.0, None, None
+            self._void, self._phases, self._loss, self.max_norm, self._words = not counts, 0, 0.0, None, None
+            self._counts = counts
+            if not counts:
+                self._rollback.hold()
         group = self.member
         # For each micro-batch: how its samples were loaded leaves no trace in what the model draws.
         rng.seed_all(mix(self._seed, self._training.position.step, group.rank, *([batch] if batch else [])))
@@ -135,8 +141,9 @@ class Step:
         self._guard.passing = True
         self._alarm.held.forward_begins()
         if batch == 0:
-            alone = group.size == len(share.batches) == 1
-            self._exchanges.begin(self._group.ring, alone=alone, held=self._held)
+            alone = not counts or group.size == len(share.batches) == 1
+            ring = self._group.ring if counts else _nobody
+            self._exchanges.begin(ring, alone=alone, held=self._held)
         self._exchanges.begin_batch(share.weight(batch), last=batch + 1 == len(share.batches))
 
     def came_back(self) -> None:
@@ -146,6 +153,8 @@ class Step:
         if self._void:
             self._rollback.back()
             self._share = self._member = None
+            if not self._counts:
+                self._rollback.look_again()
         elif not self._apart:
             return
         elif self._phases < self._training.position.phase:
@@ -233,7 +242,8 @@ class Step:
             self._loss = self._loss + factor * (loss.detach() if isinstance(loss, torch.Tensor) else loss)
         if self.has_more:
             return
-        self._training.trained.check_step()
+        if self._counts:
+            self._training.trained.check_step()
         if not self._again and not self._void:
             self._rollback.seen()
             self._sums = self._summed(steppers)
@@ -333,6 +343,10 @@ class Step:
             log.stepped(self.member, self._training.position.step, self._of_step)
         self._of_step = {}
         self._share = self._member = None
+
+
+def _nobody() -> None:
+    return None
 
 
 def _no_step(accumulate: int) -> str:

@@ -160,6 +160,11 @@ class Training:
         """The script comes to the same step again. What it changes until then it has changed before."""
         self._user_taken = copied(self.user)
 
+    def looks_back(self) -> None:
+        """The script does a step that is done: what it changes until it has caught up is put back then."""
+        if self._user_taken is None:
+            self._user_taken = copied(self.user)
+
     def reached_end(self) -> None:
         """The epoch has no more steps. Who takes over the state from now on does again what the script does here, so
         it gets the script's values as they are now.

@@ -33,6 +33,14 @@ class Course(Protocol):
     def begin(self, share: StepShare, batch: int) -> None:
         """The script gets micro-batch ``batch`` of ``share`` next; raises where it left out a ``session.step``."""
 
+    def by_epoch(self) -> bool:
+        """Whether the script loops over epochs."""
+
+    def look_back(self, share: StepShare, batch: int) -> None:
+        """The script gets micro-batch ``batch`` of ``share``, a step that was done before this process came: for its
+        eyes alone, nothing of it counts.
+        """
+
     def came_back(self) -> None:
         """The script is done with its batch, and comes for the next one."""
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn.functional import mse_loss
 from torch.nn.utils.parametrizations import spectral_norm
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import pilot.train
 from pilot.core.errors import UserError
@@ -85,6 +86,30 @@ def normed(made: Callable[..., Any]) -> Result:
 def frozen_norm(made: Callable[..., Any]) -> Result:
     """The generator's graph outlives the critic's step, and with it the buffers that it has kept."""
     return gan(made, generators=normed_generator)
+
+
+def averaged_critic(made: Callable[..., Any]) -> Result:
+    """The generator's graph goes through an average of the critic, and outlives the critic's step."""
+    critic, generator = fresh(plain_critic), fresh(mlp)
+    average = AveragedModel(critic, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+    optimizers = {
+        "critic": torch.optim.Adam(critic.parameters(), lr=0.02),
+        "generator": torch.optim.SGD(generator.parameters(), lr=0.05),
+    }
+    session = made({"critic": critic, "generator": generator}, optimizers)
+    loader = session.loader(DATA, global_batch_size=BATCH)
+    session.track("average", average)
+    for _ in session.epochs(EPOCHS):
+        for noise, real in loader:
+            optimizers["generator"].zero_grad()
+            fooled = average(generator(noise)).square().mean()
+            optimizers["critic"].zero_grad()
+            critic(real).square().mean().backward()
+            session.step(name="critic")
+            fooled.backward()
+            session.step(fooled, "generator")
+            average.update_parameters(critic)
+    return tensors(critic=critic, generator=generator, average=average)
 
 
 def toggled(made: Callable[..., Any]) -> Result:
@@ -170,7 +195,18 @@ def sums_used(made: Callable[..., Any]) -> Result:
     return tensors(one=one, other=other)
 
 
-SCRIPTS = [gan, several_critics, normed, frozen_norm, toggled, together, all_at_once, bare_parameter, sums_used]
+SCRIPTS = [
+    gan,
+    several_critics,
+    normed,
+    frozen_norm,
+    averaged_critic,
+    toggled,
+    together,
+    all_at_once,
+    bare_parameter,
+    sums_used,
+]
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=[script.__name__ for script in SCRIPTS])

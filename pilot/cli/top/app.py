@@ -223,7 +223,9 @@ class Top(App[None]):
             feed.write(event_line(happening))
 
     def _show_trainers(self, trainers: list[TrainerStatus]) -> None:
+        """Who has not ended comes first; the cursor stays with its trainer."""
         table, names = self._table, [trainer.trainer for trainer in trainers]
+        chosen = self.selected.trainer if self.selected is not None else None
         for gone in [key.value for key in table.rows if key.value not in names]:
             table.remove_row(str(gone))
         for trainer in trainers:
@@ -233,6 +235,18 @@ class Top(App[None]):
                     table.update_cell(trainer.trainer, str(index), cell, update_width=True)
             else:
                 table.add_row(*cells, key=trainer.trainer)
+        order = [t.trainer for t in sorted(trainers, key=lambda trainer: trainer.phase in ENDED)]
+        if [row.key.value for row in table.ordered_rows] != order:
+            self._put_in_order(order, chosen)
+
+    def _put_in_order(self, names: list[str], chosen: str | None) -> None:
+        table = self._table
+        rows = {str(row.key.value): table.get_row(row.key) for row in table.ordered_rows}
+        table.clear()
+        for name in names:
+            table.add_row(*rows[name], key=name)
+        if chosen in names:
+            table.move_cursor(row=names.index(chosen))
 
     def on_data_table_row_highlighted(self) -> None:
         """The cursor moved."""

@@ -217,6 +217,12 @@ def test_a_large_old_pool_is_summed_up() -> None:
     assert "5000 nodes (1 train" in shown[0] and "n4999" not in text
 
 
+def test_that_more_have_ended_than_are_listed_is_said() -> None:
+    for ended_kept, said in ((1, True), (2, False)):
+        told = history_lines(msgspec.structs.replace(STATUS, ended_kept=ended_kept), 80)
+        assert (str(told[-1]) == "of those that have ended, the last 1; pilot report has all") is said
+
+
 def test_what_one_copies_is_on_one_line() -> None:
     assert any("/a/long/path" * 20 in line for line in lines(STATUS))
 

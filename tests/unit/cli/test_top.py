@@ -149,3 +149,24 @@ async def watch(pool: Told) -> None:
 def test_on_a_small_terminal() -> None:
     one, two = [node("n1", "vit")], [node("n1", "vit"), node("n2", None)]
     asyncio.run(watch(Told(answer(1.0, one), answer(3.0, two))))
+
+
+async def watch_the_order() -> None:
+    def told(*phases: Phase) -> PoolStatus:
+        trainers = [msgspec.structs.replace(RUNNING, trainer=f"t{n}", phase=phase) for n, phase in enumerate(phases)]
+        return msgspec.structs.replace(answer(1.0, []), trainers=trainers)
+
+    app = Top(Told(told(Phase.FINISHED, Phase.RUNNING, Phase.RUNNING)), lambda *_: [], every_s=3600.0)
+    async with app.run_test(size=SMALL) as keys:
+        table = app.query_one("#trainers", DataTable)
+        await until(lambda: table.row_count == 3)
+        assert [row.key.value for row in table.ordered_rows] == ["t1", "t2", "t0"]
+        assert app.selected is not None and app.selected.trainer == "t1"
+        app.show_status(told(Phase.FINISHED, Phase.FINISHED, Phase.RUNNING))
+        await keys.pause()
+        assert [row.key.value for row in table.ordered_rows] == ["t2", "t0", "t1"]
+        assert app.selected is not None and app.selected.trainer == "t1", "the cursor stays with its trainer"
+
+
+def test_who_has_not_ended_comes_first() -> None:
+    asyncio.run(watch_the_order())

@@ -40,7 +40,7 @@ from pilot.observation.timeline import TimelineMaker
 from pilot.observation.utilisation import Utilisation
 from pilot.service.launch_store import LaunchStore
 from pilot.service.past import NO_JOBS
-from pilot.service.status_view import QUIET_S, About, account, history, set_aside, status, trainers
+from pilot.service.status_view import QUIET_S, About, account, explained, history, set_aside, status, trainers
 
 A, T = NodeId("a"), TrainerId("t")
 JOBS = msgspec.structs.replace(NO_JOBS, scheduler="slurm", wanted_nodes=1)
@@ -127,6 +127,14 @@ def test_a_trainer_says_what_it_waits_for_and_how_far_it_is(tmp_path: Path) -> N
     seen = row(31.0)
     assert (seen.waits, seen.epoch, seen.epochs, seen.steps) == ("", 1, 3, None)
     assert (seen.metrics, seen.left_s, seen.elapsed_s) == ({"loss": 0.5}, 15.0, 11.0)
+
+
+def test_why_a_trainer_that_has_just_come_has_its_nodes() -> None:
+    core, monitor = Coordinator(CoordinatorConfig(arrivals_s=2.0)), Monitor()
+    for event in (PoolChanged(joined=(A,)), TrainerSubmitted(TrainerSpec(T))):
+        monitor.note(0.0, event, core.handle(0.0, event))
+    [said, *_] = explained(core, monitor, T).sentences
+    assert said == "t started on 1 node, the fewest that it can use; the plan with more of them comes shortly."
 
 
 def test_work_of_trainers_that_count_otherwise_adds_up_in_units_of_their_rate_on_one_node() -> None:

@@ -65,6 +65,7 @@ class Course:
     seed: int = 0
     revision: int = 0
     begun: list[tuple[StepShare, int]] = field(default_factory=list)
+    seen_again: list[tuple[StepShare, int]] = field(default_factory=list)
 
     def where(self) -> tuple[int, int, int, int, int]:
         return self.epoch, self.cursor, self.rank, self.size, self.revision
@@ -77,6 +78,12 @@ class Course:
 
     def epoch_has(self, _samples: int) -> None:
         raise AssertionError("only a stream finds that out")
+
+    def by_epoch(self) -> bool:
+        return True
+
+    def look_back(self, share: StepShare, batch: int) -> None:
+        self.seen_again.append((share, batch))
 
     def came_back(self) -> None:
         pass
@@ -287,6 +294,8 @@ def test_its_length_is_that_of_its_plan(batching: Batching, length: int, size: i
     for rank in range(size):
         planned = sum(len(share.batches) for share in batching.shares(0, length, rank, size))
         assert batching.batches(length, rank, size) == planned
+    if shares := list(batching.shares(0, length, 0, size)):
+        assert batching.last_cursor(length, size) == shares[-1].cursor
 
 
 class Numbers(IterableDataset[int]):

@@ -38,15 +38,17 @@ def train(stream: bool, every: int, stop: int) -> dict[str, Any]:
         return means["error"]
 
     for epoch in session.epochs(4, error=error):
-        state["begun"] = state.get("begun", 0) + 1
+        state["begun"], loss = state.get("begun", 0) + 1, None
         for inputs, target in loader:
             optimizer.zero_grad()
-            nn.functional.mse_loss(model(inputs), target).backward()
+            loss = nn.functional.mse_loss(model(inputs), target)
+            loss.backward()
             if session.step():
                 state["steps"] = state.get("steps", 0) + 1
                 if every and session.steps % every == 0:
                     error()
                     state["looks"] = state.get("looks", 0) + 1
+        assert stream or loss is not None, "there was no batch in this epoch"
         state["epochs"] = state.get("epochs", 0) + 1
         if epoch == stop:
             session.stop()
