@@ -86,7 +86,7 @@ $(READY): setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/python -m pip install --quiet "$(TORCH)" \
-		|| echo "$(TORCH) is not offered here; the next step takes another release"
+		|| echo "$(TORCH) is not available here; the next step installs another version"
 	$(BIN)/python -m pip install --quiet -e ".[dev]"
 	touch $(READY)
 

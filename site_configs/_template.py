@@ -47,6 +47,7 @@ site = Site(
     nodes_per_pilot=1,  # nodes per job: more only where the cap on jobs is too tight for single nodes
     cores_per_node=64,  # CPUs that the scheduler counts per node
     ranks_per_node=4,  # training processes per node: one per GPU; 1 where there is none
+    node_fabric="nccl",  # how these sum: shared-memory | gloo | nccl; None: NCCL on GPUs, else shared memory
     launcher="srun",  # simple (the script's node is the job's node) | srun | pals | mpiexec | jsrun
     launcher_options="",  # further options of the launcher
     prologue="module load conda\nconda activate base",  # shell lines before the agent: modules, environments

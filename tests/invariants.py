@@ -59,8 +59,8 @@ def _trainer(core: Coordinator, trainer: Trainer) -> Iterator[str]:
         yield f"{trainer.id} has ended and still has something"
     if trainer.pausing and trainer.group is None:
         yield f"{trainer.id} pauses without a group"
-    if trainer.held and trainer.target:
-        yield f"{trainer.id} is promised nodes and held"
+    if (trainer.held or trainer.shelved) and trainer.target:
+        yield f"{trainer.id} is promised nodes and held or shelved"
     if core.draining and trainer.target:
         yield f"{trainer.id} is promised nodes while the pool drains"
 

@@ -20,6 +20,7 @@ from pilot.cli.told_of_files import CheckpointList, CheckpointShown, SiteChecked
 from pilot.cli.told_of_traces import ReplayList, TracesTold
 from pilot.doctor.finding import Findings
 from pilot.io.pool_status import PoolStatus, TrainerHistory
+from pilot.io.study_verbs import StudyList, StudyStatus, TrialList, TrialStatus
 from pilot.io.verbs import Cancelled, Draining, Explained, Phases, Removed, Scaled, Standing, Submitted, TrainerList
 from pilot.observation.story import Happening
 
@@ -36,6 +37,14 @@ COMMANDS: dict[str, type] = {
     "events": Happening,
     "cancel": Cancelled,
     "scale": Scaled,
+    "study run": StudyStatus,
+    "study status": StudyList,
+    "study trials": TrialList,
+    "study export": TrialList,
+    "study best": TrialStatus,
+    "study stop": StudyStatus,
+    "study resume": StudyStatus,
+    "study add": StudyStatus,
     "resume": Standing,
     "hold": Standing,
     "release": Standing,

@@ -11,6 +11,7 @@ from pilot.core.evidence import headline
 from pilot.io import wire
 
 _TAIL_LINES = 12
+_TRACEBACK = "Traceback (most recent call last)"
 _NO_SESSION = (
     "the script ended without opening a pilot.train session, so there was nothing to train (one that is made for"
     " torchrun is submitted with --ddp)"
@@ -37,7 +38,7 @@ def on_exit(event: WorkerEnded, up: bool, stop_reason: str | None, stuck_reason:
     if event.status < 0:
         return ExitCause.DIED, _by_signal(-event.status)
     if event.status > 0:
-        return ExitCause.RAISED, last_words(event.tail) or f"the script ended with exit status {event.status}"
+        return ExitCause.RAISED, _failed(event.tail, event.status)
     return ExitCause.RAISED, _NOT_FINISHED if up else _NO_SESSION
 
 
@@ -81,8 +82,16 @@ def last_words(tail: str) -> str:
     lines = tail.rstrip().splitlines()
     if is_refusal(tail):
         return lines[-1].removeprefix(REFUSAL)
-    starts = [index for index, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
+    starts = [index for index, line in enumerate(lines) if line.startswith(_TRACEBACK)]
     return "\n".join(lines[starts[-1] if starts else 0 :][-_TAIL_LINES:])
+
+
+def _failed(tail: str, status: int) -> str:
+    """Why the script failed; its last words alone do not say so where it simply left (``sys.exit(3)``)."""
+    words = last_words(tail)
+    if not words:
+        return f"the script ended with exit status {status}"
+    return words if _TRACEBACK in tail or is_refusal(tail) else f"{words} (exit status {status})"
 
 
 def is_refusal(tail: str) -> bool:

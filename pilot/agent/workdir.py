@@ -45,6 +45,10 @@ class Workdir:
         """Where the worker of that life listens for its rank processes."""
         return self.path / f"w{life}"
 
+    def store(self, life: int) -> Path:
+        """Where the processes of the worker whose first life that is meet, to form a process group."""
+        return self.path / f"s{life}"
+
     @property
     def temporary(self) -> Path:
         """``TMPDIR`` of the workers: what they leave there goes with the agent."""

@@ -110,10 +110,13 @@ class TrainingProcess:
 
 @dataclass(slots=True)
 class NodeWorker:
-    """The training processes of one trainer here, by their rank on the node. ``end``: how the first of them ended."""
+    """The training processes of one trainer here, by their rank on the node. ``store``: where they meet; ``end``: how
+    the first of them ended.
+    """
 
     order: wire.StartWorker
     local_ranks: LocalRanks
+    store: Path
     lives: list[TrainingProcess] = field(default_factory=list)
     stopping: bool = False
     end: WorkerEnded | None = None

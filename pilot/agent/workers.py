@@ -70,7 +70,9 @@ class Workers:
 
     def launch(self, order: wire.StartWorker) -> None:
         """Start the worker; an order that cannot be carried out ends as a worker that could not be started."""
-        worker = self._workers[order.trainer] = NodeWorker(order, LocalRanks(order.ranks))
+        worker = self._workers[order.trainer] = NodeWorker(
+            order, LocalRanks(order.ranks), self.workdir.store(self._count + 1)
+        )
         try:
             self._launch(worker)
         except (OSError, ValueError, UserError) as error:
@@ -155,13 +157,14 @@ class Workers:
         check(order)
         Path(order.directory, "logs").mkdir(mode=0o700, parents=True, exist_ok=True)
         for rank in range(order.ranks):
-            worker.lives.append(self._begin(order, rank))
+            worker.lives.append(self._begin(worker, rank))
 
-    def _begin(self, order: wire.StartWorker, rank: int, *, bare: bool = False) -> TrainingProcess:
+    def _begin(self, worker: NodeWorker, rank: int, *, bare: bool = False) -> TrainingProcess:
         """Order one training process, of a fork server that has preloaded nothing where it is to be ``bare``."""
+        order = worker.order
         self._count += 1
         path = Path(order.directory, "logs", f"{self.node}.{rank}.log" if order.ranks > 1 else f"{self.node}.log")
-        packet = fork_server.encode(self._job(order, rank))
+        packet = fork_server.encode(self._job(worker, rank))
         ours, theirs = socket.socketpair()
         server = self.warm_up(order.python, bare=bare)
         with theirs, path.open("ab") as file:
@@ -170,7 +173,8 @@ class Workers:
         said, broken = partial(self._said, order.trainer, rank), partial(self._nonsense, order.trainer)
         return TrainingProcess(self._count, rank, server, WorkerSocket(ours, said, broken), path, begin)
 
-    def _job(self, order: wire.StartWorker, rank: int) -> fork_server.ForkJob:
+    def _job(self, worker: NodeWorker, rank: int) -> fork_server.ForkJob:
+        order = worker.order
         ours = {
             "PILOT_WORKER_SOCKET": str(self.workdir.socket(self._count)),
             "PILOT_TRAINER": order.trainer,
@@ -182,6 +186,8 @@ class Workers:
             "PILOT_CHECKPOINTS_KEPT": str(order.checkpoints_kept),
             "PILOT_SILENT_S": str(self.silent_s),
             "PILOT_PATIENCE_S": str(order.patience_s),
+            "PILOT_NODE_FABRIC": order.node_fabric,
+            "PILOT_NODE_STORE": str(worker.store),
         }
         if self.imports is not None:
             ours[IMPORTS] = str(file_of(self.imports, order.python))
@@ -262,7 +268,7 @@ class Workers:
                 try:
                     if life.doomed or worker.stopping:
                         raise UserError("it was ended before it began")
-                    worker.lives.insert(place, self._begin(worker.order, life.rank, bare=bare))
+                    worker.lives.insert(place, self._begin(worker, life.rank, bare=bare))
                 except (OSError, ValueError, UserError) as error:
                     self._end(worker, WorkerEnded(worker.order.trainer, None, str(error)))
 
@@ -299,6 +305,7 @@ class Workers:
                 self.kill(worker.order.trainer)
             return
         del self._workers[worker.order.trainer]
+        worker.store.unlink(missing_ok=True)
         self._preload(worker.order.python)
         self.emit(worker.end)
 

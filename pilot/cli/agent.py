@@ -1,4 +1,4 @@
-"""``pilot agent``: what runs on a node."""
+"""``pilot agent``: the process that runs on a node."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ Example, in a batch script of the preemptable queue:
     envvar="PILOT_CONNECTION",
     required=True,
     type=click.Path(path_type=Path),
-    help="The pool's connection file (connection.json in the run directory of `pilot up`).  [env: PILOT_CONNECTION]",
+    help="The pool's connection file (connection.json in its run directory).  [env: PILOT_CONNECTION]",
 )
 @click.option(
     "--interface",
     envvar="PILOT_INTERFACE",
-    help="Network interface for MPI, e.g. hsn0; default: the one towards the coordinator.  [env: PILOT_INTERFACE]",
+    help="Network interface for MPI, e.g. hsn0 (default: the one towards the coordinator).  [env: PILOT_INTERFACE]",
 )
 @click.option(
     "--fabric",
@@ -42,19 +42,19 @@ Example, in a batch script of the preemptable queue:
     show_default=True,
     help="libfabric provider for MPI.  [env: PILOT_FABRIC]",
 )
-@click.option("--python", default=sys.executable, help="Interpreter to warm up at once; default: the agent's own.")
+@click.option("--python", default=sys.executable, help="Interpreter to start in advance (default: the agent's).")
 @click.option(
     "--walltime-end",
     "walltime_end_s",
     type=FiniteRange(min=0),
     envvar="PILOT_WALLTIME_END",
-    help="When the job ends, in Unix time; default: Slurm's word.  [env: PILOT_WALLTIME_END]",
+    help="When the job ends, as Unix time (default: from Slurm).  [env: PILOT_WALLTIME_END]",
 )
 @click.option(
     "--grace-s",
     type=FiniteRange(min=0),
     envvar="PILOT_GRACE_S",
-    help="Seconds between the notice and the kill; default: what the site file says.  [env: PILOT_GRACE_S]",
+    help="Seconds between a notice and the kill (default: from the site file).  [env: PILOT_GRACE_S]",
 )
 def command(
     connection: Path,
@@ -64,20 +64,20 @@ def command(
     walltime_end_s: float | None,
     grace_s: float | None,
 ) -> None:
-    """Join the pool of a coordinator with this node, and serve it until told to leave.
+    """Join a pool with this node, and train for it until told to leave.
 
-    Runs in the foreground and logs to standard error. A signal (TERM, INT, USR1, …) is a notice: the pilot says so to
-    the coordinator and leaves when it may, within the grace. Ends with 0 when it left in good order, with 2 when it
-    was refused or the input is wrong.
+    Runs in the foreground and logs to stderr. A signal (TERM, INT, USR1, …) is taken as a preemption notice: the agent
+    tells the coordinator, hands its work over and leaves within the grace period. Exit status 0 if it left cleanly, 2
+    if it was refused or the input is wrong.
     """
     if signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
-        # The shell above us ignores it (launchers.steps.PBS_SHELL); it is to end us until we listen to it ourselves.
+        # The parent shell ignores SIGTERM (launchers.steps.PBS_SHELL); until we handle it ourselves it should end us.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if shutil.which(python) is None:
-        raise UserError(f"--python: there is no interpreter {python} on this node")
+        raise UserError(f"--python: no interpreter {python} on this node")
     from pilot.agent.runner import Options, run
 
-    os.umask(0o077)  # of our own files; a script gets its user's
+    os.umask(0o077)  # for our own files; a script gets its user's umask
     handler = logging.StreamHandler()
     handler.setFormatter(PrintableFormatter("%(asctime)s %(message)s", "%H:%M:%S"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])

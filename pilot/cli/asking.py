@@ -1,4 +1,4 @@
-"""Which pool a command means, and how to ask its coordinator."""
+"""Find the pool that a command is about, and talk to its coordinator."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ ENDED = frozenset(Phase(outcome) for outcome in Outcome)
 """The phases of a trainer that has ended."""
 
 JSON_FORMAT = 1
-"""Raised when a field of what docs/json.md describes is renamed, removed, or changes its type, unit or meaning."""
+"""Incremented when a field that docs/json.md describes is renamed, removed, or changes its type, unit or meaning."""
 
 REPLY_TIMEOUT_S = 30.0
-"""A coordinator that has not answered by then is stopped or cut off."""
+"""A coordinator that takes longer to answer is stopped or unreachable."""
 
 
 def run_dir_option(function: Function) -> Function:
@@ -38,7 +38,7 @@ def run_dir_option(function: Function) -> Function:
         "--run-dir",
         type=click.Path(file_okay=False, path_type=Path),
         envvar="PILOT_RUN_DIR",
-        help="The pool's run directory (default: that of the only pool that is up).",
+        help="The pool's run directory (default: that of the one pool that is up).",
     )(function)
 
 
@@ -50,7 +50,7 @@ def site_option(function: Function) -> Function:
         show_default=True,
         envvar="PILOT_SITE",
         shell_complete=candidates.sites,
-        help="A site's name or file.",
+        help="Name or file of the site.",
     )(function)
 
 
@@ -60,9 +60,10 @@ def json_option(function: Function) -> Function:
 
 
 def to_json(value: Any) -> str:
-    """What ``--json`` prints. A number that is none (the loss of a training that diverged) becomes ``null``.
+    """What ``--json`` prints. NaN and infinity (the loss of a training that diverged) become ``null``.
 
-    What docs/json.md describes, and only that, is a :class:`msgspec.Struct`: the number of its format comes first.
+    Everything that docs/json.md describes, and nothing else, is a :class:`msgspec.Struct`; it starts with the format's
+    number.
     """
     import msgspec
 
@@ -72,8 +73,8 @@ def to_json(value: Any) -> str:
 
 
 def find_run_dir(given: Path | None, *, past: bool = False) -> Path:
-    """``given``, or the run directory of the only pool of this user that is up; where none is and a ``past`` one does,
-    of the only one that was."""
+    """``given``, or the run directory of this user's one pool that is up. If none is up and ``past`` is set: that of
+    the one pool that was."""
     if given is not None:
         root = given.absolute()
         check_readable(root)
@@ -87,27 +88,27 @@ def find_run_dir(given: Path | None, *, past: bool = False) -> Path:
             return were[0]
         if were:
             names = ", ".join(map(str, were))
-            raise UserError(f"no pool is up; these were: {names}; say which one with --run-dir or PILOT_RUN_DIR")
-        raise UserError("no pool is up here; start one with pilot up, or name its directory with --run-dir")
+            raise UserError(f"no pool is up; earlier pools: {names}; choose one with --run-dir or PILOT_RUN_DIR")
+        raise UserError("no pool is up; start one with pilot up, or give its directory with --run-dir")
     if len(up) > 1:
         names = ", ".join(map(str, up))
-        raise UserError(f"several pools are up: {names}; say which one with --run-dir or PILOT_RUN_DIR")
+        raise UserError(f"several pools are up: {names}; choose one with --run-dir or PILOT_RUN_DIR")
     return up[0]
 
 
 def what_happened(rundir: RunDir) -> Contents:
-    """The journal of a pool that is up or down, as far as it can be read.
+    """The journal of a pool, up or down, as far as it is readable.
 
     Raises
     ------
     UserError
-        No pool has run in that directory, or its journal is damaged from the start.
+        No pool has run in that directory, or its journal is damaged from the first line.
     """
     from pilot.core.errors import JournalError
     from pilot.io.journal import read
 
     if not rundir.journal.exists():
-        raise UserError(f"no pool has run in {rundir.root}: it has no {rundir.journal.name}; name another --run-dir")
+        raise UserError(f"no pool has run in {rundir.root}: it has no {rundir.journal.name}; give another --run-dir")
     try:
         return read(rundir.journal, whole=False)
     except JournalError as error:
@@ -115,14 +116,14 @@ def what_happened(rundir: RunDir) -> Contents:
 
 
 def running_pools() -> list[Path]:
-    """The default run directories whose coordinator lives."""
+    """The default run directories whose coordinator is alive."""
     return [folder for folder in _default_folders() if _has_owner(folder)]
 
 
 def _has_owner(folder: Path) -> bool:
     try:
         return owner(RunDir(folder)) is not None
-    except UserError:  # whoever lives there, we may not ask
+    except UserError:  # another user's, which we may not read
         return False
 
 
@@ -133,21 +134,21 @@ def _default_folders() -> list[Path]:
 
 
 def _refuse_abandoned(run_dir: Path) -> None:
-    """Nobody would answer, and waiting for it would say less."""
+    """Say at once that the coordinator died, instead of waiting for an answer that cannot come."""
     rundir = RunDir(run_dir)
     if is_abandoned(rundir):
-        gone = f"the coordinator in {run_dir} was killed or has failed (its log is {rundir.log})"
-        raise PilotError(f"{gone}; pilot up for this directory goes on with its pool")
+        gone = f"the coordinator in {run_dir} was killed or crashed (log: {rundir.log})"
+        raise PilotError(f"{gone}; run pilot up for this directory to continue its pool")
 
 
 def is_past(run_dir: Path) -> bool:
-    """Whether a pool was here that was taken down."""
+    """Whether a pool was here and was shut down."""
     rundir = RunDir(run_dir)
     return rundir.journal.exists() and not rundir.connection.exists()
 
 
 def told_by(run_dir: Path) -> PoolClient | PastPool:
-    """What tells of the pool of ``run_dir``: its coordinator, or its journal where it is down."""
+    """A source of information about the pool of ``run_dir``: its coordinator, or its journal if it is down."""
     if not is_past(run_dir):
         return pool_at(run_dir)
     from pilot.service.past import PastPool
@@ -156,7 +157,7 @@ def told_by(run_dir: Path) -> PoolClient | PastPool:
 
 
 def pool_at(run_dir: Path, timeout_s: float = REPLY_TIMEOUT_S) -> PoolClient:
-    """What asks the coordinator of ``run_dir``; :class:`PilotError` where that one is known to be gone."""
+    """A client of the coordinator of ``run_dir``; :class:`PilotError` if that one is known to be dead."""
     from pilot.io.pool_client import PoolClient
 
     _refuse_abandoned(run_dir)

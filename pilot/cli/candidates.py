@@ -1,4 +1,4 @@
-"""What a shell offers after a tab where a trainer or a site is meant. A tab never fails and never waits for long."""
+"""Completion of trainers' and sites' names in the shell. It never fails and never blocks for long."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ANSWER_TIMEOUT_S = 1.0
 
 
 def trainers(context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    """The names of the pool's trainers that begin so; none where no pool answers."""
+    """The names of the pool's trainers with this prefix; none if no pool answers."""
     from pilot.cli.asking import find_run_dir, pool_at
 
     given = context.params.get("run_dir")
@@ -25,7 +25,7 @@ def trainers(context: click.Context, _parameter: click.Parameter, begun: str) ->
 
 
 def sites(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    """The names of the known sites that begin so; else a file is meant."""
+    """The names of the known sites with this prefix; if there are none, complete file names."""
     from pilot.io.site_files import list_sites
 
     try:

@@ -1,4 +1,4 @@
-"""``pilot check``: does a script train on several nodes what it trains alone?"""
+"""``pilot check``: does a script compute the same on several nodes as on one?"""
 
 from __future__ import annotations
 
@@ -30,30 +30,32 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """Whether it trains on several nodes what it trains alone, or says itself what is different."""
+        """Whether the script computes the same on several nodes as on one, apart from differences by design."""
         return self.script_class in ("equal", "different by design")
 
 
 @click.command("check", context_settings={"allow_interspersed_args": False})
 @click.option("--python", default=sys.executable, help="Interpreter for the script (default: this one).")
-@click.option("--limit-s", type=FiniteRange(min=0), default=600.0, show_default=True, help="For each of two turns.")
+@click.option(
+    "--limit-s", type=FiniteRange(min=0), default=600.0, show_default=True, help="Time limit for each of the two runs."
+)
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @json_option
 def command(script: Path, arguments: tuple[str, ...], python: str, limit_s: float, as_json: bool) -> int:
-    """Check that SCRIPT, with its ARGS, trains on several nodes what it trains alone. Exit status 1 if it does not.
+    """Check that SCRIPT ARGUMENTS computes the same on several nodes as on one. Exit status 1 if it does not.
 
-    Runs one global batch alone and on two emulated ranks, compares the gradients, and names the first that differs: so
-    it finds what nobody can see otherwise (a loss that is a sum, or that mixes the batch's samples). Dropout and batch
-    norm, which are different on each rank by design, are taken out and listed. The script runs up to its first step,
-    three times; nothing is saved.
+    Runs one global batch on one process and on two emulated ranks, compares the gradients, and names the first that
+    differs. This finds silent mistakes such as a loss that is a sum, or that mixes the samples of a batch. Dropout and
+    batch norm, which differ between ranks by design, are disabled and listed. The script runs three times up to its
+    first step; nothing is saved.
 
     \b
     Example:
       pilot check examples/digits_cnn.py --epochs 1
     """
     if not script.is_file():
-        raise UserError(f"cannot read the script {script}: it is no file")
+        raise UserError(f"cannot read the script {script}: not a file")
     verdict = check(script, arguments, python, limit_s)
     if as_json:
         click.echo(to_json({"passed": verdict.passed} | msgspec.to_builtins(verdict)))
@@ -65,7 +67,7 @@ def command(script: Path, arguments: tuple[str, ...], python: str, limit_s: floa
 
 
 def check(script: Path, arguments: Sequence[str], python: str, limit_s: float) -> Verdict:
-    """Run the script alone, then as two ranks."""
+    """Run the script as one process, then as two ranks."""
     from pilot.cli.check_runs import Failed, Runs
 
     with tempfile.TemporaryDirectory(prefix="pilot-check-") as folder:
@@ -79,5 +81,5 @@ def check(script: Path, arguments: Sequence[str], python: str, limit_s: float) -
     first = next((row for row in seen.compared if row.differs(largest)), None)
     if first is not None:
         return Verdict("differs", f"the gradient of {first.name}: {first.in_words()}", seen.by_design, first.name)
-    text = f"{len(seen.compared)} gradients of {seen.samples} samples are the same alone and on two ranks"
+    text = f"{len(seen.compared)} gradients of {seen.samples} samples are the same on one process and on two ranks"
     return Verdict("different by design" if seen.by_design else "equal", text, seen.by_design)

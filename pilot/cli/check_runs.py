@@ -1,4 +1,4 @@
-"""The runs of ``pilot check``: the script in processes of its own, alone and as two ranks, up to its first step."""
+"""The runs of ``pilot check``: the script in separate processes, alone and as two ranks, up to its first step."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from pilot.core.evidence import headline
 from pilot.io import proc
 
 ROUNDING = 4096.0
-"""So many roundings of its type may lie between two gradients that are the same: sums in another order."""
+"""Tolerance in rounding errors of the data type: equal gradients may be summed in a different order."""
 
 SMALL = 1e-4
-"""A gradient whose norm is below this part of the largest one is compared with that: it may be mere rounding."""
+"""A gradient whose norm is below this fraction of the largest is compared against that: it may be mere rounding."""
 
 _POLL_S = 0.05
 
@@ -41,17 +41,17 @@ class Gradient(msgspec.Struct, frozen=True):
         return not self.difference <= ROUNDING * self.digits * max(self.alone, SMALL * largest)
 
     def in_words(self) -> str:
-        """How much, and what that looks like."""
+        """How it differs, and the likely cause."""
         if not (self.alone and self.ranks):
             return f"its norm is {self.alone:.3g} alone and {self.ranks:.3g} on two ranks"
         ratio, cosine = self.ranks / self.alone, self.product / (self.alone * self.ranks)
         if cosine > 1 - 1e-3:
             return (
-                f"on two ranks it is {ratio:.3g} times what it is alone: the loss is no mean over the batch (a sum, or"
-                " divided by something else)"
+                f"on two ranks it is {ratio:.3g} times its value on one: the loss is not a mean over the batch (a sum,"
+                " or divided by something else)"
             )
         return (
-            f"on two ranks it is another one (cosine {cosine:.3g}, norms {self.alone:.3g} and {self.ranks:.3g}): a"
+            f"on two ranks it is different (cosine {cosine:.3g}, norms {self.alone:.3g} and {self.ranks:.3g}): a"
             " sample's loss depends on the others in its batch (as a contrastive loss does), or on the rank"
         )
 
@@ -66,7 +66,7 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 class Failed(PilotError):
-    """A run did not come to the end of its first step. ``refused``: the session said so."""
+    """A run did not complete its first step. ``refused``: the session refused it."""
 
     def __init__(self, message: str, *, refused: bool) -> None:
         super().__init__(message)
@@ -74,7 +74,7 @@ class Failed(PilotError):
 
 
 class Runs:
-    """Of one check, in ``folder``, which is also where they put their temporary files."""
+    """The runs of one check, in ``folder``, which also holds their temporary files."""
 
     def __init__(self, folder: Path, command: list[str], limit_s: float) -> None:
         self._folder = folder
@@ -82,7 +82,7 @@ class Runs:
         self._limit_s = limit_s
 
     def play(self, size: int) -> list[Seen]:
-        """What each rank of ``size`` reports; :class:`Failed` with the last words of the first that fails."""
+        """What each of ``size`` ranks reports; :class:`Failed` with the last output of the first that fails."""
         with ExitStack() as stack:
             ends = [stack.enter_context(end) for end in socket.socketpair()] if size == 2 else []
             logs = [stack.enter_context((self._folder / f"log-{rank}").open("wb+")) for rank in range(size)]
@@ -102,7 +102,9 @@ class Runs:
         seat = {"rank": rank, "size": size, "folder": str(self._folder), "link": link}
         environment = {
             "PILOT_CHECK": msgspec.json.encode(seat).decode(),
-            "PILOT_LOCAL_SIZE": str(size),  # both on one node: so batch_size= gives both together what it gives one
+            "PILOT_LOCAL_SIZE": str(
+                size
+            ),  # both on one node, so that batch_size= gives both together what it gives one
             "TMPDIR": str(self._folder),
             "PYTHONDONTWRITEBYTECODE": "1",
         }
@@ -133,7 +135,7 @@ class Runs:
             self._say_why(rank)
 
     def _say_why(self, rank: int) -> NoReturn:
-        logs = [self._folder / f"log-{number}" for number in (rank, 1 - rank)]  # a rank ends, too, when the other does
+        logs = [self._folder / f"log-{number}" for number in (rank, 1 - rank)]  # a rank also ends when the other does
         tails = [log.read_text(errors="replace") for log in logs if log.exists()]
-        tail = next((text for text in tails if text.strip()), "the script ended without a word")
+        tail = next((text for text in tails if text.strip()), "the script ended without output")
         raise Failed(headline(last_words(tail)), refused=is_refusal(tail))

@@ -32,21 +32,21 @@ RUN_DIR_META = f"{__name__}.run_dir"
 
 
 class Place(click.ParamType):  # type: ignore[type-arg]  # generic to the checker only
-    """A checkpoint, a directory of some, or the trainer of this name in the user's pool."""
+    """A checkpoint, a directory of checkpoints, or a trainer of the user's pool by name."""
 
     name = "trainer or path"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """Where the checkpoints are; a path that is there is one, whatever trainers are called."""
+        """The checkpoints' path; an existing path wins over a trainer of the same name."""
         path = Path(value)
         if path.exists():
             return path
         if path.name != value:
-            self.fail(f"there is no {value}", param, ctx)
+            self.fail(f"no such file: {value}", param, ctx)
         root = find_run_dir(ctx.meta.get(RUN_DIR_META) if ctx is not None else None, past=True)
         folder = RunDir(root).trainer(TrainerId(value)) / "checkpoints"
         if not folder.is_dir():
-            self.fail(f"there is no file {value}, and no trainer of this name in {root}", param, ctx)
+            self.fail(f"no file {value}, and no trainer of this name in {root}", param, ctx)
         return folder
 
 
@@ -58,14 +58,14 @@ RUN_DIR = click.option(
     is_eager=True,
     expose_value=False,
     callback=lambda ctx, _, value: ctx.meta.update({RUN_DIR_META: value}),
-    help="The run directory of the pool that has the trainer.",
+    help="Run directory of the trainer's pool.",
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group("checkpoint")
 def command() -> None:
-    """Look at a trainer's checkpoints: by the trainer's name, or by the path of a file or a directory. The format:
+    """Inspect checkpoints, given a trainer's name or the path of a file or directory. Format:
     docs/checkpoint-format.md.
 
     \b
@@ -100,7 +100,7 @@ def ls(paths: tuple[Path, ...], as_json: bool) -> int:
 @click.argument("paths", type=PATH, nargs=-1, required=True)
 @JSON
 def verify(paths: tuple[Path, ...], as_json: bool) -> int:
-    """Read every byte of the checkpoints in PATHS and compare it with its checksum. Exit status 1 if one is damaged.
+    """Read the checkpoints in PATHS completely and compare their checksums. Exit status 1 if one is damaged.
 
     \b
     Example:
@@ -125,7 +125,7 @@ def verify(paths: tuple[Path, ...], as_json: bool) -> int:
 @click.argument("path", type=PATH)
 @JSON
 def show(path: Path, as_json: bool) -> None:
-    """Show what the checkpoint PATH (of a directory: the newest) holds: datasets, links, values.
+    """Show the contents of the checkpoint PATH (in a directory: the newest): datasets, links, values.
 
     \b
     Example:
@@ -148,9 +148,9 @@ def show(path: Path, as_json: bool) -> None:
 @RUN_DIR
 @click.argument("path", type=PATH)
 @click.argument("output", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--only", default="", metavar="PLACE", help="Only what lies there, e.g. model.")
+@click.option("--only", default="", metavar="PLACE", help="Export only this part, e.g. model.")
 def export(path: Path, output: Path, only: str) -> None:
-    """Write the checkpoint PATH (of a directory: the newest) to OUTPUT, a .pt or .safetensors file.
+    """Write the checkpoint PATH (in a directory: the newest) to OUTPUT, a .pt or .safetensors file.
 
     \b
     Examples:
@@ -166,7 +166,7 @@ def export(path: Path, output: Path, only: str) -> None:
 
 @contextmanager
 def _refused() -> Iterator[None]:
-    """A checkpoint that was named and does not verify is bad input."""
+    """A checkpoint given by the user that does not verify is bad input."""
     try:
         yield
     except CheckpointError as error:
@@ -181,7 +181,7 @@ def _files(path: Path) -> list[Path]:
         return [path]
     if entries := store.listing(path):
         return [entry.path for entry in entries]
-    raise UserError(f"no checkpoint in {path}; they are named like g000003-s00001200.h5")
+    raise UserError(f"no checkpoint in {path}; their names look like g000003-s00001200.h5")
 
 
 def _summary(path: Path) -> CheckpointRow:
@@ -224,9 +224,9 @@ def _told(described: Description) -> CheckpointShown:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
-        return str(value)  # JSON has no word for it
+        return str(value)  # JSON has no notation for it
     if isinstance(value, int) and abs(value) >= 2**64:
-        return hex(value)  # nor has Python digits for the largest
+        return hex(value)  # nor does Python print the digits of the largest
     if isinstance(value, list | tuple | set | frozenset):
         return [_plain(item) for item in value]
     return value

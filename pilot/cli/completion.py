@@ -1,4 +1,4 @@
-"""``pilot completion``: what makes a shell complete commands, options, trainers and sites."""
+"""``pilot completion``: shell completion of commands, options, trainers and sites."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import click
 from click.shell_completion import get_completion_class
 
 VARIABLE = "_PILOT_COMPLETE"
-"""By which a shell asks: click's convention."""
+"""The variable by which the shell asks for completions: click's convention."""
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -14,7 +14,7 @@ SHELLS = ("bash", "zsh", "fish")
 @click.command("completion")
 @click.argument("shell", type=click.Choice(SHELLS))
 def command(shell: str) -> None:
-    """Print what makes SHELL complete pilot's commands, options, trainers and sites.
+    """Print a script that makes the shell complete pilot's commands, options, trainers and sites.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""``pilot doctor``: what would go wrong here, and how to mend it."""
+"""``pilot doctor``: what would go wrong here, and how to fix it."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 @click.command("doctor")
 @site_option
-@click.option("--pilots", type=Count(), help="Submit so many real pilots and train across them.")
-@click.option("--limit-s", type=FiniteRange(min=0), default=600.0, show_default=True, help="Wait so long for them.")
+@click.option("--pilots", type=Count(), help="Also submit this many pilots and train across them.")
+@click.option("--limit-s", type=FiniteRange(min=0), default=600.0, show_default=True, help="Timeout for these pilots.")
 @run_dir_option
 @json_option
 def command(site: str, run_dir: Path | None, pilots: int | None, limit_s: float, as_json: bool) -> int:
-    """Check on this host what goes wrong in practice. Exit status 1 if something must be mended.
+    """Check this host and the site for what goes wrong in practice. Exit status 1 if something must be fixed.
 
-    MPI and its fabric, the solvers, limits on tasks and files, the run directory's file system (locks, checkpoints,
-    space, quota), clocks, interfaces and ports, the scheduler and its queue. Nothing is submitted unless --pilots says
-    so: then it measures connections both ways, cold and warm start, an allreduce over as many nodes, and, where a PBS
-    queue does not tell it, how long a job lives after TERM. Nothing is left.
+    Checks MPI and its fabric, the solvers, limits on tasks and files, the run directory's file system (locks,
+    checkpoints, space, quota), clocks, interfaces and ports, the scheduler and its queue. Only --pilots submits jobs:
+    it then tests connections in both directions, a cold and a warm start and an allreduce over these nodes, and, on a
+    PBS queue that does not publish it, how long a job lives after TERM. Everything is removed afterwards.
 
     \b
     Examples:

@@ -31,7 +31,7 @@ def try_pilots(site: str, pilots: int, limit_s: float) -> Iterator[Finding]:
         try:
             start(root, coordinator_command(root, site, {"pilots": pilots}))
         except PilotError as error:
-            yield fail("coordinator", str(error), "mend this first")
+            yield fail("coordinator", str(error), "fix this first")
             return
         try:
             yield from _look(root, pilots, time.monotonic() + limit_s)
@@ -41,7 +41,7 @@ def try_pilots(site: str, pilots: int, limit_s: float) -> Iterator[Finding]:
 
 
 def try_kill_delay(site_file: SiteFile, limit_s: float) -> Iterator[Finding]:
-    """On PBS, where the queue does not tell it: how long a pilot lives after TERM."""
+    """How long a pilot lives after TERM, on a PBS queue that does not publish it."""
     from pilot.doctor.kill_delay import tried
     from pilot.doctor.queue_checks import tells_kill_delay
 
@@ -52,7 +52,7 @@ def try_kill_delay(site_file: SiteFile, limit_s: float) -> Iterator[Finding]:
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    """Beside the user's run directories, so that the nodes see it as they would see a real one."""
+    """A folder beside the user's run directories, so that nodes see it exactly as a real one."""
     from pilot.io.rundir import default_path
 
     parent = default_path("doctor").parent
@@ -65,11 +65,11 @@ def _look(root: Path, pilots: int, deadline_s: float) -> Iterator[Finding]:
     status = _until(root, deadline_s, lambda s: len(s.pool) >= pilots)
     if status is None:
         seen = pool_at(root).status()
-        held = f"{len(seen.pool)} of {pilots} pilots came; {'; '.join(seen.remarks) or 'no word from the queue'}"
-        yield fail("pilots", held, f"see {root / 'pilots'} and the queue: do the nodes reach {seen.endpoint}?")
+        held = f"{len(seen.pool)} of {pilots} pilots started; {'; '.join(seen.remarks) or 'no message from the queue'}"
+        yield fail("pilots", held, f"see {root / 'pilots'} and the queue: can the nodes reach {seen.endpoint}?")
         return
     took_s = max(node.joined_s for node in status.pool)
-    yield ok("pilots", f"{pilots} came within {took_s:.1f} s, and each answers (connected both ways)")
+    yield ok("pilots", f"{pilots} started within {took_s:.1f} s, and each answers (connected in both directions)")
     for name, what in (("cold", "cold start (torch is imported)"), ("warm", "warm start (from the fork server)")):
         yield from _train(root, name, what, pilots, deadline_s)
 
@@ -94,7 +94,7 @@ def _train(root: Path, name: str, what: str, pilots: int, deadline_s: float) -> 
 
 
 def _until(root: Path, deadline_s: float, reached: Callable[[PoolStatus], bool]) -> PoolStatus | None:
-    """The first status that is so; None where none was before the deadline."""
+    """The first status for which ``reached`` holds; None if none did before the deadline."""
     while time.monotonic() < deadline_s:
         status = pool_at(root).status()
         if reached(status):

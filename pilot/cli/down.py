@@ -17,7 +17,7 @@ from pilot.core.errors import PilotError
 @run_dir_option
 @json_option
 def command(run_dir: Path | None, limit_s: float, as_json: bool) -> None:
-    """Drain: trainers pause and checkpoint, then pilots and jobs go, and the coordinator ends.
+    """Shut the pool down: trainers write a checkpoint, pilots leave, jobs end, and the coordinator exits.
 
     \b
     Example:
@@ -28,39 +28,41 @@ def command(run_dir: Path | None, limit_s: float, as_json: bool) -> None:
     root = find_run_dir(run_dir)
     told = pool_at(root).down()
     if not as_json:
-        click.echo(f"draining {told.nodes} nodes of {root}")
+        click.echo(f"draining {told.nodes} nodes ({root})")
     try:
         wait_until_gone(root, limit_s)
     except KeyboardInterrupt:
-        click.echo(f"the pool drains on without this command; pilot down --run-dir {root} waits for its end", err=True)
+        click.echo(f"the pool keeps draining; pilot down --run-dir {root} waits for it", err=True)
         raise
     workdir.sweep()
     refuse_disorder(root)
-    click.echo(to_json(told) if as_json else "down: trainers are saved, nothing is left; pilot up goes on with them")
+    click.echo(
+        to_json(told) if as_json else "down: trainers are saved, nothing is left running; pilot up continues with them"
+    )
 
 
 def wait_until_gone(root: Path, limit_s: float) -> None:
-    """Wait until no coordinator owns the run directory; :class:`PilotError` where one still does after ``limit_s``."""
+    """Wait until no coordinator owns the run directory; :class:`PilotError` if one still does after ``limit_s``."""
     from pilot.io.rundir import RunDir, owner
 
     deadline = time.monotonic() + limit_s
     while owner(RunDir(root)) is not None:
         if time.monotonic() > deadline:
             raise PilotError(
-                f"the pool still drains after {limit_s:g} s; its log is {root / 'coordinator.log'}; "
-                "call pilot down again to wait on",
+                f"the pool is still draining after {limit_s:g} s (log: {root / 'coordinator.log'}); "
+                "run pilot down again to keep waiting",
                 transient=True,
             )
         time.sleep(0.1)
 
 
 def refuse_disorder(root: Path) -> None:
-    """:class:`PilotError` where the coordinator, which has ended, says that something is left or lost, or nothing."""
+    """:class:`PilotError` if the ended coordinator reports that something is left or lost, or left no report."""
     from pilot.io import ended
     from pilot.io.rundir import RunDir
 
     rundir = RunDir(root)
     how = ended.load(rundir.ended)
-    problems = how.problems() if how is not None else ["it was killed before it could say what is left"]
+    problems = how.problems() if how is not None else ["it was killed before it could report what is left"]
     if problems:
         raise PilotError(f"the coordinator has ended, but: {'; '.join(problems)}; its log is {rundir.log}")

@@ -1,4 +1,4 @@
-"""``pilot events``: what happened in a pool, in sentences."""
+"""``pilot events``: what happened in a pool, one sentence per event."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ POLL_S = 0.5
 
 
 @click.command("events")
-@click.option("-f", "--follow", is_flag=True, help="Go on printing until the pool is down.")
-@click.option("-n", "--tail", type=Count(), metavar="N", help="Begin with the newest N events only.")
-@click.option("--trainer", shell_complete=candidates.trainers, help="Only what concerns this trainer.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing until the pool is down.")
+@click.option("-n", "--tail", type=Count(), metavar="N", help="Start with the last N events.")
+@click.option("--trainer", shell_complete=candidates.trainers, help="Only events of this trainer.")
 @run_dir_option
 @json_option
 def command(follow: bool, tail: int | None, trainer: str | None, run_dir: Path | None, as_json: bool) -> None:
-    """Print what happened in a pool, which may be up or down: nodes, trainers, plans, checkpoints, from its journal.
+    """Print what happened in a pool, up or down, from its journal: nodes, trainers, plans, checkpoints.
 
-    With --json a line of JSON for each event.
+    With --json, one line of JSON per event.
 
     \b
     Examples:
@@ -49,11 +49,11 @@ def command(follow: bool, tail: int | None, trainer: str | None, run_dir: Path |
         told = (happening for entry in entries for happening in story.tell(entry))
         for happening in deque((h for h in told if trainer in (None, h.trainer)), tail):
             click.echo(json.encode(happening).decode() if as_json else _line(happening))
-        tail = None  # of what comes later nothing is left out
+        tail = None  # later events are all printed
 
 
 def _batches(rundir: RunDir, follow: bool) -> Iterator[Iterable[Entry]]:
-    """The journal's entries, each once and in order: all that it has, then what it gets, until the pool is down."""
+    """The journal's entries, each once and in order: those so far, then new ones until the pool is down."""
     from pilot.io.journal import read_more
     from pilot.io.rundir import owner
 

@@ -1,4 +1,4 @@
-"""``pilot explain``: why a trainer holds the nodes that it holds."""
+"""``pilot explain``: why a trainer has the nodes that it has."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 @click.argument("trainer", shell_complete=candidates.trainers)
 @run_dir_option
 @json_option
-@click.option("--terms", is_flag=True, help="Also how it is reckoned what so many nodes are worth.")
+@click.option("--terms", is_flag=True, help="Also show how the worth of each node count is calculated.")
 def command(trainer: str, run_dir: Path | None, as_json: bool, terms: bool) -> None:
-    """Say why TRAINER holds the nodes that it holds: what it would be worth to the pool with one fewer and with one
-    more. Also how often it writes a checkpoint, and why.
+    """Explain why TRAINER has the nodes that it has: what it would be worth to the pool with one node fewer and with
+    one more. Also how often it writes a checkpoint, and why.
 
     \b
     Examples:
@@ -48,7 +48,7 @@ def command(trainer: str, run_dir: Path | None, as_json: bool, terms: bool) -> N
 def _table(decision: Explanation) -> Table:
     from rich.table import Table
 
-    caption = f"worth: value per second × {decision.t_fwd_s:g} s - rate now × rescale (FreeTrain eq. 16)"
+    caption = f"worth = value - cost; value = value/s × {decision.t_fwd_s:g} s; cost = value/s now × rescale s"
     table = Table(box=None, pad_edge=False, header_style="bold", caption=caption, caption_justify="left")
     for column in ("nodes", "allowed", "value/s", "rescale s", "value", "cost", "worth"):
         table.add_column(column, justify="right")

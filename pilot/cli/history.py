@@ -1,4 +1,4 @@
-"""What became of trainers, as an accounting tool tells it: what they held when, what they used, why they ended."""
+"""Accounting of trainers: which nodes they had when, what they used, why they ended."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SPAN_COLUMNS = ("node", "job", "from", "until", "for")
 
 
 def history_lines(status: PoolStatus, width: int) -> list[Text]:
-    """A row per trainer, when it was there and what it used, and below it why it ended."""
+    """A row per trainer with its times and usage, and below it why it ended."""
     rows = [_row(t, status.began_unix_s, status.now_s) for t in status.trainers]
     first, *lines = _table([COLUMNS, *rows], LEFT_ALIGNED)
     first.stylize("bold")
@@ -43,7 +43,7 @@ def _row(t: TrainerStatus, began_s: float, now_s: float) -> tuple[str, ...]:
         moment(began_s + t.submitted_s),
         short((t.ended_s if t.ended_s is not None else now_s) - t.submitted_s),
         f"{t.used_node_hours:.2f}",
-        f"{t.samples:,}",
+        f"{t.samples:,}" if counts_epochs(t) else "-",
         f"{t.step:,}",
     )
 
@@ -81,22 +81,29 @@ def _sentences(told: TrainerHistory, t: TrainerStatus) -> list[str]:
         lines[-1] += f", first trained {date(began_s + t.started_s)}"
     if t.ended_s is not None:
         lines[-1] += f", ended {date(began_s + t.ended_s)}"
-    lost = f"{t.lost_steps} steps lost" if counts_epochs(t) else "what it had not saved was done again"
-    taken = f"{node_count(t.preemptions)} preempted and {t.losses} lost; {lost}"
-    kept = f"the newest {t.checkpoints_kept}" if t.checkpoints_kept is not None else "as many as the site says"
+    taken = f"{node_count(t.preemptions)} preempted, {t.losses} lost{_lost(t)}"
+    samples = f", {t.samples:,} samples" if counts_epochs(t) else ""
+    kept = f"the newest {t.checkpoints_kept}" if t.checkpoints_kept is not None else "as many as the site sets"
     budget = f" of its budget of {t.budget_node_hours:g}" if t.budget_node_hours is not None else ""
     return [
         *lines,
-        f"used {t.used_node_hours:.3g}{budget} {unit(told.charge_factor)}: {t.step:,} steps, {t.samples:,} samples",
-        f"{t.rescales_up} changes to more nodes, {t.rescales_down} to fewer; {taken}",
-        f"its files: {t.directory}",
-        f"of its checkpoints it keeps {kept}",
+        f"used {t.used_node_hours:.3g}{budget} {unit(told.charge_factor)}: {t.step:,} steps{samples}",
+        f"rescaled up {t.rescales_up} times, down {t.rescales_down} times; {taken}",
+        f"files: {t.directory}",
+        f"checkpoints kept: {kept}",
         *t.remarks,
     ]
 
 
+def _lost(t: TrainerStatus) -> str:
+    """The work that had to be repeated; empty for a trainer that never trained."""
+    if t.started_s is None:
+        return ""
+    return f"; {t.lost_steps} steps lost" if counts_epochs(t) else "; unsaved work was repeated"
+
+
 def _table(rows: Sequence[Sequence[str]], left: Sequence[int]) -> list[Text]:
-    """``rows`` as lines; the columns ``left`` are aligned to the left, the others to the right."""
+    """``rows`` as lines; the columns ``left`` are left-aligned, the others right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         Text(

@@ -1,4 +1,4 @@
-"""``pilot hold``: have a trainer give its nodes back for a while."""
+"""``pilot hold``: take a trainer's nodes away for a while."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option,
 @run_dir_option
 @json_option
 def command(trainer: str, run_dir: Path | None, as_json: bool) -> None:
-    """Have TRAINER write a checkpoint and give its nodes back until `pilot release`. It keeps its place in the order
-    of submission.
+    """Have TRAINER write a checkpoint and give its nodes back until `pilot release`. It keeps its place in the queue.
 
     \b
     Example:
       pilot hold vit
     """
     told = pool_at(find_run_dir(run_dir)).hold(trainer)
-    click.echo(to_json(told) if as_json else f"{told.trainer} is held; pilot release {told.trainer} lets it go on")
+    click.echo(to_json(told) if as_json else f"{told.trainer} is held; pilot release {told.trainer} continues it")

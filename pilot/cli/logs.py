@@ -1,4 +1,4 @@
-"""``pilot logs``: what a trainer's script wrote."""
+"""``pilot logs``: the output of a trainer's script."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ POLL_S = 0.5
 
 @click.command("logs")
 @click.argument("trainer", shell_complete=candidates.trainers)
-@click.option("-f", "--follow", is_flag=True, help="Go on printing until the trainer has ended.")
-@click.option("--all", "every_rank", is_flag=True, help="What every rank wrote (default: what rank 0 did).")
-@click.option("-n", "--tail", type=Count(0), metavar="N", help="Begin with the last N lines only.")
-@click.option("--since", type=moment, metavar="WHEN", help="Only what was written since: 10m, 2h, 14:30, a date.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing until the trainer has ended.")
+@click.option("--all", "every_rank", is_flag=True, help="Output of every rank (default: rank 0).")
+@click.option("-n", "--tail", type=Count(0), metavar="N", help="Start with the last N lines.")
+@click.option("--since", type=moment, metavar="WHEN", help="Only output since then: 10m, 2h, 14:30, or a date.")
 @run_dir_option
 def command(
     trainer: str, follow: bool, every_rank: bool, tail: int | None, since: float | None, run_dir: Path | None
 ) -> None:
-    """Print what the script of TRAINER wrote, in the order of time, each line with its node and [rank].
+    """Print the output of TRAINER's script in chronological order, each line with its node and [rank].
 
-    By default what rank 0 wrote, whichever node that was at the time, and processes that did not come to training.
+    By default the output of rank 0, on whichever node it ran, and of processes that never got to training.
 
     \b
     Examples:
@@ -47,20 +47,20 @@ def command(
     shown = ((piece, text_of(piece)) for piece in pieces) if tail is None else newest(pieces, tail)
     _print(shown)
     if not logs.names:
-        raise UserError(f"trainer {trainer} has written no log yet; it has had no node (pilot explain {trainer})")
+        raise UserError(f"trainer {trainer} has no log yet: it has not had a node (pilot explain {trainer})")
     while follow and not is_past(root) and (row := _row(root, trainer)) is not None and row.phase not in ENDED:
         time.sleep(POLL_S)
         _print((piece, text_of(piece)) for piece in logs.grown())
     if logs.left_out and sys.stderr.isatty():
-        click.echo("(what rank 0 wrote; --all shows the other ranks, too)", err=True)
+        click.echo("(rank 0 only; --all shows every rank)", err=True)
 
 
 def log_folder(root: Path, trainer: str) -> Path:
-    """Where the trainer's logs are; a trainer of a pool that is down is found in the run directory."""
+    """The folder of the trainer's logs; for a pool that is down, that in the run directory."""
     from pilot.io.rundir import RunDir, is_abandoned
 
     if Path(trainer).name != trainer:
-        raise UserError(f"not a name of a trainer: {trainer!r}; see pilot ls")
+        raise UserError(f"not a trainer's name: {trainer!r}; see pilot ls")
     folder, rundir = root / "trainers" / trainer / "logs", RunDir(root)
     if rundir.connection.exists() and not is_abandoned(rundir):
         row = _row(root, trainer)
@@ -71,12 +71,12 @@ def log_folder(root: Path, trainer: str) -> Path:
 
 
 def _row(root: Path, trainer: str) -> TrainerStatus | None:
-    """None where the pool does not list it: it ended long ago, or never was."""
+    """None if the pool does not list it: it ended long ago, or never existed."""
     return next((row for row in told_by(root).trainers().trainers if row.trainer == trainer), None)
 
 
 def newest_lines(root: Path, trainer: str, count: int) -> list[str]:
-    """The last ``count`` lines of the trainer's processes, for a screen."""
+    """The last ``count`` lines of the trainer's processes, safe for a terminal."""
     pieces = MergedLogs(log_folder(root, trainer), every_rank=True).grown()
     told = (_prefixed(piece, text, for_screen=True) for piece, text in newest(pieces, count))
     return [line for text in told for line in text.decode(errors="replace").splitlines()]
@@ -90,7 +90,7 @@ def _print(pieces: Iterable[tuple[Piece, bytes]]) -> None:
 
 
 def _prefixed(piece: Piece, text: bytes, *, for_screen: bool) -> bytes:
-    """``text`` with its writer before each line; ``for_screen``: nothing in it acts upon a terminal."""
+    """``text`` with its process before each line; ``for_screen``: control characters are escaped."""
     if not text:
         return b""
     if for_screen:

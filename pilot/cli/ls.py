@@ -1,4 +1,4 @@
-"""``pilot ls``: the trainers, each with its numbers and what it waits for."""
+"""``pilot ls``: the trainers, each with its progress and what it is waiting for."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from pilot.cli.asking import find_run_dir, json_option, run_dir_option, to_json,
 
 
 @click.command("ls")
-@click.option("--all", "everything", is_flag=True, help="Those that have ended, too, with what they held and used.")
+@click.option(
+    "--all", "everything", is_flag=True, help="Also all ended trainers, with their node-hours and why they ended."
+)
 @run_dir_option
 @json_option
 def command(run_dir: Path | None, everything: bool, as_json: bool) -> None:
-    """List the trainers in the order of submission: those that have not ended, and the last ones that have. With --all
-    each one, with its node-hours and why it ended; also where the pool is down. --json always has each one.
+    """List the trainers in order of submission: those that have not ended, and the last few that have. With --all, all
+    of them with their node-hours and why they ended. Works for a pool that is down, too. --json always lists all.
 
     \b
     Examples:
@@ -35,10 +37,10 @@ def command(run_dir: Path | None, everything: bool, as_json: bool) -> None:
         status = told.status()
         show(screen, history_lines(status, screen.width))
         if len(status.trainers) > status.ended_kept:
-            click.echo(f"of those that ended the last {status.ended_kept}, as pilot up --ended-kept says")
+            click.echo(f"only the last {status.ended_kept} that ended (pilot up --ended-kept)")
         return
     listed = told.trainers().trainers
     shown = of_interest(listed)
     show(screen, trainer_rows(shown, screen.width))
     if left_out := len(listed) - len(shown):
-        click.echo(f"and {left_out} that ended before these (pilot ls --all)")
+        click.echo(f"and {left_out} that ended earlier (pilot ls --all)")

@@ -1,6 +1,6 @@
-"""The ``pilot`` command: finds the command, prints errors in one line, keeps tracebacks off the screen.
+"""The ``pilot`` command: dispatches to a subcommand, prints errors as one line, keeps tracebacks off the screen.
 
-A command ``x-y`` is the click command ``command`` in ``pilot/cli/x_y.py``, imported only when it is used.
+Subcommand ``x-y`` is the click command ``command`` in ``pilot/cli/x_y.py``, imported only when used.
 """
 
 from __future__ import annotations
@@ -22,44 +22,45 @@ from pilot.io.printable import printable
 
 COMMANDS = {
     "up": "Start the coordinator and keep pilots submitted.",
-    "down": "Drain: trainers checkpoint, pilots and jobs go.",
-    "scale": "Keep another number of pilots in a pool that is up.",
-    "check": "Check that a script trains on several nodes what it trains alone.",
+    "down": "Shut the pool down: trainers checkpoint, jobs end.",
+    "scale": "Change how many pilots a running pool keeps.",
+    "check": "Check that a script computes the same on several nodes as on one.",
     "submit": "Submit a training script as an elastic trainer.",
-    "resume": "Have a trainer that failed or was cancelled go on.",
-    "hold": "Have a trainer give its nodes back for a while.",
-    "release": "Let a trainer that is held have nodes again.",
-    "rm": "Remove trainers that have ended, with their files.",
+    "study": "Search hyperparameters: trials are shelved or promoted.",
+    "resume": "Continue a trainer that failed or was cancelled.",
+    "hold": "Take a trainer's nodes away for a while.",
+    "release": "Give a held trainer nodes again.",
+    "rm": "Delete trainers that have ended, with their files.",
     "ls": "List the trainers.",
     "status": "Show the pool, the trainers and the last decisions.",
     "top": "Watch the pool live in the terminal.",
-    "nodes": "List the nodes and what is set aside; clear one that is well again.",
-    "logs": "Print what a trainer's script wrote.",
-    "wait": "Wait until trainers have ended.",
+    "nodes": "List the nodes, with those set aside after failures.",
+    "logs": "Print the output of a trainer's script.",
+    "wait": "Wait for trainers to end.",
     "cancel": "End a trainer.",
-    "events": "Print what happened, and what happens.",
-    "report": "Write what happened in a pool as one HTML page.",
-    "metrics": "Print the pool's status for Prometheus, or serve it.",
-    "explain": "Say why a trainer holds the nodes that it holds.",
-    "demo": "Run the main job on this machine: pilots, losses, recovery.",
-    "agent": "Run on a node: join a pool and train.",
-    "completion": "Print what makes a shell complete pilot's commands.",
+    "events": "Print what has happened in a pool; -f follows.",
+    "report": "Write a pool's history as one HTML page.",
+    "metrics": "Print or serve metrics for Prometheus.",
+    "explain": "Explain why a trainer has the nodes that it has.",
+    "demo": "Show it working on this machine: pilots, losses, recovery.",
+    "agent": "Join a pool with this node (what a pilot job runs).",
+    "completion": "Print a shell's completion script.",
     "sites": "List, show and check site configs.",
-    "doctor": "Check what goes wrong in practice and say how to mend it.",
+    "doctor": "Check this host and a site for what goes wrong in practice.",
     "checkpoint": "List, verify, show and export checkpoints.",
     "replay": "Replay a trace of idle nodes through the scheduling core.",
-    "trace": "Describe, synthesise, import and record traces.",
+    "trace": "Describe, generate, import and record traces.",
 }
-"""Name → one line. A table, so that ``pilot --help`` imports none of them."""
+"""Name → one-line help. A table, so that ``pilot --help`` imports none of the commands."""
 
 INTERRUPTED = 130
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when they are called."""
+    """A click group that imports a command only when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
-        """All names, in the order of the table."""
+        """All names, in table order."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  # click's signature
@@ -71,7 +72,7 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # click's signature
-        """The table, without importing anything."""
+        """Print the table; imports nothing."""
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
@@ -91,18 +92,18 @@ def cli() -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run a command and end the process with its exit status."""
+    """Run a command and exit with its status."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # names of files need not be text
+            stream.reconfigure(errors="backslashreplace")  # file names need not be valid text
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores one of them
-            signal.signal(number, signal.default_int_handler)  # as Ctrl-C: what a command has begun is ended
+            signal.signal(number, signal.default_int_handler)  # treated like Ctrl-C, so that commands clean up
     sys.exit(run(arguments))
 
 
 def run(arguments: list[str] | None = None) -> int:
-    """Run a command; its exit status: 0 done, 1 failed, 2 bad input, 130 interrupted."""
+    """Run a command; returns its exit status: 0 success, 1 failure, 2 bad input, 130 interrupted."""
     try:
         result = cli.main(args=arguments, prog_name="pilot", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -118,21 +119,21 @@ def run(arguments: list[str] | None = None) -> int:
         click.echo("pilot: interrupted", err=True)
         return INTERRUPTED
     except Exception:
-        click.echo(f"pilot: this is a bug of ours; {_crash()}", err=True)
+        click.echo(f"pilot: internal error; {_crash()}", err=True)
         return 1
     return result if isinstance(result, int) else 0
 
 
 def _crash() -> str:
-    """Where the traceback of the current exception is, or its last line where nothing can be written."""
+    """Where the current exception's traceback was saved; its last line if it cannot be saved."""
     try:
-        return f"what happened is in {_crash_log()}"
-    except (OSError, RuntimeError):  # no room, no home
+        return f"traceback in {_crash_log()}"
+    except (OSError, RuntimeError):  # disk full, or no home directory
         return one_line(traceback.format_exc().splitlines()[-1])
 
 
 def _crash_log() -> Path:
-    """Write the traceback of the current exception where the user can find it."""
+    """Save the current exception's traceback where the user can find it."""
     base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "pilot"
     base.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = base / f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"

@@ -1,4 +1,4 @@
-"""``pilot metrics``: a pool's status for Prometheus."""
+"""``pilot metrics``: a pool's metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ PEER_TIMEOUT_S = 10.0
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
-    help="Serve them there until interrupted (0: any free port).",
+    help="Serve the metrics on this port until interrupted (0: any free port).",
 )
-@click.option("--address", default="127.0.0.1", show_default=True, help="With --port: the address to listen at.")
+@click.option("--address", default="127.0.0.1", show_default=True, help="With --port: the address to listen on.")
 @run_dir_option
 def command(port: int | None, address: str, run_dir: Path | None) -> None:
-    """Print the pool's status as Prometheus metrics, or serve it to a Prometheus server.
+    """Print the pool's metrics in Prometheus format, or serve them to a Prometheus server.
 
-    Whoever scrapes the port must show the token that is written to metrics-token in the run directory (in
-    Prometheus: authorization, credentials_file).
+    The scraper must send the bearer token stored in metrics-token in the run directory (in Prometheus: authorization,
+    credentials_file).
 
     \b
     Examples:
@@ -42,9 +42,9 @@ def command(port: int | None, address: str, run_dir: Path | None) -> None:
     try:
         server = ThreadingHTTPServer((address, port), _handler(root, token))
     except OSError as error:
-        raise UserError(f"cannot listen at {address}:{port}: {error.strerror or error}") from None
+        raise UserError(f"cannot listen on {address}:{port}: {error.strerror or error}") from None
     server.daemon_threads = True
-    click.echo(f"metrics at http://{address}:{server.server_port}/metrics; the token is in {root / TOKEN_FILE}")
+    click.echo(f"serving metrics at http://{address}:{server.server_port}/metrics; the token is in {root / TOKEN_FILE}")
     try:
         server.serve_forever()
     finally:
@@ -58,7 +58,7 @@ def _text(root: Path) -> str:
 
 
 def _token(root: Path) -> str:
-    """That of the run directory, made where there is none."""
+    """The run directory's token; created if there is none."""
     from pilot.io.files import publish
 
     path = root / TOKEN_FILE
@@ -78,7 +78,7 @@ def _handler(root: Path, token: str) -> type[BaseHTTPRequestHandler]:
             if not secrets.compare_digest(given.encode(), f"Bearer {token}".encode()):
                 self._answer(401, "the token is missing or wrong\n")
             elif self.path != "/metrics":
-                self._answer(404, "there is /metrics only\n")
+                self._answer(404, "not found; try /metrics\n")
             else:
                 try:
                     self._answer(200, _text(root))

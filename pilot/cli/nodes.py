@@ -1,4 +1,4 @@
-"""``pilot nodes``: the pool's nodes, what is set aside and why; clear what is well again."""
+"""``pilot nodes``: the pool's nodes, and which are set aside and why; ``--clear`` puts one back to work."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ if TYPE_CHECKING:
 
 
 @click.command("nodes")
-@click.option("--clear", "cleared", multiple=True, metavar="NODE", help="This node is well: forget what failed on it.")
+@click.option(
+    "--clear", "cleared", multiple=True, metavar="NODE", help="Forget the failures of this node and use it again."
+)
 @run_dir_option
 @json_option
 def command(cleared: tuple[str, ...], run_dir: Path | None, as_json: bool) -> None:
-    """List the nodes, whose they are, and what is set aside: a node on which something failed that works on others gets
-    no work of that trainer for a time, and of nobody once a second trainer says the same.
+    """List the nodes with their trainers, and those that are set aside. If something fails on a node that works on
+    others, the node is not used for that trainer for a while, and for no trainer once a second one fails there, too.
 
     \b
     Example:
@@ -28,7 +30,7 @@ def command(cleared: tuple[str, ...], run_dir: Path | None, as_json: bool) -> No
     """
     if cleared:
         told = pool_at(find_run_dir(run_dir)).clear(cleared)
-        click.echo(to_json(told) if as_json else f"nothing is held against {', '.join(told.nodes)} any more")
+        click.echo(to_json(told) if as_json else f"cleared {', '.join(told.nodes)}")
         return
     listed = told_by(find_run_dir(run_dir, past=True)).nodes()
     if as_json:
@@ -42,6 +44,6 @@ def command(cleared: tuple[str, ...], run_dir: Path | None, as_json: bool) -> No
 
 
 def set_aside_line(aside: SetAsideStatus) -> str:
-    """One node that gets no work for a time, in words."""
+    """A node that gets no work for a while, in words."""
     whose = aside.trainer or "all trainers"
-    return f"{aside.node} is set aside for {whose}, for {aside.left_s / 60:.0f} min more: {aside.reason}"
+    return f"{aside.node} is set aside for {whose}, {aside.left_s / 60:.0f} min left: {aside.reason}"

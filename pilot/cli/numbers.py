@@ -1,4 +1,4 @@
-"""Numbers and moments as options."""
+"""Option types for numbers and times."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pilot.core.errors import UserError
 from pilot.core.sizes import check_sizes
 
 MOST = 1_000_000
-"""Of nodes, trainers, epochs: what is more is a slip of the hand."""
+"""A larger number of nodes, trainers or epochs is a typing mistake."""
 
 _UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _TIMES = ("%H:%M", "%H:%M:%S")
@@ -28,7 +28,7 @@ class Count(click.IntRange):
 
 
 class Sizes(click.ParamType[tuple[int, ...]]):
-    """Rising whole numbers with commas between them."""
+    """Increasing whole numbers separated by commas."""
 
     name = "sizes"
 
@@ -39,14 +39,14 @@ class Sizes(click.ParamType[tuple[int, ...]]):
             sizes = tuple(map(int, str(value).split(",")))
             check_sizes(sizes, 1, MOST)
         except ValueError:
-            self.fail(f"{value!r}: give whole numbers with commas between them, as 1,2,4,8.", param, ctx)
+            self.fail(f"{value!r}: give whole numbers separated by commas, e.g. 1,2,4,8.", param, ctx)
         except UserError as error:
             self.fail(f"{error}.", param, ctx)
         return sizes
 
 
 class FiniteRange(click.FloatRange):
-    """A number within a range that is neither infinite nor NaN: click takes both for numbers."""
+    """A number within a range. Rejects infinity and NaN, which click accepts."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number = float(super().convert(value, param, ctx))
@@ -56,7 +56,7 @@ class FiniteRange(click.FloatRange):
 
 
 def moment(text: str) -> float:
-    """A moment of the past, as Unix time: so long ago (``90s``, ``10m``, ``2h``, ``1d``), a time of today, a date."""
+    """A time in the past, as Unix time: relative (``90s``, ``10m``, ``2h``, ``1d`` ago), a time of today, or a date."""
     if ago := re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)([smhd])", text):
         return time.time() - float(ago[1]) * _UNIT_S[ago[2]]
     today = time.strftime("%Y-%m-%d")
@@ -65,4 +65,4 @@ def moment(text: str) -> float:
             return time.mktime(time.strptime(dated, form))
         except (ValueError, OverflowError):
             continue
-    raise click.BadParameter(f"{text!r} is no moment; write 10m, 2h, 14:30 or 2026-11-22 14:30.")
+    raise click.BadParameter(f"{text!r} is not a time; use 10m, 2h, 14:30 or 2026-11-22 14:30.")

@@ -1,4 +1,4 @@
-"""``pilot release``: let a trainer that is held have nodes again."""
+"""``pilot release``: give a held trainer nodes again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option,
 @run_dir_option
 @json_option
 def command(trainer: str, run_dir: Path | None, as_json: bool) -> None:
-    """Let TRAINER, which is held, have nodes again; it goes on from its checkpoint.
+    """Give TRAINER, which is held, nodes again; it continues from its checkpoint.
 
     \b
     Example:

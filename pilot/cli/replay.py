@@ -1,4 +1,4 @@
-"""``pilot replay``: what a trace of idle nodes would have given, by the very core that runs live."""
+"""``pilot replay``: how much training a trace of idle nodes would have given, using the same core that runs live."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import click
 
 from pilot.cli.asking import to_json
 from pilot.cli.numbers import Count, FiniteRange, Sizes
+from pilot.cli.renamed import RenamedOptions
 from pilot.cli.replay_options import all_cases, sweep_options, swept_names
 from pilot.cli.replay_tables import label, print_tables, rows, told
 from pilot.cli.replay_times import print_solve_times, write_times
@@ -25,24 +26,32 @@ EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
 INTERRUPTED = 130
 
 
-@click.command("replay")
+@click.command("replay", cls=RenamedOptions)
 @click.argument("events", type=FILE, required=False)
-@click.option("--trainers", type=FILE, help="CSV of the trainers.")
-@click.option("--curves", type=FILE, help="JSON of their scaling curves.")
+@click.option("--trainers", type=FILE, help="Trainers to replay (CSV).")
+@click.option("--curves", type=FILE, help="Their scaling curves (JSON).")
 @sweep_options
 @click.option(
-    "--hours", type=FiniteRange(min=0, min_open=True, max=1e6), help="Replay so long (default: all of the trace)."
+    "--hours", type=FiniteRange(min=0, min_open=True, max=1e6), help="Hours of the trace to replay (default: all)."
 )
 @click.option(
-    "--solve-limit-s", type=FiniteRange(min=0, min_open=True), default=10.0, show_default=True, help="For one plan."
+    "--solve-limit-s",
+    type=FiniteRange(min=0, min_open=True),
+    default=10.0,
+    show_default=True,
+    help="Time limit per plan.",
 )
-@click.option("--sizes", type=Sizes(), metavar="N,N,...", help="Trainers run on so many nodes only, as 1,2,4,8.")
-@click.option("--processes", type=Count(), help="Replays at once (default: one per usable CPU).")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; the same replay prints the same bytes.")
-@click.option("--report", type=click.Path(file_okay=False, path_type=Path), help="Write an HTML page with plots here.")
-@click.option("--times", type=FILE, help="Write the waiting, training and total time of each trainer to this CSV file.")
+@click.option("--sizes", type=Sizes(), metavar="N,N,...", help="Allow only these node counts, e.g. 1,2,4,8.")
+@click.option("--processes", type=Count(), help="Replays to run in parallel (default: one per usable CPU).")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; output is deterministic.")
+@click.option("--times", type=FILE, help="Write each trainer's waiting, training and total time to this CSV file.")
 @click.option(
-    "--journal", type=EXISTING, help="Instead of a trace: replay this journal of a live run and compare commands."
+    "--report",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write an HTML report with plots to this directory.",
+)
+@click.option(
+    "--journal", type=EXISTING, help="Replay the journal of a live run instead of a trace, and compare commands."
 )
 def command(
     events: Path | None,
@@ -58,16 +67,17 @@ def command(
     journal: Path | None,
     **swept: tuple[Any, ...] | None,
 ) -> int:
-    """Replay the trace EVENTS of idle nodes with the trainers of a file, or a pool of --nodes that does not change.
+    """Replay EVENTS, a trace of idle nodes, or a fixed pool of --nodes, with the given trainers.
 
-    Options in the plural take several values, separated by commas: a sweep, run in parallel processes.
+    Options whose value is shown in the plural (such as COUNTS) take several values separated by commas: every
+    combination is replayed, in parallel processes.
 
     \b
     Examples:
       pilot replay events.csv.gz --trainers hpo.csv --curves curves.json --planner dp
       pilot replay events.csv.gz --trainers hpo.csv --curves curves.json \\
-          --t-fwd 10,30,60,120 --planner dp,equal-share --report sweep/
-      pilot replay --nodes 70,110 --trainers jobs.csv --curves curves.json --max-parallel 1000 \\
+          --t-fwd-s 10,30,60,120 --planner dp,equal-share --report sweep/
+      pilot replay --nodes 70,110 --trainers jobs.csv --curves curves.json --max-parallel-trainers 1000 \\
           --sizes 1,2,4,8,16 --decide-every-s 300 --planner greedy,rolling-horizon --times times.csv
       pilot replay --journal RUN_DIR/journal.jsonl
       pilot replay --journal RUN_DIR/journal.jsonl --budget 100,200
@@ -108,7 +118,7 @@ def command(
 
 
 def _run(inputs: Inputs, cases: Sequence[Case], solve_limit_s: float, processes: int | None) -> list[Replay]:
-    """Replay all cases, so many at once; fewer come back where Ctrl-C left some out."""
+    """Replay all cases in parallel; after Ctrl-C only those that were started come back."""
     from pilot.io.objectives import load_objective
     from pilot.sim.sweep import run_sweep
 
@@ -119,7 +129,7 @@ def _run(inputs: Inputs, cases: Sequence[Case], solve_limit_s: float, processes:
 
 @contextmanager
 def _progress(cases: int) -> Iterator[Callable[[float], None]]:
-    """A bar on the terminal's error stream, none where that is a file."""
+    """A progress bar on stderr, if that is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -146,21 +156,21 @@ def _write_report(directory: Path, title: str, replays: Sequence[Replay], names:
 
 
 def _report_interruption(replays: Sequence[Replay], cases: int) -> int:
-    """Say how far an interrupted replay came; the exit status."""
+    """Report how far an interrupted replay got; returns the exit status."""
     partial = [replay for replay in replays if not replay.summary.complete]
     if not partial and len(replays) == cases:
         return 0
-    came = ", ".join(f"{replay.summary.reached_h:.1f} h" for replay in partial)
-    cut = f"; cut off at {came}" if partial else ""
+    reached = ", ".join(f"{replay.summary.reached_h:.1f} h" for replay in partial)
+    cut = f"; stopped at {reached}" if partial else ""
     click.echo(f"interrupted: {len(replays) - len(partial)} of {cases} replays are complete{cut}", err=True)
     return INTERRUPTED
 
 
 def _replay_journal(path: Path, named: Sequence[str], report: Path | None, budgets: Sequence[float]) -> int:
-    """Feed a live run's events to a fresh core and compare its commands with those of the run; its report is that of
-    ``pilot report``. What each of ``budgets`` would have done is told, too.
+    """Feed a live run's events to a fresh core and compare its commands with the recorded ones. ``report`` is the page
+    that ``pilot report`` writes; for each of ``budgets``, print what it would have done.
 
-    A function that the journal names is somebody's code: it runs where the user has ``named`` it too.
+    An objective function named in the journal is somebody's code: it runs only if the user ``named`` it too.
     """
     from pilot.core.errors import JournalError, UserError, one_line
     from pilot.io.journal import read, replay
@@ -171,7 +181,7 @@ def _replay_journal(path: Path, named: Sequence[str], report: Path | None, budge
         objective = settings_of(contents.header.settings).objective
         if ":" in objective and objective not in named:
             run_it = f"to run its code, add --objective {objective}"
-            raise UserError(f"{path}: its objective is a function of another module; {run_it}")
+            raise UserError(f"{path}: its objective is a function from another module; {run_it}")
         core = fresh_core(contents)
         counts: list[int] = []
         difference = replay(contents, core, lambda decision: counts.append(len(decision.commands)))
@@ -198,7 +208,7 @@ def _try_budget(contents: Contents, budget: float) -> None:
     for trial in trials(contents, budget):
         told = f"with a budget of {budget:g} {unit(trial.charge_factor)}"
         if trial.since_s:
-            told += f", from {duration(trial.since_s)} on, when it came up again"
+            told += f", counted from the restart at {duration(trial.since_s)}"
         click.echo(f"{told}: {trial.sentence(budget)}")
 
 

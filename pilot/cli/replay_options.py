@@ -1,4 +1,4 @@
-"""The options of ``pilot replay`` that can be swept: several values with commas between them, one replay for each."""
+"""The options of ``pilot replay`` that can be swept: several values separated by commas, one replay for each."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from pilot.sim.sweep import Case
 
 MOST_NUMBER = 1e9
-"""Of seconds, and as a factor; with more of it the arithmetic ends."""
+"""The largest number of seconds, or factor; beyond it arithmetic overflows."""
 
 Values = tuple[Any, ...]
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def sweep_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """All of :data:`SWEPT`, in this order in the help."""
+    """Add all options of :data:`SWEPT`; the help lists them in this order."""
     for option in reversed(SWEPT):
         function = option(function)
     return function
 
 
 def all_cases(swept: Mapping[str, Values | None]) -> list[Case]:
-    """All combinations of the swept values."""
+    """Every combination of the swept values."""
     from pilot.sim.sweep import Case
 
     combinations = itertools.product(*(values or (None,) for values in swept.values()))
@@ -39,7 +39,7 @@ def all_cases(swept: Mapping[str, Values | None]) -> list[Case]:
 
 
 def swept_names(swept: Mapping[str, Values | None]) -> list[str]:
-    """What tells the cases apart."""
+    """The options in which the cases differ."""
     return [name for name, values in swept.items() if values is not None and len(values) > 1] or ["planner"]
 
 
@@ -49,7 +49,7 @@ def _number(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 <= value <= MOST_NUMBER:
-        raise ValueError(f"give a number from 0 to {MOST_NUMBER:g}, or several with commas between them")
+        raise ValueError(f"give a number from 0 to {MOST_NUMBER:g}, or several separated by commas")
     return value
 
 
@@ -73,7 +73,7 @@ def _whole(text: str) -> int:
     try:
         value = int(text) if len(text) < 20 else MOST + 1
     except ValueError:
-        raise ValueError("give a whole number, or several with commas between them") from None
+        raise ValueError("give a whole number, or several separated by commas") from None
     if not 0 <= value <= MOST:
         raise ValueError(f"give a whole number from 0 to {MOST:,}")
     return value
@@ -97,7 +97,7 @@ def _choice(*names: str) -> Callable[[str], str]:
 def _sweep(
     flag: str, field: str, kind: Callable[[str], Any], metavar: str, text: str, default: str | None
 ) -> Decorator:
-    """An option that takes several values, separated by commas; ``field`` is the case's field."""
+    """An option that takes several values separated by commas; ``field`` is the field of :class:`Case`."""
 
     def parse(_ctx: click.Context, _param: click.Parameter, value: str | None) -> Values | None:
         try:
@@ -116,20 +116,29 @@ SWEPT: Sequence[Decorator] = (
         "objective",
         str,
         "NAMES",
-        "given (by the curves file), scaling-efficiency, throughput, priority or module:function.",
+        "given (by the curves file), scaling-efficiency, throughput, priority or MODULE:FUNCTION.",
         default="given",
     ),
-    _sweep("--t-fwd", "t_fwd_s", _positive, "SECONDS", "Forward-looking time.", default="120"),
-    _sweep("--max-parallel", "max_parallel", _count, "COUNTS", "Trainers at once (Pj_max).", default="10"),
-    _sweep("--rescale-scale", "rescale_scale", _number, "FACTORS", "Multiply rescale costs.", default="1"),
-    _sweep("--solver-latency", "solver_latency_s", _number, "SECONDS", "A plan comes so late.", default="0"),
-    _sweep("--node-order", "node_order", _choice(*NODE_ORDERS), "NAMES", "hostname or join.", default="hostname"),
+    _sweep("--t-fwd-s", "t_fwd_s", _positive, "SECONDS", "Forward-looking time (see pilot up).", default="120"),
+    _sweep(
+        "--max-parallel-trainers", "max_parallel", _count, "COUNTS", "Trainers that run at once (Pj_max).", default="10"
+    ),
+    _sweep("--rescale-scale", "rescale_scale", _number, "FACTORS", "Multiply rescale costs by this.", default="1"),
+    _sweep("--solver-latency-s", "solver_latency_s", _number, "SECONDS", "Simulated solver delay.", default="0"),
+    _sweep(
+        "--node-order",
+        "node_order",
+        _choice(*NODE_ORDERS),
+        "NAMES",
+        "Order in which free nodes are handed out: hostname or join.",
+        default="hostname",
+    ),
     _sweep(
         "--accounting",
         "accounting",
         _choice("paper", "physical"),
         "NAMES",
-        "paper: a rescale costs its seconds at the rate before it; physical: it pauses the trainer, starts included.",
+        "paper: a rescale costs its duration at the previous rate; physical: it pauses the trainer, as does a start.",
         default="paper",
     ),
     _sweep(
@@ -137,18 +146,25 @@ SWEPT: Sequence[Decorator] = (
         "completions",
         _choice("at-once", "at-node-events"),
         "NAMES",
-        "at-node-events: completions and arrivals wait for the next change of the pool, "
-        "as in the authors' replay code.",
+        "at-once, or at-node-events: plan for completions and arrivals only at the next change of the pool, "
+        "as the authors' replay code does.",
         default="at-once",
     ),
-    _sweep("--decide-every-s", "decide_every_s", _positive, "SECONDS", "Plan so often.  [default: at events]", None),
+    _sweep(
+        "--decide-every-s",
+        "decide_every_s",
+        _positive,
+        "SECONDS",
+        "Time between plans.  [default: plan at every event]",
+        None,
+    ),
     _sweep(
         "--profile",
         "profile",
         _choice("auto", "inverse", "never"),
         "NAMES",
-        "auto, inverse or never: the core does not know the curves, and measures them so (see pilot submit).  "
-        "[default: it knows them]",
+        "Hide the curves from the core, which then measures them: auto, inverse or never (see pilot submit).  "
+        "[default: curves are known]",
         default=None,
     ),
     _sweep("--nodes", "nodes", _count, "COUNTS", "Instead of EVENTS: a pool of so many nodes.", None),
@@ -169,14 +185,14 @@ SWEPT: Sequence[Decorator] = (
     ),
     _sweep("--seed", "seed", _whole, "SEEDS", "Of noise and of what goes wrong with trainers.", default="1"),
     _sweep(
-        "--on-curve", "on_curve", _whole, "INDICES", "Put all trainers on this curve of the curves file.", default=None
+        "--on-curve", "on_curve", _whole, "INDICES", "Give all trainers this curve of the curves file.", default=None
     ),
     _sweep(
         "--budget",
         "budget",
         _positive,
         "HOURS",
-        "Node-hours after which the pool drains, as in pilot up; with --journal: as the site charges them.",
+        "Node-hours after which the pool drains, as in pilot up; with --journal, as charged by the site.",
         default=None,
     ),
 )

@@ -1,4 +1,4 @@
-"""What ``pilot replay`` prints of its replays: tables for people, plain data for ``--json``."""
+"""The output of ``pilot replay``: tables for people, plain data for ``--json``."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ MOST_COMPARED = 4
 
 
 def label(replay: Replay, names: Sequence[str]) -> str:
-    """A replay by the values of the options ``names``."""
+    """Name a replay by the values of the options ``names``."""
     return ", ".join(f"{name.removesuffix('_s')} {getattr(replay.case, name)}" for name in names)
 
 
 def told(replay: Replay) -> ReplayTold:
-    """What ``--json`` prints of a replay."""
+    """What ``--json`` prints for one replay."""
     from pilot.cli.told_of_traces import ReplayTold
     from pilot.sim.metrics import U_IN_WORDS
 
@@ -33,7 +33,7 @@ def told(replay: Replay) -> ReplayTold:
 
 
 def rows(replays: Sequence[Replay], names: Sequence[str]) -> list[dict[str, str]]:
-    """The first table: column → cell of each replay."""
+    """The first table: column → cell for each replay."""
     budgets = any(r.case.budget is not None for r in replays)
     more = [_row(r) | ({"budget": _budget(r)} if budgets else {}) for r in replays]
     if any(r.summary.mean_spread is not None for r in replays):
@@ -85,7 +85,7 @@ def _run_time_row(replay: Replay, curves: Sequence[int]) -> dict[str, str]:
 
 
 def print_tables(replays: Sequence[Replay], names: Sequence[str]) -> None:
-    """All tables; nothing where no replay was even begun."""
+    """Print all tables; nothing if no replay was started."""
     from pilot.sim.metrics import U_IN_WORDS
 
     if not replays:
@@ -95,7 +95,7 @@ def print_tables(replays: Sequence[Replay], names: Sequence[str]) -> None:
     _print_table(rows(replays, names))
     for unit in dict.fromkeys(replay.summary.unit for replay in replays):
         click.echo(U_IN_WORDS.format(unit=unit) + "\n")
-    click.echo("Mean work per change of the pool that rescaling and preemption cost:")
+    click.echo("Work lost to rescaling and preemption, mean per change of the pool:")
     _print_table([head | _cost_row(replay) for head, replay in zip(heads, replays, strict=True)])
     click.echo("Mean times of trainers that have ended; without nodes they wait:")
     _print_table([head | time_row(replay) for head, replay in zip(heads, replays, strict=True)])

@@ -1,4 +1,4 @@
-"""``pilot report``: a pool's life as one HTML page."""
+"""``pilot report``: a pool's history as one HTML page."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pilot.core.errors import UserError
 @click.argument("output", type=click.Path(dir_okay=False, path_type=Path), default="report.html")
 @run_dir_option
 def command(output: Path, run_dir: Path | None) -> None:
-    """Write what happened in a pool, which may be up or down, to OUTPUT: one HTML page that needs nothing beside it.
+    """Write the history of a pool, up or down, to OUTPUT: one self-contained HTML page.
 
-    It has the pool's nodes over time, its trainers with their curves, every change of their nodes, and the events.
+    It shows the pool's nodes over time, the trainers with their curves, every change of their nodes, and the events.
 
     \b
     Examples:
@@ -28,7 +28,7 @@ def command(output: Path, run_dir: Path | None) -> None:
     from pilot.service.life import life_of
 
     if not output.parent.is_dir():
-        raise UserError(f"cannot write {output}: there is no directory {output.parent}")
+        raise UserError(f"cannot write {output}: no directory {output.parent}")
     contents = what_happened(RunDir(find_run_dir(run_dir, past=True)))
     page = render(life_of(contents))
     try:

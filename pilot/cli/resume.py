@@ -17,13 +17,13 @@ from pilot.cli.submit import launch_again
 @click.option(
     "--budget",
     type=FiniteRange(min=0, min_open=True),
-    help="Node-hours that it may use in all, as the site charges them (default: as it was submitted).",
+    help="Node-hours that it may use in total, as charged by the site (default: as submitted).",
 )
 @run_dir_option
 @json_option
 def command(trainer: str, budget: float | None, run_dir: Path | None, as_json: bool) -> None:
-    """Have TRAINER, which failed, was cancelled or stopped, go on where its newest checkpoint is: as itself, with its
-    logs. Its script is taken as it is now, so a mended one goes on; arguments and environment stay as they were
+    """Continue TRAINER, which failed, was cancelled or was stopped, from its newest checkpoint, under the same name and
+    with the same logs. Its script is read again, so that a fix takes effect; arguments and environment stay as
     submitted.
 
     \b
@@ -34,4 +34,4 @@ def command(trainer: str, budget: float | None, run_dir: Path | None, as_json: b
     root = find_run_dir(run_dir)
     client = pool_at(root)
     told = client.resume(trainer, launch_again(root, trainer), budget)
-    click.echo(to_json(told) if as_json else f"{told.trainer} goes on; it is {told.phase}")
+    click.echo(to_json(told) if as_json else f"{told.trainer} resumed; it is {told.phase}")

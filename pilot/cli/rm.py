@@ -15,7 +15,7 @@ from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option,
 @run_dir_option
 @json_option
 def command(trainers: tuple[str, ...], run_dir: Path | None, as_json: bool) -> None:
-    """Remove TRAINERS, which have ended, with their checkpoints and logs. Their names may be used again.
+    """Delete TRAINERS, which have ended, with their checkpoints and logs. Their names can be used again.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""Trainers in a terminal: a line of numbers for each, what there is to say below it; no wider than the terminal."""
+"""A table of trainers: one row each, with notes below it; no wider than the terminal."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ PHASE_STYLE = {
 
 COLUMNS = ("trainer", "state", "nodes", "epoch", "step", "samples/s", "elapsed", "left")
 LEFT_ALIGNED = 2
-"""So many columns hold words, the others numbers."""
+"""The first columns hold words and are left-aligned, the others numbers."""
 
 NAME_WIDTH = 16
-"""A longer name gets a line of its own."""
+"""A longer name gets its own line."""
 
 INDENT = "    "
 FIRST_METRICS = ("loss", "learning_rate")
 
 
 def trainer_rows(trainers: Sequence[TrainerStatus], width: int) -> list[Text]:
-    """A table of ``trainers``, each with its metrics and what it waits for, ``width`` columns wide."""
+    """A table of ``trainers``, each with its metrics and what it is waiting for, ``width`` columns wide."""
     cells = [row_cells(trainer) for trainer in trainers]
     widths = [max(map(len, column)) for column in zip(COLUMNS, *cells, strict=True)]
     widths[0] = min(widths[0], NAME_WIDTH)
@@ -47,7 +47,7 @@ def trainer_rows(trainers: Sequence[TrainerStatus], width: int) -> list[Text]:
 
 
 def folded(text: str, width: int, indent: str = "") -> list[str]:
-    """``text`` in lines of at most ``width`` columns. A longer word, such as a path, stays whole: one may copy it."""
+    """``text`` wrapped to ``width`` columns. A longer word, such as a path, stays whole so that it can be copied."""
     return textwrap.wrap(
         text,
         width,
@@ -70,7 +70,7 @@ def _row(cells: Sequence[str], widths: Sequence[int], style: str = "", state_sty
 
 
 def row_cells(trainer: TrainerStatus) -> tuple[str, ...]:
-    """Its numbers, by column."""
+    """A trainer's cells, by column."""
     begun, ended = trainer.started_s is not None, trainer.phase in ENDED
     return (
         trainer.trainer,
@@ -78,15 +78,22 @@ def row_cells(trainer: TrainerStatus) -> tuple[str, ...]:
         "-" if ended else f"{len(trainer.nodes)}/{trainer.max_nodes}",
         _of(trainer.epoch if ended else trainer.epoch + 1, trainer.epochs) if begun and counts_epochs(trainer) else "-",
         _of(trainer.step, trainer.steps) if begun else "-",
-        number(trainer.samples_per_s, ",.0f"),
+        _rate(trainer),
         short(trainer.elapsed_s),
         "-" if trainer.left_s is None else short(trainer.left_s),
     )
 
 
 def counts_epochs(trainer: TrainerStatus) -> bool:
-    """Whether it has a session, as far as one sees: of a script for torchrun (``--ddp``) only the steps are known."""
+    """Whether it seems to have a session; for a torchrun script (``--ddp``) only the steps are known."""
     return bool(trainer.epochs or trainer.steps or trainer.epoch)
+
+
+def _rate(trainer: TrainerStatus) -> str:
+    """Samples per second; of a script for torchrun steps, which each of its processes makes."""
+    if counts_epochs(trainer) or trainer.samples_per_s is None:
+        return number(trainer.samples_per_s, ",.0f")
+    return f"{trainer.samples_per_s / max(1, len(trainer.nodes)):,.3g} steps"
 
 
 def _of(done: int, all_of_it: int | None) -> str:
@@ -94,7 +101,7 @@ def _of(done: int, all_of_it: int | None) -> str:
 
 
 def notes(trainer: TrainerStatus) -> Iterator[tuple[str, str]]:
-    """What there is to say below its row, and in which style."""
+    """The notes below its row, with their styles."""
     if trainer.waits:
         yield trainer.waits, "yellow"
     if trainer.metrics:
@@ -108,12 +115,12 @@ def _metric(value: float | None) -> str:
 
 
 def number(value: float | None, form: str) -> str:
-    """``value`` in ``form``, a dash where there is none."""
+    """``value`` formatted with ``form``; a dash for None."""
     return "-" if value is None else format(value, form)
 
 
 def short(seconds: float) -> str:
-    """A time in at most six characters, in its two largest units: ``45s``, ``12m30s``, ``3h05m``, ``2d04h``."""
+    """A duration in at most six characters, in its two largest units: ``45s``, ``12m30s``, ``3h05m``, ``2d04h``."""
     whole = round(seconds)
     days, hours, minutes = whole // 86400, whole // 3600, whole // 60
     if days:

@@ -19,8 +19,8 @@ AUTO = "auto"
 @run_dir_option
 @json_option
 def command(pilots: str, run_dir: Path | None, as_json: bool) -> None:
-    """Keep PILOTS pilots in the pool from now on: a number, or auto for as many as the trainers can use. Where there
-    are more, jobs that wait are cancelled first, then idle ones; then the newest leave in good order.
+    """Keep PILOTS pilots in the pool from now on: a number, or auto for as many as the trainers can use. To shrink,
+    queued jobs are cancelled first, then idle pilots; then the newest pilots leave after handing over their work.
 
     \b
     Examples:
@@ -32,16 +32,16 @@ def command(pilots: str, run_dir: Path | None, as_json: bool) -> None:
 
 
 def kept(told: Scaled) -> str:
-    """What the pool does from now on."""
+    """What the pool now does, in words."""
     if told.pilots is None:
         pilots = "as many pilots as the trainers can use"
     else:
         pilots = f"{told.pilots} pilot{'' if told.pilots == 1 else 's'}"
-    return f"keeps {pilots}; there {'is' if told.nodes == 1 else 'are'} {node_count(told.nodes)} now"
+    return f"keeping {pilots}; the pool has {node_count(told.nodes)} now"
 
 
 def pilots_of(given: str) -> int | None:
-    """How many pilots are meant; None: as many as the trainers can use."""
+    """Parse a number of pilots; None: as many as the trainers can use."""
     if given == AUTO:
         return None
     if not given.isdecimal() or int(given) > 1_000_000:

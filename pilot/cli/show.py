@@ -1,4 +1,4 @@
-"""What people see: the pool, its trainers, its nodes, the last decisions; no wider than the terminal."""
+"""``pilot status`` as text: the pool, its trainers, its nodes, the last decisions; no wider than the terminal."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pilot.io.printable import printable
 from pilot.observation.words import expected_start, node_count
 
 ENDED_SHOWN = 10
-"""Of the trainers that have ended ``pilot status`` shows so many, the last ones."""
+"""How many ended trainers ``pilot status`` shows, the last ones."""
 
 DECISIONS_SHOWN = 3
 
 PIPED_WIDTH = 160
-"""Nobody's screen ends there: what goes to a file or a pipe is not folded at 80 columns."""
+"""Output to a file or a pipe is not wrapped at 80 columns."""
 
 
 def console() -> Console:
@@ -31,18 +31,18 @@ def console() -> Console:
 
 
 def show(screen: Console, lines: list[Text]) -> None:
-    """Print ``lines`` as they are: a path that one copies is not broken."""
+    """Print ``lines`` as they are, so that paths stay whole for copying."""
     for line in lines:
         screen.print(line, no_wrap=True, overflow="ignore", crop=False)
 
 
 def status_lines(status: PoolStatus, width: int, *, nodes: bool = False) -> list[Text]:
-    """All of ``pilot status``; ``nodes``: with each node of the pool."""
+    """All of ``pilot status``; ``nodes``: also list the pool's nodes."""
     trainers = of_interest(status.trainers)
     lines = [Text(line, style) for text, style in _pool(status) for line in folded(text, width, "")]
-    lines += [Text(), *(trainer_rows(trainers, width) if trainers else [Text("nothing was submitted yet", "dim")])]
+    lines += [Text(), *(trainer_rows(trainers, width) if trainers else [Text("nothing has been submitted yet", "dim")])]
     if left_out := len(status.trainers) - len(trainers):
-        lines += [Text(f"and {left_out} that ended before these (pilot ls --all)")]
+        lines += [Text(f"and {left_out} that ended earlier (pilot ls --all)")]
     lines += [Text(line, style) for text, style in _to_see(status, trainers) for line in folded(text, width, "")]
     lines += [Text(), *(Text(line) for text in _decisions(status) for line in folded(text, width, ""))]
     if nodes:
@@ -51,16 +51,16 @@ def status_lines(status: PoolStatus, width: int, *, nodes: bool = False) -> list
 
 
 def of_interest(trainers: list[TrainerStatus]) -> list[TrainerStatus]:
-    """Those that have not ended, and the last ones that have."""
+    """Trainers that have not ended, and the last few that have."""
     ended = sorted((t for t in trainers if t.phase in ENDED), key=lambda t: t.ended_s or 0.0)
     old = {t.trainer for t in ended[:-ENDED_SHOWN]}
     return [t for t in trainers if t.trainer not in old]
 
 
 def _pool(status: PoolStatus) -> Iterator[tuple[str, str]]:
-    """The pool, its jobs, and what keeps it from its work: texts with their styles."""
+    """The pool, its jobs, and what is wrong with it: texts with their styles."""
     if not status.up:
-        yield f"pool {status.coordinator} on {status.site} is down; its journal in {status.run_dir} tells:", "yellow"
+        yield f"pool {status.coordinator} on {status.site} is down; from its journal in {status.run_dir}:", "yellow"
         return
     yield f"pool {status.coordinator} on {status.site}, up {short(status.now_s)}: {nodes_words(status)}", ""
     yield jobs_words(status.keeper), ""
@@ -72,18 +72,18 @@ def _pool(status: PoolStatus) -> Iterator[tuple[str, str]]:
             "yellow" if share >= WARNED_AT else "",
         )
     if status.draining:
-        yield "it is being shut down: trainers write their checkpoints, then all nodes go", "yellow"
+        yield "shutting down: trainers write their checkpoints, then all nodes are released", "yellow"
     if status.trouble:
-        yield f"{status.trouble}: decisions wait until there is room, trainers train on", "bold red"
+        yield f"{status.trouble}: no decisions until there is space again; training continues", "bold red"
 
 
 def nodes_words(status: PoolStatus) -> str:
-    """How many nodes there are, and for what."""
+    """How many nodes there are, and what they do."""
     counts = {
-        "train": sum(len(t.nodes) for t in status.trainers),
-        "start": sum(len(t.warming) for t in status.trainers),
+        "training": sum(len(t.nodes) for t in status.trainers),
+        "starting": sum(len(t.warming) for t in status.trainers),
         "idle": sum(n.trainer is None and not n.leaving and not n.set_aside for n in status.pool),
-        "about to leave": sum(n.leaving for n in status.pool),
+        "leaving": sum(n.leaving for n in status.pool),
         "set aside": sum(n.set_aside for n in status.pool),
     }
     told = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
@@ -91,8 +91,8 @@ def nodes_words(status: PoolStatus) -> str:
 
 
 def jobs_words(keeper: KeeperStatus) -> str:
-    """Our jobs in the queue, what they wait for, and what keeps us from more."""
-    counts = {"running": keeper.running, "waiting": keeper.pending, "leaving": keeper.leaving}
+    """The pool's jobs, what the queued ones are waiting for, and what prevents submitting more."""
+    counts = {"running": keeper.running, "queued": keeper.pending, "leaving": keeper.leaving}
     words = ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "none"
     parts = [f"jobs: {words}"]
     if keeper.suspended:
@@ -117,7 +117,7 @@ def _to_see(status: PoolStatus, trainers: list[TrainerStatus]) -> Iterator[tuple
 
 
 def _decisions(status: PoolStatus) -> Iterator[str]:
-    """What was decided last, and what the pool was worth so far."""
+    """The last decisions, and what the pool has achieved so far."""
     if status.decisions:
         yield "last decisions:"
     for decision in reversed(status.decisions[-DECISIONS_SHOWN:]):
@@ -126,7 +126,7 @@ def _decisions(status: PoolStatus) -> Iterator[str]:
 
 
 def worth(status: PoolStatus) -> str:
-    """Node-hours, and U in words."""
+    """Node-hours, and the efficiency U in words."""
     held, use = f"{hours(status.node_seconds, status.charge_factor):.3g}", status.utilisation
     held += f" {unit(status.charge_factor)} so far"
     if use.u is None:

@@ -1,4 +1,4 @@
-"""``pilot sites``: list the sites, show what would be submitted, check a site file."""
+"""``pilot sites``: list the sites, show what would be submitted to one, check a site file."""
 
 from __future__ import annotations
 
@@ -39,10 +39,12 @@ def command(context: click.Context, as_json: bool) -> None:
 
 @command.command()
 @click.argument("site")
-@click.option("--own-script", is_flag=True, help="A batch script of your own that joins a pool, instead of Parsl's.")
+@click.option(
+    "--own-script", is_flag=True, help="A batch script that you submit yourself to join a pool, instead of Parsl's."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the fields and the script as JSON.")
 def show(site: str, own_script: bool, as_json: bool) -> None:
-    """Print the exact script that would be submitted to SITE (a name or a path), without submitting.
+    """Print the exact script that would be submitted to SITE (a name or a path); submits nothing.
 
     \b
     Example:
@@ -69,7 +71,7 @@ def show(site: str, own_script: bool, as_json: bool) -> None:
 @click.argument("file")
 @click.option("--json", "as_json", is_flag=True, help="Print the mistakes as JSON.")
 def check(file: str, as_json: bool) -> int:
-    """Validate a site FILE (or the file of a site by name): every wrong field, what is wrong with it, an example.
+    """Validate a site FILE (a path, or a site's name): for every wrong field, what is wrong and an example.
 
     \b
     Example:
@@ -90,7 +92,7 @@ def check(file: str, as_json: bool) -> int:
 
 
 def _row(name: str, path: Path) -> SiteRow:
-    """One line of the list; a file that does not load is listed with what is wrong."""
+    """One line of the list; a file that does not load is listed with its error."""
     try:
         site = load_site(str(path))
     except PilotError as error:
@@ -119,13 +121,13 @@ def _print_table(rows: list[SiteRow]) -> None:
 
 
 def _remarks(site: Site) -> list[str]:
-    """What one should know beside the script."""
-    remarks = [f"a pilot is not preempted in its first {site.guaranteed_s:g} s"] if site.guaranteed_s else []
+    """What else the user should know."""
+    remarks = [f"a pilot is not preempted during its first {site.guaranteed_s:g} s"] if site.guaranteed_s else []
     if site.charge_factor != 1:
-        remarks.append(f"an hour is charged as {site.charge_factor:g} hours of the ordinary queue")
-    remarks.append(f"from {site.source}" if site.source else "it names no source for its facts")
+        remarks.append(f"an hour is charged as {site.charge_factor:g} hours of the regular queue")
+    remarks.append(f"source: {site.source}" if site.source else "no source is given for its facts")
     remarks += [f"not verified: {fact}" for fact in site.second_hand]
     if site.scheduler != "local" and site.account is None:
-        remarks.append("no account is set; where the site needs one, set it (see docs/sites.md)")
+        remarks.append("no account is set; if the site needs one, set it (see docs/sites.md)")
     remarks += [f"retired: {site.retired}"] if site.retired else []
     return [one_line(remark) for remark in remarks]

@@ -1,4 +1,4 @@
-"""``pilot status``: the pool, the trainers, the decisions; or one trainer and what became of it."""
+"""``pilot status``: the pool, the trainers, the last decisions; or the history of one trainer."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pilot.core.errors import UserError
 @click.argument("trainer", required=False, shell_complete=candidates.trainers)
 @run_dir_option
 @json_option
-@click.option("--nodes", is_flag=True, help="List the nodes with their jobs, too.")
+@click.option("--nodes", is_flag=True, help="Also list the nodes with their jobs.")
 def command(trainer: str | None, run_dir: Path | None, as_json: bool, nodes: bool) -> None:
-    """Show the pool, the trainers (a failed one with the last lines of its traceback) and the last decisions. Of
-    TRAINER: what it held when, what it used, why it ended. Also where the pool is down.
+    """Show the pool, the trainers (with the last lines of the traceback of a failed one) and the last decisions. With
+    TRAINER: which nodes it had when, what it used, why it ended. Works for a pool that is down, too.
 
     \b
     Examples:
@@ -27,7 +27,7 @@ def command(trainer: str | None, run_dir: Path | None, as_json: bool, nodes: boo
     """
     told = told_by(find_run_dir(run_dir, past=True))
     if trainer is not None and nodes:
-        raise UserError("--nodes lists the pool's nodes; without it 'pilot status NAME' has those of the trainer")
+        raise UserError("--nodes lists the pool's nodes; for those of one trainer use 'pilot status NAME' alone")
     answer = told.status() if trainer is None else told.history(trainer)
     if as_json:
         click.echo(to_json(answer))

@@ -1,7 +1,8 @@
-"""``pilot submit``: hand in a training script."""
+"""``pilot submit``: submit a training script."""
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import os
 import shutil
@@ -25,34 +26,36 @@ from pilot.io.script_code import Code, collect
 from pilot.io.submission import LaunchSpec, Start, Submission
 
 MOST_SCRIPT_BYTES = 16 * 1024 * 1024
-"""A larger script is none: something else was named."""
+"""A larger file is not a script."""
 
 READ_AT_START = ("LD_", "PYTHON")
-"""Variables that begin so are of no use to a process that runs already."""
+"""Variables with these prefixes have no effect on a process that is already running."""
 
 
 @click.command("submit", context_settings={"allow_interspersed_args": False})
-@click.option("--name", help="What to call the trainer (default: t1, t2, …).")
-@click.option("--replace", is_flag=True, help="Take the place of a trainer of this name that has ended; it is removed.")
-@click.option("--min-nodes", type=Count(), help="It does not run on fewer nodes.  [default: 1]")
-@click.option("--max-nodes", type=Count(), help="It does not run on more nodes.  [default: 64]")
+@click.option("--name", help="The trainer's name (default: t1, t2, …).")
+@click.option("--replace", is_flag=True, help="Remove an ended trainer of the same name first.")
+@click.option("--min-nodes", type=Count(), help="Fewest nodes to run on.  [default: 1]")
+@click.option("--max-nodes", type=Count(), help="Most nodes to run on.  [default: 64]")
 @click.option(
-    "--sizes", type=Sizes(), metavar="N,N,...", help="It runs on so many nodes only, as 1,2,4,8.  [default: all]"
+    "--sizes", type=Sizes(), metavar="N,N,...", help="Run on these node counts only, e.g. 1,2,4,8.  [default: all]"
 )
-@click.option("--curve", type=click.Path(path_type=Path), help="Scaling curve: lines of nodes and samples/s.")
-@click.option("--fixed-curve", is_flag=True, help="Plan with the given curve, whatever is measured.")
+@click.option(
+    "--curve", type=click.Path(path_type=Path), help="Scaling curve: a file with lines of nodes and samples/s."
+)
+@click.option("--fixed-curve", is_flag=True, help="Always plan with the given curve, ignoring measurements.")
 @click.option(
     "--profile",
     type=click.Choice([mode.value for mode in Profiling]),
-    help="Measure its speed on a few node counts first: auto on two, inverse on each, from the largest down."
+    help="Measure the trainer's speed first: auto on two node counts, inverse on every count from the largest down."
     "  [default: auto; with --ddp never]",
 )
-@click.option("--reprofile", is_flag=True, default=None, help="Measure it so although its --curve is known.")
-@click.option("--rescale-up-s", type=FiniteRange(min=0), help="What adding nodes costs, until measured.")
+@click.option("--reprofile", is_flag=True, default=None, help="Profile even though --curve is given.")
+@click.option("--rescale-up-s", type=FiniteRange(min=0), help="Assumed pause when nodes are added, until measured.")
 @click.option(
     "--rescale-down-s",
     type=FiniteRange(min=0),
-    help="What giving back nodes costs, until measured.",
+    help="Assumed pause when nodes are given back, until measured.",
 )
 @click.option(
     "--priority", type=FiniteRange(min=0, min_open=True), help="Weight for the objective 'priority'.  [default: 1]"
@@ -61,36 +64,51 @@ READ_AT_START = ("LD_", "PYTHON")
     "--budget",
     "budget_node_hours",
     type=FiniteRange(min=0, min_open=True),
-    help="Node-hours, as the site charges them, after which it stops (default: no limit).",
+    help="Node-hours, as charged by the site, after which the trainer stops (default: no limit).",
 )
 @click.option("--python", default=sys.executable, help="Interpreter for the script (default: this one).")
 @click.option(
-    "--env", "named", multiple=True, metavar="NAME[=VALUE]", help="Set this variable, or hand on its value. Repeatable."
+    "--env",
+    "named",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="Set an environment variable, or pass on its current value. Repeatable.",
 )
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Of its generators.  [default: from its name]")
 @click.option(
-    "--from", "start", metavar="NAME|PATH", help="Start from this trainer's, or this, checkpoint.  [default: scratch]"
+    "--seed",
+    type=click.IntRange(0, 2**63 - 1),
+    help="Seed of the random generators.  [default: from the trainer's name]",
+)
+@click.option(
+    "--from",
+    "start",
+    metavar="NAME|PATH",
+    help="Start from the newest checkpoint of this trainer, or from this file.  [default: scratch]",
 )
 @click.option(
     "--accept-changes",
     metavar="WHAT",
-    help="Go on from a checkpoint of another seed, dataset, batches, rules, options.",
+    help="Accept a checkpoint although these differ: seed, dataset, batches, rules, options (comma-separated).",
 )
-@click.option("--checkpoints-kept", type=Count(), help="Keep so many, the newest.  [default: as the site says]")
+@click.option("--checkpoints-kept", type=Count(), help="How many checkpoints to keep.  [default: the site's]")
 @click.option(
-    "--live", is_flag=True, help="Run the script from where it is; once it is edited no node more can start it."
+    "--live",
+    is_flag=True,
+    help="Run the script in place instead of a copy; after an edit no further node can start it.",
 )
 @click.option(
     "--after-loop-s",
     type=FiniteRange(min=0, min_open=True),
-    help="So long the script may go on after its loop, on rank 0.  [default: 600]",
+    help="How long rank 0 may run code after the training loop.  [default: 600]",
 )
 @click.option(
     "--patience-s",
     type=FiniteRange(min=0, min_open=True),
-    help="A process that does nothing while others wait for it so long starts anew.  [default: 300]",
+    help="Restart a process that has been idle this long while others wait for it.  [default: 300]",
 )
-@click.option("--ddp", is_flag=True, help="SCRIPT is one for torchrun (DistributedDataParallel), without a session.")
+@click.option(
+    "--ddp", is_flag=True, help="SCRIPT is written for torchrun (DistributedDataParallel), without pilot.train."
+)
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @run_dir_option
@@ -112,14 +130,14 @@ def command(
     profile: str | None,
     **planning: Any,
 ) -> None:
-    """Submit SCRIPT, which uses pilot.train, as an elastic trainer; ARGS are its own.
+    """Submit SCRIPT, which uses pilot.train, as an elastic trainer. ARGUMENTS are passed to it.
 
-    Only the script is required: what is not given has a default or is measured. Directory, interpreter and the named
-    variables are recorded with it, and its code is taken along as it is now: the script and what it imports of its own,
-    beside it or from PYTHONPATH. Data and installed packages stay where they are.
+    Only the script is required; everything else has a default or is measured. The working directory, the interpreter,
+    the variables given with --env and a copy of the code (the script, and what it imports from its folder or
+    PYTHONPATH) are recorded now. Data and installed packages are not copied.
 
-    A script for torchrun runs as it is with --ddp: it is started anew at each change, and goes on from what it saved in
-    the file that PILOT_CHECKPOINT names.
+    With --ddp, a script for torchrun runs unchanged: it is restarted whenever its nodes change, and resumes from what
+    it saved in the file named by PILOT_CHECKPOINT.
 
     \b
     Examples:
@@ -128,7 +146,7 @@ def command(
       pilot submit --name more --from cnn examples/digits_cnn.py --epochs 40
     """
     if ddp and (start is not None or accept_changes is not None):
-        raise UserError("--ddp: --from and --accept-changes are for scripts that have a session")
+        raise UserError("--ddp: --from and --accept-changes need a script that uses pilot.train")
     launched = launch(script, list(arguments), python, named, seed, accept_changes, checkpoints_kept, ddp=ddp)
     launched, code = (launched, None) if live else with_code(launched)
     submission = Submission(
@@ -150,7 +168,7 @@ def command(
 
 
 def with_code(launched: LaunchSpec) -> tuple[LaunchSpec, Code]:
-    """Have the script's code taken along as it is now; what that is."""
+    """Record a copy of the script's code as it is now; also returns what was copied."""
     added = filter(None, launched.environment.get("PYTHONPATH", "").split(os.pathsep))
     script = Path(launched.script)
     code = collect(script, _content(script), [Path(launched.cwd, folder) for folder in added])
@@ -158,9 +176,10 @@ def with_code(launched: LaunchSpec) -> tuple[LaunchSpec, Code]:
 
 
 def _start(root: Path, given: str) -> Start:
-    """The newest checkpoint of the trainer of this name, also of an earlier pool of ``root``, or the one at this path.
+    """The newest intact checkpoint of the trainer of this name (also from an earlier pool in ``root``), or the one at
+    this path.
 
-    Whose it is does not matter, for it is named; that it is whole does.
+    Any trainer's will do, because the user named it; but it must verify.
     """
     from pilot.checkpoint import store
     from pilot.checkpoint.describe import describe
@@ -168,10 +187,10 @@ def _start(root: Path, given: str) -> Start:
     folder = RunDir(root).trainer(TrainerId(given)) / "checkpoints"
     place = folder if Path(given).name == given and folder.is_dir() else Path(given)
     if not place.exists():
-        raise UserError(f"--from {given}: there is no trainer of this name in {root}, and no such file")
+        raise UserError(f"--from {given}: no trainer of this name in {root}, and no such file")
     entries = [entry.path for entry in store.listing(place)] if place.is_dir() else [place]
     if not entries:
-        raise UserError(f"--from {given}: there is no checkpoint in {place}")
+        raise UserError(f"--from {given}: no checkpoint in {place}")
     path = next((path for path in entries if not store.verify(path)), None)
     if path is None:
         raise UserError(f"--from {given}: {store.verify(entries[0])[0]}")
@@ -181,8 +200,8 @@ def _start(root: Path, given: str) -> Start:
 
 
 def launch_again(root: Path, trainer: str) -> LaunchSpec:
-    """How a trainer of the pool in ``root`` was started, with its script as it is now, and its code if that was taken
-    along.
+    """How a trainer of the pool in ``root`` was started, with its script as it is now, and a fresh copy of its code if
+    one was recorded.
     """
     path = RunDir(root).trainer(TrainerId(trainer)) / "spec.json"
     if Path(trainer).name != trainer or not path.exists():
@@ -190,14 +209,24 @@ def launch_again(root: Path, trainer: str) -> LaunchSpec:
     try:
         earlier = msgspec.json.decode(read_regular(path, MOST_SCRIPT_BYTES), type=LaunchSpec)
     except (OSError, msgspec.DecodeError) as error:
-        raise UserError(f"cannot read how {trainer} was submitted from {path}: {error}") from None
-    launched = msgspec.structs.replace(earlier, script_sha256=_digest(Path(earlier.script)))
+        raise UserError(f"cannot read the submission of {trainer} from {path}: {error}") from None
+    launched = msgspec.structs.replace(earlier, script_sha256=_digest(Path(earlier.script), earlier.python))
     return with_code(launched)[0] if launched.code_taken else launched
 
 
-def _digest(script: Path) -> str:
-    """By which nodes know the script."""
-    return hashlib.sha256(_content(script)).hexdigest()
+def _digest(script: Path, python: str) -> str:
+    """By which nodes recognise the script. One that ``python`` could not parse is refused, where it is this Python."""
+    content = _content(script)
+    try:
+        str(script.absolute()).encode()
+        if python == sys.executable:
+            ast.parse(content)
+    except UnicodeEncodeError:
+        raise UserError(f"the path of the script is not UTF-8: {str(script)!a}; rename it") from None
+    except (SyntaxError, ValueError) as error:
+        line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        raise UserError(f"{script}{line}: {getattr(error, 'msg', error)}") from None
+    return hashlib.sha256(content).hexdigest()
 
 
 def _content(script: Path) -> bytes:
@@ -218,19 +247,19 @@ def launch(
     *,
     ddp: bool = False,
 ) -> LaunchSpec:
-    """How the script is started: what a node needs to know to start the very same thing."""
-    digest = _digest(script)
+    """How the script is started: all that a node needs to start exactly the same."""
+    digest, cwd = _digest(script, python), _here()
     if shutil.which(python) is None:
-        raise UserError(f"--python: there is no interpreter {python} on this host")
+        raise UserError(f"--python: no interpreter {python} on this host")
     seeded = {} if seed is None else {"PILOT_SEED": str(seed)}
     if accepted is not None:
-        acceptable(accepted)  # said here too, before anything is sent
+        acceptable(accepted)  # checked before anything is sent
         seeded["PILOT_ACCEPT_CHANGES"] = accepted
     return LaunchSpec(
         script=str(script.absolute()),
         script_sha256=digest,
         arguments=arguments,
-        cwd=str(Path.cwd()),
+        cwd=cwd,
         python=python,
         environment=dict(map(_variable, named)) | seeded,
         umask=_umask(),
@@ -239,32 +268,39 @@ def launch(
     )
 
 
+def _here() -> str:
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        raise UserError("the directory that you are in has been removed; cd to one that is there") from None
+
+
 def _umask() -> int:
-    """Ours: it can only be read by setting it."""
+    """This process's umask, which can only be read by setting it."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
 
 
 def _variable(named: str) -> tuple[str, str]:
-    """``NAME=VALUE``, or ``NAME`` with the value that it has here."""
+    """``NAME=VALUE``, or ``NAME`` with its current value."""
     name, given, value = named.partition("=")
     if not name or "\0" in named:
         raise UserError(f"--env {named!r}: give NAME or NAME=VALUE")
     if name.startswith(READ_AT_START) and name != "PYTHONPATH":
         raise UserError(
-            f"--env {name}: it is read when a program starts, and the interpreter runs before your script is known;"
+            f"--env {name}: this variable is read when the interpreter starts, which is before your script is known;"
             " set it in the site's prologue, or in a wrapper given with --python"
         )
     if given:
         return name, value
     if name not in os.environ:
-        raise UserError(f"--env {name}: there is no such variable in your environment; {name}=VALUE sets it")
+        raise UserError(f"--env {name}: not set in your environment; use {name}=VALUE")
     return name, os.environ[name]
 
 
 def _within_bounds(planning: dict[str, Any]) -> dict[str, Any]:
-    """Said here too, before anything is sent: the coordinator would say the same. Sizes are their own bounds."""
+    """Checked before anything is sent, as the coordinator will check again. Sizes imply the bounds."""
     sizes = planning.get("sizes")
     if sizes:
         planning = {"min_nodes": sizes[0], "max_nodes": sizes[-1]} | planning

@@ -14,13 +14,13 @@ class SiteRow(Told, frozen=True):
     ----------
     name : of the site
     path : of its file
-    error : what is wrong with the file, in one line; empty: it loads, and only then the fields below say something
+    error : what is wrong with the file, in one line; empty: it loads, and only then are the fields below set
     scheduler : such as `slurm`
-    queue : its partition or queue, and its quality of service
+    queue : its partition or queue, and its QOS
     walltime : of a pilot's job
-    max_jobs : how many jobs may be there at once, and whose
+    max_jobs : how many jobs may be queued or running at once, and per what
     description : in a few words
-    retired : since when the machine is no more; empty: it is in use
+    retired : when the machine was shut down; empty: it is in use
     """
 
     name: str
@@ -39,7 +39,7 @@ class SiteList(Told, frozen=True):
 
     Parameters
     ----------
-    sites : every site file that is found
+    sites : every site file found
     """
 
     sites: list[SiteRow]
@@ -65,8 +65,8 @@ class SiteChecked(Told, frozen=True):
 
     Parameters
     ----------
-    file : as it was named
-    mistakes : each in one line; empty: it is valid
+    file : as given on the command line
+    mistakes : one line each; empty: the file is valid
     """
 
     file: str
@@ -78,8 +78,8 @@ class CheckpointRow(Told, frozen=True):
 
     Parameters
     ----------
-    path : of the file, of several parts that of the one that names the others
-    problem : why it cannot be read; empty: it can, and only then the fields below say something
+    path : of the file; of a checkpoint in parts, that of its index
+    problem : why it cannot be read; empty: it can, and only then are the fields below set
     generation : of the group that wrote it
     step : steps done
     bytes : of all its files
@@ -101,7 +101,7 @@ class CheckpointList(Told, frozen=True):
 
     Parameters
     ----------
-    checkpoints : of each folder the newest first
+    checkpoints : newest first within each folder
     """
 
     checkpoints: list[CheckpointRow]
@@ -160,8 +160,8 @@ class CheckpointShown(Told, frozen=True):
     bytes : of all its files
     written_s : when, in seconds since 1970
     datasets : its arrays
-    aliases : names of an array that has another name already, and that name
-    values : its numbers, texts and small lists, by their paths; one that JSON cannot write is a text
+    aliases : further names of an array → its first name
+    values : its numbers, strings and short lists by path; a value that JSON cannot represent is a string
     """
 
     path: str

@@ -13,9 +13,9 @@ class ReplayTold(Told, frozen=True):
 
     Parameters
     ----------
-    case : its options
-    summary : what came of it
-    efficiency_is : what is compared in `efficiency`, in words
+    case : the replay's options
+    summary : its results
+    efficiency_is : what `efficiency` compares, in words
     """
 
     case: Case
@@ -24,11 +24,11 @@ class ReplayTold(Told, frozen=True):
 
 
 class ReplayList(Told, frozen=True):
-    """What `pilot replay --json` prints: the same replay prints the same bytes.
+    """What `pilot replay --json` prints; the output is deterministic.
 
     Parameters
     ----------
-    replays : in the order of the options' values
+    replays : in the order of the option values
     """
 
     replays: list[ReplayTold]
@@ -39,9 +39,9 @@ class TracesTold(Told, frozen=True):
 
     Parameters
     ----------
-    traces : by the names of their files; `source` is what a synthetic one was made like
-    fragment_distance : Kolmogorov-Smirnov distance of a synthetic trace's fragment lengths from its source's; null:
-        there is none
+    traces : by file name; `source` is the trace that a synthetic one imitates
+    fragment_distance : Kolmogorov-Smirnov distance between the fragment lengths of a synthetic trace and of its source;
+        null: no synthetic trace
     """
 
     traces: dict[str, TraceStatistics]

@@ -1,4 +1,4 @@
-"""``pilot trace``: statistics of idle-node traces; making them by synthesis, from scheduler logs and from polls."""
+"""``pilot trace``: describe idle-node traces; make them from scheduler logs, by polling, or synthetically."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pilot.traces.statistics import TraceStatistics
 
 MOST_HOURS = 100_000
-"""Ten years."""
+"""More than ten years."""
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 HANDOVER = click.option(
@@ -26,16 +26,18 @@ HANDOVER = click.option(
     type=FiniteRange(min=0),
     default=60.0,
     show_default=True,
-    help="A gap between two jobs shorter than this is no idle time.",
+    help="Shorter gaps between two jobs do not count as idle time.",
 )
 NODES_FILE = click.option(
-    "--nodes-file", type=FILE, help="The machine's nodes, one name or Slurm node list per line (default: those seen)."
+    "--nodes-file",
+    type=FILE,
+    help="The machine's nodes, one name or Slurm node list per line (default: those in the log).",
 )
 
 
 @click.group("trace")
 def command() -> None:
-    """Traces of idle nodes: look at them, make them. The format: docs/traces.md.
+    """Describe and make traces of idle nodes. Format: docs/traces.md.
 
     \b
     Example:
@@ -46,17 +48,17 @@ def command() -> None:
 
 @command.command("stats")
 @click.argument("events", type=FILE)
-@click.option("--nodes", type=Count(), help="Nodes of the machine (default: those that the trace names).")
-@click.option("--plot", type=FILE, help="Write fragment lengths, pool size and chance of preemption to this image.")
+@click.option("--nodes", type=Count(), help="Nodes of the machine (default: those in the trace).")
+@click.option("--plot", type=FILE, help="Plot fragment lengths, pool size and preemption probability to this file.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def stats(events: Path, nodes: int | None, plot: Path | None, as_json: bool) -> None:
-    """Describe a trace.
+    """Print a trace's statistics.
 
-    The columns of FreeTrain's Table 1, fragment lengths (Fig 1), pool sizes, chance of a preemption (Fig 7a).
+    The columns of FreeTrain's Table 1, fragment lengths (Fig. 1), pool sizes, preemption probability (Fig. 7a).
 
-    \b
-    Example:
-      pilot trace stats events.csv.gz --nodes 1024 --plot trace.png
+        \b
+        Example:
+          pilot trace stats events.csv.gz --nodes 1024 --plot trace.png
     """
     from pilot.traces.changes import read_changes
     from pilot.traces.statistics import describe
@@ -72,10 +74,14 @@ def stats(events: Path, nodes: int | None, plot: Path | None, as_json: bool) -> 
 @click.argument("output", type=FILE)
 @click.option("--like", type=FILE, help="Resample this trace (circular block bootstrap).")
 @click.option("--published", type=click.Choice(["summit", "theta", "mira"]), help="Draw from FreeTrain's Table 1.")
-@click.option("--hours", type=FiniteRange(min=0.01, max=MOST_HOURS), default=168.0, show_default=True)
-@click.option("--nodes", type=Count(), help="Nodes of the machine (default: as the source).")
-@click.option("--block-hours", type=FiniteRange(min=0.01), default=12.0, show_default=True)
-@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True)
+@click.option(
+    "--hours", type=FiniteRange(min=0.01, max=MOST_HOURS), default=168.0, show_default=True, help="Length of the trace."
+)
+@click.option("--nodes", type=Count(), help="Nodes of the machine (default: the source's).")
+@click.option(
+    "--block-hours", type=FiniteRange(min=0.01), default=12.0, show_default=True, help="With --like: length of a block."
+)
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Random seed.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def synth(
     output: Path,
@@ -87,9 +93,9 @@ def synth(
     seed: int,
     as_json: bool,
 ) -> None:
-    """Make a synthetic trace.
+    """Generate a synthetic trace.
 
-    It is written to OUTPUT, and its distributions are compared with its source's.
+    Writes it to OUTPUT and compares its distributions with those of the source.
 
     \b
     Examples:
@@ -116,7 +122,7 @@ def _need_changes(changes: Sequence[Change]) -> None:
     from pilot.core.errors import UserError
 
     if not changes:
-        raise UserError("no node is idle in so short a trace; ask for more --hours or more --nodes")
+        raise UserError("no node is idle in a trace this short; increase --hours or --nodes")
 
 
 def _print_comparison(
@@ -151,9 +157,9 @@ def _print_comparison(
 @click.argument("output", type=FILE)
 @HANDOVER
 def from_swf(log: Path, output: Path, handover_s: float) -> None:
-    """Make a trace from an SWF log.
+    """Convert a log in Standard Workload Format (SWF).
 
-    LOG is in the Standard Workload Format, which has no node names: placement is simulated, first fit.
+    The format has no node names: placement is simulated, first fit.
 
     \b
     Example:
@@ -170,7 +176,7 @@ def from_swf(log: Path, output: Path, handover_s: float) -> None:
 @NODES_FILE
 @HANDOVER
 def from_sacct(log: Path, output: Path, nodes_file: Path | None, handover_s: float) -> None:
-    """Make a trace from Slurm's accounting.
+    """Convert Slurm accounting (sacct).
 
     \b
     Example:
@@ -188,13 +194,18 @@ def from_sacct(log: Path, output: Path, nodes_file: Path | None, handover_s: flo
 @click.argument("output", type=FILE)
 @NODES_FILE
 @HANDOVER
-@click.option("--preemptable", multiple=True, metavar="QUEUE", help="Nodes that only its jobs hold count as idle.")
+@click.option(
+    "--preemptable",
+    multiple=True,
+    metavar="QUEUE",
+    help="Nodes used only by this queue's jobs count as idle. Repeatable.",
+)
 def from_pbs(
     logs: tuple[Path, ...], output: Path, nodes_file: Path | None, handover_s: float, preemptable: tuple[str, ...]
 ) -> None:
-    """Make a trace from PBS accounting.
+    """Convert PBS accounting files.
 
-    LOGS are the server's accounting files of consecutive days.
+    LOGS are the server's accounting files for consecutive days.
 
     \b
     Example:
@@ -209,14 +220,17 @@ def from_pbs(
 @command.command("record")
 @click.argument("output", type=FILE)
 @click.option("--scheduler", type=click.Choice(["slurm", "pbs"]), required=True)
-@click.option("--interval-s", type=FiniteRange(min=1), default=30.0, show_default=True, help="Between two polls.")
+@click.option("--interval-s", type=FiniteRange(min=1), default=30.0, show_default=True, help="Seconds between polls.")
 @click.option(
-    "--preemptable", multiple=True, metavar="QUEUE", help="Partition or queue: nodes that only its jobs hold are idle."
+    "--preemptable",
+    multiple=True,
+    metavar="QUEUE",
+    help="Nodes used only by jobs of this partition or queue count as idle. Repeatable.",
 )
 def record(output: Path, scheduler: str, interval_s: float, preemptable: tuple[str, ...]) -> None:
-    """Record a live scheduler.
+    """Record idle nodes from a live scheduler.
 
-    Polls which nodes are idle and appends to OUTPUT, until Ctrl-C.
+    Polls the scheduler and appends to OUTPUT until Ctrl-C.
 
     \b
     Example:

@@ -18,47 +18,60 @@ from pilot.io.pool_status import PoolStatus
 from pilot.planners import NAMES, usual_objective
 
 START_LIMIT_S = 600.0
-"""So long it is waited for. From a snapshot it starts in seconds; without one a journal of a month takes minutes."""
+"""How long to wait for an answer. Starting from a snapshot takes seconds; replaying a month's journal takes minutes."""
 
 
 @click.command("up")
 @site_option
-@click.option("--pilots", type=Count(0), help="Pilots to keep (default: what the trainers can use).")
-@click.option("--planner", default="milp", show_default=True, help=f"{', '.join(NAMES)}.")
-@click.option("--solver", default="cbc", show_default=True, help="cbc, glpk or highs.")
-@click.option("--solve-limit-s", type=FiniteRange(min=0, min_open=True), default=10.0, show_default=True)
+@click.option("--pilots", type=Count(0), help="Pilots to keep in the queue (default: as many as the trainers can use).")
+@click.option("--planner", default="milp", show_default=True, help=f"How nodes are shared out: {', '.join(NAMES)}.")
+@click.option("--solver", default="cbc", show_default=True, help="Solver of the MILP: cbc, glpk or highs.")
+@click.option(
+    "--solve-limit-s",
+    type=FiniteRange(min=0, min_open=True),
+    default=10.0,
+    show_default=True,
+    help="Time limit per plan.",
+)
 @click.option(
     "--objective",
-    help="scaling-efficiency, throughput, priority or module:f (default: the first; for flotilla throughput).",
+    help="What plans maximise: scaling-efficiency, throughput, priority or MODULE:FUNCTION"
+    " (default: scaling-efficiency; for flotilla throughput).",
 )
-@click.option("--t-fwd-s", type=FiniteRange(min=0, min_open=True), default=120.0, show_default=True)
+@click.option(
+    "--t-fwd-s",
+    type=FiniteRange(min=0, min_open=True),
+    default=120.0,
+    show_default=True,
+    help="Forward-looking time: how long a plan is assumed to last. Longer accepts more rescaling.",
+)
 @click.option(
     "--decide-every-s",
     type=FiniteRange(min=0, min_open=True),
-    help="Plan so often; in between, who waits gets idle nodes (default: plan at every event).",
+    help="Time between plans; in between, waiting trainers get idle nodes (default: plan at every event).",
 )
-@click.option("--max-parallel-trainers", type=Count(), default=10, show_default=True)
+@click.option("--max-parallel-trainers", type=Count(), default=10, show_default=True, help="Trainers that run at once.")
 @click.option(
     "--budget",
     type=FiniteRange(min=0, min_open=True),
-    help="Node-hours, as the site charges them, after which the pool drains (default: no limit).",
+    help="Node-hours, as charged by the site, after which the pool drains (default: no limit).",
 )
 @click.option(
     "--ended-kept",
     type=Count(0),
     default=200,
     show_default=True,
-    help="List so many trainers that have ended, in a pool that begins; 'pilot report' tells of all.",
+    help="In a new pool: how many ended trainers stay listed; 'pilot report' has them all.",
 )
-@click.option("--fresh", is_flag=True, help="Begin anew; the pool that was here is kept in earlier/.")
-@click.option("--foreground", is_flag=True, help="Do not go into the background; Ctrl-C drains.")
+@click.option("--fresh", is_flag=True, help="Start a new pool; the previous one is moved to earlier/.")
+@click.option("--foreground", is_flag=True, help="Stay in the foreground; Ctrl-C drains the pool.")
 @run_dir_option
 @json_option
 def command(run_dir: Path | None, site: str, foreground: bool, as_json: bool, **settings: Any) -> None:
     """Start the coordinator and keep pilots submitted.
 
-    It runs as a daemon on this host and keeps its files in the run directory. A pool that was here before, whether it
-    was taken down or killed, goes on: trainers that had not ended get nodes again, those that had stay listed.
+    It runs as a daemon on this host and keeps its files in the run directory. If a pool was here before, whether it was
+    shut down or killed, it continues: unfinished trainers get nodes again, ended ones stay listed.
 
     \b
     Examples:
@@ -75,9 +88,9 @@ def command(run_dir: Path | None, site: str, foreground: bool, as_json: bool, **
     root = (run_dir or default_path(name)).absolute()
     arguments = coordinator_command(root, site, settings)
     for line in shortages(there, settings["pilots"]):
-        click.echo(f"warning: {line}; 'pilot doctor' says more", err=True)
+        click.echo(f"warning: {line}; 'pilot doctor' has details", err=True)
     if foreground:
-        click.echo(f"the coordinator runs here until Ctrl-C, which drains the pool; its log is {root}/coordinator.log")
+        click.echo(f"the coordinator runs in the foreground; Ctrl-C drains the pool; log: {root}/coordinator.log")
         sys.stdout.flush()
         os.execv(arguments[0], arguments)
     told = start(root, arguments)
@@ -87,11 +100,11 @@ def command(run_dir: Path | None, site: str, foreground: bool, as_json: bool, **
     else:
         click.echo(f"pool {told.coordinator} on site {told.site} is up at {told.endpoint}; files: {root}")
         if going_on := [trainer.trainer for trainer in told.trainers if trainer.phase not in ENDED]:
-            click.echo(f"these trainers go on: {', '.join(going_on)}; --fresh would have begun anew")
+            click.echo(f"resumed: {', '.join(going_on)} (--fresh would have started a new pool)")
 
 
 def coordinator_command(root: Path, site: str, settings: dict[str, Any]) -> list[str]:
-    """The coordinator's command line. It holds paths and plain settings, no secrets."""
+    """The coordinator's command line: paths and plain settings, no secrets."""
     command = [sys.executable, "-P", "-m", "pilot.service.daemon", "--run-dir", str(root), "--site", site]
     for name, value in settings.items():
         if value is True:
@@ -102,12 +115,12 @@ def coordinator_command(root: Path, site: str, settings: dict[str, Any]) -> list
 
 
 def start(root: Path, arguments: list[str]) -> PoolStatus:
-    """Run the coordinator in a session of its own and wait until it answers; its status.
+    """Run the coordinator in its own session and wait until it answers; returns its status.
 
     Raises
     ------
     UserError, PilotError
-        It ended instead: its one line says why.
+        It exited instead; its one-line message says why.
     """
     process = subprocess.Popen(
         arguments,
@@ -120,12 +133,12 @@ def start(root: Path, arguments: list[str]) -> PoolStatus:
     try:
         return _await(process, root)
     except KeyboardInterrupt:
-        process.terminate()  # it drains what it has begun
+        process.terminate()  # it drains what it has started
         raise
 
 
 def supervise(root: Path, arguments: list[str]) -> None:
-    """Leave a supervisor beside the coordinator that owns ``root``: it starts it again where it crashes."""
+    """Start a supervisor for the coordinator that owns ``root``: it restarts the coordinator after a crash."""
     from pilot.io.rundir import RunDir, owner
 
     pid = owner(RunDir(root))
@@ -136,7 +149,7 @@ def supervise(root: Path, arguments: list[str]) -> None:
     try:
         subprocess.Popen(command, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True)
     except OSError as error:
-        click.echo(f"warning: nothing will start the coordinator again if it crashes: {error.strerror}", err=True)
+        click.echo(f"warning: the coordinator will not be restarted if it crashes: {error.strerror}", err=True)
 
 
 def _await(process: subprocess.Popen[str], root: Path) -> PoolStatus:
@@ -148,14 +161,14 @@ def _await(process: subprocess.Popen[str], root: Path) -> PoolStatus:
             return told
         time.sleep(0.05)
     raise PilotError(
-        f"the coordinator (process {process.pid}) does not answer after {START_LIMIT_S:g} s; it is left to read its "
-        f"journal, or hangs: its log is {root}/coordinator.log",
+        f"the coordinator (process {process.pid}) has not answered in {START_LIMIT_S:g} s; it keeps running, "
+        f"and is still reading its journal or hangs: see {root}/coordinator.log",
         transient=True,
     )
 
 
 def _answer(root: Path, pid: int) -> PoolStatus | None:
-    """The status of the coordinator with this process id; None while it does not own the run directory yet."""
+    """The status of the coordinator with this process id; None until it owns the run directory."""
     from pilot.io.rundir import RunDir, owner
 
     if owner(RunDir(root)) != pid or not (root / "connection.json").exists():
@@ -168,5 +181,5 @@ def _answer(root: Path, pid: int) -> PoolStatus | None:
 
 def _ended(process: subprocess.Popen[str]) -> PilotError:
     said = process.stderr.read().strip() if process.stderr is not None else ""
-    line = said.splitlines()[-1].removeprefix("pilot: ") if said else f"it ended with status {process.returncode}"
+    line = said.splitlines()[-1].removeprefix("pilot: ") if said else f"it exited with status {process.returncode}"
     return UserError(line) if process.returncode == UserError.exit_status else PilotError(line)

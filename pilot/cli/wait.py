@@ -1,4 +1,4 @@
-"""``pilot wait``: until trainers have ended."""
+"""``pilot wait``: wait for trainers to end."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from pilot.io.verbs import Phases
 
 @click.command("wait")
 @click.argument("trainers", nargs=-1, shell_complete=candidates.trainers)
-@click.option("--limit-s", type=FiniteRange(min=0), help="Give up after so long (default: never).")
+@click.option("--limit-s", type=FiniteRange(min=0), help="Timeout in seconds (default: none).")
 @run_dir_option
 @json_option
 def command(trainers: tuple[str, ...], limit_s: float | None, run_dir: Path | None, as_json: bool) -> int:
-    """Wait until TRAINERS have ended; none given: all that have not ended and are not held. Exit status 1 where one did
-    not finish.
+    """Wait until TRAINERS have ended (default: all that have not ended and are not held). Exit status 1 if one of them
+    did not finish.
 
     \b
     Example:
@@ -45,7 +45,7 @@ def command(trainers: tuple[str, ...], limit_s: float | None, run_dir: Path | No
         if all(phase in ENDED for phase in told.trainers.values()):
             break
         if deadline is not None and time.monotonic() > deadline:
-            raise PilotError(f"still not ended after {limit_s:g} s: {_line(told)}", transient=True)
+            raise PilotError(f"not ended after {limit_s:g} s: {_line(told)}", transient=True)
     click.echo(to_json(told) if as_json else _line(told))
     return 0 if all(phase is Phase.FINISHED for phase in told.trainers.values()) else 1
 

@@ -68,5 +68,19 @@ def lay_out(gradients: Iterable[tuple[int, str]], bucket_bytes: int, control_cou
     return ArenaLayout(tuple(slots), (*parts, control), aligned(end + 8 * control_count))
 
 
+def shares_of(layout: ArenaLayout, size: int) -> ArenaLayout:
+    """The arena of one of a node's ``size`` training processes that sum among themselves, or of one that has a shard
+    of a model (``size`` 1): of each part its share, to be summed with those of the same local rank only; and the
+    control vector. Its slots are those of the whole parts.
+    """
+    parts: list[BucketPart] = []
+    start = 0
+    for part in layout.parts[:-1]:
+        parts.append(BucketPart(start, -(-part.count // size), part.dtype, part.wire, apart=True))
+        start = aligned(start + parts[-1].count * np.dtype(part.dtype).itemsize)
+    control = BucketPart(start, layout.control.count, layout.control.dtype)
+    return ArenaLayout(layout.slots, (*parts, control), aligned(start + 8 * control.count))
+
+
 def _part(start: int, end: int, dtype: str, wire: str) -> BucketPart:
     return BucketPart(start, (end - start) // np.dtype(dtype).itemsize, dtype, wire if dtype == "float32" else "")

@@ -41,13 +41,16 @@ class Here(Note, frozen=True):
 class BucketPart(msgspec.Struct, frozen=True):
     """``count`` numbers of numpy type ``dtype`` from ``offset`` (bytes) on: what is summed by one operation.
 
-    ``wire`` is the kind of :mod:`pilot.comm.narrow` as which they travel, empty: as they are.
+    ``wire`` is the kind of :mod:`pilot.comm.narrow` as which they travel, empty: as they are. ``apart``: each of a
+    node's training processes has numbers of its own there, which are summed only with those of the same local rank on
+    the other nodes (they are its share of a sum that the node has made by itself, or its shard of a model).
     """
 
     offset: Count
     count: Count
     dtype: str
     wire: str = ""
+    apart: bool = False
 
 
 ArenaNumber = Annotated[int, msgspec.Meta(ge=0, lt=64)]

@@ -107,9 +107,9 @@ class RankServer:
         self._arenas.pop(notes[0].number, None)
         if any((note.number, note.parts) != (notes[0].number, notes[0].parts) for note in notes):
             return  # different models are told apart before the first sum
-        wires = (part.wire for part in notes[0].parts)
         self._arenas[notes[0].number] = [
-            SharedPart(tuple(arrays), wire) for *arrays, wire in zip(*arenas, wires, strict=True)
+            SharedPart(tuple(arrays), part.wire, part.apart)
+            for *arrays, part in zip(*arenas, notes[0].parts, strict=True)
         ]
 
     def _parts(self) -> list[SharedPart]:

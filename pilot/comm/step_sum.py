@@ -3,7 +3,7 @@
 =========  ==========================================================================================
 waiting    for a doorbell of each training process: its share of the part is in the shared memory (of the control
            vector, the last part: that of the last bucket)
-under way  added up on the node, and handed to the pipeline, which sums over the nodes
+under way  added up on the node (unless its numbers are *apart*), and handed to the pipeline, which sums over the nodes
 over       the sum is with all training processes of the node
 =========  ==========================================================================================
 
@@ -28,10 +28,13 @@ from pilot.core.errors import ProtocolError
 
 @dataclass(frozen=True, slots=True)
 class SharedPart:
-    """What is summed at once: the array of each training process, and as what it travels (empty: as it is)."""
+    """What is summed at once: the array of each training process, and as what it travels (empty: as it is). ``apart``:
+    they are not added up on the node.
+    """
 
     arrays: tuple[NDArray[np.generic], ...]
     wire: str
+    apart: bool = False
 
 
 class StepSum:
@@ -87,12 +90,13 @@ class StepSum:
 
     def _start_next(self) -> None:
         part = self._parts[self._started]
-        first = part.arrays[0]
-        add_up(part.arrays, self._sums.done)
+        if not part.apart:
+            add_up(part.arrays, self._sums.done)
+        summed = [piece for array in (part.arrays if part.apart else part.arrays[:1]) for piece in pieces(array)]
         if part.wire:
-            self._sums.put(partial(self._fabric.sum_narrow, p.view(np.float32), part.wire) for p in pieces(first))
+            self._sums.put(partial(self._fabric.sum_narrow, p.view(np.float32), part.wire) for p in summed)
         else:
-            self._sums.put(partial(self._fabric.sum, piece) for piece in pieces(first))
+            self._sums.put(partial(self._fabric.sum, piece) for piece in summed)
         self._started += 1
         self._silent = list(self._channels)
 
@@ -101,6 +105,7 @@ class StepSum:
         before = self._over
         self._sums.done()
         while self._over < self._sums.over:
-            hand_out(self._parts[self._over].arrays, self._sums.done)
+            if not self._parts[self._over].apart:
+                hand_out(self._parts[self._over].arrays, self._sums.done)
             self._over += 1
         return self._over > before

@@ -85,6 +85,12 @@ def give_back(pool: Pool, trainer: Trainer, count: int) -> None:
         del pool.owner[node]
 
 
+def start_on(pool: Pool, trainer: Trainer, count: int) -> None:
+    """Give ``trainer``, which has no nodes, ``count`` of those that are free, or as many as it can run on of them."""
+    free = _can_take(trainer, pool.available(), count)
+    _hand_out(pool, trainer, free, trainer.spec.fitting(len(free)) if len(free) >= trainer.spec.min_nodes else 0)
+
+
 def _missing(growing: Sequence[Trainer], wanted: Mapping[TrainerId, int], free: list[NodeId]) -> int:
     """How many nodes they still want once the ``free`` ones have been handed out."""
     missing = 0

@@ -62,13 +62,17 @@ class Usage:
         """What follows from what is used by now. A warning is given once."""
         if self.budget_s is None:
             return Verdict()
-        used_s, budget = self.until(now_s) + SLACK_S * max(1, self.nodes), hours(self.budget_s, charge_factor)
+        used_s, budget = self.until(now_s) + SLACK_S * max(1, self.nodes), self._said(charge_factor)
         if used_s >= self.budget_s:
-            return Verdict(end=f"its budget of {budget:g} node-hours is used up")
+            return Verdict(end=f"its budget of {budget} is used up")
         if used_s < WARNED_AT * self.budget_s or self.warned:
             return Verdict()
         self.warned = True
-        return Verdict(warning=f"{WARNED_AT:.0%} of its budget of {budget:g} node-hours is used")
+        return Verdict(warning=f"{WARNED_AT:.0%} of its budget of {budget} is used")
+
+    def _said(self, charge_factor: float) -> str:
+        assert self.budget_s is not None
+        return f"{hours(self.budget_s, charge_factor):g} {unit(charge_factor)}"
 
 
 def seconds(node_hours: float | None, charge_factor: float) -> float | None:

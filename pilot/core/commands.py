@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
+from pilot.core.ids import Generation, NodeId, PlanId, StudyId, TrainerId
 from pilot.core.problem import Problem
+from pilot.core.spec import TrainerSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +166,28 @@ class CloseTrainer:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class AskTrial:
+    """Have the sampler of ``study`` give the parameters of trial ``number``, which will be the trainer ``spec``.
+
+    Those of one study are answered in the order of their numbers. Completes with ``TrialAsked`` or ``TrialNotAsked``.
+    """
+
+    study: StudyId
+    number: int
+    spec: TrainerSpec
+
+
+@dataclass(frozen=True, slots=True)
+class TellTrial:
+    """Tell the sampler of ``study`` what trial ``number`` reported at the first rung; None: it failed before that.
+    Completes with ``TrialTold``."""
+
+    study: StudyId
+    number: int
+    value: float | None
+
+
 Command = (
     Solve
     | StartWorker
@@ -180,4 +203,6 @@ Command = (
     | WarnOfBudget
     | DrainPool
     | CloseTrainer
+    | AskTrial
+    | TellTrial
 )

@@ -8,8 +8,10 @@ Facts enter as events; :meth:`Coordinator.handle` notes them and answers with co
 for its solution (``Solve``); a newer question makes the older one stale, and one whose answer was to change nothing is
 not asked again (``settled``). Progress asks, at a bounded rate, where a curve is not as the last problem had it.
 ``PlanReady`` sets each trainer's *target* nodes. In between, and where no plan comes, targets stay as they are: a slow
-or failing solver never strands a node. A problem takes nodes for alike. Where too many are set aside for a trainer to
-have its count, the plan is not carried out, and the problem is posed once more with no more for it than it can have.
+or failing solver never strands a node. Only a trainer that comes while no plan is being made has its minimum of the
+free nodes at once: it starts while its batch is waited for. A problem takes nodes for alike. Where too many are set
+aside for a trainer to have its count, the plan is not carried out, and the problem is posed once more with no more for
+it than it can have.
 With a cadence the question waits until a decision is due, and what happens before asks only :mod:`pilot.core.between`;
 while a decision is ``awaited``, what happens asks for that anew.
 
@@ -37,7 +39,7 @@ from typing import assert_never
 from pilot.core import profiles
 from pilot.core.acts import dissolve
 from pilot.core.arrivals import Arrivals
-from pilot.core.assign import assign, give_back
+from pilot.core.assign import assign, give_back, start_on
 from pilot.core.between import next_due_s, question
 from pilot.core.blame import Blame, Judgement
 from pilot.core.budget import Usage, seconds
@@ -66,7 +68,7 @@ from pilot.core.events import (
     TrainerHeld,
     WorkerExited,
 )
-from pilot.core.ids import NodeId, PlanId, TrainerId
+from pilot.core.ids import NodeId, PlanId, StudyId, TrainerId
 from pilot.core.measured import KEPT_OF_POOL, RescaleCosts, experience, learn
 from pilot.core.pacing import Pace, pace, pace_of
 from pilot.core.pool import Pool
@@ -76,6 +78,9 @@ from pilot.core.problem import Plan, PlanStatus, Problem
 from pilot.core.reconcile import reconcile
 from pilot.core.roll import Roll, RollEvent
 from pilot.core.state import State
+from pilot.core.studies import Followed, Studies
+from pilot.core.study import Study
+from pilot.core.study_events import StudyEvent
 from pilot.core.timers import Timers
 from pilot.core.trainer import Trainer
 from pilot.core.transitions import Noted, TrainerEvent, note
@@ -99,10 +104,13 @@ class Coordinator:
         self.trainers: dict[TrainerId, Trainer] = {}
         self.past: dict[TrainerId, Outcome] = {}
         self._roll = Roll(self.trainers, self.past)
+        self.studies: dict[StudyId, Study] = {}
+        self._studies = Studies(self.studies, self._roll)
         self.plan_id = PlanId(0)
         self.problem: Problem | None = None
         self.plan: Plan | None = None
         self.settled = False
+        self.planning = False
         self.asked_s = 0.0
         self.awaited = False
         self.decided_s = 0.0
@@ -129,6 +137,7 @@ class Coordinator:
         for name in [item.name for item in fields(State) if item.name not in ("pool", "blame")]:
             setattr(self, name, getattr(state, name))
         self._roll = Roll(self.trainers, self.past)
+        self._studies = Studies(self.studies, self._roll)
         self.pool = Pool(self.config.node_order, state.pool)
         self.blame = Blame(self.pool, self.trainers, state.blame)
 
@@ -140,6 +149,7 @@ class Coordinator:
         self._question, self._reach = "", None
         out = self._note(event)
         out += self._reconcile_touched()
+        out += self._closed(out)
         out += self._release_vacant()
         self.usage.count(now_s, len(self.pool))
         if any(isinstance(command, CloseTrainer) for command in out):
@@ -157,6 +167,8 @@ class Coordinator:
             return self._about_trainer(event)
         if isinstance(event, RollEvent):
             return self._rolled(event)
+        if isinstance(event, StudyEvent):
+            return self._follow(self._studies.note(event, self.config.charge_factor))
         match event:
             case PoolChanged():
                 return self._pool_changed(event)
@@ -177,8 +189,7 @@ class Coordinator:
             case PlanReady():
                 return self._plan_ready(event)
             case PlanFailed():
-                self.awaited = self.awaited and event.plan_id != self.plan_id
-                return []
+                return self._plan_failed(event)
             case DecisionDue():
                 return self._decide()
             case TrainerFinished():
@@ -210,6 +221,7 @@ class Coordinator:
         self.draining = True
         for trainer in self._roll.open.values():
             self._take_back(trainer)
+        self._studies.drain()
         self._vacant = {node: None for node in self.pool.nodes if self.pool.leave(node, None)}
         return []
 
@@ -227,9 +239,20 @@ class Coordinator:
     def _rolled(self, event: RollEvent) -> list[Command]:
         """Who came and could be given nodes is planned for with who comes soon; who only queues makes no plan."""
         came = self._roll.note(event, self.config.charge_factor)
-        if came in self.admitted() and self.pool.usable >= came.spec.min_nodes:
-            self.arrivals.note(self.now_s, came.id)
-        return [] if self.config.arrivals_s else self._ask_if(self.arrivals.close())
+        if came is None or came not in self.admitted() or self.pool.usable < came.spec.min_nodes:
+            return []
+        self.arrivals.note(self.now_s, came.id)
+        if not self.config.arrivals_s:
+            return self._ask_if(self.arrivals.close())
+        self._start_small(came)
+        return []
+
+    def _start_small(self, trainer: Trainer) -> None:
+        """Give ``trainer`` its minimum of the free nodes until its batch is planned for. A plan that is being made
+        counts on these nodes itself, and a cadence has its own rule for what is free."""
+        if not (self.planning or self.config.decide_every_s):
+            for started in assign(self.pool, [trainer], {trainer.id: trainer.spec.min_nodes}).changed:
+                self._touch(started.id)
 
     def _take_back(self, trainer: Trainer) -> None:
         """It is to have no nodes."""
@@ -260,6 +283,27 @@ class Coordinator:
         trainer.step, trainer.samples = event.step, event.samples
         return self._end(event.trainer, Outcome.FINISHED, f"after step {event.step}")
 
+    # --- studies ----------------------------------------------------------------------------------------------------
+
+    def _follow(self, followed: Followed) -> list[Command]:
+        """Have trainers give their nodes back that were shelved, and a trial begin on those that were kept for it."""
+        for trainer in followed.shelved:
+            self._take_back(trainer)
+        if (trial := followed.trial) is not None and not self.draining:
+            start_on(self.pool, trial, followed.nodes)
+            self._touch(trial.id)
+            followed.question = followed.question or ("" if trial.target else f"trainer {trial.id} came")
+        self._question = self._question or followed.question
+        return followed.commands
+
+    def _closed(self, commands: Sequence[Command]) -> list[Command]:
+        """Trials among the trainers that ended."""
+        out: list[Command] = []
+        for command in commands:
+            if isinstance(command, CloseTrainer):
+                out += self._follow(self._studies.closed(command))
+        return out + self._reconcile_touched()
+
     # --- time -------------------------------------------------------------------------------------------------------
 
     @property
@@ -267,7 +311,9 @@ class Coordinator:
         """What happens by time alone."""
         usage = None if self.draining else self.usage
         open_ = list(self._roll.open.values())
-        return Timers(self.blame, self.arrivals, self.config.arrivals_s, usage, open_, self._decision_due_s())
+        return Timers(
+            self.blame, self.arrivals, self.config.arrivals_s, usage, open_, self._decision_due_s(), self._studies
+        )
 
     def _look_at_budget(self, event: BudgetDue) -> list[Command]:
         trainer = self._roll.open.get(event.trainer) if event.trainer is not None else None
@@ -299,6 +345,12 @@ class Coordinator:
         """The trainers that share the pool now, Pj_max at most."""
         return self._roll.admitted(self.config.max_parallel_trainers)
 
+    def _offers(self, most: int) -> list[Trainer]:
+        """Trials that studies may ask for, within Pj_max: ``most`` at most."""
+        asking = sum(len(study.reserved) for study in self.studies.values())
+        room = max(0, self.config.max_parallel_trainers - len(self.admitted()) - asking)
+        return self._studies.offers(min(room, most))
+
     def _ask_if(self, reason: str) -> list[Command]:
         """Another plan is needed where there is a ``reason``."""
         self._question = reason
@@ -306,24 +358,38 @@ class Coordinator:
 
     def _ask(self, reason: str) -> list[Command]:
         self.asked_s = self.now_s
-        trainers, config = self.admitted(), self.config
+        admitted, config, reserved = self.admitted(), self.config, self._studies.reserved
+        free = self.pool.usable - reserved - sum(len(trainer.target) for trainer in admitted)
+        trainers = admitted + self._offers(max(1, free))
         learn([trainer.measured for trainer in trainers], self.priors)
-        pins = profiles.pins(self.now_s, self.pool.usable, trainers)
-        problem = pose(self.pool, self.blame, trainers, config, self.costs, self._reach, self.now_s, pins)
+        pins = profiles.pins(self.now_s, self.pool.usable - reserved, admitted)
+        weights = self._studies.weights(self.now_s, self.pool.usable, trainers)
+        problem = pose(
+            self.pool, self.blame, trainers, config, self.costs, self._reach, self.now_s, pins, weights, reserved
+        )
         if problem is not None and config.decide_every_s and not self.awaited:
             problem = question(problem)
         if self.settled and problem == self.problem:
             self.awaited = False
             return []  # the answer is known: all stays as it is
         self.plan_id = PlanId(self.plan_id + 1)
+        self.planning = problem is not None
         if problem is None:
             self.awaited = False
             return []
         self.problem, self.settled = problem, False
         return [Solve(self.plan_id, problem, reason)]
 
+    def _plan_failed(self, event: PlanFailed) -> list[Command]:
+        if event.plan_id == self.plan_id:
+            self.planning = self.awaited = False
+        return []
+
     def _plan_ready(self, event: PlanReady) -> list[Command]:
-        if event.plan_id != self.plan_id or self.problem is None or self.draining:
+        if event.plan_id != self.plan_id:
+            return []
+        self.planning = False
+        if self.problem is None or self.draining:
             return []
         if event.plan.status is PlanStatus.KEPT:
             self.plan, self.awaited = event.plan, False
@@ -338,7 +404,7 @@ class Coordinator:
         self.plan, self.settled, self.awaited = event.plan, counts == self.problem.kept(), False
         for trainer in assigned.changed:
             self._touch(trainer.id)
-        return []
+        return self._studies.won(self.now_s, counts)
 
     # --- workers and groups -----------------------------------------------------------------------------------------
 
@@ -354,18 +420,21 @@ class Coordinator:
             trainer.interrupted_s = self.now_s
         judgement = self._judge(trainer, noted)
         measured = profiles.note(self.now_s, trainer, event)
+        reported = self._follow(self._studies.heard(self.now_s, trainer, event))
         self._question = self._question or judgement.question or measured
         if isinstance(event, Progress) and not self._question:
             self._question = outdated(trainer, self.now_s - self.asked_s, self.config)
         failure = noted.failure or judgement.failure
         ended = self._end(trainer.id, Outcome.FAILED, failure) if failure else []
-        return noted.commands + judgement.commands + ended
+        return noted.commands + judgement.commands + reported + ended
 
     def _judge(self, trainer: Trainer, noted: Noted) -> Judgement:
         if noted.failure:
             return Judgement()
         if noted.works is not None:
             return self.blame.worked(self.now_s, trainer, *noted.works)
+        if trainer.stops:  # nothing of it is started again, there or elsewhere
+            return Judgement()
         return self.blame.accused(self.now_s, trainer, noted.accusations)
 
     def _worker_exited(self, event: WorkerExited) -> list[Command]:
@@ -384,7 +453,8 @@ class Coordinator:
 
     def wanted_nodes(self) -> int:
         """How many nodes there should be: what a plan would use, and those that nobody can use."""
-        return wanted(self.admitted(), self.config, self.costs) + self.useless()
+        offers = self._offers(self.config.max_parallel_trainers)
+        return wanted(self.admitted() + offers, self.config, self.costs) + self._studies.reserved + self.useless()
 
     def useless(self) -> int:
         """How many nodes are here and can be used by nobody: other pilots must take their place. Where it is the script
@@ -408,6 +478,7 @@ class Coordinator:
                 out += self._reconcile(trainer)
             out += pace(trainer, self.pace_of(trainer))
             trainer.usage.count(self.now_s, len(trainer.workers))
+        self._touched.clear()
         return out
 
     def _reconcile(self, trainer: Trainer) -> list[Command]:

@@ -1,21 +1,21 @@
-"""One small tree of errors. Each says whose fault it is and whether to retry.
+"""The tree of errors. Each says whose fault it is and whether to retry.
 
-What is expected (a preemption, a time-out) is an event or a status and never one of these.
+Expected situations (a preemption, a timeout) are events or statuses, never errors.
 """
 
 from __future__ import annotations
 
 LONGEST = 1500
-"""Characters of an error's line: what is longer is cut in its middle."""
+"""Maximum length of an error message in characters; longer ones are cut in the middle."""
 
 REFUSAL = "pilot.train: "
-"""How the line begins in which an error of ours ends a user's script."""
+"""Prefix of the line with which one of our errors ends a user's script."""
 
 
 def one_line(text: str) -> str:
-    """``text`` as it can be shown to anybody: on one line, without control characters, not endless.
+    """``text`` made safe to show: on one line, without control characters, of limited length.
 
-    What errors quote comes from files and peers: line breaks and escape sequences would reach a user's terminal.
+    Errors quote files and peers, whose line breaks and escape sequences must not reach a user's terminal.
     """
     line = " ".join(text[: 2 * LONGEST].splitlines()) + text[2 * LONGEST :][-LONGEST:]
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
@@ -23,10 +23,10 @@ def one_line(text: str) -> str:
 
 
 class PilotError(Exception):
-    """Base of all errors that this project raises on purpose.
+    """Base of all errors that this project raises deliberately.
 
-    ``str(error)`` is one line for the user: what, where, and what to do.
-    ``transient`` says whether the same call may succeed later.
+    ``str(error)`` is one line for the user: what, where, and what to do. ``transient`` says whether the same call may
+    succeed if repeated later.
     """
 
     exit_status = 1
@@ -37,34 +37,34 @@ class PilotError(Exception):
 
 
 class UserError(PilotError):
-    """The input is wrong: the one who typed or wrote it can mend it. Exit status 2, nothing was changed."""
+    """The input is wrong and the user can fix it. Exit status 2; nothing was changed."""
 
     exit_status = 2
 
 
 class SiteError(UserError):
-    """A site file is wrong; its admin can mend it."""
+    """A site file is wrong; its author can fix it."""
 
 
 class SubmitError(PilotError):
-    """The batch scheduler did not take or did not answer a request."""
+    """The batch scheduler rejected a request or did not answer."""
 
 
 class ProtocolError(PilotError):
-    """A peer sent what the protocol does not allow; the peer is refused and we go on."""
+    """A peer violated the protocol; it is disconnected and we continue."""
 
 
 class CheckpointError(PilotError):
-    """A checkpoint could not be written, or does not verify."""
+    """A checkpoint could not be written, or failed verification."""
 
 
 class JournalError(PilotError):
-    """The journal cannot be written or read; the coordinator must not go on from it."""
+    """The journal cannot be written or read; the coordinator must not continue from it."""
 
 
 class SolverError(PilotError):
-    """A planner gave no readable answer."""
+    """A planner gave no usable answer."""
 
 
 class InvariantError(PilotError):
-    """A bug of ours: an invariant of the core does not hold."""
+    """An internal error: an invariant of the core was violated."""

@@ -8,6 +8,16 @@ from enum import StrEnum
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
 from pilot.core.problem import Plan
 from pilot.core.spec import TrainerSpec
+from pilot.core.study_events import (
+    ReservationDue,
+    StudyDue,
+    StudyResumed,
+    StudyStopped,
+    StudySubmitted,
+    TrialAsked,
+    TrialNotAsked,
+    TrialTold,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +265,8 @@ class Progress:
 
     ``samples`` counts those behind the current parameters; ``samples_per_s`` is the median rate of the last 20 steps in
     this generation (None before enough are known). ``total_samples``: how many the whole loop has, where that is known.
-    ``metrics`` are what the script reports (loss, accuracy).
+    ``metrics`` are what the script reports (loss, accuracy). ``reports``, of a trial, are (number, value) of its newest
+    reports of its study's metric, counted from 1; some of them may have been told before.
     """
 
     trainer: TrainerId
@@ -269,6 +280,7 @@ class Progress:
     ledger: tuple[LedgerRange, ...] = ()
     metrics: tuple[tuple[str, float], ...] = field(default=())
     total_samples: float | None = None
+    reports: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,4 +362,12 @@ Event = (
     | ArrivalsDue
     | DecisionDue
     | ProfileDue
+    | StudySubmitted
+    | StudyStopped
+    | StudyResumed
+    | StudyDue
+    | TrialAsked
+    | TrialNotAsked
+    | TrialTold
+    | ReservationDue
 )

@@ -12,6 +12,13 @@ ITERATIONS = "iterations"
 BY_SESSION = frozenset({EPOCH_SAMPLES, EPOCHS, ITERATIONS})
 """Names that come with a trainer's metrics and are none: the samples of an epoch, and the length of its loop."""
 
+
+def has_session(metrics: Mapping[str, float]) -> bool:
+    """Whether a session reported ``metrics``: of a script for torchrun only steps are known, and those count as its
+    samples, one for each process."""
+    return not BY_SESSION.isdisjoint(metrics)
+
+
 MOST = 2.0**53
 """Larger ones are no counts: a float is not whole any more."""
 

@@ -18,6 +18,9 @@ submitted, as 32 hexadecimal digits."""
 NO_UID = TrainerUid("")
 """Of a trainer that was submitted to a version that drew none."""
 
+StudyId = NewType("StudyId", str)
+"""One study, as the user named it; its trials are the trainers ``<study>-<number>``."""
+
 Generation = NewType("Generation", int)
 """A trainer's monotonic fence: every regroup increments it. The first group of a trainer has generation 1, or the one
 after that of the checkpoint from which it was submitted to start."""

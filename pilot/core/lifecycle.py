@@ -41,6 +41,16 @@ from pilot.core.events import (
     WorkerReady,
     WorkerSlow,
 )
+from pilot.core.study_events import (
+    ReservationDue,
+    StudyDue,
+    StudyResumed,
+    StudyStopped,
+    StudySubmitted,
+    TrialAsked,
+    TrialNotAsked,
+    TrialTold,
+)
 from pilot.core.trainer import Phase, PhaseChange
 
 
@@ -62,7 +72,9 @@ EFFECTS = (
     ),
     Effect(
         TrainerSubmitted,
-        "the trainer, last in the order of submission, that it came; where no node could be given to it it only queues",
+        "the trainer, last in the order of submission, that it came; where no node could be given to it it only "
+        "queues; while trainers are collected (``arrivals_s``) and no plan is being made, its target is its minimum of "
+        "the free nodes",
         "if it came, and nothing is collected (``arrivals_s`` is 0)",
     ),
     Effect(TrainerCancelled, "it closes", "if it was open"),
@@ -131,11 +143,29 @@ EFFECTS = (
     ),
     Effect(DecisionDue, "that it is made, where there is a cadence", "if it is due"),
     Effect(ProfileDue, "its profile goes on to the next count, or is done", "if it was due"),
+    Effect(StudySubmitted, "the study; plans may give nodes to trials of it", "always"),
+    Effect(StudyStopped, "its trials are shelved where they are, and no more are asked for", "if a trial trained"),
+    Effect(StudyResumed, "its trials go on, and more of them may be asked for", "always"),
+    Effect(StudyDue, "as for a stop", "as for a stop"),
+    Effect(
+        TrialAsked,
+        "the trial is a trainer from now on, on the nodes that were kept for it",
+        "if none were, or not enough of them are free",
+    ),
+    Effect(
+        TrialNotAsked,
+        "it is asked for again; after three times the study stops, and where the space is exhausted it has no more "
+        "trials",
+        "as for a stop, or if the space is exhausted",
+    ),
+    Effect(TrialTold, "nothing"),
+    Effect(ReservationDue, "the nodes that were kept for a trial are free again", "if some were"),
 )
 
 TRAINER_CHANGES = (
     PhaseChange(None, Phase.QUEUED, (TrainerSubmitted,)),
-    PhaseChange(Phase.QUEUED, Phase.STARTING, (PlanReady,)),
+    PhaseChange(None, Phase.STARTING, (TrainerSubmitted,)),
+    PhaseChange(Phase.QUEUED, Phase.STARTING, (PlanReady, TrainerReleased)),
     PhaseChange(Phase.QUEUED, Phase.RUNNING, (GroupFormed,)),
     PhaseChange(Phase.STARTING, Phase.RUNNING, (GroupFormed,)),
     PhaseChange(Phase.STARTING, Phase.QUEUED, (PlanReady, WorkerExited, GroupBroken, PoolChanged, DrainRequested)),
@@ -161,7 +191,9 @@ TRAINER_CHANGES = (
     PhaseChange(Phase.RUNNING, Phase.FAILED, (WorkerExited,)),
     PhaseChange(Phase.PAUSED, Phase.FAILED, (WorkerExited,)),
     PhaseChange(Phase.FAILED, Phase.QUEUED, (TrainerResumed,)),
+    PhaseChange(Phase.FAILED, Phase.STARTING, (TrainerResumed,)),
     PhaseChange(Phase.CANCELLED, Phase.QUEUED, (TrainerResumed,)),
+    PhaseChange(Phase.CANCELLED, Phase.STARTING, (TrainerResumed,)),
     PhaseChange(Phase.STARTING, Phase.QUEUED, (TrainerHeld, BudgetDue)),
     PhaseChange(Phase.PAUSED, Phase.QUEUED, (TrainerHeld, BudgetDue)),
     PhaseChange(Phase.QUEUED, Phase.STOPPED, (BudgetDue, WorkerExited, PoolChanged)),
@@ -169,5 +201,18 @@ TRAINER_CHANGES = (
     PhaseChange(Phase.RUNNING, Phase.STOPPED, (WorkerExited, PoolChanged)),
     PhaseChange(Phase.PAUSED, Phase.STOPPED, (WorkerExited, PoolChanged)),
     PhaseChange(Phase.STOPPED, Phase.QUEUED, (TrainerResumed,)),
+    PhaseChange(Phase.STOPPED, Phase.STARTING, (TrainerResumed,)),
+    PhaseChange(None, Phase.QUEUED, (TrialAsked,)),
+    PhaseChange(None, Phase.STARTING, (TrialAsked,)),
+    PhaseChange(None, Phase.SHELVED, (TrialAsked,)),
+    PhaseChange(Phase.PAUSED, Phase.SHELVED, (CheckpointWritten, WorkerExited, PoolChanged)),
+    PhaseChange(Phase.RUNNING, Phase.SHELVED, (WorkerExited, PoolChanged)),
+    PhaseChange(Phase.STARTING, Phase.SHELVED, (StudyStopped, StudyDue, WorkerExited)),
+    PhaseChange(Phase.QUEUED, Phase.SHELVED, (StudyStopped, StudyDue, TrialNotAsked, WorkerExited)),
+    PhaseChange(Phase.SHELVED, Phase.QUEUED, (StudyResumed, Progress)),
+    PhaseChange(Phase.SHELVED, Phase.RUNNING, (GroupFormed,)),
+    PhaseChange(Phase.SHELVED, Phase.CLOSING, (TrainerCancelled,)),
+    PhaseChange(Phase.SHELVED, Phase.CANCELLED, (TrainerCancelled,)),
+    PhaseChange(Phase.SHELVED, Phase.FAILED, (WorkerExited,)),
 )
 """From before an event to after it: a trainer that has no worker left when it ends is never seen closing."""

@@ -26,18 +26,21 @@ def pose(
     reach: Mapping[TrainerId, int] | None,
     now_s: float,
     pins: Mapping[TrainerId, int],
+    weights: Mapping[TrainerId, float],
+    reserved: int,
 ) -> Problem | None:
     """The problem of dividing ``pool`` among ``trainers``; None where none of them could run.
 
     ``costs``: what rescales cost in the pool. ``reach``: the most nodes that each can have (without an entry: none),
-    where a plan gave more than that. ``pins``: counts that are fixed; one that does not fit is dropped.
+    where a plan gave more than that. ``pins``: counts that are fixed; one that does not fit is dropped. ``weights``: of
+    trials (:mod:`pilot.core.trial_weight`). ``reserved``: nodes that are kept for trials that are no trainers yet.
     """
     growing = [t for t in trainers if not t.refuses_to_grow]
     able = [(t, room) for t in growing if (room := _room(t, pool, reach)) >= t.spec.min_nodes]
     if not able:
         return None
-    nodes = pool.usable - blame.useless_to([t for t, _ in able])
-    candidates = [_timed(t, _candidate(t, room, config, costs), config, now_s) for t, room in able]
+    nodes = max(0, pool.usable - blame.useless_to([t for t, _ in able]) - reserved)
+    candidates = [_timed(t, _weighted(_candidate(t, room, config, costs), weights), config, now_s) for t, room in able]
     return Problem(
         nodes=nodes,
         t_fwd_s=config.t_fwd_s,
@@ -55,6 +58,11 @@ def _pinned(candidates: Sequence[Candidate], nodes: int, pins: Mapping[TrainerId
         else:
             nodes -= pin
             yield replace(candidate, pin=pin)
+
+
+def _weighted(candidate: Candidate, weights: Mapping[TrainerId, float]) -> Candidate:
+    weight = weights.get(candidate.trainer, 1.0)
+    return candidate if weight == 1.0 else replace(candidate, value=candidate.value.scaled(weight))
 
 
 def _timed(trainer: Trainer, candidate: Candidate, config: CoordinatorConfig, now_s: float) -> Candidate:
@@ -78,7 +86,7 @@ def outdated(trainer: Trainer, age_s: float, config: CoordinatorConfig) -> str:
     """Why ``trainer``'s progress makes the last problem, posed ``age_s`` ago, a wrong one; "": it does not, or that is
     too young for another one."""
     due = age_s >= config.t_fwd_s / CURVE_PLANS
-    if not (due and trainer.open and not trainer.held and trainer.measured.moved):
+    if not (due and trainer.open and not (trainer.held or trainer.shelved) and trainer.measured.moved):
         return ""
     return f"trainer {trainer.id} scales otherwise than was assumed"
 

@@ -29,7 +29,7 @@ class Roll:
         """Take in ``event``; who may have nodes from now on. Budgets are in charged node-hours."""
         match event:
             case TrainerSubmitted():
-                return self._submit(event.spec, charge_factor)
+                return self.submit(event.spec, charge_factor)
             case TrainerResumed():
                 return self._resume(event, charge_factor)
             case TrainerReleased():
@@ -40,7 +40,7 @@ class Roll:
             case _:
                 assert_never(event)
 
-    def _submit(self, spec: TrainerSpec, charge_factor: float) -> Trainer:
+    def submit(self, spec: TrainerSpec, charge_factor: float) -> Trainer:
         """A new trainer, the last one."""
         if spec.trainer in self.trainers or spec.trainer in self.past:
             raise InvariantError(f"trainer {spec.trainer} was submitted twice")
@@ -99,6 +99,6 @@ class Roll:
         return trainer.outcome is not None and self.open.pop(trainer.id, None) is not None
 
     def admitted(self, most: int) -> list[Trainer]:
-        """The first ``most`` that are open and not held (first come, first served, FreeTrain §5.2)."""
-        waiting = (trainer for trainer in self.open.values() if not trainer.held)
+        """The first ``most`` that are open, not held and not shelved (first come, first served, FreeTrain §5.2)."""
+        waiting = (trainer for trainer in self.open.values() if not (trainer.held or trainer.shelved))
         return [trainer for trainer, _ in zip(waiting, range(most), strict=False)]

@@ -9,10 +9,11 @@ from pilot.core.blame import BlameState
 from pilot.core.budget import Usage
 from pilot.core.commands import Outcome
 from pilot.core.curve_model import Priors
-from pilot.core.ids import PlanId, TrainerId
+from pilot.core.ids import PlanId, StudyId, TrainerId
 from pilot.core.measured import RescaleCosts
 from pilot.core.pool import PoolState
 from pilot.core.problem import Plan, Problem
+from pilot.core.study import Study
 from pilot.core.trainer import Trainer
 
 
@@ -23,12 +24,14 @@ class State:
 
     trainers: dict[TrainerId, Trainer]
     past: dict[TrainerId, Outcome]
+    studies: dict[StudyId, Study]
     pool: PoolState
     blame: BlameState
     plan_id: PlanId
     problem: Problem | None
     plan: Plan | None
     settled: bool
+    planning: bool
     asked_s: float
     awaited: bool
     decided_s: float

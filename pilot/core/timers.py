@@ -8,10 +8,21 @@ from dataclasses import dataclass
 from pilot.core.arrivals import Arrivals
 from pilot.core.blame import Blame
 from pilot.core.budget import Usage
-from pilot.core.events import ArrivalsDue, BudgetDue, DecisionDue, NodeRetried, ProfileDue
+from pilot.core.events import (
+    ArrivalsDue,
+    BudgetDue,
+    DecisionDue,
+    NodeRetried,
+    ProfileDue,
+)
+from pilot.core.studies import Studies
+from pilot.core.study_events import (
+    ReservationDue,
+    StudyDue,
+)
 from pilot.core.trainer import Trainer
 
-Due = ArrivalsDue | BudgetDue | DecisionDue | NodeRetried | ProfileDue
+Due = ArrivalsDue | BudgetDue | DecisionDue | NodeRetried | ProfileDue | ReservationDue | StudyDue
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +36,7 @@ class Timers:
     usage: Usage | None
     trainers: list[Trainer]
     decision_s: float
+    studies: Studies
 
     def due(self, now_s: float) -> list[Due]:
         """What is due by ``now_s``: nodes to be tried again, trainers to be planned for or measured on their next
@@ -45,4 +57,5 @@ class Timers:
         for trainer in self.trainers:
             if trainer.usage.budget_s is not None and not trainer.stops:
                 yield trainer.usage.due_s(), BudgetDue(trainer.id)
+        yield from self.studies.due()
         yield self.decision_s, DecisionDue()

@@ -95,6 +95,7 @@ class Phase(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     STOPPED = "stopped"
+    SHELVED = "shelved"
 
 
 @dataclass(slots=True)
@@ -119,8 +120,9 @@ class Trainer:
     awaited. ``synced``: all state holders hold the same state; ``saved``: a checkpoint holds it, too. ``died``: the
     nodes on which members of its groups died since the last step. ``refusal``: why no further worker can start (the
     script was edited); the trainer then does not grow until a node is tried again. ``held``: why it gets no nodes;
-    ``stops``: and ends once it has none. ``usage``: what its workers used. ``total_samples``: of its whole loop, as its
-    session last said. ``profile``: on which counts it is measured. ``interrupted_s``: when its last group formed.
+    ``stops``: and ends once it has none. ``shelved``: why it, a trial, gets none until its study lets it go on.
+    ``usage``: what its workers used. ``total_samples``: of its whole loop, as its session last said. ``profile``: on
+    which counts it is measured. ``interrupted_s``: when its last group formed.
     """
 
     spec: TrainerSpec
@@ -145,6 +147,7 @@ class Trainer:
     refusal: str = ""
     evidence: Evidence = field(default_factory=Evidence)
     held: str = ""
+    shelved: str = ""
     stops: bool = False
     usage: Usage = field(default_factory=Usage)
     total_samples: float | None = None
@@ -168,7 +171,7 @@ class Trainer:
 
     def reopen(self) -> None:
         """Go on after an end, with what is known of its speed; nothing that failed is held against it any more."""
-        self.outcome, self.reason, self.held, self.stops, self.refusal = None, "", "", False, ""
+        self.outcome, self.reason, self.held, self.shelved, self.stops, self.refusal = None, "", "", "", False, ""
         self.deaths_in_a_row, self.died, self.broken_in_a_row, self.failed_writes = 0, {}, 0, 0
 
     @property
@@ -187,7 +190,9 @@ class Trainer:
             return Phase.RUNNING
         if any(w.has_state for w in self.workers.values()):
             return Phase.PAUSED
-        return Phase.STARTING if self.target else Phase.QUEUED
+        if self.target:
+            return Phase.STARTING
+        return Phase.SHELVED if self.shelved else Phase.QUEUED
 
     @property
     def parked(self) -> bool:

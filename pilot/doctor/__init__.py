@@ -1,1 +1,1 @@
-"""``pilot doctor``: checks of a host and a site, each of which really does what will be done later."""
+"""``pilot doctor``: checks of a host and a site. Each check really does what a pool will do later."""

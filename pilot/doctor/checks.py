@@ -1,4 +1,4 @@
-"""``pilot doctor``: checks on this host what goes wrong in practice. Each check really does what will be done later."""
+"""``pilot doctor``: check this host for what goes wrong. Each check really does what a pool will do later."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pilot.doctor.finding import Finding, fail
 from pilot.io.site import Site
 
 Check = Callable[[Site, Path], Iterable[Finding]]
-"""Findings about a site and the run directory of its pool, which need not exist."""
+"""A check: from a site and the run directory of its pool, which need not exist, to findings."""
 
 CHECKS: dict[str, Check] = {
     "MPI": host_checks.mpi,
@@ -26,9 +26,9 @@ CHECKS: dict[str, Check] = {
 
 
 def examine(site: Site, run_dir: Path) -> Iterator[Finding]:
-    """All findings, one check after the other. A check that cannot be made is a finding too."""
+    """Run all checks in turn. A check that cannot be completed is also a finding."""
     for name, check in CHECKS.items():
         try:
             yield from check(site, run_dir)
         except (PilotError, OSError) as error:
-            yield fail(name, one_line(str(error)), "mend this first: the rest of this check was not made")
+            yield fail(name, one_line(str(error)), "fix this first: the rest of this check was skipped")

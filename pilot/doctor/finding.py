@@ -1,4 +1,4 @@
-"""What ``pilot doctor`` found out: a grade, what was seen, and how to mend it."""
+"""What ``pilot doctor`` found: a grade, what was seen, and how to fix it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Grade(StrEnum):
 
     OK = "ok"
     WARN = "warn"
-    """It works now, and will hurt some day or in some use."""
+    """It works now, but will cause trouble some day or in some use."""
     FAIL = "fail"
     """Pilots, training or recovery will not work."""
 
@@ -24,10 +24,10 @@ class Finding:
 
     Parameters
     ----------
-    check : what was looked at
+    check : what was checked
     grade : how bad it is
     seen : what was found
-    remedy : how to mend it; empty where nothing needs mending
+    remedy : how to fix it; empty: nothing to fix
     """
 
     check: str
@@ -48,15 +48,15 @@ class Findings(Told, frozen=True):
 
 
 def ok(check: str, seen: str) -> Finding:
-    """Nothing to mend."""
+    """Nothing to fix."""
     return Finding(check, Grade.OK, seen)
 
 
 def warn(check: str, seen: str, remedy: str) -> Finding:
-    """To be mended some day."""
+    """To be fixed some day."""
     return Finding(check, Grade.WARN, seen, remedy)
 
 
 def fail(check: str, seen: str, remedy: str) -> Finding:
-    """To be mended now."""
+    """To be fixed now."""
     return Finding(check, Grade.FAIL, seen, remedy)

@@ -1,4 +1,4 @@
-"""What this host must have: MPI over the site's fabric, solvers, room for processes and open files."""
+"""What this host must have: MPI over the site's fabric, solvers, and enough processes and open files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pilot.io.site import Site
 
 MPI_LIMIT_S = 60.0
 TASKS_SPARE = 3
-"""The user does other things on a login node, too."""
+"""Safety factor: the user does other things on a login node, too."""
 FILES_PILOTS = 640
 
 
@@ -38,7 +38,7 @@ def mpi(site: Site, _run_dir: Path) -> Iterator[Finding]:
         yield fail(
             "MPI",
             f"two ranks over {where}: {error}",
-            'set fabric="tcp" and an interface of this host in the site file, or install the wheel mpich',
+            'set fabric="tcp" and an interface of this host in the site file, or install the mpich wheel',
         )
         return
     yield ok("MPI", f"two ranks over {where}: up in {told['init_s']:.2f} s, 8 MB summed in {told['allreduce_s']:.3f} s")
@@ -52,26 +52,26 @@ def _sum_over(provider: str, interface: str | None) -> str:
         return done[0].stdout
     failed = next((rank for rank in done if rank.returncode != -signal.SIGKILL), None)
     if failed is None:
-        raise PilotError(f"no answer in {MPI_LIMIT_S:g} s; does a firewall stop this host from reaching itself?")
+        raise PilotError(f"no answer in {MPI_LIMIT_S:g} s; does a firewall keep this host from connecting to itself?")
     lines = failed.stderr.strip().splitlines() or [f"exit status {failed.returncode}"]
     raise PilotError(next((line for line in lines if "error" in line or "unable" in line), lines[-1]).strip())
 
 
 def solvers(_site: Site, _run_dir: Path) -> Iterator[Finding]:
-    """Each solver makes a plan. Only the default one must be there."""
+    """Make a plan with each solver. Only the default one is required."""
     for name in planners.SOLVERS:
         started_s = time.monotonic()
         try:
             plan = planners.make("milp", name, limit_s=10.0)(_problem())
         except PilotError as error:
             finding = fail if name == planners.SOLVERS[0] else warn
-            yield finding("solvers", str(error), f"it is needed for pilot up --solver {name}")
+            yield finding("solvers", str(error), f"needed for pilot up --solver {name}")
             continue
         seconds = time.monotonic() - started_s
         if plan.status is PlanStatus.OPTIMAL:
             yield ok("solvers", f"{name} made an optimal plan in {seconds:.2f} s")
         else:
-            yield warn("solvers", f"{name} proved nothing in {seconds:.2f} s", "is this host very busy?")
+            yield warn("solvers", f"{name} found no proven optimum in {seconds:.2f} s", "is this host very busy?")
 
 
 def _problem() -> Problem:
@@ -81,24 +81,24 @@ def _problem() -> Problem:
 
 
 def tasks(site: Site, _run_dir: Path) -> Iterator[Finding]:
-    """Processes and threads that this user may still start (``ulimit -u``, and the control group's ``pids.max``)."""
+    """Processes and threads that this user may still start (``ulimit -u``, and the cgroup's ``pids.max``)."""
     room, need = host_room.task_room(), host_room.tasks_needed(site, None)
     if room is None:
         yield ok("task limits", "no limit on processes and threads")
         return
-    seen = f"{room.left} more processes and threads under {room.limit}; a pool takes {need} here"
+    seen = f"{room.left} more processes and threads allowed by {room.limit}; a pool needs {need} here"
     if room.left >= TASKS_SPARE * need:
         yield ok("task limits", seen)
     else:
         grade = warn if room.left >= need else fail
-        yield grade("task limits", seen, "end what you do not need here, or run the coordinator inside a job")
+        yield grade("task limits", seen, "end processes that you do not need, or run the coordinator inside a job")
 
 
 def open_files(site: Site, _run_dir: Path) -> Iterator[Finding]:
-    """The coordinator raises its soft limit to the hard one; each pilot takes one descriptor."""
+    """The hard limit, to which the coordinator raises its soft one; each pilot takes one descriptor."""
     hard, need = host_room.most_files(), host_room.files_needed(site, FILES_PILOTS)
-    seen = f"{hard} open files; {FILES_PILOTS} pilots take {need}"
+    seen = f"{hard} open files allowed; {FILES_PILOTS} pilots need {need}"
     if hard >= need:
         yield ok("open files", seen)
     else:
-        yield warn("open files", seen, "ask for a higher hard limit (ulimit -Hn), or run the coordinator inside a job")
+        yield warn("open files", seen, "request a higher hard limit (ulimit -Hn), or run the coordinator inside a job")

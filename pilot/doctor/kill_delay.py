@@ -1,4 +1,4 @@
-"""How long PBS lets a pilot live after TERM, tried with a real job: a queue tells only what its admin has set."""
+"""How long PBS lets a pilot live after TERM, measured with a real job: a queue only shows it if its admin set it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from pilot.provisioning.scheduler import JobPhase, Queue
 CHECK = "kill delay"
 LOOK_S = 1.0
 LONGEST_S = 600.0
-"""A job that PBS has not killed by then is killed by force."""
+"""A job that PBS has not killed by then is deleted by force."""
 
 
 def tried(site_file: SiteFile, folder: Path, limit_s: float) -> Iterator[Finding]:
-    """Submit a job that stays, delete it, see when it is killed. ``folder``, which the nodes see, gets its output; it
-    may wait for ``limit_s`` to start. Nothing is left of it.
+    """Submit a job that ignores TERM, delete it, and see when it is killed. Its output goes to ``folder``, which the
+    nodes must see; it may take ``limit_s`` to start. Everything is removed afterwards.
 
-    Not as root, whose processes MoM does not count: it takes such a job for one without processes at TERM.
+    Does not work as root: MoM does not count root's processes, so to it the job has none when TERM is sent.
     """
     site, notes = site_file.site, folder / "stay"
     provider = PilotProvider(site_file, folder)
@@ -39,14 +39,16 @@ def tried(site_file: SiteFile, folder: Path, limit_s: float) -> Iterator[Finding
         came = _until(notes.exists, limit_s)
         queue.cancel([job])
         if not came:
-            yield warn(CHECK, f"not tried: {job} did not run within {limit_s:g} s", "try again when the queue is short")
+            yield warn(
+                CHECK, f"not measured: {job} did not start within {limit_s:g} s", "try again when the queue is short"
+            )
             return
         gone = _until(lambda: _is_over(queue, job), LONGEST_S)
         delay_s = lived_s(notes.read_text())
         if not gone:
-            yield warn(CHECK, f"PBS has not killed {job} within {LONGEST_S:g} s of its TERM", "grace_s may be as long")
+            yield warn(CHECK, f"PBS did not kill {job} within {LONGEST_S:g} s of TERM", "grace_s may be as long")
         elif delay_s is None:
-            yield fail(CHECK, "PBS kills without a TERM before it", "set grace_s=0 in the site file")
+            yield fail(CHECK, "PBS kills without sending TERM first", "set grace_s=0 in the site file")
         else:
             yield grace(site, round(delay_s, 1))
     finally:
@@ -55,7 +57,7 @@ def tried(site_file: SiteFile, folder: Path, limit_s: float) -> Iterator[Finding
 
 
 def _is_over(queue: Queue, job: str) -> bool:
-    """Whether PBS says so; where it does not answer, it is not known to be."""
+    """Whether PBS says that the job is over; no answer counts as no."""
     try:
         view = queue.poll([job], time.time()).jobs.get(job)
     except PilotError:
@@ -64,7 +66,7 @@ def _is_over(queue: Queue, job: str) -> bool:
 
 
 def _until(reached: Callable[[], bool], limit_s: float) -> bool:
-    """Whether it was so within ``limit_s``."""
+    """Whether ``reached`` became true within ``limit_s``."""
     end_s = time.monotonic() + limit_s
     while not reached():
         if time.monotonic() > end_s:

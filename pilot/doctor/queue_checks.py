@@ -1,5 +1,5 @@
-"""What the site's file says about its batch scheduler and its queue, against what these answer: would pilots run there,
-for how long, and would they make room?
+"""The site file's scheduler and queue, compared with what they answer: would pilots run there, how long, and would they
+be preemptable?
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _COMMANDS: dict[str, Sequence[str]] = {
 }
 _ASK = "ask the admins, or choose another queue"
 _KILL_DELAY_S = 10.0
-"""PBS's, where a queue names none (PBS reference guide, queue attributes)."""
+"""PBS's default for a queue without its own (PBS reference guide, queue attributes)."""
 
 
 def scheduler(site: Site, _run_dir: Path, run: Run = run_command) -> Iterator[Finding]:
-    """The scheduler's commands and its queue. ``run`` runs them (recorded answers in tests)."""
+    """Check the scheduler's commands and the queue. ``run`` runs a command (tests pass recorded answers)."""
     if site.retired:
-        yield fail("scheduler", f"{site.name} is no more: {site.retired}", "this site is for replays only")
+        yield fail("scheduler", f"{site.name} was retired: {site.retired}", "use this site for replays only")
     if not (commands := _COMMANDS[site.scheduler]):
         yield ok("scheduler", "none: pilots are local processes")
         return
@@ -40,11 +40,11 @@ def scheduler(site: Site, _run_dir: Path, run: Run = run_command) -> Iterator[Fi
         remedy = "run this on a login node, with the scheduler's module loaded"
         yield fail("scheduler", f"not on this host's PATH: {', '.join(missing)}", remedy)
         return
-    yield ok("scheduler", f"{site.scheduler}'s commands are here")
+    yield ok("scheduler", f"{site.scheduler}'s commands are installed")
     try:
         yield from {"slurm": _slurm, "pbspro": _pbs, "lsf": _lsf}[site.scheduler](site, run)
     except SubmitError as error:
-        yield fail("scheduler", str(error), "does the scheduler run, and does the queue in the site file exist?")
+        yield fail("scheduler", str(error), "is the scheduler running, and does the queue in the site file exist?")
 
 
 # --- Slurm
@@ -62,9 +62,9 @@ def _slurm(site: Site, run: Run) -> Iterator[Finding]:
         return
     _, state, nodes, longest, preemption = row
     if state != "up":
-        yield fail("scheduler", f"{named} is {state}: jobs there wait, or are refused", _ASK)
+        yield fail("scheduler", f"{named} is {state}: jobs there wait or are refused", _ASK)
     else:
-        yield ok("scheduler", f"{named} is up with {nodes} nodes")
+        yield ok("scheduler", f"{named} is up, with {nodes} nodes")
     yield from _long_enough(site, limit_s(longest))
     if preemption.upper().startswith("SUSPEND"):
         yield _suspends(f"{named} has PreemptMode={preemption}")
@@ -83,13 +83,15 @@ def _pbs(site: Site, run: Run) -> Iterator[Finding]:
     yield from _within_limits(site, queue)
     told_s = _kill_delay_s(queue)
     if told_s is None:
-        yield ok("scheduler", f"queue {site.queue} tells no kill_delay; --pilots 1 tries it, PBS's own is assumed")
+        yield ok(
+            "scheduler", f"queue {site.queue} shows no kill_delay, so PBS's default is assumed; --pilots 1 measures it"
+        )
     yield grace(site, _KILL_DELAY_S if told_s is None else told_s)
     yield from _preemptable(site, run)
 
 
 def tells_kill_delay(site: Site, run: Run = run_command) -> bool:
-    """Whether the queue says how long a job lives after TERM."""
+    """Whether the queue shows how long a job lives after TERM."""
     if site.queue is None:
         return False
     try:
@@ -104,24 +106,24 @@ def _kill_delay_s(queue: Mapping[str, str]) -> float | None:
 
 
 def grace(site: Site, delay_s: float) -> Finding:
-    """The site file's grace against what PBS grants."""
-    seen = f"PBS kills a preempted job {delay_s:g} s after TERM, and the site file counts on {site.grace_s:g} s"
+    """Compare the site file's grace with what PBS grants."""
+    seen = f"PBS kills a preempted job {delay_s:g} s after TERM, and the site file assumes {site.grace_s:g} s"
     if site.grace_s <= delay_s:
         return ok("scheduler", seen)
     return fail("scheduler", seen, f"set grace_s={max(0.0, delay_s - 2):g} in the site file: less than kill_delay")
 
 
 def _open(name: str, queue: Mapping[str, str]) -> Iterator[Finding]:
-    """Whether it takes jobs, starts them, and is there for this user."""
+    """Whether the queue accepts jobs, starts them, and is open to this user."""
     closed = [
-        *(["takes no jobs (enabled = False)"] if queue.get("enabled") == "False" else []),
+        *(["accepts no jobs (enabled = False)"] if queue.get("enabled") == "False" else []),
         *(["is stopped (started = False): jobs wait"] if queue.get("started") == "False" else []),
         *_closed_to_us(queue),
     ]
     if closed:
         yield fail("scheduler", f"queue {name} {'; '.join(closed)}", _ASK)
     else:
-        yield ok("scheduler", f"queue {name} is there, and takes and starts jobs")
+        yield ok("scheduler", f"queue {name} accepts and starts jobs")
 
 
 def _closed_to_us(queue: Mapping[str, str]) -> list[str]:
@@ -139,14 +141,15 @@ def _groups() -> set[str]:
 
 
 def _admits(listed: str, names: Collection[str]) -> bool:
-    """The first entry that fits decides; what none names is shut out."""
+    """The first matching entry decides; without one, access is denied."""
     entries = (entry.strip().partition("@")[0] for entry in listed.split(",") if entry.strip())
     verdict = next((entry for entry in entries if entry.lstrip("+-") in (*names, "*", "")), "-")
     return not verdict.startswith("-")
 
 
 def _within_limits(site: Site, queue: Mapping[str, str]) -> Iterator[Finding]:
-    """Limits on a user's jobs, or on all: ``[u:PBS_GENERIC=10]``, ``[o:PBS_ALL=10]``, or the older ``max_user_run``."""
+    """Limits on a user's jobs, or on all jobs: ``[u:PBS_GENERIC=10]``, ``[o:PBS_ALL=10]``, or the older
+    ``max_user_run``."""
     user = getpass.getuser()
     for name in ("max_run", "max_queued", "max_user_run"):
         text = queue.get(name, "")
@@ -155,20 +158,24 @@ def _within_limits(site: Site, queue: Mapping[str, str]) -> Iterator[Finding]:
         )
         if limits and (least := min(map(int, limits))) < site.max_jobs:
             seen = f"queue {site.queue} allows {least} jobs ({name} = {text}), the site file {site.max_jobs}"
-            yield warn("scheduler", seen, f"set max_jobs={least} in the site file: more only wait, or are refused")
+            yield warn(
+                "scheduler", seen, f"set max_jobs={least} in the site file: further jobs would wait or be refused"
+            )
 
 
 def _preemptable(site: Site, run: Run) -> Iterator[Finding]:
-    """Whether the scheduler can take a pilot's node: how it does is told to any user."""
+    """Whether the scheduler can preempt pilots; any user can query how."""
     try:
         order = _attributes(run(["qmgr", "-c", "list sched"], site.command_timeout_s)).get("preempt_order", "")
     except SubmitError as error:
-        yield warn("scheduler", f"how pilots are preempted is not told: {error}", "ask the admins for preempt_order")
+        yield warn(
+            "scheduler", f"cannot find out how pilots are preempted: {error}", "ask the admins for preempt_order"
+        )
         return
     ways = set(re.sub(r"[^SCRD]", "", order))
     if ways and not ways & {"S", "D"} and not site.requeue:
-        seen = f"PBS requeues what it preempts (preempt_order = {order}), which requeue=False forbids: pilots would "
-        yield fail("scheduler", f"{seen}never make room", "set requeue=True in the site file")
+        seen = f"PBS preempts by requeueing (preempt_order = {order}), which requeue=False forbids: pilots would "
+        yield fail("scheduler", f"{seen}never be preempted", "set requeue=True in the site file")
     elif "S" in ways:
         yield _suspends(f"preempt_order = {order}")
     elif ways:
@@ -176,7 +183,7 @@ def _preemptable(site: Site, run: Run) -> Iterator[Finding]:
 
 
 def _attributes(text: str) -> dict[str, str]:
-    """``name = value`` of qstat -f and qmgr's list; a long value goes on behind a tab."""
+    """Parse ``name = value`` lines of qstat -f and qmgr; long values continue on a line that starts with a tab."""
     pairs = (line.strip().partition(" = ") for line in text.replace("\n\t", "").splitlines())
     return {name: value for name, _, value in pairs if value}
 
@@ -192,31 +199,33 @@ def _seconds(walltime: str) -> float | None:
 
 
 def _lsf(site: Site, run: Run) -> Iterator[Finding]:
-    """LSF ends with an error where there is no such queue."""
+    """Check the queue; bqueues fails if it does not exist."""
     if site.queue is None:
         yield _unnamed()
         return
     output = run(["bqueues", site.queue], site.command_timeout_s)
     status = next((word for word in output.split() if word.startswith(("Open:", "Closed:"))), "")
     if status and status != "Open:Active":
-        yield fail("scheduler", f"queue {site.queue} is {status}: jobs there wait, or are refused", _ASK)
+        yield fail("scheduler", f"queue {site.queue} is {status}: jobs there wait or are refused", _ASK)
     else:
-        yield ok("scheduler", f"queue {site.queue} is there")
+        yield ok("scheduler", f"queue {site.queue} exists")
 
 
-# --- all of them
+# --- all schedulers
 
 
 def _unnamed() -> Finding:
-    return warn("scheduler", "the site file names no queue", "jobs go to the default queue, which seldom preempts")
+    return warn(
+        "scheduler", "the site file names no queue", "jobs go to the default queue, which is rarely preemptable"
+    )
 
 
 def _long_enough(site: Site, longest_s: float | None) -> Iterator[Finding]:
     if longest_s is not None and longest_s < site.walltime_s:
-        seen = f"jobs may run for {walltime_text(longest_s)} there, and the site file asks for {site.walltime}"
-        yield fail("scheduler", seen, "set a shorter walltime in the site file: these jobs never start")
+        seen = f"jobs may run for {walltime_text(longest_s)} there, but the site file requests {site.walltime}"
+        yield fail("scheduler", seen, "set a shorter walltime in the site file: such jobs never start")
 
 
 def _suspends(why: str) -> Finding:
-    remedy = "they are replaced meanwhile; their memory is not freed: prefer a queue that ends them"
-    return warn("scheduler", f"pilots are suspended, not ended, at a preemption ({why})", remedy)
+    remedy = "they are replaced meanwhile, but keep their memory; prefer a queue that ends them"
+    return warn("scheduler", f"pilots are suspended, not ended, when preempted ({why})", remedy)

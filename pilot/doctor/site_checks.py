@@ -1,4 +1,4 @@
-"""What the site's file says about this host and its network, against what is there."""
+"""The site file's network settings, compared with this host."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from pilot.io.site import Site
 
 
 def network(site: Site, run_dir: Path) -> Iterator[Finding]:
-    """Interfaces, the port, and the address that pilots are told."""
+    """Check the interfaces, the port, and the address that pilots connect to."""
     yield from _interfaces(site)
     try:
         yield _port(site, run_dir)
         yield _advertised(site)
     except PilotError as error:
-        yield fail("network", str(error), "correct bind_interface or advertise_interface in the site file")
+        yield fail("network", str(error), "fix bind_interface or advertise_interface in the site file")
 
 
 def _interfaces(site: Site) -> Iterator[Finding]:
@@ -31,8 +31,8 @@ def _interfaces(site: Site) -> Iterator[Finding]:
     if site.interface is None:
         return
     if site.interface not in there:
-        seen = f"this host has no interface {site.interface}, which groups use; it has {', '.join(sorted(there))}"
-        yield warn("network", seen, "nodes must have it: run pilot doctor inside a job too")
+        seen = f"this host has no interface {site.interface}, which training uses; it has {', '.join(sorted(there))}"
+        yield warn("network", seen, "the nodes must have it: run pilot doctor inside a job, too")
     elif not there[site.interface].isup:
         yield fail("network", f"interface {site.interface} is down", "choose another interface in the site file")
     else:
@@ -40,7 +40,7 @@ def _interfaces(site: Site) -> Iterator[Finding]:
 
 
 def _port(site: Site, run_dir: Path) -> Finding:
-    """Whether the coordinator can listen where the site says."""
+    """Whether the coordinator can listen at the site's address and port."""
     address = bind_address(site)
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -50,26 +50,30 @@ def _port(site: Site, run_dir: Path) -> Finding:
             if pid := owner(RunDir(run_dir)):
                 return ok("network", f"port {site.port} on {address} is in use; this pool is up (process {pid})")
             seen = f"the coordinator cannot listen on {address}, port {site.port}: {error.strerror}"
-            return fail("network", seen, "set port=0 (any) or another one in the site file, or another bind_address")
+            return fail(
+                "network", seen, "set port=0 (any port), another port, or another bind_address in the site file"
+            )
     return ok("network", f"the coordinator can listen on {address}, {f'port {site.port}' if site.port else 'any port'}")
 
 
 def _advertised(site: Site) -> Finding:
-    """Whether nodes can make something of the address that they are told. Groups on ``lo`` are on this machine."""
+    """Whether nodes can use the advertised address. If training uses ``lo``, the nodes are this machine."""
     name = advertise_address(site)
     try:
         addresses = sorted({str(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)})
     except OSError:
-        return fail("network", f"the name {name} has no address", "set advertise_interface in the site file")
-    seen = f"pilots are told {name} ({', '.join(addresses)})"
+        return fail("network", f"the name {name} does not resolve", "set advertise_interface in the site file")
+    seen = f"pilots connect to {name} ({', '.join(addresses)})"
     remedy = "set advertise_interface in the site file"
     if site.scheduler == "local" or site.interface == "lo":
         return ok("network", seen)
     if all(ip_address(address.partition("%")[0]).is_loopback for address in addresses):
-        return fail("network", f"{seen}: on a node that is the node itself", remedy)
+        return fail("network", f"{seen}: on a node, this is the node itself", remedy)
     own = own_addresses()
     if not set(addresses) & set(own):
-        return warn("network", f"{seen}, which is none of this host's own: {', '.join(own)}", remedy)
+        return warn("network", f"{seen}, which is not one of this host's addresses: {', '.join(own)}", remedy)
     if len(own) > 1 and name == socket.gethostname():
-        return warn("network", f"{seen}; this host has {', '.join(own)}, and nodes may not reach the first", remedy)
+        return warn(
+            "network", f"{seen}; this host has {', '.join(own)}, and nodes may be unable to reach the first", remedy
+        )
     return ok("network", seen)

@@ -1,4 +1,4 @@
-"""The job that finds out how long PBS lets one live after TERM: it stays, and notes what it sees until it is killed."""
+"""The job that measures how long PBS lets a job live after TERM: it ignores TERM and takes notes until it is killed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ HERE, TERM = "here", "TERM"
 
 
 def main(notes: Path) -> None:
-    """Append a line to ``notes`` every ``TICK_S``: a word, and the time in seconds.
+    """Append a line to ``notes`` every ``TICK_S``: a word and the time in seconds.
 
-    The file is closed after each, so that what was noted last is seen on a shared file system when the job is dead.
+    The file is closed after each line, so that the last one is visible on a shared file system once the job is dead.
     """
 
     def note(word: str) -> None:
@@ -28,7 +28,7 @@ def main(notes: Path) -> None:
 
 
 def lived_s(notes: str) -> float | None:
-    """How long the job lived after the first TERM; None where it got none. A last line without its end is left out."""
+    """How long the job lived after the first TERM; None if it got none. An incomplete last line is ignored."""
     lines = notes.rpartition("\n")[0].splitlines()
     seen = [(word, float(at_s)) for word, _, at_s in (line.partition(" ") for line in lines)]
     first = next((at_s for word, at_s in seen if word == TERM), None)

@@ -1,4 +1,4 @@
-"""What the file system of the run directory (and of the site's checkpoint directory) must do."""
+"""What the file systems of the run directory and of the site's checkpoint directory must support."""
 
 from __future__ import annotations
 
@@ -30,16 +30,14 @@ _LOCAL_LOCKS = frozenset({"localflock", "nolock", "local_lock=flock", "local_loc
 
 
 def storage(site: Site, run_dir: Path) -> Iterator[Finding]:
-    """Locks, checkpoints, free space and quota, where the run directory and the checkpoints are."""
+    """Check locks, checkpoints, free space and quota of the run directory and the checkpoint directory."""
     places = {run_dir: "run directory"}
     if site.checkpoint_dir is not None:
         places.setdefault(Path(site.checkpoint_dir), "checkpoint directory")
     for place, check in places.items():
         folder = existing(place)
         if not os.access(folder, os.W_OK | os.X_OK):
-            yield fail(
-                check, f"nothing can be written in {folder}", "choose another directory (--run-dir, checkpoint_dir)"
-            )
+            yield fail(check, f"{folder} is not writable", "choose another directory (--run-dir, checkpoint_dir)")
             continue
         yield from _locks(check, folder)
         yield from _checkpoints(check, folder)
@@ -47,19 +45,19 @@ def storage(site: Site, run_dir: Path) -> Iterator[Finding]:
 
 
 def existing(path: Path) -> Path:
-    """``path``, or the nearest directory above it that is there."""
+    """``path``, or its nearest parent that exists."""
     return next(folder for folder in (path, *path.absolute().parents) if _is_directory(folder))
 
 
 def _is_directory(path: Path) -> bool:
     try:
         return path.is_dir()
-    except OSError:  # above it is what we may not look into
+    except OSError:  # a parent is not readable to us
         return False
 
 
 def _locks(check: str, folder: Path) -> Iterator[Finding]:
-    """``flock``, by which a run directory has one owner, and HDF5's locking, which only readers of others need."""
+    """Check ``flock``, which gives a run directory a single owner, and HDF5's, which only other readers need."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -67,8 +65,8 @@ def _locks(check: str, folder: Path) -> Iterator[Finding]:
         remedy = "choose a run directory on another file system: two coordinators could own this one"
         yield fail(check, f"flock in {folder}: {error.strerror}", remedy)
     if option := _local_lock(folder):
-        remedy = "run pilot up for a run directory on one login node at a time; a second one is refused, 15 s later"
-        yield warn(check, f"locks in {folder} hold on one host only (mounted with {option})", remedy)
+        remedy = "use a run directory from one login node at a time; a second pilot up is refused only after 15 s"
+        yield warn(check, f"locks in {folder} are not seen by other hosts (mounted with {option})", remedy)
     if problem := probe.locking_problem(folder):
         remedy = "pilot does not need it; set HDF5_USE_FILE_LOCKING=FALSE for your own readers"
         yield warn(check, f"HDF5 cannot lock files in {folder}: {problem}", remedy)
@@ -77,7 +75,7 @@ def _locks(check: str, folder: Path) -> Iterator[Finding]:
 
 
 def _local_lock(folder: Path) -> str:
-    """The mount option by which locks of other hosts are not seen; "" where there is none. (mount.lustre(8), nfs(5))"""
+    """The mount option that hides other hosts' locks, or "". (mount.lustre(8), nfs(5))"""
     mounts = [m for m in psutil.disk_partitions(all=True) if folder.absolute().is_relative_to(m.mountpoint)]
     options = max(mounts, key=lambda m: len(m.mountpoint)).opts.split(",") if mounts else []
     return next((option for option in options if option in _LOCAL_LOCKS), "")
@@ -91,7 +89,7 @@ def _checkpoints(check: str, folder: Path) -> Iterator[Finding]:
         return
     seen = f"a checkpoint of 1 MB was published in {folder} in {seconds:.3f} s and verified"
     if seconds > SLOW_WRITE_S:
-        yield warn(check, seen, "that is slow: put checkpoints on a parallel file system (checkpoint_dir)")
+        yield warn(check, seen, "slow: put checkpoints on a parallel file system (checkpoint_dir)")
     else:
         yield ok(check, seen)
 
@@ -99,7 +97,7 @@ def _checkpoints(check: str, folder: Path) -> Iterator[Finding]:
 def _space(check: str, folder: Path) -> Iterator[Finding]:
     free = shutil.disk_usage(folder).free
     seen = f"{free / 1e9:.1f} GB free in {folder}"
-    remedy = "free some, or choose another directory: every checkpoint needs the size of model and optimizer"
+    remedy = "free some, or choose another directory: every checkpoint is as large as the model and optimizer state"
     grade = fail if free < SPACE_TOO_FEW_BYTES else warn
     yield ok(check, seen) if free >= SPACE_FEW_BYTES else grade(check, seen, remedy)
     counts = os.statvfs(folder)
@@ -109,14 +107,14 @@ def _space(check: str, folder: Path) -> Iterator[Finding]:
 
 
 def _quota(check: str, folder: Path) -> Iterator[Finding]:
-    """Tries to get some space, which no quota of any file system can hide from; and asks ``quota``, where it is."""
+    """Allocate some space, which exposes any file system's quota; and ask ``quota`` if it is installed."""
     remedy = "free some space, or ask for more quota"
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             os.posix_fallocate(file.fileno(), 0, ALLOCATED_BYTES)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            yield fail(check, f"64 MB cannot be had in {folder}: {error.strerror}", remedy)
+            yield fail(check, f"cannot allocate 64 MB in {folder}: {error.strerror}", remedy)
     if shutil.which("quota") is not None:
         try:
             said = run_command(["quota", "-q"], COMMAND_LIMIT_S).strip()
@@ -127,7 +125,7 @@ def _quota(check: str, folder: Path) -> Iterator[Finding]:
 
 
 def clock(_site: Site, run_dir: Path) -> Iterator[Finding]:
-    """This host's clock against the time stamps of the run directory's file system (a server's clock, on many)."""
+    """Compare this host's clock with the time stamps of the run directory's file system (often a server's clock)."""
     with tempfile.NamedTemporaryFile(dir=existing(run_dir)) as file:
         before_s = time.time()
         file.write(b"1")
@@ -138,4 +136,4 @@ def clock(_site: Site, run_dir: Path) -> Iterator[Finding]:
     if skew_s <= SKEW_S:
         yield ok("clock", seen)
     else:
-        yield warn("clock", seen, "tell the admins (NTP): wall times and logs of different nodes will not fit together")
+        yield warn("clock", seen, "tell the admins (NTP): wall times and logs of different nodes will not line up")

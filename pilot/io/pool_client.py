@@ -8,10 +8,12 @@ from pathlib import Path
 import msgspec
 
 from pilot.core.errors import PilotError, UserError
-from pilot.io import verbs
+from pilot.io import study_verbs, verbs
 from pilot.io.client import request
 from pilot.io.pool_status import PoolStatus, TrainerHistory
 from pilot.io.printable import all_printable
+from pilot.io.study_definition import StudyDefinition
+from pilot.io.study_verbs import StudyList, StudyStatus, TrialList
 from pilot.io.submission import LaunchSpec, Submission
 from pilot.io.verbs import A, R, Verb
 
@@ -87,6 +89,26 @@ class PoolClient:
     def explain(self, trainer: str) -> verbs.Explained:
         """Why a trainer holds the nodes that it holds."""
         return self._ask(verbs.EXPLAIN, verbs.OneTrainer(trainer))
+
+    def run_study(self, definition: StudyDefinition) -> StudyStatus:
+        """Hand in a study. When this returns, the journal has it."""
+        return self._ask(study_verbs.STUDY_RUN, definition)
+
+    def studies(self) -> StudyList:
+        """All studies, in the order of submission."""
+        return self._ask(study_verbs.STUDIES, verbs.Nothing())
+
+    def trials(self, study: str) -> TrialList:
+        """A study and its trials."""
+        return self._ask(study_verbs.STUDY_TRIALS, study_verbs.OneStudy(study))
+
+    def stop_study(self, study: str) -> StudyStatus:
+        """Shelve its trials where they are."""
+        return self._ask(study_verbs.STUDY_STOP, study_verbs.OneStudy(study))
+
+    def resume_study(self, study: str, more: int = 0, space: StudyDefinition | None = None) -> StudyStatus:
+        """Have it go on, with ``more`` trials; where ``space`` is given it must be the study's own."""
+        return self._ask(study_verbs.STUDY_RESUME, study_verbs.StudyResumption(study, more, space))
 
     def down(self) -> verbs.Draining:
         """Begin to drain the pool; the coordinator ends when everything is gone."""

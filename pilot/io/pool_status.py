@@ -313,9 +313,10 @@ class UtilisationStatus(Told, frozen=True):
     ----------
     u : `work` / `static_work`; null where there is nothing to compare with
     eq_nodes : the mean number of nodes
-    work : samples that the listed trainers processed, by their curves and the time that they trained on so many nodes
-    static_work : samples that they would have processed on `eq_nodes` dedicated nodes; null: not reckoned, as there
-        were more different sets of trainers than can be reckoned while one waits
+    work : what the listed trainers did, by their curves and the time that they trained on so many nodes, in
+        node-seconds at the speed of one node
+    static_work : what they would have done on `eq_nodes` dedicated nodes; null: not reckoned, as there were more
+        different sets of trainers than can be reckoned while one waits
     """
 
     u: float | None

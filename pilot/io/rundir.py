@@ -58,6 +58,7 @@ class RunDir:
         self.trainers = self.root / "trainers"
         self.pilots = self.root / "pilots"
         self.solver = self.root / "solver"
+        self.sampler = self.root / "sampler"
 
     def create(self) -> None:
         """Make it, 0700. :class:`UserError` where that is not possible, or it is another user's or open to others."""

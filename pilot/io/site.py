@@ -23,6 +23,9 @@ Launcher = Literal["simple", "srun", "pals", "mpiexec", "jsrun"]
 Scope = Literal["user", "project"]
 """Whose jobs ``max_jobs`` counts."""
 
+NodeFabric = Literal["shared-memory", "gloo", "nccl"]
+"""How the training processes of one node sum their gradients; see :mod:`pilot.train.node_group`."""
+
 Signal = Literal["USR1", "USR2", "TERM", "INT", "HUP", "URG"]
 """Signals with which a scheduler can announce a preemption."""
 
@@ -87,6 +90,7 @@ class Site(BaseModel):
     nodes_per_pilot: int = Field(default=1, ge=1, examples=[1])
     cores_per_node: int | None = Field(default=None, ge=1, examples=[64])
     ranks_per_node: int = Field(default=1, ge=1, examples=[4])
+    node_fabric: NodeFabric | None = Field(default=None, examples=["nccl"])
     launcher: Launcher = Field(default="simple", examples=["srun"])
     launcher_options: str = Field(default="", examples=["--cpu-bind=none"])
     prologue: str = Field(default="", examples=["module load conda; conda activate base"])

@@ -176,7 +176,8 @@ class CheckpointWritten(Message, frozen=True):
 class Progress(Message, frozen=True):
     """At most one a second, from the leader: see ``core.events.Progress``.
 
-    ``ledger`` rows are (generation, epoch, step, step_end, cursor, cursor_end).
+    ``ledger`` rows are (generation, epoch, step, step_end, cursor, cursor_end). ``reports``, of a trial, are (number,
+    value) of its study's metric.
     """
 
     trainer: Name
@@ -189,6 +190,7 @@ class Progress(Message, frozen=True):
     rescale_s: float | None = None
     ledger: list[tuple[Count, Count, Count, Count, Count, Count]] = []
     metrics: dict[str, float] = {}
+    reports: list[tuple[Count, float]] = []
 
 
 class TrainerFinished(Message, frozen=True):
@@ -243,7 +245,8 @@ class StartWorker(Message, frozen=True):
     another one's folder, and no checkpoint of another one is loaded. ``umask`` is for the files that the script makes.
     ``code`` is the zip file of the script's code as it was submitted ("": it is read where it is); ``script_sha256``
     counts only without it.
-    ``patience_s``: see ``core.spec.TrainerSpec``. ``ddp``: it is a script for ``torchrun``.
+    ``patience_s``: see ``core.spec.TrainerSpec``. ``ddp``: it is a script for ``torchrun``. ``node_fabric``: how the
+    node's processes sum, as the site says ("": by their device).
     """
 
     trainer: str
@@ -262,6 +265,7 @@ class StartWorker(Message, frozen=True):
     patience_s: float = math.inf
     umask: int = 0o077
     ddp: bool = False
+    node_fabric: str = ""
 
 
 class StopWorker(Message, frozen=True):

@@ -6,8 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pilot.core.commands import CloseTrainer, Command, DissolveGroup, FormGroup
-from pilot.core.events import Event, GroupBroken, GroupFormed, GroupPaused, Progress, TrainerResumed, TrainerSubmitted
+from pilot.core.events import (
+    Event,
+    GroupBroken,
+    GroupFormed,
+    GroupPaused,
+    Progress,
+    TrainerResumed,
+    TrainerSubmitted,
+)
 from pilot.core.ids import Generation, TrainerId
+from pilot.core.study_events import (
+    TrialAsked,
+)
 
 POINTS_MAX = 2000
 """Of more, every second one is dropped: a curve of a week needs no more."""
@@ -73,7 +84,7 @@ class Courses:
     def note(self, now_s: float, event: Event, commands: Sequence[Command]) -> None:
         """``event`` happened at ``now_s`` and the core answered ``commands``."""
         match event:
-            case TrainerSubmitted():
+            case TrainerSubmitted() | TrialAsked():
                 self.of[event.spec.trainer] = Course()
             case TrainerResumed():
                 self.of[event.trainer].ended_s = None

@@ -5,10 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pilot.core.events import GroupFormed, Progress, TrainerSubmitted
+from pilot.core.events import (
+    GroupFormed,
+    Progress,
+    TrainerSubmitted,
+)
 from pilot.core.ids import TrainerId
 from pilot.core.ledger import Ledger
 from pilot.core.run_identity import AcceptedChange
+from pilot.core.study_events import (
+    TrialAsked,
+)
 from pilot.io.journal import Decision
 
 
@@ -17,8 +24,8 @@ def ledgers(decisions: Iterable[Decision]) -> dict[TrainerId, Ledger]:
     found: dict[TrainerId, Ledger] = {}
     for decision in decisions:
         match decision.event:
-            case TrainerSubmitted(spec):
-                found[spec.trainer] = Ledger()
+            case TrainerSubmitted() | TrialAsked() as came:
+                found[came.spec.trainer] = Ledger()
             case GroupFormed() as formed if formed.trainer in found:
                 ledger = found[formed.trainer]
                 ledger.began(formed.generation, formed.step)

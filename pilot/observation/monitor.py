@@ -43,6 +43,9 @@ from pilot.core.evidence import headline
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
 from pilot.core.problem import Plan, Problem
 from pilot.core.run_identity import AcceptedChange
+from pilot.core.study_events import (
+    TrialAsked,
+)
 from pilot.io.journal import Decision
 from pilot.observation.records import OpenFor, SolveTimes, TrainerRecord
 from pilot.observation.words import plan_change
@@ -158,7 +161,7 @@ class Monitor:
                 self.joined_s.update(dict.fromkeys(event.joined, self.now_s))
                 for node in event.lost:
                     self._lost(node)
-            case TrainerSubmitted():
+            case TrainerSubmitted() | TrialAsked():
                 self._settle()
                 self.open[event.spec.trainer] = None
                 self.trainers[event.spec.trainer] = TrainerRecord(self.now_s, settled_s=self.now_s)

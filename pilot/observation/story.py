@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 
-from pilot.core.commands import CloseTrainer, Command, FormGroup, Outcome, SetNodeAside, StartWorker, WarnOfBudget
+from pilot.core.commands import (
+    CloseTrainer,
+    Command,
+    FormGroup,
+    Outcome,
+    SetNodeAside,
+    Solve,
+    StartWorker,
+    WarnOfBudget,
+)
 from pilot.core.events import (
     CheckpointPublished,
     CheckpointWritten,
@@ -34,8 +43,14 @@ from pilot.core.events import (
     WorkerSlow,
 )
 from pilot.core.evidence import headline
-from pilot.core.ids import Generation, NodeId, TrainerId
-from pilot.core.problem import Plan
+from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
+from pilot.core.study_events import (
+    StudyResumed,
+    StudyStopped,
+    StudySubmitted,
+    TrialAsked,
+    TrialNotAsked,
+)
 from pilot.io.journal import Decision, Entry
 from pilot.io.pool_status import Told
 from pilot.observation.words import node_count, node_names, plan_change
@@ -85,7 +100,7 @@ class Story:
         self._began_s = began_s
         self._members: dict[tuple[TrainerId, Generation], tuple[NodeId, ...]] = {}
         self._started_s: dict[tuple[TrainerId, NodeId], float] = {}
-        self._planned: dict[TrainerId, int] = {}
+        self._asked: tuple[PlanId, dict[TrainerId, int]] | None = None
         self._leaving: set[NodeId] = set()
         self._draining = False
 
@@ -121,7 +136,7 @@ class Story:
                 self._draining = True
                 yield self._told(now_s, Kind.POOL, f"the pool drains: {event.reason}")
             case PlanReady():
-                yield from self._plan(now_s, event.plan)
+                yield from self._plan(now_s, event)
             case PlanFailed():
                 yield self._told(now_s, Kind.PLAN, f"no plan: {headline(event.reason)}")
             case WorkerReady() | WorkerSlow() | WorkerExited():
@@ -137,8 +152,29 @@ class Story:
                 yield self._told(now_s, Kind.NODE, f"{event.node} {whom}", event.trainer, [event.node])
             case NodeCleared():
                 yield self._told(now_s, Kind.NODE, f"{event.node} was cleared", None, [event.node])
+            case StudySubmitted() | StudyStopped() | StudyResumed() | TrialAsked() | TrialNotAsked():
+                yield from self._study(now_s, event)
             case _:
                 yield from self._group(now_s, event)
+
+    def _study(
+        self, now_s: float, event: StudySubmitted | StudyStopped | StudyResumed | TrialAsked | TrialNotAsked
+    ) -> Iterator[Happening]:
+        match event:
+            case StudySubmitted():
+                text = f"study {event.spec.study} submitted, of {event.spec.trials} trials"
+            case StudyStopped():
+                text = f"study {event.study} {event.reason}"
+            case StudyResumed():
+                text = f"study {event.study} goes on"
+            case TrialAsked():
+                given = ", ".join(f"{name}={value}" for name, value in event.parameters)
+                yield self._told(now_s, Kind.TRAINER, f"trial of {event.study}: {given}", event.spec.trainer)
+                return
+            case TrialNotAsked():
+                why = "all of its space was tried" if event.exhausted else headline(event.reason)
+                text = f"study {event.study} has no trial {event.number}: {why}"
+        yield self._told(now_s, Kind.POOL, text)
 
     def _group(self, now_s: float, event: Event) -> Iterator[Happening]:
         match event:
@@ -173,13 +209,13 @@ class Story:
         if lost:
             yield self._told(now_s, Kind.NODE, f"{node_names(lost)} lost without notice{cause}", None, lost)
 
-    def _plan(self, now_s: float, plan: Plan) -> Iterator[Happening]:
-        """Only what changes: a pool makes many plans that keep everything."""
-        for trainer, count in plan.counts:
-            before = self._planned.get(trainer, 0)
-            if count != before:
-                yield self._told(now_s, Kind.PLAN, plan_change(count, before), trainer)
-        self._planned = plan.as_dict()
+    def _plan(self, now_s: float, event: PlanReady) -> Iterator[Happening]:
+        """Only what changes: many plans keep everything, and one that comes too late changes nothing."""
+        asked, held = self._asked or (None, {})
+        if event.plan_id == asked:
+            for trainer, count in event.plan.counts:
+                if count != (before := held.get(trainer, 0)):
+                    yield self._told(now_s, Kind.PLAN, plan_change(count, before), trainer)
 
     def _worker(self, now_s: float, event: WorkerReady | WorkerSlow | WorkerExited) -> Iterator[Happening]:
         since_s = self._started_s.get((event.trainer, event.node))
@@ -199,6 +235,8 @@ class Story:
 
     def _command(self, now_s: float, command: Command) -> Iterator[Happening]:
         match command:
+            case Solve():
+                self._asked = command.plan_id, command.problem.kept()
             case StartWorker():
                 self._started_s[command.trainer, command.node] = now_s
                 yield self._told(now_s, Kind.TRAINER, f"starts on {command.node}", command.trainer, [command.node])
@@ -210,7 +248,6 @@ class Story:
             case WarnOfBudget():
                 yield self._told(now_s, Kind.TRAINER if command.trainer else Kind.POOL, command.reason, command.trainer)
             case CloseTrainer():
-                self._planned.pop(command.trainer, None)
                 why = f": {headline(command.reason)}" if command.outcome is Outcome.FAILED else ""
                 yield self._told(now_s, Kind.TRAINER, f"{command.outcome}{why}", command.trainer)
             case _:

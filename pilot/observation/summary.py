@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from pilot.core.budget import HOUR_S, unit
@@ -24,7 +24,8 @@ class Summary:
     most_nodes : held at once
     node_hours : by use, uncharged; nodes that left are counted while they were there
     charge_factor : what the site charges for a node-hour
-    samples : that trainers processed and kept
+    samples : that trainers with a session processed and kept
+    steps : of processes, by scripts for torchrun
     phases : how many trainers stand where
     fates : how many nodes went in which way
     lost_steps : done steps that had to be done again
@@ -36,6 +37,7 @@ class Summary:
     node_hours: Mapping[Use, float]
     charge_factor: float
     samples: int
+    steps: int
     phases: Mapping[Phase, int]
     fates: Mapping[Fate, int]
     lost_steps: int
@@ -48,9 +50,15 @@ class Summary:
 
 
 def summarise(
-    timeline: Timeline, trainers: Mapping[TrainerId, Trainer], use: Utilisation, charge_factor: float
+    timeline: Timeline,
+    trainers: Mapping[TrainerId, Trainer],
+    use: Utilisation,
+    charge_factor: float,
+    sessions: Container[TrainerId],
 ) -> Summary:
-    """Of a pool whose nodes did what ``timeline`` shows, and whose trainers stand as they do at its end."""
+    """Of a pool whose nodes did what ``timeline`` shows, and whose trainers stand as they do at its end; ``sessions``
+    are those that have one.
+    """
     node_hours = dict.fromkeys(Use, 0.0)
     for span in timeline.spans:
         node_hours[span.use] += (span.end_s - span.start_s) / HOUR_S
@@ -59,7 +67,8 @@ def summarise(
         most_nodes=_most(timeline),
         node_hours=node_hours,
         charge_factor=charge_factor,
-        samples=sum(trainer.samples for trainer in trainers.values()),
+        samples=sum(trainer.samples for name, trainer in trainers.items() if name in sessions),
+        steps=sum(trainer.samples for name, trainer in trainers.items() if name not in sessions),
         phases=Counter(trainer.phase for trainer in trainers.values()),
         fates=Counter(mark.fate for mark in timeline.marks),
         lost_steps=sum(trainer.counts.lost_steps for trainer in trainers.values()),
@@ -95,7 +104,10 @@ def _trainers(summary: Summary) -> str:
     if not total:
         return "Nothing was submitted."
     ends = ", ".join(f"{count} {phase}" for phase, count in summary.phases.items())
-    return f"{total} trainer{'' if total == 1 else 's'} ({ends}) processed {summary.samples:,} samples."
+    steps = f"{summary.steps:,} steps of torchrun processes" if summary.steps else ""
+    samples = f"{summary.samples:,} samples" if summary.samples or not steps else ""
+    done = " and ".join(filter(None, [samples, steps]))
+    return f"{total} trainer{'' if total == 1 else 's'} ({ends}) processed {done}."
 
 
 def _losses(summary: Summary) -> str:

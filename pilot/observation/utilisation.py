@@ -19,8 +19,9 @@ Best = Callable[[Problem], Plan]
 class WorkAccount:
     """What happened, as far as U needs it. All but ``specs`` as in :class:`pilot.observation.monitor.Monitor`.
 
-    ``specs`` are in the order of submission; ``curves`` are samples per second by nodes: the given ones where they are
-    fixed, else what was measured. ``max_parallel`` trainers share the pool at once.
+    ``specs`` are in the order of submission; ``curves`` are those that are fixed, else what was measured, each in units
+    of its rate on one node: samples of different scripts, and the steps of those for torchrun, do not add up.
+    ``max_parallel`` trainers share the pool at once.
     """
 
     specs: tuple[TrainerSpec, ...]
@@ -35,7 +36,8 @@ class WorkAccount:
 class Utilisation:
     """Eqs 17-18 over the time in which there were trainers.
 
-    ``work`` is what the trainers did, by their curves and the time that they trained on so many nodes. ``static_work``
+    ``work`` is what the trainers did, by their curves and the time that they trained on so many nodes, in node-seconds
+    at the speed of one node. ``static_work``
     is what the same trainers, as long as each was there, would have done on ``eq_nodes`` dedicated nodes that are
     divided in the best way; None: not reckoned.
     """

@@ -98,6 +98,7 @@ class Keeper:
         """
         self.book.connected(self._clock(), frozenset(present))
         self._wish = Wish(nodes, frozenset(spare), warm_up_s)
+        self._say_what_was_heard()  # of who has gone by now nothing more is to be said
         self._poked.set()
 
     def registered(self, job: str, restart: int = 0) -> None:
@@ -192,9 +193,13 @@ class Keeper:
         now_s = self._clock()
         self.book.unix_ahead_s = time.time() - now_s
         news = self.book.take(now_s, asked_s, self._heard)
-        self._troubles.say("poll", "; ".join(filter(None, [self._heard.trouble, self._contradiction()])))
+        self._say_what_was_heard()
         self._tell(news)
         await self._cancel(self.book.to_cancel(now_s))
+
+    def _say_what_was_heard(self) -> None:
+        if self._answers and self._heard is not None:
+            self._troubles.say("poll", "; ".join(filter(None, [self._heard.trouble, self._contradiction()])))
 
     def _contradiction(self) -> str:
         jobs = self.book.contradicted()

@@ -28,9 +28,9 @@ from pilot.core.events import (
     TrainerResumed,
     TrainerSubmitted,
 )
-from pilot.core.ids import NodeId, TrainerId, TrainerUid
+from pilot.core.ids import NodeId, StudyId, TrainerId, TrainerUid
 from pilot.core.trainer import Phase, Trainer
-from pilot.io import verbs, wire
+from pilot.io import study_verbs, verbs, wire
 from pilot.io.pool_status import PoolStatus, Told, TrainerHistory
 from pilot.io.submission import Submission
 from pilot.io.verbs import (
@@ -62,6 +62,8 @@ from pilot.service.live_driver import LiveDriver
 from pilot.service.roster import Roster
 from pilot.service.server import Peer, Server
 from pilot.service.status_view import About
+from pilot.service.study_api import StudyApi
+from pilot.service.study_store import StudyStore
 
 log = logging.getLogger(__name__)
 
@@ -96,6 +98,7 @@ class Api:
         driver: LiveDriver,
         roster: Roster,
         launches: LaunchStore,
+        studies: StudyStore,
         about: Callable[[], About],
         scale: Callable[[int | None], None],
     ) -> None:
@@ -110,6 +113,7 @@ class Api:
         self._disk, self._sums = ThreadPoolExecutor(1, "disk"), ThreadPoolExecutor(1, "sums")
         for thread in (self._disk, self._sums):
             thread.submit(int)  # it is there before the host's limit of threads is reached
+        of_studies = StudyApi(driver, studies, self._decided)
         self._handlers: dict[str, Handler] = dict(
             [
                 _typed(verbs.SUBMIT, self.submit),
@@ -128,6 +132,11 @@ class Api:
                 _typed(verbs.EXPLAIN, self.explain),
                 _typed(verbs.HISTORY, self.history),
                 _typed(verbs.DOWN, self.down),
+                _typed(study_verbs.STUDY_RUN, of_studies.run),
+                _typed(study_verbs.STUDIES, of_studies.studies),
+                _typed(study_verbs.STUDY_TRIALS, of_studies.trials),
+                _typed(study_verbs.STUDY_STOP, of_studies.stop),
+                _typed(study_verbs.STUDY_RESUME, of_studies.resume),
             ]
         )
 
@@ -225,7 +234,7 @@ class Api:
         waited = named if asked.trainers else list(core.trainers.values())
         try:
             async with asyncio.timeout(WAIT_S):
-                while any(t.outcome is None for t in waited):
+                while any(t.outcome is None and not t.shelved for t in waited):
                     await self._driver.wait_for_change()
         except TimeoutError:
             pass
@@ -337,6 +346,8 @@ class Api:
             raise UserError(f"not a name for a trainer: {given!r}; use letters, digits, '.', '_' and '-', at most 64")
         trainer = core.trainers.get(TrainerId(given))
         outcome = trainer.outcome if trainer is not None else core.past.get(TrainerId(given))
+        if (study := core.studies.get(StudyId(given.rpartition("-")[0]))) and given.rpartition("-")[2].isdecimal():
+            raise UserError(f"{given} is a name of a trial of study {study.id}; choose another --name")
         if given in known and not (replaces and outcome is not None and given not in self._arriving):
             raise UserError(_choices(given, outcome))
         return TrainerId(given)

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pilot.core.errors import JournalError, PilotError, UserError
+from pilot.core.ids import StudyId
 from pilot.core.spec import TrainerSpec
+from pilot.core.study import Study
 from pilot.io import ended
 from pilot.io.ended import Ended
 from pilot.io.heartbeat import BEAT_S
@@ -33,11 +35,13 @@ from pilot.service.launch_store import LaunchStore
 from pilot.service.live_driver import Clock, LiveDriver
 from pilot.service.restore import restore
 from pilot.service.roster import Roster
+from pilot.service.sampler_process import SamplerProcess
 from pilot.service.service import Service
 from pilot.service.settings import Settings
 from pilot.service.solver_process import SolverProcess
 from pilot.service.startup import PoolIdentity
 from pilot.service.status_view import About
+from pilot.service.study_store import StudyStore
 
 log = logging.getLogger("pilot.service")
 
@@ -72,10 +76,14 @@ class Live:
         self._driver = LiveDriver(pool.core(), self._journal, Clock(pool.start_s))
         self._launches = LaunchStore(rundir, pool.name, site.checkpoint_dir)
         self._solver = SolverProcess(pool.settings, rundir.solver, self._driver.post, self._tell)
+        self._studies = StudyStore(rundir, self._launches)
+        self._sampler = SamplerProcess(self._studies, self._study, rundir.sampler, self._driver.post)
         self._roster = Roster(site)
         if pool.contents is not None:
             self._restore(pool.contents)
-        self._api = Api(self._server, self._driver, self._roster, self._launches, self._about, self._scale)
+        self._api = Api(
+            self._server, self._driver, self._roster, self._launches, self._studies, self._about, self._scale
+        )
         self._service = Service(
             site,
             pool.name,
@@ -85,6 +93,7 @@ class Live:
             roster=self._roster,
             launches=self._launches,
             solver=self._solver,
+            sampler=self._sampler,
             requests=self._api,
             jobs=self._keeper,
         )
@@ -104,7 +113,8 @@ class Live:
             loop.add_signal_handler(number, self._asked_to_end, number, stopped)
         async with asyncio.TaskGroup() as tasks:
             scaling = tasks.create_task(self._autoscaler.run())
-            served = [self._service.run(), self._solver.run(), self._autoscaler.listen(), self._beat(), self._tidy()]
+            served = [self._service.run(), self._solver.run(), self._sampler.run()]
+            served += [self._autoscaler.listen(), self._beat(), self._tidy()]
             serving = [tasks.create_task(part) for part in served]
             await _either(stopped.wait(), self._drained())
             scaling.cancel()
@@ -151,6 +161,10 @@ class Live:
                 self._read_back(trainer.spec)
         if driver.pending.solve is not None:
             self._solver.solve(driver.pending.solve)
+        for told in driver.pending.telling.values():
+            self._sampler.perform(told)
+        for asked in driver.pending.asking.values():
+            self._sampler.perform(asked)
         for remark in restored.remarks:
             self._tell(remark)
         if restored.left_out:
@@ -171,6 +185,9 @@ class Live:
         for what in left_out:
             log.error("left out of the journal: %s", what)
             self._driver.remark(text=f"left out of the journal: {what}; a copy of it is {copy}")
+
+    def _study(self, study: StudyId) -> Study | None:
+        return self._driver.core.studies.get(study)
 
     def _tell(self, text: str) -> None:
         log.warning("%s", text)

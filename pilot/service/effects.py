@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol, assert_never
 
 from pilot.core.commands import (
+    AskTrial,
     CloseTrainer,
     Command,
     DissolveGroup,
@@ -22,6 +23,7 @@ from pilot.core.commands import (
     Solve,
     StartWorker,
     StopWorker,
+    TellTrial,
     WarnOfBudget,
     WriteCheckpoint,
 )
@@ -56,6 +58,13 @@ class Solver(Protocol):
 
     def solve(self, command: Solve) -> None:
         """Begin; the completion is posted later. An earlier solve that still runs is superseded."""
+
+
+class Sampler(Protocol):
+    """Who gives trials their parameters."""
+
+    def perform(self, command: AskTrial | TellTrial) -> None:
+        """Begin; the completion is posted later."""
 
 
 class Trainers(Protocol):
@@ -96,6 +105,7 @@ class Effects:
         pending: PendingCommands,
         launches: LaunchStore,
         solver: Solver,
+        sampler: Sampler,
         send: Send,
         trainers: Trainers,
     ) -> None:
@@ -103,6 +113,7 @@ class Effects:
         self._pending = pending
         self._launches = launches
         self._solver = solver
+        self._sampler = sampler
         self._send = send
         self._trainers = trainers
         self._stopped: set[On] = set()
@@ -141,6 +152,8 @@ class Effects:
             case CloseTrainer():
                 self._launches.forget(command.trainer)
                 log.info("trainer %s %s: %s", command.trainer, command.outcome, command.reason)
+            case AskTrial() | TellTrial():
+                self._sampler.perform(command)
             case _:
                 assert_never(command)
 
@@ -232,4 +245,5 @@ class Effects:
             code=str(directory / script_code.NAME) if launch.code_taken else "",
             patience_s=trainer.patience_s,
             ddp=launch.ddp,
+            node_fabric=self._site.node_fabric or "",
         )

@@ -43,6 +43,7 @@ FromWorkers = (
     | wire.TrainerFinished
 )
 DETAIL_MAX = 8000
+REPORTS_MOST = 1000
 METRICS_MAX, METRIC_NAME_MAX = 64, 64
 WORDS_MAX = 64
 """Of a run's identity, and of its changes."""
@@ -169,6 +170,7 @@ def _progress(message: wire.Progress) -> Progress:
         rescale_s=_measured(message.rescale_s),
         ledger=tuple(LedgerRange(Generation(row[0]), *row[1:]) for row in message.ledger),
         metrics=_metrics(message.metrics),
+        reports=tuple(message.reports[-REPORTS_MOST:]),
         total_samples=Goal.of(message.metrics).total_samples(message.epoch, message.step, message.samples),
     )
 

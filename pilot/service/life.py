@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pilot.core.goal import has_session
 from pilot.io.journal import Contents, Decision
 from pilot.observation.course import Courses
 from pilot.observation.monitor import Monitor
@@ -26,10 +27,13 @@ def life_of(contents: Contents) -> Life:
             monitor.note(entry.now_s, entry.event, entry.commands)
             courses.note(entry.now_s, entry.event, entry.commands)
     what, course = account(core, monitor), nodes.made()
+    sessions = {name for name, record in monitor.trainers.items() if has_session(record.metrics)}
     return Life(
         name=contents.header.coordinator,
         site=str(contents.header.site.get("name", "an unnamed site")),
-        summary=summarise(course, core.trainers, utilisation(what, best_for(what)), core.config.charge_factor),
+        summary=summarise(
+            course, core.trainers, utilisation(what, best_for(what)), core.config.charge_factor, sessions
+        ),
         timeline=course,
         trainers=core.trainers,
         courses=courses.of,

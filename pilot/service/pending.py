@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from pilot.core.commands import (
+    AskTrial,
     CloseTrainer,
     Command,
     DissolveGroup,
@@ -20,6 +21,7 @@ from pilot.core.commands import (
     Solve,
     StartWorker,
     StopWorker,
+    TellTrial,
     WriteCheckpoint,
 )
 from pilot.core.events import (
@@ -36,10 +38,16 @@ from pilot.core.events import (
     WorkerReady,
     WorkerSlow,
 )
-from pilot.core.ids import Generation, NodeId, TrainerId
+from pilot.core.ids import Generation, NodeId, StudyId, TrainerId
+from pilot.core.study_events import (
+    TrialAsked,
+    TrialNotAsked,
+    TrialTold,
+)
 
 On = tuple[TrainerId, NodeId]
 Of = tuple[TrainerId, Generation]
+Number = tuple[StudyId, int]
 
 GROUPS_KEPT = 16
 """What the leader of an earlier group says last comes while one of the next few forms or trains."""
@@ -51,7 +59,8 @@ class PendingCommands:
 
     ``slow`` are the workers of which it was told that they take long to start.
     ``groups`` are the newest :data:`GROUPS_KEPT` groups of each open trainer that were ordered, also those that have
-    formed; ``released`` the nodes that were told to leave. All of it is plain: a snapshot holds it.
+    formed; ``released`` the nodes that were told to leave;
+    ``asking`` and ``telling`` what waits for the samplers of studies. All of it is plain: a snapshot holds it.
     """
 
     starting: dict[On, tuple[StartWorker, float]] = field(default_factory=dict)
@@ -64,6 +73,8 @@ class PendingCommands:
     solve: Solve | None = None
     groups: dict[Of, FormGroup] = field(default_factory=dict)
     released: dict[NodeId, ReleaseNode] = field(default_factory=dict)
+    asking: dict[Number, AskTrial] = field(default_factory=dict)
+    telling: dict[Number, TellTrial] = field(default_factory=dict)
 
     def note(self, now_s: float, event: Event, commands: Sequence[Command]) -> None:
         """The core was told ``event`` and answered ``commands``."""
@@ -114,6 +125,10 @@ class PendingCommands:
                 self.released[command.node] = command
             case CloseTrainer():
                 self._trainer_ended(command.trainer)
+            case AskTrial():
+                self.asking[command.study, command.number] = command
+            case TellTrial():
+                self.telling[command.study, command.number] = command
 
     def _completed(self, event: Event) -> None:
         match event:
@@ -137,6 +152,10 @@ class PendingCommands:
                 self.writing.pop((event.trainer, event.node), None)
             case PoolChanged():
                 self._nodes_lost(event.lost)
+            case TrialAsked() | TrialNotAsked():
+                self.asking.pop((event.study, event.number), None)
+            case TrialTold():
+                self.telling.pop((event.study, event.number), None)
             case _:
                 pass
 

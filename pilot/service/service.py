@@ -20,7 +20,7 @@ from pilot.io.site import Site
 from pilot.service import inbound
 from pilot.service.admission import Admission
 from pilot.service.coalesce import Coalescer
-from pilot.service.effects import Effects, Solver
+from pilot.service.effects import Effects, Sampler, Solver
 from pilot.service.inbound import Inbound
 from pilot.service.launch_store import LaunchStore
 from pilot.service.live_driver import LiveDriver
@@ -72,6 +72,7 @@ class Service:
         roster: Roster,
         launches: LaunchStore,
         solver: Solver,
+        sampler: Sampler,
         requests: Requests,
         jobs: Jobs,
     ) -> None:
@@ -87,7 +88,7 @@ class Service:
         self._inbound = Inbound(driver.core, driver.pending, self._broke)
         self._stall_checks = StallChecks(driver.core, driver.pending)
         self._rendezvous = Rendezvous(driver.pending, self.send, self._broke)
-        self.effects = Effects(site, driver.pending, launches, solver, self.send, self)
+        self.effects = Effects(site, driver.pending, launches, solver, sampler, self.send, self)
         self._stir = asyncio.Event()
         self._ticked_s = -TICK_S
         self._strangers: set[Peer] = set()

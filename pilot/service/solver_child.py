@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
-import os
-import signal
 import sys
 from typing import BinaryIO
 
@@ -14,14 +11,15 @@ import msgspec
 from pilot import planners
 from pilot.core.errors import UserError
 from pilot.core.problem import Problem
-from pilot.io.framing import HEAD_BYTES, framed, length_of
+from pilot.io.framing import HEAD_BYTES, length_of
+from pilot.service.child_process import end_with_parent, private_stdout, write
 from pilot.service.solver_process import PlannerAnswer
 
 
 def main(lifeline: int, planner: str, solver: str, limit_s: float) -> None:
     """Answer problems until stdin closes."""
     end_with_parent(lifeline)
-    requests, answers = sys.stdin.buffer, _private_stdout()
+    requests, answers = sys.stdin.buffer, private_stdout()
     try:
         plan = planners.make(planner, solver, limit_s)
     except UserError as error:
@@ -38,24 +36,8 @@ def main(lifeline: int, planner: str, solver: str, limit_s: float) -> None:
         _write(answers, answer)
 
 
-def end_with_parent(lifeline: int) -> None:
-    """Have the kernel kill this process group when the other end of the pipe ``lifeline`` closes."""
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgid(0))
-    fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
-    os.set_inheritable(lifeline, False)
-
-
-def _private_stdout() -> BinaryIO:
-    """The pipe to the parent; what a solver prints goes to stderr instead."""
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    return answers
-
-
 def _write(answers: BinaryIO, answer: PlannerAnswer) -> None:
-    answers.write(framed(msgspec.msgpack.encode(answer)))
-    answers.flush()
+    write(answers, msgspec.msgpack.encode(answer))
 
 
 if __name__ == "__main__":

@@ -1,18 +1,10 @@
-"""Runs the planner in a process that can be killed. It is kept warm: importing Pyomo costs as much as many solves.
-
-The child is the leader of its own process group, so that a solver which it started goes with it. It holds the reading
-end of a pipe on which nothing is ever written; when the coordinator ends, however, the kernel itself kills the group
-(``F_SETSIG`` on the hangup), even if a solver's C code never lets Python run again.
-"""
+"""Runs the planner in a process that can be killed. It is kept warm: importing Pyomo costs as much as many solves."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import shutil
-import signal
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -25,7 +17,7 @@ from pilot.core.errors import PilotError, SolverError, UserError
 from pilot.core.events import PlanFailed, PlanReady
 from pilot.core.ids import PlanId
 from pilot.core.problem import Plan, PlanStatus, Problem
-from pilot.io.framing import HEAD_BYTES, framed, length_of
+from pilot.service.child_process import ChildProcess
 from pilot.service.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -238,11 +230,10 @@ class SolverProcess:
 
 
 class _Child:
-    """The process and its pipes."""
+    """The process that plans."""
 
-    def __init__(self, process: asyncio.subprocess.Process, lifeline: int) -> None:
+    def __init__(self, process: ChildProcess) -> None:
         self._process = process
-        self._lifeline = lifeline
 
     @property
     def pid(self) -> int:
@@ -251,44 +242,18 @@ class _Child:
 
     @classmethod
     async def start(cls, settings: Settings, scratch: Path) -> _Child:
-        reading, writing = os.pipe2(os.O_CLOEXEC)
-        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "pilot.service.solver_child", str(reading)),
-                *(settings.planner, settings.solver, str(settings.solve_limit_s)),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                pass_fds=(reading,),
-                start_new_session=True,
-                env={**os.environ, **threads, "TMPDIR": str(scratch)},
-                limit=2**26,
-            )
-        except BaseException:
-            os.close(writing)
-            raise
-        finally:
-            os.close(reading)
-        return cls(process, writing)
+        options = (settings.planner, settings.solver, str(settings.solve_limit_s))
+        return cls(await ChildProcess.start("pilot.service.solver_child", *options, scratch=scratch))
 
     async def ask(self, problem: Problem) -> Plan:
-        assert self._process.stdin is not None
-        self._process.stdin.write(framed(msgspec.msgpack.encode(problem)))
-        await self._process.stdin.drain()
+        await self._process.send(msgspec.msgpack.encode(problem))
         answer = await self.read()
         if answer.plan is None:
             raise SolverError(answer.error)
         return answer.plan
 
     async def read(self) -> PlannerAnswer:
-        assert self._process.stdout is not None
-        head = await self._process.stdout.readexactly(HEAD_BYTES)
-        data = await self._process.stdout.readexactly(length_of(head))
-        return msgspec.msgpack.decode(data, type=PlannerAnswer)
+        return msgspec.msgpack.decode(await self._process.receive(), type=PlannerAnswer)
 
     async def kill(self) -> None:
-        """End it and what it started."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
-        await self._process.wait()
-        os.close(self._lifeline)
+        await self._process.kill()

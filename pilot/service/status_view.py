@@ -13,6 +13,7 @@ from pilot.core.evidence import headline
 from pilot.core.explain import explain, rate_sentences
 from pilot.core.goal import BY_SESSION, Goal
 from pilot.core.ids import TrainerId
+from pilot.core.objective import scaling_efficiency
 from pilot.core.trainer import Trainer
 from pilot.io.pool_status import (
     DecisionStatus,
@@ -196,7 +197,7 @@ def account(core: Coordinator, monitor: Monitor) -> WorkAccount:
     monitor.advance(monitor.now_s)
     return WorkAccount(
         specs=tuple(t.spec for t in core.trainers.values()),
-        curves={t.id: t.measured.curve for t in core.trainers.values()},
+        curves={t.id: scaling_efficiency(t.spec, t.measured.curve) for t in core.trainers.values()},
         seconds_on={name: dict(record.seconds_on) for name, record in monitor.trainers.items()},
         open_for_s={there: open_for.seconds for there, open_for in monitor.open_for_s.items()},
         open_node_seconds=sum(open_for.node_seconds for open_for in monitor.open_for_s.values()),

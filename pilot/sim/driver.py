@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import assert_never
 
 from pilot.core.commands import (
+    AskTrial,
     CloseTrainer,
     Command,
     DissolveGroup,
@@ -28,6 +29,7 @@ from pilot.core.commands import (
     Solve,
     StartWorker,
     StopWorker,
+    TellTrial,
     WarnOfBudget,
     WriteCheckpoint,
 )
@@ -52,6 +54,10 @@ from pilot.core.events import (
 from pilot.core.ids import TrainerId
 from pilot.core.problem import Plan, Problem
 from pilot.core.spec import Profiling
+from pilot.core.study_events import (
+    TrialAsked,
+    TrialTold,
+)
 from pilot.sim.accounting import Account, Accounting
 from pilot.sim.records import Moment, Records
 from pilot.sim.reports import Reports, unknown
@@ -263,6 +269,10 @@ class Simulation:
                 return None
             case ReleaseNode(node):
                 return PoolChanged(lost=(node,), cause="released")
+            case AskTrial(study, number, spec):
+                return TrialAsked(study, number, spec, ())
+            case TellTrial(study, number):
+                return TrialTold(study, number)
             case DissolveGroup() | PaceCheckpoints() | SetNodeAside() | WarnOfBudget() | CloseTrainer():
                 return None
             case _:

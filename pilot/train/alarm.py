@@ -65,9 +65,10 @@ class Alarm:
         differing = [name for name, column in columns.items() if OWN not in column and len(set(column)) > 1]
         if differing:
             raise PilotError(
-                f"the ranks no longer hold the same: {differing[0]} differs since a step between {since} and {step}"
+                f"the ranks no longer hold the same state: {differing[0]} has differed since a step between {since}"
+                f" and {step}"
                 f"{_others(len(differing) - 1)}; look for what the script does on one rank only (if session.rank == 0:,"
-                " an own generator, a value that it sets), submit it again, and go on from before that:"
+                " its own random generator, a value that it sets), then submit it again from an earlier checkpoint:"
                 f" {group.distrust(since)}"
             )
 

@@ -159,7 +159,7 @@ class CheckGroup:
 
     def finish(self, metrics: Metrics) -> None:  # noqa: ARG002  # the protocol's signature
         """The script made no step."""
-        raise UserError("the script's loop ended before its first step, so there was nothing to check")
+        raise UserError("the script's loop ended before its first step: nothing to check")
 
     # --- the runs together -------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from pilot.core.errors import REFUSAL
 from pilot.train import by_design, refusal
 from pilot.train.rng import seed_all
 
-NO_SESSION = "the script ended without a step of a pilot.train session, so there was nothing to check"
+NO_SESSION = "the script ended without a step of a pilot.train session: nothing to check"
 SEED = 0
 """As on all nodes of a trainer, the generators are seeded alike before the script's first line."""
 

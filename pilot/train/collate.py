@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
+from torch.utils.data import Dataset, Subset, TensorDataset, default_collate, get_worker_info
 
 
 class Batch(list[Any]):
@@ -18,13 +18,17 @@ def collate(samples: Any) -> Any:
     """What ``default_collate`` gives. Of plain tuples it looks at each by itself; here all are looked at together."""
     if isinstance(samples, Batch):
         return list(samples)
-    if not (isinstance(samples, list) and set(map(type, samples)) == {tuple} and len(set(map(len, samples))) == 1):
+    if not (isinstance(samples, list) and samples and type(samples[0]) is tuple):
         return default_collate(samples)
+    if len(set(map(len, samples))) != 1:
+        return default_collate(samples)  # says so
     return [_column(column) for column in zip(*samples, strict=True)]
 
 
 def _column(values: Any) -> Any:
     """The values in one place of all samples."""
+    if type(values[0]) is torch.Tensor and get_worker_info() is None:  # in a worker they go to shared memory
+        return torch.stack(values)
     if set(map(type, values)) == {int}:
         return torch.from_numpy(np.array(values, np.int64))
     return default_collate(values)

@@ -89,8 +89,8 @@ class SessionCourse:
         """The body of ``session.epochs`` has ended, and its loop goes on."""
         if self._guard.passing:
             raise UserError(
-                "the loop over session.loader was left in the middle of an epoch, and session.epochs goes on: nodes"
-                " that join would leave it elsewhere; end training by session.stop(), or count steps by"
+                "the loop over session.loader was left in the middle of an epoch and session.epochs continues; nodes"
+                " that join would leave it elsewhere. End training with session.stop(), or count steps with"
                 " session.iterations"
             )
 
@@ -121,7 +121,8 @@ class SessionCourse:
         before = self.where()
         if before[0] == self._ended:
             raise UserError(
-                f"the batches of epoch {before[0]} are over: an epoch has one pass over session.loader; the next begins"
+                f"the batches of epoch {before[0]} are over: an epoch is one pass over session.loader; the next epoch"
+                " begins"
                 " with the next turn of session.epochs"
             )
         if not self._training.position.at_end:
@@ -135,7 +136,7 @@ class SessionCourse:
         if self._turns is None:
             return True
         if before[1] == 0:
-            raise UserError("session.iterations: an epoch has no full step; give a smaller batch, or no drop_last")
+            raise UserError("session.iterations: an epoch has no full step; use a smaller batch, or no drop_last")
         self._roll_over()
         self._collectives.arrive()
         return False
@@ -171,8 +172,8 @@ class SessionCourse:
         self._passes += 1
         if self._passes > 1 and self._ended is None:
             raise UserError(
-                "an epoch has one pass over session.loader, and this is another one: go on with the first iterator, or"
-                " take single batches by `for step in session.iterations(n): batch = loader.next()`"
+                "an epoch is one pass over session.loader, and this is a second one: keep using the first iterator, or"
+                " take single batches with `for step in session.iterations(n): batch = loader.next()`"
             )
         return rest()
 
@@ -180,14 +181,14 @@ class SessionCourse:
         """See :class:`~pilot.train.training_loader.Course`."""
         self._expect_loop()
         if self._turns is None:
-            raise UserError("loader.next() goes with session.iterations; in session.epochs use `for batch in loader:`")
+            raise UserError("loader.next() is for session.iterations; in session.epochs use `for batch in loader:`")
         return self._turns.next(rest)
 
     def _expect_loop(self) -> None:
         if not self._guard.looping:
             raise UserError(
-                "batches of session.loader are taken in the body of `for epoch in session.epochs(n):` (in place of"
-                " range(n)) or `for step in session.iterations(n):`, which say when all nodes begin and end an epoch"
+                "iterate over session.loader inside `for epoch in session.epochs(n):` (instead of"
+                " range(n)) or `for step in session.iterations(n):`, which tell all nodes when an epoch begins and ends"
             )
         self._training.position.begun = True
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import psutil
 
@@ -28,6 +29,7 @@ from pilot.io import wire
 from pilot.train import imported
 from pilot.train.exchanges import Exchanges
 from pilot.train.membership import Membership, MembershipState, Seat, agreed
+from pilot.train.node_ties import NodeTies
 from pilot.train.periodic import Periodic
 from pilot.train.reporter import Metrics, Reporter
 from pilot.train.sampler import StepShare
@@ -39,6 +41,8 @@ from pilot.train.state_sharing import StateSharing
 from pilot.train.state_transfer import NOTHING, Spreading
 from pilot.train.step_words import Words
 from pilot.train.training import Training
+
+_Result = TypeVar("_Result")
 
 
 class Elastic:
@@ -53,6 +57,7 @@ class Elastic:
     interval_s : between two periodic checkpoints, until told otherwise
     stall_timer : with other ranks
     resized : called with the number of ranks when a generation starts, when its state is there
+    ties : to the other processes of the node
     """
 
     def __init__(
@@ -66,6 +71,7 @@ class Elastic:
         interval_s: float,
         stall_timer: StallTimer,
         resized: Callable[[int], None],
+        ties: NodeTies,
     ) -> None:
         self._trainer = trainer
         self._seat = seat
@@ -78,7 +84,10 @@ class Elastic:
         self._resized = resized
         self._membership = MembershipState()
         self._reporter = Reporter(trainer, training, link.tell)
-        self._sharing = StateSharing(trainer, training, saver, link, self._gather, self._answer, self._lose)
+        self._ties = ties
+        ties.meanwhile(self._attend)
+        self._started: Membership | None = None
+        self._sharing = StateSharing(trainer, training, saver, link, self._gather, self._answer, self._lose, ties)
         self._heard: list[RankSaid] = []
         self._hanging_up: set[int] = set()
         self._held = NOTHING
@@ -94,26 +103,39 @@ class Elastic:
         if self._let_go is not None:
             return self._let_go
         self._announce()
-        while self._membership.current is None:
+        while self._group is None:
+            self._start(self._next())
+        return self._group
+
+    @property
+    def _group(self) -> Membership | None:
+        """The one in force. On a node whose processes are tied that it is gone counts when all of them know."""
+        return self._started if self._ties.tied else self._membership.current
+
+    def _next(self) -> int:
+        """Wait for the generation to start: the same on all processes that are tied."""
+        newest = 0
+        while True:
             membership = None if self._hanging_up else self._membership.startable()
-            if membership is None:
+            if membership is None or membership.generation < newest:
                 self._attend(None)
+            elif (said := self._ties.same_generation(membership.generation)) > 0:
+                return said
             else:
-                self._start(membership.generation)
-        return self._membership.current
+                newest = -said
 
     def attach(self) -> None:
         """See :class:`~pilot.train.group.RankGroup`."""
-        group = self._membership.current
+        group = self._group
         if group is not None:
             try:
-                self._attach(group.generation)
+                self._together(group, lambda: self._attach(group.generation))
             except Gone:
-                self._lose(group.generation)
+                return
 
     def select(self, number: int) -> list[int]:
         """See :class:`~pilot.train.group.RankGroup`."""
-        group = self._membership.current
+        group = self._group
         if group is None:
             raise Gone
         if group.size == 1:
@@ -122,7 +144,7 @@ class Elastic:
 
     def ring(self) -> None:
         """The next part of the step is full."""
-        group = self._membership.current
+        group = self._group
         if group is None or group.size == 1:
             return
         try:
@@ -133,17 +155,17 @@ class Elastic:
     def words(self, loss: float) -> Words:
         """What this rank has to say with this step, as of now."""
         self._attend(0.0)
-        group, periodic = self._membership.current, self._periodic
+        group, periodic = self._group, self._periodic
         save, saved = periodic.may_save(group), periodic.has_saved(group)
         return Words.of(self._membership.ready_for, self._membership.pause_asked, loss, save=save, saved=saved)
 
     def summed(self) -> bool:
         """Wait for the step's sums. False: this generation has gone, the step is void."""
-        group = self._membership.current
+        group = self._group
         if group is None or group.size == 1:
             return group is not None
         try:
-            self._answer(group.generation, summing=True)
+            self._together(group, lambda: self._answer(group.generation, summing=True))
         except Gone:
             return False
         return True
@@ -153,7 +175,7 @@ class Elastic:
 
     def applied(self, words: Words, share: StepShare, metrics: Metrics) -> None:
         """Report an applied step."""
-        group, position = self._membership.current, self._training.position
+        group, position = self._group, self._training.position
         assert group is not None
         self._reporter.stepped(group, position.epoch, share, metrics)
         self._agreed = group, words
@@ -163,7 +185,7 @@ class Elastic:
         agreed, save if it is due.
         """
         agreement, self._agreed = self._agreed, None
-        if agreement is None or agreement[0] is not self._membership.current:
+        if agreement is None or agreement[0] is not self._group:
             return
         group, words = agreement
         if words.pause:
@@ -179,7 +201,7 @@ class Elastic:
         A switch waits for the next step, or for the epoch's end: there a newcomer does what the others did since.
         """
         self._attend(0.0)
-        group = self._membership.current
+        group = self._group
         if group is None:
             raise Gone
         ready_for = self._membership.ready_for if self._training.position.at_end else 0
@@ -195,7 +217,7 @@ class Elastic:
 
     def hand_over(self, giver: int, takers: Sequence[int]) -> None:
         """As at the start of a generation."""
-        group = self._membership.current
+        group = self._group
         if group is None:
             raise Gone
         self._sharing.deal(group, Spreading(giver, tuple(takers), fresh=False))
@@ -228,10 +250,12 @@ class Elastic:
                         self._reporter.finished(group, metrics)
                         again_s = time.monotonic() + self._stall_timer.silent_s
                     self._attend(self._stall_timer.silent_s)
+                    if self._membership.current is None:  # nothing is computed any more, so each sees it for itself
+                        self._started = None
                     if self._membership.pause_asked:  # there is no step more to agree on it: all are where they end
                         self._pause(group)
         except Released:
-            self._let_go = self._membership.current
+            self._let_go = self._group
             if self._let_go is not None:
                 self._quit(self._let_go)
 
@@ -315,18 +339,35 @@ class Elastic:
 
     def _start(self, generation: int) -> None:
         """Start ``generation``. Where that fails none is in force afterwards."""
-        group = self._membership.start(generation)
-        self._exchanges.idle()
         self.revision += 1
         try:
-            self._attach(generation)
+            group = self._ties.together(lambda: self._begin(generation))
             resumed = self._sharing.share(group, self._held)
         except Gone:
             self._lose(generation)
+            self._started = None
             return
-        self._held = generation
+        self._held, self._started = generation, group
         self._resized(group.size)
         self._reporter.started(group, resumed)
+
+    def _begin(self, generation: int) -> Membership:
+        next_one = self._membership.startable() or self._membership.joining
+        if next_one is None or next_one.generation != generation:  # it was dissolved while the others were waited for
+            raise Gone
+        group = self._membership.start(generation)
+        self._exchanges.idle()
+        self._attach(generation)
+        return group
+
+    def _together(self, group: Membership, act: Callable[[], _Result]) -> _Result:
+        """Where that does not come to pass on all of the node, ``group`` is gone."""
+        try:
+            return self._ties.together(act)
+        except Gone:
+            self._lose(group.generation)
+            self._started = None
+            raise
 
     def _attach(self, generation: int) -> None:
         for number, exchange in enumerate(self._exchanges.each):
@@ -337,6 +378,9 @@ class Elastic:
         return self._ask(group, Gather(row), len(row))
 
     def _ask(self, group: Membership, note: Gather | Select, length: int) -> list[list[int]]:
+        return self._together(group, lambda: self._asked(group, note, length))
+
+    def _asked(self, group: Membership, note: Gather | Select, length: int) -> list[list[int]]:
         self._link.channel(group.generation).send(note)
         gathered = self._answer(group.generation, summing=isinstance(note, Select))
         if isinstance(gathered, Gathered) and [len(row) for row in gathered.rows] == [length] * group.size:
@@ -352,15 +396,18 @@ class Elastic:
         if self._membership.joining is not None and self._membership.joining.generation == generation:
             self._start(generation)
         else:
-            self._membership.leave()
-            self.revision += 1
+            self._leave()
 
     def _pause(self, group: Membership) -> None:
         """All ranks stop here; hold the state until told what becomes of it."""
         self._quit(group)
-        self._membership.leave()
-        self.revision += 1
+        self._leave()
         self._link.tell(wire.RankPaused(self._trainer, group.generation, self._training.position.step))
+
+    def _leave(self) -> None:
+        self._membership.leave()
+        self._started = None
+        self.revision += 1
 
     def _quit(self, group: Membership) -> None:
         """The generation ends in good order: its rank processes are done with the arena."""

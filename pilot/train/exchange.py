@@ -13,12 +13,14 @@ import torch
 from torch import nn
 
 from pilot.comm.arena import Arena
-from pilot.comm.arena_layout import ArenaLayout, GradientSlot, lay_out
+from pilot.comm.arena_layout import ArenaLayout, GradientSlot, lay_out, shares_of
 from pilot.comm.messages import BucketPart
 from pilot.comm.narrow import KINDS
 from pilot.core.errors import UserError
+from pilot.train.flat_staging import FlatStaging
+from pilot.train.node_group import NodeGroup
 from pilot.train.placeholder import Placeholder, Stale, Taken
-from pilot.train.staging import BucketPlace, staging
+from pilot.train.staging import BucketPlace, Staging, check_devices, place_in, staging
 from pilot.train.step_words import FIELDS, Words
 
 BUCKET_BYTES = 4 * 1024 * 1024
@@ -53,34 +55,44 @@ class Exchange:
     parameters : those that are trained, in the model's order
     wire_dtype : as what float32 travels, see :mod:`pilot.comm.narrow`; None: as it is
     bucket_bytes : see :func:`~pilot.comm.arena_layout.lay_out`
+    group : in which the node's processes sum among themselves; None: the rank process adds them up
     """
 
     def __init__(
-        self, parameters: Sequence[nn.Parameter], wire_dtype: str | None = None, bucket_bytes: int = BUCKET_BYTES
+        self,
+        parameters: Sequence[nn.Parameter],
+        wire_dtype: str | None = None,
+        bucket_bytes: int = BUCKET_BYTES,
+        group: NodeGroup | None = None,
     ) -> None:
         if wire_dtype not in (None, *KINDS):
             raise UserError(f"wire_dtype must be {' or '.join(KINDS)} or None, got {wire_dtype!r}")
         self._parameters = list(reversed(parameters))  # backward begins at the end
         kinds = [_wire_kind(p) for p in self._parameters]
-        self.layout: ArenaLayout = lay_out(kinds, bucket_bytes, FIELDS + len(kinds), wire_dtype or "")
+        whole = lay_out(kinds, bucket_bytes, FIELDS + len(kinds), wire_dtype or "")
+        self.layout: ArenaLayout = whole if group is None else shares_of(whole, group.size)
         self.arena = Arena.of_size(self.layout.size)
         weakref.finalize(self, self.arena.close_fd).atexit = False
-        places = [_place(self._numbers(slot), p) for slot, p in zip(self.layout.slots, self._parameters, strict=True)]
         control = self.layout.control
         vector = np.frombuffer(self.arena.memory, np.float64, control.count, control.offset)
         self._fields, self._used = vector[:FIELDS], vector[FIELDS:]  # one per parameter: has it a gradient?
         self._buckets = [_Bucket() for _ in self.layout.parts[:-1]]
         for index, (slot, parameter) in enumerate(zip(self.layout.slots, self._parameters, strict=True)):
             self._buckets[slot.bucket].append(index, parameter)
-        buckets = [
-            BucketPlace(bucket.indices, self._numbers(part))
-            for bucket, part in zip(self._buckets, self.layout.parts, strict=False)
-        ]
-        self._staging = staging(self._parameters, places, buckets, self.arena)
+        self._staging = self._staged(whole, group)
         self._stale = [Stale(p) for p in self._parameters]
         self.idle()
         for number, bucket in enumerate(self._buckets):
             bucket.watch(-1, self._look(number))
+
+    def _staged(self, whole: ArenaLayout, group: NodeGroup | None) -> Staging:
+        numbers = [self._numbers(part) for part in self.layout.parts[:-1]]
+        check_devices(self._parameters)
+        if group is not None and numbers:
+            return FlatStaging(self._parameters, whole, numbers, self.arena, group)
+        places = [place_in(self._numbers(slot), p) for slot, p in zip(whole.slots, self._parameters, strict=True)]
+        buckets = [BucketPlace(bucket.indices, its) for bucket, its in zip(self._buckets, numbers, strict=True)]
+        return staging(self._parameters, places, buckets, self.arena)
 
     def _numbers(self, part: GradientSlot | BucketPart) -> torch.Tensor:
         dtype = getattr(torch, part.dtype)
@@ -321,20 +333,11 @@ def check_gradients(gradients: Sequence[torch.Tensor | None], *, in_backward: bo
             gradient.refuse()
     if torch.is_grad_enabled() if in_backward else any(map(_requires_grad, made)):
         raise UserError(
-            "backward(create_graph=True) leaves gradients that have gradients: take those of a penalty by"
+            "backward(create_graph=True) leaves gradients that have gradients: compute those of a penalty with"
             " torch.autograd.grad(..., create_graph=True), and call loss.backward() without it"
         )
     if not {torch.strided}.issuperset(map(_layout_of, made)):
-        raise UserError("a gradient is sparse: only dense ones are summed; leave out sparse=True where it is made")
-
-
-def gradient_strides(parameter: torch.Tensor) -> tuple[int, ...]:
-    """As autograd lays a gradient out: as its parameter, which fused optimizers rely on; in rows where that has
-    gaps.
-    """
-    strides = parameter.stride()
-    dense = torch.empty_like(parameter, device="meta").stride() == strides
-    return strides if dense else torch.empty(parameter.shape, device="meta").stride()
+        raise UserError("a gradient is sparse, and only dense ones can be summed; remove sparse=True where it is made")
 
 
 def _wire_kind(parameter: nn.Parameter) -> tuple[int, str]:
@@ -344,12 +347,6 @@ def _wire_kind(parameter: nn.Parameter) -> tuple[int, str]:
     if parameter.dtype in _REAL:
         return parameter.numel() * (1 + parameter.is_complex()), _REAL[parameter.dtype]
     raise UserError(f"a parameter is of {parameter.dtype}: gradients are summed in float32 and float64 only")
-
-
-def _place(numbers: torch.Tensor, parameter: nn.Parameter) -> torch.Tensor:
-    """The gradient of ``parameter`` in the numbers that are summed."""
-    flat = torch.view_as_complex(numbers.view(-1, 2)) if parameter.is_complex() else numbers
-    return flat.as_strided(parameter.shape, gradient_strides(parameter))
 
 
 def _nobody() -> None:

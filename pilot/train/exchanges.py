@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from pilot.train.exchange import Exchange
 from pilot.train.late_exchange import LateExchange
+from pilot.train.node_group import NodeGroup
 from pilot.train.stepper import Stepper
 from pilot.train.training import Training
 
@@ -21,10 +22,13 @@ class Exchanges:
     ----------
     training : whose parameters
     wire_dtype : see :class:`~pilot.train.exchange.Exchange`
+    group : in which the node's processes sum among themselves. (Not gradients that are stepped by name: which of them
+        are there differs from step to step.)
     """
 
-    def __init__(self, training: Training, wire_dtype: str | None) -> None:
+    def __init__(self, training: Training, wire_dtype: str | None, group: NodeGroup | None = None) -> None:
         self._training = training
+        self._group = group
         self._wire_dtype = wire_dtype
         self._names = [stepper.name for stepper in training.steppers]
         self.each = self._made()
@@ -77,5 +81,6 @@ class Exchanges:
     def _made(self) -> list[Exchange]:
         trained, steppers = self._training.trained, self._training.steppers
         trained.laid_out()
-        kind = LateExchange if steppers.apart else Exchange
-        return [kind(trained.of(stepper), self._wire_dtype) for stepper in steppers]
+        if steppers.apart:
+            return [LateExchange(trained.of(stepper), self._wire_dtype) for stepper in steppers]
+        return [Exchange(trained.of(stepper), self._wire_dtype, group=self._group) for stepper in steppers]

@@ -11,6 +11,7 @@ from pilot.train.check_group import SEAT, CheckGroup
 from pilot.train.elastic import Elastic
 from pilot.train.exchanges import Exchanges
 from pilot.train.membership import Membership, Seat
+from pilot.train.node_ties import NodeTies
 from pilot.train.reporter import Metrics
 from pilot.train.sampler import StepShare
 from pilot.train.saver import Saver
@@ -135,7 +136,12 @@ class Alone:
 
 
 def group_of(
-    environment: Mapping[str, str], seat: Seat, training: Training, exchanges: Exchanges, resized: Callable[[int], None]
+    environment: Mapping[str, str],
+    seat: Seat,
+    training: Training,
+    exchanges: Exchanges,
+    resized: Callable[[int], None],
+    ties: NodeTies,
 ) -> RankGroup:
     """By what the agent put into the environment, see ``docs/processes.md``."""
     _claim()
@@ -150,7 +156,7 @@ def group_of(
     saver = Saver(trainer, uid, directory, kept, link.tell, lambda: training.agreed_step)
     interval_s = float(environment["PILOT_CHECKPOINT_INTERVAL_S"])
     stall_timer = StallTimer(float(environment["PILOT_SILENT_S"]), float(environment["PILOT_PATIENCE_S"]))
-    return Elastic(trainer, seat, link, training, exchanges, saver, interval_s, stall_timer, resized)
+    return Elastic(trainer, seat, link, training, exchanges, saver, interval_s, stall_timer, resized, ties)
 
 
 _claimed: list[bool] = []
@@ -160,7 +166,7 @@ def _claim() -> None:
     """The process is a member of one group."""
     if _claimed:
         raise UserError(
-            "this process has a session already: give one session all that is trained together, and run the next"
-            " training as a script of its own"
+            "this process already has a session: train everything together in one session, and run the next"
+            " training as a separate script"
         )
     _claimed.append(True)

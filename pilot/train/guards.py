@@ -53,11 +53,12 @@ class StepGuard:
             return
         if any(optimizer is one for one in self._optimizers):
             if not self._ours:
-                raise UserError("the script calls optimizer.step() in its loop: session.step steps it; leave it out")
+                raise UserError("the script calls optimizer.step() in its loop: remove that; session.step does it")
         elif self.passing and _steps_parameters(optimizer):
             raise UserError(
                 f"a second optimizer ({type(optimizer).__name__}) steps between the batches of session.loader: its"
-                " gradients are not summed over the nodes; give pilot.train.session both, as a list or a dict by name"
+                " gradients are not summed over the nodes; pass both to pilot.train.session, as a list or a dict by"
+                " name"
             )
 
 

@@ -88,7 +88,7 @@ def expect_same(identities: Sequence[Identity]) -> None:
         for name, first, other in _differences(identities[0], identity):
             raise UserError(
                 f"the ranks of this trainer differ: {name} is {first} on rank 0 and {other} on rank {rank};"
-                " the script must make the same on all nodes (no process id, host name or time in it)"
+                " the script must do the same on all nodes (use no process id, host name or time)"
             )
 
 
@@ -105,9 +105,9 @@ def changes(saved: Mapping[str, str], own: Identity, accepted: frozenset[str]) -
     for name, before, now in found:
         if name not in accepted:
             kind = next((kind for kind, names in ACCEPTABLE.items() if name in names), None)
-            accept = f", or accept it by pilot submit --accept-changes {kind}" if kind else ""
+            accept = f", or accept it with pilot submit --accept-changes {kind}" if kind else ""
             raise UserError(
-                f"the checkpoint is of another run: {name} was {before} and is {now}; go on with what it was, or submit"
+                f"the checkpoint is from a different run: {name} was {before} and is {now}; change it back, or submit"
                 f" the script as a new trainer{accept}"
             )
     return found

@@ -41,8 +41,9 @@ class Turns:
         """The turn is over."""
         if not self._stepped:
             raise UserError(
-                "a turn of session.iterations ended without its step: take batches by `for batch in loader:` or"
-                " loader.next(), and call session.step, in every turn"
+                "a turn of session.iterations ended without its step: in every turn, take batches with `for batch in"
+                " loader:` or"
+                " loader.next(), and call session.step"
             )
 
     def batches(self, rest: Rest) -> Iterator[Any]:
@@ -64,8 +65,8 @@ class Turns:
     def _take(self, rest: Rest) -> Any:
         if self._stepped:
             raise UserError(
-                "a turn of session.iterations has one step, and this one's is done: take the next batch in the next"
-                " turn (num_workers=1 loads it ahead)"
+                "a turn of session.iterations has one step, and this turn's is done: take the next batch in the next"
+                " turn (num_workers=1 loads it in advance)"
             )
         if self._batches is None:
             self._batches = rest()

@@ -14,7 +14,7 @@ from pilot.train.collate import collate
 from pilot.train.loader_options import check_dataset, checked
 from pilot.train.order import Drawn, Order, Sequential, shuffled
 from pilot.train.sampler import Batching, StepShare
-from pilot.train.seeded import OwnDataset, Piece, Seeded
+from pilot.train.seeded import OwnDataset, Piece, PieceLoader, Seeded
 from pilot.train.training_loader import Course, TrainingLoader
 
 _WITHOUT_END = 1 << 62
@@ -109,7 +109,7 @@ class Loader(TrainingLoader):
         if (samples := len(cast(Sized, self.dataset))) != self._samples:
             raise UserError(
                 f"the dataset of session.loader had {self._samples} samples when the loader was made and has {samples}"
-                " now; its length must stay"
+                " now; its length must not change"
             )
         revision = self.course.where()[-1]
         for batch in self._batches:
@@ -145,7 +145,7 @@ class Loader(TrainingLoader):
         seeded = Seeded(self.dataset, collated=options.get("collate_fn") is not None)
         options["collate_fn"] = options.get("collate_fn") or collate
         try:
-            return DataLoader(seeded, batch_sampler=self._pieces, **options)
+            return PieceLoader(seeded, batch_sampler=self._pieces, **options)
         except (TypeError, ValueError) as error:
             raise UserError(f"session.loader: {error}") from error
 
@@ -153,11 +153,13 @@ class Loader(TrainingLoader):
 def _order(seed: int, samples: int, shuffle: bool, replacement: bool, num_samples: int | None) -> Order:
     if not replacement:
         if num_samples is not None:
-            raise UserError("session.loader: num_samples goes with replacement=True; else an epoch is all samples once")
+            raise UserError(
+                "session.loader: num_samples needs replacement=True; otherwise an epoch is every sample once"
+            )
         return shuffled(seed, samples) if shuffle else Sequential(samples)
     if not shuffle or samples == 0 or (num_samples is not None and num_samples < 1):
         raise UserError(
-            "session.loader: replacement=True draws num_samples, at least one, from a dataset that is not empty, and"
-            " does not go with shuffle=False"
+            "session.loader: replacement=True needs num_samples of at least 1 and a dataset that is not empty, and"
+            " cannot be combined with shuffle=False"
         )
     return Drawn(seed, samples, samples if num_samples is None else num_samples)

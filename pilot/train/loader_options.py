@@ -25,9 +25,9 @@ _TAKEN = frozenset(
     }
 )
 _INSTEAD = {
-    "sampler": "which sample comes when follows from the session's seed; for a part of the data use"
-    " torch.utils.data.Subset, for sampling with replacement replacement=True, num_samples=...",
-    "batch_sampler": "which samples a step takes follows from batch_size or global_batch_size, on any number of nodes",
+    "sampler": "the order of samples follows from the session's seed; to use a part of the data, take"
+    " torch.utils.data.Subset; to sample with replacement, replacement=True, num_samples=...",
+    "batch_sampler": "the samples of a step follow from batch_size or global_batch_size, on any number of nodes",
     "generator": "the order follows from the seed of pilot.train.session",
 }
 
@@ -52,13 +52,13 @@ def checked(options: Mapping[str, Any]) -> dict[str, Any]:
         raise UserError(f"session.loader and torch's DataLoader have no option {unknown[0]}")
     if not options.get("in_order", True):
         raise UserError(
-            "session.loader takes no in_order=False: a batch would be counted as another one's samples; leave it out"
+            "session.loader takes no in_order=False: samples would be counted for the wrong batch; remove it"
         )
     workers = options.get("num_workers", 0)
     if workers != AUTO and not (isinstance(workers, int) and workers >= 0):
         raise UserError(f'session.loader: num_workers is a number, 0 or more, or "{AUTO}"; got {workers!r}')
     if options.get("timeout") and not options.get("num_workers"):
-        raise UserError("session.loader: timeout is how long to wait for workers; give num_workers, too")
+        raise UserError("session.loader: timeout is how long to wait for workers, so it needs num_workers")
     if options.get("prefetch_factor") is not None and options["prefetch_factor"] < 1:
         raise UserError(f"session.loader: prefetch_factor must be at least 1, got {options['prefetch_factor']}")
     return {name: value for name, value in options.items() if name in _TAKEN}

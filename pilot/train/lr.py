@@ -1,4 +1,4 @@
-"""How the learning rate follows the group's size when the minibatch per node is fixed."""
+"""How the learning rate scales with the group's size when the minibatch per node is fixed."""
 
 from __future__ import annotations
 

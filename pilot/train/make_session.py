@@ -1,4 +1,4 @@
-"""The one function that a script calls to begin with."""
+"""``pilot.train.session``, the function with which a script becomes elastic."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ def session(
 ) -> Session:
     """Make a training loop elastic; see ``docs/elastic-script.md``.
 
-    Under ``pilot submit`` the script's process is a worker of a trainer; under plain ``python`` it runs alone, the
-    same way.
+    Under ``pilot submit`` the process is one worker of a trainer; under plain ``python`` the same script runs by
+    itself.
 
     Parameters
     ----------
-    model, optimizer, scheduler : as in a plain script; ``session.step`` steps the last two. Several models are a dict
-        by name. Several optimizers are a list, which are stepped together, or a dict, each of which is stepped by its
-        name (a GAN's); their schedulers come in the same form
-    schedule : to be said where there is a scheduler: whether it counts every ``step``, every ``epoch``, or ``samples``,
-        in steps of one node: with ``batch_size`` on k nodes, k in a step; for
-        ``ReduceLROnPlateau`` the name of the measure of ``session.epochs`` that it takes after each epoch
-    scaler : of the loss, for mixed precision: the script calls ``scaler.scale(loss).backward()``, the session the rest;
-        one, or a dict by the optimizers' names
-    lr_rule : how the learning rate follows the group's size with a fixed batch per node: ``linear``, ``sqrt`` or
-        ``none``
-    warmup_steps : over which it follows
-    wire_dtype : ``bfloat16`` or ``float16``: float32 gradients travel between nodes as half the bytes, each rounded
-        before the sum and after it
-    seed : of the order of samples, their augmentation and the ranks' generators
+    model, optimizer, scheduler : as in a plain script; ``session.step`` steps the last two. Pass several models as a
+        dict by name. Pass several optimizers as a list to step them together, or as a dict to step each by its name (as
+        in a GAN); schedulers take the same form
+    schedule : required with a scheduler: whether it advances per ``step``, per ``epoch``, or by ``samples`` (counted in
+        steps of one node: with ``batch_size`` on k nodes, k per step); for ``ReduceLROnPlateau`` the name of the
+        measure in ``session.epochs`` that it gets after each epoch
+    scaler : loss scaler for mixed precision, or a dict by optimizer name; the script calls
+        ``scaler.scale(loss).backward()``, the session does the rest
+    lr_rule : how the learning rate scales with the number of nodes when the batch per node is fixed: ``linear``,
+        ``sqrt`` or ``none``
+    warmup_steps : steps over which the learning rate moves to its new value
+    wire_dtype : ``bfloat16`` or ``float16``: send float32 gradients between nodes at half the size, rounded before and
+        after the sum
+    seed : seed of the sample order, the augmentation and the ranks' random generators
     """
     refusal.show_in_one_line()
     rate = LearningRate(lr_rule, warmup_steps)

@@ -121,7 +121,7 @@ def _stamp(path: Path) -> int:
 def metric_log(kind: str, folder: str | os.PathLike[str]) -> MetricLog:
     """What ``session.log_to`` asks for; :class:`UserError` where there is no such thing."""
     if kind != "tensorboard":
-        raise UserError(f"session.log_to({kind!r}, ...): there is only 'tensorboard'")
+        raise UserError(f"session.log_to({kind!r}, ...): only 'tensorboard' is supported")
     try:
         import tensorboard.summary.writer.record_writer  # noqa: F401  # the log's first point would come too late
     except ImportError:

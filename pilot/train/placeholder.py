@@ -77,8 +77,10 @@ class Taken(Placeholder):
 
     why = (
         "between backward and session.step the gradients are on their way to the other nodes: clip with"
-        " session.clip_grad_norm; to use or change them call session.sum() first, then session.step; call backward once"
-        " for each batch (accumulate with micro_batch_size, add losses up before, checkpoint with use_reentrant=False);"
+        " session.clip_grad_norm; to use or change them, call session.sum() first, then session.step; call backward"
+        " once"
+        " per batch (accumulate with micro_batch_size, add losses before backward, checkpoint with"
+        " use_reentrant=False);"
         " and leave optimizer.step() to session.step"
     )
 
@@ -87,7 +89,7 @@ class Stale(Placeholder):
     """The gradient of a step that is over, which the script did not zero yet."""
 
     why = (
-        "zero_grad is missing: the gradients of the step before would be added to those of this batch; call"
+        "zero_grad is missing: the previous step's gradients would be added to those of this batch; call"
         " optimizer.zero_grad() before backward"
     )
 
@@ -101,7 +103,7 @@ class Collected(Placeholder):
 
     why = (
         "between backward and session.step the gradients are not those of the whole group: clip with"
-        " session.clip_grad_norm; to use or change them call session.sum(name=...) first, then session.step; and leave"
+        " session.clip_grad_norm; to use or change them, call session.sum(name=...) first, then session.step; and leave"
         " optimizer.step() to session.step"
     )
     collect: Callable[[torch.Tensor], None]
@@ -123,8 +125,10 @@ class Unwanted(Stale):
     """
 
     why = (
-        "a gradient was not zeroed since another step of an optimizer: call this one's zero_grad() between that and its"
-        " own backward (what other losses left in its parameters is dropped so); or step them together, by session.step"
+        "a gradient was not zeroed after another optimizer's step: call this optimizer's zero_grad() between that"
+        " step and"
+        " its own backward (which drops what other losses left in its parameters); or step them together, with"
+        " session.step"
         " without a name"
     )
 

@@ -1,4 +1,4 @@
-"""An error of ours that ends a user's script: one line that says where in the script, in place of a traceback."""
+"""When one of our errors ends a user's script: print one line with the place in the script, not a traceback."""
 
 from __future__ import annotations
 

@@ -42,6 +42,7 @@ class Reporter:
         self._size = 0
         self._resized = False
         self._stall_told = True
+        self._reports_told = 0
 
     def started(self, group: Membership, resumed: int | None) -> None:
         """A generation starts; every rank has the state."""
@@ -50,6 +51,7 @@ class Reporter:
         self._resized, self._size = group.size != self._size, group.size
         self._untold = Lineage(self._training.ledger.newest(RETOLD_ROWS))
         self._due_s, self._stall_told = 0.0, False
+        self._reports_told = 0
         if group.rank == 0:
             training = self._training
             accepted = [astuple(change) for change in training.changes]
@@ -64,7 +66,7 @@ class Reporter:
         if group.rank != 0:
             return
         self._untold.add(group.generation, epoch, self._training.position.step - 1, share.cursor, share.cursor_end)
-        if now_s >= self._due_s:
+        if now_s >= self._due_s or self._training.reports.count > self._reports_told:
             self._due_s = now_s + PERIOD_S
             self._report(group, self._untold.rows, metrics())
             self._untold = Lineage()
@@ -96,5 +98,7 @@ class Reporter:
             rescale_s=stall_s if self._resized else None,
             ledger=list(rows),
             metrics=metrics,
+            reports=self._training.reports.since(self._reports_told),
         )
+        self._reports_told = self._training.reports.count
         self._tell(report)

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from numpy.random import mtrand
 
+from pilot.train.streams import OfTorch, Stream, of_numpy, of_python
+
 # Both numpy's generator and Python's are an array of 624 words and the position in it, which each use moves on. Where
 # it is the same again, after a whole round, all words are others. So the position and two words beside it tell.
 _SEEN_BYTES = 3 * 4
@@ -28,10 +30,15 @@ class Generator:
     ----------
     seed : sets it
     snapshot : a copy of its state, which differs from an earlier one if and only if it was used or set since
+    stream : makes what sets it for one sample after the other
     """
 
     seed: Callable[[int], object]
     snapshot: Callable[[], object]
+    stream: Callable[[], Stream]
+
+
+_seed_torch = torch.default_generator.manual_seed  # torch.manual_seed queues a call for CUDA, too
 
 
 def _seed_numpy(seed: int) -> None:
@@ -58,9 +65,9 @@ def _python_snapshot() -> tuple[bytes, object]:
 
 
 GENERATORS = (
-    Generator(torch.default_generator.manual_seed, _torch_snapshot),  # torch.manual_seed queues a call for CUDA, too
-    Generator(_seed_numpy, _numpy_snapshot),
-    Generator(random.seed, _python_snapshot),
+    Generator(_seed_torch, _torch_snapshot, OfTorch),
+    Generator(_seed_numpy, _numpy_snapshot, of_numpy),
+    Generator(random.seed, _python_snapshot, of_python),
 )
 
 

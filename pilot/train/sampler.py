@@ -7,10 +7,8 @@ group changes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-
-import numpy as np
 
 from pilot.core.errors import UserError
 
@@ -21,16 +19,6 @@ _STEP, _FACTORS = 0x9E3779B97F4A7C15, (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 def mix(*numbers: int) -> int:
     """A 63-bit seed that depends on all of ``numbers`` and their order (the finaliser of SplitMix64, chained)."""
     return _chain(numbers) >> 1
-
-
-def mix_each(first: Iterable[int], last: Sequence[int]) -> list[int]:
-    """``mix(*first, number)`` for each number of ``last``."""
-    start = (_chain(first) + _STEP) & _MASK
-    state = np.array(last, np.int64).astype(np.uint64) + np.uint64(start)
-    state = (state ^ (state >> np.uint64(30))) * np.uint64(_FACTORS[0])
-    state = (state ^ (state >> np.uint64(27))) * np.uint64(_FACTORS[1])
-    mixed: list[int] = ((state ^ (state >> np.uint64(31))) >> np.uint64(1)).tolist()
-    return mixed
 
 
 def _chain(numbers: Iterable[int]) -> int:

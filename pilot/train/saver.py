@@ -163,5 +163,5 @@ class Saver:
             try:
                 loaded = store.load(start)
             except CheckpointError as error:
-                raise UserError(f"it cannot start from the checkpoint that was given: {error}") from None
+                raise UserError(f"cannot start from the given checkpoint: {error}") from None
         return loaded.state if loaded is not None else None

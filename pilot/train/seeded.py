@@ -1,21 +1,24 @@
 """A dataset whose random augmentation depends on (seed, epoch, sample) alone, not on who loads it or when.
 
-Each sample comes as if all generators had been seeded for it. To seed them takes longer than to read a small sample, so
-only those that the dataset uses are: a generator that is as it was before a piece had no part in its samples. Where one
-was used that had not been seeded, the piece is loaded again with it seeded before each sample, as is every later one.
+Each sample has a stream of random numbers of its own in each generator (:mod:`pilot.train.streams`). To set one takes
+time, so only those that the dataset uses are set: a generator that is as it was before a piece had no part in its
+samples. Where one was used that had not been set, or a sample drew more than was made of its stream, the piece is
+loaded again, and so is the first of a loader: by its first sample.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from torch.utils.data import Dataset, get_worker_info
+import numpy as np
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from pilot.core.errors import UserError
 from pilot.train import rng
 from pilot.train.collate import reader
-from pilot.train.sampler import mix, mix_each
+from pilot.train.sampler import mix
+from pilot.train.streams import Stream
 
 
 class Piece(NamedTuple):
@@ -32,10 +35,6 @@ class Piece(NamedTuple):
     def seed_of(self, place: int) -> int:
         """That of the sample at ``place``."""
         return mix(self.seed, self.epoch, self.numbers[place])
-
-    def seeds(self) -> list[int]:
-        """Those of all samples."""
-        return mix_each((self.seed, self.epoch), self.numbers)
 
     def part(self, start: int, stop: int | None) -> Piece:
         """The samples at [start, stop)."""
@@ -56,7 +55,7 @@ class Seeded(Dataset[Any]):
         self._collated = collated
         self._at_once: Callable[[list[int]], Any] | None = getattr(dataset, "__getitems__", None)
         self._batch = None if collated else reader(dataset)
-        self._used: list[rng.Generator] = []
+        self._streams: dict[rng.Generator, Stream] = {}
         self._fresh = True
 
     def __reduce__(self) -> tuple[Callable[..., Seeded], tuple[object, ...]]:
@@ -76,40 +75,40 @@ class Seeded(Dataset[Any]):
 
     def _load(self, piece: Piece) -> Any:
         while True:
-            unseeded = [generator for generator in rng.GENERATORS if generator not in self._used]
-            before = [generator.snapshot() for generator in unseeded]
+            unset = [generator for generator in rng.GENERATORS if generator not in self._streams]
+            before = [generator.snapshot() for generator in unset]
             samples, error = self._attempt(piece)
-            used = [one for one, was in zip(unseeded, before, strict=True) if one.snapshot() != was]
-            if not used:
+            used = [one for one, was in zip(unset, before, strict=True) if one.snapshot() != was]
+            sufficed = [stream.sufficed() for stream in self._streams.values()]
+            if not used and all(sufficed):
                 if error is not None:
                     raise error
                 return samples
-            self._used += used
+            self._streams |= {generator: generator.stream() for generator in used}
 
     def _attempt(self, piece: Piece) -> tuple[Any, Exception | None]:
-        """The samples, or why there are none; that may be for want of the right seed."""
+        """The samples, or why there are none; that may be for want of the right numbers."""
         try:
-            return (self._one_by_one(piece) if self._used else self._read(piece.indices)), None
+            return (self._one_by_one(piece) if self._streams else self._read(piece.indices)), None
         except Exception as error:
             return None, error
 
     def _one_by_one(self, piece: Piece) -> list[Any]:
-        setters = [generator.seed for generator in self._used]
         load = self._load_one if self._at_once is not None else self.dataset.__getitem__
-        samples: list[Any] = []
-        for index, seed in zip(piece.indices, piece.seeds(), strict=True):
-            for setter in setters:
-                setter(seed)
-            samples.append(load(index))
-        return samples
+        samples, seed = np.array(piece.numbers, np.int64).astype(np.uint64), mix(piece.seed, piece.epoch)
+        indices: Iterable[int] = piece.indices
+        for stream in self._streams.values():
+            indices = stream.each(seed, samples, indices)
+        return [load(index) for index in indices]
 
     def _load_one(self, index: int) -> Any:
         """By ``__getitems__``."""
         one = self._read([index])
         if not isinstance(one, list | tuple) or len(one) != 1:
             raise UserError(
-                "the dataset's __getitems__ uses random numbers and gives no list of samples, so they cannot be seeded"
-                " one by one; let it return a list with one sample for each index"
+                "the dataset's __getitems__ uses random numbers but does not return a list of samples, so these"
+                " cannot be seeded"
+                " one by one; return a list with one sample per index"
             )
         return one[0]
 
@@ -122,6 +121,18 @@ class Seeded(Dataset[Any]):
 
 def _seeded(dataset: Any, collated: bool) -> Seeded:
     return Seeded(dataset, collated=collated)
+
+
+class PieceLoader(DataLoader[Any]):
+    """Of a :class:`Seeded`: torch's, without what it does around each batch where there is no worker to talk to."""
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch names the class of its own one
+        if self.num_workers or self.pin_memory:
+            yield from super().__iter__()
+        else:
+            dataset: Any = self.dataset
+            for piece in self.batch_sampler or ():
+                yield self.collate_fn(dataset.__getitems__(piece))
 
 
 class OwnDataset:

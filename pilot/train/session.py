@@ -1,4 +1,4 @@
-"""The session: what a user's script sees of all this."""
+"""The session: the interface that a training script uses."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from pilot.train.guards import StepGuard
 from pilot.train.loader import Loader
 from pilot.train.membership import Seat
 from pilot.train.metric_log import metric_log
+from pilot.train.node_fabric import NodeFabric
 from pilot.train.rollback import Rollback
 from pilot.train.sampler import Batching
 from pilot.train.session_checks import check_reported, check_tracked
@@ -35,7 +36,7 @@ from pilot.train.training_loader import TrainingLoader
 
 
 class Session:
-    """An elastic training loop. Made by :func:`pilot.train.session`."""
+    """An elastic training loop; create one with :func:`pilot.train.session`."""
 
     def __init__(self, training: Training, seed: int, wire_dtype: str | None) -> None:
         self.seed = seed
@@ -46,8 +47,9 @@ class Session:
         self._check = StateCheck(training)
         self._guard = StepGuard(training.steppers.optimizers.values())
         self._rollback = Rollback(training, with_user=training.steppers.apart)
-        exchanges = Exchanges(training, wire_dtype)
-        self._group = group_of(os.environ, self._seat, training, exchanges, self._resized)
+        fabric = NodeFabric.of(os.environ, self._seat, list(training.trained.named.values()))
+        exchanges = Exchanges(training, wire_dtype, fabric.group)
+        self._group = group_of(os.environ, self._seat, training, exchanges, self._resized, fabric.ties)
         self._collectives = Collectives(self._group, training)
         self._step = Step(training, self._group, exchanges, self._guard, self._rollback, seed, self._metrics)
         self._course = SessionCourse(
@@ -69,39 +71,39 @@ class Session:
 
     @property
     def rank(self) -> int:
-        """This process's index in its group, which changes with the group."""
+        """This process's index in the group; it changes when the group does."""
         return self._step.member.rank
 
     @property
     def size(self) -> int:
-        """How many training processes the group has now."""
+        """The current number of training processes in the group."""
         return self._step.member.size
 
     @property
     def local_rank(self) -> int:
-        """This process's index on its node, which never changes: which GPU is its own."""
+        """This process's index on its node, which never changes: use it to choose a GPU."""
         return self._seat.rank
 
     @property
     def steps(self) -> int:
-        """Steps applied so far, over the trainer's whole life. (Where optimizers are stepped by name, one that has
-        begun counts.)
+        """Steps applied so far in the trainer's whole life. (If optimizers are stepped by name, a step that has begun
+        counts.)
         """
         position = self._training.position
         return position.step + (position.phase > 0)
 
     @property
     def waited_s(self) -> float:
-        """Seconds that this process has waited for the sums of its gradients, over its life."""
+        """Total time in seconds that this process has waited for gradient sums."""
         return self._step.waited_s
 
     @property
     def state(self) -> dict[str, Any]:
-        """The script's own values: they travel with rescales and checkpoints, and keep their types.
+        """The script's own values. They survive rescales and are saved in checkpoints, and keep their types.
 
         Tensors, numpy arrays of numbers or text, numbers, strings, bytes, None, and list, tuple, set and dict (keys:
-        str or int) of these. Anything else is refused, with its place, when it is seen: when :meth:`epochs` begins,
-        before a following step (as often as costs nothing), before an evaluation, and at the end of each epoch.
+        str or int) of these. Anything else is refused with its location when it is found: when :meth:`epochs` begins,
+        before a step (as often as costs nothing), before an evaluation, and at the end of each epoch.
         """
         return self._training.user
 
@@ -119,25 +121,25 @@ class Session:
         drop_last: bool = False,
         **options: Any,
     ) -> Loader:
-        """The training loader; a session has one.
+        """Create the training loader; a session has exactly one.
 
         Parameters
         ----------
-        dataset : map-style, with a length
-        batch_size : samples per node and step, divided over its ranks; the global batch grows with the group, the
-            learning rate by ``lr_rule``
-        global_batch_size : instead: samples per step over all nodes; the learning rate stays
-        micro_batch_size : the most that a rank takes at once; its share comes in several batches whose gradients
-            accumulate
-        accumulate : instead: so many batches make a step. The script calls backward for each, with its loss divided by
-            their number, and then once ``session.step``
-        shuffle : a new order in each epoch
-        replacement, num_samples : draw an epoch's samples with replacement, so many of them (default: as many as the
-            dataset has)
-        drop_last : leave out an epoch's last step where it is not full (how many samples that is depends on the
-            group's size)
-        options : of torch's ``DataLoader``, apart from those that say which samples come: see
-            ``docs/elastic-script.md``; ``num_workers="auto"`` finds the least number with which training does not wait
+        dataset : map-style dataset with a length
+        batch_size : samples per node and step, divided among the node's ranks; the global batch grows with the group,
+            and the learning rate follows by ``lr_rule``
+        global_batch_size : alternative: samples per step over all nodes; the learning rate stays the same
+        micro_batch_size : most samples that a rank processes at once; a larger share comes as several batches whose
+            gradients accumulate
+        accumulate : alternative: batches per step. The script calls backward for each, with the loss divided by this
+            number, and then ``session.step`` once
+        shuffle : whether each epoch has a new order
+        replacement, num_samples : draw ``num_samples`` samples per epoch with replacement (default: the dataset's
+            length)
+        drop_last : skip an epoch's last step if it is not full (how many samples that drops depends on the group's
+            size)
+        options : options of torch's ``DataLoader``, except those that choose samples, see ``docs/elastic-script.md``;
+            ``num_workers="auto"`` finds the smallest number that keeps training from waiting
         """
         batching = self._batching(batch_size, global_batch_size, micro_batch_size, accumulate, drop_last)
         order: Any = {"shuffle": shuffle, "replacement": replacement, "num_samples": num_samples}
@@ -159,14 +161,14 @@ class Session:
         drop_last: bool = False,
         collate_fn: Callable[[list[Any]], Any] = default_collate,
     ) -> Stream:
-        """The training loader, in place of :meth:`loader`, for samples that come one after the other.
+        """Create the training loader, instead of :meth:`loader`, for samples that arrive one after the other.
 
         Parameters
         ----------
-        source : gives an epoch's samples in the same order whenever it is iterated over, on all nodes; it may have
-            ``from_cursor(n)``, which gives those from number n on, and ``set_epoch(n)``
+        source : an iterable that yields an epoch's samples in the same order on all nodes, each time; it may have
+            ``from_cursor(n)``, which starts at sample n, and ``set_epoch(n)``
         batch_size, global_batch_size, micro_batch_size, accumulate, drop_last : see :meth:`loader`
-        collate_fn : makes a batch of a list of samples
+        collate_fn : makes a batch from a list of samples
         """
         batching = self._batching(batch_size, global_batch_size, micro_batch_size, accumulate, drop_last)
         self._training.identity |= identity.of_data(None, batching, shuffle="False")
@@ -174,12 +176,13 @@ class Session:
         return stream
 
     def epochs(self, count: int, **measures: Callable[[], float]) -> Iterator[int]:
-        """The epochs still to do of ``count``, from the current one on. At their end the trainer has finished.
+        """Iterate over the remaining ones of ``count`` epochs, starting with the current one. After the last one the
+        trainer has finished.
 
         Parameters
         ----------
-        measures : called after each epoch, on each worker; rank 0's values are reported under their names
-            (``accuracy=...``), and are what a scheduler gets
+        measures : functions called after each epoch on every worker; rank 0's values are reported under these names
+            (``accuracy=...``) and passed to a scheduler that needs them
         """
 
         def end() -> None:
@@ -191,11 +194,11 @@ class Session:
         yield from self._loop(lambda: self._training.position.epoch, count, self._course.new_epoch, end)
 
     def iterations(self, count: int) -> Iterator[int]:
-        """The steps still to do of ``count``, each in a turn of its own, from the present one on; epochs follow one
-        another by themselves. After the last one the trainer has finished.
+        """Iterate over the remaining ones of ``count`` steps, one per turn, starting with the current one; epochs
+        advance by themselves. After the last one the trainer has finished.
 
-        In a turn ``for batch in loader:`` gives the batches of the step, and ``loader.next()`` the next one of them;
-        then comes ``session.step``. A turn whose step is void is run again with the same number.
+        Within a turn, ``for batch in loader:`` yields the batches of the step, or ``loader.next()`` the next one of
+        them; then call ``session.step``. A turn whose step is void is repeated with the same number.
         """
         self._by_iteration = True
         self._metrics[ITERATIONS] = float(count)
@@ -222,8 +225,8 @@ class Session:
         self._finish()
 
     def stop(self) -> None:
-        """Let this epoch be the last: :meth:`epochs` ends with it, on all ranks, whichever of them asks. In a loop by
-        iteration: let the next step be the last.
+        """Make this epoch the last one: :meth:`epochs` then ends on all ranks, whichever of them asks. In
+        :meth:`iterations`: make the next step the last one.
         """
         self._stopping = True
         self._step.stopping = self._by_iteration
@@ -231,21 +234,21 @@ class Session:
     def evaluate(
         self, dataset: Dataset[Any], function: Function, batch_size: int = 256, **options: Any
     ) -> dict[str, float]:
-        """A validation pass: the mean of what ``function`` gives, by name, over all of ``dataset``.
+        """Run a validation pass: returns the means over ``dataset`` of the values that ``function`` returns, by name.
 
-        Each rank takes a part, so all of them call it, between two steps; all get the same. The model is in evaluation
-        mode, without gradients.
+        Each rank evaluates a part, so all ranks must call it, between two steps; all get the same result. The model is
+        in evaluation mode, without gradients.
 
         Parameters
         ----------
-        dataset : map-style, with a length
-        function : takes a batch and gives values by name, each the mean over the batch (as torch's losses are)
-        batch_size : samples that a rank takes at once
-        options : of torch's ``DataLoader``
+        dataset : map-style dataset with a length
+        function : takes a batch and returns values by name, each a mean over the batch (as torch's losses are)
+        batch_size : samples that a rank processes at once
+        options : options of torch's ``DataLoader``
         """
         self._step.came_back()
         if self._step.is_open:
-            raise UserError("session.evaluate belongs between two steps: after session.step, or outside the loop")
+            raise UserError("call session.evaluate between two steps: after session.step, or outside the loop")
         self._check.user()
         began_s = time.monotonic()
         means = Evaluation(self._training.model, dataset, function, batch_size, options).run(self._collectives)
@@ -253,29 +256,29 @@ class Session:
         return means
 
     def step(self, loss: Number = None, name: str | None = None, *, weight: Number = None) -> bool:
-        """Call it where a plain loop calls ``optimizer.step()``, once for each batch of the loader (where that has
+        """Call this where a plain loop calls ``optimizer.step()``: once for each batch of the loader (with
         ``accumulate``: once for all batches of a step).
 
-        Sums the gradients over the group and steps optimizer and scheduler. Whether it did: not where the batch was a
-        micro-batch before the last, nor where the group broke; then the loader gives the same samples again. (A step
-        that the loss scaler left out counts: its samples were used.)
+        Sums the gradients over the group and steps the optimizer and the scheduler. Returns whether it did: not for a
+        micro-batch before the last, and not if the group broke; then the loader yields the same samples again. (A step
+        that the loss scaler skipped counts, because its samples were used.)
 
         Parameters
         ----------
-        loss : the mean over the batch, for the reports
-        name : of the optimizer to step, where the session has a dict of them: then it is called for each that the batch
-            is for; without a name it steps all at once
-        weight : of the batch's gradient (and loss) in their mean over all batches of the step, in place of its number
-            of samples; such as its number of tokens, where the loss is a mean over these. In every step or in none
+        loss : mean over the batch, for progress reports
+        name : the optimizer to step, if the session has a dict of them: then call it for each one that uses the batch;
+            without a name all are stepped together
+        weight : weight of the batch's gradient (and loss) in the mean over the step, instead of its number of samples;
+            for example its number of tokens, if the loss is a mean over tokens. Give it in every step or in none
         """
         stepped = self._step.step(loss, name, weight)
         self._course.stepped()
         return stepped
 
     def sum(self, loss: Number = None, name: str | None = None, *, weight: Number = None) -> bool:
-        """Between backward and :meth:`step`, for a script that uses the gradients: put the sums over the group into
-        ``p.grad``. Whether they are there: not where the batch was a micro-batch before the last, nor where the group
-        broke. ``step`` follows in any case, without loss and weight.
+        """For a script that uses the gradients: between backward and :meth:`step`, put the sums over the group into
+        ``p.grad``. Returns whether they are there: not for a micro-batch before the last, and not if the group broke.
+        Call ``step`` afterwards in any case, without loss and weight.
 
         Parameters
         ----------
@@ -284,18 +287,16 @@ class Session:
         return self._step.sum(loss, name, weight)
 
     def clip_grad_norm(self, max_norm: float) -> None:
-        """In this step (of this optimizer), scale the gradients of the whole group so that their norm is at most
-        ``max_norm``.
-        """
+        """In this step (of this optimizer), scale the group's gradients so that their norm is at most ``max_norm``."""
         self._step.max_norm = max_norm
 
     def track(self, name: str, stateful: Stateful) -> None:
-        """Have ``stateful``'s state travel with the model's, and saved: an average of the parameters, another model, a
-        scheduler of the script's own. Before :meth:`epochs`.
+        """Keep ``stateful``'s state with the model's, through rescales and in checkpoints: an average of the
+        parameters, another model, a scheduler of your own. Call it before :meth:`epochs`.
 
         Parameters
         ----------
-        name : of it, in checkpoints
+        name : its name in checkpoints
         stateful : has ``state_dict`` and ``load_state_dict``; its state holds what :attr:`state` may hold
         """
         check_tracked(name, stateful, self._training.tracked, looping=self._guard.looping)
@@ -303,27 +304,28 @@ class Session:
         self._training.identity[f"the tracked object {name}"] = type(stateful).__name__
 
     def on_restore(self, function: Callable[[], object]) -> None:
-        """Have ``function`` called whenever a state was taken over (from another rank, or a checkpoint) or put back
-        after a step that was void: for what the script derives from model, tracked objects or :attr:`state`.
+        """Call ``function`` whenever a state was taken over (from another rank or a checkpoint) or restored after a
+        void step: for whatever the script derives from the model, tracked objects or :attr:`state`.
         """
         self._training.on_restore.append(function)
 
     def report(self, **metrics: float) -> None:
-        """Have these values shown with the trainer's progress."""
+        """Show these values with the trainer's progress."""
         check_reported(metrics)
         values = {name: float(value) for name, value in metrics.items()}
         self._metrics.update(values)
+        self._training.reports.note(self._training.position.step, values)
         for log in self._step.logs:
             log.report(self._training.position.step, values)
 
     def log_to(self, kind: str, folder: str | os.PathLike[str]) -> None:
-        """Have loss, learning rate and what the script reports logged, each step once, as one run through all changes
-        of the group. Before :meth:`epochs`, on all ranks; rank 0 writes.
+        """Log the loss, the learning rate and what the script reports, each step once, as one run through all changes
+        of the group. Call it before :meth:`epochs` on all ranks; rank 0 writes.
 
         Parameters
         ----------
         kind : ``tensorboard``
-        folder : of the run, on a file system that all nodes share
+        folder : the run's folder, on a file system that all nodes share
         """
         if not isinstance(self._group, CheckGroup):
             self._step.logs.append(metric_log(kind, folder))
@@ -331,7 +333,7 @@ class Session:
     # --- its parts ---------------------------------------------------------------------------------------------------
 
     def _end_epoch(self, measured: Sums) -> None:
-        """The ranks agree that the epoch is over, on what was measured, and whether it was the last."""
+        """The ranks agree that the epoch is over, on its measures, and whether it was the last."""
         self._step.came_back()
         self._check.whole()
         stop = {STOP: 1.0} if self._stopping else {}
@@ -356,8 +358,8 @@ class Session:
             raise UserError("a session has one training loader; use torch's DataLoader for other data")
         if (micro is not None or accumulate != 1) and self._training.steppers.apart:
             raise UserError(
-                "micro_batch_size goes with optimizers that are stepped together, as does accumulate: give"
-                " pilot.train.session a list of them, or a smaller batch"
+                "micro_batch_size and accumulate need optimizers that are stepped together: give"
+                " pilot.train.session a list of them, or use a smaller batch"
             )
         batching = Batching(per_node, whole, micro, drop_last, self._seat.size, accumulate)
         self._training.samples_per_tick = batching.of_one_node

@@ -28,18 +28,18 @@ def admit(model: nn.Module, steppers: Steppers) -> None:
 def check_tracked(name: str, stateful: object, tracked: Collection[str], *, looping: bool) -> None:
     """:class:`UserError` where ``session.track`` cannot take it."""
     if looping or name in tracked:
-        raise UserError(f"session.track({name!r}, ...) belongs before session.epochs, once for each name")
+        raise UserError(f"call session.track({name!r}, ...) before session.epochs, once per name")
     if not all(callable(getattr(stateful, method, None)) for method in ("state_dict", "load_state_dict")):
         raise UserError(
-            f"session.track({name!r}, ...) takes what has state_dict and load_state_dict, not a"
-            f" {type(stateful).__name__}; keep values in session.state"
+            f"session.track({name!r}, ...) needs an object with state_dict and load_state_dict, not a"
+            f" {type(stateful).__name__}; keep plain values in session.state"
         )
 
 
 def check_reported(names: Collection[str]) -> None:
     """:class:`UserError` where ``session.report`` cannot take these names."""
     if taken := sorted(BY_SESSION.intersection(names)):
-        raise UserError(f"session.report: {', '.join(taken)} is the session's own; take another name")
+        raise UserError(f"session.report: {', '.join(taken)} is reserved; choose another name")
 
 
 def _check_tensors(model: nn.Module) -> None:
@@ -53,18 +53,19 @@ def _check_trainable(what: str, parameter: nn.Parameter) -> None:
     _check_tensor(what, parameter)
     if parameter.requires_grad and parameter.dtype not in SUMMED:
         raise UserError(
-            f"{what} is of {parameter.dtype}: gradients are summed of float32, float64, bfloat16, float16, complex64"
-            " and complex128; store it as one of these"
+            f"{what} is of {parameter.dtype}: gradients can be summed for float32, float64, bfloat16, float16,"
+            " complex64"
+            " and complex128; use one of these"
         )
 
 
 def _check_tensor(what: str, tensor: torch.Tensor) -> None:
     if is_lazy(tensor):
-        raise UserError(f"{what} has no shape yet: run one batch through the model before the optimizer is made")
+        raise UserError(f"{what} has no shape yet: run one batch through the model before creating the optimizer")
     if tensor.is_meta:
-        raise UserError(f"{what} is on the meta device: give it memory (model.to_empty) before the optimizer is made")
+        raise UserError(f"{what} is on the meta device: allocate it (model.to_empty) before creating the optimizer")
     if tensor.is_quantized:
-        raise UserError(f"{what} is quantized: train the model as it is before it is quantized")
+        raise UserError(f"{what} is quantized: train the model before quantizing it")
     if tensor.layout is not torch.strided:
         raise UserError(f"{what} is of layout {tensor.layout}: a session trains dense tensors only")
 
@@ -72,11 +73,11 @@ def _check_tensor(what: str, tensor: torch.Tensor) -> None:
 def _check_modules(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse and module.weight.requires_grad:
-            raise UserError(f"the model's module {name} makes sparse gradients: leave out its sparse=True")
+            raise UserError(f"the model's module {name} makes sparse gradients: remove its sparse=True")
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:
             raise UserError(
-                f"the model's module {name} has max_norm={module.max_norm}: it would change those rows in forward that"
-                " this rank looks up, so ranks would differ; limit the norms after session.step, on all rows"
+                f"the model's module {name} has max_norm={module.max_norm}: forward would change the rows that"
+                " this rank looks up, so ranks would differ; limit the norms of all rows after session.step"
             )
     encoded({"model": dict(model.state_dict())})  # get_extra_state may give anything
 
@@ -84,15 +85,17 @@ def _check_modules(model: nn.Module) -> None:
 def _check_optimizer(optimizer: torch.optim.Optimizer) -> None:
     kind = type(optimizer).__name__
     if isinstance(optimizer, torch.optim.SparseAdam):
-        raise UserError("SparseAdam takes sparse gradients, which are not summed: use Adam, without sparse=True")
+        raise UserError("SparseAdam takes sparse gradients, which cannot be summed: use Adam, without sparse=True")
     for group in optimizer.param_groups:
         if group.get("differentiable"):
-            raise UserError(f"{kind}(differentiable=True) steps no parameters of a model: leave it out")
+            raise UserError(f"{kind}(differentiable=True) does not step a model's parameters: remove it")
         if group.get("capturable") and not all(parameter.is_cuda for parameter in group["params"]):
-            raise UserError(f"{kind}(capturable=True) needs parameters on a GPU: leave it out")
+            raise UserError(f"{kind}(capturable=True) needs parameters on a GPU: remove it")
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
-        raise UserError(f"{kind}.step needs a closure: a session steps once for each batch; use an optimizer without")
+        raise UserError(
+            f"{kind}.step needs a closure, but a session steps once per batch; use an optimizer without one"
+        )
 
 
 def _check_parameters(model: nn.Module, steppers: Steppers) -> None:
@@ -101,11 +104,13 @@ def _check_parameters(model: nn.Module, steppers: Steppers) -> None:
     for place, parameter in of_groups(steppers):
         _check_trainable(place, parameter)
         if id(parameter) in stepped:
-            raise UserError(f"{place} is {stepped[id(parameter)].removeprefix('the parameter ')} as well: one steps it")
+            raise UserError(
+                f"{place} is {stepped[id(parameter)].removeprefix('the parameter ')} as well: only one may step it"
+            )
         stepped[id(parameter)] = place
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and id(parameter) not in stepped:
             raise UserError(
-                f"the model's parameter {name} requires a gradient and the optimizer has it not: give it to the"
-                " optimizer, or call requires_grad_(False) on it before the session is made"
+                f"the model's parameter {name} requires a gradient but no optimizer has it: give it to the"
+                " optimizer, or call requires_grad_(False) on it before creating the session"
             )

@@ -57,7 +57,7 @@ class AgentSocket:
             for frame in self._frames.feed(piece):
                 yield wire.decode_at_agent(frame)
         except ProtocolError as error:  # an agent that cannot be understood is none
-            print(f"pilot: this process ends, for its agent said {error}", file=sys.stderr, flush=True)
+            print(f"pilot: this process ends because of what its agent sent: {error}", file=sys.stderr, flush=True)
             os._exit(ORPHANED_STATUS)
 
 

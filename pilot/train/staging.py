@@ -150,7 +150,7 @@ class GpuStaging:
         self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]  # torch has no types here
         self._collected: dict[int, torch.Tensor] = {}
         self._waiting: deque[tuple[torch.cuda.Event, Ring]] = deque()
-        _pin(arena)
+        pin(arena)
 
     def add(self, index: int, gradient: torch.Tensor, weight: float, *, first: bool) -> None:
         """See :class:`Staging`."""
@@ -204,13 +204,32 @@ class GpuStaging:
 def staging(
     parameters: Sequence[nn.Parameter], places: Sequence[torch.Tensor], buckets: Sequence[BucketPlace], arena: Arena
 ) -> Staging:
-    """What suits the device of the parameters; :class:`UserError` where they are on several, or on another kind."""
-    devices = sorted({str(parameter.device) for parameter in parameters})
-    if devices in ([], ["cpu"]):
-        return HostStaging(parameters, places, buckets)
-    if len(devices) == 1 and parameters[0].is_cuda:
+    """What suits the device of the parameters."""
+    if parameters and parameters[0].is_cuda:
         return GpuStaging(parameters, places, buckets, arena)
-    raise UserError(f"the parameters are on {', '.join(devices)}: a rank trains on the CPU or on one CUDA device")
+    return HostStaging(parameters, places, buckets)
+
+
+def check_devices(parameters: Sequence[torch.Tensor]) -> None:
+    """:class:`UserError` where they are on several devices, or on one of another kind."""
+    devices = sorted({str(parameter.device) for parameter in parameters})
+    if devices not in ([], ["cpu"]) and not (len(devices) == 1 and parameters[0].is_cuda):
+        raise UserError(f"the parameters are on {', '.join(devices)}: a rank trains on the CPU or on one CUDA device")
+
+
+def gradient_strides(parameter: torch.Tensor) -> tuple[int, ...]:
+    """As autograd lays a gradient out: as its parameter, which fused optimizers rely on; in rows where that has
+    gaps.
+    """
+    strides = parameter.stride()
+    dense = torch.empty_like(parameter, device="meta").stride() == strides
+    return strides if dense else torch.empty(parameter.shape, device="meta").stride()
+
+
+def place_in(numbers: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """The gradient of ``parameter`` in the numbers that are summed."""
+    flat = torch.view_as_complex(numbers.view(-1, 2)) if parameter.is_complex() else numbers
+    return flat.as_strided(parameter.shape, gradient_strides(parameter))
 
 
 @lru_cache(maxsize=16)
@@ -219,7 +238,7 @@ def _factor(weight: float, dtype: torch.dtype) -> torch.Tensor:
     return torch.tensor(weight, dtype=dtype)
 
 
-def _pin(arena: Arena) -> None:
+def pin(arena: Arena) -> None:
     """Tell CUDA of the arena, which stays for the life of the process: copies from and to it need not wait then."""
     address = torch.frombuffer(arena.memory, dtype=torch.uint8).data_ptr()
     status = torch.cuda.cudart().cudaHostRegister(address, arena.size, 0)  # type: ignore[no-untyped-call]  # torch has no types here

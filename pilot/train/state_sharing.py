@@ -16,6 +16,7 @@ from pilot.core.errors import ProtocolError
 from pilot.io import wire
 from pilot.train.identity import expect_same, fingerprint, tell
 from pilot.train.membership import Membership
+from pilot.train.node_ties import NodeTies
 from pilot.train.saver import Saver
 from pilot.train.sockets import WorkerSockets
 from pilot.train.state import Packed, unpack
@@ -33,6 +34,7 @@ class StateSharing:
     gather : the rows of all ranks of a group
     answer : what the rank process of a generation says next
     lose : a generation is as good as gone
+    ties : to the other processes of the node, which take a state over together or not at all
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class StateSharing:
         gather: Callable[[Membership, list[int]], list[list[int]]],
         answer: Callable[[int], AnyNote | int | None],
         lose: Callable[[int], None],
+        ties: NodeTies,
     ) -> None:
         self._trainer = trainer
         self._training = training
@@ -52,6 +55,7 @@ class StateSharing:
         self._gather = gather
         self._answer = answer
         self._lose = lose
+        self._ties = ties
 
     def share(self, group: Membership, held: int) -> int | None:
         """As a generation starts; ``held``: in which one this rank's state was last confirmed. The step that the group
@@ -70,10 +74,13 @@ class StateSharing:
 
     def deal(self, group: Membership, spreading: Spreading) -> None:
         """One rank gives its state to others."""
-        if group.rank == spreading.root and spreading.takers:
-            self._spread(group.generation, spreading)
-        elif spreading.takers:
-            self._take(group.generation, spreading)
+        if not spreading.takers:
+            return
+        deal = self._spread if group.rank == spreading.root else self._take
+        arena = self._ties.together(lambda: deal(group.generation, spreading))
+        if arena is not None:
+            arena.close_fd()
+            self._training.restore(unpack(arena.memory))
 
     def _spread(self, generation: int, spreading: Spreading) -> None:
         packed = Packed(self._training.encoded())
@@ -85,14 +92,11 @@ class StateSharing:
             arena.close_fd()
         self._answer(generation)
 
-    def _take(self, generation: int, spreading: Spreading) -> None:
-        """Take over the root's state; a rank that holds the same gets none."""
+    def _take(self, generation: int, spreading: Spreading) -> Arena | None:
+        """The root's state; a rank that holds the same gets none."""
         self._link.channel(generation).send(Spread(spreading.root, list(spreading.takers)))
         given = self._answer(generation)
-        if isinstance(given, int):
-            arena = self._received(generation, given)
-            arena.close_fd()
-            self._training.restore(unpack(arena.memory))
+        return self._received(generation, given) if isinstance(given, int) else None
 
     def _received(self, generation: int, fd: int) -> Arena:
         try:

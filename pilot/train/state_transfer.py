@@ -1,4 +1,4 @@
-"""Who gives whom the state when a generation starts: a pure decision, the same on all ranks from the same table."""
+"""Which rank sends the state to which when a generation starts: a pure decision, the same on all ranks."""
 
 from __future__ import annotations
 

@@ -147,8 +147,8 @@ class Step:
             return
         elif self._phases < self._training.position.phase:
             raise UserError(
-                "the script stepped fewer optimizers for this batch than it did before a node was lost: which are"
-                " stepped must follow from what is the same everywhere (session.steps, session.state)"
+                "the script stepped fewer optimizers for this batch than it did before a node was lost: which ones are"
+                " stepped must depend only on what is the same on all ranks (session.steps, session.state)"
             )
         else:
             self._close(self._share)
@@ -172,7 +172,7 @@ class Step:
             or weight is not None
             or (name is not None and self._counted != self._training.steppers.named(name))
         ):
-            raise UserError("give loss, weight and name to session.sum, and call session.step() without them after it")
+            raise UserError("pass loss, weight and name to session.sum, and then call session.step() without them")
         steppers, self._counted, self._stepped = self._counted or [], None, True
         if self.has_more:
             return False
@@ -200,7 +200,7 @@ class Step:
 
     def _expect_batch(self) -> StepShare:
         if self._share is None or (self._stepped and not self._apart):
-            raise UserError("session.step needs a batch of session.loader, and each batch one session.step")
+            raise UserError("session.step needs a batch of session.loader, and each batch needs one session.step")
         return self._share
 
     def _count(self, share: StepShare, loss: Number, name: str | None, weight: Number) -> None:
@@ -264,7 +264,7 @@ class Step:
             names = [stepper.name for stepper in self._training.steppers]
             raise UserError(
                 f"rank 0 steps {names[numbers[0]]!r} and rank {other} steps {names[numbers[other]]!r}: which optimizer"
-                " is next must follow from what is the same everywhere (session.steps, session.state)"
+                " is next must depend only on what is the same on all ranks (session.steps, session.state)"
             )
         return True
 
@@ -323,7 +323,7 @@ class Step:
 
 
 def _no_step(accumulate: int) -> str:
-    said = "the script took a batch from session.loader without session.step for the one before"
+    said = "the script took a batch from session.loader without calling session.step for the previous one"
     if accumulate > 1:
-        return f"{said}: with accumulate={accumulate} it belongs after every {accumulate} batches"
-    return f"{said}; to add up the gradients of k batches by hand give session.loader(..., accumulate=k)"
+        return f"{said}: with accumulate={accumulate}, call it after every {accumulate} batches"
+    return f"{said}; to accumulate the gradients of k batches yourself, use session.loader(..., accumulate=k)"

@@ -141,8 +141,8 @@ class Steppers:
         if name is None:
             return list(self)
         if not self.apart or name not in self._of:
-            known = ", ".join(map(repr, self._of)) if self.apart else "none: there is one call for all optimizers"
-            raise UserError(f"session.step has no optimizer of the name {name!r}; the names are {known}")
+            known = ", ".join(map(repr, self._of)) if self.apart else "none: one call steps all optimizers"
+            raise UserError(f"session.step: no optimizer is named {name!r}; the names are {known}")
         return [self._of[name]]
 
     @property
@@ -214,6 +214,7 @@ def _advance(scheduler: Scheduler, *measured: float) -> None:
         scheduler.step(*measured)
     except ValueError as error:
         raise UserError(
-            f"{type(scheduler).__name__} cannot go on: {error}; make it for all steps of the run (with batch_size= an"
-            " epoch has fewer steps on more nodes: let it count epochs by schedule='epoch', or use global_batch_size=)"
+            f"{type(scheduler).__name__} cannot go on: {error}; create it for all steps of the run (with"
+            " batch_size= an"
+            " epoch has fewer steps on more nodes: count epochs with schedule='epoch', or use global_batch_size=)"
         ) from error

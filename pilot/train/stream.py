@@ -43,7 +43,7 @@ class Stream(TrainingLoader):
     ) -> None:
         if iter(source) is source:
             raise UserError(
-                "session.stream: the source can be read only once; give it an object whose __iter__ begins anew"
+                "session.stream: the source can be read only once; pass an object whose __iter__ starts again"
             )
         super().__init__(course, batching)
         self._source = source

@@ -72,8 +72,8 @@ class TrainedSet:
         """:class:`UserError` where it has changed since the pass over the loader began: others would not know."""
         if self.changed():
             raise UserError(
-                f"{self._difference()} between two batches: change what is trained in the body of session.epochs,"
-                " before its loop over the loader; so all nodes do it between the same two steps"
+                f"{self._difference()} between two batches: change what is trained inside session.epochs but"
+                " before the loop over the loader, so that all nodes do it between the same two steps"
             )
 
     def check_model(self) -> None:
@@ -81,17 +81,17 @@ class TrainedSet:
         now = {name: id(p) for name, p in self._model.named_parameters()}
         if now != {name: id(p) for name, p in self._modelled.items()}:
             names = sorted(now.keys() ^ self._modelled.keys()) or ["one of them"]
-            raise UserError(f"the model's parameters have changed since the session was made ({names[0]}){_INSTEAD}")
+            raise UserError(f"the model's parameters have changed since the session was created ({names[0]}){_INSTEAD}")
         stepped = set()
         for place, parameter in of_groups(self._steppers):
             stepped.add(id(parameter))
             if id(parameter) not in self._name_of:
-                raise UserError(f"{place} came to it after the session was made{_INSTEAD}")
+                raise UserError(f"{place} was added after the session was created{_INSTEAD}")
         for name, parameter in self._modelled.items():
             if parameter.requires_grad and id(parameter) not in stepped:
                 raise UserError(
-                    f"the model's parameter {name} was unfrozen and the optimizer has it not: give it to the optimizer,"
-                    " by add_param_group"
+                    f"the model's parameter {name} was unfrozen but the optimizer does not have it: add it with"
+                    " add_param_group"
                 )
 
     def capture(self) -> Rows:
@@ -198,6 +198,6 @@ def _bare(modelled: Mapping[str, nn.Parameter], steppers: Steppers) -> Iterator[
 
 
 _INSTEAD = (
-    ": nodes that join later would not have it. Make all parameters before pilot.train.session; freeze those that come"
-    " later (requires_grad_(False)), and unfreeze them, or add their group, when it is time"
+    ": nodes that join later would not have it. Create all parameters before pilot.train.session; freeze those that"
+    " are for later (requires_grad_(False)), and unfreeze them, or add their group, when it is time"
 )

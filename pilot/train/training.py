@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -18,6 +17,7 @@ from pilot.train import identity, rng
 from pilot.train.agreement_log import END_OF_EPOCH, STOP, Agreement, AgreementLog, Place, Sums
 from pilot.train.lineage import Lineage
 from pilot.train.lr import LearningRate
+from pilot.train.metric_reports import METRIC, MetricReports
 from pilot.train.sampler import StepShare
 from pilot.train.session_checks import admit
 from pilot.train.state import encoded
@@ -65,7 +65,7 @@ class Training:
     changes (:mod:`pilot.train.rollback`). ``on_restore``: called when a state was taken over or put back.
     ``in_meeting``: the script is in a meeting (:mod:`pilot.train.collectives`); ``behind``: the state was taken over
     from one in a meeting, who has done more since. ``samples_per_tick``: of a step on one node, for a schedule that
-    counts samples.
+    counts samples. ``reports``: what a trial reported of its study's metric.
     """
 
     def __init__(
@@ -102,6 +102,7 @@ class Training:
         self.in_meeting = False
         self.behind = False
         self.samples_per_tick = 1
+        self.reports = MetricReports(os.environ.get(METRIC, ""))
 
     @property
     def place(self) -> Place:
@@ -215,7 +216,7 @@ class Training:
             "identity": dict(self.identity),
             "changes": [list(astuple(change)) for change in self.changes],
             "position": asdict(self.position),
-            "ledger": np.array(self.ledger.rows, np.int64).reshape(-1, 6),
+            "ledger": self.ledger.table(),
             "learning_rate": self.rate.as_dict(),
             "minutes": self.agreements.rows(),
             "in_meeting": self.in_meeting,
@@ -226,6 +227,7 @@ class Training:
             "trained": self.trained.capture(),
             "tracked": {name: one.state_dict() for name, one in self.tracked.items()},
             "changing": sorted(self.changing),
+            "reports": [list(row) for row in self.reports.rows],
             **self.steppers.capture(),
         }
 
@@ -257,6 +259,7 @@ class Training:
         self.agreed_step = self.position.step
         self.ledger = Lineage(state["ledger"].tolist())
         self.agreements = AgreementLog(state.get("minutes", ()))
+        self.reports = MetricReports(self.reports.metric, state.get("reports", ()))
         self.rate = replace(LearningRate(**state["learning_rate"]), rule=rule.rule, warmup_steps=rule.warmup_steps)
         self.changes = [AcceptedChange(*row) for row in state.get("changes", ())]
         self.changes += [AcceptedChange(self.position.step, *change) for change in changes]
@@ -307,14 +310,14 @@ def _check_schedule(schedulers: Collection[Scheduler], schedule: str | None) -> 
     kinds = {isinstance(one, torch.optim.lr_scheduler.ReduceLROnPlateau) for one in schedulers}
     plateau = True in kinds
     if len(kinds) > 1:
-        raise UserError("ReduceLROnPlateau and other schedulers count differently: use one kind in a session")
+        raise UserError("ReduceLROnPlateau and other schedulers count differently: use one kind per session")
     if plateau and schedule in (None, *_COUNTED):
         raise UserError("ReduceLROnPlateau needs a measure: schedule='loss' with session.epochs(n, loss=function)")
     if schedulers and schedule is None:
         raise UserError(
-            "say what the scheduler counts: pilot.train.session(..., schedule='step') where a plain loop calls"
-            " scheduler.step() for each batch, schedule='epoch' where it does so for each epoch (schedule='samples': as"
-            " 'step', and as far after the same samples on any number of nodes)"
+            "say what the scheduler counts: pilot.train.session(..., schedule='step') if a plain loop calls"
+            " scheduler.step() for each batch, schedule='epoch' if for each epoch (schedule='samples': like"
+            " 'step', but equally far after the same samples on any number of nodes)"
         )
     if not plateau and schedule not in (None, *_COUNTED):
         raise UserError(f"schedule must be 'step', 'samples' or 'epoch', got {schedule!r}")

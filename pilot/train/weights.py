@@ -53,13 +53,14 @@ class Weights:
         assert self._share is not None
         if self._share.means > 1 and weight is not None:
             raise UserError(
-                "session.step: weight= does not go with accumulate, where the script makes the mean over batches; give"
-                " micro_batch_size and call session.step(loss, weight=...) for each batch, with the loss not divided"
+                "session.step: weight= cannot be combined with accumulate, where the script makes the mean over"
+                " batches; use"
+                " micro_batch_size and call session.step(loss, weight=...) for each batch, with the undivided loss"
             )
         if not self._together and weight is not None:
-            raise UserError("session.step: weight= does not go with optimizers that are stepped by name")
+            raise UserError("session.step: weight= cannot be combined with optimizers that are stepped by name")
         if self._before is not None and (weight is not None) != bool(self._before):
-            raise UserError("session.step was called with weight= and without: give it in every step or in none")
+            raise UserError("session.step was called both with and without weight=: give it in every step or in none")
         self._given = weight is not None
         if weight is None:
             return self._share.weight(batch)
@@ -75,9 +76,7 @@ class Weights:
         if words.weight and not self._given:
             raise UserError("session.step was called with weight= on one rank and without on another")
         if self._given and not words.weight:
-            raise UserError(
-                "the weights of all batches of a step are 0: there is no mean over them; leave such data out"
-            )
+            raise UserError("the weights of all batches of a step are 0, so there is no mean; remove such data")
         if not self._given:
             return words
         return replace(words, loss=words.loss / words.weight, weight=words.weight * self._unit)

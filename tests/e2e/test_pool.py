@@ -168,7 +168,7 @@ def test_a_killed_coordinator_is_noticed_and_the_agents_leave_nothing(pool: Pool
     pool.kill_for_good()
     said = pool.pilot("ls", check=False)
     assert (said.returncode, said.stderr.count("\n")) == (1, 1)
-    assert "pilot up for this directory goes on with its pool" in said.stderr
+    assert "run pilot up for this directory to continue its pool" in said.stderr
     assert pool.pilot("logs", name).returncode == 0
     for agent in agents:
         agent.wait(60)

@@ -35,7 +35,7 @@ def test_a_pool_that_comes_up_again_has_its_trainers_and_its_history(pool: Pool)
     for command in (("explain", "long"), ("logs", "long"), ("nodes",), ("events", "-n", "1")):
         pool.pilot(*command)
     again = pool.pilot("up", "--site", pool.folder / "e2e.py", "--pilots", "1", "--t-fwd-s", "60")
-    assert "these trainers go on: long" in again.stdout
+    assert "resumed: long" in again.stdout
     pool.pilot("wait")
     assert pool.pilot("wait").stdout == "no trainer to wait for\n"
     status = pool.status()
@@ -72,7 +72,7 @@ def test_a_script_that_was_mended_goes_on_where_it_failed_and_its_name_is_its_ow
     for choice in ("pilot resume mine", "--from mine", "--replace"):
         assert choice in refused.stderr
     script.write_text(MENDED)
-    assert pool.pilot("resume", "mine").stdout.startswith("mine goes on")
+    assert pool.pilot("resume", "mine").stdout.startswith("mine resumed")
     assert pool.pilot("resume", "mine", check=False).returncode == 2
     pool.pilot("wait", "mine")
     done = pool.trainer("mine")

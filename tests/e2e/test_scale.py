@@ -17,7 +17,7 @@ def test_a_pool_is_scaled_down_and_up_and_stays_so_when_its_coordinator_crashes(
     pool.until_step(name, 10, nodes=2)
     refused = pool.pilot("up", "--site", pool.folder / "e2e.py", "--pilots", "1", check=False)
     assert (refused.returncode, "pilot scale" in refused.stderr) == (2, True)
-    assert pool.pilot("scale", "1").stdout == "keeps 1 pilot; there are 2 nodes now\n"
+    assert pool.pilot("scale", "1").stdout == "keeping 1 pilot; the pool has 2 nodes now\n"
     pool.until_step(name, 20, nodes=1)
     pid = pool.coordinator()
     assert pid is not None

@@ -51,7 +51,7 @@ def test_a_trainer_starts_from_one_of_an_earlier_pool_and_from_a_file_of_nobodys
 
 def test_what_it_cannot_start_from_is_refused_before_it_is_submitted(pool: Pool) -> None:
     pool.up()
-    for given, why in (("nobody", "there is no trainer of this name"), (str(TRAIN), "not an HDF5 file")):
+    for given, why in (("nobody", "no trainer of this name"), (str(TRAIN), "not an HDF5 file")):
         done = pool.pilot("submit", "--from", given, TRAIN, check=False)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert f"--from {given}: " in done.stderr

@@ -18,6 +18,7 @@ import pilot.train
 from pilot.train import rng
 from pilot.train.order import permutation
 from pilot.train.sampler import mix
+from tests import sample_streams
 from tests.equivalence.history import Part, Step, by_epoch
 from tests.equivalence.rows import EPOCHS, SAMPLES, SEED, Ran, Row, Tensors
 
@@ -153,11 +154,11 @@ class Recipe(Row):
         return [by_rank[rank] for rank in sorted(by_rank)]
 
     def _batch(self, step: Step, part: Part) -> Any:
-        """Each sample comes as if the generators had been seeded for it."""
+        """Each sample draws from its own streams."""
         dataset, samples = self.dataset(self._data()), []
         self.each_epoch(dataset, step.epoch)
         for index in self.order(step.epoch)[part.start : part.stop]:
-            rng.seed_all(mix(SEED, step.epoch, index))
+            sample_streams.begin(SEED, step.epoch, index)
             samples.append(dataset[index])
         return self.collate(samples)
 

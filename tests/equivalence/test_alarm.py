@@ -91,7 +91,7 @@ def test_the_first_that_differs_is_named_with_the_steps_between_which_it_happene
     edit: Edit, name: str, edited: int, steps: tuple[int, int]
 ) -> None:
     between = f"between {steps[0]} and {steps[1]}"
-    with pytest.raises(PilotError, match=rf"{name} differs since a step {between}[ ;].*there is no checkpoint"):
+    with pytest.raises(PilotError, match=rf"{name} has differed since a step {between}[ ;].*there is no checkpoint"):
         on_ranks(lambda: script(edit, edited), 2, [])
 
 

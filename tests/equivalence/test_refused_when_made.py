@@ -21,7 +21,7 @@ def test_a_process_has_one_session(monkeypatch: pytest.MonkeyPatch) -> None:
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     pilot.train.session(model, optimizer)
-    with pytest.raises(UserError, match="has a session already"):
+    with pytest.raises(UserError, match="already has a session"):
         pilot.train.session(model, optimizer)
 
 

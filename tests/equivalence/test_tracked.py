@@ -226,9 +226,9 @@ def tracks_what_does_not_fit(ours: Any) -> None:
 
 
 REFUSED: list[tuple[Callable[[Any], None], str]] = [
-    (tracks_late, "belongs before session.epochs"),
-    (tracks_twice, "once for each name"),
-    (tracks_a_number, "takes what has state_dict"),
+    (tracks_late, "before session.epochs, once"),
+    (tracks_twice, "once per name"),
+    (tracks_a_number, "needs an object with state_dict"),
     (tracks_what_does_not_fit, r"counter.state_dict\(\)\['seen'\]\[0\] is of type object"),
 ]
 

@@ -202,9 +202,9 @@ def changes_between_two_batches(loop: Loop) -> None:
 
 
 REFUSED: list[tuple[Callable[[Loop], None], str]] = [
-    (unfreezes_what_nobody_steps, "0.weight was unfrozen and the optimizer has it not"),
-    (adds_a_new_parameter, "number 0 of group 1 of the optimizer came to it after the session was made"),
-    (replaces_a_layer, r"parameters have changed since the session was made \(3.bias\)"),
+    (unfreezes_what_nobody_steps, "0.weight was unfrozen but the optimizer does not have it"),
+    (adds_a_new_parameter, "number 0 of group 1 of the optimizer was added after the session was created"),
+    (replaces_a_layer, r"parameters have changed since the session was created \(3.bias\)"),
     (changes_between_two_batches, "0.weight was unfrozen between two batches"),
 ]
 

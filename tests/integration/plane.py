@@ -77,6 +77,7 @@ class Plane:
     folder : for sockets, logs and checkpoints
     script, arguments : what the workers run
     ranks_per_node : so many workers, one after the other, share a node and its rank process
+    node_fabric : how the workers of a node sum
     warm_ranks : rank processes that a node starts with its worker; later ones are started when they are needed
     """
 
@@ -89,6 +90,7 @@ class Plane:
         silent_s: float = 60.0,
         ranks_per_node: int = 1,
         warm_ranks: int = 0,
+        node_fabric: str = "",
     ) -> None:
         self.folder = folder
         self.command = [str(script), *arguments]
@@ -96,6 +98,7 @@ class Plane:
         self.silent_s = silent_s
         self.ranks_per_node = ranks_per_node
         self.warm_ranks = warm_ranks
+        self.node_fabric = node_fabric
         self.nodes: list[Node] = []
         self.generation = 0
         self.training: list[Node] = []
@@ -132,6 +135,8 @@ class Plane:
             "PILOT_PATIENCE_S": "inf",
             "PILOT_LOCAL_RANK": str(number % self.ranks_per_node),
             "PILOT_LOCAL_SIZE": str(self.ranks_per_node),
+            "PILOT_NODE_FABRIC": self.node_fabric,
+            "PILOT_NODE_STORE": str(self.folder / f"store-{number // self.ranks_per_node}"),
         }
         make = _cold.Process if cold else _warm.Process
         process = make(target=_work, args=(self.command, environment, theirs, log), daemon=False)

@@ -43,8 +43,8 @@ torch.save(model.state_dict(), "model.pt")
 @pytest.mark.parametrize(
     ("kind", "status", "script_class", "text", "by_design"),
     [
-        ("sum", 1, "differs", "the gradient of 0.weight: on two ranks it is 0.5 times what it is alone", []),
-        ("contrastive", 1, "differs", "the gradient of 0.weight: on two ranks it is another one", []),
+        ("sum", 1, "differs", "the gradient of 0.weight: on two ranks it is 0.5 times its value on one", []),
+        ("contrastive", 1, "differs", "the gradient of 0.weight: on two ranks it is different", []),
         ("noise", 0, "different by design", "6 gradients of 8 samples are the same", ["batch norm", "dropout"]),
         ("seed", 1, "refused", "the seed is", []),
     ],

@@ -72,7 +72,7 @@ def test_a_flotilla_goes_at_a_pace_in_samples_unless_another_objective_is_asked_
     inputs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     objectives = ("--objective", "given,throughput,scaling-efficiency")
-    options = ("--planner", "flotilla", "--hours", "1", "--on-curve", "1", "--max-parallel", "8", *objectives)
+    options = ("--planner", "flotilla", "--hours", "1", "--on-curve", "1", "--max-parallel-trainers", "8", *objectives)
     given, samples, efficiency = replays(capsys, inputs, *options)
     assert given["case"].pop("objective") == "given" and samples["case"].pop("objective") == "throughput"
     assert given == samples
@@ -83,13 +83,13 @@ def test_a_flotilla_goes_at_a_pace_in_samples_unless_another_objective_is_asked_
 def test_the_same_command_prints_the_same_bytes(inputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     printed = []
     for _ in range(2):
-        assert run(arguments(inputs, "--json", "--planner", "dp", "--t-fwd", "30,120", "--hours", "3")) == 0
+        assert run(arguments(inputs, "--json", "--planner", "dp", "--t-fwd-s", "30,120", "--hours", "3")) == 0
         printed.append(capsys.readouterr().out)
     assert printed[0] == printed[1]
 
 
 def test_a_sweep_has_all_combinations_in_order(inputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ("--planner", "dp", "--t-fwd", "30,120", "--rescale-scale", "1,5", "--hours", "2")
+    options = ("--planner", "dp", "--t-fwd-s", "30,120", "--rescale-scale", "1,5", "--hours", "2")
     cases = [(r["case"]["t_fwd_s"], r["case"]["rescale_scale"]) for r in replays(capsys, inputs, *options)]
     assert cases == [(30, 1), (30, 5), (120, 1), (120, 5)]
 
@@ -98,7 +98,7 @@ def test_dearer_rescales_and_later_plans_lower_u(inputs: Path, capsys: pytest.Ca
     cheap, dear = replays(capsys, inputs, "--planner", "dp", "--rescale-scale", "0,10")
     assert cheap["efficiency"] > dear["efficiency"]
     assert cheap["rescale_per_event"] == 0
-    prompt, late = replays(capsys, inputs, "--planner", "dp", "--solver-latency", "0,60")
+    prompt, late = replays(capsys, inputs, "--planner", "dp", "--solver-latency-s", "0,60")
     assert prompt["efficiency"] > late["efficiency"]
 
 
@@ -201,7 +201,7 @@ def test_priorities_decide_where_they_are_the_objective(
 
 
 def test_the_table_says_what_it_compares_with(inputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(arguments(inputs, "--planner", "dp", "--max-parallel", "2,10")) == 0
+    assert run(arguments(inputs, "--planner", "dp", "--max-parallel-trainers", "2,10")) == 0
     printed = capsys.readouterr().out
     assert "U = A_e / A_s." in printed and "A_s is the work of the same trainers on eq_nodes nodes that stay" in printed
     assert "max_parallel" in printed
@@ -283,15 +283,15 @@ def test_an_unknown_curve_index_is_one_line_and_exit_2(
         ("--objective", "nowhere:function"),
         ("--node-order", "random"),
         ("--accounting", "free"),
-        ("--t-fwd", "soon"),
-        ("--t-fwd", "0"),
-        ("--t-fwd", "nan"),
-        ("--t-fwd", ""),
+        ("--t-fwd-s", "soon"),
+        ("--t-fwd-s", "0"),
+        ("--t-fwd-s", "nan"),
+        ("--t-fwd-s", ""),
         ("--hours", "nan"),
         ("--hours", "inf"),
         ("--planner", "dp", "--solver", "magic"),
         ("--report", "FILE/beneath"),
-        ("--max-parallel", "0"),
+        ("--max-parallel-trainers", "0"),
         ("--on-curve", "5"),
         ("--decide-every-s", "0"),
         ("--decide-every-s", "nan"),
@@ -311,7 +311,7 @@ def test_a_bad_option_is_one_line_and_exit_2(
 
 def started(folder: Path) -> subprocess.Popen[str]:
     """A sweep of two replays, one after the other, of which the first has begun to solve."""
-    options = arguments(folder, "--planner", "milp", "--solver-latency", "0,1", "--processes", "1")
+    options = arguments(folder, "--planner", "milp", "--solver-latency-s", "0,1", "--processes", "1")
     command = [sys.executable, "-m", "pilot.cli.main", *options]
     pipe = subprocess.PIPE
     environment = {**os.environ, "TMPDIR": str(folder)}
@@ -342,7 +342,7 @@ def test_ctrl_c_says_how_far_it_came_and_prints_what_it_has(inputs: Path) -> Non
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
-    assert "interrupted: 0 of 2 replays are complete; cut off at" in err
+    assert "interrupted: 0 of 2 replays are complete; stopped at" in err
     assert "A_s is the work of the same trainers" in out
 
 

@@ -94,7 +94,7 @@ def test_every_field_of_the_core_is_written_down() -> None:
     """One that is added and forgotten is found here, also where it has its first value still."""
     core = Coordinator()
     kept = {item.name for item in fields(State)}
-    assert set(vars(core)) == kept | {"_roll"} | GIVEN - {"_order"} | OF_ONE_EVENT
+    assert set(vars(core)) == kept | {"_roll", "_studies"} | GIVEN - {"_order"} | OF_ONE_EVENT
     core.handle(0.0, PoolChanged(joined=(NodeId("n"),)))
     core.handle(1.0, TrainerSubmitted(TrainerSpec(TrainerId("t"))))
     plain = msgspec.to_builtins(core.snapshot(), builtin_types=())

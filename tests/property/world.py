@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable
 
 from pilot.core.commands import (
+    AskTrial,
     CloseTrainer,
     Command,
     DissolveGroup,
@@ -25,6 +26,7 @@ from pilot.core.commands import (
     Solve,
     StartWorker,
     StopWorker,
+    TellTrial,
     WarnOfBudget,
     WriteCheckpoint,
 )
@@ -50,12 +52,18 @@ from pilot.core.events import (
     WorkerReady,
     WorkerSlow,
 )
-from pilot.core.ids import Generation, NodeId, TrainerId
+from pilot.core.ids import Generation, NodeId, StudyId, TrainerId
 from pilot.core.problem import Plan, PlanStatus, Problem
 from pilot.core.reconcile import reconcile
+from pilot.core.study_events import (
+    TrialAsked,
+    TrialNotAsked,
+    TrialTold,
+)
 from tests.invariants import violations
 
 Asynchronous = Solve | StartWorker | StopWorker | FormGroup | PauseGroup | LookAtGroup | WriteCheckpoint | DrainPool
+Asynchronous |= AskTrial | TellTrial
 
 
 def random_plan(problem: Problem, rng: random.Random) -> Plan:
@@ -93,6 +101,9 @@ class World:
         self.nodes: list[NodeId] = []
         self.sick: set[NodeId] = set()
         self.broken_scripts: set[TrainerId] = set()
+        self.told: dict[tuple[StudyId, int], float | None] = {}
+        self.reports: dict[TrainerId, list[float]] = {}
+        self.space = 20
         self.workers: dict[tuple[TrainerId, NodeId], str] = {}
         self.pending: list[Asynchronous] = []
         self.generations: dict[TrainerId, int] = {}
@@ -145,6 +156,13 @@ class World:
             case DissolveGroup():
                 self._drop(lambda p: _of_group(p, command.trainer, command.generation))
             case PauseGroup() | WriteCheckpoint():
+                self.pending.append(command)
+            case AskTrial():
+                assert command.spec.trainer not in self.core.trainers, "a trial is asked for that is there"
+                self.pending.append(command)
+            case TellTrial():
+                assert (command.study, command.number) not in self.told, "a trial is told twice"
+                self.told[command.study, command.number] = command.value
                 self.pending.append(command)
             case LookAtGroup():
                 assert not [p for p in self.pending if p == command], "a group is looked at twice at once"
@@ -201,6 +219,14 @@ class World:
             case LookAtGroup():
                 seen = Seen.HERE if ok else Seen.WAITS
                 return GroupLookedAt(command.trainer, command.generation, tuple((n, seen) for n in command.members))
+            case AskTrial():
+                if ok:
+                    parameters = (("lr", 0.1 * command.number),)
+                    return TrialAsked(command.study, command.number, command.spec, parameters)
+                exhausted = command.number > self.space
+                return TrialNotAsked(command.study, command.number, "no answer", again=True, exhausted=exhausted)
+            case TellTrial():
+                return TrialTold(command.study, command.number, "" if ok else "it was killed")
             case WriteCheckpoint():
                 error = "" if ok else "no space left on device"
                 return CheckpointWritten(command.trainer, command.node, self.steps.get(command.trainer, 0), error)
@@ -247,6 +273,15 @@ class World:
                     samples_per_s=samples_per_s,
                 )
             )
+
+    def report(self, trainer: TrainerId, value: float) -> None:
+        """The group that trains, if there is one, reports the metric of its study once more."""
+        group = self.core.trainers[trainer].group
+        if group is not None:
+            self.reports.setdefault(trainer, []).append(value)
+            reports = tuple(enumerate(self.reports[trainer], start=1))
+            step = self.steps.get(trainer, 0)
+            self.send(Progress(trainer, group.generation, step, 0, 32 * step, reports=reports))
 
     def stall(self, trainer: TrainerId) -> None:
         """A member of the group waits for the others for long."""

@@ -147,9 +147,9 @@ def replay(tmp_path: Path) -> list[str]:
     "options",
     [
         ["--objective", "json:loads"],
-        ["--max-parallel", "0"],
-        ["--max-parallel", "9" * 30],
-        ["--t-fwd", "0"],
+        ["--max-parallel-trainers", "0"],
+        ["--max-parallel-trainers", "9" * 30],
+        ["--t-fwd-s", "0"],
         ["--hours", "nan"],
     ],
 )
@@ -213,4 +213,4 @@ def test_a_bug_is_one_line_even_where_nothing_can_be_written(
     monkeypatch.setenv("XDG_STATE_HOME", str(loop(tmp_path / "loop")))
     monkeypatch.setattr(cli_main.cli, "main", broken)
     assert run([]) == 1
-    assert capsys.readouterr().err.startswith("pilot: this is a bug of ours; ")
+    assert capsys.readouterr().err.startswith("pilot: internal error; ")

@@ -80,7 +80,14 @@ def test_the_users_objective_is_found_where_the_user_is_and_takes_no_librarys_pl
 
 
 @pytest.mark.parametrize(
-    "module", ["pilot.agent.guardian", "pilot.agent.fork_server", "pilot.service.solver_child", "pilot.comm.rank"]
+    "module",
+    [
+        "pilot.agent.guardian",
+        "pilot.agent.fork_server",
+        "pilot.service.solver_child",
+        "pilot.service.sampler_child",
+        "pilot.comm.rank",
+    ],
 )
 def test_every_process_of_ours_is_started_with_a_safe_path(module: str) -> None:
     """What starts each of them says -P: found in the source, since a process that is missed would say nothing."""

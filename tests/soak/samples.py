@@ -21,6 +21,7 @@ POOL = "pool"
 _MIB = 1 << 20
 _COLUMNS = ("at_s", "who", "pid", "quantity", "value")
 _ROLES = {"pilot.service.daemon": "coordinator", "pilot.service.solver_child": "solver"}
+_ROLES["pilot.service.sampler_child"] = "sampler"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from pilot.core.commands import (
+    AskTrial,
     CloseTrainer,
     Command,
     DissolveGroup,
@@ -25,6 +26,7 @@ from pilot.core.commands import (
     Solve,
     StartWorker,
     StopWorker,
+    TellTrial,
     WriteCheckpoint,
 )
 from pilot.core.config import CoordinatorConfig
@@ -162,6 +164,10 @@ def show(command: Command, now_s: float) -> str:
         case SetNodeAside():
             whom, minutes = command.trainer or "all", (command.until_s - now_s) / 60
             return f"set aside {command.node} for {whom}, {minutes:.0f} min ({command.reason})"
+        case AskTrial():
+            return f"ask for trial {command.number} of {command.study}"
+        case TellTrial():
+            return f"tell {command.study} that trial {command.number} came to {command.value}"
         case CloseTrainer():
             return f"close {command.trainer} {command.outcome} ({command.reason})"
 

@@ -1,4 +1,4 @@
-"""``pilot demo``: the main job on this machine, with everything that can befall it."""
+"""``pilot demo``: a small pool on this machine, with preemptions and kills."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ from pilot.cli.numbers import Count
 
 @click.command("demo")
 @click.option(
-    "--site", default="local", show_default=True, shell_complete=candidates.sites, help="A site's name or file."
+    "--site", default="local", show_default=True, shell_complete=candidates.sites, help="Name or file of the site."
 )
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Where results go (default: out/demo-…).")
-@click.option("--epochs", type=Count(), help="Epochs of each trainer (default: for about a minute).")
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), help="Directory for results (default: out/demo-…)."
+)
+@click.option("--epochs", type=Count(), help="Epochs of each trainer (default: enough for about a minute).")
 @json_option
 def command(site: str, out: Path | None, epochs: int | None, as_json: bool) -> int:
-    """Run the main job: four pilots, two trainers on real data, a preemption with notice, a kill without, a new pilot.
+    """Show the whole system at work: four pilots, two trainers on real data, a preemption with notice, a kill without,
+    a new pilot.
 
-    Prints what happened, draws nodes over time, and proves from the ledger that every sample was used exactly once per
-    epoch and no step was lost: only then is the exit status 0.
+    Prints what happened, plots nodes over time, and proves from the ledger that every sample was used exactly once per
+    epoch and no step was lost. Exit status 0 only if all of this holds.
 
     \b
     Example:

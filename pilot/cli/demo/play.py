@@ -1,9 +1,10 @@
-"""The demo's course: start everything, let things befall it, watch, and drain."""
+"""The demo's script: start everything, preempt and kill, watch, and drain."""
 
 from __future__ import annotations
 
 import os
 import sys
+import sysconfig
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,26 +34,26 @@ from pilot.io.submission import Submission
 PILOTS = 4
 LOOK_S = 0.4
 LIMIT_S = 240.0
-"""The demo gives up after so long; it takes about a minute on two cores."""
+"""Time limit; the demo takes about a minute on two cores."""
 
 EPOCHS = {"cnn": 110, "mlp": 160}
-"""Long enough on two cores for all that befalls them."""
+"""Enough, on two cores, for everything to happen before they finish."""
 
 ON_FASTER_MACHINES = (1, 5, 25)
-"""Where the trainers finish before all has befallen them, they are given so many times the epochs."""
+"""If the trainers finish too early, the demo is repeated with this many times the epochs."""
 
 TRAINERS: dict[str, tuple[str, list[tuple[float, float]]]] = {
     "cnn": ("digits_cnn.py", [(1, 100.0), (2, 190.0), (3, 255.0), (4, 310.0)]),
     "mlp": ("digits_mlp.py", [(1, 400.0), (2, 740.0), (3, 860.0), (4, 920.0)]),
 }
-"""Name → example and scaling curve. With four nodes two each are best, with three the CNN has more use for two."""
+"""Name → example and scaling curve. With four nodes, two each is optimal; with three, the CNN gains more from two."""
 
 SETTINGS = {"pilots": PILOTS, "t_fwd_s": 60.0}
 
 
 @dataclass(slots=True)
 class Run:
-    """What the demo leaves for its report. ``befell`` tells what happened when, ``status`` is the last one."""
+    """What the demo leaves for its report: ``befell`` is what happened when, ``status`` the last status."""
 
     folder: Path
     root: Path
@@ -66,16 +67,16 @@ class Run:
 
 
 class Outpaced(PilotError):
-    """The trainers finished before everything had befallen them."""
+    """The trainers finished before everything had happened."""
 
 
 def play(console: Console, folder: Path, site: str, epochs: int | None) -> Run:
-    """Run the demo in ``folder``; whatever happens, nothing is left running."""
+    """Run the demo in ``folder``; nothing is left running, whatever happens."""
     examples = find_examples()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"cannot make the folder {folder} for the results: {error.strerror}") from None
+        raise UserError(f"cannot create the folder {folder} for the results: {error.strerror}") from None
     factors = (1,) if epochs else ON_FASTER_MACHINES
     *others, last = ({name: f * (epochs or count) for name, count in EPOCHS.items()} for f in factors)
     console.print(f"Starting a coordinator and {PILOTS} pilots; files in {folder}")
@@ -83,14 +84,14 @@ def play(console: Console, folder: Path, site: str, epochs: int | None) -> Run:
         try:
             return _play(console, folder, site, examples, planned)
         except Outpaced as error:
-            console.print(f"{error}; this machine is fast: once more, with more epochs")
+            console.print(f"{error}; this machine is fast: trying again with more epochs")
     return _play(console, folder, site, examples, last)
 
 
 def _play(console: Console, folder: Path, site: str, examples: Path, epochs: dict[str, int]) -> Run:
     root, began_s = folder / "run", time.monotonic()
     before = unowned()
-    # Whatever the pool starts inherits this, so that what it left behind can be told from other pools' processes.
+    # Inherited by everything that the pool starts, so that leftovers can be told from other pools' processes.
     os.environ["PILOT_RUN_DIR"] = str(root)
     status = start(root, coordinator_command(root, site, SETTINGS))
     run = Run(folder, root, epochs, load_site_file(site).site.grace_s, began_s, status)
@@ -106,11 +107,12 @@ def _play(console: Console, folder: Path, site: str, examples: Path, epochs: dic
 
 
 def find_examples() -> Path:
-    """The folder of the example scripts, which are part of a checkout."""
-    folder = Path(__file__).parents[3] / "examples"
-    if not (folder / "digits_cnn.py").exists():
-        raise UserError(f"the demo needs the example scripts of a checkout; there is no {folder}")
-    return folder
+    """The folder with the example scripts: that of the checkout, or the one that the wheel installs."""
+    folders = Path(__file__).parents[3] / "examples", Path(sysconfig.get_path("data"), "share", "pilot", "examples")
+    for folder in folders:
+        if (folder / "digits_cnn.py").exists():
+            return folder
+    raise UserError(f"the demo's example scripts are missing from {' and '.join(map(str, folders))}; reinstall pilot")
 
 
 def _submit(run: Run, examples: Path) -> None:
@@ -128,19 +130,19 @@ def _submit(run: Run, examples: Path) -> None:
 
 
 def _course(run: Run, look: Callable[[], PoolStatus]) -> None:
-    """What befalls the pool. Each thing waits for what must come before it, with the demo's limit as deadline."""
+    """What happens to the pool. Each step waits for the previous one, with the demo's limit as deadline."""
     _until(run, look, "two trainers on two nodes each", lambda s: _sizes(s) == [2, 2] and _moved(s, 20))
     victim = _victim(run, look())
     _say(run, f"preempting {victim.node} of {victim.trainer}: SIGTERM, then SIGKILL after the site's grace")
     preempt(victim)
-    _until(run, look, "its trainer goes on without it", lambda s: not _has(s, victim) and _survived(s))
+    _until(run, look, "its trainer continues without it", lambda s: not _has(s, victim) and _survived(s))
     victim = _victim(run, look())
     _say(run, f"killing {victim.node} of {victim.trainer} without notice: SIGKILL to its whole process tree")
     kill_without_notice(victim)
     known = {n.node for n in look().pool}
-    _until(run, look, "its trainer goes on without it", lambda s: not _has(s, victim) and _survived(s))
+    _until(run, look, "its trainer continues without it", lambda s: not _has(s, victim) and _survived(s))
     _until(run, look, "a new pilot trains", lambda s: any(n not in known for t in s.trainers for n in t.nodes))
-    _say(run, "a pilot that came later trains, too")
+    _say(run, "a new pilot trains, too")
     _until(run, look, "both trainers have finished", lambda s: all(t.phase is Phase.FINISHED for t in s.trainers))
 
 
@@ -153,9 +155,9 @@ def _until(run: Run, look: Callable[[], PoolStatus], what: str, reached: Callabl
         if reached(status):
             return
         if all(t.phase is Phase.FINISHED for t in status.trainers):
-            raise Outpaced(f"the trainers finished before this was seen: {what} (--epochs gives them more to do)")
+            raise Outpaced(f"the trainers finished before this happened: {what} (give them more --epochs)")
         if time.monotonic() - run.started_s > LIMIT_S:
-            raise PilotError(f"not seen within {LIMIT_S:g} s: {what}; see {run.root / 'coordinator.log'}")
+            raise PilotError(f"did not happen within {LIMIT_S:g} s: {what}; see {run.root / 'coordinator.log'}")
         time.sleep(LOOK_S)
 
 
@@ -172,16 +174,16 @@ def _has(status: PoolStatus, victim: Victim) -> bool:
 
 
 def _survived(status: PoolStatus) -> bool:
-    """Whether every trainer trains, and one of them could lose another node without losing its state."""
+    """Whether every trainer trains, and one of them can lose another node without losing its state."""
     return all(size >= 1 for size in _sizes(status)) and max(_sizes(status)) >= 2
 
 
 def _victim(run: Run, status: PoolStatus) -> Victim:
-    """The last node of the trainer that has the most: it goes on without it."""
+    """The last node of the trainer with the most nodes, which continues without it."""
     trainer = max(status.trainers, key=lambda t: len(t.nodes))
     node = trainer.nodes[-1]
     pid = next(p.pid for p in pool_at(run.root).pilots().pilots if p.node == node)
-    assert pid is not None  # it trains, so it has said who it is
+    assert pid is not None  # it trains, so it has identified itself
     return Victim(trainer.trainer, node, pid, run.grace_s)
 
 
@@ -197,7 +199,7 @@ def _drain(run: Run) -> None:
 
 @contextmanager
 def _screen(console: Console, run: Run) -> Iterator[Callable[[], PoolStatus]]:
-    """A live view; yields what looks at the pool and shows it."""
+    """A live view; yields a function that polls the pool and shows it."""
     with Live(console=console, auto_refresh=False, transient=True) as live:
 
         def look() -> PoolStatus:

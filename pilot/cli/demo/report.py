@@ -1,4 +1,4 @@
-"""What the demo proves and shows at its end."""
+"""What the demo checks and prints at its end."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class DemoTold(Told, frozen=True):
 
     Parameters
     ----------
-    passed : whether all holds that the demo promises
+    passed : whether everything that the demo promises holds
     faults : what does not hold
     took_s : how long it took
-    befell : what befell the pool, each line with the seconds since the demo began
+    befell : what happened to the pool, each line with the seconds since the demo began
     ledger : by trainer, whether every sample was used exactly once per epoch
     replay : `identical`, or the first difference where the journal is replayed
-    left_behind : processes, shared-memory segments and directories that were left
-    solves : the times of every plan
-    status : of the pool, when it was looked at last
+    left_behind : leftover processes, shared-memory segments and directories
+    solves : the solve times of every plan
+    status : the pool's last status
     """
 
     passed: bool
@@ -54,7 +54,7 @@ class DemoTold(Told, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class DemoReport:
-    """``faults`` is empty where everything holds that the demo promises."""
+    """``faults`` is empty if everything that the demo promises holds."""
 
     run: Run
     proofs: dict[str, Verdict]
@@ -84,7 +84,7 @@ class DemoReport:
 
 
 def judge(run: Run) -> DemoReport:
-    """Check the ledger, the lost steps, the replay and what was left behind."""
+    """Check the ledger, lost steps, the replay and leftovers."""
     contents = read(run.root / "journal.jsonl")
     monitor, ledger = Monitor.of(contents.decisions), ledgers(contents.decisions)
     proofs = {name: proof(ledger[TrainerId(name)], run.epochs[name]) for name in TRAINERS}
@@ -98,7 +98,7 @@ def judge(run: Run) -> DemoReport:
 
 
 def write(report: DemoReport) -> Path:
-    """``report.json`` and the picture; where the picture is."""
+    """Write ``report.json`` and the picture; returns the picture's path."""
     picture = report.run.folder / "nodes.png"
     draw(report.timeline, picture)
     (report.run.folder / "report.json").write_text(to_json(report.told()) + "\n")
@@ -140,7 +140,7 @@ def _trainers(trainers: list[TrainerStatus]) -> Table:
         "redone": lambda t: str(t.redone_steps),
         "stall": lambda t: f"{t.longest_stall_s:.2f} s",
     }
-    caption = "grew, shrank: rescales by plan; preempted, killed: nodes; lost, redone: steps; stall: the longest"
+    caption = "grew, shrank: planned rescales; preempted, killed: nodes; lost, redone: steps; stall: longest pause"
     table = Table(box=None, pad_edge=False, collapse_padding=True, header_style="bold")
     table.caption, table.caption_justify = caption, "left"
     for name in columns:
@@ -151,7 +151,10 @@ def _trainers(trainers: list[TrainerStatus]) -> Table:
 
 
 def _rates(trainers: list[TrainerStatus]) -> str:
-    lines = ["", "samples/s by nodes, given curve and measured (the pilots share this machine, so rates do not rise):"]
+    lines = [
+        "",
+        "samples/s by node count, as given and as measured (the pilots share this machine, so rates do not rise):",
+    ]
     for t in trainers:
         given = ", ".join(f"{n}: {rate:g}" for n, rate in TRAINERS[t.trainer][1])
         measured = ", ".join(f"{n}: {rate:.0f}" for n, rate in t.measured_samples_per_s.items()) or "-"
@@ -162,11 +165,11 @@ def _rates(trainers: list[TrainerStatus]) -> str:
 def _pool(status: PoolStatus) -> str:
     use = status.utilisation
     return (
-        f"\n{status.node_seconds:.0f} node-seconds; U = {number(use.u, '.1%')} against the given curves on "
-        f"{use.eq_nodes:.2f} eq-nodes (FreeTrain eqs 17-18)"
+        f"\n{status.node_seconds:.0f} node-seconds, {use.eq_nodes:.2f} nodes on average; by the given curves, trained "
+        f"{number(use.u, '.1%')} of what as many dedicated nodes would have"
     )
 
 
 def _solves(solves: list[SolveTimes]) -> str:
     each = ", ".join(f"{t.build_s * 1e3:.0f}+{t.solve_s * 1e3:.0f} ({t.answer_s * 1e3:.0f})" for t in solves)
-    return f"{len(solves)} MILP solves, ms to build + solve (question to answer): {each}"
+    return f"{len(solves)} plans solved, ms to build + solve (in all): {each}"

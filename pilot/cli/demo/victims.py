@@ -1,4 +1,4 @@
-"""Whom the demo preempts and kills, as a batch system and a failing node would."""
+"""Preempting and killing pilots, as a batch system or a failing node would."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pilot.io import proc
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A pilot: whose node it is, its agent's process on this host, and the grace that its site gives."""
+    """A pilot: its trainer, its node, its agent's process on this host, and the site's grace period."""
 
     trainer: str
     node: str
@@ -22,7 +22,7 @@ class Victim:
 
 
 def preempt(victim: Victim) -> threading.Thread:
-    """SIGTERM to every process of the pilot, and after the grace SIGKILL to what is left: the batch system's way."""
+    """SIGTERM to every process of the pilot, and SIGKILL to the rest after the grace, as a batch system does."""
     tree = proc.tree(victim.pid)
     for process in tree:
         with suppress(psutil.NoSuchProcess):

@@ -14,23 +14,25 @@ LEAST_S = 0.2
 
 
 @click.command("top")
-@click.option("--every-s", type=click.FloatRange(min=LEAST_S), default=1.0, show_default=True, help="Between updates.")
+@click.option(
+    "--every-s", type=click.FloatRange(min=LEAST_S), default=1.0, show_default=True, help="Seconds between updates."
+)
 @run_dir_option
 def command(every_s: float, run_dir: Path | None) -> None:
-    """Watch the pool: its trainers with their rate and loss over time, who has which node, what happens.
+    """Watch the pool live: its trainers with their rate and loss over time, who has which node, and events.
 
-    Keys: up and down choose a trainer; l shows its log, e explains its nodes, x ends it; s keeps another number
-    of pilots; q leaves.
+    Keys: up and down select a trainer; l shows its log, e explains its nodes, x cancels it; s changes the number of
+    pilots; q quits.
 
     \b
     Example:
       pilot top
     """
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UserError("pilot top needs a terminal; for a script there is pilot status --json")
+        raise UserError("pilot top needs a terminal; in a script use pilot status --json")
     root = find_run_dir(run_dir)
     pool = pool_at(root)
-    pool.status()  # an error is told on the screen that one has, not on one that vanishes
+    pool.status()  # errors go to the normal screen, not to the one that vanishes
     from pilot.cli.logs import newest_lines
     from pilot.cli.top.app import Top
 

@@ -1,4 +1,4 @@
-"""The screen of ``pilot top``: it asks the coordinator now and then, in a thread, and shows what it says."""
+"""The screen of ``pilot top``: polls the coordinator in a thread and shows its answers."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ LOG_LINES = 200
 
 
 class Pool(Protocol):
-    """What is asked; see :class:`pilot.io.pool_client.PoolClient`."""
+    """What the screen needs of :class:`pilot.io.pool_client.PoolClient`."""
 
     def status(self) -> PoolStatus:
         """The pool, the trainers, the decisions."""
 
     def explain(self, trainer: str) -> Explained:
-        """Why a trainer holds the nodes that it holds."""
+        """Why a trainer has the nodes that it has."""
 
     def cancel(self, trainer: str) -> Cancelled:
         """End a trainer now."""
 
     def scale(self, pilots: int | None) -> Scaled:
-        """Keep so many pilots from now on; None: as many as the trainers can use."""
+        """Keep this many pilots from now on; None: as many as the trainers can use."""
 
 
 class Page(ModalScreen[None]):
-    """A text over the whole screen, until a key closes it."""
+    """Text on the whole screen, until a key closes it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,q,enter", "close", "Close")]
 
@@ -54,13 +54,13 @@ class Page(ModalScreen[None]):
         self._lines = lines
 
     def compose(self) -> ComposeResult:
-        """The text, at its end."""
+        """The text, scrolled to its end."""
         yield Static(Text(self._title, style="bold"))
         yield RichLog(id="page", wrap=True)
         yield Footer()
 
     def on_mount(self) -> None:
-        """A log can be written to once it has a size."""
+        """Fill the log: it can only be written to once it has a size."""
         page = self.query_one("#page", RichLog)
         page.border_title = self._title
         for line in self._lines:
@@ -92,16 +92,16 @@ class Question(ModalScreen[bool]):
 
 
 class Entry(ModalScreen[str | None]):
-    """A line that one types; None where one leaves it."""
+    """A line of input; None if the user escapes."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [("escape", "leave", "Leave")]
+    BINDINGS: ClassVar[list[BindingType]] = [("escape", "leave", "Cancel")]
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self._text = text
 
     def compose(self) -> ComposeResult:
-        """What is asked, and where one types."""
+        """The question and an input field."""
         yield Static(Text(self._text, style="bold"), id="question")
         yield Input(id="entry")
         yield Footer()
@@ -120,9 +120,9 @@ class Top(App[None]):
 
     Parameters
     ----------
-    pool : which is asked
-    log_of : gives the newest lines of a trainer's log
-    every_s : between two questions
+    pool : the client that is polled
+    log_of : returns the newest lines of a trainer's log
+    every_s : seconds between polls
     """
 
     CSS = """
@@ -162,7 +162,7 @@ class Top(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Ask at once, and then again and again."""
+        """Poll now, and then periodically."""
         table = self._table
         for index, name in enumerate(COLUMNS):
             table.add_column(f" {name}" if index else name, key=str(index))
@@ -176,11 +176,11 @@ class Top(App[None]):
     def _table(self) -> DataTable[Text]:
         return self.query_one("#trainers", DataTable)
 
-    # --- asking: a coordinator that does not answer never freezes the screen -----------------------------------------
+    # --- polling: a coordinator that does not answer never freezes the screen ----------------------------------------
 
     @work(thread=True, exclusive=True, group="status")
     def ask(self) -> None:
-        """One question and its answer."""
+        """Poll once."""
         try:
             status = self._pool.status()
         except (PilotError, UserError) as error:
@@ -198,7 +198,7 @@ class Top(App[None]):
 
     @work(thread=True)
     def _do(self, what: Callable[[], str]) -> None:
-        """Do ``what`` and tell what it says."""
+        """Do ``what`` and show the text that it returns."""
         try:
             text = what()
         except (PilotError, UserError) as error:
@@ -211,7 +211,7 @@ class Top(App[None]):
         self.query_one("#headline", Static).update(Text(f"no answer: {why}", style="bold red"))
 
     def show_status(self, status: PoolStatus) -> None:
-        """Put an answer on the screen."""
+        """Show an answer."""
         self._status = status
         new = self.history.note(status)
         self.query_one("#headline", Static).update(headline(status))
@@ -269,13 +269,13 @@ class Top(App[None]):
             self._page(f"log of {name}", lambda: self._log_of(name, LOG_LINES))
 
     def action_explain(self) -> None:
-        """Why the trainer holds its nodes."""
+        """Why the trainer has its nodes."""
         if (trainer := self.selected) is not None:
             name = trainer.trainer
-            self._page(f"why {name} holds its nodes", lambda: self._pool.explain(name).sentences)
+            self._page(f"why {name} has its nodes", lambda: self._pool.explain(name).sentences)
 
     def action_cancel(self) -> None:
-        """End the trainer, if that is meant."""
+        """Cancel the trainer, after confirmation."""
         trainer = self.selected
         if trainer is None or trainer.phase in ENDED:
             return
@@ -285,14 +285,14 @@ class Top(App[None]):
             if yes:
                 self._do(lambda: f"{name} is {self._pool.cancel(name).phase}")
 
-        self.push_screen(Question(f"End {name} now?"), answered)
+        self.push_screen(Question(f"Cancel {name} now?"), answered)
 
     def action_scale(self) -> None:
-        """Keep another number of pilots."""
+        """Change the number of pilots."""
 
         def entered(pilots: str | None) -> None:
             if pilots:
                 self._do(lambda: kept(self._pool.scale(pilots_of(pilots))))
 
         wanted = self._status.keeper.wanted_nodes if self._status is not None else "-"
-        self.push_screen(Entry(f"Keep how many pilots, a number or {AUTO}? Now: {wanted}"), entered)
+        self.push_screen(Entry(f"How many pilots to keep (a number or {AUTO})? Now: {wanted}"), entered)

@@ -1,4 +1,4 @@
-"""What ``pilot top`` says, in the words of ``pilot status``."""
+"""The texts of ``pilot top``, in the words of ``pilot status``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pilot.io.pool_status import PoolStatus, TrainerStatus
 
 CURVE_WIDTH = 6
 NAME_WIDTH = 16
-"""A longer name is cut in the table: the line below it has it whole."""
+"""A longer name is cut in the table; the line below the table has it in full."""
 
 
 def headline(status: PoolStatus) -> Text:
@@ -43,7 +43,7 @@ def trainer_cells(trainer: TrainerStatus, curves: Curves, trainers: list[str]) -
 
 
 def about(trainer: TrainerStatus) -> Text:
-    """The chosen trainer: what it waits for, and what it reports."""
+    """The selected trainer: what it is waiting for, and its metrics."""
     text = Text(trainer.trainer, style="bold")
     for note, style in notes(trainer):
         text.append(f"; {note}", f"not bold {style}")

@@ -20,7 +20,7 @@ def said_once(call: Callable[[], int], statuses: Collection[int]) -> int:
         except SystemExit as end:
             status = int(end.code or 0)
     said = err.buffer.getvalue().decode()
-    if status not in statuses or "bug of ours" in said or "Traceback" in said:
+    if status not in statuses or "internal error" in said or "Traceback" in said:
         raise Wrong(f"status {status}: {said[-500:]!r}{_log(said)}")
     if status == 2:
         check_line(said.removesuffix("\n"))
@@ -29,8 +29,8 @@ def said_once(call: Callable[[], int], statuses: Collection[int]) -> int:
 
 def _log(said: str) -> str:
     """The last line of the traceback that a bug left."""
-    if "what happened is in " not in said:
+    if "traceback in " not in said:
         return ""
-    lines = Path(said.rpartition("what happened is in ")[2].strip()).read_text().splitlines()
+    lines = Path(said.rpartition("traceback in ")[2].strip()).read_text().splitlines()
     where = [line.strip() for line in lines if "/pilot/" in line][-1:]
     return f" {lines[-1][:200]} {' '.join(where)}"

@@ -6,6 +6,7 @@ import pytest
 
 from pilot.agent import diagnosis
 from pilot.agent.vocabulary import RankEnded, WorkerEnded
+from pilot.core.errors import REFUSAL
 from pilot.core.events import ExitCause
 
 TRACEBACK = """step 3
@@ -35,6 +36,15 @@ ValueError: b
 def test_an_end_by_itself(status: int, up: bool, cause: ExitCause, detail: str) -> None:
     ended = WorkerEnded("t1", status, "")
     assert diagnosis.on_exit(ended, up=up, stop_reason=None, stuck_reason=None) == (cause, detail)
+
+
+def test_one_that_leaves_says_with_which_status_and_one_that_raises_has_said_why() -> None:
+    def told(status: int, tail: str) -> str:
+        return diagnosis.on_exit(WorkerEnded("t1", status, tail), up=True, stop_reason=None, stuck_reason=None)[1]
+
+    assert told(3, "step 3\nno data left\n") == "step 3\nno data left (exit status 3)"
+    assert told(1, TRACEBACK) == diagnosis.last_words(TRACEBACK)
+    assert told(2, f"{REFUSAL}no batch\n") == "no batch"
 
 
 def test_a_script_without_session_is_said_to_be_one() -> None:

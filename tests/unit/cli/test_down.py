@@ -38,7 +38,7 @@ def test_what_is_left_or_lost_is_said(tmp_path: Path, how: Ended, text: str) -> 
 
 
 def test_a_coordinator_that_was_killed_meanwhile_has_said_nothing(tmp_path: Path) -> None:
-    with pytest.raises(PilotError, match="it was killed before it could say what is left"):
+    with pytest.raises(PilotError, match="it was killed before it could report what is left"):
         refuse_disorder(tmp_path)
 
 

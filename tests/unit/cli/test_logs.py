@@ -60,7 +60,7 @@ def test_since_a_moment(folder: Path) -> None:
     assert shown(folder, "--since", "3h") == ["a[0]: old", "a[0]: new"]
     assert shown(folder, "--since", "2001-02-03 04:05") == ["a[0]: old", "a[0]: new"]
     refused = CliRunner().invoke(command, ["vit", "--since", "yesterday"])
-    assert refused.exit_code == 2 and "is no moment; write 10m" in refused.stderr
+    assert refused.exit_code == 2 and "is not a time; use 10m" in refused.stderr
 
 
 def test_lines_stay_whole_and_a_rotated_log_is_one_with_what_follows(folder: Path) -> None:

@@ -71,7 +71,7 @@ def test_a_bug_leaves_a_log_and_no_traceback(
     assert cli_main.run([]) == 1
     shown = capsys.readouterr().err
     (log,) = (tmp_path / "pilot").glob("crash-*.log")
-    assert shown == f"pilot: this is a bug of ours; what happened is in {log}\n"
+    assert shown == f"pilot: internal error; traceback in {log}\n"
     assert "ZeroDivisionError: oops" in log.read_text()
 
 

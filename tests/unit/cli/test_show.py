@@ -135,14 +135,14 @@ def lines(status: PoolStatus, width: int = 80, *, nodes: bool = False) -> list[s
 
 def test_that_decisions_have_to_wait_is_said_before_all() -> None:
     waiting = msgspec.structs.replace(STATUS, trouble="cannot write the journal /j: No space left on device")
-    assert "/j: No space left on device: decisions wait" in lines(waiting, 200)[2]
+    assert "/j: No space left on device: no decisions until" in lines(waiting, 200)[2]
 
 
 def test_all_of_it_is_shown_in_80_columns_and_in_plain_words() -> None:
     shown = lines(STATUS, nodes=True)
-    assert shown[0] == "pool polaris-1 on polaris, up 1m40s: 1 node (1 train, 1 start, 1 about to leave,"
+    assert shown[0] == "pool polaris-1 on polaris, up 1m40s: 1 node (1 training, 1 starting, 1 leaving,"
     assert " ".join(shown[2:5]) == (
-        "jobs: 1 running, 3 waiting, 1 leaving; 1 suspended; in the queue for 3m20s (Q: Not Running: Queue not "
+        "jobs: 1 running, 3 queued, 1 leaving; 1 suspended; in the queue for 3m20s (Q: Not Running: Queue not "
         "started.); ended: 2 preempted; another job is taking nodes; it comes first"
     )
     row = next(number for number, line in enumerate(shown) if line.startswith("vit  "))
@@ -185,6 +185,25 @@ def test_history_tells_in_80_columns_why_a_trainer_ended() -> None:
     assert max(map(len, shown)) <= 80
 
 
+def test_steps_of_a_script_for_torchrun_are_not_called_samples() -> None:
+    ddp = msgspec.structs.replace(
+        TRAINER,
+        phase=Phase.RUNNING,
+        nodes=["n1", "n2"],
+        epoch=0,
+        epochs=None,
+        samples=80,
+        samples_per_s=30.0,
+        metrics={},
+    )
+    [_, row] = [line.plain for line in trainer_rows([ddp], 80)]
+    assert row.split()[5:7] == ["15", "steps"]
+    [row] = [
+        line for line in map(str, history_lines(msgspec.structs.replace(STATUS, trainers=[ddp]), 80)) if "vit" in line
+    ]
+    assert row.split()[-2:] == ["-", "40"]
+
+
 def test_a_large_old_pool_is_summed_up() -> None:
     nodes = [msgspec.structs.replace(STATUS.pool[0], node=f"n{n}", leaving=False) for n in range(5000)]
     ended = [
@@ -193,7 +212,7 @@ def test_a_large_old_pool_is_summed_up() -> None:
     ]
     shown = lines(msgspec.structs.replace(STATUS, pool=nodes, trainers=[*ended, RUNS]))
     text = "\n".join(shown)
-    assert "and 290 that ended before these" in text
+    assert "and 290 that ended earlier" in text
     assert "old299" in text and "old289" not in text and "vit" in text
     assert "5000 nodes (1 train" in shown[0] and "n4999" not in text
 

@@ -54,8 +54,8 @@ def test_show_prints_a_script_of_ones_own(capsys: pytest.CaptureFixture[str]) ->
 def test_show_tells_what_is_promised_and_charged(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["sites", "show", "perlmutter"]) == 0
     said = capsys.readouterr().err
-    assert "note: a pilot is not preempted in its first 7200 s\n" in said
-    assert "note: an hour is charged as 0.25 hours of the ordinary queue\n" in said
+    assert "note: a pilot is not preempted during its first 7200 s\n" in said
+    assert "note: an hour is charged as 0.25 hours of the regular queue\n" in said
     assert run(["sites", "show", "local"]) == 0
     assert "charged" not in capsys.readouterr().err
 

@@ -26,10 +26,10 @@ def test_variables_are_handed_on_or_set(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("named", "why"),
     [
-        ("NO_SUCH_VARIABLE", "no such variable"),
+        ("NO_SUCH_VARIABLE", "not set in your environment"),
         ("=1", "NAME=VALUE"),
-        ("LD_LIBRARY_PATH=/x", "when a program starts"),
-        ("PYTHONHASHSEED=0", "when a program starts"),
+        ("LD_LIBRARY_PATH=/x", "when the interpreter starts"),
+        ("PYTHONHASHSEED=0", "when the interpreter starts"),
     ],
 )
 def test_what_would_have_no_effect_is_refused(tmp_path: Path, named: str, why: str) -> None:
@@ -39,3 +39,25 @@ def test_what_would_have_no_effect_is_refused(tmp_path: Path, named: str, why: s
 
 def test_pythonpath_is_taken(tmp_path: Path) -> None:
     assert recorded(tmp_path, "PYTHONPATH=/a:/b") == {"PYTHONPATH": "/a:/b"}
+
+
+def test_a_script_that_python_cannot_read_is_refused_with_the_line(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import torch\ndef f(:\n")
+    with pytest.raises(UserError, match=r"train\.py, line 2: invalid syntax"):
+        launch(script, [], sys.executable, ())
+    assert launch(script, [], "sh", ()).python == "sh", "another interpreter may read it"
+    odd = tmp_path / "tr\udcff.py"
+    odd.write_text("")
+    with pytest.raises(UserError, match="not UTF-8"):
+        launch(odd, [], sys.executable, ())
+
+
+def test_a_directory_that_has_been_removed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script, gone = tmp_path / "train.py", tmp_path / "gone"
+    script.write_text("")
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(UserError, match="has been removed"):
+        launch(script, [], sys.executable, ())

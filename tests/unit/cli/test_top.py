@@ -133,7 +133,7 @@ async def watch(pool: Told) -> None:
             await until(lambda: isinstance(app.screen, Page))
             await until(lambda text=expected: text in "\n".join(x.text for x in app.screen.query_one(RichLog).lines))
             await keys.press("escape")
-        for typed, told in (("3", "keeps 3 pilots"), ("auto", "as many pilots as"), ("-1", "got '-1'")):
+        for typed, told in (("3", "keeping 3 pilots"), ("auto", "as many pilots as"), ("-1", "got '-1'")):
             await keys.press("s", *typed, "enter")
             await until(lambda text=told: any(text in note.message for note in app._notifications))
         await keys.press("s", "9", "escape")

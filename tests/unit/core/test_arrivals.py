@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pilot.core.arrivals import ARRIVALS_S, BATCHES_LONGEST
 from pilot.core.commands import Command, Solve, StartWorker, StopWorker
 from pilot.core.config import CoordinatorConfig
 from pilot.core.curve import Curve
-from pilot.core.events import ArrivalsDue, TrainerCancelled, TrainerSubmitted
+from pilot.core.events import ArrivalsDue, PlanFailed, TrainerCancelled, TrainerSubmitted
 from pilot.core.ids import TrainerId
 from pilot.core.spec import TrainerSpec
 from pilot.planners import dp
@@ -53,6 +55,44 @@ def test_ten_submissions_one_after_the_other_make_one_plan() -> None:
     each_alone = pool(64, arrivals_s=0.0)
     submit(each_alone, 10)
     assert [given(each_alone, kind) for kind in (Solve, StartWorker, StopWorker)] == [10, 122, 58]
+
+
+def test_who_comes_starts_on_its_minimum_of_the_free_nodes_while_its_batch_is_waited_for() -> None:
+    world = pool(3)
+    came = [
+        TrainerSpec(TrainerId(f"t{number}"), min_nodes=number, max_nodes=64, curve=FLATTENS) for number in (1, 2, 1)
+    ]
+    for number, spec in enumerate(came):
+        world.send(TrainerSubmitted(replace(spec, trainer=TrainerId(f"t{number}"))))
+    assert given(world, Solve) == 0
+    assert [len(trainer.target) for trainer in world.core.trainers.values()] == [1, 2, 0], "the third found none free"
+    assert given(world, StartWorker) == 3
+    wait(world)
+    assert (given(world, Solve), given(world, StopWorker)) == (1, 0)
+
+
+def test_what_a_plan_is_being_made_for_is_not_taken_from_it() -> None:
+    world = pool(8)
+    submit(world, 1)
+    world.pass_time(BATCHES_LONGEST * ARRIVALS_S)
+    world.send(TrainerSubmitted(TrainerSpec(TrainerId("late"), max_nodes=64, curve=FLATTENS)))
+    late = world.core.trainers[TrainerId("late")]
+    assert world.core.planning
+    assert not late.target
+    world.settle(dp.plan)
+    assert not world.core.planning
+    world.join(1)
+    [solve] = [c for c in world.history[-1][2] if isinstance(c, Solve)]
+    assert [c.trainer for c in solve.problem.candidates] == ["t0", "late"]
+    world.send(PlanFailed(solve.plan_id, "no solver"))
+    assert not world.core.planning
+
+
+def test_a_cadence_keeps_its_own_rule_for_what_is_free() -> None:
+    world = World(CoordinatorConfig(arrivals_s=ARRIVALS_S, decide_every_s=600.0))
+    world.join(4)
+    world.send(TrainerSubmitted(TrainerSpec(TrainerId("t"), max_nodes=64, curve=FLATTENS)))
+    assert given(world, StartWorker) == 0
 
 
 def test_who_only_queues_makes_no_plan() -> None:

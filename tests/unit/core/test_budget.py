@@ -38,7 +38,9 @@ def test_it_is_due_at_four_fifths_and_at_the_end_and_at_once_where_that_is_over(
     usage.count(100.0, 2)
     assert usage.due_s() == 100.0 + 1440.0
     assert usage.look(1539.0, 1.0) == Verdict()
-    assert usage.look(1540.0, 0.5) == Verdict(warning="80% of its budget of 0.5 node-hours is used")
+    assert usage.look(1540.0, 0.5) == Verdict(
+        warning="80% of its budget of 0.5 charged node-hours (0.5 for an hour on a node) is used"
+    )
     assert usage.look(1600.0, 1.0) == Verdict(), "once"
     assert usage.due_s() == 100.0 + 1800.0
     assert usage.look(1899.0, 1.0) == Verdict()

@@ -151,13 +151,15 @@ def test_a_pool_s_budget_is_warned_of_once_and_drains_it_at_its_end() -> None:
     world.pass_time(5800.0)
     world.pass_time(50.0)
     warnings = [c for c in given(world, 0) if isinstance(c, WarnOfBudget)]
-    assert warnings == [WarnOfBudget(None, "80% of its budget of 3 node-hours is used")]
+    assert warnings == [
+        WarnOfBudget(None, "80% of its budget of 3 charged node-hours (0.5 for an hour on a node) is used")
+    ]
     world.step(A)
     before = len(world.history)
     world.pass_time(2000.0)
     world.settle()
     assert [c.reason for c in given(world, before) if isinstance(c, DrainPool)] == [
-        "its budget of 3 node-hours is used up"
+        "its budget of 3 charged node-hours (0.5 for an hour on a node) is used up"
     ]
     assert any(isinstance(c, WriteCheckpoint) for c in given(world, before))
     assert world.core.draining

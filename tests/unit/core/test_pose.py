@@ -24,7 +24,7 @@ def test_who_has_room_for_what_it_needs_at_least_is_in_it() -> None:
 
     def asked(reach: dict[TrainerId, int] | None = None) -> tuple[int, dict[TrainerId, int]] | None:
         order = list(trainers.values())
-        problem = pose(pool, Blame(pool, trainers), order, CoordinatorConfig(), RescaleCosts(5), reach, 0.0, {})
+        problem = pose(pool, Blame(pool, trainers), order, CoordinatorConfig(), RescaleCosts(5), reach, 0.0, {}, {}, 0)
         return problem and (problem.nodes, {c.trainer: c.max_nodes for c in problem.candidates})
 
     assert asked() == (3, {A: 8, B: 8})

@@ -16,6 +16,7 @@ from pilot.core.ids import TrainerId
 from pilot.core.pool import Pool
 from pilot.core.roll import Roll
 from pilot.core.spec import TrainerSpec
+from pilot.core.studies import Studies
 from pilot.core.timers import Timers
 
 A, B, C = map(TrainerId, "abc")
@@ -80,7 +81,9 @@ def test_budgets_that_are_to_be_looked_at_are_those_that_are_bound_and_still_cou
         its.trainers[trainer].usage = Usage(0.0, since_s=7.0)
 
     def due(of_pool: Usage | None) -> list[object]:
-        timers = Timers(Blame(Pool(), its.trainers), Arrivals(), 0.0, of_pool, list(its.open.values()), math.inf)
+        open_ = list(its.open.values())
+        blame, studies = Blame(Pool(), its.trainers), Studies({}, its)
+        timers = Timers(blame, Arrivals(), 0.0, of_pool, open_, math.inf, studies)
         assert timers.due_s() == (7.0 if of_pool is None else 3.0)
         return list(timers.due(7.0))
 

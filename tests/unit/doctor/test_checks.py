@@ -94,7 +94,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_little_space(small_disk: Path) -> None:
     seen = _graded(storage_checks.storage(LOCAL, small_disk), Grade.FAIL)
     assert any("GB free" in line for line in seen)
-    assert any("64 MB cannot be had" in line for line in seen)
+    assert any("cannot allocate 64 MB" in line for line in seen)
     available = os.statvfs(small_disk)
     (small_disk / "ballast").write_bytes(bytes(available.f_bavail * available.f_frsize))
     seen = _graded(storage_checks.storage(LOCAL, small_disk), Grade.FAIL)
@@ -138,7 +138,7 @@ def test_interfaces_that_are_not_there(tmp_path: Path) -> None:
 def test_pilots_on_nodes_must_not_be_told_a_loopback_address(tmp_path: Path) -> None:
     site = SLURM.replace(bind_address="127.0.0.1")
     (seen,) = _graded(site_checks.network(site, tmp_path), Grade.FAIL)
-    assert seen == "pilots are told 127.0.0.1 (127.0.0.1): on a node that is the node itself"
+    assert seen == "pilots connect to 127.0.0.1 (127.0.0.1): on a node, this is the node itself"
     assert not _graded(site_checks.network(site.replace(interface="lo"), tmp_path), Grade.FAIL)
 
 
@@ -147,7 +147,7 @@ def test_pilots_on_nodes_must_not_be_told_a_loopback_address(tmp_path: Path) -> 
     [
         ("10.0.0.1", ["10.0.0.1"], None),
         ("10.0.0.1", ["10.0.0.1", "192.168.0.1"], "this host has 10.0.0.1, 192.168.0.1"),
-        ("10.9.9.9", ["10.0.0.1"], "which is none of this host's own: 10.0.0.1"),
+        ("10.9.9.9", ["10.0.0.1"], "which is not one of this host's addresses: 10.0.0.1"),
     ],
 )
 def test_a_host_name_that_may_lead_elsewhere_is_told(
@@ -167,7 +167,7 @@ def test_locks_that_hold_on_one_host_are_told(tmp_path: Path, monkeypatch: pytes
     ]
     monkeypatch.setattr(psutil, "disk_partitions", lambda **_: mounts)
     (seen,) = [line for line in _graded(storage_checks.storage(LOCAL, tmp_path / "run"), Grade.WARN) if "lock" in line]
-    assert "hold on one host only (mounted with localflock)" in seen
+    assert "are not seen by other hosts (mounted with localflock)" in seen
 
 
 def test_what_a_pool_takes_of_this_host_is_counted_and_what_is_missing_said(monkeypatch: pytest.MonkeyPatch) -> None:

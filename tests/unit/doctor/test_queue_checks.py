@@ -18,7 +18,7 @@ from pilot.doctor.queue_checks import tells_kill_delay
 from pilot.io.site import Site
 
 HERE = Path()
-CLOSED = "jobs there wait, or are refused"
+CLOSED = "jobs there wait or are refused"
 SLURM = Site(name="there", scheduler="slurm", partition="preempt", walltime="02:00:00")
 PBS = Site(name="there", scheduler="pbspro", queue="preemptable", walltime="02:00:00", max_jobs=20)
 LSF = Site(name="there", scheduler="lsf", queue="killable")
@@ -74,7 +74,7 @@ def refusing(_command: Sequence[str], _limit_s: float) -> str:
 @pytest.mark.parametrize(
     ("partition", "answer", "grade", "told"),
     [
-        ("preempt", "preempt|up|6|infinite|CANCEL\n", Grade.OK, "preempt is up with 6 nodes"),
+        ("preempt", "preempt|up|6|infinite|CANCEL\n", Grade.OK, "preempt is up, with 6 nodes"),
         ("preempt", "preempt|down|6|infinite|CANCEL\n", Grade.FAIL, f"preempt is down: {CLOSED}"),
         (
             "preempt",
@@ -86,7 +86,7 @@ def refusing(_command: Sequence[str], _limit_s: float) -> str:
             "preempt",
             "preempt|up|6|1:00:00|OFF\n",
             Grade.FAIL,
-            "jobs may run for 01:00:00 there, and the site file asks for ",
+            "jobs may run for 01:00:00 there, but the site file requests ",
         ),
         (
             "preempt",
@@ -95,7 +95,12 @@ def refusing(_command: Sequence[str], _limit_s: float) -> str:
             "pilots are suspended, not ended",
         ),
         ("preempt", "\n", Grade.FAIL, "Slurm has no partition preempt"),
-        (None, "high|up|6|1:00|OFF\nnormal*|up|4|infinite|OFF\n", Grade.OK, "the default partition is up with 4 nodes"),
+        (
+            None,
+            "high|up|6|1:00|OFF\nnormal*|up|4|infinite|OFF\n",
+            Grade.OK,
+            "the default partition is up, with 4 nodes",
+        ),
         (None, "high|up|6|1:00|OFF\n", Grade.FAIL, "Slurm has no default partition"),
     ],
 )
@@ -105,24 +110,24 @@ def test_slurms_partition(partition: str | None, answer: str, grade: Grade, told
 
 def test_a_pbs_queue_that_runs_pilots() -> None:
     assert seen(PBS, pbs(TEN_S), Grade.OK)[1:] == [
-        "queue preemptable is there, and takes and starts jobs",
-        "PBS kills a preempted job 10 s after TERM, and the site file counts on 8 s",
+        "queue preemptable accepts and starts jobs",
+        "PBS kills a preempted job 10 s after TERM, and the site file assumes 8 s",
         "pilots can be preempted (preempt_order = D)",
     ]
     assert seen(PBS, pbs(TEN_S), Grade.FAIL) + seen(PBS, pbs(TEN_S), Grade.WARN) == []
 
 
 def test_a_pbs_queue_that_does_not_tell_how_long_a_job_lives_after_term() -> None:
-    assert "queue preemptable tells no kill_delay; --pilots 1 tries it" in "\n".join(seen(PBS, pbs(), Grade.OK))
+    assert "queue preemptable shows no kill_delay, so PBS's default is assumed" in "\n".join(seen(PBS, pbs(), Grade.OK))
     (line,) = seen(PBS.replace(grace_s=30), pbs(), Grade.FAIL)
-    assert line.startswith("PBS kills a preempted job 10 s after TERM, and the site file counts on 30 s")
+    assert line.startswith("PBS kills a preempted job 10 s after TERM, and the site file assumes 30 s")
     assert [tells_kill_delay(PBS, run) for run in (pbs(), pbs(TEN_S), refusing)] == [False, True, False]
 
 
 @pytest.mark.parametrize(
     ("queue", "told"),
     [
-        ("    enabled = False\n", "queue preemptable takes no jobs (enabled = False)"),
+        ("    enabled = False\n", "queue preemptable accepts no jobs (enabled = False)"),
         ("    started = False\n", "queue preemptable is stopped (started = False): jobs wait"),
         ("    acl_user_enable = True\n    acl_users = bob\n", "queue preemptable is closed to {user} (acl_users: bob)"),
         ("    acl_user_enable = True\n    acl_users = -{user},+\n", "queue preemptable is closed to {user}"),
@@ -130,9 +135,9 @@ def test_a_pbs_queue_that_does_not_tell_how_long_a_job_lives_after_term() -> Non
         ("    acl_group_enable = True\n    acl_groups = nobodys\n", "queue preemptable is closed to "),
         (
             "    resources_max.walltime = 01:00:00\n",
-            "jobs may run for 01:00:00 there, and the site file asks for 02:00:00",
+            "jobs may run for 01:00:00 there, but the site file requests 02:00:00",
         ),
-        ("    kill_delay = 5\n", "PBS kills a preempted job 5 s after TERM, and the site file counts on 8 s"),
+        ("    kill_delay = 5\n", "PBS kills a preempted job 5 s after TERM, and the site file assumes 8 s"),
     ],
 )
 def test_a_pbs_queue_that_does_not(queue: str, told: str) -> None:
@@ -178,12 +183,12 @@ def test_a_queue_that_is_not_there_or_not_named() -> None:
 @pytest.mark.parametrize(("status", "grade"), [("Open:Active", Grade.OK), ("Closed:Active", Grade.FAIL)])
 def test_queues_of_lsf(status: str, grade: Grade) -> None:
     answer = f"QUEUE_NAME PRIO STATUS MAX JL/U JL/P JL/H NJOBS PEND RUN SUSP\nkillable 30 {status} - - - - 0 0 0 0\n"
-    assert any(line.startswith("queue killable is") for line in seen(LSF, answering(answer), grade))
+    assert any(line.startswith("queue killable ") for line in seen(LSF, answering(answer), grade))
 
 
 @pytest.mark.skipif(shutil.which("bsub") is not None, reason="LSF is here")
 def test_a_scheduler_that_is_not_here_and_a_site_that_is_no_more() -> None:
     site = LSF.replace(retired="decommissioned")
     found = [f.seen for f in queue_checks.scheduler(site, HERE) if f.grade is Grade.FAIL]
-    assert found[0] == "there is no more: decommissioned"
+    assert found[0] == "there was retired: decommissioned"
     assert found[1].startswith("not on this host's PATH: bsub")

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from pilot.core.commands import CloseTrainer
+from pilot.core.commands import CloseTrainer, Solve
+from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
-from pilot.core.events import GroupFormed, Progress, TrainerSubmitted
-from pilot.core.ids import Generation, TrainerId
+from pilot.core.events import GroupFormed, PlanReady, Progress, TrainerSubmitted
+from pilot.core.ids import Generation, PlanId, TrainerId
+from pilot.core.problem import Plan, PlanStatus
 from pilot.core.spec import TrainerSpec
 from pilot.io.journal import Decision
 from pilot.observation.course import POINTS_MAX, Course, Courses, Point
@@ -38,7 +40,13 @@ def life(world: World, name: str = "a-pool") -> Life:
     happened = [told for d in history for told in story.tell(d)]
     use = Utilisation(eq_nodes=1.5, work=3.0, static_work=4.0)
     return Life(
-        name, "polaris", summarise(course, core.trainers, use, 1.0), course, core.trainers, courses.of, happened
+        name,
+        "polaris",
+        summarise(course, core.trainers, use, 1.0, core.trainers),
+        course,
+        core.trainers,
+        courses.of,
+        happened,
     )
 
 
@@ -55,8 +63,18 @@ def test_the_summary_adds_up() -> None:
     assert "75%" in text
 
 
+def test_samples_of_sessions_and_steps_of_torchrun_s_processes_are_not_added_up() -> None:
+    world = lived_through()
+    core, use = Coordinator(world.config), Utilisation(eq_nodes=1.5, work=3.0, static_work=4.0)
+    course = timeline(decisions(world), core)
+    core.trainers[CNN].samples = 7
+    for sessions, told in (([CNN], "processed 7 samples."), ([], "processed 7 steps of torchrun processes.")):
+        summary = summarise(course, core.trainers, use, 1.0, sessions)
+        assert told in " ".join(sentences("p", "s", summary))
+
+
 def test_a_pool_in_which_nothing_happened() -> None:
-    empty = Summary(0.0, 0, dict.fromkeys(Use, 0.0), 1.0, 0, {}, dict[Fate, int](), 0, None)
+    empty = Summary(0.0, 0, dict.fromkeys(Use, 0.0), 1.0, 0, 0, {}, dict[Fate, int](), 0, None)
     assert sentences("p", "s", empty)[1:] == ["Nothing was submitted.", "No node was taken or lost."]
     assert "None." in render(life(World()))
 
@@ -106,6 +124,19 @@ def test_the_story_of_two_nodes() -> None:
     for text in (*expected, "n1 lost without notice"):
         assert any(told_text.startswith(text) for told_text in texts), text
     assert {h.kind for h in told} >= {Kind.NODE, Kind.TRAINER, Kind.PLAN, Kind.GROUP}
+
+
+def test_a_plan_is_told_against_what_was_held_when_it_was_asked_for_and_one_that_comes_too_late_is_not() -> None:
+    world, story = World(CoordinatorConfig(arrivals_s=2.0)), Story(0.0)
+    world.join(2)
+    world.send(TrainerSubmitted(TrainerSpec(CNN)))
+    world.pass_time(10.0)
+    [solve] = [command for command in world.pending if isinstance(command, Solve)]
+    world.settle()
+    stale = Plan(PlanStatus.OPTIMAL, ((CNN, 0),), 0.0)
+    world.send(PlanReady(PlanId(solve.plan_id - 1), stale))
+    told = [h.text for entry in decisions(world) for h in story.tell(entry) if h.kind is Kind.PLAN]
+    assert told == ["cnn: gets 2 nodes by plan, had 1"]
 
 
 class Balanced(HTMLParser):

@@ -210,6 +210,23 @@ def test_a_scheduler_that_does_not_answer_changes_nothing_and_is_reported() -> N
     assert play(keeper, script) == []
 
 
+def test_that_agents_of_jobs_which_are_over_answer_is_said_while_they_do() -> None:
+    scheduler, events = Scripted(), list[KeeperEvent]()
+    keeper = keeper_of(scheduler, events)
+
+    async def script() -> None:
+        keeper.want(1)
+        await until(lambda: keeper.status().pending == 1)
+        keeper.registered("0")
+        keeper.want(1, present=["0"])
+        scheduler.phases["0"] = JobPhase.OVER
+        await until(lambda: "0 ended, but the agents there answer" in keeper.status().trouble)
+        keeper.want(1)
+        assert keeper.status().trouble == "", "before the scheduler is asked again"
+
+    assert play(keeper, script) == []
+
+
 def test_a_submission_that_is_refused_is_shown_and_tried_again_later() -> None:
     scheduler, events = Scripted(), list[KeeperEvent]()
     keeper = keeper_of(scheduler, events)

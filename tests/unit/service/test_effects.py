@@ -62,13 +62,16 @@ class Bench:
         self.sent: list[tuple[NodeId, wire.Message]] = []
         self.solves: list[Solve] = []
         self.unreadable: list[str] = []
-        self.effects = Effects(SITE, self.pending, self.launches, self, self.send, self)
+        self.effects = Effects(SITE, self.pending, self.launches, self, self, self.send, self)
 
     def send(self, node: NodeId, message: wire.Message) -> None:
         self.sent.append((node, message))
 
     def solve(self, command: Solve) -> None:
         self.solves.append(command)
+
+    def perform(self, command: object) -> None:
+        raise AssertionError(command)
 
     def spec(self, trainer: TrainerId) -> TrainerSpec | None:
         return SPEC if trainer == T else None
@@ -150,7 +153,9 @@ def test_a_trainer_of_the_same_name_has_a_folder_of_its_own(bench: Bench) -> Non
 def test_what_was_submitted_and_cannot_be_read_back_is_told_when_it_is_needed(bench: Bench, tmp_path: Path) -> None:
     file = tmp_path / "run" / "trainers" / HOME / "spec.json"
     spec = file.read_bytes()
-    again = Effects(SITE, bench.pending, LaunchStore(RunDir(tmp_path / "run"), "pool", None), bench, bench.send, bench)
+    again = Effects(
+        SITE, bench.pending, LaunchStore(RunDir(tmp_path / "run"), "pool", None), bench, bench, bench.send, bench
+    )
     file.write_text("damage")
     again.perform(StartWorker(T, A, ""))
     assert bench.sent == []

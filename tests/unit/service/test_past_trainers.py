@@ -34,7 +34,7 @@ def api(tmp_path: Path) -> Api:
     assert list(core.past) == ["first"]
     driver = SimpleNamespace(core=core, monitor=SimpleNamespace(last=None))
     launches = LaunchStore(RunDir(tmp_path), "pool", None)
-    return Api(None, driver, None, launches, lambda: None, lambda _: None)  # a pool without a server
+    return Api(None, driver, None, launches, None, lambda: None, lambda _: None)  # a pool without a server
 
 
 def test_who_waits_for_a_past_trainer_is_told_how_it_ended(api: Api) -> None:

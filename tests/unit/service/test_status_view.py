@@ -15,6 +15,7 @@ from pilot.cli.show import show, status_lines
 from pilot.core.commands import Command, FormGroup, Solve
 from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
+from pilot.core.curve import Curve
 from pilot.core.events import (
     Event,
     ExitCause,
@@ -39,7 +40,7 @@ from pilot.observation.timeline import TimelineMaker
 from pilot.observation.utilisation import Utilisation
 from pilot.service.launch_store import LaunchStore
 from pilot.service.past import NO_JOBS
-from pilot.service.status_view import QUIET_S, About, history, set_aside, status, trainers
+from pilot.service.status_view import QUIET_S, About, account, history, set_aside, status, trainers
 
 A, T = NodeId("a"), TrainerId("t")
 JOBS = msgspec.structs.replace(NO_JOBS, scheduler="slurm", wanted_nodes=1)
@@ -128,6 +129,16 @@ def test_a_trainer_says_what_it_waits_for_and_how_far_it_is(tmp_path: Path) -> N
     assert (seen.metrics, seen.left_s, seen.elapsed_s) == ({"loss": 0.5}, 15.0, 11.0)
 
 
+def test_work_of_trainers_that_count_otherwise_adds_up_in_units_of_their_rate_on_one_node() -> None:
+    """One counts samples by the hundred; the other is a script for torchrun, of which steps are seen."""
+    core, monitor = Coordinator(), Monitor()
+    for trainer, rate in (("samples", 4000.0), ("steps", 5.0)):
+        spec = TrainerSpec(TrainerId(trainer), curve=Curve.of([(1, rate), (2, 1.5 * rate)]), fixed_curve=True)
+        monitor.note(0.0, TrainerSubmitted(spec), core.handle(0.0, TrainerSubmitted(spec)))
+    curves = account(core, monitor).curves
+    assert [[curve.at(1), curve.at(2)] for curve in curves.values()] == [[1.0, 1.5]] * 2
+
+
 def test_how_long_is_left_of_a_loop() -> None:
     assert Goal.of({"iterations": 100.0}).left_s(0, 25, 800, 16.0) == 150.0
     assert Goal.of({"iterations": 100.0}).left_s(0, 0, 0, 16.0) is None
@@ -155,7 +166,7 @@ def test_node_hours_are_told_as_the_site_charges_them_wherever_they_are_told(tmp
     monitor.advance(7200.0)
     told = status(About("p", "s", "", "", 0.0, JOBS), core, monitor, launches, NO_USE)
     became = history(About("p", "s", "", "", 0.0, JOBS), core, monitor, launches, T)
-    summary = summarise(nodes.made(), core.trainers, Utilisation(1.0, 1.0, None), core.config.charge_factor)
+    summary = summarise(nodes.made(), core.trainers, Utilisation(1.0, 1.0, None), core.config.charge_factor, ())
     screen = Console(width=200, record=True, file=io.StringIO())
     show(screen, status_lines(told, 200))
     show(screen, history_view(became, 200))

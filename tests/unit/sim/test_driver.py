@@ -208,6 +208,6 @@ def test_a_trainer_s_budget_ends_it_and_others_get_its_nodes() -> None:
     bounded = submission("t", 1e6, budget_node_hours=100 / 3600 * 0.5, rescale_down_s=0.0)
     trainers = [bounded, submission("u", 1e6)]
     simulation = simulate([Change(0.0, joined=(A,))], trainers, parallel=1)
-    assert simulation.core.trainers[TrainerId("t")].reason == "its budget of 0.0138889 node-hours is used up"
+    assert simulation.core.trainers[TrainerId("t")].reason.startswith("its budget of 0.0138889 charged node-hours")
     done = {str(name): account.done for name, account in simulation.accounts.items()}
     assert done == {"t": pytest.approx(100), "u": pytest.approx(900)}

@@ -297,7 +297,12 @@ def travelled(training: Training) -> dict[str, Any]:
 
 
 def group_of(
-    _environment: object, _seat: object, training: Training, exchanges: Exchanges, resized: Callable[[int], None]
+    _environment: object,
+    _seat: object,
+    training: Training,
+    exchanges: Exchanges,
+    resized: Callable[[int], None],
+    _ties: object,
 ) -> Rank:
     """Of a session in a rank's thread; see :func:`pilot.train.group.group_of`."""
     return Rank(_here.world, training, exchanges, resized)

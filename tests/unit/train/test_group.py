@@ -140,7 +140,7 @@ def test_augmentation_depends_on_the_sample_and_the_epoch_alone(workers: int) ->
 def test_a_batch_without_its_step_is_noticed() -> None:
     model, _, data, session = made()
     loader = session.loader(data, batch_size=4)
-    with pytest.raises(UserError, match="without session"):
+    with pytest.raises(UserError, match="without calling session"):
         for _ in session.epochs(1):
             for x, _y in loader:
                 model(x)

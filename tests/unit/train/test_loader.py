@@ -19,6 +19,7 @@ from pilot.train import rng
 from pilot.train.loader import Loader
 from pilot.train.sampler import Batching, StepShare, mix
 from pilot.train.training_loader import Rest
+from tests import sample_streams
 
 DRAWS: dict[str, Callable[[], float]] = {
     "torch": lambda: torch.rand(()).item(),
@@ -105,10 +106,10 @@ class Walking(Course):
         return True
 
 
-def as_seeded_one_by_one(dataset: Noisy, seed: int, epoch: int) -> list[tuple[int, float]]:
+def one_by_one(dataset: Noisy, seed: int, epoch: int) -> list[tuple[int, float]]:
     samples = []
     for index in range(len(dataset)):
-        rng.seed_all(mix(seed, epoch, index))
+        sample_streams.begin(seed, epoch, index)
         samples.append(Noisy.__getitem__(dataset, index))
     return samples
 
@@ -140,7 +141,7 @@ changes = st.lists(st.tuples(st.integers(1, 4), st.booleans()), max_size=30)
     changes=changes,
     seed=st.integers(0, 9),
 )
-def test_samples_are_those_of_seeding_before_each_one_whatever_the_group_the_cut_and_the_dataset(
+def test_samples_are_those_of_their_own_streams_whatever_the_group_the_cut_and_the_dataset(
     kind: type[Noisy],
     draws: list[tuple[str, ...]],
     batching: Batching,
@@ -149,7 +150,7 @@ def test_samples_are_those_of_seeding_before_each_one_whatever_the_group_the_cut
 ) -> None:
     """Also where only some samples draw, so that a loader finds out late that one does."""
     dataset, script = kind(draws), iter(changes)
-    expected = as_seeded_one_by_one(dataset, seed, 0)
+    expected = one_by_one(dataset, seed, 0)
     courses = [Course(rank, 4, seed=seed) for rank in range(4)]
     iterators = [iter(Loader(course, dataset, batching, options={})) for course in courses]
     taken: list[tuple[int, float]] = []
@@ -174,7 +175,7 @@ def test_they_are_the_same_from_workers_also_where_the_plan_changes(kind: type[N
     loader = Loader(course, dataset, Batching(whole=8, micro=3), options=options)
     for epoch in range(2):
         course.epoch, course.cursor = epoch, 0
-        expected, iterator = as_seeded_one_by_one(dataset, 3, epoch), iter(loader)
+        expected, iterator = one_by_one(dataset, 3, epoch), iter(loader)
         taken: list[tuple[int, float]] = []
         while (samples := one_step(iterator, course)) is not None:
             taken += samples
@@ -187,8 +188,11 @@ class Failing(Noisy):
     """Where the first number that it draws is not its own."""
 
     def __getitem__(self, index: int) -> tuple[int, float]:
-        value = random.random()
-        if value != random.Random(mix(0, 0, index)).random():
+        value, begun = random.random(), random.getstate()
+        sample_streams.begin(0, 0, index)
+        own = random.random()
+        random.setstate(begun)
+        if value != own:
             raise ValueError("not its own")
         return index, value
 
@@ -301,7 +305,7 @@ class Numbers(IterableDataset[int]):
         ({"generator": torch.Generator()}, "takes no generator"),
         ({"in_order": False}, "takes no in_order=False"),
         ({"worker": 2}, "no option worker"),
-        ({"timeout": 3}, "give num_workers"),
+        ({"timeout": 3}, "needs num_workers"),
         ({"num_workers": -1}, "session.loader: num_workers"),
         ({"num_workers": 1, "prefetch_factor": 0}, "prefetch_factor must be at least 1"),
         ({"prefetch_factor": 2}, "session.loader: prefetch_factor"),
@@ -317,9 +321,9 @@ def test_options_that_it_cannot_keep_are_refused(options: dict[str, Any], why: s
 @pytest.mark.parametrize(
     ("order", "why"),
     [
-        ({"num_samples": 3}, "goes with replacement"),
+        ({"num_samples": 3}, "needs replacement"),
         ({"replacement": True, "shuffle": False}, "shuffle=False"),
-        ({"replacement": True, "num_samples": 0}, "at least one"),
+        ({"replacement": True, "num_samples": 0}, "at least 1"),
     ],
 )
 def test_orders_that_make_no_sense_are_refused(order: dict[str, Any], why: str) -> None:

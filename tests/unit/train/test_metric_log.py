@@ -29,11 +29,11 @@ def test_a_step_that_is_void_is_reported_once_and_what_was_done_elsewhere_is_not
 
 
 def test_what_cannot_be_logged_to_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="there is only 'tensorboard'"):
+    with pytest.raises(UserError, match="only 'tensorboard' is supported"):
         metric_log("wandb", tmp_path)
 
 
 def test_names_that_the_session_reports_itself_are_refused() -> None:
     check_reported(["loss", "accuracy"])
-    with pytest.raises(UserError, match=r"session.report: epochs is the session's own"):
+    with pytest.raises(UserError, match=r"session.report: epochs is reserved"):
         check_reported(["loss", "epochs"])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilot.core.errors import UserError
-from pilot.train.sampler import Batching, StepShare, mix, mix_each
+from pilot.train.sampler import Batching, StepShare, mix
 from tests import golden
 
 sizes = st.integers(1, 9)
@@ -133,11 +133,6 @@ def test_with_accumulation_by_hand_each_batch_is_divided_and_weighs_as_a_mean_of
         taken += [sample for share in shares if share.samples for sample in _covered(share)]
         cursor = shares[0].cursor_end
     assert sorted(taken) == list(range(length - length % (whole * accumulate)))
-
-
-def test_seeds_made_at_once_are_those_made_one_by_one() -> None:
-    numbers = [0, 1, 7, 2**40]
-    assert mix_each((3, 5), numbers) == [mix(3, 5, number) for number in numbers]
 
 
 @given(batchings, st.integers(0, 300), st.integers(0, 50), sizes, st.booleans())

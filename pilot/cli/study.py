@@ -1,0 +1,248 @@
+"""``pilot study``: search hyperparameters and architectures with trials that share the pool."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option, to_json
+from pilot.cli.numbers import Count, FiniteRange
+from pilot.cli.study_export import export, report
+from pilot.cli.study_show import show_best, show_study, show_trials
+from pilot.cli.submit import launch, with_code
+from pilot.core.errors import UserError
+from pilot.io.files import read_regular
+from pilot.io.study_definition import KINDS, Range, Sampler, StudyDefinition, check_name
+from pilot.io.submission import LaunchSpec
+
+MOST_SPACE_BYTES = 1 << 20
+
+
+@click.group("study")
+def command() -> None:
+    """Run trials of one script with different parameters; the better ones train longer.
+
+    \b
+    Example:
+      pilot study run examples/hpo_digits.py --param lr=log:1e-3:1 --trials 12 --metric accuracy:max --rungs 1,3
+      pilot study status
+    """
+
+
+def _space_options(function: Any) -> Any:
+    space = click.option("--space", type=click.Path(path_type=Path), help="A file with a function space(trial).")
+    param = click.option("--param", "given", multiple=True, metavar="NAME=RANGE", help=f"{KINDS}. Repeatable.")
+    return param(space(function))
+
+
+@command.command("run", context_settings={"allow_interspersed_args": True, "ignore_unknown_options": False})
+@click.option("--name", required=True, help="What to call the study; its trials are NAME-0, NAME-1, ...")
+@_space_options
+@click.option("--trials", type=Count(), required=True, help="How many trials there are in all.")
+@click.option(
+    "--metric", required=True, metavar="NAME:max|min", help="What the script reports, and whether more is better."
+)
+@click.option(
+    "--rungs", default="1", show_default=True, metavar="N,N,...", help="After so many reports trials are compared."
+)
+@click.option(
+    "--sampler", type=click.Choice([s.value for s in Sampler]), default="tpe", show_default=True, help="Of Optuna."
+)
+@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Of the sampler.")
+@click.option("--deadline", type=FiniteRange(min=0, min_open=True), metavar="HOURS", help="It stops after so long.")
+@click.option("--min-nodes", type=Count(), default=1, show_default=True, help="A trial does not run on fewer nodes.")
+@click.option("--max-nodes", type=Count(), default=64, show_default=True, help="A trial does not run on more nodes.")
+@click.option("--python", default=sys.executable, help="Interpreter for the script (default: this one).")
+@click.option("--env", "named", multiple=True, metavar="NAME[=VALUE]", help="As of pilot submit. Repeatable.")
+@click.option("--live", is_flag=True, help="Run the script from where it is, as of pilot submit.")
+@click.argument("script", type=click.Path(path_type=Path))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@run_dir_option
+@json_option
+def run(
+    script: Path,
+    arguments: tuple[str, ...],
+    given: tuple[str, ...],
+    space: Path | None,
+    metric: str,
+    rungs: str,
+    deadline: float | None,
+    python: str,
+    named: tuple[str, ...],
+    live: bool,
+    run_dir: Path | None,
+    as_json: bool,
+    **more: Any,
+) -> None:
+    """Submit a study of SCRIPT, an elastic script that reports METRIC. Each trial gets its parameters as arguments,
+    --NAME=VALUE, after ARGUMENTS (write -- before these).
+
+    A trial trains until it has made as many reports as the first rung says. The better ones are promoted and go on to
+    the next rung; the others are shelved with a checkpoint, and go on if they are promoted later.
+
+    \b
+    Example:
+      pilot study run train.py --name s1 --param lr=log:1e-4:1e-1 --param width=choice:64,128 \\
+          --trials 64 --metric val_accuracy:max --rungs 1,3,9
+    """
+    launched = launch(script, list(arguments), python, named)
+    launched = launched if live else with_code(launched)[0]
+    name, maximise = _metric(metric)
+    definition = StudyDefinition(
+        launch=launched,
+        metric=name,
+        maximise=maximise,
+        rungs=_rungs(rungs),
+        deadline_s=None if deadline is None else 3600 * deadline,
+        sampler=Sampler(more.pop("sampler")),
+        **_space(given, space),
+        **more,
+    )
+    _check(definition)
+    told = pool_at(find_run_dir(run_dir)).run_study(definition)
+    if as_json:
+        click.echo(to_json(told))
+        return
+    click.echo(f"submitted study {told.study}, of {told.trials} trials; pilot study status {told.study} shows it")
+
+
+@command.command("status")
+@click.argument("study", required=False)
+@run_dir_option
+@json_option
+def status(study: str | None, run_dir: Path | None, as_json: bool) -> None:
+    """Show how far STUDY is (default: every study)."""
+    told = pool_at(find_run_dir(run_dir)).studies()
+    if study is not None:
+        told = type(told)(studies=[one for one in told.studies if one.study == study])
+        if not told.studies:
+            raise UserError(f"no study named {study!r}; pilot study status lists them")
+    if as_json:
+        click.echo(to_json(told))
+        return
+    for one in told.studies:
+        show_study(one)
+    if not told.studies:
+        click.echo("no study was submitted; pilot study run begins one")
+
+
+@command.command("trials")
+@click.argument("study")
+@run_dir_option
+@json_option
+def trials(study: str, run_dir: Path | None, as_json: bool) -> None:
+    """List the trials of STUDY: parameters, values at each rung, state."""
+    told = pool_at(find_run_dir(run_dir)).trials(study)
+    if as_json:
+        click.echo(to_json(told))
+        return
+    show_trials(told)
+
+
+@command.command("best")
+@click.argument("study")
+@run_dir_option
+@json_option
+def best(study: str, run_dir: Path | None, as_json: bool) -> None:
+    """Show the best trial of STUDY, and how to train it on or export its model."""
+    told = pool_at(find_run_dir(run_dir)).trials(study).study
+    if told.best is None:
+        raise UserError(f"no trial of {study} has come to its first rung yet; pilot study status {study} shows it")
+    if as_json:
+        click.echo(to_json(told.best))
+        return
+    show_best(told, told.best)
+
+
+@command.command("stop")
+@click.argument("study")
+@run_dir_option
+@json_option
+def stop(study: str, run_dir: Path | None, as_json: bool) -> None:
+    """Stop STUDY: its trials write checkpoints and give their nodes back, until pilot study resume."""
+    told = pool_at(find_run_dir(run_dir)).stop_study(study)
+    click.echo(
+        to_json(told) if as_json else f"study {told.study} stops; pilot study resume {told.study} goes on with it"
+    )
+
+
+@command.command("resume")
+@click.argument("study")
+@_space_options
+@run_dir_option
+@json_option
+def resume(study: str, given: tuple[str, ...], space: Path | None, run_dir: Path | None, as_json: bool) -> None:
+    """Have STUDY, which stopped, go on. Where --param or --space are given they must be what it was submitted with."""
+    nothing = LaunchSpec(script="", script_sha256="", arguments=[], cwd="", python="", environment={})
+    expected = None
+    if given or space is not None:
+        expected = StudyDefinition(
+            name=study, launch=nothing, metric="", maximise=True, rungs=(1,), trials=1, **_space(given, space)
+        )
+    told = pool_at(find_run_dir(run_dir)).resume_study(study, space=expected)
+    click.echo(to_json(told) if as_json else f"study {told.study} goes on")
+
+
+@command.command("add")
+@click.argument("study")
+@click.option("--trials", "more", type=Count(), required=True, help="So many more.")
+@run_dir_option
+@json_option
+def add(study: str, more: int, run_dir: Path | None, as_json: bool) -> None:
+    """Give STUDY more trials; one that has stopped goes on."""
+    told = pool_at(find_run_dir(run_dir)).resume_study(study, more)
+    click.echo(to_json(told) if as_json else f"study {told.study} has {told.trials} trials now")
+
+
+command.add_command(export)
+command.add_command(report)
+
+
+def _metric(text: str) -> tuple[str, bool]:
+    name, _, direction = text.rpartition(":")
+    if not name or direction not in ("max", "min"):
+        raise UserError(f"--metric {text!r}: give NAME:max or NAME:min")
+    return name, direction == "max"
+
+
+def _rungs(text: str) -> tuple[int, ...]:
+    try:
+        rungs = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise UserError(f"--rungs {text!r}: give whole numbers, as 1,3,9") from None
+    if any(a >= b for a, b in zip((0, *rungs), rungs, strict=False)):
+        raise UserError(f"--rungs {text}: they must rise, from 1 or more")
+    return rungs
+
+
+def _space(given: tuple[str, ...], space: Path | None) -> dict[str, Any]:
+    """What the options say of it."""
+    if bool(given) == (space is not None):
+        raise UserError("say what the space is: --param NAME=RANGE, once or more, or --space FILE")
+    if space is not None:
+        try:
+            return {"space": read_regular(space, MOST_SPACE_BYTES).decode()}
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"cannot read the space {space}: {getattr(error, 'strerror', None) or error}") from None
+    found: dict[str, Range] = {}
+    for text in given:
+        name, _, range_ = text.partition("=")
+        if check_name(name) in found:
+            raise UserError(f"--param names {name} twice")
+        try:
+            found[name] = Range.read(range_)
+        except UserError as error:
+            raise UserError(f"--param {name}: {error}") from None
+    return {"parameters": found}
+
+
+def _check(definition: StudyDefinition) -> None:
+    """Try the space once here, before anything is sent."""
+    try:
+        from pilot.study.space import check
+    except ModuleNotFoundError as error:
+        raise UserError(f"studies need {error.name}: pip install 'pilot-train[study]'") from None
+    check(definition)

@@ -1,0 +1,56 @@
+"""``pilot study export`` and ``pilot study report``: a study as a table, and as a page."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import click
+
+from pilot.cli.asking import find_run_dir, pool_at, run_dir_option, to_json
+from pilot.io.files import publish
+from pilot.io.study_verbs import TrialList
+
+
+@click.command("export")
+@click.argument("study")
+@click.option("--csv", "as_csv", is_flag=True, help="As CSV, one trial a line (default: JSON).")
+@run_dir_option
+def export(study: str, as_csv: bool, run_dir: Path | None) -> None:
+    """Print the trials of STUDY, with parameters and values, for other programs."""
+    told = pool_at(find_run_dir(run_dir)).trials(study)
+    click.echo(_csv(told) if as_csv else to_json(told), nl=not as_csv)
+
+
+@click.command("report")
+@click.argument("study")
+@click.option("--output", type=click.Path(path_type=Path), help="The file  [default: STUDY.html]")
+@run_dir_option
+def report(study: str, output: Path | None, run_dir: Path | None) -> None:
+    """Write a page about STUDY: its course, which parameters matter, its trials over nodes and time."""
+    from pilot.observation.study_page import page
+    from pilot.study.importance import importance
+
+    root = find_run_dir(run_dir)
+    client = pool_at(root)
+    told = client.trials(study)
+    histories = [client.history(t.trainer) for t in told.trials if t.phase is not None]
+    path = output or Path(f"{study}.html")
+    publish(path.absolute(), page(told, histories, importance(Path(told.study.optuna), study)).encode())
+    click.echo(f"wrote {path}")
+
+
+def _csv(told: TrialList) -> str:
+    names = list(dict.fromkeys(name for trial in told.trials for name in trial.parameters))
+    rungs = [f"{told.study.metric}_{reports}" for reports in told.study.rungs]
+    text = io.StringIO()
+    table = csv.writer(text)
+    table.writerow(["trial", "state", *names, *rungs, "reports", "node_hours", "reason"])
+    for trial in told.trials:
+        given = [trial.parameters.get(name, "") for name in names]
+        values = [*trial.values, *[""] * (len(rungs) - len(trial.values))]
+        table.writerow(
+            [trial.number, trial.state, *given, *values, trial.reports, f"{trial.node_hours:.4f}", trial.reason]
+        )
+    return text.getvalue()

@@ -1,0 +1,64 @@
+"""Studies and trials on the screen."""
+
+from __future__ import annotations
+
+import shlex
+
+import click
+from rich.table import Table
+
+from pilot.cli.show import console
+from pilot.io.study_definition import argument
+from pilot.io.study_verbs import StudyStatus, TrialList, TrialStatus
+from pilot.observation.words import duration
+
+
+def show_study(study: StudyStatus) -> None:
+    """How far one is."""
+    total = "all of its space" if study.trials is None else f"{study.trials} trials"
+    reason = f": {study.reason}" if study.reason else ""
+    click.echo(f"study {study.study} ({study.sampler}) is {study.state}{reason}")
+    states = ", ".join(f"{count} {state}" for state, count in sorted(study.by_state.items()))
+    click.echo(f"  {study.asked} of {total} begun{': ' if states else ''}{states}")
+    rungs = ", ".join(map(str, study.rungs))
+    click.echo(f"  {study.metric} ({'max' if study.maximise else 'min'}), compared after {rungs} reports")
+    if study.deadline_left_s is not None:
+        click.echo(f"  {duration(study.deadline_left_s)} to its deadline")
+    if study.best is not None:
+        click.echo(f"  best: {study.best.trainer}, {study.metric} {_value(study.best)}, {_parameters(study.best)}")
+
+
+def show_trials(told: TrialList) -> None:
+    """All of one study."""
+    table = Table(
+        "trial", "state", "nodes", "reports", *(f"rung {n}" for n in told.study.rungs), "parameters", "reason"
+    )
+    for trial in told.trials:
+        values = [*map(_number, trial.values), *[""] * (len(told.study.rungs) - len(trial.values))]
+        nodes = str(trial.nodes or "")
+        table.add_row(
+            trial.trainer, trial.state, nodes, str(trial.reports), *values, _parameters(trial), trial.reason[:60]
+        )
+    console().print(table)
+
+
+def show_best(study: StudyStatus, best: TrialStatus) -> None:
+    """The best trial, and what to do with it."""
+    given = [argument(name, value) for name, value in best.parameters.items()]
+    command = shlex.join(["pilot", "submit", "--from", best.trainer, study.script, *study.arguments, *given])
+    click.echo(f"{best.trainer}: {study.metric} {_value(best)} after {study.rungs[len(best.values) - 1]} reports")
+    click.echo(f"  {_parameters(best)}")
+    click.echo(f"train it on:      {command}")
+    click.echo(f"export its model: pilot checkpoint export {best.trainer} model.pt --only model")
+
+
+def _parameters(trial: TrialStatus) -> str:
+    return ", ".join(f"{name}={_number(value)}" for name, value in trial.parameters.items())
+
+
+def _value(trial: TrialStatus) -> str:
+    return _number(trial.values[-1]) if trial.values else ""
+
+
+def _number(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else "none" if value is None else str(value)

@@ -1,0 +1,320 @@
+"""What happens to studies: trials are asked for, come, report, are promoted and shelved, and end.
+
+A plan decides how many more trials there are to be: in a problem each study offers trials that it has not asked for yet
+(:meth:`Studies.offers`). For each one that wins nodes the sampler is asked for parameters, one after the other in the
+order of their numbers, and the nodes are kept free meanwhile. With its parameters a trial becomes a trainer, on those
+nodes. From then on plans treat it as any trainer, but for its weight (:mod:`pilot.core.trial_weight`).
+
+What a trial is told and asked survives whoever is to do it: both commands are given once, and a driver that is started
+again does again what has no completion.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import assert_never
+
+from pilot.core.commands import AskTrial, CloseTrainer, Command, Outcome, TellTrial
+from pilot.core.errors import InvariantError
+from pilot.core.events import GroupFormed, Progress
+from pilot.core.ids import StudyId, TrainerId
+from pilot.core.measured import Measured
+from pilot.core.promotion import promotable
+from pilot.core.roll import Roll
+from pilot.core.study import ASKS_ALLOWED, FAILURES_ALLOWED, LATEST, Reservation, Study, Trial
+from pilot.core.study_events import (
+    ReservationDue,
+    StudyDue,
+    StudyEvent,
+    StudyResumed,
+    StudyStopped,
+    StudySubmitted,
+    TrialAsked,
+    TrialNotAsked,
+    TrialTold,
+)
+from pilot.core.trainer import Trainer
+from pilot.core.trial_weight import reports_left, weights
+
+RESERVE_S = 30.0
+"""Nodes are kept for so long for a trial whose parameters are asked for; then others may have them."""
+
+HEARD_MOST = 20
+"""So many names of metrics are kept, to tell what a script reports in place of the study's."""
+
+
+@dataclass(slots=True)
+class Followed:
+    """What follows: ``commands``; trainers that are ``shelved`` and have to give their nodes back; a trainer that came
+    (``trial``) and the nodes kept for it; why another plan is needed ("": none is)."""
+
+    commands: list[Command] = field(default_factory=list)
+    shelved: list[Trainer] = field(default_factory=list)
+    trial: Trainer | None = None
+    nodes: int = 0
+    question: str = ""
+
+
+class Studies:
+    """The studies by name, over the trainers of ``roll``."""
+
+    def __init__(self, studies: dict[StudyId, Study], roll: Roll) -> None:
+        self.studies, self._roll = studies, roll
+        self._trials = {s.spec.trainer(t.number): (s, t) for s in studies.values() for t in s.trials}
+
+    @property
+    def reserved(self) -> int:
+        """How many nodes are kept free for trials whose parameters are asked for."""
+        return sum(kept.nodes for study in self.studies.values() for kept in study.reserved.values())
+
+    def drain(self) -> None:
+        """Nothing starts any more."""
+        for study in self.studies.values():
+            study.reserved.clear()
+
+    def due(self) -> Iterator[tuple[float, ReservationDue | StudyDue]]:
+        """What happens by time alone, and when."""
+        for study in self.studies.values():
+            for number, kept in study.reserved.items():
+                yield kept.since_s + RESERVE_S, ReservationDue(study.id, number)
+            if study.spec.deadline_s is not None and not study.stopped and not study.over:
+                yield study.spec.deadline_s, StudyDue(study.id)
+
+    # --- the plan ---------------------------------------------------------------------------------------------------
+
+    def offers(self, most: int) -> list[Trainer]:
+        """Trials that may be asked for, up to ``most`` in all, as the trainers that they would be; of each study by
+        turns."""
+        turns = zip_longest(*(study.next(most) for study in self.studies.values()))
+        specs = [spec for turn in turns for spec in turn if spec is not None]
+        return [Trainer(spec, Measured(spec)) for spec in specs[:most]]
+
+    def weights(self, now_s: float, nodes: int, trainers: Sequence[Trainer]) -> dict[TrainerId, float]:
+        """The weights of ``trainers``, trials and offers, in a plan for ``nodes`` nodes; who is neither has none."""
+        found: dict[TrainerId, float] = {}
+        for study in self.studies.values():
+            names = {spec.trainer for spec in study.next(len(trainers))}
+            mine = [t for t in trainers if t.id in names or self._trials.get(t.id, (None,))[0] is study]
+            trials = [self._trials[t.id][1] for t in mine if t.id in self._trials]
+            speedup = max((_speedup(t, min(nodes, t.spec.max_nodes)) for t in mine), default=1.0)
+            weight = weights(study, trials, reports_left(study, now_s, speedup)) if mine else {}
+            found |= {t.id: weight[t.id if t.id in weight else None] for t in mine}
+        return found
+
+    def won(self, now_s: float, counts: Mapping[TrainerId, int]) -> list[Command]:
+        """A plan gave ``counts``: ask for the trials that got nodes. Offers of a study are alike, so the first of them
+        have what any of them got."""
+        out: list[Command] = []
+        for study in self.studies.values():
+            given = [counts.get(spec.trainer, 0) for spec in study.next(len(counts))]
+            for nodes in sorted(filter(None, given), reverse=True):
+                number = len(study.trials)
+                study.trials.append(Trial(number))
+                study.reserved[number] = Reservation(nodes, now_s)
+                self._trials[study.spec.trainer(number)] = (study, study.trials[-1])
+                out.append(AskTrial(study.id, number, study.spec.trial(number)))
+        return out
+
+    # --- what happens -------------------------------------------------------------------------------------------------
+
+    def note(self, event: StudyEvent, charge_factor: float) -> Followed:
+        """Take in ``event``. Budgets of trials are in charged node-hours."""
+        if isinstance(event, StudySubmitted):
+            return self._submitted(event)
+        study = self.studies.get(event.study)
+        if study is None:
+            return Followed()
+        match event:
+            case StudyStopped():
+                return self._stop(study, event.reason)
+            case StudyDue():
+                return self._stop(study, "its deadline has come")
+            case StudyResumed():
+                return self._resume(study, event)
+            case TrialAsked():
+                return self._asked(study, event, charge_factor)
+            case TrialNotAsked():
+                return self._not_asked(study, event)
+            case TrialTold():
+                return Followed()
+            case ReservationDue():
+                late = study.reserved.pop(event.number, None)
+                return Followed(question=f"study {study.id} waits for its sampler" if late else "")
+            case _:
+                assert_never(event)
+
+    def _submitted(self, event: StudySubmitted) -> Followed:
+        if event.spec.study in self.studies:
+            raise InvariantError(f"study {event.spec.study} was submitted twice")
+        self.studies[event.spec.study] = Study(event.spec, event.spec.trials)
+        return Followed(question=f"study {event.spec.study} came")
+
+    def _stop(self, study: Study, reason: str) -> Followed:
+        if study.stopped:
+            return Followed()
+        study.stopped = reason
+        study.reserved.clear()
+        return self._settle(study, study.trials, f"study {study.id} stopped")
+
+    def _resume(self, study: Study, event: StudyResumed) -> Followed:
+        """Go on; those whose parameters could not be had are asked for again."""
+        study.stopped, study.failures = "", 0
+        study.total = max(study.total, event.trials or 0)
+        again = [trial for trial in study.waits if trial.asks == 0]
+        for trial in again:
+            trial.asks = 1
+        followed = self._advance(study, study.trials, f"study {study.id} goes on")
+        followed.commands += [AskTrial(study.id, t.number, study.spec.trial(t.number)) for t in again]
+        followed.question = followed.question or f"study {study.id} goes on"
+        return followed
+
+    def _asked(self, study: Study, event: TrialAsked, charge_factor: float) -> Followed:
+        trial = self._waiting(study, event.number)
+        if trial is None:
+            return Followed()
+        trial.asked, trial.parameters = True, event.parameters
+        trainer = self._roll.submit(event.spec, charge_factor)
+        kept = study.reserved.pop(trial.number, None)
+        trainer.shelved = study.stopped
+        if study.stopped:
+            return Followed()
+        question = "" if kept is not None else f"trainer {trainer.id} came"
+        return Followed(trial=trainer, nodes=kept.nodes if kept is not None else 0, question=question)
+
+    def _not_asked(self, study: Study, event: TrialNotAsked) -> Followed:
+        trial = self._waiting(study, event.number)
+        if trial is None:
+            return Followed()
+        if event.exhausted:
+            return self._exhausted(study, event.number)
+        trial.asks += 1
+        if event.again and trial.asks <= ASKS_ALLOWED:
+            return Followed([AskTrial(study.id, trial.number, study.spec.trial(trial.number))])
+        trial.asks = 0
+        return self._stop(study, event.reason)
+
+    def _exhausted(self, study: Study, number: int) -> Followed:
+        """There are no more trials than ``number``: answers come in the order of the questions."""
+        for trial in study.trials[number:]:
+            del self._trials[study.spec.trainer(trial.number)]
+            study.reserved.pop(trial.number, None)
+        del study.trials[number:]
+        study.exhausted = True
+        followed = self._advance(study, [], "")
+        followed.question = f"study {study.id} has tried all of its space"
+        return followed
+
+    def heard(self, now_s: float, trainer: Trainer, event: object) -> Followed:
+        """Take in what happened to ``trainer``, if it is a trial."""
+        study, trial = self._trials.get(trainer.id, (None, None))
+        if study is None or trial is None or trial.ended:
+            return Followed()
+        if isinstance(event, GroupFormed):
+            trial.reported_s = now_s
+        if not isinstance(event, Progress):
+            return Followed()
+        if not trial.values:
+            names = [name for name, _ in event.metrics if name not in study.heard]
+            study.heard |= dict.fromkeys(names[: max(0, HEARD_MOST - len(study.heard))])
+        out: list[Command] = []
+        before = len(trial.values)
+        for number, value in event.reports:
+            out += self._report(now_s, study, trial, trainer, number, value)
+        if len(trial.values) == before:
+            return Followed()
+        followed = self._advance(study, [trial], f"trial {trainer.id} reached rung {before + 1}")
+        followed.commands = out + followed.commands
+        return followed
+
+    def _report(
+        self, now_s: float, study: Study, trial: Trial, trainer: Trainer, number: int, value: float
+    ) -> list[Command]:
+        """The ``number``-th report of the study's metric; one that was heard before changes nothing."""
+        if number > trial.reports:
+            if trial.reported_s is not None and trainer.group is not None:
+                took_s = (now_s - trial.reported_s) / (number - trial.reports)
+                study.report_s = [*study.report_s, took_s * _speedup(trainer, len(trainer.group.members))][-LATEST:]
+            trial.reports, trial.reported_s = number, now_s
+        rung = len(trial.values)
+        if rung >= len(study.spec.rungs) or number != study.spec.rungs[rung]:
+            return []
+        trial.values.append(value)
+        study.failures = 0
+        return [] if rung else self._tell(study, trial, value)
+
+    def closed(self, command: CloseTrainer) -> Followed:
+        """A trainer has ended."""
+        study, trial = self._trials.get(command.trainer, (None, None))
+        if study is None or trial is None or trial.ended:
+            return Followed()
+        trial.ended = command.reason or command.outcome.value
+        unheard = command.outcome is Outcome.FINISHED and not trial.values
+        trial.failed = command.outcome is Outcome.FAILED or unheard
+        study.failures += trial.failed
+        out = [] if trial.told else self._tell(study, trial, None)
+        why = self._given_up(study, unheard, command)
+        followed = self._stop(study, why) if why else self._advance(study, [], f"trial {command.trainer} ended")
+        followed.commands = [*out, *followed.commands]
+        return followed
+
+    def _given_up(self, study: Study, unheard: bool, command: CloseTrainer) -> str:
+        """Why the study stops, now that a trial failed; "" where it goes on."""
+        if unheard and not any(trial.values for trial in study.trials):
+            names = ", ".join(study.heard) or "nothing"
+            first = study.spec.rungs[0]
+            return (
+                f"{command.trainer} ended without {first} report{'' if first == 1 else 's'} of {study.spec.metric}; "
+                f"it reported {names}"
+            )
+        if study.failures >= FAILURES_ALLOWED:
+            return f"{study.failures} trials in a row failed; the last one, {command.trainer}: {command.reason}"
+        return ""
+
+    # --- common -------------------------------------------------------------------------------------------------------
+
+    def _waiting(self, study: Study, number: int) -> Trial | None:
+        """Trial ``number``, whose parameters are asked for; None: they are known, or there is no such trial."""
+        trial = study.trials[number] if 0 <= number < len(study.trials) else None
+        return trial if trial is not None and not trial.asked and not trial.ended else None
+
+    def _tell(self, study: Study, trial: Trial, value: float | None) -> list[Command]:
+        """The first rung's value is what the sampler learns; None: the trial failed."""
+        trial.told = True
+        known = None if value is None or not math.isfinite(value) else value
+        return [TellTrial(study.id, trial.number, known)]
+
+    def _advance(self, study: Study, trials: Sequence[Trial], why: str) -> Followed:
+        """Promote whom there is to promote, and shelve of ``trials`` whoever has come to its rung."""
+        changed = {trial.number: trial for trial in trials}
+        for trial in promotable(study) if not study.stopped else ():
+            trial.rung += 1
+            changed[trial.number] = trial
+        return self._settle(study, list(changed.values()), why)
+
+    def _settle(self, study: Study, trials: Sequence[Trial], why: str) -> Followed:
+        """Have the trainers of ``trials`` shelved or not, as the facts are."""
+        followed = Followed()
+        for trial in trials:
+            trainer = self._roll.open.get(study.spec.trainer(trial.number))
+            shelved = "" if trial.trains and not study.stopped else study.stopped or self._shelved_at(study, trial)
+            if trainer is None or bool(trainer.shelved) == bool(shelved):
+                continue
+            trainer.shelved, followed.question = shelved, why
+            if shelved:
+                followed.shelved.append(trainer)
+        return followed
+
+    def _shelved_at(self, study: Study, trial: Trial) -> str:
+        reports = study.spec.rungs[trial.rung]
+        if study.complete(trial):
+            return f"complete: it made all {reports} reports of its study"
+        return f"shelved after {reports} report{'' if reports == 1 else 's'}"
+
+
+def _speedup(trainer: Trainer, nodes: int) -> float:
+    """How much faster it is on ``nodes`` nodes than on one, as far as that is known."""
+    curve = trainer.measured.planned
+    return curve.at(nodes) / one if (one := curve.single_node_rate()) > 0 else 1.0

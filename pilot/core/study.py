@@ -1,0 +1,171 @@
+"""A study: trials of one script with different parameters, of which the better ones train longer.
+
+A trial is a trainer for life. It trains until its script has reported the study's metric so often as its *rung* says.
+If it is among the best there it is *promoted* and trains on to the next rung; if not it is *shelved*: it keeps a
+verified checkpoint, has no nodes, and goes on from there if it is promoted later (:mod:`pilot.core.promotion`). Where a
+trial stands follows from what is noted of it here: there is no state beside the facts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from pilot.core.errors import UserError
+from pilot.core.ids import StudyId, TrainerId, TrainerUid
+from pilot.core.spec import TrainerSpec
+
+FAILURES_ALLOWED = 5
+"""So many trials in a row that failed, and the study stops: it is not the parameters."""
+
+ASKS_ALLOWED = 3
+"""So often the sampler is asked for one trial; then the study stops."""
+
+TRIALS_MAX = 100_000
+REPORTS_MAX = 1_000_000
+LATEST = 20
+"""What a report takes is the median of so many."""
+
+Parameter = str | int | float | bool
+Parameters = tuple[tuple[str, Parameter], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StudySpec:
+    """A study as submitted.
+
+    Parameters
+    ----------
+    study : its name in the pool
+    metric : the name under which the script reports what counts
+    maximise : whether larger is better
+    rungs : after so many reports trials are compared; rising. One that reaches the last is complete
+    trials : how many there are in all
+    template : of every trial's trainer, but for its name and uid; its own uid is the study's
+    deadline_s : the study stops then, in seconds since the pool began; None: it has no deadline
+    """
+
+    study: StudyId
+    metric: str
+    maximise: bool
+    rungs: tuple[int, ...]
+    trials: int
+    template: TrainerSpec
+    deadline_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.rungs or any(a >= b for a, b in zip((0, *self.rungs), self.rungs, strict=False)):
+            raise UserError(f"rungs must rise, from 1 or more: {', '.join(map(str, self.rungs)) or 'none are given'}")
+        if self.rungs[-1] > REPORTS_MAX:
+            raise UserError(f"a rung is at most {REPORTS_MAX} reports, got {self.rungs[-1]}")
+        if not 1 <= self.trials <= TRIALS_MAX:
+            raise UserError(f"a study has between 1 and {TRIALS_MAX} trials, got {self.trials}")
+
+    def trainer(self, number: int) -> TrainerId:
+        """The trainer that trial ``number`` is."""
+        return TrainerId(f"{self.study}-{number}")
+
+    def trial(self, number: int) -> TrainerSpec:
+        """Trial ``number`` as a trainer: the same whenever it is asked for."""
+        uid = TrainerUid(f"{self.template.uid[:24]}{number:08x}")
+        return replace(self.template, trainer=self.trainer(number), uid=uid)
+
+
+@dataclass(slots=True)
+class Trial:
+    """One trial.
+
+    ``rung`` is the index of the rung to which it trains, ``values`` what it reported at each rung that it reached.
+    ``asked``: its parameters are known, and it is a trainer. ``told``: its end or its first rung is on the way to the
+    sampler, or there. ``ended``: why its trainer is no more; "": it trains or is shelved. ``failed``: it ended so that
+    the sampler should know. ``reports`` is how many were heard of, the last one at ``reported_s`` (None: not yet since
+    its group formed).
+    """
+
+    number: int
+    parameters: Parameters = ()
+    rung: int = 0
+    values: list[float] = field(default_factory=list)
+    asked: bool = False
+    told: bool = False
+    ended: str = ""
+    failed: bool = False
+    asks: int = 1
+    reports: int = 0
+    reported_s: float | None = None
+
+    @property
+    def trains(self) -> bool:
+        """Whether it is to have nodes, as long as its study runs."""
+        return self.asked and not self.ended and len(self.values) <= self.rung
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """``nodes`` are kept free since ``since_s`` for a trial whose parameters are being asked for."""
+
+    nodes: int
+    since_s: float
+
+
+@dataclass(slots=True)
+class Study:
+    """One study in the core.
+
+    ``trials`` are those whose parameters were asked for, by number. ``reserved`` : what those of them have that are not
+    trainers yet. ``total`` is how many there are to be; ``exhausted``: the space has no more. ``stopped``: why nothing
+    of it goes on; "": it does. ``failures``: trials in a row that failed. ``heard``: names of metrics that were
+    reported, until the study's own was. ``report_s``: what the last reports took on one node, in seconds.
+    """
+
+    spec: StudySpec
+    total: int
+    trials: list[Trial] = field(default_factory=list)
+    reserved: dict[int, Reservation] = field(default_factory=dict)
+    exhausted: bool = False
+    stopped: str = ""
+    failures: int = 0
+    heard: dict[str, None] = field(default_factory=dict)
+    report_s: list[float] = field(default_factory=list)
+
+    @property
+    def id(self) -> StudyId:
+        """Its name."""
+        return self.spec.study
+
+    @property
+    def unasked(self) -> int:
+        """How many more trials it may have, now."""
+        return 0 if self.stopped or self.exhausted else max(0, self.total - len(self.trials))
+
+    def next(self, most: int) -> list[TrainerSpec]:
+        """The trials that it would ask for next, as trainers: ``most`` at most."""
+        first = len(self.trials)
+        return [self.spec.trial(first + i) for i in range(min(self.unasked, most))]
+
+    @property
+    def waits(self) -> Iterator[Trial]:
+        """The trials whose parameters are being asked for."""
+        return (trial for trial in self.trials if not trial.asked and not trial.ended)
+
+    @property
+    def over(self) -> bool:
+        """Whether it has come to its end: nothing of it trains, and nothing will unless trials are added."""
+        going_on = any(trial.trains or not (trial.asked or trial.ended) for trial in self.trials)
+        return not self.stopped and not self.unasked and not going_on
+
+    def complete(self, trial: Trial) -> bool:
+        """Whether ``trial`` has reached the last rung."""
+        return len(trial.values) == len(self.spec.rungs)
+
+    def key(self, value: float) -> float:
+        """By which values are compared: the smaller the better; a value that is none comes last."""
+        if math.isnan(value):
+            return math.inf
+        return -value if self.spec.maximise else value
+
+    def best(self) -> Trial | None:
+        """The trial that is best at the highest rung that any reached; None: no trial reached one."""
+        reached = [trial for trial in self.trials if trial.values]
+        return min(reached, key=lambda t: (-len(t.values), self.key(t.values[-1]), t.number), default=None)

@@ -1,0 +1,181 @@
+"""A study as a user hands it in: its script, its space, its rungs."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+
+from pilot.core.errors import UserError
+from pilot.core.ids import StudyId, TrainerId, TrainerUid
+from pilot.core.spec import TrainerSpec
+from pilot.core.study import Parameters, StudySpec
+from pilot.io.submission import LaunchSpec
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+KINDS = "log:LOW:HIGH, float:LOW:HIGH[:STEP], int:LOW:HIGH[:STEP] or choice:A,B,..."
+
+
+class Sampler(StrEnum):
+    """How parameters are chosen."""
+
+    TPE = "tpe"
+    RANDOM = "random"
+    QMC = "qmc"
+    GP = "gp"
+    CMAES = "cmaes"
+    GRID = "grid"
+    BRUTE = "brute-force"
+
+
+class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What values one parameter may have: ``choices``, or from ``low`` to ``high``.
+
+    Parameters
+    ----------
+    kind : log, float, int or choice
+    low, high : both may be chosen
+    step : of int and float; 0: none
+    choices : numbers where they read as such
+    """
+
+    kind: str
+    low: float = 0.0
+    high: float = 0.0
+    step: float = 0.0
+    choices: tuple[str | int | float, ...] = ()
+
+    @classmethod
+    def read(cls, text: str) -> Range:
+        """From ``log:1e-4:1e-1`` and the like; :class:`UserError` where it is none."""
+        kind, _, rest = text.partition(":")
+        if kind == "choice" and rest:
+            return cls(kind, choices=tuple(map(_value, rest.split(","))))
+        try:
+            numbers = [float(part) for part in rest.split(":")]
+        except ValueError:
+            numbers = []
+        if kind not in ("log", "float", "int") or not 2 <= len(numbers) <= (2 if kind == "log" else 3):
+            raise UserError(f"{text!r} is no range; give {KINDS}")
+        low, high, step = (*numbers, 0.0)[:3]
+        if not all(map(math.isfinite, numbers)) or low > high or step < 0 or (kind == "log" and low <= 0):
+            raise UserError(f"{text!r}: LOW must not exceed HIGH, and with log it must be greater than 0")
+        if kind == "int" and not all(number.is_integer() for number in numbers):
+            raise UserError(f"{text!r}: an int range has whole numbers")
+        return cls(kind, low, high, step)
+
+    def values(self) -> tuple[str | int | float, ...]:
+        """All of them; () where they cannot be counted."""
+        if self.kind == "choice":
+            return self.choices
+        step = self.step or (1.0 if self.kind == "int" else 0.0)
+        if not step:
+            return ()
+        found = [self.low + i * step for i in range(int((self.high - self.low) / step + 1e-9) + 1)]
+        return tuple(int(value) for value in found) if self.kind == "int" else tuple(found)
+
+
+class StudyDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A new study.
+
+    Parameters
+    ----------
+    name : of the study
+    launch : how each trial's script is started; its parameters are added to the arguments
+    metric, maximise, rungs, trials : see :class:`pilot.core.study.StudySpec`
+    parameters : the space, by name; empty where ``space`` is given
+    space : the source of a file with a function ``space(trial)``; "": none
+    sampler, seed : how parameters are chosen
+    deadline_s : how long the study may take; None: as long as it takes
+    min_nodes, max_nodes, priority : of each trial, as of ``pilot submit``
+    """
+
+    name: str
+    launch: LaunchSpec
+    metric: str
+    maximise: bool
+    rungs: tuple[int, ...]
+    trials: int
+    parameters: dict[str, Range] = {}
+    space: str = ""
+    sampler: Sampler = Sampler.TPE
+    seed: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] = 0
+    deadline_s: Annotated[float, msgspec.Meta(gt=0, le=1e9)] | None = None
+    min_nodes: int = 1
+    max_nodes: int = 64
+    priority: float = 1.0
+
+    def spec(self, uid: TrainerUid, now_s: float) -> StudySpec:
+        """What the core is told of it at ``now_s``."""
+        template = TrainerSpec(
+            trainer=TrainerId(self.name),
+            uid=uid,
+            min_nodes=self.min_nodes,
+            max_nodes=self.max_nodes,
+            priority=self.priority,
+            assumed_costs=True,
+        )
+        deadline_s = None if self.deadline_s is None else now_s + self.deadline_s
+        return StudySpec(StudyId(self.name), self.metric, self.maximise, self.rungs, self.trials, template, deadline_s)
+
+    def trial(self, parameters: Parameters) -> LaunchSpec:
+        """How the trial with these ``parameters`` is started: each is an argument, ``--name=value``."""
+        more = [argument(name, value) for name, value in parameters]
+        environment = {**self.launch.environment, "PILOT_STUDY_METRIC": self.metric}
+        return msgspec.structs.replace(self.launch, arguments=[*self.launch.arguments, *more], environment=environment)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a sampler says of one trial: its ``parameters``; or why there are none."""
+
+    parameters: Parameters = ()
+    error: str = ""
+    again: bool = False
+    exhausted: bool = False
+
+
+def argument(name: str, value: object) -> str:
+    """A parameter as an argument of the script."""
+    return f"--{name}={value}"
+
+
+def check_name(name: str) -> str:
+    """``name``, if a parameter can have it."""
+    if not _NAME.fullmatch(name):
+        raise UserError(f"not a name for a parameter: {name!r}; use letters, digits, '_' and '-'")
+    return name
+
+
+def differences(here: StudyDefinition, given: StudyDefinition) -> list[str]:
+    """What of the space and the sampler of a study ``given`` has otherwise."""
+    found = []
+    for name in {**here.parameters, **given.parameters}:
+        before, now = here.parameters.get(name), given.parameters.get(name)
+        if before != now:
+            found.append(f"{name} was {_shown(before)}, now {_shown(now)}")
+    if here.space != given.space:
+        found.append("the file of --space is another one")
+    return found
+
+
+def _shown(range_: Range | None) -> str:
+    if range_ is None:
+        return "not there"
+    if range_.kind == "choice":
+        return f"choice:{','.join(map(str, range_.choices))}"
+    step = f":{range_.step:g}" if range_.step else ""
+    return f"{range_.kind}:{range_.low:g}:{range_.high:g}{step}"
+
+
+def _value(text: str) -> str | int | float:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

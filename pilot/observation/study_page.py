@@ -1,0 +1,99 @@
+"""A study as one HTML page: its course, which parameters matter, its trials over nodes and time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from html import escape
+
+from matplotlib.axes import Axes
+
+from pilot.io.pool_status import TrainerHistory
+from pilot.io.study_verbs import StudyStatus, TrialList, TrialStatus
+from pilot.observation.charts import svg
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>study {name}</title>
+<style>
+body {{ font: 15px/1.45 system-ui, sans-serif; max-width: 68rem; margin: 2rem auto; padding: 0 1rem; }}
+table {{ border-collapse: collapse; font-size: 13px; }}
+td, th {{ border-bottom: 1px solid #ddd; padding: .2rem .6rem; text-align: left; }}
+</style></head><body>
+<h1>Study {name}</h1>
+{body}
+</body></html>
+"""
+
+
+def page(told: TrialList, histories: Sequence[TrainerHistory], importance: Mapping[str, float]) -> str:
+    """The page of a study whose trials have these ``histories``; ``importance`` of its parameters, by name."""
+    study = told.study
+    parts = [_summary(study)]
+    reached = [trial for trial in told.trials if trial.values]
+    if reached:
+        parts += ["<h2>Course</h2>", svg(partial(_course, study=study, trials=reached))]
+    if importance:
+        parts += ["<h2>Which parameters matter</h2>", svg(partial(_importance, importance=importance))]
+    if any(history.held_nodes for history in histories):
+        height = 1.2 + 0.2 * len(histories)
+        parts += ["<h2>Trials over time</h2>", svg(partial(_spans, histories=histories), height)]
+    parts += ["<h2>Trials</h2>", _table(told)]
+    return _PAGE.format(name=escape(study.study), body="\n".join(parts))
+
+
+def _summary(study: StudyStatus) -> str:
+    states = ", ".join(f"{count} {state}" for state, count in sorted(study.by_state.items()))
+    reason = f": {study.reason}" if study.reason else ""
+    lines = [f"It is {study.state}{reason}. {study.asked} trials: {states}."]
+    if study.best is not None:
+        given = ", ".join(f"{name}={value}" for name, value in study.best.parameters.items())
+        lines.append(f"The best one is {study.best.trainer}: {study.metric} {study.best.values[-1]} with {given}.")
+    return "".join(f"<p>{escape(line)}</p>" for line in lines)
+
+
+def _course(axes: Axes, study: StudyStatus, trials: Sequence[TrialStatus]) -> None:
+    for rung, reports in enumerate(study.rungs):
+        there = [(t.number, t.values[rung]) for t in trials if len(t.values) > rung and t.values[rung] is not None]
+        if there:
+            axes.plot(*zip(*there, strict=True), "o", markersize=4, label=f"after {reports} reports")
+    axes.set(xlabel="trial", ylabel=study.metric)
+    axes.legend()
+
+
+def _importance(axes: Axes, importance: Mapping[str, float]) -> None:
+    names = sorted(importance, key=lambda name: importance[name])
+    axes.barh(names, [importance[name] for name in names])
+    axes.set_xlabel("part of the variance at the first rung (fANOVA)")
+
+
+def _spans(axes: Axes, histories: Sequence[TrainerHistory]) -> None:
+    nodes: dict[str, int] = {}
+    for row, history in enumerate(histories):
+        for held in history.held_nodes:
+            colour = f"C{nodes.setdefault(held.node, len(nodes)) % 10}"
+            until_s = history.now_s if held.until_s is None else held.until_s
+            axes.barh(row, until_s - held.from_s, left=held.from_s, height=0.8, color=colour, alpha=0.6)
+    axes.set_yticks(range(len(histories)), [history.trainer.trainer for history in histories])
+    axes.invert_yaxis()
+    axes.set_xlabel("seconds since the pool began; one colour is one node")
+
+
+def _table(told: TrialList) -> str:
+    names = list(dict.fromkeys(name for trial in told.trials for name in trial.parameters))
+    rungs = [f"{told.study.metric} after {reports}" for reports in told.study.rungs]
+    head = ["trial", "state", *names, *rungs, "node-hours", "reason"]
+    rows = [
+        [
+            trial.trainer,
+            trial.state,
+            *(trial.parameters.get(name, "") for name in names),
+            *trial.values,
+            *[""] * (len(rungs) - len(trial.values)),
+            f"{trial.node_hours:.3f}",
+            trial.reason,
+        ]
+        for trial in told.trials
+    ]
+    cells = ["".join(f"<td>{escape(str(cell))}</td>" for cell in row) for row in rows]
+    heads = "".join(f"<th>{escape(str(cell))}</th>" for cell in head)
+    return f"<table><tr>{heads}</tr>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"

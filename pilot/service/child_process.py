@@ -1,0 +1,94 @@
+"""A process of the coordinator's that answers questions and can be killed at any moment.
+
+It is the leader of its own process group, so that what it started goes with it. It holds the reading end of a pipe on
+which nothing is ever written; when the coordinator ends, however, the kernel itself kills the group (``F_SETSIG`` on
+the hangup), even if C code never lets Python run again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from pilot.io.framing import HEAD_BYTES, framed, length_of
+
+
+class ChildProcess:
+    """The parent's side: frames go to its stdin, and come from its stdout."""
+
+    def __init__(self, process: asyncio.subprocess.Process, lifeline: int) -> None:
+        self._process = process
+        self._lifeline = lifeline
+
+    @property
+    def pid(self) -> int:
+        """Of the process, which leads its group."""
+        return self._process.pid
+
+    @classmethod
+    async def start(cls, module: str, *options: str, scratch: Path) -> ChildProcess:
+        """Run ``python -m module LIFELINE OPTIONS``, with ``scratch`` for its temporary files."""
+        reading, writing = os.pipe2(os.O_CLOEXEC)
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", module, str(reading), *options),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                pass_fds=(reading,),
+                start_new_session=True,
+                env={**os.environ, **threads, "TMPDIR": str(scratch)},
+                limit=2**26,
+            )
+        except BaseException:
+            os.close(writing)
+            raise
+        finally:
+            os.close(reading)
+        return cls(process, writing)
+
+    async def send(self, data: bytes) -> None:
+        """One frame."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(framed(data))
+        await self._process.stdin.drain()
+
+    async def receive(self) -> bytes:
+        """The next frame; ``EOFError`` where it has ended."""
+        assert self._process.stdout is not None
+        head = await self._process.stdout.readexactly(HEAD_BYTES)
+        return await self._process.stdout.readexactly(length_of(head))
+
+    async def kill(self) -> None:
+        """End it and what it started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        await self._process.wait()
+        os.close(self._lifeline)
+
+
+def end_with_parent(lifeline: int) -> None:
+    """In the child: have the kernel kill this process group when the other end of the pipe ``lifeline`` closes."""
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgid(0))
+    fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+    os.set_inheritable(lifeline, False)
+
+
+def private_stdout() -> BinaryIO:
+    """In the child: the pipe to the parent; what libraries print goes to stderr instead."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    return answers
+
+
+def write(answers: BinaryIO, data: bytes) -> None:
+    """In the child: one frame to the parent."""
+    answers.write(framed(data))
+    answers.flush()

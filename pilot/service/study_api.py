@@ -1,0 +1,167 @@
+"""Answers what the CLI asks of the coordinator about studies."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import re
+import secrets
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+
+from pilot.core.budget import hours
+from pilot.core.errors import UserError
+from pilot.core.ids import StudyId, TrainerId, TrainerUid
+from pilot.core.study import Study, Trial
+from pilot.core.study_events import StudyResumed, StudyStopped, StudySubmitted
+from pilot.io.study_definition import StudyDefinition, differences
+from pilot.io.study_verbs import OneStudy, StudyList, StudyResumption, StudyStatus, TrialList, TrialStatus
+from pilot.io.verbs import Nothing
+from pilot.service.live_driver import LiveDriver
+from pilot.service.study_store import StudyStore
+
+log = logging.getLogger(__name__)
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}")
+
+Decided = Callable[[Future[None], str], Awaitable[None]]
+
+
+class StudyApi:
+    """One method per verb of :mod:`pilot.io.study_verbs`. ``decided`` waits until a decision is on the disk."""
+
+    def __init__(self, driver: LiveDriver, store: StudyStore, decided: Decided) -> None:
+        self._driver = driver
+        self._store = store
+        self._decided = decided
+        self._arriving: set[str] = set()
+
+    async def run(self, given: StudyDefinition) -> StudyStatus:
+        """A new study. Answered when the journal has it."""
+        self._check_name(given.name)
+        spec = given.spec(TrainerUid(secrets.token_hex(16)), self._driver.clock())
+        self._arriving.add(given.name)
+        try:
+            await asyncio.to_thread(self._store.add, spec, given)
+        finally:
+            self._arriving.discard(given.name)
+        if self._driver.core.draining:
+            raise UserError("the pool is being shut down; pilot up goes on with it afterwards")
+        await self._decided(self._driver.post(StudySubmitted(spec)), f"study {given.name} is submitted")
+        log.info("study %s was submitted: %s", given.name, given.launch.script)
+        return await self._status(self._study(given.name))
+
+    async def studies(self, _: Nothing) -> StudyList:
+        """Every study."""
+        return StudyList(studies=[await self._status(study) for study in self._driver.core.studies.values()])
+
+    async def trials(self, asked: OneStudy) -> TrialList:
+        """A study's trials."""
+        study = self._study(asked.study)
+        return TrialList(study=await self._status(study), trials=[self._trial(study, t) for t in study.trials])
+
+    async def stop(self, asked: OneStudy) -> StudyStatus:
+        """Shelve its trials where they are."""
+        study = self._study(asked.study)
+        if study.stopped:
+            raise UserError(f"study {study.id} has stopped already: {study.stopped}")
+        await self._decided(self._driver.post(StudyStopped(study.id)), f"study {study.id} stops")
+        return await self._status(study)
+
+    async def resume(self, asked: StudyResumption) -> StudyStatus:
+        """It goes on, with more trials perhaps."""
+        study = self._study(asked.study)
+        if asked.space is not None:
+            await self._same_space(study, asked.space)
+        if not study.stopped and not asked.more:
+            raise UserError(f"study {study.id} has not stopped; pilot study add gives it more trials")
+        if asked.more and study.exhausted:
+            raise UserError(f"study {study.id} has tried every point of its space: there are no more trials")
+        deadline_s = study.spec.deadline_s
+        if deadline_s is not None and deadline_s <= self._driver.clock():
+            raise UserError(f"the deadline of study {study.id} is over; pilot study run --name begins another one")
+        total = study.total + asked.more
+        await self._decided(self._driver.post(StudyResumed(study.id, total)), f"study {study.id} goes on")
+        return await self._status(study)
+
+    async def _same_space(self, study: Study, expected: StudyDefinition) -> None:
+        found = differences(await asyncio.to_thread(self._store.definition, study.spec), expected)
+        if found:
+            raise UserError(f"study {study.id} has another space: {'; '.join(found)}; begin another study for it")
+
+    def _check_name(self, name: str) -> None:
+        core = self._driver.core
+        if not _NAME.fullmatch(name):
+            raise UserError(f"not a name for a study: {name!r}; use letters, digits, '.', '_' and '-', at most 48")
+        if StudyId(name) in core.studies or name in self._arriving:
+            raise UserError(
+                f"there is a study named {name} already; choose another --name, or pilot study resume {name}"
+            )
+        trial = re.compile(rf"{re.escape(name)}-\d+")
+        if taken := next((t for t in (*core.trainers, *core.past) if trial.fullmatch(t)), None):
+            raise UserError(f"the trainer {taken} has a name that a trial of {name} would have; choose another --name")
+
+    def _study(self, name: str) -> Study:
+        study = self._driver.core.studies.get(StudyId(name))
+        if study is None:
+            known = ", ".join(self._driver.core.studies) or "none"
+            raise UserError(f"no study named {name!r}; there are: {known}")
+        return study
+
+    # --- what is told -------------------------------------------------------------------------------------------------
+
+    async def _status(self, study: Study) -> StudyStatus:
+        definition = await asyncio.to_thread(self._store.definition, study.spec)
+        spec, best = study.spec, study.best()
+        left_s = None if spec.deadline_s is None else max(0.0, spec.deadline_s - self._driver.clock())
+        return StudyStatus(
+            study=study.id,
+            state="stopped" if study.stopped else "over" if study.over else "running",
+            reason=study.stopped,
+            metric=spec.metric,
+            maximise=spec.maximise,
+            rungs=list(spec.rungs),
+            sampler=definition.sampler,
+            trials=None if study.exhausted else study.total,
+            asked=len(study.trials),
+            by_state=dict(Counter(self._state(study, trial) for trial in study.trials)),
+            best=self._trial(study, best) if best is not None else None,
+            deadline_left_s=left_s,
+            script=definition.launch.script,
+            arguments=definition.launch.arguments,
+            directory=str(self._store.folder(spec)),
+            optuna=str(self._store.journal(spec)),
+        )
+
+    def _trial(self, study: Study, trial: Trial) -> TrialStatus:
+        name = study.spec.trainer(trial.number)
+        core, now_s = self._driver.core, self._driver.clock()
+        trainer = core.trainers.get(TrainerId(name))
+        used_s = trainer.usage.until(now_s) if trainer is not None else 0.0
+        return TrialStatus(
+            number=trial.number,
+            trainer=name,
+            state=self._state(study, trial),
+            phase=trainer.phase if trainer is not None else None,
+            nodes=len(trainer.group.members) if trainer is not None and trainer.group is not None else 0,
+            parameters=dict(trial.parameters),
+            values=[value if math.isfinite(value) else None for value in trial.values],
+            rung=trial.rung + 1,
+            reports=trial.reports,
+            node_hours=hours(used_s, core.config.charge_factor),
+            reason=trial.ended or (trainer.shelved if trainer is not None else ""),
+        )
+
+    @staticmethod
+    def _state(study: Study, trial: Trial) -> str:
+        if trial.failed:
+            return "failed"
+        if study.complete(trial):
+            return "complete"
+        if trial.ended:
+            return "ended"
+        if not trial.asked:
+            return "waiting"
+        return "training" if trial.trains and not study.stopped else "shelved"

@@ -1,0 +1,1 @@
+"""Samplers of studies: the parameters of trials, by Optuna, in a process that can be killed"""

@@ -1,0 +1,126 @@
+"""A study as Optuna knows it: a file of Optuna's own, which optuna-dashboard opens, and which follows pilot's journal.
+
+The file is written by one process alone, and can be made again at any time from what the coordinator knows. A trial is
+told once, with what it reported at the first rung, the one that every trial comes to: so all that Optuna compares was
+trained equally long, and no trial stays open long. What came of it at higher rungs is an attribute. A trial that
+failed is told as failed.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import optuna
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import FrozenTrial, TrialState
+
+from pilot.core.errors import UserError
+from pilot.io.study_definition import Asked, StudyDefinition
+from pilot.study.known import KnownTrial
+from pilot.study.samplers import COUNTED, make_sampler
+from pilot.study.space import space_of, suggest
+
+
+class _NoLock:
+    """There is one writer: the coordinator owns the run directory."""
+
+    def acquire(self) -> bool:
+        """At once."""
+        return True
+
+    def release(self) -> None:
+        """Nothing."""
+
+
+class Projection:
+    """Optuna's study in ``file``, brought to what ``known`` says."""
+
+    def __init__(self, definition: StudyDefinition, file: Path, known: Sequence[KnownTrial]) -> None:
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self._definition = definition
+        self._space = space_of(definition)
+        try:
+            self._study = self._open(file)
+            self._agree(known)
+        except Exception:  # whatever is wrong with the file: it is made anew
+            file.unlink(missing_ok=True)
+            self._study = self._open(file)
+            self._agree(known)
+
+    def ask(self, number: int) -> Asked:
+        """The parameters of trial ``number``; the same again where they were asked for before."""
+        study = self._study
+        study.sampler = make_sampler(self._definition, number)
+        trials = study.get_trials(deepcopy=False)
+        try:
+            trial_id = (trials[number] if len(trials) > number else study.ask())._trial_id
+            parameters = suggest(study, trial_id, self._space)
+        except UserError as error:
+            return Asked(error=str(error))
+        earlier = [trial.params for trial in trials[:number]]
+        if self._definition.sampler in COUNTED and dict(parameters) in earlier:
+            self.tell(number, None)
+            return Asked(error="every point of the space was tried", exhausted=True)
+        return Asked(parameters)
+
+    def tell(self, number: int, value: float | None) -> None:
+        """What trial ``number`` came to; once more changes nothing."""
+        trials = self._study.get_trials(deepcopy=False)
+        if number >= len(trials) or trials[number].state.is_finished():
+            return
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                if value is None:
+                    self._study.tell(number, state=TrialState.FAIL)
+                else:
+                    self._study.tell(number, value)
+            except RuntimeError:  # grid and brute force stop a study outside optimize(); the trial is told by then
+                pass
+
+    def _open(self, file: Path) -> optuna.Study:
+        _cut_off(file)
+        storage = JournalStorage(JournalFileBackend(str(file), lock_obj=_NoLock()))  # type: ignore[arg-type]  # it is one
+        directions = optuna.study.StudyDirection
+        direction = directions.MAXIMIZE if self._definition.maximise else directions.MINIMIZE
+        return optuna.create_study(
+            storage=storage, study_name=self._definition.name, direction=direction, load_if_exists=True
+        )
+
+    def _agree(self, known: Sequence[KnownTrial]) -> None:
+        """Have the file say what is ``known``; ValueError where it says something else."""
+        trials = self._study.get_trials(deepcopy=False)
+        for trial in known:
+            if trial.number < len(trials):
+                _check(trials[trial.number], trial)
+            else:
+                self._add(trial)
+            if trial.told:
+                self.tell(trial.number, trial.value)
+
+    def _add(self, known: KnownTrial) -> None:
+        """A trial that the file does not have: with the parameters that it was given."""
+        self._study.sampler = optuna.samplers.RandomSampler(seed=0)
+        self._study.enqueue_trial(dict(known.parameters))
+        trial_id = self._study.ask()._trial_id
+        suggest(self._study, trial_id, self._space)
+
+
+def _check(found: FrozenTrial, known: KnownTrial) -> None:
+    if found.params != dict(known.parameters):
+        raise ValueError(f"trial {known.number} has other parameters in the file")
+    if found.state.is_finished() and not known.told:
+        raise ValueError(f"trial {known.number} is over in the file")
+    if found.state is TrialState.COMPLETE and found.value != known.value:
+        raise ValueError(f"trial {known.number} has another value in the file")
+
+
+def _cut_off(file: Path) -> None:
+    """Take away a last line that was cut short by a kill."""
+    if file.exists():
+        data = file.read_bytes()
+        if data and not data.endswith(b"\n"):
+            file.write_bytes(data[: data.rfind(b"\n") + 1])

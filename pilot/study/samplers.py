@@ -1,0 +1,66 @@
+"""Optuna's samplers by name, one for each question: seeded with (seed, number), so none repeats its draws."""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from typing import Any
+
+import optuna
+from optuna.samplers import BaseSampler
+
+from pilot.core.errors import UserError
+from pilot.io.study_definition import Sampler, StudyDefinition
+
+NEEDS = {Sampler.GP: ("torch", "scipy"), Sampler.CMAES: ("cmaes",), Sampler.QMC: ("scipy",)}
+"""What a sampler needs beside Optuna."""
+
+COUNTED = (Sampler.GRID, Sampler.BRUTE)
+"""They try each point of the space once."""
+
+
+class _Qmc(optuna.samplers.QMCSampler):
+    """Takes the point of the sequence that the trial's number says, so it needs no memory of its own."""
+
+    number = 0
+
+    def _find_sample_id(self, *_: Any) -> int:
+        return self.number
+
+
+def make_sampler(definition: StudyDefinition, number: int) -> BaseSampler:
+    """What chooses the parameters of trial ``number``."""
+    sampler, seed = definition.sampler, (definition.seed * 1_000_003 + number) % 2**32
+    missing = [name for name in NEEDS.get(sampler, ()) if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UserError(f"the sampler {sampler} needs {' and '.join(missing)}: pip install 'pilot-train[study]'")
+    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+    match sampler:
+        case Sampler.TPE:
+            return optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+        case Sampler.RANDOM:
+            return optuna.samplers.RandomSampler(seed=seed)
+        case Sampler.QMC:
+            qmc = _Qmc(seed=definition.seed, warn_asynchronous_seeding=False, warn_independent_sampling=False)
+            qmc.number = number
+            return qmc
+        case Sampler.GP:
+            return optuna.samplers.GPSampler(seed=seed, warn_independent_sampling=False)
+        case Sampler.CMAES:
+            return optuna.samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False)
+        case Sampler.BRUTE:
+            return optuna.samplers.BruteForceSampler(seed=seed)
+        case Sampler.GRID:
+            return optuna.samplers.GridSampler(_grid(definition), seed=definition.seed)
+
+
+def _grid(definition: StudyDefinition) -> dict[str, tuple[Any, ...]]:
+    if not definition.parameters:
+        raise UserError("the sampler grid needs --param; brute-force tries all of a --space")
+    values = {name: range_.values() for name, range_ in definition.parameters.items()}
+    endless = [name for name, found in values.items() if not found]
+    if endless:
+        raise UserError(
+            f"the sampler grid cannot count the values of {endless[0]}: give choice:, int:, or float: with a step"
+        )
+    return values

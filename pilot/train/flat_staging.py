@@ -1,0 +1,190 @@
+"""Between where gradients are made and the arena, where a node's processes sum among themselves first.
+
+Each bucket is one tensor on the device of the gradients. When it is full the node's processes sum it; of the sum each
+stages its share (one part in as many as they are) in its arena, where the rank process sums it over the nodes; the
+shares are copied back and gathered in the node. The same goes for a sharded model, whose gradients are this process's
+own as they come: there nothing is summed or gathered here.
+
+The collectives of a node begin in the order of the buckets on all of its processes, whatever the order in which their
+buckets become full; and they all end, also where the group breaks meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+
+from pilot.comm.arena import Arena
+from pilot.comm.arena_layout import ArenaLayout
+from pilot.train.node_group import NodeGroup, Work
+from pilot.train.staging import Ring, pin, place_in
+
+
+class FlatStaging:
+    """See the module, and :class:`~pilot.train.staging.Staging`.
+
+    Parameters
+    ----------
+    parameters : plain tensors as the gradients are; their shapes, strides and dtypes
+    whole : where each gradient lies in its bucket
+    shares : of each bucket, this process's share in the arena
+    arena : that of the shares
+    group : of the node's processes; None: what a process has is its own
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[torch.Tensor],
+        whole: ArenaLayout,
+        shares: Sequence[torch.Tensor],
+        arena: Arena,
+        group: NodeGroup | None,
+    ) -> None:
+        device, size = parameters[0].device, group.size if group is not None else 1
+        self._group = group
+        self._shares = shares
+        self._flats = [torch.zeros(len(share) * size, dtype=share.dtype, device=device) for share in shares]
+        self._own = [torch.empty_like(flat[: len(flat) // size]) for flat in self._flats] if group else self._flats
+        self._places = []
+        self._of_bucket: list[list[int]] = [[] for _ in shares]
+        for index, (slot, parameter) in enumerate(zip(whole.slots, parameters, strict=True)):
+            flat = self._flats[slot.bucket]
+            begin = (slot.offset - whole.parts[slot.bucket].offset) // flat.itemsize
+            self._places.append(place_in(flat[begin : begin + slot.count], parameter))
+            self._of_bucket[slot.bucket].append(index)
+        self._dtypes = [parameter.dtype for parameter in parameters]
+        self._copies: _Copies = _HostCopies() if device.type == "cpu" else _DeviceCopies(device, arena)
+        self._under_way: deque[tuple[_Copy, Ring]] = deque()
+        self._begun = 0
+
+    def start(self, number: int, gradients: list[torch.Tensor], weight: float) -> None:
+        """See :class:`~pilot.train.staging.Staging`."""
+        torch._foreach_copy_([self._places[index] for index in self._of_bucket[number]], gradients)
+        if weight != 1.0:
+            self._flats[number].mul_(weight)
+
+    def add(self, index: int, gradient: torch.Tensor, weight: float, *, first: bool) -> None:
+        """See :class:`~pilot.train.staging.Staging`."""
+        if first:
+            self._places[index].copy_(gradient).mul_(weight)
+        else:
+            self._places[index].add_(gradient, alpha=weight)
+
+    def send(self, number: int, holds: bytearray) -> None:
+        """See :class:`~pilot.train.staging.Staging`."""
+        for index, held in zip(self._of_bucket[number], holds, strict=True):
+            if not held:
+                self._places[index].zero_()
+
+    def then(self, ring: Ring) -> None:
+        """See :class:`~pilot.train.staging.Staging`: called once for each bucket, in their order."""
+        number, self._begun = self._begun, self._begun + 1
+        self._under_way.append(
+            (self._copies.out(lambda: self._reduce(number), self._own[number], self._shares[number]), ring)
+        )
+        while self._under_way and self._under_way[0][0].is_over():
+            self._ring_next()
+
+    def flush(self) -> None:
+        """See :class:`~pilot.train.staging.Staging`."""
+        while self._under_way:
+            self._ring_next()
+
+    def back(self, indices: Sequence[int]) -> list[torch.Tensor]:
+        """See :class:`~pilot.train.staging.Staging`. A gradient is its bucket's memory where the dtypes agree."""
+        for own, share in zip(self._own, self._shares, strict=True):
+            own.copy_(share, non_blocking=True)
+        if self._group is not None:
+            spread = [self._group.spread(own, flat) for own, flat in zip(self._own, self._flats, strict=True)]
+            for work in spread:
+                work.wait()
+        return [self._places[i].to(self._dtypes[i]) for i in indices]
+
+    def forget(self) -> None:
+        """See :class:`~pilot.train.staging.Staging`. What has begun on all processes of the node ends."""
+        while self._under_way:
+            self._under_way.popleft()[0].finish()
+        self._begun = 0
+
+    def _reduce(self, number: int) -> Work | None:
+        return self._group.reduce(self._flats[number], self._own[number]) if self._group is not None else None
+
+    def _ring_next(self) -> None:
+        copy, ring = self._under_way.popleft()
+        copy.finish()
+        ring()
+
+
+class _Copy(Protocol):
+    """A share on its way into the arena."""
+
+    def is_over(self) -> bool:
+        """Whether it could be there without a wait."""
+
+    def finish(self) -> None:
+        """It is there afterwards."""
+
+
+class _Copies(Protocol):
+    """How shares get there from one kind of device."""
+
+    def out(self, begin: Any, own: torch.Tensor, share: torch.Tensor) -> _Copy:
+        """``begin`` begins the node's sum, if there is one, which gives ``own``; that is copied to ``share``."""
+
+
+class _HostCopies:
+    """From the host's memory."""
+
+    def out(self, begin: Any, own: torch.Tensor, share: torch.Tensor) -> _Copy:
+        """See :class:`_Copies`."""
+        return _HostCopy(begin(), own, share)
+
+
+class _HostCopy:
+    def __init__(self, work: Work | None, own: torch.Tensor, share: torch.Tensor) -> None:
+        self._work, self._own, self._share = work, own, share
+
+    def is_over(self) -> bool:
+        return self._work is None or self._work.is_completed()
+
+    def finish(self) -> None:
+        if self._work is not None:
+            self._work.wait()
+        self._share.copy_(self._own)
+
+
+class _DeviceCopies:
+    """From a GPU: the sum and the copy are queued on a stream of their own, while backward goes on.
+
+    The arena is pinned, so that copies need not wait for the host.
+    """
+
+    def __init__(self, device: torch.device, arena: Arena) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has no types here
+        pin(arena)
+
+    def out(self, begin: Any, own: torch.Tensor, share: torch.Tensor) -> _Copy:
+        """See :class:`_Copies`. The buckets and shares live as long as the staging, so no stream need record them."""
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._stream):
+            work = begin()
+            if work is not None:
+                work.wait()
+            share.copy_(own, non_blocking=True)
+            return _DeviceCopy(self._stream.record_event())
+
+
+class _DeviceCopy:
+    def __init__(self, event: torch.cuda.Event) -> None:
+        self._event = event
+
+    def is_over(self) -> bool:
+        over: bool = self._event.query()  # type: ignore[no-untyped-call]  # torch has no types here
+        return over
+
+    def finish(self) -> None:
+        self._event.synchronize()

@@ -1,0 +1,124 @@
+"""The script that the workers of a node run: ``node_script.py FABRIC WAY FOLDER``, in float64.
+
+Its parts do not divide by two (a bias of one number has an empty shard), a weight is tied, one is frozen, there is a
+buffer, and an epoch's last step leaves one rank of four without samples.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import pilot.train
+from pilot.train.session import Session
+
+SAMPLES, BATCH, EPOCHS = 22, 8, 4
+SWITCHES = {2: 1, 6: 2}
+"""By step: before they sum, the ranks of this generation wait until they can switch to the next one."""
+DIES_IN = 4
+
+
+class Model(nn.Module):
+    """See the module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(5, 7)
+        self.second = nn.Linear(7, 7)
+        self.tied = nn.Linear(7, 7)
+        self.tied.weight = self.second.weight
+        self.frozen = nn.Linear(7, 3).requires_grad_(False)
+        self.last = nn.Linear(3, 1)
+        self.register_buffer("scale", torch.tensor(0.5))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """One number for each sample."""
+        hidden = torch.tanh(self.tied(torch.tanh(self.second(torch.tanh(self.first(inputs))))))
+        output: torch.Tensor = self.last(torch.tanh(self.frozen(hidden))) * self.scale
+        return output
+
+
+def dies(folder: Path, node: str) -> Path:
+    """Is there when ``node`` waits to be killed."""
+    return folder / f"dies-{node}"
+
+
+def ran(folder: Path, node: str) -> Path:
+    """What the script gave on ``node``."""
+    return folder / f"ran-{node}"
+
+
+def play(way: str, folder: Path, node: str) -> None:
+    """Have it happen."""
+    step = Session.step
+
+    def played(session: Session, *arguments: Any, **keywords: Any) -> bool:
+        if way == "one of two killed" and session.steps == DIES_IN and node in ("n2", "n3"):
+            dies(folder, node).touch()
+            signal.pause()
+        group: Any = session._group
+        waiting = SWITCHES.get(session.steps) if way == "1 -> 2 -> 1" else None
+        while group._group is not None and group._group.generation == waiting and not group._membership.ready_for:
+            group._attend(None)
+        return step(session, *arguments, **keywords)
+
+    Session.step = played
+
+
+def train(*, sharded: bool = False) -> dict[str, torch.Tensor]:
+    """The script as a user writes it; the parameters at its end."""
+    torch.manual_seed(7)
+    dataset = TensorDataset(torch.randn(SAMPLES, 5), torch.randn(SAMPLES, 1))
+    model = Model()
+    if sharded:
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = pilot.train.node_mesh()
+        for layer in (model.first, model.second):
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.01)
+    session = pilot.train.session(model, optimizer, seed=3)
+    loader = session.loader(dataset, global_batch_size=BATCH, micro_batch_size=3)
+    for _ in session.epochs(EPOCHS):
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(inputs), targets)
+            loss.backward()
+            session.clip_grad_norm(0.5)
+            session.step(loss)
+        measured = session.evaluate(
+            dataset, lambda batch: {"error": nn.functional.mse_loss(model(batch[0]), batch[1])}, 3
+        )
+        session.state["errors"] = [*session.state.get("errors", []), measured["error"]]
+    kept = {name: _whole(tensor).clone() for name, tensor in model.state_dict().items()}
+    return kept | {"errors": torch.tensor(session.state["errors"])}
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    gather = getattr(tensor, "full_tensor", None)
+    whole: torch.Tensor = gather() if gather is not None else tensor
+    return whole
+
+
+def main() -> None:
+    fabric, way, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)
+    node = Path(os.environ.get("PILOT_WORKER_SOCKET", "alone")).stem
+    if node != "alone":
+        play(way, folder, node)
+    kept = train(sharded=fabric == "sharded")
+    torch.save(kept, ran(folder, node).with_suffix(".part"))
+    ran(folder, node).with_suffix(".part").rename(ran(folder, node))
+
+
+if __name__ == "__main__":
+    main()

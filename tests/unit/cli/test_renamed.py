@@ -1,0 +1,35 @@
+"""Old names of options: they work for one release, and say so."""
+
+from __future__ import annotations
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from pilot.cli.renamed import RENAMED, RenamedOptions
+from pilot.cli.replay import command as replay
+
+
+@click.command(cls=RenamedOptions)
+@click.option("--t-fwd-s")
+@click.argument("word")
+def echo(t_fwd_s: str, word: str) -> None:
+    click.echo(f"{t_fwd_s} {word}")
+
+
+@pytest.mark.parametrize("given", [["--t-fwd", "30"], ["--t-fwd=30"]])
+def test_an_old_name_works_and_says_what_the_new_one_is(given: list[str]) -> None:
+    result = CliRunner().invoke(echo, [*given, "x"])
+    assert result.stdout == "30 x\n"
+    assert result.stderr == "pilot: --t-fwd is now called --t-fwd-s; the old name goes away in the next release\n"
+
+
+def test_a_new_name_says_nothing() -> None:
+    result = CliRunner().invoke(echo, ["--t-fwd-s", "30", "x"])
+    assert (result.stdout, result.stderr) == ("30 x\n", "")
+
+
+def test_each_renamed_option_is_one_of_replay() -> None:
+    assert isinstance(replay, RenamedOptions)
+    assert set(RENAMED.values()) <= {name for option in replay.params for name in option.opts}
+    assert not set(RENAMED) & {name for option in replay.params for name in option.opts}

@@ -1,0 +1,133 @@
+"""Optuna's file follows pilot's journal: the same again after a kill, whole again after a loss, told once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+
+from pilot.core.errors import UserError
+from pilot.io.study_definition import Range, Sampler, StudyDefinition
+from pilot.io.submission import LaunchSpec
+from pilot.study.known import KnownTrial
+from pilot.study.projection import Projection
+from pilot.study.space import check
+
+LAUNCH = LaunchSpec(script="/s.py", script_sha256="", arguments=[], cwd="/", python="python", environment={})
+COUNTED = {"width": Range.read("choice:1,2,3"), "depth": Range.read("int:1:2")}
+
+
+def study(
+    sampler: Sampler = Sampler.TPE, space: str = "", parameters: dict[str, Range] | None = None
+) -> StudyDefinition:
+    """A study of 100 trials."""
+    if not space and parameters is None:
+        parameters = COUNTED | {"lr": Range.read("log:1e-4:1e-1")}
+    return StudyDefinition(
+        name="s",
+        launch=LAUNCH,
+        metric="accuracy",
+        maximise=True,
+        rungs=(1,),
+        trials=100,
+        sampler=sampler,
+        space=space,
+        parameters=parameters or {},
+    )
+
+
+def run(projection: Projection, numbers: range) -> list[KnownTrial]:
+    """Ask and tell; every seventh trial fails."""
+    known = []
+    for number in numbers:
+        asked = projection.ask(number)
+        assert not asked.error, asked.error
+        value = None if number % 7 == 3 else number / 10
+        projection.tell(number, value)
+        known.append(KnownTrial(number, asked.parameters, told=True, value=value))
+    return known
+
+
+@pytest.mark.parametrize("sampler", [Sampler.TPE, Sampler.RANDOM, Sampler.QMC, Sampler.GP, Sampler.CMAES])
+def test_what_is_asked_again_is_answered_alike_and_no_trial_is_another_one_again(
+    sampler: Sampler, tmp_path: Path
+) -> None:
+    file = tmp_path / "optuna.journal"
+    known = run(Projection(study(sampler), file, []), range(13))
+    assert len({trial.parameters for trial in known}) == len(known)
+    first = Projection(study(sampler), file, known).ask(13)
+    killed = Projection(study(sampler), file, known)
+    assert killed.ask(13) == first
+    file.unlink()
+    rebuilt = Projection(study(sampler), file, known).ask(13)
+    assert sampler is Sampler.CMAES or rebuilt == first  # its distribution is in the file alone
+
+
+def test_a_file_that_says_something_else_or_is_cut_short_is_made_anew(tmp_path: Path) -> None:
+    file = tmp_path / "optuna.journal"
+    known = run(Projection(study(), file, []), range(5))
+    with file.open("ab") as cut:
+        cut.write(b'{"op_code": 4, "wor')
+    other = [*known[:4], KnownTrial(4, known[0].parameters, told=True, value=0.9)]
+    for truth in (known, other):
+        Projection(study(), file, truth)
+        storage = JournalStorage(JournalFileBackend(str(file)))
+        found = optuna.load_study(study_name="s", storage=storage).trials
+        assert [trial.params for trial in found] == [dict(trial.parameters) for trial in truth]
+        assert [trial.value for trial in found] == [trial.value for trial in truth]
+
+
+@pytest.mark.parametrize("sampler", [Sampler.GRID, Sampler.BRUTE])
+def test_a_space_that_was_tried_whole_has_no_more_trials(sampler: Sampler, tmp_path: Path) -> None:
+    projection = Projection(study(sampler, parameters=COUNTED), tmp_path / "optuna.journal", [])
+    known = run(projection, range(6))
+    assert len({trial.parameters for trial in known}) == 6
+    assert projection.ask(6).exhausted
+
+
+CONDITIONAL = """
+def space(trial):
+    if trial.suggest_categorical("kind", ["conv", "mlp"]) == "conv":
+        trial.suggest_int("channels", 4, 16)
+    else:
+        trial.suggest_float("dropout", 0, 0.5)
+"""
+
+
+def test_a_space_may_be_conditional(tmp_path: Path) -> None:
+    known = run(Projection(study(space=CONDITIONAL), tmp_path / "optuna.journal", []), range(20))
+    names = {tuple(name for name, _ in trial.parameters) for trial in known}
+    assert names == {("kind", "channels"), ("kind", "dropout")}
+
+
+@pytest.mark.parametrize(
+    ("space", "why"),
+    [
+        ("def space(trial): pass", "the space is empty"),
+        ("def space(trial): 1 / 0", "the space fails: ZeroDivisionError"),
+        ("import nothing_of_this_name", "fails: ModuleNotFoundError"),
+        ("x = 1", "no function space"),
+        ("def space(trial): [trial.suggest_float('lr', 0, 1) for _ in (1, 2)]", "names the parameter lr twice"),
+        ("def space(trial): trial.suggest_categorical('a', [None])", "give texts and numbers"),
+        ("def space(trial): trial.suggest_float('a b', 0, 1)", "not a name for a parameter"),
+    ],
+)
+def test_what_is_no_space_is_refused_in_words(space: str, why: str) -> None:
+    with pytest.raises(UserError, match=why):
+        check(study(space=space))
+
+
+@pytest.mark.parametrize(
+    "text", ["log:0:1", "log:1e-4", "int:1:2.5", "float:1:0", "choice:", "lr", "float:a:b", "int:1:nan"]
+)
+def test_what_is_no_range_is_refused(text: str) -> None:
+    with pytest.raises(UserError):
+        Range.read(text)
+
+
+def test_a_grid_needs_values_that_can_be_counted() -> None:
+    with pytest.raises(UserError, match="cannot count the values of lr"):
+        check(study(Sampler.GRID))
