@@ -12,6 +12,7 @@ from pathlib import Path
 BENCHMARKS = [
     "coordinator",
     "planners",
+    "horizon",
     "curves",
     "rescale",
     "ddp",

@@ -54,18 +54,21 @@ Ended = dict[str, float]
 """When each trainer has ended, in seconds."""
 
 
-def ensemble(seed: int, epochs: tuple[int, int], preprocessed_per_s: float = math.inf) -> list[WorkloadRow]:
+def ensemble(
+    seed: int, epochs: tuple[int, int], preprocessed_per_s: float = math.inf, efficiency: float = EFFICIENCY
+) -> list[WorkloadRow]:
     """Trainers of which each GPU's cores preprocess at most so many images a second."""
     draw = random.Random(seed)
     low, high = map(math.log, RATES)
     rates = [*RATES, *(math.exp(draw.uniform(low, high)) for _ in range(TRAINERS - 2))]
     draw.shuffle(rates)
-    return [_trainer(i, rate, draw.randint(*epochs), preprocessed_per_s) for i, rate in enumerate(rates)]
+    limits = (preprocessed_per_s, efficiency)
+    return [_trainer(i, rate, draw.randint(*epochs), *limits) for i, rate in enumerate(rates)]
 
 
-def _trainer(number: int, rate: float, epochs: int, preprocessed_per_s: float) -> WorkloadRow:
+def _trainer(number: int, rate: float, epochs: int, preprocessed_per_s: float, efficiency: float) -> WorkloadRow:
     counts = [2**k for k in range(8)]
-    per_gpu = [min(rate * EFFICIENCY**k, preprocessed_per_s) for k in range(8)]
+    per_gpu = [min(rate * efficiency**k, preprocessed_per_s) for k in range(8)]
     curve = Curve.of((n, n * each) for n, each in zip(counts, per_gpu, strict=True))
     up_s, down_s = RESCALE_S
     spec = TrainerSpec(
@@ -147,9 +150,12 @@ class Row:
     mean_faster: float
 
 
-def ways(seed: int, epochs: tuple[int, int], gpus: int, preprocessed_per_s: float) -> dict[str, Ended]:
+def ways(
+    seed: int, epochs: tuple[int, int], gpus: int, preprocessed_per_s: float, efficiency: float
+) -> dict[str, Ended]:
     """What became of one ensemble. Where batches are shared, their preprocessing is, and limits nobody."""
-    alone, sharing = ensemble(seed, epochs, preprocessed_per_s), ensemble(seed, epochs)
+    alone = ensemble(seed, epochs, preprocessed_per_s, efficiency)
+    sharing = ensemble(seed, epochs, efficiency=efficiency)
     flotilla = planners.make("flotilla")
     return {
         "one GPU each": one_gpu_each(alone, gpus),
@@ -160,10 +166,12 @@ def ways(seed: int, epochs: tuple[int, int], gpus: int, preprocessed_per_s: floa
     }
 
 
-def rows(seeds: int, epochs: tuple[int, int], cases: Sequence[tuple[int, float]]) -> Iterator[Row]:
+def rows(
+    seeds: int, epochs: tuple[int, int], cases: Sequence[tuple[int, float]], efficiency: float = EFFICIENCY
+) -> Iterator[Row]:
     """For each number of nodes with a limit on preprocessing, and each way."""
     for nodes, limit in cases:
-        runs = [ways(seed, epochs, nodes * GPUS_PER_NODE, limit) for seed in range(seeds)]
+        runs = [ways(seed, epochs, nodes * GPUS_PER_NODE, limit, efficiency) for seed in range(seeds)]
         for way in runs[0]:
             faster = sorted(max(run["one GPU each"].values()) / max(run[way].values()) for run in runs)
             yield Row(
@@ -181,12 +189,13 @@ def rows(seeds: int, epochs: tuple[int, int], cases: Sequence[tuple[int, float]]
 @click.option("--json", "out", type=click.Path(dir_okay=False, path_type=Path), help="Write the rows to this file.")
 @click.option("--seeds", default=5, show_default=True, help="Ensembles.")
 @click.option("--epochs", type=(int, int), default=(20, 80), show_default=True, help="To convergence, least and most.")
+@click.option("--efficiency", default=EFFICIENCY, show_default=True, help="What a doubling leaves of each GPU's rate.")
 @click.option("--nodes", multiple=True, type=int, help="Only so many nodes.")
-def main(out: Path | None, seeds: int, epochs: tuple[int, int], nodes: tuple[int, ...]) -> None:
+def main(out: Path | None, seeds: int, epochs: tuple[int, int], efficiency: float, nodes: tuple[int, ...]) -> None:
     table = Table(title=f"{TRAINERS} trainers, {GPUS_PER_NODE} GPUs per node, median of {seeds} ensembles")
     for column in ("nodes", "preprocessed/s", "way", "all, h", "mean, h", "× faster (all)", "× faster (mean)"):
         table.add_column(column, justify="left" if column == "way" else "right")
-    found = list(rows(seeds, epochs, [case for case in CASES if not nodes or case[0] in nodes]))
+    found = list(rows(seeds, epochs, [case for case in CASES if not nodes or case[0] in nodes], efficiency))
     for row in found:
         limit = "-" if row.preprocessed_per_s is None else f"{row.preprocessed_per_s:g}"
         least, middle, most = row.faster

@@ -1,121 +1,225 @@
-"""Huawei's experiments (§5): waiting and total times of jobs on a pool that does not change, and what decisions take.
+"""Huawei's experiments (§5, Figs 9-16): jobs on pools that do not change, by several policies. See docs/huawei.md.
 
-    python -m benchmarks.huawei --jobs jobs.csv --nodes 70,110 --planner rolling-horizon,greedy
+    python -m benchmarks.huawei --jobs jobs.csv --out huawei.jsonl
+    python -m benchmarks.huawei --jobs jobs.csv --experiments solves --nodes 70 --first 80
 
-``jobs.csv`` has the columns job, submit_s, duration_s and gpus; without one 439 jobs of their kind are drawn. A job's
-work is its duration at the published speed of its ``gpus`` nodes, k * 0.8^log2 k; sizes are 1, 2, 4, 8 and 16.
+Each replay's means and ends become a line of the ``--out`` file; ``python -m benchmarks.huawei_tables`` compares them.
+Lines that are there already are not replayed again.
 """
 
 from __future__ import annotations
 
-import csv
-import math
-import random
+import json
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import fmean, quantiles
 
 import click
 
+from benchmarks.huawei_jobs import Job, drawn, read, resampled, rows, with_short
 from pilot import planners
+from pilot.core.between import plan as in_between
 from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
-from pilot.core.curve import Curve
-from pilot.core.ids import NodeId, TrainerId
 from pilot.core.problem import Plan, Problem
-from pilot.core.spec import TrainerSpec
+from pilot.planners import dp, rolling_horizon
 from pilot.sim.driver import SimConfig, Simulation
-from pilot.traces.changes import Change
-from pilot.traces.workload import WorkloadRow
+from pilot.sim.times import mean, times_of
+from pilot.traces.changes import still_pool
+from pilot.traces.mishaps import Mishaps, befallen
+from pilot.traces.workload import Ending
 
 SIZES = (1, 2, 4, 8, 16)
 """K (§5.1)."""
-PUBLISHED = Curve.of([(n, n * 0.8 ** math.log2(n)) for n in SIZES])
-UNTIL_S = 400 * 3600.0
+NODES = tuple(range(70, 191, 20))
+F_S, DELAY_S = 300.0, 15.0
+HANG_END_S = 80 * 3600.0
+"""With jobs that never end a replay ends here."""
+WITHIN = 0.02
+"""To this gap the prices of ``rolling-horizon`` need no solver; docs/huawei.md compares with 0.5%."""
+SETS = 6
+"""Set 0 is the file's (or drawn), the others are resampled from it."""
+
+SCENARIOS = {
+    "baseline": Mishaps(),
+    "short": Mishaps(),
+    "noise": Mishaps(eta_noise=0.1),
+    "bugs": Mishaps(eta_noise=0.1, fail_share=0.15, cancel_share=0.1),
+    "hangs": Mishaps(eta_noise=0.1, hang_share=0.15, cancel_share=0.1),
+    "delay": Mishaps(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A planner, and how often it decides (0: at every event)."""
+
+    plan: Callable[[Problem], Plan]
+    every_s: float = F_S
+    timed: bool = True
+
+
+def by_what_is_left(problem: Problem) -> Plan:
+    """FreeTrain's optimum, of each job's speed divided by what is left of it: Huawei's s/d for one step."""
+    if problem.between:
+        return in_between(problem)
+    scaled = [replace(c, value=c.value.scaled(1.0 / (c.left_s or 1.0))) for c in problem.candidates]
+    return dp.plan(replace(problem, candidates=tuple(scaled)))
+
+
+def close(problem: Problem) -> Plan:
+    """``rolling-horizon`` to within 2%."""
+    if problem.between:
+        return in_between(problem)
+    return rolling_horizon.plan(problem, limit_s=10.0, gap=WITHIN)
+
+
+POLICIES = {
+    "greedy": Policy(planners.make("greedy")),
+    "rolling-horizon": Policy(close),
+    "rolling-horizon, cbc": Policy(planners.make("rolling-horizon")),
+    "rolling-horizon, events": Policy(close, 0.0),
+    "milp": Policy(planners.make("milp"), timed=False),
+    "milp, events": Policy(planners.make("milp"), 0.0, timed=False),
+    "dp": Policy(planners.make("dp"), timed=False),
+    "dp, events": Policy(planners.make("dp"), 0.0, timed=False),
+    "left": Policy(by_what_is_left),
+    "left, events": Policy(by_what_is_left, 0.0),
+}
+
+EXPERIMENTS: dict[str, tuple[Sequence[str], Sequence[str], Sequence[int]]] = {
+    "figures": (["baseline"], ["greedy", "rolling-horizon"], range(SETS)),
+    "robustness": (list(SCENARIOS)[1:], ["greedy", "rolling-horizon"], range(SETS)),
+    "policies": (["baseline"], ["dp", "dp, events"], range(SETS)),
+    "combined": (["baseline"], ["rolling-horizon, events"], [0]),
+    "left": (["baseline"], ["left", "left, events"], [0]),
+    "same": (["baseline"], ["rolling-horizon, cbc", "milp", "milp, events"], [0]),
+}
+"""Scenarios, policies and sets. ``same``: what is replayed by a quicker method elsewhere, by the solver here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """Which replay."""
+
+    scenario: str
+    policy: str
+    number: int
+    nodes: int
+    most: int = SIZES[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of it: mean minutes of the jobs that ended, when jobs were completed (minutes), what decisions took."""
+
+    key: Key
+    waiting: float
+    total: float
+    completed: tuple[float, ...]
+    decisions: int
+    mean_s: float
+    p95_s: float
+    worst_s: float
 
 
 @dataclass(slots=True)
 class Timed:
-    """A planner whose decisions are timed, in seconds."""
+    """A planner whose decisions are timed; what happens in between two of them is not counted."""
 
-    name: str
+    plan: Callable[[Problem], Plan]
     took_s: list[float] = field(default_factory=list)
 
     def __call__(self, problem: Problem) -> Plan:
-        """The planner's plan; what happens in between two decisions is not counted."""
         started_s = time.perf_counter()
-        made = planners.make(self.name)(problem)
+        made = self.plan(problem)
         if not problem.between:
             self.took_s.append(time.perf_counter() - started_s)
         return made
 
 
-def job(name: str, submit_s: float, duration_s: float, nodes: int) -> WorkloadRow:
-    """One that takes ``duration_s`` on ``nodes`` nodes."""
-    work_s = duration_s * PUBLISHED.at(nodes)
-    spec = TrainerSpec(
-        TrainerId(name),
-        max_nodes=SIZES[-1],
-        curve=PUBLISHED,
-        fixed_curve=True,
-        sizes=SIZES,
-        samples=work_s,
-        rescale_up_s=0.0,
-        rescale_down_s=0.0,
+def run(jobs: Sequence[Job], key: Key) -> Outcome:
+    """One replay."""
+    policy, sizes = POLICIES[key.policy], [2**m for m in range(key.most.bit_length())]
+    if key.scenario == "short":
+        jobs = with_short(jobs, key.number)
+    those = befallen(rows(jobs, sizes), replace(SCENARIOS[key.scenario], seed=key.number + 1))
+    timed = Timed(policy.plan)
+    core = Coordinator(
+        CoordinatorConfig(max_parallel_trainers=10_000, decide_every_s=policy.every_s, timed=policy.timed)
     )
-    return WorkloadRow(spec, submit_s, work_s, 0)
-
-
-def read(path: Path) -> list[WorkloadRow]:
-    """The jobs of a file, in the order of their submission."""
-    with path.open() as file:
-        rows = list(csv.DictReader(file))
-    made = (job(r["job"], float(r["submit_s"]), float(r["duration_s"]), int(r["gpus"])) for r in rows)
-    return sorted(made, key=lambda row: row.submit_s)
-
-
-def drawn(seed: int) -> list[WorkloadRow]:
-    """439 jobs in 49.7 h, of 235 minutes in the mean and at least ten."""
-    rng = random.Random(seed)
-    submits = sorted(rng.uniform(0, 49.7 * 3600) for _ in range(439))
-    made = []
-    for i, submit_s in enumerate(submits):
-        (nodes,) = rng.choices((1, 2, 4), (8, 1, 1))
-        made.append(job(f"j{i}", submit_s, 600 + rng.lognormvariate(8.4, 1.5), nodes))
-    return made
-
-
-def replay(jobs: list[WorkloadRow], nodes: int, name: str, every_s: float) -> str:
-    """One experiment; what came of it, in a line."""
-    timed = Timed(name)
-    config = CoordinatorConfig(max_parallel_trainers=10_000, decide_every_s=every_s, timed=name in planners.TIMED)
-    pool = Change(0.0, joined=tuple(NodeId(f"n{i}") for i in range(nodes)))
-    simulation = Simulation(Coordinator(config), timed, [pool], jobs, SimConfig(UNTIL_S))
+    until_s = HANG_END_S if key.scenario == "hangs" else float("inf")
+    config = SimConfig(until_s, scale_up_delay_s=DELAY_S if key.scenario == "delay" else 0.0)
+    simulation = Simulation(core, timed, [still_pool(key.nodes)], those, config)
     simulation.run(lambda: False, lambda _: None)
-    accounts = [simulation.accounts[row.spec.trainer] for row in jobs]
-    started = [next(at_s for at_s, held in a.changes if held) - a.submission.submit_s for a in accounts]
-    total = [(a.ended_s or UNTIL_S) - a.submission.submit_s for a in accounts]
+    times = times_of(simulation.accounts)
+    ends = sorted(round(one.ended_s / 60, 3) for one in times if one.ending is Ending.FINISHES)
     took = sorted(timed.took_s)
-    p95_s = quantiles(took, n=20)[-1]
-    solves = f"{len(took)} decisions: mean {fmean(took):.3f} s, p95 {p95_s:.3f}, worst {took[-1]:.3f}"
-    times = f"waiting {fmean(started) / 60:7.1f} min, total {fmean(total) / 60:7.1f} min"
-    return f"{nodes:4} nodes  {name:16} {times};  {solves}"
+    return Outcome(
+        key,
+        (mean(times, "waiting_s") or 0.0) / 60,
+        (mean(times, "total_s") or 0.0) / 60,
+        tuple(ends),
+        len(took),
+        fmean(took),
+        quantiles(took, n=20)[-1],
+        took[-1],
+    )
 
 
-@click.command()
+def keys(names: Sequence[str], nodes: Sequence[int]) -> Iterator[Key]:
+    """All replays, first those of the file's own jobs, and the baseline before what may go wrong."""
+    found = [
+        Key(scenario, policy, number, count)
+        for name in names
+        for scenarios, policies, numbers in [EXPERIMENTS[name]]
+        for scenario, policy, number, count in product(scenarios, policies, numbers, nodes)
+    ]
+    yield from sorted(found, key=lambda key: (key.number > 0, key.scenario != "baseline", key.number))
+
+
+def most_keys(nodes: Sequence[int]) -> list[Key]:
+    """The sweep of n_max, which the paper does not state. With large ones ``dp`` stands for ``rolling-horizon``, whose
+    courses are too many for an hour."""
+    quick = product((4, 8, 32, 64), nodes, ("greedy", "dp"))
+    slow = product((4, 8), nodes, ("rolling-horizon",))
+    return [Key("baseline", policy, 0, n, most) for most, n, policy in (*quick, *slow)]
+
+
+def _run_of(sets: Sequence[Sequence[Job]], key: Key) -> Outcome:
+    return run(sets[key.number], key)
+
+
+@click.command(help=__doc__)
 @click.option("--jobs", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="CSV of the jobs.")
-@click.option("--nodes", default="70", help="Sizes of the pool, with commas between them.")
-@click.option("--planner", default="rolling-horizon,greedy", help="Planners, with commas between them.")
-@click.option("--every", "every_s", default=300.0, help="The cadence in seconds; 0: decide at events.")
+@click.option("--nodes", default=",".join(map(str, NODES)), show_default=True, help="Sizes of the pool.")
+@click.option("--experiments", default=",".join((*EXPERIMENTS, "n_max")), show_default=True, help="Which.")
 @click.option("--first", type=int, help="Only so many jobs.")
-@click.option("--seed", default=1, help="Of the jobs that are drawn.")
-def main(jobs: Path | None, nodes: str, planner: str, every_s: float, first: int | None, seed: int) -> None:
-    """Replay the jobs on each pool with each planner."""
-    rows = (read(jobs) if jobs is not None else drawn(seed))[:first]
-    for size in map(int, nodes.split(",")):
-        for name in planner.split(","):
-            click.echo(replay(rows, size, name, every_s))
+@click.option("--processes", default=1, show_default=True, help="Replays at once.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="JSON lines.")
+def main(jobs: Path | None, nodes: str, experiments: str, first: int | None, processes: int, out: Path) -> None:
+    original = (read(jobs) if jobs is not None else drawn(1))[:first]
+    sets = [original, *(resampled(original, number) for number in range(1, SETS))]
+    counts, names = list(map(int, nodes.split(","))), experiments.split(",")
+    wanted = list(keys([name for name in names if name != "n_max"], counts))
+    wanted += most_keys(counts) if "n_max" in names else []
+    there = {json.dumps(json.loads(line)["key"]) for line in out.read_text().splitlines()} if out.exists() else set()
+    todo = [key for key in dict.fromkeys(wanted) if json.dumps(asdict(key)) not in there]
+    with ProcessPoolExecutor(processes) as pool, out.open("a") as file:
+        for outcome in pool.map(partial(_run_of, sets), todo):
+            file.write(json.dumps(asdict(outcome)) + "\n")
+            file.flush()
+            key = outcome.key
+            click.echo(
+                f"{key.scenario:9} {key.policy:22} set {key.number} n_max {key.most:2} {key.nodes:4} nodes: waiting"
+                f" {outcome.waiting:6.1f} min, total {outcome.total:6.1f}; {outcome.decisions} decisions, mean"
+                f" {outcome.mean_s:.3f} s, p95 {outcome.p95_s:.3f}, worst {outcome.worst_s:.3f}"
+            )
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ def measure(name: str, solver: str, nodes: int, trainers: int, plans: int) -> Ro
     """Make ``plans`` plans of as many problems, after one that does not count."""
     plan = planners.make(name, solver or planners.SOLVERS[0])
     plan(problem(nodes, trainers, seed=-1))
-    made = [_timed(plan, problem(nodes, trainers, seed)) for seed in range(plans)]
+    made = [timed(plan, problem(nodes, trainers, seed)) for seed in range(plans)]
     totals, cpus = [total_s for total_s, _, _ in made], [cpu_s for _, cpu_s, _ in made]
     optimal = sum(p.gap == 0.0 for _, _, p in made)
     return Row(
@@ -101,7 +101,7 @@ def measure(name: str, solver: str, nodes: int, trainers: int, plans: int) -> Ro
     )
 
 
-def _timed(plan: Callable[[Problem], Plan], given: Problem) -> tuple[float, float, Plan]:
+def timed(plan: Callable[[Problem], Plan], given: Problem) -> tuple[float, float, Plan]:
     """Elapsed and processor time, and the plan."""
     started_s, cpu_s = time.perf_counter(), _cpu_s()
     made = plan(given)

@@ -16,13 +16,13 @@ from pilot.core.errors import UserError
 from pilot.core.problem import Plan, Problem
 from pilot.planners import pins
 
-NAMES = ("milp", "milp-nodes", "dp", "equal-share", "flotilla", "rolling-horizon", "greedy")
+NAMES = ("milp", "milp-nodes", "dp", "equal-share", "flotilla", "rolling-horizon", "rolling-horizon-costs", "greedy")
 """The planners; the first one is the default."""
 
 SOLVERS = ("cbc", "glpk", "highs")
 """The solvers of ``milp``, ``milp-nodes`` and ``rolling-horizon``; the first one is the default."""
 
-TIMED = frozenset({"rolling-horizon", "greedy"})
+TIMED = frozenset({"rolling-horizon", "rolling-horizon-costs", "greedy"})
 """The planners that need to know how long trainers have trained, and what is left of them."""
 
 
@@ -57,9 +57,10 @@ def _free(name: str, solver: str, limit_s: float) -> Callable[[Problem], Plan]:
             return partial(milp.plan, limit_s=limit_s, solver=solver, formulation=formulation)
         case "dp":
             return partial(import_module("pilot.planners.dp").plan, limit_s=limit_s)
-        case "rolling-horizon":
+        case "rolling-horizon" | "rolling-horizon-costs":
             import_module("pilot.planners.solvers").find(solver)
-            return partial(import_module("pilot.planners.rolling_horizon").plan, limit_s=limit_s, solver=solver)
+            plan, costs = import_module("pilot.planners.rolling_horizon").plan, name == "rolling-horizon-costs"
+            return partial(plan, limit_s=limit_s, solver=solver, costs=costs)
         case "greedy":
             return partial(import_module("pilot.planners.greedy").plan, limit_s=limit_s)
         case "equal-share":

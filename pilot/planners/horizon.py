@@ -27,6 +27,10 @@ class Job:
     speeds : how many times as fast as on one node it is with each
     demand_s : d, what is left of it in seconds on one node
     shares : of ``demand_s``, what a step does with each size; 1 where that is all
+    held : the nodes that it has now
+    held_speed : how many times as fast as on one node it is with them
+    up_s, down_s : what a change to more and to fewer nodes costs, at the rate before it (FreeTrain eq. 16); not in the
+        paper, where it is free
     """
 
     index: int
@@ -34,6 +38,10 @@ class Job:
     speeds: tuple[float, ...]
     demand_s: float
     shares: tuple[float, ...]
+    held: int = 0
+    held_speed: float = 0.0
+    up_s: float = 0.0
+    down_s: float = 0.0
 
 
 def jobs_of(problem: Problem, steps: int = STEPS) -> list[Job]:
@@ -74,4 +82,15 @@ def _job(index: int, candidate: Candidate, sizes: tuple[int, ...], step_s: float
     speeds = tuple(candidate.value.at(n) / single if single > 0 else 0.0 for n in sizes)
     unknown_s = max(1.0, steps * step_s * speeds[-1])
     demand_s = candidate.left_s if candidate.left_s is not None else unknown_s
-    return Job(index, sizes, speeds, demand_s, tuple(min(1.0, step_s * speed / demand_s) for speed in speeds))
+    held = candidate.current_nodes
+    return Job(
+        index,
+        sizes,
+        speeds,
+        demand_s,
+        tuple(min(1.0, step_s * speed / demand_s) for speed in speeds),
+        held,
+        candidate.value_at(held) / single if single > 0 else 0.0,
+        candidate.rescale_up_s,
+        candidate.rescale_down_s,
+    )

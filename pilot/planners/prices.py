@@ -65,9 +65,12 @@ class _Menu:
     worth: Floats
 
 
-def priced(jobs: Sequence[Job], nodes: int, deadline_s: float, steps: int = STEPS) -> Priced:
-    """The best plan that was found, and the least bound. There is one: the smallest sizes of all ``jobs`` fit."""
-    menus = _menus(jobs, steps)
+def priced(jobs: Sequence[Job], nodes: int, deadline_s: float, steps: int = STEPS, costs: bool = False) -> Priced:
+    """The best plan that was found, and the least bound. There is one: the smallest sizes of all ``jobs`` fit.
+
+    ``costs``: changes of nodes, in all steps, cost what the jobs say; in the paper they are free.
+    """
+    menus = _menus(jobs, steps, costs)
     prices, bound = _prices(menus, nodes, deadline_s, steps)
     menu_of = {job: (menu, row) for menu in menus for row, job in enumerate(menu.jobs)}
     chosen = _filled([menu_of[i] for i in range(len(jobs))], nodes, prices)
@@ -78,24 +81,37 @@ def priced(jobs: Sequence[Job], nodes: int, deadline_s: float, steps: int = STEP
     return Priced(courses, value, bound if whole else None, hopeless)
 
 
-def _menus(jobs: Sequence[Job], steps: int) -> list[_Menu]:
+def _menus(jobs: Sequence[Job], steps: int, costs: bool) -> list[_Menu]:
     alike: dict[tuple[int, ...], list[int]] = {}
     for i, job in enumerate(jobs):
         alike.setdefault(job.sizes, []).append(i)
-    return [_menu(sizes, numbers, jobs, steps) for sizes, numbers in alike.items()]
+    return [_menu(sizes, numbers, jobs, steps, costs) for sizes, numbers in alike.items()]
 
 
-def _menu(sizes: tuple[int, ...], numbers: list[int], jobs: Sequence[Job], steps: int) -> _Menu:
+def _menu(sizes: tuple[int, ...], numbers: list[int], jobs: Sequence[Job], steps: int, costs: bool) -> _Menu:
     most = next(n for n in itertools.count(len(sizes), -1) if n <= 1 or n**steps <= COURSES_MAX)
     some = sorted({round(i) for i in np.linspace(0, len(sizes) - 1, most)})
     courses = np.array(list(itertools.product(some, repeat=steps)), dtype=np.int64).T.copy()
     shares = np.array([jobs[i].shares for i in numbers])
     done = np.zeros((len(numbers), courses.shape[1]))
     worth = np.zeros_like(done)
-    for step in courses:
+    lost = [_lost(jobs[i], courses) for i in numbers] if costs else None
+    for t, step in enumerate(courses):
         done += shares[:, step]
+        if lost is not None:
+            done -= [of[t] for of in lost]
         worth += np.minimum(1.0, done)
     return _Menu(numbers, courses, np.array(sizes, dtype=np.int64)[courses], worth)
+
+
+def _lost(job: Job, courses: Ints) -> Floats:
+    """The share of its work that each step of each course loses by a change of nodes."""
+    nodes, speeds = np.array(job.sizes)[courses], np.array(job.speeds)[courses]
+    before = np.vstack([np.full(courses.shape[1], job.held), nodes[:-1]])
+    rates = np.vstack([np.full(courses.shape[1], job.held_speed), speeds[:-1]])
+    seconds = np.where(nodes > before, job.up_s, np.where(nodes < before, job.down_s, 0.0))
+    lost: Floats = seconds * rates / job.demand_s
+    return lost
 
 
 def _prices(menus: Sequence[_Menu], nodes: int, deadline_s: float, steps: int) -> tuple[Floats, float]:

@@ -22,16 +22,18 @@ from pilot.planners.prices import CLOSE, Priced, priced
 
 log = logging.getLogger(__name__)
 
-NAME = "rolling-horizon"
+NAME, COSTS = "rolling-horizon", "rolling-horizon-costs"
 GAP = 5e-3
 """A share of the objective: better is not looked for, since in five minutes the question is another one."""
 
 COMPACT = milp.Formulation(NAME, model_horizon.build, model_horizon.counts, model_horizon.start)
 
 
-def plan(problem: Problem, limit_s: float, solver: str = "cbc", gap: float = GAP) -> Plan:
+def plan(problem: Problem, limit_s: float, solver: str = "cbc", gap: float = GAP, costs: bool = False) -> Plan:
     """The first step of the best five, to within a ``gap``; the best incumbent where ``limit_s`` does not suffice.
 
+    ``costs``: rescales cost what they do (planner ``rolling-horizon-costs``), and the prices' plan is taken as it is;
+    in the paper they are free.
     The plan's ``objective`` is eq. 16's, as of all planners; ``gap`` is that of the paper's own objective (eq. 1).
     """
     started_s = time.monotonic()
@@ -40,13 +42,14 @@ def plan(problem: Problem, limit_s: float, solver: str = "cbc", gap: float = GAP
         log.info("rolling horizon: %d of %d trainers fit, the others wait", len(jobs), len(problem.candidates))
     if not jobs:
         return plan_of(problem, [0] * len(problem.candidates), PlanStatus.OPTIMAL, 0.0, NAME)
-    known = priced(jobs, problem.nodes, started_s + limit_s / 2)
+    known = priced(jobs, problem.nodes, started_s + limit_s / 2, costs=costs)
     first = counts_of(problem, jobs, [job.sizes[c[0]] for job, c in zip(jobs, known.courses, strict=True)])
     outcome = milp.SolveOutcome()
-    if not known.within(gap):
+    if not costs and not known.within(gap):
         outcome = _solved(problem, started_s + limit_s, solver, known, gap)
     made = _choose(problem, first, known, outcome, gap)
-    return replace(made, build_s=outcome.build_s, solve_s=time.monotonic() - started_s - outcome.build_s)
+    name = COSTS if costs else NAME
+    return replace(made, planner=name, build_s=outcome.build_s, solve_s=time.monotonic() - started_s - outcome.build_s)
 
 
 def _solved(problem: Problem, deadline_s: float, solver: str, known: Priced, gap: float) -> milp.SolveOutcome:

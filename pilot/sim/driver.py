@@ -192,8 +192,10 @@ class Simulation:
         return TrainerFinished(name, trainer.generation, 0, int(row.samples))
 
     def _progress(self) -> list[Event]:
-        """How far trainers are, where problems say it."""
-        if not self.core.config.timed:
+        """How far trainers are, where problems say it: those of in between do not."""
+        core = self.core
+        decides = not core.config.decide_every_s or core.awaited or core.timers.decision_s <= self.now_s
+        if not (core.config.timed and decides):
             return []
         groups = {trainer: self.core.trainers[trainer].group for trainer in self._running}
         return [

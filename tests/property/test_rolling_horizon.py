@@ -100,6 +100,16 @@ def test_a_plan_fits_and_is_within_its_gap(seed: int) -> None:
     assert {trainer for trainer, nodes in made.counts if nodes} == admitted
 
 
+@pytest.mark.parametrize(("left_s", "rescale_s", "nodes"), [(1e5, 300.0, 8), (1e5, 1500.0, 4), (900.0, 300.0, 4)])
+def test_a_rescale_is_made_where_it_pays_back_within_the_horizon(left_s: float, rescale_s: float, nodes: int) -> None:
+    """On eight nodes it is 1.6 times as fast as on four; five steps pay for one lost, not for five lost."""
+    held = Candidate(TrainerId("t"), 4, 1, 8, PUBLISHED, rescale_s, rescale_s, (1, 2, 4, 8), left_s=left_s)
+    given = Problem(8, 120.0, (held,), 300.0)
+    assert rolling_horizon.plan(given, 10.0).as_dict() == {"t": 8}
+    made = rolling_horizon.plan(given, 10.0, costs=True)
+    assert made.as_dict() == {"t": nodes} and made.gap == pytest.approx(0.0, abs=1e-6)
+
+
 def test_first_come_first_served_where_not_all_fit() -> None:
     trainers = [Candidate(TrainerId(n), 0, 2, 4, PUBLISHED, 0.0, 0.0, (2, 4), left_s=500.0) for n in "abc"]
     assert rolling_horizon.plan(Problem(5, 120.0, tuple(trainers)), 10.0).as_dict() == {"a": 2, "b": 2, "c": 0}
