@@ -18,8 +18,8 @@ from pilot.train import identity, rng
 from pilot.train.agreement_log import END_OF_EPOCH, STOP, Agreement, AgreementLog, Place, Sums
 from pilot.train.lineage import Lineage
 from pilot.train.lr import LearningRate
-from pilot.train.metric_reports import METRIC, MetricReports
 from pilot.train.membership import Seat
+from pilot.train.metric_reports import METRIC, MetricReports
 from pilot.train.sampler import StepShare
 from pilot.train.session_checks import admit
 from pilot.train.sharded_state import Wanted, models_adopted, optimizers_adopted, rows_wanted
@@ -69,7 +69,8 @@ class Training:
     changes (:mod:`pilot.train.rollback`). ``on_restore``: called when a state was taken over or put back.
     ``in_meeting``: the script is in a meeting (:mod:`pilot.train.collectives`); ``behind``: the state was taken over
     from one in a meeting, who has done more since. ``samples_per_tick``: of a step on one node, for a schedule that
-    counts samples. ``reports``: what a trial reported of its study's metric. ``sharding``: of the model, where it is sharded.
+    counts samples. ``reports``: what a trial reported of its study's metric. ``sharding``: of the model, if it is
+    sharded.
     """
 
     def __init__(
