@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
 MOST_NUMBER = 1e9
 """Of seconds, and as a factor; with more of it the arithmetic ends."""
 
+MEASURE_NOISE = 0.03
+
+MEASURING = {"profile": "--profile", "measure_noise": "--measure-noise"}
+"""Options of replays in which trainers are measured."""
+
 Values = tuple[Any, ...]
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -31,11 +37,26 @@ def sweep_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def all_cases(swept: Mapping[str, Values | None]) -> list[Case]:
-    """All combinations of the swept values."""
+    """All combinations of the swept values, each once: how trainers are measured matters only where they are."""
+    from pilot.sim.knowledge import MEASURED, TRUTH
     from pilot.sim.sweep import Case
 
-    combinations = itertools.product(*(values or (None,) for values in swept.values()))
-    return [Case(**dict(zip(swept, values, strict=True))) for values in combinations]
+    know = swept["know"] or ((TRUTH,) if swept["profile"] is None else (MEASURED,))
+    if MEASURED not in know and (unused := [flag for name, flag in MEASURING.items() if swept[name] is not None]):
+        raise click.UsageError(f"{unused[0]} is about trainers that are measured: add --know measured")
+    told = {**swept, "know": know}
+    combinations = itertools.product(*(values or (None,) for values in told.values()))
+    cases = [Case(**dict(zip(told, values, strict=True))) for values in combinations]
+    return list(dict.fromkeys(_measured(case) if case.know == MEASURED else _unmeasured(case) for case in cases))
+
+
+def _measured(case: Case) -> Case:
+    noise = MEASURE_NOISE if case.measure_noise is None else case.measure_noise
+    return replace(case, profile=case.profile or "auto", measure_noise=noise)
+
+
+def _unmeasured(case: Case) -> Case:
+    return replace(case, profile=None, measure_noise=None)
 
 
 def swept_names(swept: Mapping[str, Values | None]) -> list[str]:
@@ -57,6 +78,18 @@ def _positive(text: str) -> float:
     if not (value := _number(text)):
         raise ValueError("give a number greater than 0")
     return value
+
+
+def _part(text: str) -> float:
+    if not (value := _number(text)) <= 1:
+        raise ValueError("give a number from 0 to 1")
+    return value
+
+
+def _know(text: str) -> str:
+    from pilot.sim.knowledge import check
+
+    return check(text)
 
 
 def _whole(text: str) -> int:
@@ -133,14 +166,33 @@ SWEPT: Sequence[Decorator] = (
     ),
     _sweep("--decide-every-s", "decide_every_s", _positive, "SECONDS", "Plan so often.  [default: at events]", None),
     _sweep(
+        "--know",
+        "know",
+        _know,
+        "NAMES",
+        "What is known of the scaling curves: truth, measured (only what trainers report), guess:linear, guess:huawei "
+        "(0.8^log2 n of linear), guess:other (the next curve of the file), guess:N (curve N for all) or "
+        "guess:factor:SD (the truth with a random factor at each count).  [default: truth; measured with --profile]",
+        default=None,
+    ),
+    _sweep(
         "--profile",
         "profile",
         _choice("auto", "inverse", "never"),
         "NAMES",
-        "auto, inverse or never: the core does not know the curves, and measures them so (see pilot submit).  "
-        "[default: it knows them]",
+        "auto, inverse or never: how trainers whose curves are not known are profiled (see pilot submit).  "
+        "[default: auto, with --know measured]",
         default=None,
     ),
+    _sweep(
+        "--measure-noise",
+        "measure_noise",
+        _part,
+        "SHARES",
+        f"How far a measured rate is off, one standard deviation.  [default: {MEASURE_NOISE}]",
+        default=None,
+    ),
+    _sweep("--seed", "seed", _whole, "NUMBERS", "Of what is random in guesses and measured rates.", default="0"),
     _sweep(
         "--on-curve", "on_curve", _whole, "INDICES", "Put all trainers on this curve of the curves file.", default=None
     ),

@@ -34,7 +34,7 @@ FREE = Cost()
 class Account:
     """One trainer's progress: ``done`` samples at ``since_s``, then ``rate`` a second after ``paused_until_s``.
 
-    ``changes``: when it had how many nodes from then on.
+    ``changes``: when it had how many nodes from then on. ``interruptions``: how often it was stopped while it trained.
     """
 
     submission: WorkloadRow
@@ -46,6 +46,7 @@ class Account:
     since_s: float = 0.0
     paused_until_s: float = -math.inf
     finished_s: float | None = None
+    interruptions: int = 0
     changes: list[tuple[float, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -75,6 +76,7 @@ class Account:
             return FREE
         pay = self._charge if accounting is Accounting.PAPER else self._pause
         cost = pay(lost, nodes)
+        self.interruptions += self.rate > 0
         if nodes != self.nodes:
             self.changes.append((self.since_s, nodes))
         self.nodes, self.rate = nodes, self._rate(nodes)

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from random import Random
 from typing import assert_never
 
 from pilot.core.commands import (
@@ -50,10 +51,10 @@ from pilot.core.events import (
 )
 from pilot.core.ids import TrainerId
 from pilot.core.problem import Plan, Problem
-from pilot.core.spec import Profiling
 from pilot.sim.accounting import Account, Accounting
+from pilot.sim.knowledge import MEASURED, TRUE_CURVES, Knowledge
 from pilot.sim.records import Moment, Records
-from pilot.sim.reports import Reports, unknown
+from pilot.sim.reports import Reports
 from pilot.traces.changes import Change
 from pilot.traces.workload import WorkloadRow
 
@@ -75,8 +76,10 @@ class SimConfig:
     accounting: Accounting = Accounting.PAPER
     completions: Completions = Completions.AT_ONCE
     solver_latency_s: float = 0.0
-    profile: Profiling | None = None
-    """How the core comes to know curves; None: it knows them."""
+    knowledge: Knowledge = TRUE_CURVES
+    """What the core knows of scaling curves."""
+    measure_noise: float = 0.0
+    """How far a measured rate is off (one standard deviation, relative)."""
 
 
 class Simulation:
@@ -100,7 +103,8 @@ class Simulation:
         self._submissions = deque(submissions)
         self._by_id = {submission.spec.trainer: submission for submission in submissions}
         self._running: dict[TrainerId, Account] = {}
-        self._reports = Reports()
+        self._reports = Reports(config.measure_noise, Random(config.knowledge.seed))
+        self._pins: dict[TrainerId, int] = {}
         self._solve: Solve | None = None
         self._plan_due_s = math.inf
 
@@ -179,8 +183,7 @@ class Simulation:
     def _submitted(self) -> list[Event]:
         events: list[Event] = []
         while self._submissions and self._submissions[0].submit_s <= self.now_s:
-            spec = self._submissions.popleft().spec
-            events.append(TrainerSubmitted(spec if self.config.profile is None else unknown(spec, self.config.profile)))
+            events.append(TrainerSubmitted(self.config.knowledge.spec(self._submissions.popleft())))
         return events
 
     def _lost(self, change: Change) -> dict[TrainerId, int]:
@@ -252,11 +255,16 @@ class Simulation:
         """Charge what the net change of each trainer's nodes costs, and note the moment."""
         self._open_accounts()
         preemption = rescale = 0.0
+        pins: dict[TrainerId, int] = {}
+        profiled = 0
         for trainer_id, account in self._running.items():
             group = self.core.trainers[trainer_id].group
             nodes = len(group.members) if group is not None else 0
-            if self.config.profile is not None:
+            if self.config.knowledge.know == MEASURED:
                 self._reports.expect(self.now_s, self.core.trainers[trainer_id])
+                if (pin := self.core.trainers[trainer_id].profile.pin) is not None:
+                    pins[trainer_id] = pin
+                    profiled += nodes
             cost = account.rescale(self.config.accounting, lost.get(trainer_id, 0), nodes)
             weight = self.records.weight(account.submission)
             preemption += cost.preemption * weight
@@ -271,9 +279,12 @@ class Simulation:
                 gained=gained,
                 preemption=preemption,
                 rescale=rescale,
+                profiled=profiled,
+                profiling=rescale if pins != self._pins else 0.0,
             ),
             [account.submission for account in self._running.values()],
         )
+        self._pins = pins
 
     def _open_accounts(self) -> None:
         for trainer in self.core.admitted():

@@ -32,7 +32,8 @@ class Moment:
     """One virtual time, after it was settled.
 
     ``gained`` is the work done since the moment before; ``preemption`` and ``rescale`` are what changes at this moment
-    cost, all three in node-seconds at the speed of one node. ``used`` nodes train, of ``pool``.
+    cost, all three in node-seconds at the speed of one node. ``used`` nodes train, of ``pool``; ``profiled`` of them
+    under profiles. ``profiling`` is what of ``rescale`` was paid as a profile began, went on or ended.
     """
 
     time_s: float
@@ -43,6 +44,8 @@ class Moment:
     gained: float
     preemption: float
     rescale: float
+    profiled: int = 0
+    profiling: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from pilot.io.prctl import die_with_parent
 from pilot.planners import TIMED, make, usual_objective
 from pilot.sim.accounting import Account, Accounting
 from pilot.sim.driver import Completions, SimConfig, Simulation
+from pilot.sim.knowledge import TRUTH, Knowledge, ReadCurves, objective_name
 from pilot.sim.metrics import Summary, returns_on_rescale, summarize
 from pilot.sim.records import SolveRecord, TrainerCourse
 from pilot.traces.changes import read_changes
@@ -71,8 +72,11 @@ class Case:
     on_curve : the number of the scaling curve that all trainers have; null: each its own
     budget : node-hours after which the pool drains; null: no limit
     decide_every_s : plans are made at multiples of it; null: at every event
-    profile : `auto`, `inverse` or `never`: the core does not know the curves and is told what a trainer's reports would
-        tell it; null: it knows them
+    know : what the core knows of the curves: `truth`, a guess (`guess:linear` and others), or what is `measured`
+    profile : `auto`, `inverse` or `never`; null: nothing is measured
+    measure_noise : how far a report of a rate is off the truth, one standard deviation, relative; null: nothing is
+        measured
+    seed : of what is random in guesses and reports
     """
 
     planner: str = "milp"
@@ -88,7 +92,10 @@ class Case:
     on_curve: int | None = None
     budget: float | None = None
     decide_every_s: float | None = None
+    know: str = TRUTH
     profile: str | None = None
+    measure_noise: float | None = None
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +128,22 @@ def run_case(
     ------
     UserError : what is wrong with a file or an option
     """
-    changes, submissions = read_changes(inputs.events), _workload(inputs, case)
+    curves = read_curves(inputs.curves)
+    changes, submissions = read_changes(inputs.events), _workload(inputs, case, curves)
     until_s = changes[-1].time_s if inputs.until_s is None else inputs.until_s
     if until_s <= 0:
         raise UserError(f"{inputs.events}: all of its events are at time 0; say how long to replay (--hours)")
-    profile = Profiling(case.profile) if case.profile is not None else None
+    profile = Profiling(case.profile) if case.profile is not None else Profiling.NEVER
     config = SimConfig(
-        until_s, Accounting(case.accounting), Completions(case.completions), case.solver_latency_s, profile
+        until_s,
+        Accounting(case.accounting),
+        Completions(case.completions),
+        case.solver_latency_s,
+        Knowledge(case.know, curves, profile, case.seed),
+        case.measure_noise or 0.0,
     )
     planner = make(case.planner, case.solver, solve_limit_s)
-    core = Coordinator(_core_config(case, objective_of))
+    core = Coordinator(_core_config(case, objective_of, curves))
     simulation = Simulation(core, planner, changes, submissions, config)
     complete = simulation.run(stop, lambda now_s: tick(now_s / until_s))
     submitted = sum(submission.submit_s <= simulation.now_s for submission in submissions)
@@ -151,12 +164,11 @@ def _courses(accounts: Mapping[TrainerId, Account], end_s: float) -> tuple[Train
     )
 
 
-def _core_config(case: Case, objective_of: ObjectiveOf) -> CoordinatorConfig:
-    objective = objective_of(usual_objective(case.planner) if case.objective == GIVEN else case.objective)
+def _core_config(case: Case, objective_of: ObjectiveOf, curves: ReadCurves) -> CoordinatorConfig:
     return CoordinatorConfig(
         case.t_fwd_s,
         case.max_parallel,
-        objective,
+        objective_of(_objective(case, curves)),
         NODE_ORDERS[case.node_order],
         arrivals_s=ARRIVALS_S,
         budget_node_hours=case.budget,
@@ -165,12 +177,18 @@ def _core_config(case: Case, objective_of: ObjectiveOf) -> CoordinatorConfig:
     )
 
 
-def _workload(inputs: Inputs, case: Case) -> list[WorkloadRow]:
+def _objective(case: Case, curves: ReadCurves) -> str:
+    """Its name, for trainers that come without values of their own: all whose curves the core does not know do."""
+    if case.objective != GIVEN:
+        return case.objective
+    return (objective_name(curves) if case.know != TRUTH else None) or usual_objective(case.planner)
+
+
+def _workload(inputs: Inputs, case: Case, curves: ReadCurves) -> list[WorkloadRow]:
     submissions = [s.rescaled(case.rescale_scale) for s in read_workload(inputs.trainers, inputs.curves)]
     if inputs.sizes:
         submissions = [s.sized(inputs.sizes) for s in submissions]
     if case.on_curve is not None:
-        curves = read_curves(inputs.curves)
         if not 0 <= case.on_curve < len(curves):
             raise UserError(f"{inputs.curves}: there is no curve {case.on_curve}; it has 0 to {len(curves) - 1}")
         submissions = [s.on_curve(case.on_curve, curves) for s in submissions]

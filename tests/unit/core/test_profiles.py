@@ -155,12 +155,26 @@ def test_a_noisy_rate_counts_when_its_time_is_over() -> None:
     for number in range(int(MEASURE_S)):
         group = world.core.trainers[A].group
         assert group is not None
-        rate = 300.0 + 40.0 * (number % 2)
+        rate = 100.0 + 400.0 * (number % 2)
         world.send(Progress(A, group.generation, number + 1, 0, 32, rate))
     assert world.core.trainers[A].profile.pin == 4
     world.pass_time(1.0)
     assert world.core.trainers[A].profile.pin == 1
-    assert 300.0 <= world.core.trainers[A].measured.rates[4] <= 340.0
+    assert 100.0 <= world.core.trainers[A].measured.rates[4] <= 500.0
+
+
+def test_a_rate_that_scatters_takes_more_reports_than_one_that_does_not() -> None:
+    taken = []
+    for scatter in (0.0, 40.0):
+        world = pool(4)
+        submit(world, A, most=4)
+        while world.core.trainers[A].profile.pin == 4:
+            group = world.core.trainers[A].group
+            assert group is not None
+            step = world.steps[A] = world.steps.get(A, 0) + 1
+            world.send(Progress(A, group.generation, step, 0, 32, 300.0 + scatter * (step % 2)))
+        taken.append(world.steps[A])
+    assert taken == [5, 20]
 
 
 @pytest.mark.parametrize(
