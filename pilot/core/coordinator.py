@@ -108,6 +108,7 @@ class Coordinator:
         self.decided_s = 0.0
         self.draining = False
         self.arrivals = Arrivals()
+        self.changes = profiles.Changes()
         self.now_s = 0.0
         self.blame = Blame(self.pool, self.trainers)
         self._vacant: dict[NodeId, None] = {}
@@ -198,7 +199,9 @@ class Coordinator:
         self._vacant.update(change.vacant)
         for trainer_id in change.touched:
             self._touch(trainer_id)
-        self._question = "the pool changed" if change.counts else ""
+        if change.counts:
+            self.changes.note(self.now_s)
+            self._question = "the pool changed"
         return commands
 
     def _release_vacant(self) -> list[Command]:
@@ -308,7 +311,8 @@ class Coordinator:
         self.asked_s = self.now_s
         trainers, config = self.admitted(), self.config
         learn([trainer.measured for trainer in trainers], self.priors)
-        pins = profiles.pins(self.now_s, self.pool.usable, trainers)
+        around = profiles.Around(self.priors, self.costs, self.changes.news_s(self.now_s))
+        pins = profiles.pins(self.now_s, self.pool.usable, trainers, around)
         problem = pose(self.pool, self.blame, trainers, config, self.costs, self._reach, self.now_s, pins)
         if problem is not None and config.decide_every_s and not self.awaited:
             problem = question(problem)

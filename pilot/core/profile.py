@@ -26,8 +26,7 @@ MEASURE_S = 120.0
 REACH_S = 300.0
 
 APART = 4
-"""``auto`` measures the least count and one at least so many times as large. What a change of the count does to the
-time of a step grows with its logarithm: of two counts that are close to each other, little is known of a third one."""
+"""``auto`` profiles a trainer that can have so many times its least count: with less room plans come to each soon."""
 
 
 @dataclass(slots=True)
@@ -141,15 +140,6 @@ def least_top(spec: TrainerSpec) -> float:
             return spec.min_nodes + 1
 
 
-def counts(spec: TrainerSpec, most: int, share: int) -> list[int]:
-    """What is measured of a trainer that can have ``most`` nodes, the largest first; ``share`` is what each trainer
-    would have of the pool in equal parts. ``most`` is enough for :func:`least_top`.
-
-    ``auto``: about as many as plans will give it, at least :data:`APART` times the least count, and the least count;
-    ``inverse``: each count (MalleTrain §3.3).
-    """
-    allowed = [n for n in range(spec.min_nodes, min(most, spec.max_nodes) + 1) if spec.fitting(n) == n]
-    if spec.profile is Profiling.INVERSE:
-        return allowed[::-1]
-    tops = [n for n in allowed if n >= least_top(spec)]
-    return [next((n for n in tops if n >= share), tops[-1]), spec.min_nodes]
+def allowed(spec: TrainerSpec, most: int) -> tuple[int, ...]:
+    """The counts that a trainer can have of ``most`` nodes, rising."""
+    return tuple(n for n in range(spec.min_nodes, min(most, spec.max_nodes) + 1) if spec.fitting(n) == n)

@@ -56,9 +56,9 @@ def test_auto_grows_once_and_measures_two_counts() -> None:
     assert sizes(world, A)[:2] == [16, 1], "alone, its share is the pool"
     assert set(world.core.trainers[A].profile.known) == {16, 1}
     train(world, 20)
-    assert sizes(world, B)[:2] == [8, 1], "its share of two"
+    assert sizes(world, B)[:2] == [15, 1], "all but A's minimum"
     rates = world.core.trainers[B].measured.rates
-    assert (rates[8], rates[1]) == (TRUTH.at(8), TRUTH.at(1))
+    assert (rates[15], rates[1]) == (TRUTH.at(15), TRUTH.at(1))
     assert not world.core.trainers[B].profile.wanted
 
 
@@ -74,11 +74,11 @@ def test_only_allowed_sizes_are_measured_and_left_to_a_lender() -> None:
     world = pool(8)
     world.send(TrainerSubmitted(TrainerSpec(A, 1, 8, sizes=(2, 8))))
     world.settle(PLAN)
-    world.send(TrainerSubmitted(TrainerSpec(B, 1, 6, sizes=(1, 3, 6), profile=Profiling.AUTO)))
+    world.send(TrainerSubmitted(TrainerSpec(B, 1, 6, sizes=(1, 3, 6), profile=Profiling.INVERSE)))
     world.settle(PLAN)
     assert [len(world.core.trainers[name].target) for name in (A, B)] == [2, 6]
     train(world, 12)
-    assert sizes(world, B)[:2] == [6, 1]
+    assert sizes(world, B)[:2] == [6, 3]
 
 
 def test_a_profile_keeps_its_count_whatever_plans_are_made_meanwhile() -> None:
