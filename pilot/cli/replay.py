@@ -36,6 +36,11 @@ INTERRUPTED = 130
     "--solve-limit-s", type=FiniteRange(min=0, min_open=True), default=10.0, show_default=True, help="For one plan."
 )
 @click.option("--sizes", type=Sizes(), metavar="N,N,...", help="Trainers run on so many nodes only, as 1,2,4,8.")
+@click.option(
+    "--share-curves",
+    is_flag=True,
+    help="With --know measured: trainers on one curve are of one script and share what is measured.",
+)
 @click.option("--processes", type=Count(), help="Replays at once (default: one per usable CPU).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; the same replay prints the same bytes.")
 @click.option("--report", type=click.Path(file_okay=False, path_type=Path), help="Write an HTML page with plots here.")
@@ -49,6 +54,7 @@ def command(
     hours: float | None,
     solve_limit_s: float,
     sizes: tuple[int, ...] | None,
+    share_curves: bool,
     processes: int | None,
     as_json: bool,
     report: Path | None,
@@ -77,7 +83,7 @@ def command(
     from pilot.sim.sweep import Inputs
 
     inputs = Inputs(events, trainers, curves, None if hours is None else hours * 3600, sizes or ())
-    cases, names = all_cases(swept), swept_names(swept)
+    cases, names = all_cases(swept, share_curves=share_curves), swept_names(swept)
     if report is not None:
         make_directory(report)
     replays = _run(inputs, cases, solve_limit_s, processes)

@@ -36,23 +36,25 @@ def sweep_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def all_cases(swept: Mapping[str, Values | None]) -> list[Case]:
+def all_cases(swept: Mapping[str, Values | None], *, share_curves: bool = False) -> list[Case]:
     """All combinations of the swept values, each once: how trainers are measured matters only where they are."""
     from pilot.sim.knowledge import MEASURED, TRUTH
     from pilot.sim.sweep import Case
 
     know = swept["know"] or ((TRUTH,) if swept["profile"] is None else (MEASURED,))
-    if MEASURED not in know and (unused := [flag for name, flag in MEASURING.items() if swept[name] is not None]):
+    unused = [flag for name, flag in MEASURING.items() if swept[name] is not None] + ["--share-curves"] * share_curves
+    if MEASURED not in know and unused:
         raise click.UsageError(f"{unused[0]} is about trainers that are measured: add --know measured")
     told = {**swept, "know": know}
     combinations = itertools.product(*(values or (None,) for values in told.values()))
     cases = [Case(**dict(zip(told, values, strict=True))) for values in combinations]
-    return list(dict.fromkeys(_measured(case) if case.know == MEASURED else _unmeasured(case) for case in cases))
+    told_apart = (_measured(case, share_curves) if case.know == MEASURED else _unmeasured(case) for case in cases)
+    return list(dict.fromkeys(told_apart))
 
 
-def _measured(case: Case) -> Case:
+def _measured(case: Case, share_curves: bool) -> Case:
     noise = MEASURE_NOISE if case.measure_noise is None else case.measure_noise
-    return replace(case, profile=case.profile or "auto", measure_noise=noise)
+    return replace(case, profile=case.profile or "auto", measure_noise=noise, share_curves=share_curves)
 
 
 def _unmeasured(case: Case) -> Case:

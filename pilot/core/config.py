@@ -6,6 +6,7 @@ import math
 import sys
 from dataclasses import dataclass
 
+from pilot.core.curve_model import ON_SUMMIT, Priors
 from pilot.core.errors import UserError
 from pilot.core.objective import Objective, scaling_efficiency
 from pilot.core.pool import NodeOrder, hostname_order
@@ -27,6 +28,7 @@ class CoordinatorConfig:
     arrivals_s : trainers that come within so long of one another are planned for together; 0: each at once
     ended_kept : of so many trainers that have ended all is known; of earlier ones the outcome is
     decide_every_s : plans are made at multiples of it (Huawei's f); 0: at every event that changes the question
+    priors : what is expected of how trainers scale until those of the pool tell
     timed : problems say how long trainers have trained and what is left of them, for planners that go by it
     """
 
@@ -42,6 +44,7 @@ class CoordinatorConfig:
     ended_kept: int = sys.maxsize
     decide_every_s: float = 0.0
     timed: bool = False
+    priors: Priors = ON_SUMMIT
 
     def __post_init__(self) -> None:
         if not self.t_fwd_s > 0:

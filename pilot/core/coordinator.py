@@ -43,7 +43,6 @@ from pilot.core.blame import Blame, Judgement
 from pilot.core.budget import Usage, seconds
 from pilot.core.commands import CloseTrainer, Command, DrainPool, Outcome, ReleaseNode, Solve, WarnOfBudget
 from pilot.core.config import CoordinatorConfig
-from pilot.core.curve_model import ON_SUMMIT
 from pilot.core.errors import InvariantError
 from pilot.core.events import (
     ArrivalsDue,
@@ -93,7 +92,7 @@ class Coordinator:
         self._configs = (config or CoordinatorConfig(), *later)
         self.reopened = 0
         self.costs = RescaleCosts(KEPT_OF_POOL)
-        self.priors = ON_SUMMIT
+        self.priors = self.config.priors
         self.usage = Usage(seconds(self.config.budget_node_hours, self.config.charge_factor))
         self.pool = Pool(self.config.node_order)
         self.trainers: dict[TrainerId, Trainer] = {}
@@ -144,7 +143,8 @@ class Coordinator:
         out += self._release_vacant()
         self.usage.count(now_s, len(self.pool))
         if any(isinstance(command, CloseTrainer) for command in out):
-            self.priors = experience([trainer.measured for trainer in self.trainers.values()], self.priors)
+            measured = [trainer.measured for trainer in self.trainers.values()]
+            self.priors = experience(measured, self.config.priors, self.priors)
             self._roll.forget_oldest(self.config.ended_kept)
         if self._question and not self.draining:
             self.arrivals.close()

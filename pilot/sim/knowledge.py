@@ -63,19 +63,23 @@ class Knowledge:
     curves : of the curves file
     profile : how trainers are profiled where nothing is known but what is measured
     seed : of what is random in a guess
+    share : trainers on one curve are taken to be of one script, and share what is measured
     """
 
     know: str = TRUTH
     curves: ReadCurves = ()
     profile: Profiling = Profiling.AUTO
     seed: int = 0
+    share: bool = False
 
     def spec(self, row: WorkloadRow) -> TrainerSpec:
         """What the core is told of ``row``."""
         if self.know == TRUTH:
             return row.spec
         if self.know == MEASURED:
-            return replace(row.spec, curve=None, objective_curve=None, fixed_curve=False, profile=self.profile)
+            script = f"curve {row.curve}" if self.share else ""
+            unknown = replace(row.spec, curve=None, objective_curve=None, fixed_curve=False)
+            return replace(unknown, profile=self.profile, script=script)
         return replace(row.spec, curve=self._guess(row), objective_curve=None)
 
     def _guess(self, row: WorkloadRow) -> Curve:

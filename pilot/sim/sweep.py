@@ -77,6 +77,7 @@ class Case:
     measure_noise : how far a report of a rate is off the truth, one standard deviation, relative; null: nothing is
         measured
     seed : of what is random in guesses and reports
+    share_curves : trainers on one curve share what is measured
     """
 
     planner: str = "milp"
@@ -96,6 +97,7 @@ class Case:
     profile: str | None = None
     measure_noise: float | None = None
     seed: int = 0
+    share_curves: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,7 @@ def run_case(
         Accounting(case.accounting),
         Completions(case.completions),
         case.solver_latency_s,
-        Knowledge(case.know, curves, profile, case.seed),
+        Knowledge(case.know, curves, profile, case.seed, case.share_curves),
         case.measure_noise or 0.0,
     )
     planner = make(case.planner, case.solver, solve_limit_s)

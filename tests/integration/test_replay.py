@@ -80,6 +80,8 @@ def test_what_is_known_of_the_curves_is_worth_something(inputs: Path, capsys: py
     assert (truth["profile_node_s"], never["profile_node_s"], truth["profile_cost"]) == (0, 0, 0)
     assert inverse["profile_node_s"] > 0 and inverse["interruptions"] > never["interruptions"]
     assert replays(capsys, inputs, *options, "--profile", "never,inverse") == answers
+    shared = replays(capsys, inputs, *options[:-1], "measured", "--profile", "inverse", "--share-curves")
+    assert 0 < shared[0]["profile_node_s"] < 0.7 * inverse["profile_node_s"]
     (loud,) = replays(capsys, inputs, "--planner", "dp", "--hours", "2", "--profile", "never", "--measure-noise", "0.5")
     assert loud["case"]["know"] == "measured" and loud["efficiency"] != never["efficiency"]
 
@@ -96,6 +98,7 @@ def test_what_is_known_of_the_curves_is_worth_something(inputs: Path, capsys: py
             ["--know", "truth", "--profile", "auto"],
             "--profile is about trainers that are measured: add --know measured",
         ),
+        (["--share-curves"], "--share-curves is about trainers that are measured: add --know measured"),
         (["--measure-noise", "0.1"], "--measure-noise is about trainers that are measured: add --know measured"),
     ],
 )

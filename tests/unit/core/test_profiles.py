@@ -14,7 +14,7 @@ from pilot.core.profile import MEASURE_S, REACH_S
 from pilot.core.spec import Profiling, TrainerSpec
 from tests.property.world import World
 
-A, B, C = (TrainerId(name) for name in "abc")
+A, B, C, D = (TrainerId(name) for name in "abcd")
 PLAN = planners.make("dp")
 TRUTH = Curve.of([(1, 100.0), (4, 350.0), (8, 600.0), (64, 3000.0)])
 
@@ -194,3 +194,19 @@ def test_who_is_profiled(spec: TrainerSpec, wanted: bool) -> None:
     world.send(TrainerSubmitted(spec))
     assert world.core.trainers[A].profile.wanted is wanted
     assert not [c for _, _, out in world.history for c in out if isinstance(c, Solve)]
+
+
+def test_what_one_trainer_of_a_script_measured_is_known_of_the_next_one() -> None:
+    world = pool(16)
+    world.send(TrainerSubmitted(TrainerSpec(A, 1, 16, profile=Profiling.AUTO, script="train.py")))
+    world.settle(PLAN)
+    train(world, 12)
+    others = {B: {"script": "train.py"}, C: {"script": "train.py", "reprofile": True}, D: {"script": "other.py"}}
+    for name, more in others.items():
+        world.send(TrainerSubmitted(TrainerSpec(name, profile=Profiling.AUTO, **more)))
+    known = {name: world.core.trainers[name] for name in others}
+    assert [trainer.profile.wanted for trainer in known.values()] == [False, True, True]
+    assert [trainer.spec.curve_from for trainer in known.values()] == ["trainer a", "", ""]
+    curve = known[B].measured.curve
+    assert curve.at(16) == pytest.approx(TRUTH.at(16), rel=0.02)
+    assert curve.at(64) < 0.95 * 4 * curve.at(16), "beyond what was measured it is an estimate"
