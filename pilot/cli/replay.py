@@ -42,6 +42,11 @@ INTERRUPTED = 130
     help="Time limit per plan.",
 )
 @click.option("--sizes", type=Sizes(), metavar="N,N,...", help="Allow only these node counts, e.g. 1,2,4,8.")
+@click.option(
+    "--share-curves",
+    is_flag=True,
+    help="With --know measured: trainers on one curve run the same script and share what is measured.",
+)
 @click.option("--processes", type=Count(), help="Replays to run in parallel (default: one per usable CPU).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; output is deterministic.")
 @click.option("--times", type=FILE, help="Write each trainer's waiting, training and total time to this CSV file.")
@@ -60,6 +65,7 @@ def command(
     hours: float | None,
     solve_limit_s: float,
     sizes: tuple[int, ...] | None,
+    share_curves: bool,
     processes: int | None,
     as_json: bool,
     report: Path | None,
@@ -96,7 +102,7 @@ def command(
     from pilot.sim.sweep import Inputs
 
     inputs = Inputs(events, trainers, curves, None if hours is None else hours * 3600, sizes or ())
-    cases, names = all_cases(swept), swept_names(swept)
+    cases, names = all_cases(swept, share_curves=share_curves), swept_names(swept)
     if report is not None:
         make_directory(report)
     if times is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
 MOST_NUMBER = 1e9
 """The largest number of seconds, or factor; beyond it arithmetic overflows."""
 
+MEASURE_NOISE = 0.03
+
+MEASURING = {"profile": "--profile", "measure_noise": "--measure-noise"}
+"""Options of replays in which trainers are measured."""
+
 Values = tuple[Any, ...]
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -30,12 +36,29 @@ def sweep_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def all_cases(swept: Mapping[str, Values | None]) -> list[Case]:
-    """Every combination of the swept values."""
+def all_cases(swept: Mapping[str, Values | None], *, share_curves: bool = False) -> list[Case]:
+    """All combinations of the swept values, each once: how trainers are measured matters only where they are."""
+    from pilot.sim.knowledge import MEASURED, TRUTH
     from pilot.sim.sweep import Case
 
-    combinations = itertools.product(*(values or (None,) for values in swept.values()))
-    return [Case(**dict(zip(swept, values, strict=True))) for values in combinations]
+    know = swept["know"] or ((TRUTH,) if swept["profile"] is None else (MEASURED,))
+    unused = [flag for name, flag in MEASURING.items() if swept[name] is not None] + ["--share-curves"] * share_curves
+    if MEASURED not in know and unused:
+        raise click.UsageError(f"{unused[0]} is about trainers that are measured: add --know measured")
+    told = {**swept, "know": know}
+    combinations = itertools.product(*(values or (None,) for values in told.values()))
+    cases = [Case(**dict(zip(told, values, strict=True))) for values in combinations]
+    told_apart = (_measured(case, share_curves) if case.know == MEASURED else _unmeasured(case) for case in cases)
+    return list(dict.fromkeys(told_apart))
+
+
+def _measured(case: Case, share_curves: bool) -> Case:
+    noise = MEASURE_NOISE if case.measure_noise is None else case.measure_noise
+    return replace(case, profile=case.profile or "auto", measure_noise=noise, share_curves=share_curves)
+
+
+def _unmeasured(case: Case) -> Case:
+    return replace(case, profile=None, measure_noise=None)
 
 
 def swept_names(swept: Mapping[str, Values | None]) -> list[str]:
@@ -60,13 +83,15 @@ def _positive(text: str) -> float:
 
 
 def _share(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value <= 1:
-        raise ValueError("give a share from 0 to 1, or several with commas between them")
+    if not (value := _number(text)) <= 1:
+        raise ValueError("give a share from 0 to 1, or several separated by commas")
     return value
+
+
+def _know(text: str) -> str:
+    from pilot.sim.knowledge import check
+
+    return check(text)
 
 
 def _whole(text: str) -> int:
@@ -159,12 +184,22 @@ SWEPT: Sequence[Decorator] = (
         None,
     ),
     _sweep(
+        "--know",
+        "know",
+        _know,
+        "NAMES",
+        "What is known of the scaling curves: truth, measured (only what trainers report), guess:linear, guess:huawei "
+        "(0.8^log2 n of linear), guess:other (the next curve of the file), guess:N (curve N for all) or "
+        "guess:factor:SD (the truth with a random factor at each count).  [default: truth; measured with --profile]",
+        default=None,
+    ),
+    _sweep(
         "--profile",
         "profile",
         _choice("auto", "inverse", "never"),
         "NAMES",
-        "Hide the curves from the core, which then measures them: auto, inverse or never (see pilot submit).  "
-        "[default: curves are known]",
+        "How trainers whose curves are not known are profiled: auto, inverse or never (see pilot submit).  "
+        "[default: auto, with --know measured]",
         default=None,
     ),
     _sweep("--nodes", "nodes", _count, "COUNTS", "Instead of EVENTS: a pool of so many nodes.", None),
@@ -176,6 +211,14 @@ SWEPT: Sequence[Decorator] = (
         "Each unit of the pool is a GPU, and so many are a node; trainers span as few nodes as can be.",
         default=None,
     ),
+    _sweep(
+        "--measure-noise",
+        "measure_noise",
+        _share,
+        "SHARES",
+        f"How far a measured rate is off, one standard deviation.  [default: {MEASURE_NOISE}]",
+        default=None,
+    ),
     _sweep("--eta-noise", "eta_noise", _share, "SHARES", "Planners see remaining work off by up to this share.", "0"),
     _sweep("--hang-share", "hang_share", _share, "SHARES", "Trainers that hang within 5 minutes and never end.", "0"),
     _sweep("--fail-share", "fail_share", _share, "SHARES", "Trainers that fail within 5 minutes.", "0"),
@@ -183,7 +226,7 @@ SWEPT: Sequence[Decorator] = (
     _sweep(
         "--scale-up-delay-s", "scale_up_delay_s", _number, "SECONDS", "Starts and scale-ups take so long.", default="0"
     ),
-    _sweep("--seed", "seed", _whole, "SEEDS", "Of noise and of what goes wrong with trainers.", default="1"),
+    _sweep("--seed", "seed", _whole, "SEEDS", "Of guesses, noise and what goes wrong with trainers.", default="1"),
     _sweep(
         "--on-curve", "on_curve", _whole, "INDICES", "Give all trainers this curve of the curves file.", default=None
     ),

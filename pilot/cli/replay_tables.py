@@ -79,6 +79,21 @@ def _cost_row(replay: Replay) -> dict[str, str]:
     }
 
 
+def _learning_row(replay: Replay) -> dict[str, str]:
+    s = replay.summary
+    nodes_s = s.node_hours * 3600
+    return {
+        "interruptions per trainer": f"{s.interruptions:.1f}",
+        "s to 90% of the oracle": "-" if s.to_oracle_s is None else f"{s.to_oracle_s:.0f}",
+        "node-s in profiles": f"{s.profile_node_s:.4g} ({_share(s.profile_node_s, nodes_s)})",
+        "lost to profiles": _share(s.profile_cost, s.work),
+    }
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{part / whole:.2%}" if whole > 0 else "-"
+
+
 def _run_time_row(replay: Replay, curves: Sequence[int]) -> dict[str, str]:
     mean_h = {row.curve: f"{row.mean_h:.2f}" for row in replay.summary.run_times}
     return {f"curve {index}": mean_h.get(index, "-") for index in curves}
@@ -104,6 +119,11 @@ def print_tables(replays: Sequence[Replay], names: Sequence[str]) -> None:
         click.echo("Completed trainers:")
         rows_ = zip(heads, replays, strict=True)
         _print_table([head | done_row(replay, replays, ends) for head, replay in rows_])
+    if any(replay.case.know != "truth" for replay in replays):
+        click.echo(
+            "What it took until the curves were known (of the work done, what rescales for profiles cost at most):"
+        )
+        _print_table([head | _learning_row(replay) for head, replay in zip(heads, replays, strict=True)])
     if len(curves) > 1:
         click.echo("Mean run time in hours, from admission to completion, of completed trainers:")
         _print_table([head | _run_time_row(replay, curves) for head, replay in zip(heads, replays, strict=True)])

@@ -6,6 +6,7 @@ import math
 import sys
 from dataclasses import dataclass
 
+from pilot.core.curve_model import ON_SUMMIT, Priors
 from pilot.core.errors import UserError
 from pilot.core.gpus import GpuNodes
 from pilot.core.objective import Objective, scaling_efficiency
@@ -29,6 +30,7 @@ class CoordinatorConfig:
     ended_kept : of so many trainers that have ended all is known; of earlier ones the outcome is
     decide_every_s : plans are made at multiples of it (Huawei's f); 0: at every event that changes the question
     gpus : where the pool's unit is a GPU: on which node each is; None: a unit is a node
+    priors : what is expected of how trainers scale until those of the pool tell
     timed : problems say how long trainers have trained and what is left of them, for planners that go by it
     """
 
@@ -45,6 +47,7 @@ class CoordinatorConfig:
     decide_every_s: float = 0.0
     gpus: GpuNodes | None = None
     timed: bool = False
+    priors: Priors = ON_SUMMIT
 
     def __post_init__(self) -> None:
         if not self.t_fwd_s > 0:

@@ -45,7 +45,6 @@ from pilot.core.blame import Blame, Judgement
 from pilot.core.budget import Usage, seconds
 from pilot.core.commands import CloseTrainer, Command, DrainPool, Outcome, ReleaseNode, Solve, WarnOfBudget
 from pilot.core.config import CoordinatorConfig
-from pilot.core.curve_model import ON_SUMMIT
 from pilot.core.errors import InvariantError
 from pilot.core.events import (
     ArrivalsDue,
@@ -98,7 +97,7 @@ class Coordinator:
         self._configs = (config or CoordinatorConfig(), *later)
         self.reopened = 0
         self.costs = RescaleCosts(KEPT_OF_POOL)
-        self.priors = ON_SUMMIT
+        self.priors = self.config.priors
         self.usage = Usage(seconds(self.config.budget_node_hours, self.config.charge_factor))
         self.pool = Pool(self.config.node_order)
         self.trainers: dict[TrainerId, Trainer] = {}
@@ -116,6 +115,7 @@ class Coordinator:
         self.decided_s = 0.0
         self.draining = False
         self.arrivals = Arrivals()
+        self.changes = profiles.Changes()
         self.now_s = 0.0
         self.blame = Blame(self.pool, self.trainers)
         self._vacant: dict[NodeId, None] = {}
@@ -153,7 +153,8 @@ class Coordinator:
         out += self._release_vacant()
         self.usage.count(now_s, len(self.pool))
         if any(isinstance(command, CloseTrainer) for command in out):
-            self.priors = experience([trainer.measured for trainer in self.trainers.values()], self.priors)
+            measured = [trainer.measured for trainer in self.trainers.values()]
+            self.priors = experience(measured, self.config.priors, self.priors)
             self._roll.forget_oldest(self.config.ended_kept)
         if self._question and not self.draining:
             self.arrivals.close()
@@ -209,7 +210,9 @@ class Coordinator:
         self._vacant.update(change.vacant)
         for trainer_id in change.touched:
             self._touch(trainer_id)
-        self._question = "the pool changed" if change.counts else ""
+        if change.counts:
+            self.changes.note(self.now_s)
+            self._question = "the pool changed"
         return commands
 
     def _release_vacant(self) -> list[Command]:
@@ -362,7 +365,8 @@ class Coordinator:
         free = self.pool.usable - reserved - sum(len(trainer.target) for trainer in admitted)
         trainers = admitted + self._offers(max(1, free))
         learn([trainer.measured for trainer in trainers], self.priors)
-        pins = profiles.pins(self.now_s, self.pool.usable - reserved, admitted)
+        around = profiles.Around(self.priors, self.costs, self.changes.news_s(self.now_s))
+        pins = profiles.pins(self.now_s, self.pool.usable - reserved, admitted, around)
         weights = self._studies.weights(self.now_s, self.pool.usable, trainers)
         problem = pose(
             self.pool, self.blame, trainers, config, self.costs, self._reach, self.now_s, pins, weights, reserved

@@ -125,14 +125,18 @@ def _neighbours(candidate: Candidate, nodes: int) -> tuple[int, int, int]:
     return smaller, nodes, min((n for n in candidate.sizes if n > nodes), default=nodes + 1)
 
 
-def rate_sentences(known: Sequence[Estimate], *, guessed: bool) -> list[str]:
-    """What is known of a trainer's rate, where it was measured and where it is an estimate or as given, in words."""
+def rate_sentences(known: Sequence[Estimate], *, guessed: bool, curve_from: str = "") -> list[str]:
+    """What is known of a trainer's rate, where it was measured and where it is an estimate or as given, in words.
+
+    ``curve_from``: whose measurements it began with.
+    """
     if guessed:
         return ["Its rate was not measured yet: plans take it to scale as trainers usually do."]
     measured = [e for e in known if e.measured]
     others = [e for e in known if not e.measured]
     words = [("measured", measured), ("given" if others and others[0].error == 0 else "estimated", others)]
-    return [f"Samples per second, {word}: {', '.join(map(_rate, found))}." for word, found in words if found]
+    told = [f"Samples per second, {word}: {', '.join(map(_rate, found))}." for word, found in words if found]
+    return [*told, f"It began with the curve of the same script, measured by {curve_from}."] if curve_from else told
 
 
 def _rate(of: Estimate) -> str:

@@ -151,6 +151,10 @@ class Measured:
         elif self._planned is None or self.moved:
             self._planned, self._guessed = self.curve, False
 
+    def curve_for(self, most: int) -> Curve:
+        """What is expected of another trainer of the same script, on up to ``most`` nodes."""
+        return curve_of(estimates(self.points, self._spec.curve, self._priors, most))
+
     def rescale_s(self, pool: RescaleCosts, *, up: bool) -> float:
         """R_j^up, or R_j^dw (FreeTrain eq. 13): its own, else what others in its ``pool`` measured, where nobody has
         said what it costs, else what was said or is assumed."""
@@ -198,11 +202,11 @@ class Measured:
             self._costs.note(up=grew, seconds=seconds)
 
 
-def experience(trainers: Sequence[Measured], before: Priors) -> Priors:
+def experience(trainers: Sequence[Measured], at_first: Priors, before: Priors) -> Priors:
     """What the pool expects of the next trainer, from how the newest of ``trainers`` scaled that were measured on two
-    counts or more; ``before``: what it expected until now."""
+    counts or more; ``at_first``, ``before``: what it expected when it came up, and until now."""
     measured = [points for trainer in trainers if len(points := trainer.points) > 1]
-    return priors_of(measured[-KEPT_OF_POOL:], ON_SUMMIT, start=before, rounds=2) if measured else before
+    return priors_of(measured[-KEPT_OF_POOL:], at_first, start=before, rounds=2) if measured else before
 
 
 def learn(trainers: Sequence[Measured], priors: Priors) -> None:

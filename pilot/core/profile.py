@@ -1,9 +1,9 @@
 """The profile of one trainer: on which node counts its rate is measured, one after the other, while it trains.
 
 MalleTrain's Job Profiling Advisor (§3.3): it grows once, to the largest of the counts, and goes down from there, as to
-shrink costs less than to grow. A count's rate is known when the last :data:`REPORTS` reports of it differ by no more
-than :data:`SPREAD`. No count is waited for longer than :data:`REACH_S` (until the trainer trains on it) and
-:data:`MEASURE_S` (from then on); what was measured by then counts.
+shrink costs less than to grow. A count's rate is known when the mean of its last reports, :data:`REPORTS` or more, has
+a standard error of :data:`KNOWN` or less. No count is waited for longer than :data:`REACH_S` (until the trainer trains
+on it) and :data:`MEASURE_S` (from then on); what was measured by then counts.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import fmean, stdev
 
 from pilot.core.ids import TrainerId
 from pilot.core.spec import Profiling, TrainerSpec
@@ -19,15 +19,14 @@ from pilot.core.spec import Profiling, TrainerSpec
 REPORTS = 5
 """The leader reports once a second, each time the median rate of its last 20 steps."""
 
-SPREAD = 0.03
-"""A few percent: more exact than that the rate of a running trainer is not from one minute to the next."""
+KNOWN = 0.02
+"""Relative. More exact than that the rate of a running trainer is not from one minute to the next."""
 
 MEASURE_S = 120.0
 REACH_S = 300.0
 
 APART = 4
-"""``auto`` measures the least count and one at least so many times as large. What a change of the count does to the
-time of a step grows with its logarithm: of two counts that are close to each other, little is known of a third one."""
+"""``auto`` profiles a trainer that can have so many times its least count: with less room plans come to each soon."""
 
 
 @dataclass(slots=True)
@@ -37,7 +36,7 @@ class Profile:
     ``left`` : the counts that are still to be measured, the largest first; the first one is where it is now
     ``known`` : the counts whose rate is known
     ``by_s`` : when the first of ``left`` is given up; ``there``: the trainer has come to it
-    ``size``, ``rates`` : the last reports, and on how many nodes they were made
+    ``size``, ``rates`` : the reports of the newest group, and on how many nodes they were made
     ``lender``, ``lender_nodes`` : who gives nodes for it to grow, and how many are left to that one until the first
         count is measured. After that plans have what the profile does not need
     """
@@ -90,8 +89,8 @@ class Profile:
         """Take in a rate; whether the trainer goes on to the next count, or is done."""
         if nodes != self.size:
             self.came_to(now_s, nodes)
-        self.rates = [*self.rates, samples_per_s][-REPORTS:]
-        if len(self.rates) < REPORTS or max(self.rates) - min(self.rates) > SPREAD * median(self.rates):
+        self.rates.append(samples_per_s)
+        if not _is_known(self.rates):
             return False
         self.known[nodes] = None
         if nodes != self.pin:
@@ -124,6 +123,12 @@ class Profile:
             self.came_to(now_s, self.size)
 
 
+def _is_known(rates: Sequence[float]) -> bool:
+    """Whether the last of ``rates`` say what it is: the last 5 if it has just settled, 10, 20, … if they scatter."""
+    ends = (rates[-(REPORTS << i) :] for i in range((len(rates) // REPORTS).bit_length()))
+    return any(stdev(end) <= KNOWN * fmean(end) * math.sqrt(len(end)) for end in ends)
+
+
 def least_top(spec: TrainerSpec) -> float:
     """The least count from which a profile is worth its scale-up; with fewer nodes plans come to each count anyway."""
     match spec.profile:
@@ -135,15 +140,6 @@ def least_top(spec: TrainerSpec) -> float:
             return spec.min_nodes + 1
 
 
-def counts(spec: TrainerSpec, most: int, share: int) -> list[int]:
-    """What is measured of a trainer that can have ``most`` nodes, the largest first; ``share`` is what each trainer
-    would have of the pool in equal parts. ``most`` is enough for :func:`least_top`.
-
-    ``auto``: about as many as plans will give it, at least :data:`APART` times the least count, and the least count;
-    ``inverse``: each count (MalleTrain §3.3).
-    """
-    allowed = [n for n in range(spec.min_nodes, min(most, spec.max_nodes) + 1) if spec.fitting(n) == n]
-    if spec.profile is Profiling.INVERSE:
-        return allowed[::-1]
-    tops = [n for n in allowed if n >= least_top(spec)]
-    return [next((n for n in tops if n >= share), tops[-1]), spec.min_nodes]
+def allowed(spec: TrainerSpec, most: int) -> tuple[int, ...]:
+    """The counts that a trainer can have of ``most`` nodes, rising."""
+    return tuple(n for n in range(spec.min_nodes, min(most, spec.max_nodes) + 1) if spec.fitting(n) == n)

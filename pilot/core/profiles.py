@@ -10,11 +10,51 @@ give it until its turn comes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+from pilot.core.curve_model import Priors
 from pilot.core.events import GroupFormed, Progress
 from pilot.core.ids import TrainerId
-from pilot.core.profile import counts, least_top
+from pilot.core.measured import RescaleCosts
+from pilot.core.profile import allowed, least_top
+from pilot.core.spec import Profiling
 from pilot.core.trainer import Trainer
+from pilot.core.worth import Outlook, best_counts
+
+CHANGES_KEPT = 20
+"""What is between two changes of the pool is the mean of about so many."""
+
+NEWS_CHANGES = 5
+"""After so many changes of the pool plans have come to other counts of a trainer by themselves."""
+
+NEWS_MOST_S = 3600.0
+"""For no longer than that a profile counts, however calm the pool is: trainers end."""
+
+
+@dataclass(slots=True)
+class Changes:
+    """Of the pool: the last one, and how long it is from one to the next on the mean."""
+
+    last_s: float = 0.0
+    mean_s: float = 600.0
+
+    def note(self, now_s: float) -> None:
+        """The pool changed."""
+        self.mean_s += (min(now_s - self.last_s, NEWS_MOST_S) - self.mean_s) / CHANGES_KEPT
+        self.last_s = now_s
+
+    def news_s(self, now_s: float) -> float:
+        """For how long a profile tells what plans would not have found out."""
+        return min(NEWS_CHANGES * max(self.mean_s, now_s - self.last_s), NEWS_MOST_S)
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What the pool says of a profile's worth: ``priors`` of curves, ``costs`` of rescales, for how long it is news."""
+
+    priors: Priors
+    costs: RescaleCosts
+    news_s: float
 
 
 def note(now_s: float, trainer: Trainer, event: object) -> str:
@@ -43,7 +83,7 @@ def _measured(trainer: Trainer, nodes: int) -> str:
     return f"trainer {trainer.id} was measured on {nodes} node{'' if nodes == 1 else 's'}"
 
 
-def pins(now_s: float, usable: int, trainers: Sequence[Trainer]) -> dict[TrainerId, int]:
+def pins(now_s: float, usable: int, trainers: Sequence[Trainer], around: Around) -> dict[TrainerId, int]:
     """The counts that are pinned in a problem of ``usable`` nodes for ``trainers``; who can begin begins."""
     pinned: dict[TrainerId, int] = {}
     for trainer in trainers:
@@ -51,7 +91,7 @@ def pins(now_s: float, usable: int, trainers: Sequence[Trainer]) -> dict[Trainer
             _go_on(now_s, usable, trainer, trainers, pinned)
     for trainer in trainers:
         if trainer.profile.wanted and trainer.profile.pin is None:
-            _begin(now_s, usable, trainer, trainers, pinned)
+            _begin(now_s, usable, trainer, trainers, pinned, around)
     return pinned
 
 
@@ -72,7 +112,12 @@ def _go_on(
 
 
 def _begin(
-    now_s: float, usable: int, trainer: Trainer, trainers: Sequence[Trainer], pinned: dict[TrainerId, int]
+    now_s: float,
+    usable: int,
+    trainer: Trainer,
+    trainers: Sequence[Trainer],
+    pinned: dict[TrainerId, int],
+    around: Around,
 ) -> None:
     most = usable - _kept(trainer, trainers, pinned)
     enough = trainer.spec.fitting(most) >= least_top(trainer.spec)
@@ -81,13 +126,38 @@ def _begin(
     if trainer.spec.fitting(most + spared) < least_top(trainer.spec):
         return
     profile = trainer.profile
-    profile.begin(now_s, counts(trainer.spec, most + spared, usable // len(trainers)))
+    profile.begin(now_s, _counts(trainer, most, spared, usable / len(trainers), len(trainers) == 1, around))
     if profile.pin is None:
         return
     pinned[trainer.id] = profile.pin
     if lender is not None and profile.pin > most:
         pinned[lender.id] = lender.spec.fitting(len(lender.target) - (profile.pin - most))
         profile.borrow(lender.id, pinned[lender.id])
+
+
+def _counts(trainer: Trainer, most: int, spared: int, share: float, alone: bool, around: Around) -> tuple[int, ...]:
+    """On which counts it is measured, the largest first: every one, or those that are worth most; it may have ``most``
+    nodes without a lender, who has ``spared`` more."""
+    spec, measured = trainer.spec, trainer.measured
+    can = allowed(spec, most + spared)
+    if spec.profile is Profiling.INVERSE:
+        return can[::-1]
+    held = len(trainer.target)
+    up_s, down_s = (measured.rescale_s(around.costs, up=up) for up in (True, False))
+    return best_counts(
+        Outlook(
+            points=measured.points,
+            priors=around.priors,
+            allowed=can,
+            share=share,
+            held=held,
+            idle=max(0, most - held),
+            alone=alone,
+            rescale_up_s=up_s,
+            rescale_down_s=down_s,
+            lasts_s=around.news_s,
+        )
+    )
 
 
 def _kept(trainer: Trainer, others: Sequence[Trainer], pinned: Mapping[TrainerId, int]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import assert_never
 
 from pilot.core.budget import Usage, seconds
@@ -45,9 +46,21 @@ class Roll:
         if spec.trainer in self.trainers or spec.trainer in self.past:
             raise InvariantError(f"trainer {spec.trainer} was submitted twice")
         usage = Usage(seconds(spec.budget_node_hours, charge_factor))
+        spec = self._with_known_curve(spec)
         trainer = Trainer(spec, Measured(spec), generation=spec.starts_after, usage=usage, profile=Profile.of(spec))
         self.trainers[spec.trainer] = self.open[spec.trainer] = trainer
         return trainer
+
+    def _with_known_curve(self, spec: TrainerSpec) -> TrainerSpec:
+        """With the curve of the newest trainer of the same script that was measured on two counts or more, unless it
+        has a better one or is to be measured itself."""
+        if not spec.script or spec.reprofile or (spec.curve is not None and not spec.curve_from):
+            return spec
+        alike = (t for t in reversed(self.trainers.values()) if t.spec.script == spec.script)
+        known = next((t for t in alike if len(t.measured.rates) > 1), None)
+        if known is None:
+            return spec
+        return replace(spec, curve=known.measured.curve_for(spec.max_nodes), curve_from=f"trainer {known.id}")
 
     def close(self, trainer_id: TrainerId, outcome: Outcome, reason: str) -> Trainer | None:
         """It ends; None where it had ended before, or there is none."""

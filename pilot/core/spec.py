@@ -52,6 +52,8 @@ class TrainerSpec:
     samples : how many its whole loop has, where that is known before it says so itself (replays)
     profile : whether it is profiled where its curve is not known
     reprofile : it is profiled although its curve is known
+    script : what its script is known by; trainers of one script are taken to scale alike. "": by nothing
+    curve_from : whose measurements its ``curve`` is, for people; "": the user's
     objective_curve : value per second by nodes where it is not derived from ``curve`` (replays of published sets)
     """
 
@@ -74,6 +76,8 @@ class TrainerSpec:
     patience_s: float = 300.0
     profile: Profiling = Profiling.NEVER
     reprofile: bool = False
+    script: str = ""
+    curve_from: str = ""
 
     def __post_init__(self) -> None:
         if self.min_nodes < 1:

@@ -13,6 +13,7 @@ from pilot.core.ids import PlanId, StudyId, TrainerId
 from pilot.core.measured import RescaleCosts
 from pilot.core.pool import PoolState
 from pilot.core.problem import Plan, Problem
+from pilot.core.profiles import Changes
 from pilot.core.study import Study
 from pilot.core.trainer import Trainer
 
@@ -41,4 +42,5 @@ class State:
     priors: Priors
     usage: Usage
     arrivals: Arrivals
+    changes: Changes
     now_s: float

@@ -23,10 +23,22 @@ def default_path(site: str) -> Path:
     try:
         if given := os.environ.get("PILOT_RUN_DIR"):
             return Path(given).expanduser().absolute()
-        base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-        return Path(base).absolute() / "pilot" / site
+        return _state() / site
     except (OSError, RuntimeError) as error:  # the current folder is gone, or there is no such home
         raise UserError(f"no run directory can be named: {error}; give --run-dir, from another folder") from None
+
+
+def learned_path(site: str) -> Path | None:
+    """``pilot/.learned/<site>`` in the user's state directory; None: there is no such directory."""
+    try:
+        return _state() / ".learned" / site
+    except (OSError, RuntimeError):
+        return None
+
+
+def _state() -> Path:
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base).absolute() / "pilot"
 
 
 def check_readable(root: Path) -> None:

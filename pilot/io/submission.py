@@ -106,6 +106,7 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             fixed_curve=self.fixed_curve,
             profile=self.profile,
             reprofile=self.reprofile,
+            script=self.launch.script,
             priority=self.priority,
             budget_node_hours=self.budget_node_hours,
             after_loop_s=self.after_loop_s,

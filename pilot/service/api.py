@@ -31,6 +31,7 @@ from pilot.core.events import (
 from pilot.core.ids import NodeId, StudyId, TrainerId, TrainerUid
 from pilot.core.trainer import Phase, Trainer
 from pilot.io import study_verbs, verbs, wire
+from pilot.io.learned import Learned
 from pilot.io.pool_status import PoolStatus, Told, TrainerHistory
 from pilot.io.submission import Submission
 from pilot.io.verbs import (
@@ -101,6 +102,7 @@ class Api:
         studies: StudyStore,
         about: Callable[[], About],
         scale: Callable[[int | None], None],
+        learned: Learned,
     ) -> None:
         self._server = server
         self._driver = driver
@@ -108,6 +110,7 @@ class Api:
         self._launches = launches
         self._about = about
         self._scale = scale
+        self._learned = learned
         self._tasks: set[asyncio.Task[None]] = set()
         self._arriving: set[TrainerId] = set()
         self._disk, self._sums = ThreadPoolExecutor(1, "disk"), ThreadPoolExecutor(1, "sums")
@@ -174,7 +177,7 @@ class Api:
         """A new trainer. Answered when the journal has it."""
         self._refuse_when_draining()
         trainer = self._name(given.name, replaces=given.replace)
-        spec = given.spec(trainer, TrainerUid(secrets.token_hex(16)))
+        spec = self._learned.with_curve(given.spec(trainer, TrainerUid(secrets.token_hex(16))))
         # A user's function that fails is refused here: the core could not go on.
         self._driver.core.config.objective(spec, spec.curve or Curve.proportional())
         start = given.start.files if given.start is not None else ()

@@ -21,9 +21,10 @@ from pilot.io import ended
 from pilot.io.ended import Ended
 from pilot.io.heartbeat import BEAT_S
 from pilot.io.journal import Contents
+from pilot.io.learned import Learned
 from pilot.io.listener import allow_many_files
 from pilot.io.printable import printable
-from pilot.io.rundir import Lock, RunDir, default_path
+from pilot.io.rundir import Lock, RunDir, default_path, learned_path
 from pilot.io.site_files import SiteFile, load_site_file
 from pilot.provisioning.keeper import KeeperEvent
 from pilot.provisioning.keeper_factory import make_keeper
@@ -32,6 +33,7 @@ from pilot.service.admission import Admission
 from pilot.service.api import Api
 from pilot.service.autoscaler import Autoscaler
 from pilot.service.launch_store import LaunchStore
+from pilot.service.learned_keeper import LearnedKeeper
 from pilot.service.live_driver import Clock, LiveDriver
 from pilot.service.restore import restore
 from pilot.service.roster import Roster
@@ -48,6 +50,12 @@ log = logging.getLogger("pilot.service")
 ANSWERS_S = 1.0
 """So long a coordinator that ends stays for requests that came before."""
 
+LEARNED_S = 30.0
+"""So often what trainers measured is kept; a coordinator that is killed loses no more of it."""
+
+OPTIONS = [name for name in Settings.__struct_fields__ if name != "priors"]
+"""Settings that are given; priors are found."""
+
 
 class Live:
     """One running coordinator. Making one binds its port and restores its state; :meth:`run` serves."""
@@ -59,9 +67,11 @@ class Live:
         site_file: SiteFile,
         pool: PoolIdentity,
         pilots: int | None,
+        learned: Learned,
         *,
         restarted: bool = False,
     ) -> None:
+        self._learned = LearnedKeeper(learned)
         site = self._site = site_file.site
         self._rundir = rundir
         self._lock = lock
@@ -82,7 +92,7 @@ class Live:
         if pool.contents is not None:
             self._restore(pool.contents)
         self._api = Api(
-            self._server, self._driver, self._roster, self._launches, self._studies, self._about, self._scale
+            self._server, self._driver, self._roster, self._launches, self._studies, self._about, self._scale, learned
         )
         self._service = Service(
             site,
@@ -113,8 +123,8 @@ class Live:
             loop.add_signal_handler(number, self._asked_to_end, number, stopped)
         async with asyncio.TaskGroup() as tasks:
             scaling = tasks.create_task(self._autoscaler.run())
-            served = [self._service.run(), self._solver.run(), self._sampler.run()]
-            served += [self._autoscaler.listen(), self._beat(), self._tidy()]
+            served = [self._service.run(), self._solver.run(), self._sampler.run(), self._autoscaler.listen()]
+            served += [self._beat(), self._tidy(), self._keep_learned()]
             serving = [tasks.create_task(part) for part in served]
             await _either(stopped.wait(), self._drained())
             scaling.cancel()
@@ -123,6 +133,7 @@ class Live:
             await self._api.answered(ANSWERS_S)  # an empty pool is down before whoever asked for it has heard so
             for task in serving:
                 task.cancel()
+        await self._write_learned()
         jobs_unknown = "" if jobs_left or self._keeper.answers else self._keeper.status().trouble
         return Ended(jobs_left=jobs_left, jobs_unknown=jobs_unknown, nodes_left=nodes_left, unsaved=self._unsaved())
 
@@ -233,6 +244,17 @@ class Live:
                 await asyncio.to_thread(log_file.rotate, self._rundir.log)
             await asyncio.sleep(housekeeping.EVERY_S)
 
+    async def _keep_learned(self) -> None:
+        """Keep what trainers measured for the pools that come later."""
+        while True:
+            await asyncio.sleep(LEARNED_S)
+            await self._write_learned()
+
+    async def _write_learned(self) -> None:
+        news = self._learned.news(self._driver.core.trainers.values())
+        with suppress(RuntimeError):  # no thread can be started now
+            await asyncio.to_thread(self._learned.write, news)
+
     async def _drained(self) -> None:
         """Until nobody is left, also of those who have registered and whom the core does not know yet."""
         while not self._driver.core.draining or self._driver.core.pool.nodes or self._roster.pilots:
@@ -259,14 +281,15 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         site_file = load_site_file(options.site)
         rundir = RunDir(options.run_dir or default_path(site_file.site.name))
-        settings = _settings(options)
+        learned = Learned.read(learned_path(site_file.site.name), site_file.site.name)
+        settings = _settings(options, learned)
         settings.config()
         rundir.create()
         lock = Lock(rundir)  # held until the process has ended
         log_file.begin(rundir.log)
         rundir.ended.unlink(missing_ok=True)
         owned = rundir
-        _end(rundir, asyncio.run(_serve(rundir, lock, site_file, settings, options)))
+        _end(rundir, asyncio.run(_serve(rundir, lock, site_file, settings, options, learned)))
         with suppress(OSError):
             lock.leave()
     except BaseExceptionGroup as group:
@@ -294,10 +317,15 @@ def _children_without_threads() -> None:
 
 
 async def _serve(
-    rundir: RunDir, lock: Lock, site_file: SiteFile, settings: Settings, options: argparse.Namespace
+    rundir: RunDir,
+    lock: Lock,
+    site_file: SiteFile,
+    settings: Settings,
+    options: argparse.Namespace,
+    learned: Learned,
 ) -> Ended:
     pool = startup.open_pool(rundir, site_file.site, settings, anew=not options.go_on, fresh=options.fresh)
-    live = Live(rundir, lock, site_file, pool, options.pilots, restarted=options.go_on)
+    live = Live(rundir, lock, site_file, pool, options.pilots, learned, restarted=options.go_on)
     try:
         return await live.run()
     finally:
@@ -312,8 +340,10 @@ def _end(rundir: RunDir, how: Ended) -> None:
     ended.write(rundir.ended, how)
 
 
-def _settings(options: argparse.Namespace) -> Settings:
-    return Settings(**{name: getattr(options, name) for name in Settings.__struct_fields__})
+def _settings(options: argparse.Namespace, learned: Learned) -> Settings:
+    expected = learned.priors
+    plain = (expected.ln_a.mean, expected.ln_a.sd, expected.ln_b.mean, expected.ln_b.sd) if learned.found else None
+    return Settings(**{name: getattr(options, name) for name in OPTIONS}, priors=plain)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -324,7 +354,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--go-on", action="store_true", help="only go on with a pool that did not end in good order")
     parser.add_argument("--fresh", action="store_true", help="begin anew; what is here is kept aside")
     defaults = Settings()
-    for name in Settings.__struct_fields__:
+    for name in OPTIONS:
         value = getattr(defaults, name)
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
     return parser

@@ -14,6 +14,7 @@ from pilot import planners
 from pilot.core.arrivals import ARRIVALS_S
 from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
+from pilot.core.curve_model import ON_SUMMIT, Normal, Priors
 from pilot.core.errors import JournalError, UserError
 from pilot.core.pool import NODE_ORDERS
 from pilot.io.journal import Configured, Contents, Header
@@ -33,6 +34,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         began with holds
     decide_every_s : plans are made at multiples of it; 0: at every event
     budget : node-hours, as the site charges them, from when the pool comes up; 0: no limit is set
+    priors : mean and deviation of ln a, then of ln b (:mod:`pilot.core.curve_model`), as the site's earlier trainers
+        say; None: there were none
     node_order : a name of ``pilot.core.pool.NODE_ORDERS``
     """
 
@@ -46,6 +49,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ended_kept: int = 200
     budget: float = 0.0
     decide_every_s: float = 0.0
+    priors: tuple[float, float, float, float] | None = None
 
     def config(self) -> CoordinatorConfig:
         """The core's configuration; :class:`UserError` where a name is unknown or a number out of range."""
@@ -72,7 +76,17 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ended_kept=self.ended_kept,
             timed=self.planner in planners.TIMED,
             decide_every_s=self.decide_every_s,
+            priors=_priors(self.priors),
         )
+
+
+def _priors(plain: tuple[float, float, float, float] | None) -> Priors:
+    if plain is None:
+        return ON_SUMMIT
+    mean_a, sd_a, mean_b, sd_b = plain
+    if not (all(map(math.isfinite, plain)) and sd_a > 0 and sd_b > 0):
+        raise UserError(f"priors: two finite means, each with a deviation greater than 0, got {plain}")
+    return Priors(Normal(mean_a, sd_a), Normal(mean_b, sd_b))
 
 
 def settings_of(plain: dict[str, Any]) -> Settings:

@@ -98,7 +98,7 @@ def open_pool(
             log.info("nothing ever happened in the pool that was here; its journal is in %s", rundir.set_aside())
         elif not _was_drained(contents):
             pool = _earlier_pool(rundir, contents)
-            if pool.settings != settings:
+            if pool.settings != msgspec.structs.replace(settings, priors=pool.settings.priors):
                 log.warning("this pool keeps the settings with which it came up: %s", pool.settings)
             return pool
         elif not anew:

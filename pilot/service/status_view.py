@@ -129,7 +129,8 @@ def explained(core: Coordinator, monitor: Monitor, name: TrainerId) -> Explained
         sentences = [f"{name} is a trial without nodes: {trainer.shelved}. It goes on if its study promotes it."]
     elif trainer.profile.wanted:
         sentences = [*sentences, _profile(trainer)]
-    rates = rate_sentences(trainer.measured.estimates, guessed=trainer.measured.guessed)
+    measured = trainer.measured
+    rates = rate_sentences(measured.estimates, guessed=measured.guessed, curve_from=trainer.spec.curve_from)
     record = monitor.trainers[name]
     by_itself = record.progress_s is not None and not BY_SESSION.intersection(record.metrics)
     saves = "Its script saves by itself." if by_itself else core.pace_of(trainer).sentence()

@@ -35,7 +35,8 @@ class Account:
     """One trainer's progress: ``done`` samples at ``since_s``, then ``rate`` a second after ``paused_until_s``.
 
     ``later``: from when on another rate holds, where more nodes take effect with a delay. ``changes``: when it had how
-    many nodes from then on. ``ended_s``: when it met its end, whatever that was.
+    many nodes from then on. ``interruptions``: how often it was stopped while it trained. ``ended_s``: when it met its
+    end, whatever that was.
     """
 
     submission: WorkloadRow
@@ -48,6 +49,7 @@ class Account:
     paused_until_s: float = -math.inf
     later: tuple[float, float] | None = None
     ended_s: float | None = None
+    interruptions: int = 0
     changes: list[tuple[float, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -98,6 +100,7 @@ class Account:
             return FREE
         pay = self._charge if accounting is Accounting.PAPER else self._pause
         cost = pay(lost, nodes)
+        self.interruptions += self.rate > 0
         if nodes != self.nodes:
             self.changes.append((self.since_s, nodes))
         before, after = min(self.rate, self._rate(self.nodes - lost)), self._rate(nodes)

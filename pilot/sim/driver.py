@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from random import Random
 from typing import assert_never
 
 from pilot.core.commands import (
@@ -53,14 +54,11 @@ from pilot.core.events import (
 )
 from pilot.core.ids import TrainerId
 from pilot.core.problem import Plan, Problem
-from pilot.core.spec import Profiling
-from pilot.core.study_events import (
-    TrialAsked,
-    TrialTold,
-)
+from pilot.core.study_events import TrialAsked, TrialTold
 from pilot.sim.accounting import Account, Accounting
+from pilot.sim.knowledge import MEASURED, TRUE_CURVES, Knowledge
 from pilot.sim.records import Moment, Records
-from pilot.sim.reports import Reports, unknown
+from pilot.sim.reports import Reports
 from pilot.traces.changes import Change
 from pilot.traces.workload import Ending, WorkloadRow
 
@@ -84,8 +82,10 @@ class SimConfig:
     solver_latency_s: float = 0.0
     scale_up_delay_s: float = 0.0
     """More nodes take effect so much later (Huawei §5.5)."""
-    profile: Profiling | None = None
-    """How the core comes to know curves; None: it knows them."""
+    knowledge: Knowledge = TRUE_CURVES
+    """What the core knows of scaling curves."""
+    measure_noise: float = 0.0
+    """How far a measured rate is off (one standard deviation, relative)."""
 
 
 class Simulation:
@@ -109,7 +109,8 @@ class Simulation:
         self._submissions = deque(submissions)
         self._by_id = {submission.spec.trainer: submission for submission in submissions}
         self._running: dict[TrainerId, Account] = {}
-        self._reports = Reports()
+        self._reports = Reports(config.measure_noise, Random(config.knowledge.seed))
+        self._pins: dict[TrainerId, int] = {}
         self._solve: Solve | None = None
         self._plan_due_s = math.inf
 
@@ -207,8 +208,7 @@ class Simulation:
     def _submitted(self) -> list[Event]:
         events: list[Event] = []
         while self._submissions and self._submissions[0].submit_s <= self.now_s:
-            spec = self._submissions.popleft().spec
-            events.append(TrainerSubmitted(spec if self.config.profile is None else unknown(spec, self.config.profile)))
+            events.append(TrainerSubmitted(self.config.knowledge.spec(self._submissions.popleft())))
         return events
 
     def _lost(self, change: Change) -> dict[TrainerId, int]:
@@ -284,11 +284,16 @@ class Simulation:
         """Charge what the net change of each trainer's nodes costs, and note the moment."""
         self._open_accounts()
         preemption = rescale = 0.0
+        pins: dict[TrainerId, int] = {}
+        profiled = 0
         for trainer_id, account in self._running.items():
             group = self.core.trainers[trainer_id].group
             nodes = len(group.members) if group is not None else 0
-            if self.config.profile is not None:
+            if self.config.knowledge.know == MEASURED:
                 self._reports.expect(self.now_s, self.core.trainers[trainer_id])
+                if (pin := self.core.trainers[trainer_id].profile.pin) is not None:
+                    pins[trainer_id] = pin
+                    profiled += nodes
             cost = account.rescale(self.config.accounting, lost.get(trainer_id, 0), nodes, self.config.scale_up_delay_s)
             weight = self.records.weight(account.submission)
             preemption += cost.preemption * weight
@@ -304,9 +309,12 @@ class Simulation:
                 preemption=preemption,
                 rescale=rescale,
                 spread=self._spread(),
+                profiled=profiled,
+                profiling=rescale if pins != self._pins else 0.0,
             ),
             [account.submission for account in self._running.values()],
         )
+        self._pins = pins
 
     def _spread(self) -> int:
         gpus = self.core.config.gpus

@@ -12,6 +12,7 @@ from pilot.core.ids import TrainerId
 from pilot.core.problem import Candidate, Problem
 from pilot.planners import make
 from pilot.sim.accounting import Account, Accounting
+from pilot.sim.learning import interruptions, to_oracle_s
 from pilot.sim.records import Admitted, Kind, Records
 from pilot.sim.times import mean, times_of
 from pilot.traces.fragments import Floats
@@ -79,6 +80,11 @@ class Summary:
     preemption_per_event, rescale_per_event : work that each cost, per change of the pool
     return_on_rescale : mean of (work until the next event) / (rescale cost), over events with a cost (Fig 8)
     submitted, completed : trainers
+    interruptions : per trainer, by preemptions and plans
+    to_oracle_s : seconds from a trainer's admission until the total rate is 90% of the best one on the nodes that are
+        there, the mean of all trainers; null: there were none
+    profile_node_s : node-seconds of trainers that were profiled, which trained meanwhile
+    profile_cost : work that was lost in rescales as profiles began, went on and ended, at most
     six_hours : U by six hours
     run_times : of completed trainers, by scaling curve
     mean_waiting_s, mean_training_s, mean_total_s : of trainers that have ended, from submission to end; without nodes
@@ -107,6 +113,10 @@ class Summary:
     return_on_rescale: float | None
     submitted: int
     completed: int
+    interruptions: float
+    to_oracle_s: float | None
+    profile_node_s: float
+    profile_cost: float
     six_hours: tuple[Bin, ...]
     run_times: tuple[RunTimes, ...]
     mean_waiting_s: float | None
@@ -155,6 +165,10 @@ def summarize(
         return_on_rescale=_mean(returns_on_rescale(columns)),
         submitted=submitted,
         completed=sum(account.completed for account in accounts.values()),
+        interruptions=interruptions(accounts),
+        to_oracle_s=to_oracle_s(columns, records.admitted, accounts.values(), meter.best_rate),
+        profile_node_s=float(columns["profiled"] @ meter.spans(0.0, end_s)),
+        profile_cost=float(columns["profiling"].sum()) * scale,
         six_hours=tuple(_bins(meter, columns, charged, end_s)),
         run_times=tuple(_run_times(accounts.values())),
         mean_waiting_s=mean(ended, "waiting_s"),

@@ -32,8 +32,9 @@ class Moment:
     """One virtual time, after it was settled.
 
     ``gained`` is the work done since the moment before; ``preemption`` and ``rescale`` are what changes at this moment
-    cost, all three in node-seconds at the speed of one node. ``used`` nodes train, of ``pool``. ``spread``: where a
-    unit of the pool is a GPU, the nodes that trainers span beyond the least.
+    cost, all three in node-seconds at the speed of one node. ``used`` nodes train, of ``pool``; ``profiled`` of them
+    under profiles. ``profiling`` is what of ``rescale`` was paid as a profile began, went on or ended. ``spread``:
+    where a unit of the pool is a GPU, the nodes that trainers span beyond the least.
     """
 
     time_s: float
@@ -45,6 +46,8 @@ class Moment:
     preemption: float
     rescale: float
     spread: int = 0
+    profiled: int = 0
+    profiling: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from random import Random
 
 from pilot.core.events import Progress
 from pilot.core.ids import Generation, TrainerId
 from pilot.core.profile import REPORTS
-from pilot.core.spec import Profiling, TrainerSpec
 from pilot.core.trainer import Trainer
 from pilot.sim.accounting import Account
 
@@ -18,16 +18,16 @@ EVERY_S = 4.0
 reports. Live reports come once a second."""
 
 
-def unknown(spec: TrainerSpec, profile: Profiling) -> TrainerSpec:
-    """What the core is told of a trainer whose curve it does not know."""
-    return replace(spec, curve=None, objective_curve=None, fixed_curve=False, profile=profile)
-
-
 @dataclass(slots=True)
 class Reports:
-    """Each group reports its rate :data:`REPORTS` times: ``due`` has when the next report of a trainer comes, and how
-    many still do; ``seen`` are the newest groups."""
+    """Each group reports its rate :data:`REPORTS` times, and further while it is profiled.
 
+    ``noise`` : how far a report is off the true rate, one standard deviation of the logarithm, drawn by ``random``
+    ``due`` : when the next report of a trainer comes, and how many still do; ``seen``: the newest groups
+    """
+
+    noise: float = 0.0
+    random: Random = field(default_factory=Random)
     due: dict[TrainerId, tuple[float, int]] = field(default_factory=dict)
     seen: dict[TrainerId, Generation] = field(default_factory=dict)
 
@@ -45,15 +45,15 @@ class Reports:
     def take(
         self, now_s: float, accounts: Mapping[TrainerId, Account], trainers: Mapping[TrainerId, Trainer]
     ) -> list[Progress]:
-        """The reports that have come by ``now_s``, of the true rates."""
+        """The reports that have come by ``now_s``."""
         told: list[Progress] = []
         for name in [name for name, (due_s, _) in self.due.items() if due_s <= now_s]:
             _, left = self.due.pop(name)
             trainer, account = trainers.get(name), accounts.get(name)
             if trainer is None or trainer.group is None or account is None or account.is_done():
                 continue
-            if left > 1:
+            if left > 1 or trainer.profile.pin is not None:
                 self.due[name] = (now_s + EVERY_S, left - 1)
-            rate = account.curve.at(len(trainer.group.members))
+            rate = account.curve.at(len(trainer.group.members)) * math.exp(self.random.gauss(0.0, self.noise))
             told.append(Progress(name, trainer.group.generation, 0, 0, int(account.done), rate))
         return told

@@ -27,6 +27,7 @@ from pilot.io.prctl import die_with_parent
 from pilot.planners import TIMED, make, usual_objective
 from pilot.sim.accounting import Account, Accounting
 from pilot.sim.driver import Completions, SimConfig, Simulation
+from pilot.sim.knowledge import TRUTH, Knowledge, ReadCurves, objective_name
 from pilot.sim.metrics import Summary, returns_on_rescale, summarize
 from pilot.sim.records import SolveRecord, TrainerCourse
 from pilot.sim.times import TrainerTimes, times_of
@@ -79,9 +80,12 @@ class Case:
     gpus_per_node : each unit is a GPU, and so many of them, in the order of names, are a node; null: units are nodes
     eta_noise, hang_share, fail_share, cancel_share : what goes wrong with trainers, see :mod:`pilot.traces.mishaps`
     scale_up_delay_s : more nodes take effect so much later
-    seed : of what is drawn
-    profile : `auto`, `inverse` or `never`: the core does not know the curves and is told what a trainer's reports would
-        tell it; null: it knows them
+    know : what the core knows of the curves: `truth`, a guess (`guess:linear` and others), or what is `measured`
+    profile : `auto`, `inverse` or `never`; null: nothing is measured
+    measure_noise : how far a report of a rate is off the truth, one standard deviation, relative; null: nothing is
+        measured
+    seed : of what is drawn: guesses, noise, what goes wrong
+    share_curves : trainers on one curve share what is measured
     """
 
     planner: str = "milp"
@@ -104,8 +108,11 @@ class Case:
     fail_share: float = 0.0
     cancel_share: float = 0.0
     scale_up_delay_s: float = 0.0
-    seed: int = 1
+    know: str = TRUTH
     profile: str | None = None
+    measure_noise: float | None = None
+    seed: int = 1
+    share_curves: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,19 +146,22 @@ def run_case(
     ------
     UserError : what is wrong with a file or an option
     """
-    submissions = _workload(inputs, case)
+    curves = read_curves(inputs.curves)
+    submissions = _workload(inputs, case, curves)
     changes, until_s = _pool(inputs, case, submissions)
+    profile = Profiling(case.profile) if case.profile is not None else Profiling.NEVER
     config = SimConfig(
         until_s,
         Accounting(case.accounting),
         Completions(case.completions),
         case.solver_latency_s,
         case.scale_up_delay_s,
-        Profiling(case.profile) if case.profile is not None else None,
+        Knowledge(case.know, curves, profile, case.seed, case.share_curves),
+        case.measure_noise or 0.0,
     )
     planner = make(case.planner, case.solver, solve_limit_s)
     gpus = _gpu_nodes(changes, case.gpus_per_node) if case.gpus_per_node is not None else None
-    core = Coordinator(replace(_core_config(case, objective_of), gpus=gpus))
+    core = Coordinator(replace(_core_config(case, objective_of, curves), gpus=gpus))
     simulation = Simulation(core, planner, changes, submissions, config)
     complete = simulation.run(stop, lambda now_s: tick(_share_done(simulation, now_s)))
     submitted = sum(submission.submit_s <= simulation.now_s for submission in submissions)
@@ -205,12 +215,11 @@ def _courses(accounts: Mapping[TrainerId, Account], end_s: float) -> tuple[Train
     )
 
 
-def _core_config(case: Case, objective_of: ObjectiveOf) -> CoordinatorConfig:
-    objective = objective_of(usual_objective(case.planner) if case.objective == GIVEN else case.objective)
+def _core_config(case: Case, objective_of: ObjectiveOf, curves: ReadCurves) -> CoordinatorConfig:
     return CoordinatorConfig(
         case.t_fwd_s,
         case.max_parallel,
-        objective,
+        objective_of(_objective(case, curves)),
         NODE_ORDERS[case.node_order],
         arrivals_s=ARRIVALS_S,
         budget_node_hours=case.budget,
@@ -219,14 +228,20 @@ def _core_config(case: Case, objective_of: ObjectiveOf) -> CoordinatorConfig:
     )
 
 
-def _workload(inputs: Inputs, case: Case) -> list[WorkloadRow]:
+def _objective(case: Case, curves: ReadCurves) -> str:
+    """Its name, for trainers that come without values of their own: all whose curves the core does not know do."""
+    if case.objective != GIVEN:
+        return case.objective
+    return (objective_name(curves) if case.know != TRUTH else None) or usual_objective(case.planner)
+
+
+def _workload(inputs: Inputs, case: Case, curves: ReadCurves) -> list[WorkloadRow]:
     submissions = [s.rescaled(case.rescale_scale) for s in read_workload(inputs.trainers, inputs.curves)]
     if inputs.sizes:
         submissions = [s.sized(inputs.sizes) for s in submissions]
     mishaps = Mishaps(case.eta_noise, case.hang_share, case.fail_share, case.cancel_share, case.seed)
     submissions = befallen(submissions, mishaps)
     if case.on_curve is not None:
-        curves = read_curves(inputs.curves)
         if not 0 <= case.on_curve < len(curves):
             raise UserError(f"{inputs.curves}: there is no curve {case.on_curve}; it has 0 to {len(curves) - 1}")
         submissions = [s.on_curve(case.on_curve, curves) for s in submissions]

@@ -68,6 +68,52 @@ def test_dp_and_milp_replay_to_the_same_u_and_equal_share_to_less(
     assert dp["complete"] and dp["completed"] > 0
 
 
+def test_what_is_known_of_the_curves_is_worth_something(inputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where guesses and measured rates are random, the same replay prints the same."""
+    what = "truth,guess:linear,guess:huawei,guess:other,guess:1,guess:factor:0.5,measured"
+    options = ("--planner", "dp", "--hours", "2", "--objective", "scaling-efficiency", "--know", what)
+    answers = replays(capsys, inputs, *options, "--profile", "never,inverse")
+    truth, *guesses, never, inverse = answers
+    assert [r["case"]["know"] for r in answers] == [*what.split(","), "measured"]
+    assert [r["case"]["profile"] for r in (truth, never, inverse)] == [None, "never", "inverse"]
+    assert all(0.5 * truth["efficiency"] < r["efficiency"] < 1.005 * truth["efficiency"] for r in guesses)
+    assert len({r["efficiency"] for r in answers}) == len(answers)
+    assert (truth["profile_node_s"], never["profile_node_s"], truth["profile_cost"]) == (0, 0, 0)
+    assert inverse["profile_node_s"] > 0 and inverse["interruptions"] > never["interruptions"]
+    assert replays(capsys, inputs, *options, "--profile", "never,inverse") == answers
+    shared = replays(capsys, inputs, *options[:-1], "measured", "--profile", "inverse", "--share-curves")
+    assert 0 < shared[0]["profile_node_s"] < 0.7 * inverse["profile_node_s"]
+    (loud,) = replays(capsys, inputs, "--planner", "dp", "--hours", "2", "--profile", "never", "--measure-noise", "0.5")
+    assert loud["case"]["know"] == "measured" and loud["efficiency"] != never["efficiency"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--know", "guess"], "choose from truth, measured"),
+        (["--know", "guess:factor:1.5"], "choose from truth, measured"),
+        (["--know", "guess:7", "--objective", "throughput"], "--know guess:7: the curves file has curves 0 to 1"),
+        (["--know", "guess:linear"], "name one with --objective"),
+        (["--measure-noise", "1.1"], "give a number from 0 to 1"),
+        (
+            ["--know", "truth", "--profile", "auto"],
+            "--profile is about trainers that are measured: add --know measured",
+        ),
+        (["--share-curves"], "--share-curves is about trainers that are measured: add --know measured"),
+        (["--measure-noise", "0.1"], "--measure-noise is about trainers that are measured: add --know measured"),
+    ],
+)
+def test_knowledge_that_cannot_be(
+    inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], said: str
+) -> None:
+    values = [{**CURVES[0], "objective_per_s": [0, 1, 1, 1, 1]}, CURVES[1]]
+    (tmp_path / "curves.json").write_text(json.dumps(values))
+    curves = ["--curves", str(tmp_path / "curves.json")]
+    assert run(arguments(inputs, "--planner", "dp", "--hours", "1", *curves, *options)) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
+    assert said in line
+
+
 def test_a_flotilla_goes_at_a_pace_in_samples_unless_another_objective_is_asked_for(
     inputs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

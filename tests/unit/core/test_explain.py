@@ -129,7 +129,7 @@ def test_rates_are_told_as_measured_estimated_or_given() -> None:
     known = estimates((Point(1, 100.0, 0.02), Point(4, 360.0, 0.04)), None, Priors(), 8)
     assert rate_sentences(known, guessed=False) == [
         "Samples per second, measured: 100 ± 2% on 1, 360 ± 4% on 4.",
-        "Samples per second, estimated: 189.3 ± 3% on 2, 690.6 ± 5% on 8.",
+        "Samples per second, estimated: 189.3 ± 5% on 2, 690.8 ± 8% on 8.",
     ]
     given = Measured(TrainerSpec(A, curve=Curve.of([(1, 5.0), (2, 9.0)]), fixed_curve=True)).estimates
     assert rate_sentences(given, guessed=False) == ["Samples per second, given: 5 on 1, 9 on 2."]

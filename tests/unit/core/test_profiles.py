@@ -14,7 +14,7 @@ from pilot.core.profile import MEASURE_S, REACH_S
 from pilot.core.spec import Profiling, TrainerSpec
 from tests.property.world import World
 
-A, B, C = (TrainerId(name) for name in "abc")
+A, B, C, D = (TrainerId(name) for name in "abcd")
 PLAN = planners.make("dp")
 TRUTH = Curve.of([(1, 100.0), (4, 350.0), (8, 600.0), (64, 3000.0)])
 
@@ -56,9 +56,9 @@ def test_auto_grows_once_and_measures_two_counts() -> None:
     assert sizes(world, A)[:2] == [16, 1], "alone, its share is the pool"
     assert set(world.core.trainers[A].profile.known) == {16, 1}
     train(world, 20)
-    assert sizes(world, B)[:2] == [8, 1], "its share of two"
+    assert sizes(world, B)[:2] == [15, 1], "all but A's minimum"
     rates = world.core.trainers[B].measured.rates
-    assert (rates[8], rates[1]) == (TRUTH.at(8), TRUTH.at(1))
+    assert (rates[15], rates[1]) == (TRUTH.at(15), TRUTH.at(1))
     assert not world.core.trainers[B].profile.wanted
 
 
@@ -74,11 +74,11 @@ def test_only_allowed_sizes_are_measured_and_left_to_a_lender() -> None:
     world = pool(8)
     world.send(TrainerSubmitted(TrainerSpec(A, 1, 8, sizes=(2, 8))))
     world.settle(PLAN)
-    world.send(TrainerSubmitted(TrainerSpec(B, 1, 6, sizes=(1, 3, 6), profile=Profiling.AUTO)))
+    world.send(TrainerSubmitted(TrainerSpec(B, 1, 6, sizes=(1, 3, 6), profile=Profiling.INVERSE)))
     world.settle(PLAN)
     assert [len(world.core.trainers[name].target) for name in (A, B)] == [2, 6]
     train(world, 12)
-    assert sizes(world, B)[:2] == [6, 1]
+    assert sizes(world, B)[:2] == [6, 3]
 
 
 def test_a_profile_keeps_its_count_whatever_plans_are_made_meanwhile() -> None:
@@ -155,12 +155,26 @@ def test_a_noisy_rate_counts_when_its_time_is_over() -> None:
     for number in range(int(MEASURE_S)):
         group = world.core.trainers[A].group
         assert group is not None
-        rate = 300.0 + 40.0 * (number % 2)
+        rate = 100.0 + 400.0 * (number % 2)
         world.send(Progress(A, group.generation, number + 1, 0, 32, rate))
     assert world.core.trainers[A].profile.pin == 4
     world.pass_time(1.0)
     assert world.core.trainers[A].profile.pin == 1
-    assert 300.0 <= world.core.trainers[A].measured.rates[4] <= 340.0
+    assert 100.0 <= world.core.trainers[A].measured.rates[4] <= 500.0
+
+
+def test_a_rate_that_scatters_takes_more_reports_than_one_that_does_not() -> None:
+    taken = []
+    for scatter in (0.0, 40.0):
+        world = pool(4)
+        submit(world, A, most=4)
+        while world.core.trainers[A].profile.pin == 4:
+            group = world.core.trainers[A].group
+            assert group is not None
+            step = world.steps[A] = world.steps.get(A, 0) + 1
+            world.send(Progress(A, group.generation, step, 0, 32, 300.0 + scatter * (step % 2)))
+        taken.append(world.steps[A])
+    assert taken == [5, 20]
 
 
 @pytest.mark.parametrize(
@@ -180,3 +194,19 @@ def test_who_is_profiled(spec: TrainerSpec, wanted: bool) -> None:
     world.send(TrainerSubmitted(spec))
     assert world.core.trainers[A].profile.wanted is wanted
     assert not [c for _, _, out in world.history for c in out if isinstance(c, Solve)]
+
+
+def test_what_one_trainer_of_a_script_measured_is_known_of_the_next_one() -> None:
+    world = pool(16)
+    world.send(TrainerSubmitted(TrainerSpec(A, 1, 16, profile=Profiling.AUTO, script="train.py")))
+    world.settle(PLAN)
+    train(world, 12)
+    others = {B: {"script": "train.py"}, C: {"script": "train.py", "reprofile": True}, D: {"script": "other.py"}}
+    for name, more in others.items():
+        world.send(TrainerSubmitted(TrainerSpec(name, profile=Profiling.AUTO, **more)))
+    known = {name: world.core.trainers[name] for name in others}
+    assert [trainer.profile.wanted for trainer in known.values()] == [False, True, True]
+    assert [trainer.spec.curve_from for trainer in known.values()] == ["trainer a", "", ""]
+    curve = known[B].measured.curve
+    assert curve.at(16) == pytest.approx(TRUTH.at(16), rel=0.02)
+    assert curve.at(64) < 0.95 * 4 * curve.at(16), "beyond what was measured it is an estimate"

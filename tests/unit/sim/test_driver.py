@@ -13,10 +13,11 @@ from pilot.core.coordinator import Coordinator
 from pilot.core.curve import Curve
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.problem import Plan, Problem
-from pilot.core.spec import Profiling, TrainerSpec
+from pilot.core.spec import TrainerSpec
 from pilot.planners import dp, make
 from pilot.sim.accounting import Accounting
 from pilot.sim.driver import Completions, SimConfig, Simulation
+from pilot.sim.knowledge import MEASURED, Knowledge
 from pilot.traces.changes import Change
 from pilot.traces.synthesis import PUBLISHED, draw
 from pilot.traces.workload import WorkloadRow
@@ -84,7 +85,7 @@ def test_a_profile_measures_the_true_rates_and_a_replay_ends(accounting: Account
     core = Coordinator(CoordinatorConfig(arrivals_s=2.0))
     nodes = tuple(NodeId(f"n{i}") for i in range(10))
     changes = [Change(0.0, joined=nodes), Change(150.0, left=nodes[:3]), Change(200.0, joined=nodes[:3])]
-    config = SimConfig(1e4, accounting, profile=Profiling.AUTO)
+    config = SimConfig(1e4, accounting, knowledge=Knowledge(MEASURED))
     simulation = Simulation(core, make("dp"), changes, rows, config)
     assert simulation.run(lambda: False, lambda _: None)
     assert all(s is not None for s in finished(simulation).values())

@@ -1,0 +1,135 @@
+"""Whether the errors that are told of estimated rates are those that are made: on curves of a file, and of other forms.
+
+    python -m benchmarks.curve_errors --curves curves.json --json errors.json
+
+Each curve is known on a few counts and estimated on its others, the curves of a file with priors from the other ones of
+it, those of other forms with the priors of a pool that has learned nothing. z is the logarithm of estimate over truth
+divided by the error that is told; if errors are honest, its root mean square is 1, and 68% are within 1 and 95% within
+2. The other forms are drawn with a seed: Amdahl's law, Ernest's and Pollux's terms, a ring allreduce, powers of n.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.planners import KILOSAMPLES_PER_S, NODES
+from pilot.core.curve import Curve
+from pilot.core.curve_learned import estimates
+from pilot.core.curve_model import ON_SUMMIT, Point, Priors, priors_of
+from pilot.traces.workload import read_curves
+
+DRAWN = 30
+KNOWN = ("1", "1,4", "1,16", "1,64")
+
+
+def _drawn(draw: random.Random, mean: float) -> float:
+    return math.exp(draw.gauss(mean, 1.0))
+
+
+def _amdahl(draw: random.Random) -> Callable[[float], float]:
+    serial = _drawn(draw, -5.0)
+    return lambda n: 1 + serial * (n - 1)
+
+
+def _ernest(draw: random.Random) -> Callable[[float], float]:
+    tree, all_to_one = _drawn(draw, -3.5), _drawn(draw, -6.0)
+    return lambda n: 1 + tree * math.log2(n) + all_to_one * (n - 1)
+
+
+def _pollux(draw: random.Random) -> Callable[[float], float]:
+    sync, each = _drawn(draw, -3.0), _drawn(draw, -5.5)
+    return lambda n: 1 + sync * (n > 1) + each * max(0.0, n - 2)
+
+
+def _ring(draw: random.Random) -> Callable[[float], float]:
+    sync = _drawn(draw, -2.5)
+    return lambda n: 1 + sync * 2 * (n - 1) / n
+
+
+def _power(draw: random.Random) -> Callable[[float], float]:
+    loss = abs(draw.gauss(0, 0.08))
+    return lambda n: n**loss
+
+
+FORMS = {"Amdahl's law": _amdahl, "Ernest's terms": _ernest, "Pollux's terms": _pollux, "ring": _ring, "power": _power}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """``curves`` known on the counts ``known``: the root mean squares of the error that was made, of the one that was
+    told, and of ``z``; the shares of estimates ``within_1`` and ``within_2`` of the errors told."""
+
+    curves: str
+    known: tuple[int, ...]
+    made: float
+    told: float
+    z: float
+    within_1: float
+    within_2: float
+
+
+def measure(name: str, curves: Sequence[Curve], priors: Sequence[Priors], known: Sequence[int]) -> Row:
+    """Estimate each of ``curves``, with its ``priors``, on the counts of it that are not ``known``."""
+    made, told = [], []
+    for curve, prior in zip(curves, priors, strict=True):
+        points = tuple(Point(n, curve.at(n)) for n in known)
+        for estimate in estimates(points, None, prior, int(curve.nodes[-1])):
+            if estimate.nodes in curve.nodes and not estimate.measured:
+                made.append(math.log(estimate.per_s / curve.at(estimate.nodes)))
+                told.append(estimate.error)
+    z = [error / deviation for error, deviation in zip(made, told, strict=True)]
+    within = [fmean(abs(one) < most for one in z) for most in (1, 2)]
+    return Row(name, tuple(known), _rms(made), _rms(told), _rms(z), *within)
+
+
+def _rms(values: Sequence[float]) -> float:
+    return math.sqrt(fmean(value * value for value in values))
+
+
+def others_say(curves: Sequence[Curve]) -> list[Priors]:
+    """Of each curve, the priors that the others give."""
+    points = [tuple(Point(n, curve.at(n)) for n in curve.nodes[1:]) for curve in curves]
+    return [priors_of([*points[:i], *points[i + 1 :]]) for i in range(len(points))]
+
+
+def all_rows(truth: Sequence[Curve]) -> list[Row]:
+    """Of ``truth`` and of each form, with each of :data:`KNOWN`."""
+    sets = {"of the file": (truth, others_say(truth))}
+    for name, form in FORMS.items():
+        draw = random.Random(1)
+        times = [form(draw) for _ in range(DRAWN)]
+        sets[name] = ([Curve.of((n, n / time(n)) for n in NODES) for time in times], [ON_SUMMIT] * DRAWN)
+    known = [tuple(map(int, counts.split(","))) for counts in KNOWN]
+    return [measure(name, curves, priors, counts) for name, (curves, priors) in sets.items() for counts in known]
+
+
+@click.command()
+@click.option("--curves", type=click.Path(path_type=Path), help="Curves file of a replay; else FreeTrain's Table 2.")
+@click.option("--json", "out", type=click.Path(dir_okay=False, path_type=Path), help="Write the rows to this file.")
+def main(curves: Path | None, out: Path | None) -> None:
+    """Compare the errors of estimated rates with those that are told."""
+    table2 = [Curve.of(zip(NODES, rates, strict=True)) for rates in KILOSAMPLES_PER_S.values()]
+    rows = all_rows(table2 if curves is None else [rate for rate, _ in read_curves(curves)])
+    table = Table(title="errors of estimated rates")
+    for column in ("curves", "known on", "made", "told", "z", "within 1", "within 2"):
+        table.add_column(column, justify="left" if column == "curves" else "right")
+    for row in rows:
+        shares = (f"{row.made:.1%}", f"{row.told:.1%}", f"{row.z:.2f}", f"{row.within_1:.0%}", f"{row.within_2:.0%}")
+        table.add_row(row.curves, ", ".join(map(str, row.known)), *shares)
+    Console(width=100).print(table)
+    if out is not None:
+        out.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""Which counts of a trainer are worth measuring: what plans gain by knowing its curve, less what finding out costs.
+
+The model of :mod:`pilot.core.curve_model` says how a trainer probably scales, and how sure that is. A plan gives it the
+count whose value, less what the nodes are worth to others (their *price*), is the greatest. If its curve is another one
+than was assumed, another count would have been better, and what the plan loses thereby is the expected *regret* over
+the curves that it may have (four of them, one deviation to each side). Measured on more counts the curve is surer, and
+the regret less: that difference is the worth of a profile, for as long as plans would not have come to other counts by
+themselves. Its cost are the rescales, its own and those of who lends and takes its nodes, and the time on counts that
+a plan would not give. All of it is in node-seconds at the speed of one node.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from pilot.core.curve_model import Fit, Point, Priors, fit
+
+MEASURED_ERROR = 0.02
+"""How well a profile measures."""
+
+MEASURING_S = 20.0
+"""What it takes on one count: some reports, after the steps of the new group have become regular."""
+
+COUNTS_MOST = 2
+"""A third count hardly pays: the model has three parameters, and is sure of one."""
+
+
+FEW = 8
+"""Of so many counts each is looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What awaits a trainer.
+
+    Parameters
+    ----------
+    points, priors : what is known of its curve
+    allowed : the counts that it can be measured on, rising
+    share : how many nodes plans will give it, about
+    held, idle : how many it has, how many nobody has
+    alone : whether nobody else could use its nodes
+    rescale_up_s, rescale_down_s : what a rescale costs
+    lasts_s : for so long what is measured is news
+    """
+
+    points: tuple[Point, ...]
+    priors: Priors
+    allowed: tuple[int, ...]
+    share: float
+    held: int
+    idle: int
+    alone: bool
+    rescale_up_s: float
+    rescale_down_s: float
+    lasts_s: float
+
+
+def best_counts(outlook: Outlook) -> tuple[int, ...]:
+    """The counts that are worth most, the largest first; none, if none are worth what they cost."""
+    known = fit(outlook.points, outlook.priors)
+    market = _Market.of(known, outlook)
+    now = market.regret(known)
+    best: tuple[int, ...] = ()
+    gain = 0.0
+    for counts in _choices(outlook, market.planned):
+        points = {p.nodes: p for p in outlook.points}
+        points |= {n: Point(n, known.per_s(n), MEASURED_ERROR) for n in counts}
+        then = fit(sorted(points.values(), key=lambda p: p.nodes), outlook.priors)
+        worth = outlook.lasts_s * (now - market.regret(then)) - market.cost(counts, outlook)
+        if worth > gain:
+            best, gain = counts, worth
+    return best
+
+
+def _choices(outlook: Outlook, planned: int) -> Iterator[tuple[int, ...]]:
+    """One count or two: of many, powers of two, the ends, and what is planned; to that one a plan comes anyway."""
+    ends = {outlook.allowed[0], outlook.allowed[-1], planned}
+    few = len(outlook.allowed) <= FEW
+    some = [n for n in outlook.allowed if few or n in ends or n & (n - 1) == 0]
+    for many in range(1, COUNTS_MOST + 1):
+        yield from (counts[::-1] for counts in combinations(some, many) if counts != (planned,))
+
+
+@dataclass(frozen=True, slots=True)
+class _Market:
+    """The ``price`` of a node, the count ``planned`` at it, and the ``allowed`` ones."""
+
+    allowed: tuple[int, ...]
+    price: float
+    planned: int
+    curve: tuple[float, float]
+
+    @classmethod
+    def of(cls, known: Fit, outlook: Outlook) -> _Market:
+        """A node is worth to others what it is worth to this one at its share: they are taken to be like it."""
+        curve = known.ln_a, known.ln_b
+        more, less = max(1.0, outlook.share * 1.1), max(1.0, outlook.share) / 1.1
+        price = (_value(more, curve) - _value(less, curve)) / (more - less)
+        planned = max(outlook.allowed, key=lambda n: _value(n, curve) - price * n)
+        return cls(outlook.allowed, price, planned, curve)
+
+    def surplus(self, nodes: int, curve: tuple[float, float]) -> float:
+        """What it does on so many nodes beyond their price."""
+        return _value(nodes, curve) - self.price * nodes
+
+    def regret(self, known: Fit) -> float:
+        """What a plan is expected to lose each second because the curve is not ``known`` better."""
+        curves = list(_possible(known, self.curve))
+        best = sum(max(self.surplus(n, curve) for n in self.allowed) for curve in curves)
+        return (best - sum(self.surplus(self.planned, curve) for curve in curves)) / len(curves)
+
+    def cost(self, counts: Sequence[int], outlook: Outlook) -> float:
+        """What it takes to go through ``counts`` and on to what is planned."""
+        up_s, down_s, cost = outlook.rescale_up_s, outlook.rescale_down_s, 0.0
+        others, before = _value(max(1.0, outlook.share), self.curve), outlook.held
+        for count in (*counts, self.planned):
+            own_s = up_s if count > before else down_s if count < before else 0.0
+            cost += own_s * _value(before, self.curve)
+            from_others = count - (before or self.planned)
+            if not outlook.alone and (from_others < 0 or from_others > outlook.idle):
+                cost += others * (up_s if from_others < 0 else down_s)
+            before = count
+        planned = self.surplus(self.planned, self.curve)
+        return cost + MEASURING_S * sum(planned - self.surplus(n, self.curve) for n in counts)
+
+
+def _value(nodes: float, curve: tuple[float, float]) -> float:
+    """What ``nodes`` nodes do, at the speed of one."""
+    if nodes <= 1:
+        return nodes
+    return nodes / (1.0 + math.exp(curve[0]) + math.exp(curve[1]) * math.log2(nodes))
+
+
+def _possible(known: Fit, mean: tuple[float, float]) -> Iterator[tuple[float, float]]:
+    """Curves that stand for all that it may have, around ``mean``: the unscented transform's points."""
+    aa, ab, bb = known.covariance
+    by_a = math.sqrt(aa)
+    along, across = ab / by_a, math.sqrt(max(0.0, bb - ab * ab / aa))
+    for sign in (math.sqrt(2), -math.sqrt(2)):
+        yield mean[0] + sign * by_a, mean[1] + sign * along
+        yield mean[0], mean[1] + sign * across

@@ -1,0 +1,121 @@
+"""What trainers of one user measured on one site, kept from pool to pool: ``pilot/.learned/<site>/`` in the
+user's state directory.
+
+One file per trainer, named by its uid, whole or not there, so that several pools may write at once. The newest
+:data:`KEPT` stay. A file that cannot be read or is damaged is as if it were not there: it costs a profile.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from pilot.core.curve import RATES
+from pilot.core.curve_learned import curve_of, estimates
+from pilot.core.curve_model import ON_SUMMIT, Point, Priors, priors_of
+from pilot.core.ids import TrainerUid
+from pilot.core.spec import NODES_MAX, TrainerSpec
+from pilot.io.files import publish, read_regular
+
+log = logging.getLogger(__name__)
+
+KEPT = 200
+COUNTS_MOST = 1000
+BYTES_MOST = 200_000
+
+Nodes = Annotated[int, msgspec.Meta(ge=1, le=NODES_MAX)]
+Rate = Annotated[float, msgspec.Meta(ge=RATES[0], le=RATES[1])]
+Error = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
+class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What was measured of one trainer.
+
+    Parameters
+    ----------
+    script : absolute path of its script
+    points : nodes, rising; samples per second on so many; one standard deviation of that, relative
+    """
+
+    script: str
+    points: Annotated[list[tuple[Nodes, Rate, Error]], msgspec.Meta(min_length=2, max_length=COUNTS_MOST)]
+
+    def known(self) -> tuple[Point, ...]:
+        """The points for the model."""
+        return tuple(Point(*point) for point in self.points)
+
+
+@dataclass(slots=True)
+class Learned:
+    """The measurements of a site.
+
+    Parameters
+    ----------
+    folder : where they lie; None: nowhere, nothing is kept
+    site : what it is called
+    found : by uid, the oldest first
+    priors : what is expected of a trainer of this site before anything of it is measured
+    """
+
+    folder: Path | None
+    site: str
+    found: dict[str, Measurement] = field(default_factory=dict)
+    priors: Priors = ON_SUMMIT
+
+    @classmethod
+    def read(cls, folder: Path | None, site: str) -> Learned:
+        """All that can be read."""
+        learned = cls(folder, site)
+        for path in _oldest_first(folder):
+            with suppress(OSError, msgspec.DecodeError):
+                content = read_regular(path, BYTES_MOST)
+                learned.found[path.stem] = msgspec.json.decode(content, type=Measurement)
+        if known := [measurement.known() for measurement in learned.found.values()]:
+            learned.priors = priors_of(known, ON_SUMMIT, rounds=5)
+        return learned
+
+    def with_curve(self, spec: TrainerSpec) -> TrainerSpec:
+        """``spec`` with the curve of the newest trainer of its script, where it has none and is not to be measured."""
+        if spec.curve is not None or spec.reprofile or not spec.script:
+            return spec
+        known = next((m for m in reversed(self.found.values()) if m.script == spec.script), None)
+        if known is None:
+            return spec
+        curve = curve_of(estimates(known.known(), None, self.priors, spec.max_nodes))
+        return replace(spec, curve=curve, curve_from=f"an earlier trainer on {self.site}")
+
+    def write(self, measured: Sequence[tuple[TrainerUid, Measurement]]) -> None:
+        """Keep what was measured, and the newest only; in a thread. What cannot be written is not kept, which is
+        logged."""
+        if self.folder is None or not measured:
+            return
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for uid, measurement in measured:
+                publish(self.folder / f"{uid}.json", msgspec.json.encode(measurement) + b"\n")
+            for path in _oldest_first(self.folder)[:-KEPT]:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("what trainers measured is not kept in %s: %s", self.folder, error.strerror)
+
+
+def measurement(spec: TrainerSpec, points: Sequence[Point]) -> Measurement:
+    """What is kept of a trainer with so many ``points``, two or more."""
+    rows = [(int(p.nodes), p.per_s, min(p.error, 1.0)) for p in points]
+    return Measurement(spec.script, rows[:COUNTS_MOST])
+
+
+def _oldest_first(folder: Path | None) -> list[Path]:
+    if folder is None:
+        return []
+    with suppress(OSError), os.scandir(folder) as entries:
+        found = [(e.stat().st_mtime_ns, e.name) for e in entries if e.name.endswith(".json") and e.name[0] != "."]
+        return [folder / name for _, name in sorted(found)]
+    return []
