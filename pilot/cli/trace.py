@@ -56,9 +56,9 @@ def stats(events: Path, nodes: int | None, plot: Path | None, as_json: bool) -> 
 
     The columns of FreeTrain's Table 1, fragment lengths (Fig. 1), pool sizes, preemption probability (Fig. 7a).
 
-        \b
-        Example:
-          pilot trace stats events.csv.gz --nodes 1024 --plot trace.png
+    \b
+    Example:
+      pilot trace stats events.csv.gz --nodes 1024 --plot trace.png
     """
     from pilot.traces.changes import read_changes
     from pilot.traces.statistics import describe
