@@ -124,7 +124,7 @@ def run_case(
     changes, submissions = read_changes(inputs.events), _workload(inputs, case)
     until_s = changes[-1].time_s if inputs.until_s is None else inputs.until_s
     if until_s <= 0:
-        raise UserError(f"{inputs.events}: all of its events are at time 0; say how long to replay (--hours)")
+        raise UserError(f"{inputs.events}: all of its events are at time 0; give the time to replay (--hours)")
     profile = Profiling(case.profile) if case.profile is not None else None
     config = SimConfig(
         until_s, Accounting(case.accounting), Completions(case.completions), case.solver_latency_s, profile
@@ -172,7 +172,7 @@ def _workload(inputs: Inputs, case: Case) -> list[WorkloadRow]:
     if case.on_curve is not None:
         curves = read_curves(inputs.curves)
         if not 0 <= case.on_curve < len(curves):
-            raise UserError(f"{inputs.curves}: there is no curve {case.on_curve}; it has 0 to {len(curves) - 1}")
+            raise UserError(f"{inputs.curves}: no curve {case.on_curve}; it has 0 to {len(curves) - 1}")
         submissions = [s.on_curve(case.on_curve, curves) for s in submissions]
     return submissions if case.objective == GIVEN else [_without_objective(s) for s in submissions]
 
