@@ -72,5 +72,5 @@ def _select(site: Site) -> str:
 def _notice(site: Site) -> str:
     """What happens when the node is taken, in one line."""
     if site.grace_s <= 0:
-        return "A preemption comes without notice: training goes on from the others, or from a checkpoint."
-    return f"At a preemption the agent leaves within the {site.grace_s:g} s of grace."
+        return "Preemption comes without notice: training continues on the other nodes, or from a checkpoint."
+    return f"When preempted, the agent leaves within the grace period of {site.grace_s:g} s."

@@ -1,8 +1,8 @@
 """The agent's state machine: events in, effects out. Pure: no clock, no processes, no sockets.
 
 Theory of operation. The agent runs at most one worker per trainer, and per (trainer, generation) at most one rank
-process. It does what the coordinator orders and tells what became of it; every order that has a completion gets
-one, also where what it is about is gone. What a worker says is passed on.
+process. It carries out the coordinator's orders and reports the results; every order that has a completion gets one,
+even if its object is gone. Workers' messages are passed on.
 
     process                     ends                        what follows
     worker                      status 0                    ``WorkerExited``; its rank processes end by themselves
@@ -55,12 +55,12 @@ from pilot.core.events import Seen
 from pilot.io import wire
 
 STOP_LIMIT_S = 30.0
-"""A worker that is told to stop may take so long; the leader's, after the loop, as long as ``StopWorker`` says."""
+"""How long a worker may take to stop; the leader's, after the loop, as long as ``StopWorker`` says."""
 
 FINALIZE_LIMIT_S = 10.0
-"""Rank processes may outlive their worker so long, to take leave of each other."""
+"""How long rank processes may outlive their worker, to say goodbye to each other."""
 
-LEFT = "its training process has left the group, and does not end"
+LEFT = "its training process left the group but does not end"
 _NOBODY = "no worker of {} runs on this node"
 
 
@@ -98,7 +98,7 @@ class AgentState:
     _over: set[tuple[str, int]] = field(default_factory=set)
 
     def handle(self, now_s: float, event: Event) -> list[Effect]:
-        """Take one event; what is to be done, in this order."""
+        """Process one event; returns what to do, in this order."""
         match event:
             case Ordered(message):
                 return self._ordered(now_s, message)
@@ -213,7 +213,7 @@ class AgentState:
     def _said(self, event: Said) -> list[Effect]:
         message, worker = event.message, self.workers.get(event.trainer)
         if worker is None or getattr(message, "trainer", None) != event.trainer:
-            return [LogLine(f"{event.trainer}: a {type(message).__name__} that is not its own was dropped")]
+            return [LogLine(f"{event.trainer}: dropped a {type(message).__name__} that is not its own")]
         match message:
             case wire.WorkerReady(_, warm_s):
                 worker.up = True
@@ -277,7 +277,7 @@ class AgentState:
     # --- looks ------------------------------------------------------------------------------------------------------
 
     def _look(self, message: wire.LookAtGroup) -> list[Effect]:
-        """Ask the worker itself, and watch it: one that is stuck cannot answer."""
+        """Ask the worker itself, and watch it, because a stuck one cannot answer."""
         worker = self.workers.get(message.trainer)
         if worker is None:
             return [
@@ -300,11 +300,11 @@ class AgentState:
         looked = Send(wire.RankLookedAt(look.trainer, look.generation, seen, detail))
         if seen is not Seen.LOST:
             return [looked]
-        worker.stuck_reason = f"the others waited for it and {detail}: killed"
+        worker.stuck_reason = f"the others were waiting for it and {detail}: killed"
         return [looked, KillWorker(look.trainer)]
 
     def _give_up(self, key: tuple[str, int], reason: str) -> list[Effect]:
-        """The generation cannot go on: end it here, and say so once."""
+        """The generation cannot continue: end it here, and report that once."""
         if key in self._over:
             return []
         self._over.add(key)

@@ -1,6 +1,6 @@
-"""The way to the coordinator, through its absences: connect, register, heartbeat, register again.
+"""The connection to the coordinator, across its absences: connect, register, heartbeat, register again.
 
-What is sent while there is no coordinator waits, and goes out after the next ``Welcome``.
+Messages sent while there is no coordinator are queued until the next ``Welcome``.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ log = logging.getLogger(__name__)
 
 _TRY_S = 10.0
 _RETRY_S = 0.5
-"""Whoever lost the same coordinator does not come back at the same moment: half of that is drawn."""
+"""Half of it is random, so that agents that lost the same coordinator do not all return at once."""
 
 _LOOK_S = 1.0
-"""So often the connection file is read while an attempt goes on: what listens at an old address may just not answer."""
+"""How often the connection file is read during an attempt: what listens at an old address may simply not answer."""
 
 _FIRST_BEAT_S = 1.0
 
@@ -76,7 +76,7 @@ class CoordinatorClient:
             self._lost()
 
     def send(self, message: wire.Message) -> None:
-        """Send now, or as soon as the coordinator is there again."""
+        """Send now, or as soon as the coordinator is back."""
         if self._link is not None and self._welcome is not None:
             self._link.send(message)
         else:
@@ -98,7 +98,7 @@ class CoordinatorClient:
         return link
 
     async def _try_at(self, where: Connection) -> CoordinatorLink | None:
-        """A link to ``where``; None where there is none, or where the file says meanwhile that it is elsewhere."""
+        """A link to ``where``; None if it fails, or if the file meanwhile names another address."""
         link = CoordinatorLink(where, self._taken)
         opening = asyncio.create_task(link.open(_TRY_S))
         try:
@@ -121,7 +121,7 @@ class CoordinatorClient:
             self._over(over)
 
     def _not_taken(self, failure: NotTaken) -> None:
-        """At first it is our file that is wrong; later it may be another server on a port that ours left."""
+        """On the first attempt our file is wrong; later it may be another server on the old port."""
         if not self.joined.is_set():
             raise UserError(
                 f"what answers at {self._whereabouts.now.endpoint} is not the coordinator of this connection file "

@@ -1,7 +1,6 @@
-"""One connection to the coordinator: it tells when it closes.
+"""One connection to the coordinator; it reports when it closes.
 
-A link is made for one connection and thrown away with it, so nothing that was queued for a coordinator that died
-reaches its successor behind the agent's back.
+A link is discarded with its connection, so nothing queued for a dead coordinator reaches its successor unnoticed.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from pilot.io.transport import Limits
 log = logging.getLogger(__name__)
 
 COORDINATOR = Limits(frame_bytes=wire.MAX_FRAME_BYTES, unsent_bytes=64 << 20, rate_per_s=5000, burst=50000)
-"""Our own coordinator is trusted, but not to be free of mistakes."""
+"""Our own coordinator is trusted, but may have bugs."""
 
 
 class Unreachable(Exception):
@@ -41,9 +40,9 @@ class CoordinatorLink:
         Raises
         ------
         Unreachable
-            There is no connection after ``limit_s``, or sooner where it is refused.
+            No connection within ``limit_s``, or it was refused.
         NotTaken
-            Somebody else answers there.
+            Another server answers there.
         """
         host, port = self._connection.address
         try:

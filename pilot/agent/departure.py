@@ -1,10 +1,10 @@
-"""When an agent leaves: what it was told of its end, and how long its coordinator has been away. Pure.
+"""When an agent leaves: its notices, and how long its coordinator has been away. Pure.
 
-A notice (a signal, the wall time's end) is told to the coordinator, which says ``ReleaseNode`` when nothing is needed
-of this node any more; otherwise the agent leaves shortly before the grace, or the wall time, is over. Without
-coordinator it goes by itself: early enough before the end that it knows, when the pool turns out to be over, or when
-its *lease* ends: ``orphan_s`` after it sent what the coordinator is known to have heard last. The coordinator may
-replace it after that, so it must have stopped stepping by then.
+The agent reports a notice (a signal, the wall time's end) to the coordinator, which sends ``ReleaseNode`` when the node
+is no longer needed; otherwise the agent leaves shortly before the grace, or the wall time, is over. Without a
+coordinator it leaves by itself: early enough before an announced end, when the pool is over, or when its *lease* ends,
+``orphan_s`` after it sent the last message that the coordinator is known to have received. The coordinator may replace
+it after that, so it must have stopped stepping by then.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pilot.agent.vocabulary import Effect, Exit, LogLine, Noticed, Send
 from pilot.io import wire
 
 WALLTIME_MARGIN_S = 5.0
-"""How much earlier than its grace before the wall time's end a pilot says that it leaves."""
+"""How much earlier than its grace before the wall time's end a pilot gives notice."""
 
 _WALLTIME = "wall time"
 """The notice that a pilot gives itself. Its deadline is the wall time's end, whatever the site's grace is."""
 
 _IMPATIENT = "signal SIGINT"
-"""Somebody at a terminal: a second one ends the agent at once."""
+"""From a terminal (Ctrl-C): a second one ends the agent at once."""
 
 _FAREWELL_MIN_S = 60.0
 _FAREWELL_SHARE = 0.9
@@ -35,12 +35,12 @@ _WALLTIME_EXIT_S = 2.0
 takes more than a second."""
 _LEASE_SHARE = 0.2
 _LEASE_MARGIN_MAX_S = 10.0
-"""Its groups are asked to pause so long before the lease ends; what still trains at its end is killed."""
+"""How long before the lease's end its groups are asked to pause; what still trains at the end is killed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Orphaned:
-    """The coordinator has been away for too long: why to leave, and until when to wait for pauses and checkpoints."""
+    """The coordinator has been away too long: why to leave, and how long to wait for pauses and checkpoints."""
 
     reason: str
     pause_s: float
@@ -49,11 +49,11 @@ class Orphaned:
 
 @dataclass(slots=True)
 class Departure:
-    """What an agent knows of its end.
+    """What an agent knows about its end.
 
     Parameters
     ----------
-    own_grace_s : the notice that this pilot gets, if its batch script knows better than the site's config
+    own_grace_s : this pilot's grace, if its batch script overrides the site's
     walltime_end_s : when the job ends, on the clock of the calls
     """
 
@@ -84,7 +84,7 @@ class Departure:
         self._greeted_s = now_s
 
     def heard(self, sent_s: float) -> None:
-        """The coordinator has got what we sent then."""
+        """The coordinator has received what we sent at that time."""
         self._heard_s = max(self._heard_s, sent_s)
 
     def welcomed(self, now_s: float, welcome: wire.Welcome) -> list[Effect]:
@@ -101,7 +101,7 @@ class Departure:
         self._away = True
 
     def over(self, reason: str) -> list[Effect]:
-        """The pool is over: nobody comes back to this agent."""
+        """The pool is over: no coordinator will come back."""
         if self.welcome is None:
             return [Exit(2, reason)]
         self._over = reason
@@ -115,7 +115,7 @@ class Departure:
         own_end = cause == _WALLTIME
         self._deadline_s = self.walltime_end_s if own_end else min(now_s + self.grace_s, self.walltime_end_s)
         if self.welcome is None:
-            return [Exit(0, f"{cause}, before it had joined")]
+            return [Exit(0, f"{cause}, before it joined")]
         left_s = max(0.0, self._deadline_s - now_s)
         note = LogLine(f"notice: {cause}; {left_s:.0f} s are left")
         return [note, Send(wire.Leaving(cause, left_s))] if not self._away else [note]
@@ -125,7 +125,7 @@ class Departure:
         if self._notice is None and now_s >= self.walltime_end_s - self.grace_s - WALLTIME_MARGIN_S:
             return self.noticed(now_s, _WALLTIME)
         if self._notice is not None and now_s >= self._deadline_s - self._margin_s:
-            return [Exit(0, f"{self._notice.cause}: the time given is over")]
+            return [Exit(0, f"{self._notice.cause}: out of time")]
         return []
 
     @property

@@ -1,4 +1,4 @@
-"""What an exit means, in the core's causes and in words for people. Pure."""
+"""What an exit means: the core's cause, and words for people. Pure."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pilot.io import wire
 _TAIL_LINES = 12
 _TRACEBACK = "Traceback (most recent call last)"
 _NO_SESSION = (
-    "the script ended without opening a pilot.train session, so there was nothing to train (one that is made for"
-    " torchrun is submitted with --ddp)"
+    "the script ended without opening a pilot.train session, so there was nothing to train (submit a script for"
+    " torchrun with --ddp)"
 )
 
 _NOT_FINISHED = "the script ended on a node (status 0) while the trainer had not finished"
@@ -46,9 +46,9 @@ def after_loop(event: WorkerEnded, within_s: float, *, cut: bool) -> tuple[ExitC
     """The same of one whose loop was over, and whose script had ``within_s`` for what comes after that."""
     status = event.status or 0
     if cut:
-        return ExitCause.DIED, f"what its script does after the loop was cut after {within_s:g} s (--after-loop-s)"
+        return ExitCause.DIED, f"its code after the training loop was stopped after {within_s:g} s (--after-loop-s)"
     if status < 0:
-        return ExitCause.DIED, f"what its script does after the loop was {_by_signal(-status)}"
+        return ExitCause.DIED, f"its code after the training loop was {_by_signal(-status)}"
     if status > 0:
         said = headline(last_words(event.tail)) if event.tail.strip() else f"exit status {status}"
         return ExitCause.RAISED, f"its script failed after the loop: {said}"
@@ -69,9 +69,9 @@ def on_look(
     if said is None:
         if watched.progress or look.kill:
             return (Seen.SLOW if watched.progress else Seen.LOST), watched.text
-        return Seen.SLOW, f"{watched.text}; it is given time (--patience-s)"
+        return Seen.SLOW, f"{watched.text}; waiting for it (--patience-s)"
     if said.generation == look.generation and said.waited_s >= silent_s / 2:
-        return Seen.WAITS, "it waits for the others, too"
+        return Seen.WAITS, "it is waiting for the others, too"
     return Seen.HERE, "it answers"
 
 
@@ -95,7 +95,7 @@ def _failed(tail: str, status: int) -> str:
 
 
 def is_refusal(tail: str) -> bool:
-    """Whether an error of ours ended the script, and not one of its own."""
+    """Whether one of our errors ended the script, rather than its own."""
     return tail.rstrip().rpartition("\n")[2].startswith(REFUSAL)
 
 

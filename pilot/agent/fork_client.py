@@ -1,4 +1,4 @@
-"""The agent's end of a fork server: start it, hand it jobs, hear what became of them."""
+"""The agent's end of a fork server: start it, give it jobs, hear how they ended."""
 
 from __future__ import annotations
 

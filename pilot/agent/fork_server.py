@@ -77,7 +77,7 @@ def encode(job: ForkJob) -> bytes:
     """The job as one packet; ValueError where it is too large for one."""
     packet = json.dumps(dataclasses.asdict(job)).encode()
     if len(packet) > MAX_PACKET_BYTES:
-        raise ValueError(f"arguments and environment take {len(packet)} bytes; at most {MAX_PACKET_BYTES} fit")
+        raise ValueError(f"arguments and environment are {len(packet)} bytes; at most {MAX_PACKET_BYTES} are possible")
     return packet
 
 

@@ -24,7 +24,7 @@ from pilot.io.wire import JoinGroup
 
 _CLOSE_LIMIT_S = 2.0
 _SPARE_AFTER_S = 2.0
-"""The next rank process begins to warm up so long after one was taken: the group that forms has the processor first."""
+"""Delay before the next rank process warms up after one was taken, so that the forming group gets the CPU first."""
 
 Key = tuple[str, int]
 

@@ -1,4 +1,4 @@
-"""The guardian: outlives its agent, whatever ends it, and cleans up behind it.
+"""The guardian: outlives its agent, however that ends, and cleans up after it.
 
 It is started first and steps out of the agent's process tree (double fork, own session), so a SIGKILL to the agent, to
 its process group or to its tree leaves it alive. Its standard input is a pipe that only the agent can write to: its end
@@ -76,7 +76,7 @@ def main(path: Path, agent: int) -> None:
             _signal_all(path, agent, signal.SIGSTOP if stopped else signal.SIGCONT)
     left = workdirs.erase(path)
     if left:
-        print(f"pilot guardian: could not kill {left}; they are in the kernel", file=sys.stderr)
+        print(f"pilot guardian: could not kill {left}; they hang in the kernel", file=sys.stderr)
 
 
 def _has_ended() -> bool:

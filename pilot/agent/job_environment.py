@@ -1,4 +1,4 @@
-"""What a pilot knows of itself before it asks anybody: its batch job, its host, its address."""
+"""What a pilot knows about itself from its environment: its batch job, its host, its address."""
 
 from __future__ import annotations
 

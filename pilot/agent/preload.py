@@ -86,7 +86,7 @@ class Preloader:
         for name, value in job.environment.items():
             matters = name in self.variables or name.startswith(ALWAYS)
             if matters and not name.startswith(_OURS) and os.environ.get(name) != value:
-                return f"its {name} is another one"
+                return f"its {name} is different"
         return self._hidden(Path(job.cwd, job.script), _submitted(job.code))
 
     def _hidden(self, script: Path, submitted: Mapping[str, bytes]) -> str:
@@ -100,7 +100,7 @@ class Preloader:
                 return f"it sets {variable}"
         names = {path.relative_to(script.parent).parts[0] for path in beside if path.is_relative_to(script.parent)}
         hiding = {name.partition(".")[0] for name in names} & self.loaded
-        return f"{min(hiding)} lies beside it" if hiding else ""
+        return f"{min(hiding)} is beside it" if hiding else ""
 
     def _set_by(self, text: str) -> str:
         """A variable that matters and that a script seems to set."""

@@ -1,4 +1,4 @@
-"""The agent at work: one event loop that feeds the state machine and does what it asks for."""
+"""Runs the agent: one event loop that feeds the state machine and carries out its effects."""
 
 from __future__ import annotations
 
@@ -63,15 +63,15 @@ IMPORTS = "imports"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line says. None: the system or the site knows better.
+    """Options of the command line. None: the system's or the site's value.
 
     Parameters
     ----------
-    interface : that MPI binds to; None: the one that leads to the coordinator
+    interface : for MPI; None: the one that leads to the coordinator
     provider : libfabric's, for MPI
-    python : the interpreter that is warmed up before the first trainer comes
+    python : the interpreter started before the first trainer arrives
     walltime_end_s : when the job ends, Unix time
-    grace_s : the notice that this pilot gets before it is killed
+    grace_s : time between a notice and the kill
     """
 
     interface: str | None = None
@@ -82,20 +82,20 @@ class Options:
 
 
 def run(connection: Path, options: Options) -> int:
-    """Run an agent of the pool of the file ``connection`` to its end and leave nothing behind; the exit status.
+    """Run an agent of the pool in the file ``connection`` to its end, leaving nothing behind; returns the exit status.
 
-    One that counts as lost (it was stopped, or cut off) comes back as a new pilot with nothing of the old one.
+    One that counts as lost (it was stopped, or cut off) comes back as an entirely new pilot.
     """
     whereabouts = Whereabouts(connection)
     while (end := _live(whereabouts, options)).again:
-        log.info("joining anew: %s", end.reason)
+        log.info("joining again: %s", end.reason)
     log.info("left: %s", end.reason) if end.status == 0 else log.error("%s", end.reason)
     return end.status
 
 
 def _live(whereabouts: Whereabouts, options: Options) -> Exit:
     for name in workdirs.sweep():
-        log.info("removed what a killed agent had left: %s", name)
+        log.info("removed leftovers of a killed agent: %s", name)
     workdir = workdirs.create()
     watcher = guardian.start(workdir)
     become_subreaper()
@@ -140,7 +140,7 @@ class Agent:
         self._exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
 
     async def serve(self) -> Exit:
-        """Serve the coordinator until there is a reason to leave; then all that was started is killed."""
+        """Serve the coordinator until there is a reason to leave; then kill everything that was started."""
         for notice in guardian.NOTICES:
             asyncio.get_running_loop().add_signal_handler(notice, self._signalled, notice)
         log.info("agent %s on %s (%s), pid %d", self._workdir.path.name, self._job.host, self._address, os.getpid())
@@ -206,7 +206,7 @@ class Agent:
                 self._workers.reaped(pid, status)
 
     def _rotate_logs(self) -> None:
-        """In a thread, one at a time: a file system that does not answer must not keep us from watching the lease."""
+        """In a thread, one at a time: a hanging file system must not keep us from watching the lease."""
         if self._rotation is None or not self._rotation.is_alive():
             with suppress(RuntimeError):  # no thread can be started now
                 rotation = threading.Thread(target=_rotate, args=(self._workers.logs(),), daemon=True)

@@ -1,4 +1,4 @@
-"""What a script prints goes to its log; where there is no room for that, the script goes on without it."""
+"""A script's output goes to its log; if there is no space, the script continues without it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class Log(io.FileIO):
-    """A file of which only what fits is kept: ``print`` on a full disk is no reason to lose a trainer."""
+    """A file that keeps what fits: ``print`` on a full disk is no reason to lose a trainer."""
 
     def __init__(self, descriptor: int, marker: Marker) -> None:
         super().__init__(descriptor, "wb", closefd=False)

@@ -1,4 +1,4 @@
-"""How an agent without coordinator leaves: pause what trains, write what is held, go. Pure.
+"""How an agent without a coordinator leaves: pause what trains, save the states, go. Pure.
 
 Nobody regroups without the coordinator, so a group that does not pause in time is given up on this node: its workers
 abort the step that they are in and hold a whole state, which is then written.
@@ -15,7 +15,7 @@ class Shutdown:
 
     Parameters
     ----------
-    reason : for the people who read the log
+    reason : for the log
     holders : the workers that hold a state, with the generation in which they train (0: none)
     pause_s, end_s : until when to wait for the pause, and for the checkpoints
     """
@@ -56,7 +56,7 @@ class Shutdown:
         effects: list[Effect] = []
         for trainer, generation in late.items():
             effects += [
-                LogLine(f"{trainer}: generation {generation} did not pause; given up on this node"),
+                LogLine(f"{trainer}: generation {generation} did not pause in time; killed on this node"),
                 KillRank(trainer, generation),
                 Tell(trainer, wire.DissolveGroup(trainer, generation, self.reason)),
                 *self._write(trainer),

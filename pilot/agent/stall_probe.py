@@ -1,8 +1,8 @@
-"""A look at a worker that others wait for: is it stopped, does it make progress, or is it stuck?
+"""Examines a worker that others wait for: is it stopped, making progress, or stuck?
 
-Progress is processor time of the worker or of anything that it started, or a wait for a disk; whoever has none of it
-over a whole look is stuck. That is a rule for scripts that train: one that sleeps for longer than the site's time-out
-while others wait for it is ended and starts again.
+Progress means CPU time of the worker or of anything that it started, or a wait for a disk; without any during a whole
+examination it is stuck. This rule suits training scripts: one that sleeps longer than the site's timeout while others
+wait for it is killed and restarted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pilot.agent.vocabulary import Watched
 from pilot.io import proc
 
 GLANCES = 8
-"""One a tick; a look takes about two seconds."""
+"""One per tick; an examination takes about two seconds."""
 
 LEAST_CPU_S = 0.015
 """The kernel counts in hundredths of a second: one of them may be a rounding."""
@@ -55,14 +55,14 @@ def progress(glances: Sequence[Glance]) -> tuple[bool, str]:
         return False, "it is stopped (SIGSTOP)"
     cpu_s = _cpu_s(glances)
     if cpu_s >= LEAST_CPU_S:
-        return True, f"it computes ({cpu_s:.2f} s of processor time in one look)"
+        return True, f"it is computing ({cpu_s:.2f} s of CPU time during the check)"
     if any(state in _AT_WORK for g in glances for state in g.states):
-        return True, "it waits for a disk or for a processor"
-    return False, "it makes no progress (no processor time, no wait for a disk)"
+        return True, "it is waiting for a disk or a CPU"
+    return False, "it makes no progress (no CPU time, no wait for a disk)"
 
 
 def _cpu_s(glances: Sequence[Glance]) -> float:
-    """Processor time that all processes together took; those that began meanwhile count from their beginning."""
+    """CPU time of all processes together; those started meanwhile count from their start."""
     first, highest = glances[0].cpu_s, dict[int, float]()
     for g in glances:
         highest |= g.cpu_s

@@ -1,4 +1,4 @@
-"""Runs a trainer's code as it was submitted, although the files that it came from may have been edited since.
+"""Runs a trainer's code as it was submitted, even if its files have been edited since.
 
 A module's ``__file__`` and a package's ``__path__`` are as ever, so what lies beside them (data, compiled extensions,
 files too large to be taken) is found where it is; only the source comes from the submission

@@ -1,4 +1,4 @@
-"""What the agent's state machine is told (past tense) and what it asks for (imperative). All frozen."""
+"""The events of the agent's state machine (past tense) and its effects (imperative). All frozen."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """Kill all that runs, leave nothing, end with ``status``; ``again``: and begin anew, as another pilot."""
+    """Kill everything, leave nothing behind, exit with ``status``; ``again``: and start again as another pilot."""
 
     status: int
     reason: str

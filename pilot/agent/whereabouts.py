@@ -1,7 +1,7 @@
-"""Where the coordinator is now: its connection file, read again by an agent that has lost it.
+"""Where the coordinator is now: rereads the connection file after the connection was lost.
 
-A coordinator that was started again may have another port, or be on another host; the file says so. A file that is
-another pool's, or that was taken away, says that ours is over.
+A restarted coordinator may have another port, or be on another host; the file says so. If the file belongs to another
+pool, or was removed, our pool is over.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pilot.io import connection
 from pilot.io.connection import Connection
 
 GONE_S = 10.0
-"""A file that is missing for so long was taken away: on a shared file system it may be out of sight for a moment."""
+"""A file missing for this long was removed; on a shared file system it may be invisible for a moment."""
 
 
 class Whereabouts:
@@ -35,7 +35,7 @@ class Whereabouts:
     def look(self) -> str:
         """Why our pool is over, "" where it may come back, as of the last look; and begin to read the file again.
 
-        Never waits: a file system that does not answer must not keep an agent from watching its lease.
+        Never blocks: a hanging file system must not keep an agent from watching its lease.
         """
         over = self._over(time.monotonic())
         if not over:
@@ -49,10 +49,10 @@ class Whereabouts:
 
     def _over(self, now_s: float) -> str:
         if self._missing_since_s is not None and now_s - self._missing_since_s >= GONE_S:
-            return f"its pool is over: {self.file} was taken away"
+            return f"its pool is over: {self.file} was removed"
         ours, found = self.now, self._found
         if (found.coordinator, found.certificate) != (ours.coordinator, ours.certificate):
-            return f"its pool is over: {self.file} is that of pool {found.coordinator} now"
+            return f"its pool is over: {self.file} now belongs to pool {found.coordinator}"
         return ""
 
     def _read(self) -> None:

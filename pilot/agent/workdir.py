@@ -1,4 +1,4 @@
-"""An agent's private directory on its node: sockets, and a list of what must be removed when the agent is gone.
+"""An agent's private directory on its node: sockets, and a list of what must be removed after the agent's end.
 
 The directory is locked (flock) as long as its agent or its guardian lives, so an unlocked one is known to be a
 leftover, whatever became of pids since. Its name is also the *mark* that every process of the agent carries.
@@ -51,7 +51,7 @@ class Workdir:
 
     @property
     def temporary(self) -> Path:
-        """``TMPDIR`` of the workers: what they leave there goes with the agent."""
+        """``TMPDIR`` of the workers: removed with the agent."""
         return self.path / "t"
 
     def record_segments(self, names: Iterable[str]) -> None:

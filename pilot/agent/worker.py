@@ -1,4 +1,4 @@
-"""One worker: the training processes of one trainer on this node, and what they say as if they were one.
+"""One worker: the training processes of one trainer on this node, acting as one.
 
 A worker has one training process per rank of its node. The agent's state machine and the coordinator know workers only:
 a worker's orders go to all of its processes, and what all of them say goes on once.
@@ -52,7 +52,7 @@ class LocalRanks:
         return message
 
     def looked_at(self) -> None:
-        """The look is over: what is said from now on is no answer to it."""
+        """The examination is over: later messages are not answers to it."""
         self._answers = None
 
     def silent(self) -> list[int]:
@@ -92,7 +92,7 @@ class TrainingProcess:
     doomed: bool = False
 
     def kill(self) -> None:
-        """End it and all that it started; one that is not forked yet, as soon as it is."""
+        """End it and everything that it started; if it is not forked yet, as soon as it is."""
         self.doomed = True
         kill_session(self.pid)
 
@@ -131,7 +131,7 @@ def check(order: wire.StartWorker) -> None:
     if not order.code:
         _check_unedited(order)
     elif not os.access(order.code, os.R_OK):
-        raise UserError(f"cannot read {order.code} on this node, the script's code as it was submitted")
+        raise UserError(f"cannot read the submitted code {order.code} on this node")
 
 
 def _check_unedited(order: wire.StartWorker) -> None:

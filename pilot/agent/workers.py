@@ -1,4 +1,4 @@
-"""The workers of an agent: forked warm, spoken with over their control sockets, watched to their end."""
+"""The workers of an agent: forked warm, controlled over their sockets, watched to their end."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from pilot.train.imported import FILE as IMPORTS
 log = logging.getLogger(__name__)
 
 _BACKENDS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-"""What tells torch's backends which interface to use, and to listen on."""
+"""The variables that tell torch's backends which interface to use and listen on."""
 
 _LEAVING_S = 10.0
-"""A training process that has closed its end of the control socket has so long to end by itself."""
+"""How long a training process that closed its control socket has to end by itself."""
 
 
 @dataclass(slots=True)
@@ -133,7 +133,7 @@ class Workers:
         return [server.pid for server in self._servers.values()]
 
     def end_server(self, pid: int) -> None:
-        """A fork server that does not answer is killed: the next worker gets a new one."""
+        """A fork server that does not answer is killed; the next worker gets a new one."""
         for server in [server for server in self._servers.values() if server.pid == pid]:
             log.warning("the fork server of %s was stopped for too long: killed", server.python)
             server.kill()
@@ -143,7 +143,7 @@ class Workers:
         self._ended(lambda life: life.pid == pid, os.waitstatus_to_exitcode(status))
 
     def close(self) -> None:
-        """Kill everything, and say nothing of it."""
+        """Kill everything, without reporting it."""
         for life in self._all():
             life.control.close()
             kill_session(life.pid)
@@ -267,13 +267,13 @@ class Workers:
                 del worker.lives[place]
                 try:
                     if life.doomed or worker.stopping:
-                        raise UserError("it was ended before it began")
+                        raise UserError("it was stopped before it started")
                     worker.lives.insert(place, self._begin(worker, life.rank, bare=bare))
                 except (OSError, ValueError, UserError) as error:
                     self._end(worker, WorkerEnded(worker.order.trainer, None, str(error)))
 
     def _give_up(self, key: tuple[str, bool], status: int | None, why: str) -> None:
-        """Its fork server is of no use any more. Processes that it forked live on; the others never came to be."""
+        """Its fork server is unusable now. Processes that it forked live on; the others were never started."""
         server = self._servers.pop(key, None)
         for worker in list(self._workers.values()):
             unborn = [life for life in worker.lives if not life.pid and life.server is server]

@@ -80,13 +80,13 @@ def _write_safetensors(state: Any, path: Path) -> None:
     try:
         save_file(tensors, path)
     except (KeyError, ValueError) as error:
-        raise UserError(f"safetensors does not take this state: {error}; export to .pt") from error
+        raise UserError(f"safetensors cannot store this state: {error}; export to .pt") from error
 
 
 def _below(state: Any, only: str, path: Path) -> Any:
     for key in filter(None, only.split("/")):
         if not isinstance(state, Mapping) or key not in (names := {str(name): name for name in state}):
-            raise UserError(f"{path.name} has no '{only}'; pilot checkpoint show {path.name} lists what it has")
+            raise UserError(f"{path.name} has no '{only}'; pilot checkpoint show {path.name} lists its contents")
         state = state[names[key]]
     return state
 

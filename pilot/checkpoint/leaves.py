@@ -107,13 +107,13 @@ def why_no_tensor(tensor: torch.Tensor) -> str | None:
     """Why the bytes of ``tensor`` cannot be stored, and what to do; None where they can."""
     kind = type(tensor)
     if kind is not torch.Tensor and is_lazy(tensor):
-        return "is a lazy parameter without a shape yet: run the model once before"
+        return "is a lazy parameter without a shape yet: run the model once first"
     if kind is not torch.Tensor and kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
-        return f"is a {kind.__name__}, which has no bytes of its own: keep the plain tensors in it"
+        return f"is a {kind.__name__}, which has no bytes of its own: store its plain tensors"
     if tensor.is_quantized:  # before anything else touches it: torch's own views of it crash
-        return "is a quantized tensor: keep tensor.int_repr() with its scale and zero point, or tensor.dequantize()"
+        return "is a quantized tensor: store tensor.int_repr() with its scale and zero point, or tensor.dequantize()"
     if tensor.layout is not torch.strided or tensor.is_nested:
-        return f"is a {'nested' if tensor.is_nested else 'sparse'} tensor ({tensor.layout}): keep a dense one"
+        return f"is a {'nested' if tensor.is_nested else 'sparse'} tensor ({tensor.layout}): store a dense one"
     if tensor.is_meta:
         return "is a tensor on the device 'meta', which has no data"
     return None if dtypes.is_copyable(tensor.dtype) else f"is a tensor of {tensor.dtype}, which torch cannot copy"
@@ -123,7 +123,7 @@ def why_no_array(array: np.ndarray[Any, Any]) -> str | None:
     """Why ``array`` cannot be stored, and what to do; None where it can."""
     kind = array.dtype
     if kind.hasobject or kind.fields or not kind.itemsize:
-        return f"is a numpy array of {kind}: keep arrays of numbers or of text with a fixed length"
+        return f"is a numpy array of {kind}: store arrays of numbers or of text with a fixed length"
     return None
 
 

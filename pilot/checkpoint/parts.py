@@ -122,13 +122,13 @@ def publish_index(directory: Path, generation: int, step: int, parts: int, uid: 
     for path, about in zip(paths, abouts, strict=True):
         if about.shared_checksum != abouts[0].shared_checksum:
             raise CheckpointError(
-                f"{path.name}: it differs from part 0 in what the ranks share (parameters, optimizer): there is no "
-                f"checkpoint of step {step}"
+                f"{path.name}: it differs from part 0 in what the ranks share (parameters, optimizer): no "
+                f"checkpoint was made of step {step}"
             )
     about = replace(abouts[0], datasets=_merge((path.name, about) for path, about in zip(paths, abouts, strict=True)))
     for name, share in about.datasets.items():
         if not share.is_whole:
-            raise CheckpointError(f"there is no checkpoint of step {step}: rows of '{name}' are in no part")
+            raise CheckpointError(f"no checkpoint was made of step {step}: rows of '{name}' are in no part")
     path = directory / names.checkpoint_name(generation, step)
     size = publish(path, about, (), uid)
     return size + sum(path.stat().st_size for path in paths)

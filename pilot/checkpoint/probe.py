@@ -36,5 +36,5 @@ def write_seconds(directory: Path) -> float:
     with tempfile.TemporaryDirectory(prefix=".pilot-", dir=directory) as folder:
         written = store.write(Path(folder), 1, 1, {"numbers": numbers}, kept=1)
         if not np.array_equal(store.load(written.path).state["numbers"], numbers):
-            raise CheckpointError(f"a checkpoint in {directory} reads otherwise than it was written")
+            raise CheckpointError(f"a checkpoint written to {directory} read back differently")
     return written.seconds

@@ -93,7 +93,7 @@ def load(path: Path, uid: str | None = None, wanted: Wanted = everything) -> tup
             raise Damaged(problem)
         state = tree.decode(structure.tree, lambda kind, name: leaves.of_kind(kind, _leaf(kind, name, arrays)))
         if not isinstance(state, dict):
-            raise Damaged(f"{path.name}: what it holds is no state")
+            raise Damaged(f"{path.name}: its content is not a valid state")
     return structure, state
 
 
@@ -149,7 +149,7 @@ def _leaf(kind: str, name: str, arrays: dict[str, Any]) -> Any:
     """The array that the tree calls ``kind``, if it is one. What is copied is in the tree once."""
     array = arrays.pop(name) if kind in ("bytes", "bytearray") else arrays[name]
     if isinstance(array, torch.Tensor) != (kind == "tensor") or (kind == "scalar" and array.ndim):
-        raise ValueError(f"'{name}' is no {kind}")
+        raise ValueError(f"'{name}' is not a {kind}")
     return array
 
 
@@ -168,7 +168,7 @@ def _check_name(path: Path, structure: Structure) -> None:
     if structure.part or (structure.parts and not _spread(structure.datasets)):
         raise Damaged(f"{path.name}: it is one part of a checkpoint; open the file without 'part' in its name")
     if missing := [name for name, share in structure.datasets.items() if not share.is_whole]:
-        raise Damaged(f"{path.name}: it lacks rows of dataset '{missing[0]}'")
+        raise Damaged(f"{path.name}: rows are missing from dataset '{missing[0]}'")
 
 
 def _spread(datasets: Mapping[str, DatasetShare]) -> bool:

@@ -10,7 +10,7 @@ from pilot.checkpoint import names
 from pilot.checkpoint.names import Age, Temporary
 
 _FOREIGN_IDLE_S = 600.0
-"""A temporary file of another host whose writer cannot be seen: dead when nothing was written for so long."""
+"""A temporary file of another host, whose writer is invisible here, is dead if nothing was written for this long."""
 
 
 def keep(directory: Path, newest: Age, kept: int, agreed_step: int | None = None) -> None:

@@ -155,7 +155,7 @@ def _check(path: str, share: DatasetShare) -> None:
     if any(piece.stop < piece.start for piece in share.pieces) or ends[-1] > share.rows:
         raise ValueError(f"the pieces of '{path}' are not rows of it")
     if any(piece.file and not names.is_part(piece.file) for piece in share.pieces):
-        raise ValueError(f"a piece of '{path}' is in a file that is no part of a checkpoint")
+        raise ValueError(f"a piece of '{path}' is in a file that is not part of a checkpoint")
 
 
 def rows_of(shape: tuple[int, ...]) -> int:

@@ -156,7 +156,7 @@ class _Encoder:
         rows = []
         for key, item in value.items():
             if type(key) not in (str, int):
-                raise Unstorable(f"has the key {key!r}: the keys of a state are of type str or int")
+                raise Unstorable(f"has the key {key!r}: keys of a state must be str or int")
             rows.append([_WRITTEN[type(key)](key), self._inside(key, item, _join(path, _name(key, taken)))])
         return {kind: rows}
 
@@ -168,7 +168,7 @@ class _Encoder:
         self._depth += 1
         try:
             if self._depth > MAX_DEPTH:
-                raise Unstorable(f"lies more than {MAX_DEPTH} containers deep, or contains itself")
+                raise Unstorable(f"is nested more than {MAX_DEPTH} containers deep, or contains itself")
             return self.value(value, path)
         except Unstorable as error:
             error.keys.insert(0, key)
@@ -250,11 +250,12 @@ _WRITTEN_OUT: dict[str, Callable[[Any], Any]] = {
 def _advice(value: Any) -> str:
     """What to keep in place of ``value``."""
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return "only its script could make it again: keep tuple(it), or a dict"
+        return "only its script could recreate it: store a tuple, or a dict"
     if isinstance(value, dict):
         return "keep dict(it)"
     return (
-        "a state holds tensors, numpy arrays of numbers, numbers, strings, bytes, None, and list, tuple, set or dict "
+        "a state can hold tensors, numpy arrays of numbers, numbers, strings, bytes, None, and list, tuple, set or"
+        " dict "
         "of these"
     )
 

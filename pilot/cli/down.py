@@ -13,7 +13,7 @@ from pilot.core.errors import PilotError
 
 
 @click.command("down")
-@click.option("--limit-s", type=FiniteRange(min=0), default=300.0, show_default=True, help="Wait so long.")
+@click.option("--limit-s", type=FiniteRange(min=0), default=300.0, show_default=True, help="Timeout in seconds.")
 @run_dir_option
 @json_option
 def command(run_dir: Path | None, limit_s: float, as_json: bool) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pilot.core.ids import TrainerId
 
 ARRIVALS_S = 2.0
-"""Trainers that come within so long of one another are a batch."""
+"""Trainers submitted within this time of one another are a batch."""
 
 BATCHES_LONGEST = 5
 """A batch is closed after so many times that time, even if trainers keep coming."""

@@ -36,7 +36,7 @@ NODES_TRIED = 3
 """What failed on so many nodes, and on no other one has come further since, is the script's."""
 
 AGAIN_S = 1800.0
-"""A node that was set aside for the first time is tried again after so long."""
+"""A node that was set aside for the first time is tried again after this time."""
 
 LONGEST_S = 86400.0
 BLAMES = 2

@@ -1,7 +1,7 @@
-"""Commands: requests that leave the core, in the imperative. Each says why it was given.
+"""Commands: requests that leave the core, in the imperative. Each carries its reason.
 
-Every asynchronous command has exactly one completion event, named in its docstring; the driver guarantees it, time-outs
-included. The others are done when they are given.
+Every asynchronous command has exactly one completion event, named in its docstring; the driver guarantees it, also
+after a timeout. The others are complete when they are issued.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class StartWorker:
 class StopWorker:
     """End the trainer's process on ``node``. Completes with ``WorkerExited``; the node is free after it.
 
-    ``within_s`` : its loop is over, and for so long its script may do what comes after that; 0: it is to end now.
+    ``within_s`` : its loop is over, and its script may run for this much longer; 0: end it now.
     """
 
     trainer: TrainerId
@@ -73,7 +73,7 @@ class PauseGroup:
 
 @dataclass(frozen=True, slots=True)
 class LookAtGroup:
-    """Look at each member's worker; a slow one is left alone, and so is one that makes no progress, unless ``kill``.
+    """Examine each member's worker; a slow one is left alone, and so is one without progress, unless ``kill``.
 
     Completes with ``GroupLookedAt``, unless dissolved before.
     """
@@ -124,7 +124,7 @@ class ReleaseNode:
 
 @dataclass(frozen=True, slots=True)
 class SetNodeAside:
-    """``node`` gets no work of ``trainer`` (None: of nobody) until ``until_s``; nobody has to do anything."""
+    """``node`` is not used for ``trainer`` (None: for any) until ``until_s``; requires no action."""
 
     node: NodeId
     trainer: TrainerId | None
@@ -134,7 +134,7 @@ class SetNodeAside:
 
 @dataclass(frozen=True, slots=True)
 class WarnOfBudget:
-    """Most of the budget of ``trainer`` (None: of the pool) is used; people are told, nobody has to do anything."""
+    """Most of the budget of ``trainer`` (None: of the pool) is used; tell the user. Requires no action."""
 
     trainer: TrainerId | None
     reason: str

@@ -19,19 +19,19 @@ class CoordinatorConfig:
 
     Parameters
     ----------
-    t_fwd_s : forward-looking time of eq. 16
+    t_fwd_s : forward-looking time of FreeTrain eq. 16
     max_parallel_trainers : Pj_max, how many trainers share the pool at once, first come first served
-    objective : what a plan maximises
-    node_order : in which order nodes are handed out and taken back
-    grace_s, checkpoint_interval_s : of the site (see :mod:`pilot.core.pacing`)
-    budget_node_hours : what the pool may use from when it comes up, as the site charges it; None: no limit is set
-    charge_factor : of the site
-    arrivals_s : trainers that come within so long of one another are planned for together; 0: each at once
-    ended_kept : of so many trainers that have ended all is known; of earlier ones the outcome is
-    decide_every_s : plans are made at multiples of it (Huawei's f); 0: at every event that changes the question
-    gpus : where the pool's unit is a GPU: on which node each is; None: a unit is a node
-    priors : what is expected of how trainers scale until those of the pool tell
-    timed : problems say how long trainers have trained and what is left of them, for planners that go by it
+    objective : what plans maximise
+    node_order : order in which nodes are handed out and taken back
+    grace_s, checkpoint_interval_s : the site's (see :mod:`pilot.core.pacing`)
+    budget_node_hours : charged node-hours that the pool may use from when it comes up; None: no limit
+    charge_factor : the site's
+    arrivals_s : trainers submitted within this time of one another are planned for together; 0: each at once
+    ended_kept : number of ended trainers that are kept in full; of earlier ones only the outcome is
+    decide_every_s : plans are made at multiples of this (Huawei's f); 0: at every event that changes the problem
+    gpus : on which node each GPU is, if the pool's unit is a GPU; None: a unit is a node
+    priors : how trainers are expected to scale until those of the pool have been measured
+    timed : problems include how long trainers have trained and what is left, for planners that use it
     """
 
     t_fwd_s: float = 120.0

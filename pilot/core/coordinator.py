@@ -2,31 +2,30 @@
 
 Theory of operation
 -------------------
-Facts enter as events; :meth:`Coordinator.handle` notes them and answers with commands. Two loops run through it:
+Facts enter as events; :meth:`Coordinator.handle` records them and answers with commands. There are two loops:
 
-*The plan.* Whatever changes the question (nodes came or went, a trainer came or ended) makes a new ``Problem`` and asks
-for its solution (``Solve``); a newer question makes the older one stale, and one whose answer was to change nothing is
-not asked again (``settled``). Progress asks, at a bounded rate, where a curve is not as the last problem had it.
-``PlanReady`` sets each trainer's *target* nodes. In between, and where no plan comes, targets stay as they are: a slow
-or failing solver never strands a node. Only a trainer that comes while no plan is being made has its minimum of the
-free nodes at once: it starts while its batch is waited for. A problem takes nodes for alike. Where too many are set
-aside for a trainer to have its count, the plan is not carried out, and the problem is posed once more with no more for
-it than it can have.
-With a cadence the question waits until a decision is due, and what happens before asks only :mod:`pilot.core.between`;
-while a decision is ``awaited``, what happens asks for that anew.
+*The plan.* Whatever changes the problem (nodes joined or left, a trainer arrived or ended) makes a new ``Problem`` and
+requests its solution (``Solve``). A newer problem makes the older one stale, and a problem whose answer was to change
+nothing is not posed again (``settled``). Progress poses a problem, at a bounded rate, when a curve differs from that in
+the last problem. ``PlanReady`` sets each trainer's *target* nodes. Until then, and if no plan comes, targets stay as
+they are: a slow or failing solver never strands a node. Only a trainer that arrives while no plan is being made gets
+its minimum of the free nodes at once: it starts while its batch is collected. A problem treats nodes as
+interchangeable. If too many are set aside for a trainer to get its count, the plan is not carried out, and the problem
+is posed again with at most what that trainer can have. With periodic plans the problem waits until a decision is due,
+and until then events only consult :mod:`pilot.core.between`; while a decision is ``awaited``, events pose it again.
 
-*The trainers.* What happens to one is noted by :mod:`pilot.core.transitions`. Then it is led from where it stands to
-its target by :mod:`pilot.core.reconcile`, a table of rules: what follows from which facts. Losses do not wait for a
-plan: survivors regroup at once.
+*The trainers.* :mod:`pilot.core.transitions` records what happens to one. Then :mod:`pilot.core.reconcile`, a table of
+rules, leads it from where it is to its target. Losses do not wait for a plan: survivors regroup at once.
 
-What each event does is in the tables of :mod:`pilot.core.lifecycle`.
+:mod:`pilot.core.lifecycle` has tables of what each event does.
 
-Fences: a plan by its id, everything of a group by its generation, which only rises; what is stale is dropped. The order
-of trainers is the order of submission, that of nodes the pool's; no set is ever iterated into a decision.
+Fences: a plan is fenced by its id, everything about a group by its generation, which only increases; stale events are
+dropped. Trainers are ordered by submission, nodes as in the pool; decisions never depend on the iteration order of a
+set.
 
-A loss, a notice or a failure that hits a group which *forms* gives up the group that trains, too: its ranks may have
-agreed on the switch already, and only they know. Survivors hold their state and the next group starts from it, so this
-costs a moment and never a step.
+A loss, a notice or a failure that hits a *forming* group gives up the training group, too, because its ranks may
+already have agreed on the switch, and only they know. Survivors hold their state and the next group starts from it, so
+this costs a moment but never a step.
 """
 
 from __future__ import annotations

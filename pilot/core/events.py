@@ -1,4 +1,4 @@
-"""Events: facts that enter the core, in the past tense. Frozen; lists where things happen together."""
+"""Events: facts that enter the core, in the past tense. Frozen; things that happen together are one event."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from pilot.core.study_events import (
 
 @dataclass(frozen=True, slots=True)
 class PoolChanged:
-    """Nodes came, were given notice, or went; what happens together is one event (FreeTrain §2.1).
+    """Nodes joined, got a notice, or were lost; what happens together is one event (FreeTrain §2.1).
 
     ``joined`` nodes are new and free. ``leaving`` nodes got a notice: they live until ``deadline_s`` at the latest and
-    take no new work. ``lost`` nodes are gone, whether announced before or not.
+    get no new work. ``lost`` nodes are gone, announced or not.
     """
 
     joined: tuple[NodeId, ...] = ()
@@ -52,9 +52,10 @@ class TrainerCancelled:
 
 @dataclass(frozen=True, slots=True)
 class TrainerResumed:
-    """A user has a trainer that failed, was cancelled or stopped go on, as the last one in the order of submission.
+    """A user resumed a trainer that failed, was cancelled or was stopped; it becomes the last in the order of
+    submission.
 
-    ``budget_node_hours`` is its budget from now on, of all that it ever uses; None: it keeps the one that it has.
+    ``budget_node_hours`` is its new budget, for its total use; None: unchanged.
     """
 
     trainer: TrainerId
@@ -71,7 +72,7 @@ class TrainerHeld:
 
 @dataclass(frozen=True, slots=True)
 class TrainerReleased:
-    """A trainer that was held may have nodes again."""
+    """A held trainer may have nodes again."""
 
     trainer: TrainerId
 
@@ -85,15 +86,15 @@ class TrainerRemoved:
 
 @dataclass(frozen=True, slots=True)
 class DrainRequested:
-    """``pilot down``: every trainer pauses and checkpoints, then every node is released. Nothing starts any more."""
+    """``pilot down``: every trainer pauses and checkpoints, then every node is released. Nothing new starts."""
 
     reason: str = "pilot down"
 
 
 @dataclass(frozen=True, slots=True)
 class PoolReopened:
-    """``pilot up`` after a drain: the trainers that had not ended get nodes again, when there are some. From here on
-    the next configuration holds."""
+    """``pilot up`` after a drain: unfinished trainers get nodes again, when there are some. The next configuration
+    applies from here on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ class PlanReady:
 
 @dataclass(frozen=True, slots=True)
 class PlanFailed:
-    """Completes ``Solve`` where no plan came; the allocation stays as it is."""
+    """Completes ``Solve`` if there is no plan; the allocation stays as it is."""
 
     plan_id: PlanId
     reason: str
@@ -122,26 +123,26 @@ class WorkerReady:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSlow:
-    """A worker is not warm after a time that is long for any script: the others do not wait for it any more."""
+    """A worker is still not ready after a time that is long for any script: the others stop waiting for it."""
 
     trainer: TrainerId
     node: NodeId
 
 
 class ExitCause(StrEnum):
-    """Why a worker is no more."""
+    """Why a worker ended."""
 
     STOPPED = "stopped"
     """As asked (``StopWorker``)."""
     RAISED = "raised"
     """The script ended in an error, or would always do so: the trainer has failed."""
     DIED = "died"
-    """By a signal, by the out-of-memory killer, or silently stuck and then killed: it may be tried again."""
+    """By a signal, by the out-of-memory killer, or killed because it was stuck: it may be tried again."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerExited:
-    """Completes ``StopWorker`` (also for a worker that was starting), or tells that a worker ended by itself."""
+    """Completes ``StopWorker`` (also for a worker that was starting), or reports that a worker ended by itself."""
 
     trainer: TrainerId
     node: NodeId
@@ -151,11 +152,11 @@ class WorkerExited:
 
 @dataclass(frozen=True, slots=True)
 class GroupFormed:
-    """Completes ``FormGroup``: all ranks hold the same state at ``step`` and train on in this generation.
+    """Completes ``FormGroup``: all ranks hold the same state at ``step`` and train in this generation.
 
-    ``resumed`` is the step of the checkpoint that the group started from where no rank of it held a state (0: from
-    scratch), else None. ``identity`` says in words, by name, what the run trains on (:mod:`pilot.core.run_identity`);
-    ``accepted``: what was changed of it so far, as (step, what, before, now).
+    ``resumed`` is the step of the checkpoint that the group started from if none of its ranks held a state (0: from
+    scratch), otherwise None. ``identity`` describes, by name, what the run trains on (:mod:`pilot.core.run_identity`);
+    ``accepted`` lists its accepted changes so far, as (step, what, before, now).
     """
 
     trainer: TrainerId
@@ -190,9 +191,9 @@ class GroupPaused:
 
 @dataclass(frozen=True, slots=True)
 class GroupStalled:
-    """A member has waited for the others, by now for ``waited_s``, which is longer than the site's time-out.
+    """A member has been waiting for the others for ``waited_s``, longer than the site's timeout.
 
-    It is said again if nothing comes of it.
+    Repeated if nothing comes of it.
     """
 
     trainer: TrainerId
@@ -202,18 +203,18 @@ class GroupStalled:
 
 
 class Seen(StrEnum):
-    """What a look at one member's worker found."""
+    """What an examination of one member's worker found."""
 
     WAITS = "waits"
-    """It waits for the sums of a step itself, for long."""
+    """It has itself been waiting long for the sums of a step."""
     HERE = "here"
-    """It answers: it has come meanwhile, or waits for something else."""
+    """It answers: it has arrived meanwhile, or waits for something else."""
     SLOW = "slow"
     """It does not answer, but it makes progress: it is left alone."""
     LOST = "lost"
-    """It was stopped or made no progress, and was killed: ``WorkerExited`` tells."""
+    """It was stopped or made no progress, and was killed; ``WorkerExited`` follows."""
     UNKNOWN = "unknown"
-    """Its agent did not say in time."""
+    """Its agent did not answer in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +228,7 @@ class GroupLookedAt:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointWritten:
-    """Completes ``WriteCheckpoint``. ``error`` is empty where the file was verified and published."""
+    """Completes ``WriteCheckpoint``. ``error`` is empty if the file was verified and published."""
 
     trainer: TrainerId
     node: NodeId
@@ -237,7 +238,7 @@ class CheckpointWritten:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPublished:
-    """A checkpoint was published, asked for or not. One rank alone needs ``alone_s`` to write all of it."""
+    """A checkpoint was published, requested or not. A single rank would need ``alone_s`` to write all of it."""
 
     trainer: TrainerId
     step: int
@@ -261,12 +262,12 @@ class LedgerRange:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """At most one a second and trainer, from its leader (MalleTrain's Job Monitor).
+    """At most one per second and trainer, from its leader (MalleTrain's Job Monitor).
 
     ``samples`` counts those behind the current parameters; ``samples_per_s`` is the median rate of the last 20 steps in
-    this generation (None before enough are known). ``total_samples``: how many the whole loop has, where that is known.
-    ``metrics`` are what the script reports (loss, accuracy). ``reports``, of a trial, are (number, value) of its newest
-    reports of its study's metric, counted from 1; some of them may have been told before.
+    this generation (None before enough are known). ``total_samples``: total samples of the loop, if known. ``metrics``
+    are what the script reports (loss, accuracy). ``reports``, of a trial, are (number, value) of its newest reports of
+    its study's metric, counted from 1; some of them may have been told before.
     """
 
     trainer: TrainerId
@@ -303,7 +304,7 @@ class NodeRetried:
 
 @dataclass(frozen=True, slots=True)
 class NodeCleared:
-    """A person says that ``node`` is well: whatever trainers hold against it is forgotten."""
+    """The user cleared ``node``: its failures are forgotten."""
 
     node: NodeId
 
@@ -315,14 +316,14 @@ class DecisionDue:
 
 @dataclass(frozen=True, slots=True)
 class BudgetDue:
-    """By now so much of the budget of ``trainer`` (None: of the pool) is used that something follows."""
+    """The budget of ``trainer`` (None: of the pool) has reached a threshold."""
 
     trainer: TrainerId | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ArrivalsDue:
-    """For so long no trainer came that those which came before are to be planned for now."""
+    """No trainer has arrived for a while: plan for those that have."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ class Explanation:
         got = f"{self.nodes} node{'' if self.nodes == 1 else 's'}"
         out = [f"{self.trainer} had {self.had_nodes} and got {got}: {_STATUS[self.status]}."]
         if self.pinned:
-            return [*out, "The number was fixed: it is profiled, or lends nodes to a trainer that is."]
+            return [*out, "Its node count was fixed, because it is being profiled or lends nodes to a trainer that is."]
         now = next(t for t in self.terms if t.nodes == self.nodes)
         out += [self._compare(now, t) for t in self.terms if t.nodes != self.nodes]
         return out
@@ -86,14 +86,14 @@ class Explanation:
         if self.free_nodes:
             return f"{text}, with a free node."
         if self.donor is None:
-            return f"{text}, but no node is free and nobody could give one."
-        return f"{text}, but no node is free, and {self.donor} would lose {self.donor_loss:.6g} by giving one."
+            return f"{text}, but no node is free and no trainer can give one up."
+        return f"{text}, but no node is free, and {self.donor} would lose {self.donor_loss:.6g} by giving one up."
 
 
 _STATUS = {
-    PlanStatus.OPTIMAL: "no plan would be worth more",
-    PlanStatus.INCUMBENT: "the best plan known when the time for planning was up",
-    PlanStatus.KEPT: "no plan was found that is worth more than to keep what there is",
+    PlanStatus.OPTIMAL: "no other plan is worth more",
+    PlanStatus.INCUMBENT: "the best plan found within the time limit",
+    PlanStatus.KEPT: "no better plan than the present allocation was found",
 }
 
 
@@ -131,7 +131,7 @@ def rate_sentences(known: Sequence[Estimate], *, guessed: bool, curve_from: str 
     ``curve_from``: whose measurements it began with.
     """
     if guessed:
-        return ["Its rate was not measured yet: plans take it to scale as trainers usually do."]
+        return ["Its rate has not been measured yet: plans assume that it scales like a typical trainer."]
     measured = [e for e in known if e.measured]
     others = [e for e in known if not e.measured]
     words = [("measured", measured), ("given" if others and others[0].error == 0 else "estimated", others)]

@@ -14,12 +14,12 @@ def proof(ledger: Ledger, epochs: int) -> Verdict:
     """Whether the lineage covers ``epochs`` epochs of the run that the identity describes, each sample once."""
     words, changes = ledger.identity, ledger.accepted
     if not words:
-        return Verdict(False, "no group has told what it trains on")
+        return Verdict(False, "no group has reported what it trains on")
     lineage = ledger.lineage()
     for change in changes:
         if change.what in ORDERED_BY and (epoch := _inside(lineage, change.step)) is not None:
             return Verdict(
-                False, f"{change}, in the middle of epoch {epoch}: its samples may be used twice, or not at all"
+                False, f"{change}, in the middle of epoch {epoch}: its samples may have been used twice, or not at all"
             )
     sizes = dict.fromkeys(range(epochs), Samples.of(words).length or 0)
     for epoch, grouped in groupby(lineage, key=lambda record: record.epoch):

@@ -72,39 +72,41 @@ EFFECTS = (
     ),
     Effect(
         TrainerSubmitted,
-        "the trainer, last in the order of submission, that it came; where no node could be given to it it only "
-        "queues; while trainers are collected (``arrivals_s``) and no plan is being made, its target is its minimum of "
-        "the free nodes",
-        "if it came, and nothing is collected (``arrivals_s`` is 0)",
+        "the trainer, last in the order of submission, and its arrival; if no node could be given to it, it only "
+        "queues; while arrivals are collected (``arrivals_s``) and no plan is being made, its target is its minimum "
+        "of the free nodes",
+        "if it arrived and arrivals are not collected (``arrivals_s`` is 0)",
     ),
     Effect(TrainerCancelled, "it closes", "if it was open"),
     Effect(
         TrainerResumed,
         "one that failed or was cancelled is open again, last in the order of submission, with its step, its "
-        "generation and what was measured; that it came",
+        "generation and its measurements; its arrival",
         "as for a submission",
     ),
-    Effect(TrainerHeld, "its target becomes empty, and no plan has it until it is released", "if it was open"),
-    Effect(TrainerReleased, "plans may have it again, at its place in the order; that it came", "as for a submission"),
+    Effect(TrainerHeld, "its target becomes empty, and no plan includes it until it is released", "if it was open"),
+    Effect(
+        TrainerReleased, "plans may include it again, at its place in the order; its arrival", "as for a submission"
+    ),
     Effect(TrainerRemoved, "one that has ended is forgotten"),
-    Effect(DrainRequested, "every target becomes empty; no problem is posed any more"),
-    Effect(PoolReopened, "the drain is over; the next configuration holds", "if there are trainers"),
+    Effect(DrainRequested, "every target becomes empty; no more problems are posed"),
+    Effect(PoolReopened, "the drain is over; the new configuration applies", "if there are trainers"),
     Effect(
         PlanReady,
-        "targets, where the plan's id is the newest and trainers can have its counts",
+        "targets, if the plan's id is the newest and trainers can have its counts",
         "if too many nodes are set aside for a trainer: within what it can have",
     ),
     Effect(PlanFailed, "nothing: targets stay as they are"),
     Effect(
         WorkerReady,
-        "the worker can join a group; where others failed in starting, it was the nodes' fault",
+        "the worker can join a group; if others failed to start, their nodes were at fault",
         "if a node was set aside for all",
     ),
-    Effect(WorkerSlow, "the others do not wait for the worker any more"),
+    Effect(WorkerSlow, "the others no longer wait for the worker"),
     Effect(
         WorkerExited,
-        "the worker is gone; its group is dissolved; whose fault it was: the script's (the trainer failed), or the "
-        "node's (it is set aside)",
+        "the worker is gone; its group is dissolved; who was at fault: the script (the trainer failed), or the "
+        "node (it is set aside)",
         "if it failed, or a node was set aside",
     ),
     Effect(GroupFormed, "the forming group trains; its members hold the state"),
@@ -115,33 +117,33 @@ EFFECTS = (
         "if it failed, or a node was set aside",
     ),
     Effect(GroupPaused, "no group trains; all members hold the same state"),
-    Effect(GroupStalled, "its members are looked at, unless they are already"),
+    Effect(GroupStalled, "its members are examined, unless they already are"),
     Effect(
         GroupLookedAt, "the group is dissolved if all its ranks wait for one another, as one that broke", "if it failed"
     ),
-    Effect(CheckpointWritten, "the state is saved (or not, and is tried again)"),
+    Effect(CheckpointWritten, "the state is saved (if not, it is tried again)"),
     Effect(CheckpointPublished, "how long writing takes"),
     Effect(
         Progress,
-        "the step, the measured rate and rescale cost; where others failed in groups, it was the nodes' fault",
-        "if a node was set aside for all, or the rate is known on the count that a profile measures; or if its "
+        "the step, the measured rate and rescale cost; if others failed in groups, their nodes were at fault",
+        "if a node was set aside for all, or the rate is now known on the count that a profile measures; or if its "
         "curve was a guess or moved by more than its error, and the last problem is half the forward-looking time old",
     ),
     Effect(TrainerFinished, "it closes", "if it was open"),
-    Effect(NodeRetried, "the node is not set aside any more", "if it was"),
-    Effect(NodeCleared, "nothing is held against the node any more", "if something was"),
+    Effect(NodeRetried, "the node is no longer set aside", "if it was"),
+    Effect(NodeCleared, "the node's failures are forgotten", "if something was"),
     Effect(
         BudgetDue,
-        "where 80% of the budget is used, that this was said; at its end the pool is to drain, or the trainer's target "
+        "at 80% of the budget, the warning; at its end the pool drains, or the trainer's target "
         "becomes empty and it ends once it has no worker",
         "if a trainer's budget is used up",
     ),
     Effect(
         ArrivalsDue,
-        "that those which came lately are planned for",
-        "if trainers came that could be given nodes, and no problem was posed since",
+        "recent arrivals are planned for",
+        "if trainers arrived that could be given nodes, and no problem was posed since",
     ),
-    Effect(DecisionDue, "that it is made, where there is a cadence", "if it is due"),
+    Effect(DecisionDue, "that it is made, if plans are periodic", "if it is due"),
     Effect(ProfileDue, "its profile goes on to the next count, or is done", "if it was due"),
     Effect(StudySubmitted, "the study; plans may give nodes to trials of it", "always"),
     Effect(StudyStopped, "its trials are shelved where they are, and no more are asked for", "if a trial trained"),

@@ -23,7 +23,7 @@ NOISE = 0.1
 """How far a rate of one second may be off (one deviation, relative); that of t seconds is off by this over sqrt(t)."""
 
 MEMORY_S = 300.0
-"""A rate is the mean of so long, that it may follow a script whose speed changes."""
+"""A rate is the mean over this time, so that it follows a script whose speed changes."""
 
 LONGEST_S = 30.0
 """So much time between two reports counts as measured, at most: it may have stood still."""

@@ -55,7 +55,7 @@ def _value(value: Callable[[TrainerSpec, int], float], name: str, spec: TrainerS
     except Exception as error:  # whatever a user's function raises
         raise UserError(f"{where} fails: {type(error).__name__}: {error}") from None
     if not 0 <= found < math.inf:
-        raise UserError(f"{where} is {found}; give a finite number, 0 or more")
+        raise UserError(f"{where} is {found}; it must be a finite number, 0 or more")
     return found
 
 

@@ -94,7 +94,7 @@ ENDS = Question(
         ),
         Rule(
             "stops",
-            "it is to stop, and no worker of it is left: its state is saved, and it is closed",
+            "it is to stop and has no worker left: its state is saved, and it is closed",
             lambda s: s.trainer.stops and not s.trainer.workers,
             acts.close_stopped,
             (CloseTrainer,),
@@ -108,7 +108,7 @@ LACKS = Question(
     (
         Rule(
             "newcomers",
-            "target nodes have nobody's worker on them",
+            "target nodes have no worker",
             lambda s: bool(s.lacking),
             acts.start_lacking,
             (StartWorker,),
@@ -132,8 +132,9 @@ GROUP = Question(
         ),
         Rule(
             "too few stay",
-            "a group trains, too few are left for the next one, and a member got a notice, or others wait for one and "
-            "no newcomer is awaited",
+            "a group trains, too few are left for the next one, and either a member got a notice, or others wait for"
+            " one and "
+            "no newcomer is expected",
             lambda s: s.trains and s.too_few and (s.noticed or (s.holds_up and not s.pending)),
             acts.pause("too few of its nodes stay"),
             (PauseGroup,),
@@ -168,27 +169,31 @@ GROUP = Question(
         ),
         Rule(
             "none can stay",
-            "no group, and the unsaved state is held only where it cannot stay",
+            "no group, and the unsaved state is only on nodes that do not stay",
             lambda s: s.unsaved and not s.staying,
             acts.save_going,
             (WriteCheckpoint,),
         ),
-        Rule("too few", "no group, and too few workers are ready: more of them or a plan come", lambda s: s.too_few),
+        Rule(
+            "too few",
+            "no group, and too few workers are ready: it waits for more of them, or for a plan",
+            lambda s: s.too_few,
+        ),
         Rule(
             "warming up",
-            "no group, and too few hold a state: those of the target that are not ready are awaited",
+            "no group, and too few hold a state: it waits for the target's other workers to be ready",
             lambda s: s.pending and s.too_few_stay,
         ),
         Rule(
             "survivors",
-            "no group, and workers that hold a state stay: they go on at once, with the newcomers that are ready",
+            "no group, and workers that hold a state stay: they continue at once, with the newcomers that are ready",
             lambda s: bool(s.staying),
             acts.form("the survivors go on"),
             (FormGroup,),
         ),
         Rule(
             "all are ready",
-            "no group, and nobody who stays holds a state: it starts from the newest checkpoint, or from scratch",
+            "no group, and no worker that stays holds a state: it starts from the newest checkpoint, or from scratch",
             lambda _: True,
             acts.form("it can start"),
             (FormGroup,),
@@ -199,10 +204,10 @@ GROUP = Question(
 SURPLUS = Question(
     "Has it workers that nobody needs?",
     (
-        Rule("saving", "a state is being written that no worker holds that stays", lambda s: s.saving_what_goes),
+        Rule("saving", "a state is being written that no staying worker holds", lambda s: s.saving_what_goes),
         Rule(
             "surplus",
-            "workers are on nodes that neither the target nor a group nor a checkpoint needs",
+            "there are workers on nodes that neither the target nor a group nor a checkpoint needs",
             lambda s: bool(s.surplus),
             acts.stop_surplus,
             (StopWorker,),

@@ -19,7 +19,7 @@ def check_sizes(sizes: tuple[int, ...], least: int, most: int) -> None:
     if len(sizes) > SIZES_MAX:
         raise UserError(f"at most {SIZES_MAX} sizes can be given, not {len(sizes)}")
     if any(b <= a for a, b in pairwise(sizes)):
-        raise UserError(f"the sizes {listed(sizes)} must rise, as 1,2,4,8 do")
+        raise UserError(f"the sizes {listed(sizes)} must be increasing, e.g. 1,2,4,8")
     outside = [n for n in sizes if not least <= n <= most]
     if outside:
         raise UserError(f"the size {outside[0]} is not between {least} and {most}, the fewest and the most nodes")

@@ -1,4 +1,4 @@
-"""What a user says of a trainer."""
+"""What a user specifies for a trainer."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Profiling(StrEnum):
     """Whether a trainer without a known curve is profiled: measured on a few node counts while it trains."""
 
     AUTO = "auto"
-    """On the counts that are worth most to plans."""
+    """On the counts that are most useful to plans."""
     INVERSE = "inverse"
     """On every count, from the largest down (MalleTrain §3.3)."""
     NEVER = "never"
-    """Plans come to its counts by themselves."""
+    """Not profiled: its rates are measured on whatever counts plans choose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,27 +34,27 @@ class TrainerSpec:
 
     Parameters
     ----------
-    trainer : its id, which is its name in the pool
-    uid : its identity in its folder and its checkpoints, through all pools
-    starts_after : the generation of the checkpoint from which it starts, its own follow; 0: it starts from scratch
-    min_nodes, max_nodes : the sizes on which it can run (FreeTrain §3.1)
-    sizes : the node counts that are allowed, rising; empty: all from ``min_nodes`` to ``max_nodes``. These two become
+    trainer : its id, also its name in the pool
+    uid : its identity across pools, stored in its folder and checkpoints
+    starts_after : generation of the checkpoint from which it starts, followed by its own; 0: from scratch
+    min_nodes, max_nodes : fewest and most nodes on which it can run (FreeTrain §3.1)
+    sizes : allowed node counts, increasing; empty: all from ``min_nodes`` to ``max_nodes``. Otherwise these two become
         the first and the last of them
     curve : samples per second by nodes; None: estimated, see :mod:`pilot.core.curve_learned`
-    fixed_curve : keep the given curve, whatever is measured
-    rescale_up_s, rescale_down_s : what a rescale costs; updated by what is measured unless ``fixed_curve``
-    assumed_costs : nobody has said what a rescale costs: what other trainers of the pool measured is believed before
+    fixed_curve : keep the given curve, ignoring measurements
+    rescale_up_s, rescale_down_s : pause for a rescale; updated by measurements unless ``fixed_curve``
+    assumed_costs : the user gave no rescale costs: those measured for the pool's other trainers take precedence over
         these two
-    budget_node_hours : what its workers may use, as the site charges it; then it stops. None: no limit is set
+    budget_node_hours : charged node-hours that its workers may use before it stops; None: no limit
     priority : factor for the priority-weighted objective
-    after_loop_s : how long the script may go on when its loop is over, on its leader's node
-    patience_s : how long others wait for a process that makes no progress before it counts as stuck
-    samples : how many its whole loop has, where that is known before it says so itself (replays)
-    profile : whether it is profiled where its curve is not known
-    reprofile : it is profiled although its curve is known
-    script : what its script is known by; trainers of one script are taken to scale alike. "": by nothing
+    after_loop_s : how long the script may run after its training loop, on the leader's node
+    patience_s : how long others wait for a process without progress before it counts as stuck
+    samples : total samples of its loop, if known in advance (replays)
+    profile : whether it is profiled if its curve is not known
+    reprofile : profile it even though its curve is known
+    script : identifies its script; trainers of one script are assumed to scale alike. "": not known
     curve_from : whose measurements its ``curve`` is, for people; "": the user's
-    objective_curve : value per second by nodes where it is not derived from ``curve`` (replays of published sets)
+    objective_curve : value per second by nodes, if not derived from ``curve`` (replays of published sets)
     """
 
     trainer: TrainerId
@@ -98,7 +98,9 @@ class TrainerSpec:
                 f"{PRIORITY_MAX:g}, got {self.priority}"
             )
         if self.budget_node_hours is not None and not 0 < self.budget_node_hours <= BUDGET_MAX_H:
-            raise UserError(f"trainer {self.trainer}: a budget is more than 0, at most {BUDGET_MAX_H:g} node-hours")
+            raise UserError(
+                f"trainer {self.trainer}: a budget must be more than 0 and at most {BUDGET_MAX_H:g} node-hours"
+            )
         if self.curve is not None and not all(map(is_rate, self.curve.per_s)):
             raise UserError(f"trainer {self.trainer}: a rate must be 0 or between {RATES[0]:g} and {RATES[1]:g}")
 
@@ -111,5 +113,5 @@ class TrainerSpec:
         object.__setattr__(self, "max_nodes", self.sizes[-1])
 
     def fitting(self, nodes: int) -> int:
-        """The largest allowed size that ``nodes`` nodes are enough for; ``nodes`` where they are too few to run."""
+        """The largest allowed size that fits into ``nodes``; ``nodes`` itself if that is too few to run."""
         return largest_fitting(self.sizes, nodes)

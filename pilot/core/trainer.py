@@ -57,9 +57,9 @@ class Worker:
     """A trainer's process on one node. ``has_state``: it was in a group, so it holds parameters that count.
 
     ``attempt`` is how many deaths in a row the trainer had when it was started, or when its group formed: processes
-    that die together count once. ``slow``: it has been starting for so long that the others do not wait for it.
-    ``ends_alone``: its trainer's loop is over, and its script may come to its own end.
-    ``interval_s`` is what it was told of its checkpoints (None: nothing, it goes by the site's interval).
+    that die together count once. ``slow``: it has been starting for so long that the others no longer wait for it.
+    ``ends_alone``: its trainer's loop is over, and its script may come to its own end. ``interval_s`` is what it was
+    told of its checkpoints (None: nothing, it goes by the site's interval).
     """
 
     attempt: int
@@ -100,7 +100,7 @@ class Phase(StrEnum):
 
 @dataclass(slots=True)
 class Counts:
-    """What befell a trainer."""
+    """A trainer's counters."""
 
     rescales_up: int = 0
     rescales_down: int = 0

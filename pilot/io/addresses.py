@@ -39,11 +39,11 @@ def interface_address(interface: str) -> str:
     """
     interfaces = psutil.net_if_addrs()
     if interface not in interfaces:
-        raise UserError(f"this host has no network interface {interface!r}; there are: {', '.join(sorted(interfaces))}")
+        raise UserError(f"this host has no network interface {interface!r}; it has: {', '.join(sorted(interfaces))}")
     for entry in interfaces[interface]:
         if entry.family is socket.AF_INET:
             return str(entry.address)
-    raise UserError(f"network interface {interface!r} has no IPv4 address, which MPI needs; name another interface")
+    raise UserError(f"network interface {interface!r} has no IPv4 address, which MPI needs; choose another interface")
 
 
 def interface_to(host: str, port: int) -> str:
@@ -51,7 +51,7 @@ def interface_to(host: str, port: int) -> str:
     try:
         address = _source_address(host, port)
     except OSError as error:
-        raise UserError(f"cannot find a way to the coordinator at {host}: {error.strerror}") from None
+        raise UserError(f"no route to the coordinator at {host}: {error.strerror}") from None
     for name, entries in psutil.net_if_addrs().items():
         if any(_plain(entry.address) == address for entry in entries):
             return name

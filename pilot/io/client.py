@@ -42,7 +42,7 @@ def request(file: Path, verb: str, arguments: dict[str, Any], timeout_s: float) 
             transient=True,
         ) from None
     except ProtocolError as error:
-        raise PilotError(f"the coordinator at {where.endpoint} gave an answer that is none: {error}") from None
+        raise PilotError(f"the coordinator at {where.endpoint} gave an invalid answer: {error}") from None
     if isinstance(reply, wire.Refused):
         raise UserError(f"the coordinator refuses: {reply.reason}")
     return reply
@@ -63,13 +63,13 @@ def _connected(where: Connection, end_s: float) -> ssl.SSLSocket:
         stream = client_context().wrap_socket(plain)
     except ssl.SSLError as error:
         plain.close()
-        raise UserError(_other(where, f"it does not speak our TLS: {error.reason}")) from None
+        raise UserError(_other(where, f"TLS failed: {error.reason}")) from None
     except BaseException:
         plain.close()
         raise
     if not is_pinned(stream.getpeercert(binary_form=True), where.certificate):
         stream.close()
-        raise UserError(_other(where, "its certificate is another one"))
+        raise UserError(_other(where, "its certificate is different"))
     return stream
 
 

@@ -90,7 +90,7 @@ def _check_private(path: Path, status: os.stat_result) -> None:
     if status.st_uid != os.geteuid():
         raise UserError(f"connection file {path} belongs to user {status.st_uid}, not to you; use your own coordinator")
     if status.st_mode & 0o077:
-        raise UserError(f"connection file {path} can be read by others, so its token is no secret; chmod 600 {path}")
+        raise UserError(f"connection file {path} can be read by others, so its token is not secret; chmod 600 {path}")
 
 
 def _decode(path: Path, data: bytes) -> Connection:
@@ -98,7 +98,7 @@ def _decode(path: Path, data: bytes) -> Connection:
         connection = msgspec.json.decode(data, type=Connection)
         for name, form in FORMS.items():
             if not form.fullmatch(getattr(connection, name)):
-                raise ValueError(f"its {name} is none")
+                raise ValueError(f"its {name} is invalid")
         if int(connection.endpoint.rpartition(":")[2]) > 65535:
             raise ValueError("its endpoint has no port")
         return connection

@@ -20,7 +20,7 @@ def decoded(data: bytes) -> State:
     try:
         return msgspec.msgpack.decode(data, type=State)
     except (msgspec.DecodeError, PilotError, ValueError, OverflowError, RecursionError) as error:
-        raise JournalError(f"not a state of the core: {error}") from None
+        raise JournalError(f"not a valid state of the core: {error}") from None
 
 
 def state_digest(core: Coordinator) -> str:

@@ -32,8 +32,8 @@ class Ended(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """One clause each, for people."""
         said = [
             (self.failure, f"it failed: {self.failure}"),
-            (self.jobs_left, f"these jobs are still there; cancel them by hand: {', '.join(self.jobs_left)}"),
-            (self.jobs_unknown, f"whether jobs of this pool are left is not known: {self.jobs_unknown}"),
+            (self.jobs_left, f"these jobs still exist; cancel them by hand: {', '.join(self.jobs_left)}"),
+            (self.jobs_unknown, f"cannot tell whether jobs of this pool are left: {self.jobs_unknown}"),
             (self.nodes_left, f"it was stopped before these nodes had left: {', '.join(self.nodes_left)}"),
             (self.unsaved, f"the state of these trainers could not be written: {', '.join(self.unsaved)}"),
         ]

@@ -60,7 +60,7 @@ def ourselves() -> Owner:
 
 
 def read(path: Path) -> Owner | None:
-    """Who wrote the line in ``path``, which is opened anew: so network file systems ask their server. None: nobody."""
+    """Who wrote the line in ``path``, which is reopened so that network file systems ask their server. None: nobody."""
     try:
         return parse(path.read_bytes()[:LINE_BYTES])
     except FileNotFoundError:

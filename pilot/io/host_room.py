@@ -44,10 +44,10 @@ def shortages(site: Site, pilots: int | None) -> Iterator[str]:
     """What a pool with ``pilots`` (None: as many as are useful) will not get here, a sentence each."""
     room, tasks = task_room(), tasks_needed(site, pilots)
     if room is not None and room.left < tasks:
-        yield f"a pool takes {tasks} processes and threads here, and {room.left} more may be started under {room.limit}"
+        yield f"a pool needs {tasks} processes and threads here, but only {room.left} more are allowed by {room.limit}"
     files, hard = files_needed(site, pilots or 0), most_files()
     if hard < files:
-        yield f"the coordinator takes {files} open files, and {hard} are allowed (ulimit -Hn)"
+        yield f"the coordinator needs {files} open files, but only {hard} are allowed (ulimit -Hn)"
 
 
 def task_room() -> Room | None:

@@ -222,7 +222,7 @@ def _parsed(path: Path, data: bytes, *, whole: bool) -> Segment:
     if skipped and whole:
         raise JournalError(skipped[0])
     cut = len(data) - good
-    warning = f"{path}:{len(lines) + 1}: left out a last line that was cut off after {cut} bytes" if cut else ""
+    warning = f"{path}:{len(lines) + 1}: skipped the last line, which was cut off after {cut} bytes" if cut else ""
     last_seq = header.after + len(lines) - 1
     return Segment(header, entries, good, last_seq, warning, tuple(skipped), segments.digest(data[:good]))
 
@@ -247,7 +247,7 @@ def _chain(path: Path, found: Iterator[Segment]) -> Iterator[Segment]:
             raise JournalError(f"{path}: entry {known + 1} of the journal is missing, with its segment")
         if held is not None:
             if segment.header.previous != held.digest:
-                raise JournalError(f"{path}: the segment that ends with entry {known} is not the one that was closed")
+                raise JournalError(f"{path}: the segment that ends with entry {known} was changed after it was closed")
             yield held
         known, held = segment.last_seq, segment
     if held is not None:
@@ -307,7 +307,7 @@ def _header(text: bytes) -> Header:
     except (msgspec.ValidationError, ValueError) as error:
         raise JournalError(f"damaged header: {error}") from None
     if header.after < 0 or not 0 <= header.now_s < LAST_S:
-        raise JournalError("damaged header: it begins nowhere")
+        raise JournalError("damaged header: no valid start")
     return header
 
 
@@ -317,7 +317,7 @@ def _entry(seq: int, text: bytes) -> Entry:
     if not isinstance(data, dict) or data.get("seq") != seq or not isinstance(now_s, float | int):
         raise JournalError(f"damaged: entry {seq} was expected")
     if not 0 <= now_s < LAST_S:
-        raise JournalError(f"damaged: entry {seq} is of no time")
+        raise JournalError(f"damaged: entry {seq} has no valid time")
     match data:
         case {"event": event, "commands": list(commands)}:
             return Decision(seq, float(now_s), event_of(event), tuple(command_of(c) for c in commands))

@@ -226,7 +226,7 @@ class JournalWriter:
         except OSError as error:
             log.warning("the journal's segment was not closed properly: %s", error)
             if end.header is not None:
-                self._error = JournalError(f"cannot begin a segment of the journal {self._path}: {error.strerror}")
+                self._error = JournalError(f"cannot start a new segment of the journal {self._path}: {error.strerror}")
                 return
         self._go_on(line, header)
 
@@ -237,7 +237,7 @@ class JournalWriter:
                 return
             descriptor = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
         except OSError as error:
-            self._error = JournalError(f"cannot go on with the journal {self._path}: {error.strerror}", transient=True)
+            self._error = JournalError(f"cannot continue the journal {self._path}: {error.strerror}", transient=True)
             return
         os.close(self._descriptor)
         self._descriptor, self._header, self._synced = descriptor, header, len(line)

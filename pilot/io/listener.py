@@ -125,7 +125,7 @@ class Listener:
         oldest, timer = next(iter(self._unproven.items()))
         if timer.when() - self._loop.time() > PROVE_LIMIT_S - PATIENCE_S:
             return False
-        self._expire(oldest, "it gave no token while others waited")
+        self._expire(oldest, "it showed no token while others were waiting")
         return True
 
     def _not_accepted(self, error: OSError) -> None:
@@ -134,14 +134,14 @@ class Listener:
         now_s = self._loop.time()
         if now_s - self._warned_s >= WARNED_EVERY_S:
             self._warned_s = now_s
-            log.warning("can take no connections for now: %s; those that are there stay", error.strerror)
+            log.warning("cannot accept connections for now: %s; existing ones stay", error.strerror)
         self._wait()
 
     def _take(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         link = Link(self._context, self, UNPROVEN)
         self._links.add(link)
-        why = f"it gave no token within {PROVE_LIMIT_S:g} s"
+        why = f"it showed no token within {PROVE_LIMIT_S:g} s"
         self._unproven[link] = self._loop.call_later(PROVE_LIMIT_S, self._expire, link, why)
         task = self._loop.create_task(self._attach(link, connection))
         self._attaching.add(task)

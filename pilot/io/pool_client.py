@@ -118,7 +118,7 @@ class PoolClient:
         try:
             reply = request(self._file, verb.name, msgspec.to_builtins(arguments), self._timeout_s)
         except (UnicodeEncodeError, OverflowError) as unsendable:
-            raise UserError(f"{verb.name}: what you gave cannot be sent: {unsendable}") from None
+            raise UserError(f"{verb.name}: invalid argument: {unsendable}") from None
         if reply.error:
             error = UserError if reply.exit_status == UserError.exit_status else PilotError
             raise error(reply.error)

@@ -1,7 +1,7 @@
-"""What the coordinator tells of its pool: the answers of ``pilot status`` and ``pilot ls``, also with ``--json``.
+"""What the coordinator reports about its pool: the answers of ``pilot status`` and ``pilot ls``, also with ``--json``.
 
-Names, types and docstrings are what docs/json.md says of the JSON; it is generated from them. Moments are in seconds on
-the pool's clock: 0 when the pool began, and it goes on while its coordinator is restarted.
+docs/json.md is generated from these names, types and docstrings. Times are in seconds on the pool's clock, which is 0
+when the pool began and keeps running while its coordinator is restarted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pilot.core.trainer import Phase
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of what the coordinator tells. A reader passes over fields that it does not know."""
+    """Base of the coordinator's reports. A reader ignores fields that it does not know."""
 
 
 class TrainerStatus(Told, frozen=True):
@@ -23,50 +23,50 @@ class TrainerStatus(Told, frozen=True):
     Parameters
     ----------
     trainer : its name
-    uid : tells it from all others, of whatever pool and name: 32 hexadecimal digits; its checkpoints carry them
-    phase : where it stands
-    reason : why it stands there; of a failed trainer with the last lines of its traceback; may be empty
+    uid : its unique identity across pools and names, 32 hexadecimal digits; its checkpoints carry it
+    phase : its current phase
+    reason : why it is in this phase; for a failed trainer with the last lines of its traceback; may be empty
     directory : its folder on the coordinator's host, with `logs/` and `checkpoints/`
-    nodes : the nodes that train, rank 0 first; empty where none does
+    nodes : the nodes that are training, rank 0 first; may be empty
     target : the nodes that the last plan gave it
-    warming : the nodes on which its script has been started and is not ready to train yet
+    warming : the nodes on which its script has started but is not ready to train yet
     min_nodes : the fewest nodes on which it runs, as submitted
     max_nodes : the most nodes on which it runs, as submitted
-    fixed_curve : whether it is planned with the submitted curve, whatever is measured
-    generation : number of its group; every regroup raises it; 0 before the first
+    fixed_curve : whether plans always use the submitted curve
+    generation : number of its group, incremented at every regroup; 0 before the first
     step : optimizer steps done
-    steps : so many in all, where its loop counts steps; null: it does not, or has not begun
-    epoch : the epoch that it is in, from 0
-    epochs : so many in all, where its loop counts epochs; null: it does not, or has not begun
+    steps : total number of steps, if its loop counts steps; null: it does not, or has not started
+    epoch : its current epoch, from 0
+    epochs : total number of epochs, if its loop counts epochs; null: it does not, or has not started
     samples : samples used, over all epochs
-    samples_per_s : its rate on the nodes that train now; null where none does or nothing was measured yet
+    samples_per_s : its rate on its current nodes; null if there are none or nothing was measured yet
     measured_samples_per_s : rates by number of nodes, as measured
-    scaling : what plans can know of its rate by number of nodes, measured or estimated; empty: nothing yet
-    rescale_up_s : how long a change to more nodes pauses it, as the planner has it: measured, else as the pool's other
-        trainers measured it, else as submitted or assumed
-    rescale_down_s : how long a change to fewer nodes pauses it, in the same way
-    metrics : the last ones that the script reported, such as `loss`, and the learning rate; null for one that is not a
-        finite number
+    scaling : its rates by number of nodes as plans assume them, measured or estimated; empty: none yet
+    rescale_up_s : the pause for a change to more nodes as the planner assumes it: measured; otherwise as measured for
+        the pool's other trainers; otherwise as submitted or assumed
+    rescale_down_s : the same for a change to fewer nodes
+    metrics : the latest metrics that the script reported, such as `loss`, and the learning rate; null for one that is
+        not a finite number
     elapsed_s : since it first trained (before that: since it was submitted), until now or its end
-    left_s : to the end of its loop at its present rate; null: not known. A script may end earlier
-    waits : what it waits for now, in words; empty: nothing
-    rescales_up : changes to more nodes, by plan
-    rescales_down : changes to fewer nodes, by plan
-    preemptions : nodes that were taken with notice while they belonged to it
-    losses : nodes that were lost without notice while they belonged to it
-    worker_deaths : training processes that ended when they should not
-    lost_steps : steps that were done and had to be done again because no rank survived
-    redone_steps : steps that were done again, in all
+    left_s : time to the end of its loop at its current rate; null: not known. A script may end earlier
+    waits : what it is waiting for, in words; empty: nothing
+    rescales_up : planned changes to more nodes
+    rescales_down : planned changes to fewer nodes
+    preemptions : nodes preempted with notice while they belonged to it
+    losses : nodes lost without notice while they belonged to it
+    worker_deaths : training processes that ended unexpectedly
+    lost_steps : completed steps that had to be repeated because no rank survived
+    redone_steps : all steps that were repeated
     longest_stall_s : the longest pause between two steps
-    held : why it gets no nodes, such as that a user holds it; empty: plans may have it
-    node_seconds : seconds that it had workers on nodes, summed over the nodes
-    used_node_hours : the same, as the site charges it: hours on nodes times the charge factor
-    budget_node_hours : what these may come to, then it stops; null: no limit is set
-    checkpoints_kept : the newest ones that it keeps; null: as many as the site says, or not known
+    held : why it gets no nodes, for example because a user holds it; empty: plans may include it
+    node_seconds : time that it had workers on nodes, summed over the nodes
+    used_node_hours : the same as charged by the site: hours on nodes times the charge factor
+    budget_node_hours : limit of these, after which it stops; null: no limit
+    checkpoints_kept : how many of its newest checkpoints are kept; null: the site's number, or not known
     submitted_s : when it was submitted
     started_s : when it first trained; null: not yet
     ended_s : when it ended; null: not yet
-    remarks : what a person should see, newest last
+    remarks : messages for the user, newest last
     """
 
     trainer: str
@@ -122,7 +122,7 @@ class HeldNode(Told, frozen=True):
     node : its name in the pool: the host's and the pilot's
     job : the batch scheduler's id of its job; empty where there is none
     from_s : since when
-    until_s : until when; null: it still has
+    until_s : until when; null: it still has one
     """
 
     node: str
@@ -137,10 +137,10 @@ class TrainerHistory(Told, frozen=True):
     Parameters
     ----------
     began_unix_s : the time of day at 0 on the pool's clock, in seconds since 1970
-    now_s : what the pool's clock shows
+    now_s : the current time on the pool's clock
     charge_factor : what the site charges for a node-hour
-    trainer : where it stands
-    held_nodes : what it held when: the newest 200 that it gave back, and those that it has
+    trainer : its current status
+    held_nodes : which nodes it had when: the newest 200 that it gave back, and its current ones
     """
 
     began_unix_s: float
@@ -158,9 +158,9 @@ class NodeStatus(Told, frozen=True):
     node : its name in the pool: the host's and the pilot's
     host : its host's name
     job : the batch scheduler's id of its job; empty where there is none
-    trainer : whose worker runs on it or is planned for it; null: it is free
-    leaving : whether it was given notice
-    set_aside : whether it gets no work for a time, because trainers failed on it that work elsewhere
+    trainer : the trainer whose worker runs on it or is planned for it; null: it is free
+    leaving : whether it got a preemption notice
+    set_aside : whether it is not used for a while, because trainers failed on it that work elsewhere
     joined_s : when it joined
     """
 
@@ -174,13 +174,13 @@ class NodeStatus(Told, frozen=True):
 
 
 class SetAsideStatus(Told, frozen=True):
-    """A node that gets no work for a time.
+    """A node that is not used for a while.
 
     Parameters
     ----------
     node : its name in the pool
-    trainer : the trainer that does without it; null: all do
-    left_s : after so long it is tried again
+    trainer : the trainer that does not use it; null: none does
+    left_s : time until it is tried again
     reason : what failed there, in one line
     """
 
@@ -196,13 +196,13 @@ class PilotStatus(Told, frozen=True):
     Parameters
     ----------
     node : its name in the pool
-    host : its host's name; empty where it has not said it yet, after the coordinator was restarted
-    pilot : its own name, of this life of it
+    host : its host's name; empty if not reported yet after a restart of the coordinator
+    pilot : its own name, which is new in each life of it
     job : the batch scheduler's id of its job; empty where there is none
-    pid : the process id of its agent on its host; null where it has not said it yet
+    pid : the process id of its agent on its host; null if not reported yet
     connected : whether it is connected now
     notice : why it is about to leave; empty: it stays
-    heard_ago_s : how long ago it was heard of last
+    heard_ago_s : time since it was last heard from
     joined_s : when it joined
     """
 
@@ -218,26 +218,25 @@ class PilotStatus(Told, frozen=True):
 
 
 class KeeperStatus(Told, frozen=True):
-    """Our jobs in the queue, and what keeps us from more.
+    """The pool's jobs in the queue, and what prevents submitting more.
 
     Parameters
     ----------
     scheduler : its name, such as `slurm`
-    wanted_nodes : the nodes that there should be
-    pending : our jobs that wait, without those that are leaving
-    running : our jobs that run, without those that are leaving
-    waited_s : for how long the first of those that wait has; null: none waits
-    expected_unix_s : when the scheduler expects the first of them to start, in seconds since 1970; null: it does
-        not say
-    leaving : our jobs that were cancelled, preempted or suspended, or of which nobody knows whether they are over
-    suspended : those of them that are suspended
-    waits_for : why most of those that wait do, in the scheduler's words; empty where it does not say
-    others : jobs of others that count against the site's cap
-    idle_nodes : nodes that nobody has or waits for; null where the scheduler does not tell
-    planned_nodes : nodes that idle until another job starts on them
-    endings : how many jobs have ended in which way, such as `preempted`
-    trouble : what the scheduler does not do; empty where there is none
-    held_back : why no more jobs are submitted; empty where there is no reason
+    wanted_nodes : how many nodes the pool should have
+    pending : queued jobs, without those that are leaving
+    running : running jobs, without those that are leaving
+    waited_s : how long the first queued job has been waiting; null: none is queued
+    expected_unix_s : when the scheduler expects the first of them to start, in seconds since 1970; null: unknown
+    leaving : jobs that were cancelled, preempted or suspended, or that may be over
+    suspended : how many of those are suspended
+    waits_for : why most queued jobs are waiting, in the scheduler's words; empty: unknown
+    others : other users' jobs that count against the site's limit
+    idle_nodes : idle nodes that no job is waiting for; null: unknown
+    planned_nodes : nodes that are idle until another job starts on them
+    endings : number of jobs that ended, by kind of end, such as `preempted`
+    trouble : what is wrong with the scheduler; empty: nothing
+    held_back : why no more jobs are submitted; empty: no reason
     """
 
     scheduler: str
@@ -258,7 +257,7 @@ class KeeperStatus(Told, frozen=True):
 
 
 class TimeSummary(Told, frozen=True):
-    """How long something took, over all times that it was done.
+    """How long something took, over all its runs.
 
     Parameters
     ----------
@@ -275,13 +274,14 @@ class SolveStatus(Told, frozen=True):
 
     Parameters
     ----------
-    count : plans that were made
-    failed : questions that the planner did not answer
-    last_status : of the last plan: proved optimal, the best one known when the time was up, or all is kept; null: none
+    count : plans made
+    failed : problems for which the planner gave no plan
+    last_status : of the last plan: proved optimal, the best one found within the time limit, or the present allocation
+        kept; null: none
     planner : the planner of the last plan; null: none
-    build_s : to build the problem; null before the first plan
-    solve_s : to solve it; null before the first plan
-    answer_s : from the question to the plan, processes and queues included; null before the first plan
+    build_s : time to build the problem; null before the first plan
+    solve_s : time to solve it; null before the first plan
+    answer_s : time from the request to the plan, including processes and queues; null before the first plan
     """
 
     count: int
@@ -307,16 +307,16 @@ class DecisionStatus(Told, frozen=True):
 
 
 class UtilisationStatus(Told, frozen=True):
-    """What the pool was worth, over the time in which it had trainers (FreeTrain eqs 17-18).
+    """The pool's efficiency, over the time in which it had trainers (FreeTrain eqs 17-18).
 
     Parameters
     ----------
-    u : `work` / `static_work`; null where there is nothing to compare with
+    u : `work` / `static_work`; null: nothing to compare with
     eq_nodes : the mean number of nodes
-    work : what the listed trainers did, by their curves and the time that they trained on so many nodes, in
-        node-seconds at the speed of one node
-    static_work : what they would have done on `eq_nodes` dedicated nodes; null: not reckoned, as there were more
-        different sets of trainers than can be reckoned while one waits
+    work : what the listed trainers did, computed from their curves and their time on each node count, in node-seconds
+        at the speed of one node
+    static_work : what they would have done on `eq_nodes` dedicated nodes; null: not computed, because there were too
+        many different sets of trainers
     """
 
     u: float | None
@@ -330,27 +330,27 @@ class PoolStatus(Told, frozen=True):
 
     Parameters
     ----------
-    coordinator : the pool's name; it stays when its coordinator is restarted
+    coordinator : the pool's name; unchanged by a restart of its coordinator
     site : the site's name
     endpoint : where the coordinator listens
     run_dir : the pool's run directory, on the coordinator's host
-    up : whether a coordinator serves the pool; false: this was read from its journal, and nothing changes any more
+    up : whether a coordinator serves the pool; false: this was read from its journal and does not change any more
     began_unix_s : the time of day at 0 on the pool's clock, in seconds since 1970
     now_s : what the pool's clock shows
     draining : whether the pool is being shut down
     node_seconds : seconds that nodes were in the pool, summed over the nodes
-    ended_kept : so many trainers that have ended are listed, the last ones; `pilot report` tells of all
+    ended_kept : how many ended trainers are listed, the last ones; `pilot report` has them all
     charge_factor : what the site charges for a node-hour
-    used_node_hours : as the site charges them, since the pool came up
-    budget_node_hours : of these it may use so many, then it drains; null: no limit is set
+    used_node_hours : as charged by the site, since the pool came up
+    budget_node_hours : limit of these, after which it drains; null: no limit
     pool : its nodes, in the order of joining
     trainers : in the order of submission
     decisions : the last plans that changed something, newest last
     solves : how plans are made
-    utilisation : what the pool was worth
+    utilisation : the pool's efficiency
     keeper : its jobs in the queue
-    trouble : why nothing that is decided takes effect for now: there is no room for the journal. Trainers train on
-    remarks : what a person should see and is about no trainer, newest last
+    trouble : why decisions do not take effect at the moment: there is no space for the journal. Training continues
+    remarks : messages for the user that concern no trainer, newest last
     """
 
     coordinator: str
@@ -376,5 +376,5 @@ class PoolStatus(Told, frozen=True):
     remarks: list[str]
 
     def trainer(self, name: str) -> TrainerStatus:
-        """The trainer of this name, which must be there."""
+        """The trainer of this name, which must exist."""
         return next(trainer for trainer in self.trainers if trainer.trainer == name)

@@ -14,7 +14,7 @@ SHARED_MEMORY = Path("/dev/shm")
 _PROC = Path("/proc")
 _GONE_SUFFIX = " (deleted)"
 _SETTLE_S = 0.01
-"""A process that was killed is gone after about so long."""
+"""Time within which a killed process is usually gone."""
 
 
 def marked(*entries: str) -> list[psutil.Process]:

@@ -25,7 +25,7 @@ def default_path(site: str) -> Path:
             return Path(given).expanduser().absolute()
         return _state() / site
     except (OSError, RuntimeError) as error:  # the current folder is gone, or there is no such home
-        raise UserError(f"no run directory can be named: {error}; give --run-dir, from another folder") from None
+        raise UserError(f"cannot determine the run directory: {error}; give --run-dir, from another folder") from None
 
 
 def learned_path(site: str) -> Path | None:
@@ -45,9 +45,9 @@ def check_readable(root: Path) -> None:
     """:class:`UserError` where ``root`` is there, but no directory that we may look into."""
     try:
         if not stat.S_ISDIR(root.stat().st_mode):
-            raise UserError(f"run directory {root}: it is no directory")
+            raise UserError(f"run directory {root}: not a directory")
         if not os.access(root, os.R_OK | os.X_OK):
-            raise UserError(f"run directory {root}: you may not look into it")
+            raise UserError(f"run directory {root}: permission denied")
     except FileNotFoundError:
         return
     except (OSError, ValueError) as error:
@@ -84,7 +84,7 @@ class RunDir:
             for folder in (self.trainers, self.pilots):
                 folder.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
-            raise UserError(f"cannot make the run directory {self.root}: {error.strerror}") from None
+            raise UserError(f"cannot create the run directory {self.root}: {error.strerror}") from None
 
     def trainer(self, trainer: TrainerId) -> Path:
         """The link to the folder of the newest trainer of this name: specification, logs and checkpoints."""
@@ -122,7 +122,7 @@ class Lock:
                 os.close(self._file)
                 raise
         except OSError as error:
-            raise UserError(f"cannot own the run directory {rundir.root}: {error.strerror}") from None
+            raise UserError(f"cannot lock the run directory {rundir.root}: {error.strerror}") from None
 
     def _acquire(self) -> None:
         deadline = time.monotonic() + GLANCE_S
@@ -148,7 +148,7 @@ class Lock:
     def _owned_by(self, other: Owner | None) -> UserError:
         name = f"{other.pid} on {other.host}" if other is not None else "unknown"
         return UserError(
-            f"the pool in {self._rundir.root} is up already, its coordinator is process {name}: pilot scale changes "
+            f"the pool in {self._rundir.root} is already up (coordinator: process {name}); pilot scale changes "
             "its pilots, pilot status shows it; another pool needs another --run-dir"
         )
 
@@ -162,8 +162,9 @@ class Lock:
         found = heartbeat.read(self._rundir.lock)
         if found is not None and not found.is_same(self._owner):
             raise PilotError(
-                f"run directory {self._rundir.root} was taken over by process {found.pid} on {found.host}: flock holds "
-                "on one host only there; run one pilot up at a time, or choose another --run-dir"
+                f"run directory {self._rundir.root} was taken over by process {found.pid} on {found.host}: flock"
+                " does not "
+                "work across hosts there; run one pilot up at a time, or choose another --run-dir"
             )
         self._owner = self._owner.later()
         self._owner.write(self._file)

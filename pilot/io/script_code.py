@@ -51,8 +51,8 @@ class Code:
                 archive.writestr(zipfile.ZipInfo(str(path).lstrip("/")), content, zipfile.ZIP_DEFLATED)
         if len(packed := out.getvalue()) > MOST_PACKED_BYTES:
             raise UserError(
-                f"the script's code takes {len(packed):,} bytes packed, at most {MOST_PACKED_BYTES:,} can be taken"
-                " along; --live runs it from where it is"
+                f"the script's code is {len(packed):,} bytes packed, and at most {MOST_PACKED_BYTES:,} can be"
+                " copied; --live runs it in place"
             )
         return packed
 
@@ -62,8 +62,8 @@ class Code:
         more = f" and {len(others)} more file{'s' * (len(others) != 1)} that it imports" if others else ""
         taken = f"{script.name}{more} ({self.size / 1000:.3g} kB)"
         return [
-            f"its code as it is now: {taken}; later edits do not reach this trainer",
-            *(f"left where it is: {path} ({why})" for path, why in self.left.items()),
+            f"copied its code: {taken}; later edits do not affect this trainer",
+            *(f"not copied: {path} ({why})" for path, why in self.left.items()),
         ]
 
 

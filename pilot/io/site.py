@@ -1,7 +1,7 @@
-"""What a site is: everything that differs between machines, in one validated object.
+"""A site: everything that differs between machines, in one validated object.
 
 A site file (``site_configs/`` or a user's own) assigns ``site = Site(...)``; :mod:`pilot.io.site_files` finds and loads
-it. ``site_configs/_template.py`` explains every field to an admin; this module says what is allowed.
+it. ``site_configs/_template.py`` explains every field to an admin; this module defines what is allowed.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pilot.core.errors import one_line
 
 Scheduler = Literal["local", "slurm", "pbspro", "lsf"]
-"""The batch system that gives out the nodes."""
+"""The batch system."""
 
 Launcher = Literal["simple", "srun", "pals", "mpiexec", "jsrun"]
-"""How the agent gets from the job's script onto the job's nodes; see ``launchers/steps.py``."""
+"""How the job's script starts the agent on the job's nodes; see ``launchers/steps.py``."""
 
 Scope = Literal["user", "project"]
 """Whose jobs ``max_jobs`` counts."""
@@ -30,13 +30,13 @@ Signal = Literal["USR1", "USR2", "TERM", "INT", "HUP", "URG"]
 """Signals with which a scheduler can announce a preemption."""
 
 PBS_GRACE_S = 8.0
-"""What is safe to use of the 10 s that OpenPBS gives a job between TERM and KILL."""
+"""The part of OpenPBS's 10 s between TERM and KILL that is safe to use."""
 
 _WALLTIME = re.compile(r"(\d{1,3}):([0-5]\d):([0-5]\d)")
 
 
 def walltime_seconds(walltime: str) -> int:
-    """Seconds of ``HH:MM:SS``; ValueError where it is not one."""
+    """Seconds of ``HH:MM:SS``; ValueError if it is malformed."""
     match = _WALLTIME.fullmatch(walltime)
     if match is None:
         raise ValueError(f"{walltime!r} is not HH:MM:SS")
@@ -45,7 +45,7 @@ def walltime_seconds(walltime: str) -> int:
 
 
 def walltime_text(seconds: float) -> str:
-    """``HH:MM:SS``, cut to whole minutes: Slurm's and LSF's unit, and what Parsl hands on to them."""
+    """``HH:MM:SS``, truncated to whole minutes: the unit of Slurm and LSF, and what Parsl passes to them."""
     minutes = int(seconds) // 60
     return f"{minutes // 60:02d}:{minutes % 60:02d}:00"
 
@@ -56,7 +56,7 @@ class Site(BaseModel):
     Raises
     ------
     pydantic.ValidationError
-        A field is missing, unknown or wrong; :func:`explain` says so in an admin's words.
+        A field is missing, unknown or wrong; :func:`explain` says so in words for an admin.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
@@ -124,7 +124,7 @@ class Site(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _grants_what_pbs_does(cls, given: Any) -> Any:
-        """OpenPBS sends TERM, and KILL after a queue's ``kill_delay``: 10 s unless the admin set another one."""
+        """OpenPBS sends TERM, and KILL after the queue's ``kill_delay``: 10 s unless the admin changed it."""
         if isinstance(given, dict) and given.get("scheduler") == "pbspro":
             return {"grace_s": PBS_GRACE_S, **given}
         return given
@@ -148,7 +148,7 @@ class Site(BaseModel):
         rules = [
             (slurm and self.queue, 'queue: Slurm has partitions; for example partition="preempt"'),
             (not slurm and self.partition, 'partition: only Slurm has partitions; for example queue="preemptable"'),
-            (not slurm and self.qos, "qos: only Slurm has a QOS; leave it out"),
+            (not slurm and self.qos, "qos: only Slurm has a QOS; remove it"),
             (
                 self.select_options and self.scheduler != "pbspro",
                 "select_options: only PBS has a select line; use scheduler_options",
@@ -159,7 +159,7 @@ class Site(BaseModel):
             ),
             (
                 self.ranks_per_node > (self.cores_per_node or self.ranks_per_node),
-                f"ranks_per_node: {self.ranks_per_node} processes do not fit on cores_per_node, {self.cores_per_node}",
+                f"ranks_per_node: {self.ranks_per_node} is more than cores_per_node, {self.cores_per_node}",
             ),
             (
                 shortest > walltime_seconds(self.walltime),
@@ -192,7 +192,7 @@ class Site(BaseModel):
 
     @property
     def walltime_min_s(self) -> int:
-        """The shortest wall time that is worth a pilot; ``walltime_s`` where none is given."""
+        """The shortest useful wall time of a pilot; ``walltime_s`` if none is given."""
         return walltime_seconds(self.walltime_min or self.walltime)
 
     def replace(self, **changes: Any) -> Site:

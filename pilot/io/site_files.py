@@ -1,7 +1,7 @@
 """Finds and loads site files: by name (shipped ones, then the user's own folder) or by path.
 
-A site file is Python: it assigns ``site = Site(...)`` and may define ``provider(site)``, which returns the Parsl
-provider to submit with where the ordinary one does not fit.
+A site file is Python: it assigns ``site = Site(...)`` and may define ``provider(site)``, which returns a Parsl provider
+to be used instead of the usual one.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def find_site(reference: str) -> Path:
     Raises
     ------
     SiteError
-        There is no such file, or no site of that name; the message lists those that there are.
+        There is no such file, or no site of that name; the message lists the known ones.
     """
     if reference.endswith(".py") or os.sep in reference:
         try:
@@ -105,7 +105,7 @@ def load_site_file(reference: str) -> SiteFile:
 
 
 def site_mistakes(reference: str) -> list[str]:
-    """Everything that is wrong with a site file, a line each; empty where it is valid."""
+    """Everything that is wrong with a site file, one line each; empty: it is valid."""
     try:
         _load(find_site(reference))
     except ValidationError as error:
@@ -150,7 +150,7 @@ def _said(error: BaseException) -> str:
     try:
         return str(error)
     except Exception:
-        return "it does not say why"
+        return "it gives no reason"
 
 
 def _where(path: Path, error: BaseException) -> str:

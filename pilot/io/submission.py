@@ -92,10 +92,10 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     def spec(self, trainer: TrainerId, uid: TrainerUid) -> TrainerSpec:
         """What the core is told."""
         if self.fixed_curve and self.curve is None:
-            raise UserError("--fixed-curve needs a --curve to keep")
+            raise UserError("--fixed-curve needs a --curve")
         if self.reprofile and (self.fixed_curve or self.profile is Profiling.NEVER):
             with_ = "--fixed-curve" if self.fixed_curve else "--profile never"
-            raise UserError(f"--reprofile measures the curve again: it cannot be given with {with_}")
+            raise UserError(f"--reprofile measures the curve again, so it cannot be combined with {with_}")
         given = {"rescale_up_s": self.rescale_up_s, "rescale_down_s": self.rescale_down_s}
         costs: dict[str, Any] = {name: seconds for name, seconds in given.items() if seconds is not None}
         return TrainerSpec(

@@ -35,8 +35,8 @@ def check(checkpoints: Path, uid: str) -> None:
     """
     owner = owner_of(checkpoints.parent)
     if owner != uid:
-        whose = f"of another trainer ({owner})" if owner else "of no trainer any more"
-        raise CheckpointError(f"nothing is written to {checkpoints}: it is in the folder {whose}")
+        whose = f"of another trainer ({owner})" if owner else "no longer any trainer's"
+        raise CheckpointError(f"refusing to write to {checkpoints}: its folder is {whose}")
 
 
 def owner_of(folder: Path) -> str:

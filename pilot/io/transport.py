@@ -22,7 +22,7 @@ _READ_BYTES = 1 << 16
 _RECORD_BYTES = 1 << 14
 _UNIT_BYTES = 4096
 _CLOSE_S = 1.0
-"""What was sent before a connection is closed goes out for so long at most."""
+"""How long pending data may still go out after a connection is closed."""
 
 _ALIVE_S = 2
 _SILENT_TRIES = 4
@@ -97,7 +97,7 @@ class Link(asyncio.BufferedProtocol):
         if not self._open or self._transport is None or self._transport.is_closing():
             return False
         if self._transport.get_write_buffer_size() > self._limits.unsent_bytes:
-            self.drop("it does not read what it is sent")
+            self.drop("it does not read what we send")
             return False
         assert self._tls is not None
         view = memoryview(framed(body))

@@ -1,4 +1,4 @@
-"""What one can ask of a coordinator: each verb, the arguments that it takes, and what it answers."""
+"""The requests to a coordinator: each verb, its arguments and its answer."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Pilots(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Resumption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which trainer goes on, and how its script is started from now on; with which budget, None: the one it has."""
+    """Which trainer to resume, how its script is started from now on, and its budget (None: unchanged)."""
 
     trainer: str
     launch: LaunchSpec
@@ -118,7 +118,7 @@ class NodeList(Told, frozen=True):
     ----------
     now_s : how long the pool has been up
     nodes : in the order of joining
-    set_aside : what gets no work for a time
+    set_aside : nodes that are not used for a while
     """
 
     now_s: float
@@ -131,7 +131,7 @@ class Cleared(Told, frozen=True):
 
     Parameters
     ----------
-    nodes : against which nothing is held any more
+    nodes : those whose failures are forgotten
     """
 
     nodes: list[str]
@@ -142,7 +142,7 @@ class Phases(Told, frozen=True):
 
     Parameters
     ----------
-    trainers : where each trainer stands that was waited for, by its name
+    trainers : the phase of each trainer waited for, by name
     """
 
     trainers: dict[str, Phase]
@@ -154,7 +154,7 @@ class Cancelled(Told, frozen=True):
     Parameters
     ----------
     trainer : its name
-    phase : where it stands now
+    phase : its current phase
     """
 
     trainer: str
@@ -167,8 +167,8 @@ class Standing(Told, frozen=True):
     Parameters
     ----------
     trainer : its name
-    phase : where it stands now
-    held : why it gets no nodes; empty: it gets some
+    phase : its current phase
+    held : why it gets no nodes; empty: it can get some
     """
 
     trainer: str
@@ -194,7 +194,7 @@ class Removed(Told, frozen=True):
 
     Parameters
     ----------
-    trainers : those that are not there any more
+    trainers : the removed ones
     """
 
     trainers: list[str]
@@ -207,7 +207,7 @@ class Explained(Told, frozen=True):
     ----------
     trainer : its name
     sentences : the explanation in words; they may change in every version
-    decision : the numbers behind them; null where the trainer was not part of the last plan
+    decision : the numbers behind them; null if the trainer was not part of the last plan
     """
 
     trainer: str

@@ -15,7 +15,7 @@ import msgspec
 from pilot.core.errors import ProtocolError
 
 PROTOCOL = 6
-"""Raised with every incompatible change; peers of another number are refused."""
+"""Incremented with every incompatible change; peers with another number are refused."""
 
 MAX_FRAME_BYTES = 8 * 1024 * 1024
 
@@ -68,13 +68,13 @@ class Hello(Message, frozen=True):
 
 
 class Heartbeat(Message, frozen=True):
-    """Every ``heartbeat_s``: the agent lives. ``sent_s`` is on its own clock."""
+    """Every ``heartbeat_s``: the agent is alive. ``sent_s`` is on its own clock."""
 
     sent_s: float
 
 
 class Leaving(Message, frozen=True):
-    """The pilot was given notice (a signal, its wall time's end): it will be gone in ``grace_s`` at the latest."""
+    """The pilot got a notice (a signal, its wall time's end): it will be gone within ``grace_s``."""
 
     cause: str
     grace_s: float
@@ -204,7 +204,7 @@ class TrainerFinished(Message, frozen=True):
 
 
 class Remark(Message, frozen=True):
-    """Something that a person should see: a checkpoint that was skipped and why, a script that reports no progress."""
+    """Something that the user should see: a skipped checkpoint and why, a script that reports no progress."""
 
     trainer: Name
     text: str
@@ -231,7 +231,7 @@ class Heard(Message, frozen=True):
 
 
 class Refused(Message, frozen=True):
-    """The peer is not taken; it says why on its own screen and ends with exit status 2."""
+    """The peer is refused; it prints why and ends with exit status 2."""
 
     reason: str
 
@@ -346,7 +346,7 @@ class PaceCheckpoints(Message, frozen=True):
 
 
 class ReleaseNode(Message, frozen=True):
-    """End in good order, now: stop what runs, leave nothing, exit 0.
+    """Leave cleanly, now: stop everything, leave nothing behind, exit 0.
 
     ``again``: the pilot counts as lost; it may come back as a new one, unless it was given notice.
     """

@@ -1,4 +1,4 @@
-"""The picture of a run: nodes over time, coloured by trainer, with what befell the nodes marked."""
+"""The picture of a run: nodes over time, coloured by trainer, with preemptions and losses marked."""
 
 from __future__ import annotations
 

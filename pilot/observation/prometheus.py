@@ -15,19 +15,19 @@ from pilot.io.pool_status import PoolStatus, TrainerStatus
 Value = Callable[[TrainerStatus], float | None]
 
 GAUGES: dict[str, tuple[str, Value]] = {
-    "nodes": ("Nodes that train.", lambda t: len(t.nodes)),
+    "nodes": ("Nodes that are training.", lambda t: len(t.nodes)),
     "nodes_target": ("Nodes that the last plan gave it.", lambda t: len(t.target)),
-    "samples_per_second": ("Its rate on the nodes that train now.", lambda t: t.samples_per_s),
-    "epoch": ("The epoch that it is in, from 0.", lambda t: t.epoch),
+    "samples_per_second": ("Its rate on its current nodes.", lambda t: t.samples_per_s),
+    "epoch": ("Its current epoch, from 0.", lambda t: t.epoch),
     "longest_stall_seconds": ("The longest pause between two steps.", lambda t: t.longest_stall_s),
 }
 COUNTERS: dict[str, tuple[str, Value]] = {
     "steps": ("Optimizer steps done.", lambda t: t.step),
     "samples": ("Samples used, over all epochs.", lambda t: t.samples),
-    "preemptions": ("Nodes that were taken with notice.", lambda t: t.preemptions),
-    "losses": ("Nodes that were lost without notice.", lambda t: t.losses),
-    "worker_deaths": ("Training processes that ended when they should not.", lambda t: t.worker_deaths),
-    "lost_steps": ("Steps that were done and had to be done again.", lambda t: t.lost_steps),
+    "preemptions": ("Nodes preempted with notice.", lambda t: t.preemptions),
+    "losses": ("Nodes lost without notice.", lambda t: t.losses),
+    "worker_deaths": ("Training processes that ended unexpectedly.", lambda t: t.worker_deaths),
+    "lost_steps": ("Completed steps that had to be repeated.", lambda t: t.lost_steps),
 }
 
 
@@ -41,12 +41,12 @@ class PoolCollector(Collector):
         """All families, the pool's first."""
         status, keeper = self._status, self._status.keeper
         yield GaugeMetricFamily("pilot_pool_nodes", "Nodes in the pool.", len(status.pool))
-        yield GaugeMetricFamily("pilot_pool_wanted_nodes", "Nodes that there should be.", keeper.wanted_nodes)
+        yield GaugeMetricFamily("pilot_pool_wanted_nodes", "Nodes wanted.", keeper.wanted_nodes)
         yield CounterMetricFamily("pilot_pool_node_seconds", "Node-seconds of the pool.", status.node_seconds)
         if status.utilisation.u is not None:
-            what = "Work done, as a share of what as many dedicated nodes would have done (FreeTrain eq. 18)."
+            what = "Work done, relative to what as many dedicated nodes would have done (FreeTrain eq. 18)."
             yield GaugeMetricFamily("pilot_pool_utilisation_ratio", what, status.utilisation.u)
-        jobs = GaugeMetricFamily("pilot_jobs", "Our jobs in the queue.", labels=["state"])
+        jobs = GaugeMetricFamily("pilot_jobs", "The pool's jobs in the queue.", labels=["state"])
         for state, count in (("running", keeper.running), ("pending", keeper.pending), ("leaving", keeper.leaving)):
             jobs.add_metric([state], count)
         yield jobs
@@ -54,11 +54,11 @@ class PoolCollector(Collector):
         for ending, count in keeper.endings.items():
             ended.add_metric([ending], count)
         yield ended
-        yield CounterMetricFamily("pilot_plans", "Plans that were made.", status.solves.count)
+        yield CounterMetricFamily("pilot_plans", "Plans made.", status.solves.count)
         yield from self._trainers()
 
     def _trainers(self) -> Iterator[Metric]:
-        phases = GaugeMetricFamily("pilot_trainer_phase", "1 for the phase it is in.", labels=["trainer", "phase"])
+        phases = GaugeMetricFamily("pilot_trainer_phase", "1 for its current phase.", labels=["trainer", "phase"])
         for trainer in self._status.trainers:
             for phase in Phase:
                 phases.add_metric([trainer.trainer, phase], float(trainer.phase is phase))
@@ -70,7 +70,9 @@ class PoolCollector(Collector):
                     if (value := value_of(trainer)) is not None:
                         family.add_metric([trainer.trainer], value)
                 yield family
-        reported = GaugeMetricFamily("pilot_trainer_metric", "What the script reports.", labels=["trainer", "name"])
+        reported = GaugeMetricFamily(
+            "pilot_trainer_metric", "Metrics reported by the script.", labels=["trainer", "name"]
+        )
         for trainer in self._status.trainers:
             for name, value in trainer.metrics.items():
                 reported.add_metric([trainer.trainer, name], math.nan if value is None else value)

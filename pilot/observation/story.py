@@ -126,7 +126,7 @@ class Story:
             case TrainerReleased():
                 yield self._told(now_s, Kind.TRAINER, "released", event.trainer)
             case TrainerResumed():
-                yield self._told(now_s, Kind.TRAINER, "goes on", event.trainer)
+                yield self._told(now_s, Kind.TRAINER, "resumed", event.trainer)
             case TrainerRemoved():
                 yield self._told(now_s, Kind.TRAINER, "removed", event.trainer)
             case PoolReopened():
@@ -148,7 +148,7 @@ class Story:
                     now_s, Kind.CHECKPOINT, f"no checkpoint: {headline(error)}", event.trainer, [event.node]
                 )
             case NodeRetried():
-                whom = f"gets work of {event.trainer} again" if event.trainer else "gets work again"
+                whom = f"is used for {event.trainer} again" if event.trainer else "is used again"
                 yield self._told(now_s, Kind.NODE, f"{event.node} {whom}", event.trainer, [event.node])
             case NodeCleared():
                 yield self._told(now_s, Kind.NODE, f"{event.node} was cleared", None, [event.node])
@@ -181,7 +181,7 @@ class Story:
             case GroupFormed():
                 nodes = self._members.pop((event.trainer, event.generation), ())
                 whence = "" if event.resumed is None else " from a checkpoint" if event.resumed else " from scratch"
-                text = f"trains on {node_count(len(nodes))}{whence} at step {event.step}"
+                text = f"training on {node_count(len(nodes))}{whence} at step {event.step}"
                 yield self._told(now_s, Kind.GROUP, text, event.trainer, nodes)
             case GroupBroken():
                 yield self._told(now_s, Kind.GROUP, f"its group broke: {headline(event.reason)}", event.trainer)

@@ -93,8 +93,9 @@ def sentences(name: str, site: str, summary: Summary) -> list[str]:
     told.append(_losses(summary))
     if summary.u is not None:
         told.append(
-            f"The pool was worth {summary.u:.0%} of as many dedicated nodes as it held on average while it had trainers"
-            " (U)."
+            f"It trained {summary.u:.0%} of what as many dedicated nodes as it held on average while it had trainers"
+            " would"
+            " have (U)."
         )
     return told
 
@@ -113,10 +114,10 @@ def _trainers(summary: Summary) -> str:
 def _losses(summary: Summary) -> str:
     taken, lost = summary.fates.get(Fate.GONE, 0), summary.fates.get(Fate.LOST, 0)
     if not taken and not lost:
-        return "No node was taken or lost."
+        return "No node was preempted or lost."
     again = f"{summary.lost_steps:,} steps" if summary.lost_steps else "no step"
     went = f"Preempted with notice: {node_count(taken)}; lost without notice: {node_count(lost)}"
-    return f"{went}; {again} had to be done again."
+    return f"{went}; {again} had to be repeated."
 
 
 def _most(timeline: Timeline) -> int:

@@ -21,12 +21,12 @@ class Use(StrEnum):
 
 
 class Fate(StrEnum):
-    """What befell a node."""
+    """What happened to a node."""
 
     JOINED = "joined"
     NOTICE = "notice"
-    GONE = "gone after notice"
-    RELEASED = "gone because we let it go"
+    GONE = "left after notice"
+    RELEASED = "released"
     LOST = "lost without notice"
 
 
@@ -43,7 +43,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something befell ``node`` at ``at_s``."""
+    """Something happened to ``node`` at ``at_s``."""
 
     node: NodeId
     at_s: float

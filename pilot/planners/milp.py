@@ -116,7 +116,7 @@ def _try(
     try:
         return solve(problem, deadline_s, solver, formulation, incumbent)
     except (PilotError, OSError) as error:
-        log.warning("solver %s: %s; the plan is the best that is known without it", solver, error)
+        log.warning("solver %s: %s; using the best plan known without it", solver, error)
         return SolveOutcome()
 
 

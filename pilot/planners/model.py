@@ -122,7 +122,7 @@ def counts(m: ConcreteModel) -> list[int]:
             found[j] = piece.first + min(beyond, piece.last - piece.first)
             beyond -= found[j] - piece.first
     if sum(found) != round(value(m.capacity.body)):
-        raise SolverError("its values are no solution of the model")
+        raise SolverError("its values do not solve the model")
     return found
 
 

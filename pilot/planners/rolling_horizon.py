@@ -39,7 +39,7 @@ def plan(problem: Problem, limit_s: float, solver: str = "cbc", gap: float = GAP
     started_s = time.monotonic()
     jobs = jobs_of(problem)
     if len(jobs) < len(problem.candidates):
-        log.info("rolling horizon: %d of %d trainers fit, the others wait", len(jobs), len(problem.candidates))
+        log.info("rolling horizon: %d of %d trainers fit; the others wait", len(jobs), len(problem.candidates))
     if not jobs:
         return plan_of(problem, [0] * len(problem.candidates), PlanStatus.OPTIMAL, 0.0, NAME)
     known = priced(jobs, problem.nodes, started_s + limit_s / 2, costs=costs)
@@ -57,7 +57,7 @@ def _solved(problem: Problem, deadline_s: float, solver: str, known: Priced, gap
         build = partial(model_horizon.build, without=known.hopeless())
         return milp.solve(problem, deadline_s, solver, replace(COMPACT, build=build), known.courses, gap)
     except (PilotError, OSError) as error:
-        log.warning("solver %s: %s; the plan is the best that is known without it", solver, error)
+        log.warning("solver %s: %s; using the best plan known without it", solver, error)
         return milp.SolveOutcome()
 
 

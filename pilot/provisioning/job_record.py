@@ -16,7 +16,7 @@ SOON_POLLS = 2
 """A wall time's end is told so many polls before the grace that it takes to leave: an answer may come late."""
 
 STARTING_S = 600.0
-"""So long a job may run before its agent comes (a prologue, a cold file system) or goes with the site's lease."""
+"""How long a job may run before its agent joins (a prologue, a cold file system), or after its lease ended."""
 
 
 @dataclass(slots=True)

@@ -31,7 +31,7 @@ coordinator."""
 
 DOWN_POLL_S = 1.0
 DOWN_GROWTH = 1.5
-"""At the end the scheduler is asked after so long, then ever less often, until it is as often as usual."""
+"""At the end the scheduler is polled after this time, then less and less often, down to the usual rate."""
 
 KeeperEvent = JobNews | Troubled
 
@@ -203,7 +203,7 @@ class Keeper:
 
     def _contradiction(self) -> str:
         jobs = self.book.contradicted()
-        return f"the scheduler says that {', '.join(jobs)} ended, but the agents there answer" if jobs else ""
+        return f"the scheduler says that {', '.join(jobs)} ended, but their agents still answer" if jobs else ""
 
     def _tell(self, news: Sequence[JobNews]) -> None:
         now_s = self._clock()

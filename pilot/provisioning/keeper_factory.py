@@ -36,7 +36,7 @@ def make_keeper(
     """
     site = site_file.site
     if site.retired:
-        raise SiteError(f"site {site.name} is kept for replays only: {site.retired}")
+        raise SiteError(f"site {site.name} is for replays only: {site.retired}")
     provider = PilotProvider(site_file, script_dir)
     provider.prepare()
     name = pool_name(run_dir)

@@ -18,7 +18,7 @@ from pilot.provisioning.scaling_policy import Kept
 from pilot.provisioning.scheduler import WALLTIME_WORD, Ending, JobPhase, JobView, Snapshot, what_became
 
 STEADY_S = 60.0
-"""A pilot that was in the pool for so long has worked; one that ends sooner by itself counts as a failure."""
+"""A pilot that was in the pool for this long has worked; one that ends by itself sooner counts as a failure."""
 
 PREEMPTS = "the scheduler preempts it"
 ENDS = f"its {WALLTIME_WORD} ends"

@@ -128,7 +128,7 @@ class PilotProvider:
                 provider.submit(command, 1, job_name)
             except _Written as written:
                 return str(written).replace(folder, str(self._script_dir))
-        raise SiteError(f"site {self.site.name}: its own provider does not show its script")
+        raise SiteError(f"site {self.site.name}: its custom provider cannot show its script")
 
     def _provider(self, walltime_s: float | None) -> Any:
         walltime = self._walltime(walltime_s)

@@ -144,13 +144,13 @@ def _allowed(site: Site, now: Situation, missing: int) -> tuple[int, str]:
     ours = len(now.jobs)
     most = BOUND_FACTOR * _jobs_wanted(site, now) + BOUND_SLACK
     limits = (
-        (max(0, missing - now.yielding), "another job is taking nodes; it comes first"),
+        (max(0, missing - now.yielding), "waiting while another job takes nodes"),
         (
             site.max_jobs - ours - now.others,
             f"the site allows {site.max_jobs} jobs per {whose}: {ours} are ours, {now.others} others'",
         ),
-        (most - ours, f"{ours} jobs may still be there; no more than {most} are, until that is known"),
-        (SUBMISSIONS_PER_POLL - now.submitted, f"{SUBMISSIONS_PER_POLL} submissions per {site.poll_s:g} s at most"),
+        (most - ours, f"{ours} jobs may still exist; submitting at most {most} until that is known"),
+        (SUBMISSIONS_PER_POLL - now.submitted, f"at most {SUBMISSIONS_PER_POLL} submissions per {site.poll_s:g} s"),
     )
     count, held_back = min(limits, key=lambda limit: limit[0])
     return (missing, "") if missing <= count else (max(0, count), held_back)

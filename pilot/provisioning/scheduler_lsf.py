@@ -103,7 +103,7 @@ class LsfQueue:
         try:
             return _decoder.decode(output).RECORDS
         except msgspec.MsgspecError as error:
-            raise SubmitError(f"bjobs -json gave what cannot be read: {error}", transient=True) from None
+            raise SubmitError(f"cannot parse the output of bjobs -json: {error}", transient=True) from None
 
 
 def _view(row: _Row) -> JobView:

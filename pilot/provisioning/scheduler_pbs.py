@@ -139,7 +139,7 @@ def _parsed(output: str) -> Iterable[Attributes]:
     """
     first, *lines = re.split(r"^(?=Job Id: )", output, flags=re.MULTILINE)
     if first.strip():
-        raise SubmitError(f"qstat -F dsv gave what cannot be read: {first[:80]!r}", transient=True)
+        raise SubmitError(f"cannot parse the output of qstat -F dsv: {first[:80]!r}", transient=True)
     for line in lines:
         head, *fields = re.split(r"(?<!\\)\|", line.rstrip("\n"))
         pairs = (field.partition("=") for field in fields)

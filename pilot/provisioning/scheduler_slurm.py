@@ -121,7 +121,7 @@ class SlurmQueue:
         output = self._ask("squeue", "-h", "-t", "all", "-u", self._user, "-O", columns)
         rows = [line.removesuffix("|").split("|", len(_COLUMNS) - 1) for line in output.splitlines() if line.strip()]
         if any(len(row) != len(_COLUMNS) for row in rows):
-            raise SubmitError(f"squeue gave what cannot be read: {output[:80]!r}", transient=True)
+            raise SubmitError(f"cannot parse the output of squeue: {output[:80]!r}", transient=True)
         return [_Row(*row) for row in rows]
 
     def _others(self, rows: Iterable[_Row], ours: dict[str, _Row]) -> int:

@@ -68,5 +68,5 @@ class SchedulerThread:
             raise
         except Exception as error:
             if not isinstance(error, PilotError | OSError | RuntimeError):
-                log.exception("a bug of ours, in asking the scheduler")
+                log.exception("internal error while polling the scheduler")
             raise SubmitError(f"{function.__name__} failed: {error}", transient=True) from None

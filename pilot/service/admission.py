@@ -40,14 +40,14 @@ log = logging.getLogger(__name__)
 SUFFIX = ".connection.json"
 
 UNCLAIMED_MAX = 64
-"""Tokens whose job is not known: of submissions that failed, and may have been taken all the same."""
+"""Tokens whose job is unknown: from submissions that failed but may have been accepted anyway."""
 
 
 P = ParamSpec("P")
 
 
 class Role(enum.Enum):
-    """What a token's owner is."""
+    """The role that a token gives."""
 
     USER = "user"
     PILOT = "pilot"
@@ -55,7 +55,7 @@ class Role(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class Grant:
-    """What one token allows. ``file`` is that of a job's own token; ``job`` is "" as long as it is not known."""
+    """What one token allows. ``file`` is that of a job's own token; ``job`` is "" until it is known."""
 
     role: Role
     file: Path | None = None
@@ -64,7 +64,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Living:
-    """A pilot that is here with the same token: its node, its job's life."""
+    """A connected pilot with the same token: its node, its job's life."""
 
     node: str
     restart: int
@@ -72,7 +72,7 @@ class Living:
 
 @dataclass(slots=True)
 class Admission:
-    """The tokens of one pool. ``folder`` is where the jobs' own connection files lie."""
+    """The tokens of one pool. ``folder`` holds the jobs' own connection files."""
 
     where: Connection
     folder: Path
@@ -87,13 +87,13 @@ class Admission:
             self._restore(path)
 
     def grant(self, token: str) -> Grant | None:
-        """What ``token`` allows; None: it is not one of this pool, or its job is over."""
+        """What ``token`` allows; None: it is not this pool's, or its job is over."""
         return self._grants.get(digest(token))
 
     # --- the jobs' own tokens --------------------------------------------------------------------------------------
 
     def issue(self) -> Path:
-        """A connection file for one more job. Called by the thread that submits."""
+        """Create a connection file for another job. Called by the thread that submits."""
         token = new_token()
         path = self.folder / f"{new_token()[:12]}{SUFFIX}"
         connection.write(path, msgspec.structs.replace(self.where, token="", enrolment=token))
@@ -102,28 +102,28 @@ class Admission:
         return path
 
     def bind(self, path: Path, job: str) -> None:
-        """The file was given to ``job``."""
+        """Record that the file was given to ``job``."""
         self._grants[digest(connection.load(path).enrolment)].job = job
         _note_job(path, job)
 
     def revoke(self, job: str) -> None:
-        """``job`` is over: its token allows nothing any more."""
+        """``job`` is over: revoke its token."""
         for key, grant in list(self._grants.items()):
             if grant.file is not None and grant.job == job:
                 self._drop(key, grant)
 
     def revoke_all(self) -> None:
-        """The pool is over: no file is left when this returns."""
+        """The pool is over: remove all files."""
         for key, grant in list(self._grants.items()):
             if grant.file is not None:
                 self._drop(key, grant)
         self._disk.shutdown()
 
     def _restore(self, path: Path) -> None:
-        """A job of an earlier coordinator of this run directory keeps its token, and learns where we are.
+        """Let a job of an earlier coordinator of this run directory keep its token, and tell it our address.
 
-        Where that was another pool's coordinator, a job that still waits in the queue comes to us; an agent of that
-        pool sees that its pool is over.
+        If that was another pool's coordinator, a job that is still queued joins us; an agent of that pool sees that its
+        pool is over.
         """
         try:
             known = connection.load(path)
@@ -146,20 +146,20 @@ class Admission:
         self._later(_remove, grant.file)
 
     def _later(self, function: Callable[P, None], *arguments: P.args, **named: P.kwargs) -> None:
-        """Do it on the disk's thread: a slow disk holds up nobody."""
+        """Do it on the disk's thread, so that a slow disk delays nothing else."""
         try:
             self._disk.submit(function, *arguments, **named)
         except RuntimeError:  # the host's limit of threads is reached
             function(*arguments, **named)
 
     def settled(self) -> None:
-        """Wait until all files are as they should be."""
+        """Wait until all files are up to date."""
         self._disk.submit(int).result()
 
     # --- pilots ----------------------------------------------------------------------------------------------------
 
     def objection(self, grant: Grant, hello: wire.Hello, others: Sequence[Living]) -> str:
-        """Why a pilot may not enter; "" where it may. ``others`` are the pilots that are here with the same token."""
+        """Why a pilot may not join; "" if it may. ``others`` are the connected pilots with the same token."""
         if not owns(hello.secret, hello.pilot):
             return f"the name {hello.pilot} is another pilot's"
         if reason := _implausible(hello):
@@ -181,14 +181,15 @@ class Admission:
         return ""
 
     def _claim(self, grant: Grant, job: str) -> None:
-        """The submission was thought to have failed, or its answer is still to come: the first to come has the job."""
+        """The submission seemed to fail, or its answer is still outstanding: the first pilot to join determines the
+        job."""
         if job and grant.file is not None:
             grant.job = job
             self._later(_note_job, grant.file, job)
 
 
 def _note_job(path: Path, job: str) -> None:
-    """For a coordinator that starts again."""
+    """For a restarted coordinator."""
     try:
         connection.write(path, msgspec.structs.replace(connection.load(path), job=job))
     except (OSError, UserError) as error:
@@ -203,7 +204,7 @@ def _remove(path: Path) -> None:
 
 
 def _implausible(hello: wire.Hello) -> str:
-    """What others are told of a pilot, and what the logs say of it, is what it seems to be."""
+    """Validate what is passed on to others about a pilot, or logged."""
     try:
         if ipaddress.ip_address(hello.address).is_unspecified:
             return f"no node has the address {hello.address}"

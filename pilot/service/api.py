@@ -69,10 +69,10 @@ from pilot.service.study_store import StudyStore
 log = logging.getLogger(__name__)
 
 WAIT_S = 20.0
-"""A ``wait`` is answered after so long at the latest; the CLI then asks again."""
+"""A ``wait`` is answered after this time at the latest; the CLI then asks again."""
 
 LOOK_S = 0.5
-"""So often whoever waits for the disk looks whether it is full."""
+"""How often a request that waits for the disk checks whether it is full."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -82,7 +82,7 @@ Handler = Callable[[dict[str, Any]], Awaitable[Told]]
 
 
 def _typed(verb: Verb[A, R], method: Callable[[A], Awaitable[R]]) -> tuple[str, Handler]:
-    """``verb`` by its name; its arguments are judged before ``method`` gets them."""
+    """Look up ``verb`` by name; its arguments are validated before ``method`` gets them."""
 
     async def handle(arguments: dict[str, Any]) -> Told:
         return await method(msgspec.convert(arguments, verb.arguments))
@@ -91,7 +91,7 @@ def _typed(verb: Verb[A, R], method: Callable[[A], Awaitable[R]]) -> tuple[str, 
 
 
 class Api:
-    """Answers requests; each in a task of its own, since some wait."""
+    """Answers requests, each in its own task because some wait."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Api:
         self._arriving: set[TrainerId] = set()
         self._disk, self._sums = ThreadPoolExecutor(1, "disk"), ThreadPoolExecutor(1, "sums")
         for thread in (self._disk, self._sums):
-            thread.submit(int)  # it is there before the host's limit of threads is reached
+            thread.submit(int)  # created before the host's limit of threads is reached
         of_studies = StudyApi(driver, studies, self._decided)
         self._handlers: dict[str, Handler] = dict(
             [
@@ -150,7 +150,7 @@ class Api:
         task.add_done_callback(self._tasks.discard)
 
     async def answered(self, limit_s: float) -> None:
-        """Until every request that came has its answer; one that waits for more than that gets none."""
+        """Wait until every request has its answer; one that waits for something else gets none."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=limit_s)
 
@@ -161,24 +161,24 @@ class Api:
         """The reply to ``verb``; a :class:`PilotError` becomes its error and exit status."""
         try:
             if verb not in self._handlers:
-                raise UserError(f"unknown verb {verb!r}; there are: {', '.join(self._handlers)}")
+                raise UserError(f"unknown verb {verb!r}; known: {', '.join(self._handlers)}")
             return wire.Reply(result=await self._handlers[verb](arguments))
         except msgspec.ValidationError as error:
             return wire.Reply(error=f"{verb}: {error}", exit_status=UserError.exit_status)
         except PilotError as error:
             return wire.Reply(error=str(error), exit_status=error.exit_status)
         except Exception:
-            log.exception("a bug of ours, in answering %s", verb)
-            return wire.Reply(error=f"{verb} failed in the coordinator; its log has the details", exit_status=1)
+            log.exception("internal error while answering %s", verb)
+            return wire.Reply(error=f"{verb} failed in the coordinator; see its log", exit_status=1)
 
     # --- verbs ----------------------------------------------------------------------------------------------------
 
     async def submit(self, given: Submission) -> Submitted:
-        """A new trainer. Answered when the journal has it."""
+        """Submit a new trainer. Answered once it is journaled."""
         self._refuse_when_draining()
         trainer = self._name(given.name, replaces=given.replace)
         spec = self._learned.with_curve(given.spec(trainer, TrainerUid(secrets.token_hex(16))))
-        # A user's function that fails is refused here: the core could not go on.
+        # A failing user function is refused here: the core could not continue with it.
         self._driver.core.config.objective(spec, spec.curve or Curve.proportional())
         start = given.start.files if given.start is not None else ()
         self._arriving.add(trainer)
@@ -215,21 +215,21 @@ class Api:
         return PilotList(pilots=status_view.pilots(self._roster, self._driver.clock()))
 
     async def nodes(self, _: Nothing) -> NodeList:
-        """The pool's nodes, and what is set aside."""
+        """The pool's nodes, and those set aside."""
         core, monitor = self._driver.core, self._driver.monitor
         monitor.advance(self._driver.clock())
         aside = status_view.set_aside(core, monitor.now_s)
         return NodeList(now_s=monitor.now_s, nodes=status_view.pool(core, monitor), set_aside=aside)
 
     async def clear(self, asked: SomeNodes) -> Cleared:
-        """Nodes are well again: nothing is held against them any more."""
+        """Forget the failures of these nodes."""
         nodes = [self._node(name) for name in asked.nodes]
         for node in nodes:
             await self._decided(self._driver.post(NodeCleared(node)), f"{node} is cleared")
         return Cleared(nodes=list(map(str, nodes)))
 
     async def wait(self, asked: SomeTrainers) -> Phases:
-        """Where the trainers stand when all have ended, or after :data:`WAIT_S`."""
+        """The trainers' phases when all have ended, or after :data:`WAIT_S`."""
         core = self._driver.core
         outcomes = {name: core.past.get(TrainerId(name)) for name in asked.trainers}
         past = {name: Phase(outcome.value) for name, outcome in outcomes.items() if outcome is not None}
@@ -250,30 +250,30 @@ class Api:
         return Cancelled(trainer=trainer.id, phase=trainer.phase)
 
     async def scale(self, asked: Pilots) -> Scaled:
-        """Another number of pilots."""
+        """Change the number of pilots."""
         self._refuse_when_draining()
         self._scale(asked.pilots)
         return Scaled(pilots=asked.pilots, nodes=len(self._driver.core.pool))
 
     async def resume(self, asked: Resumption) -> Standing:
-        """A trainer that ended before its time goes on: as itself, where its newest checkpoint is."""
+        """Continue a trainer that ended early, from its newest checkpoint."""
         self._refuse_when_draining()
         trainer = self._ended(asked.trainer)
         if trainer.outcome is Outcome.FINISHED:
-            more = f"pilot submit --from {trainer.id} starts another one where it ended"
-            raise UserError(f"trainer {trainer.id} has finished; {more}, with more epochs, say")
+            more = f"pilot submit --from {trainer.id} starts a new one from its end"
+            raise UserError(f"trainer {trainer.id} has finished; {more}, for example with more epochs")
         if asked.budget_node_hours is None and trainer.outcome is Outcome.STOPPED:
-            raise UserError(f"trainer {trainer.id} stopped: {trainer.reason}; --budget says what it may use in all")
+            raise UserError(f"trainer {trainer.id} stopped: {trainer.reason}; give it a larger --budget in total")
         await _in(self._disk, self._launches.mend, trainer.spec, asked.launch)
         return await self._stands(trainer, TrainerResumed(trainer.id, asked.budget_node_hours), "goes on")
 
     async def hold(self, asked: OneTrainer) -> Standing:
-        """A trainer gives its nodes back."""
+        """Take a trainer's nodes away."""
         trainer = self._unended(asked.trainer)
         return await self._stands(trainer, TrainerHeld(trainer.id), "is held")
 
     async def release(self, asked: OneTrainer) -> Standing:
-        """It may have nodes again."""
+        """Let it have nodes again."""
         trainer = self._unended(asked.trainer)
         if not trainer.held:
             raise UserError(f"trainer {trainer.id} is not held")
@@ -285,7 +285,7 @@ class Api:
         return Standing(trainer=trainer.id, phase=trainer.phase, held=trainer.held)
 
     async def remove(self, asked: SomeTrainers) -> Removed:
-        """Trainers that have ended go, with their files."""
+        """Delete ended trainers, with their files."""
         trainers = {name: self._ended(name) for name in asked.trainers}.values()
         removed = [self._driver.post(TrainerRemoved(trainer.id)) for trainer in trainers]
         for trainer in trainers:
@@ -297,23 +297,23 @@ class Api:
         return Removed(trainers=[str(trainer.id) for trainer in trainers])
 
     async def explain(self, asked: OneTrainer) -> Explained:
-        """Why a trainer holds the nodes that it holds."""
+        """Why a trainer has the nodes that it has."""
         return status_view.explained(self._driver.core, self._driver.monitor, TrainerId(asked.trainer))
 
     async def history(self, asked: OneTrainer) -> TrainerHistory:
-        """What became of a trainer."""
+        """A trainer's history."""
         self._driver.monitor.advance(self._driver.clock())
         core, monitor, name = self._driver.core, self._driver.monitor, TrainerId(asked.trainer)
         return status_view.history(self._about(), core, monitor, self._launches, name)
 
     async def down(self, _: Nothing) -> Draining:
-        """Drain. Answered when the journal has it; the coordinator ends when everything is gone."""
+        """Drain. Answered once it is journaled; the coordinator ends when everything is gone."""
         if (decision := self.drain("pilot down")) is not None:
             await self._decided(decision, "the pool is drained")
         return Draining(run_dir=self._about().run_dir, nodes=len(self._driver.core.pool))
 
     def drain(self, reason: str) -> Future[None] | None:
-        """Begin to shut down, once. Done when that is on the disk; None where it had begun before."""
+        """Start shutting down, once. Completes when that is on disk; None if it was already shutting down."""
         if self._driver.core.draining:
             return None
         log.info("draining: %s", reason)
@@ -325,18 +325,18 @@ class Api:
         Raises
         ------
         PilotError
-            There is no room for it. What came to pass is ``what``, as soon as there is.
+            There is no space for it. ``what`` is what will have happened once there is.
         """
         written = asyncio.wrap_future(decision)
         while not (await asyncio.wait({written}, timeout=LOOK_S))[0]:
             if self._driver.trouble:
                 written.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody else looks
-                raise PilotError(f"{what} only when there is room: {self._driver.trouble}", transient=True)
+                raise PilotError(f"{what} once there is space: {self._driver.trouble}", transient=True)
         await written
 
     def _refuse_when_draining(self) -> None:
         if self._driver.core.draining:
-            raise UserError("the pool is being shut down; pilot up goes on with it afterwards")
+            raise UserError("the pool is shutting down; run pilot up afterwards to continue it")
 
     # --- arguments --------------------------------------------------------------------------------------------------
 
@@ -346,7 +346,7 @@ class Api:
         if given is None:
             return next(t for n in count(1) if (t := TrainerId(f"t{n}")) not in known)
         if not _NAME.fullmatch(given):
-            raise UserError(f"not a name for a trainer: {given!r}; use letters, digits, '.', '_' and '-', at most 64")
+            raise UserError(f"not a valid trainer name: {given!r}; use letters, digits, '.', '_' and '-', at most 64")
         trainer = core.trainers.get(TrainerId(given))
         outcome = trainer.outcome if trainer is not None else core.past.get(TrainerId(given))
         if (study := core.studies.get(StudyId(given.rpartition("-")[0]))) and given.rpartition("-")[2].isdecimal():
@@ -387,18 +387,18 @@ _ENDED = {
 
 
 def _choices(name: str, outcome: Outcome | None) -> str:
-    """What can be done where a new trainer has the name of one that is there and has ended so, or not at all."""
-    taken = f"there is a trainer named {name} already"
+    """What the user can do if a new trainer has the name of an existing one with this outcome (None: not ended)."""
+    taken = f"a trainer named {name} already exists"
     if outcome is None:
         return f"{taken}, and it has not ended; choose another --name, or pilot cancel {name} first"
-    resume = "" if outcome is Outcome.FINISHED else f"pilot resume {name} goes on with it, "
+    resume = "" if outcome is Outcome.FINISHED else f"pilot resume {name} continues it, "
     return (
-        f"{taken}, which {_ENDED[outcome]}: {resume}--from {name} with another --name starts where it ended, "
-        "--replace puts this one in its place and removes its files"
+        f"{taken}, which {_ENDED[outcome]}: {resume}--from {name} with another --name starts from its end, "
+        "--replace removes it, with its files"
     )
 
 
 async def _in(thread: ThreadPoolExecutor, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """What would hold up the event loop: files on a slow disk, long sums."""
+    """Run what would block the event loop: files on a slow disk, long computations."""
     call = partial(function, *arguments, **named)
     return await asyncio.get_running_loop().run_in_executor(thread, call)

@@ -1,5 +1,4 @@
-"""Between the keeper, which knows jobs, and the pool, which knows nodes: how many are wanted, and what became of
-them."""
+"""Between the keeper, which knows jobs, and the pool, which knows nodes: how many are wanted, and how they ended."""
 
 from __future__ import annotations
 
@@ -23,14 +22,14 @@ from pilot.service.roster import Pilot, Roster
 log = logging.getLogger(__name__)
 
 PACE_S = 0.5
-"""What changes within so long is taken together: to count thousands of jobs takes a while."""
+"""Changes within this time are handled together: counting thousands of jobs takes a while."""
 
 DISMISS_S = 60.0
-"""What cancelling our jobs may take beyond the site's grace."""
+"""How long cancelling our jobs may take beyond the site's grace."""
 
 
 class Pilots(Protocol):
-    """Who knows the pilots, and tells the core what becomes of them: the service."""
+    """The service, which knows the pilots and tells the core what happens to them."""
 
     roster: Roster
 
@@ -64,10 +63,10 @@ class Autoscaler:
         self._too_many = False
 
     def scale(self, pilots: int | None) -> None:
-        """Keep so many from now on, also after a restart; None: as many as plans would use."""
+        """Keep this many from now on, also after a restart; None: as many as plans would use."""
         text = "as many pilots as the trainers can use" if pilots is None else f"{pilots} pilots"
-        log.info("scaled: it keeps %s", text)
-        self._driver.remark(pilots=pilots, text=f"scaled: it keeps {text}")
+        log.info("scaled: keeping %s", text)
+        self._driver.remark(pilots=pilots, text=f"scaled: keeping {text}")
         self._pilots, self._too_many = pilots, pilots is not None
 
     async def run(self) -> None:
@@ -85,13 +84,13 @@ class Autoscaler:
                 await asyncio.sleep(PACE_S)
 
     async def listen(self) -> None:
-        """Act on the keeper's news, also while it is taken :meth:`down`; until cancelled."""
+        """Act on the keeper's news until cancelled, also during :meth:`down`."""
         while True:
             self._act_on(await self._news.get())
             self._news.task_done()
 
     async def down(self) -> list[str]:
-        """When :meth:`run` was cancelled: cancel what is left of our jobs; those that are still there after that."""
+        """After :meth:`run` was cancelled: cancel the remaining jobs; returns those that still exist after that."""
         left = await self._keeper.down(DISMISS_S + self._site.grace_s)
         await self._news.join()
         return left
@@ -116,8 +115,8 @@ class Autoscaler:
                 assert_never(event)
 
     def wanted_nodes(self) -> int:
-        """How many nodes there should be. Those that are set aside do not count; they are held, so that the queue does
-        not hand them out to us again.
+        """How many nodes the pool should have. Nodes set aside do not count; they are kept so that the queue does not
+        give them to us again.
         """
         core = self._driver.core
         if core.draining:
@@ -127,7 +126,7 @@ class Autoscaler:
         return core.wanted_nodes()
 
     def spare_jobs(self) -> list[str]:
-        """Jobs on none of whose nodes anything runs or is about to. At a drain all leave by themselves."""
+        """Jobs without anything running, or about to run, on any of their nodes. In a drain all leave by themselves."""
         if self._driver.core.draining:
             return []
         pool = self._driver.core.pool
@@ -139,8 +138,8 @@ class Autoscaler:
         return [job for job, busy in used.items() if not busy]
 
     def _let_go(self) -> bool:
-        """After scaling down: the jobs that came last leave in good order, where it is not enough that the keeper
-        cancels what waits or is idle. Whether there are no more than are wanted."""
+        """After scaling down: if cancelling queued and idle jobs is not enough, the newest jobs leave cleanly. Returns
+        whether there are no more than wanted."""
         if self._driver.core.draining:
             return True
         ours, spare = self._keeper.staying(), set(self.spare_jobs())
@@ -153,13 +152,13 @@ class Autoscaler:
         return len(ours) <= wanted
 
     def present_jobs(self) -> set[str]:
-        """Jobs with an agent that is connected and answers."""
+        """Jobs with a connected agent that answers."""
         now_s = self._driver.clock()
         pilots = self._service.roster.pilots.values()
         return {p.hello.job for p in pilots if p.hello and p.here and now_s - p.heard_s <= self._site.silent_s}
 
     def _ended(self, event: JobEnded) -> None:
-        """A job is over. Agents that are connected say themselves what becomes of them."""
+        """A job is over. Connected agents report their own end."""
         log.info("job %s is over: %s (%s)", event.job, event.ending, event.detail)
         self._admission.revoke(event.job)
         for pilot in self._of(event.job):
@@ -172,6 +171,6 @@ class Autoscaler:
         return [p for p in self._service.roster.pilots.values() if p.hello is not None and p.hello.job == job]
 
     def _warm_up_s(self) -> float:
-        """What a trainer needs to start on a new node, as far as is known."""
+        """Time that a trainer needs to start on a new node, as far as known."""
         known = self._driver.monitor.warm_ups_s
         return median(known) if known else 0.0

@@ -1,8 +1,8 @@
 """What another budget would have done to a pool, from its journal.
 
-The recorded events run through a core that has the other budget. It is posted ``BudgetDue`` when it asks for that, as
-the live driver does, and answers as it would have live. That the pool would have drained is noted, not done: what was
-recorded goes on, so that one sees what the budget would have cost.
+The recorded events run through a core with the other budget. It gets ``BudgetDue`` when it asks for it, as from the
+live driver, and answers as it would have live. A drain is recorded but not carried out: the recorded events continue,
+which shows what the budget would have cost.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from pilot.service.settings import remembering_core
 
 @dataclass(slots=True)
 class Trial:
-    """One life of the pool, from when it came up at ``since_s`` until it was down.
+    """One life of the pool, from its start at ``since_s`` until it was down.
 
     Parameters
     ----------
     since_s, lasted_s : on the pool's clock
-    charge_factor : of its site then
-    used : node-hours, as the site charges them
-    warned_s, ended_s : after how long 80% and all of the budget was used; None: never
-    samples, samples_then : that all trainers had processed in the end, and when the budget was used up
+    charge_factor : its site's at that time
+    used : charged node-hours
+    warned_s, ended_s : when 80% and all of the budget was used; None: never
+    samples, samples_then : processed by all trainers in the end, and when the budget was used up
     """
 
     since_s: float
@@ -42,19 +42,22 @@ class Trial:
     samples_then: int = 0
 
     def sentence(self, budget: float) -> str:
-        """What ``budget`` would have done, for people."""
+        """What ``budget`` would have done, in words."""
         lasted = duration(self.lasted_s)
         if self.ended_s is not None:
             return (
-                f"all of it is used after {duration(self.ended_s)}, and the pool would drain; it was up for {lasted},"
+                f"it would be used up after {duration(self.ended_s)}, and the pool would drain; the pool was up for"
+                f" {lasted},"
                 f" and {self.samples_then:,} of its {self.samples:,} samples were processed by then"
             )
-        warning = f"; the warning comes after {duration(self.warned_s)}" if self.warned_s is not None else ""
-        return f"{self.used:.3g} are used ({self.used / budget:.0%}) in {lasted}{warning}; it changes nothing else"
+        warning = f"; the warning would come after {duration(self.warned_s)}" if self.warned_s is not None else ""
+        return (
+            f"{self.used:.3g} would be used ({self.used / budget:.0%}) in {lasted}{warning}; nothing else would change"
+        )
 
 
 def trials(contents: Contents, budget: float) -> Iterator[Trial]:
-    """Each life of the pool with ``budget``, in charged node-hours, from when it comes up."""
+    """Each life of the pool with ``budget``, in charged node-hours, counted from its start."""
     core = remembering_core(contents, budget)
     trial, lives = Trial(0.0, core.config.charge_factor), core.reopened
     for decision in (decision for segment in contents.segments for decision in segment.decisions):

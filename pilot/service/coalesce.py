@@ -1,8 +1,8 @@
-"""What happens together enters the core as one event.
+"""Makes one event of what happens together.
 
-Twenty pilots that a higher job takes are one change of the pool and one regroup, not twenty. Everything about the pool
-is therefore held back for a moment; so is the news that a group broke, because a member that was killed breaks its
-group and closes its connection at about the same time, and the loss says more.
+Twenty pilots preempted by one job are one change of the pool and one regroup, not twenty. Everything about the pool is
+therefore delayed for a moment; so is the news that a group broke, because a killed member breaks its group and closes
+its connection at about the same time, and the loss says more.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Change:
 
 
 class Coalescer:
-    """Holds events back for :data:`GATHER_S`. ``due_s`` says when to :meth:`take` them, None: nothing waits."""
+    """Delays events for :data:`GATHER_S`. ``due_s`` says when to :meth:`take` them; None: there are none."""
 
     def __init__(self) -> None:
         self.due_s: float | None = None
@@ -56,12 +56,12 @@ class Coalescer:
         self._change(now_s, node, cause).lost[node] = None
 
     def broken(self, now_s: float, event: GroupBroken) -> None:
-        """A group broke; what its other members say of it adds nothing."""
+        """A group broke; reports of its other members are ignored."""
         self._broken.setdefault((event.trainer, event.generation), event)
         self._wait(now_s)
 
     def take(self, now_s: float, undecided: Callable[[GroupBroken], bool]) -> list[Event]:
-        """What waited. Groups with a member whose fate is ``undecided`` go on waiting for it."""
+        """The delayed events. Groups with a member whose fate is ``undecided`` keep waiting for it."""
         out: list[Event] = [change.event() for change in self._changes]
         self._changes.clear()
         for key, event in list(self._broken.items()):
@@ -71,7 +71,7 @@ class Coalescer:
         return out
 
     def _change(self, now_s: float, node: NodeId, cause: str) -> _Change:
-        """The change to add to: a node has one place in an event, so a second fact about it opens the next one."""
+        """The change to add to: a node appears once per event, so a second fact about it starts the next event."""
         if not self._changes or node in self._changes[-1]:
             self._changes.append(_Change())
         self._wait(now_s)

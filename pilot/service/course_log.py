@@ -1,4 +1,4 @@
-"""The coordinator's log of what becomes of trainers: from the plan that gives them nodes to their steps."""
+"""The coordinator's log about trainers: from the plan that gives them nodes to their steps."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _of_event(event: Event, monitor: Monitor) -> Iterator[str]:
             record = monitor.trainers.get(event.trainer)
             nodes = node_count(record.nodes) if record is not None else "no node"
             whence = "" if event.resumed is None else " from a checkpoint" if event.resumed else " from scratch"
-            yield f"{event.trainer}: trains on {nodes}{whence} at step {event.step}"
+            yield f"{event.trainer}: training on {nodes}{whence} at step {event.step}"
         case GroupBroken() | GroupStalled():
             what = "its group broke" if isinstance(event, GroupBroken) else "its group stalls"
             yield f"{event.trainer}: {what}: {headline(event.reason)}"

@@ -48,7 +48,7 @@ from pilot.service.study_store import StudyStore
 log = logging.getLogger("pilot.service")
 
 ANSWERS_S = 1.0
-"""So long a coordinator that ends stays for requests that came before."""
+"""How long an ending coordinator stays to answer earlier requests."""
 
 LEARNED_S = 30.0
 """So often what trainers measured is kept; a coordinator that is killed loses no more of it."""
@@ -116,7 +116,7 @@ class Live:
         log.info("coordinator %s listens at %s", pool.name, where.endpoint)
 
     async def run(self) -> Ended:
-        """Serve until the pool has drained, or a second signal says: now. What is left then."""
+        """Serve until the pool has drained, or a second signal demands an immediate end. Returns what is left."""
         stopped = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -130,7 +130,7 @@ class Live:
             scaling.cancel()
             nodes_left = tuple(self._driver.core.pool.nodes)
             jobs_left = tuple(await self._autoscaler.down())
-            await self._api.answered(ANSWERS_S)  # an empty pool is down before whoever asked for it has heard so
+            await self._api.answered(ANSWERS_S)  # an empty pool is down before the request has been answered
             for task in serving:
                 task.cancel()
         await self._write_learned()
@@ -138,12 +138,12 @@ class Live:
         return Ended(jobs_left=jobs_left, jobs_unknown=jobs_unknown, nodes_left=nodes_left, unsaved=self._unsaved())
 
     def _unsaved(self) -> tuple[str, ...]:
-        """Trainers that paused and could not write their state."""
+        """Trainers that paused but could not write their state."""
         trainers = self._driver.core.trainers.values()
         return tuple(t.id for t in trainers if t.outcome is None and t.failed_writes and not t.saved)
 
     def close(self) -> None:
-        """Flush the journal and the socket; a pool that has drained is over, and nobody needs to find it again."""
+        """Flush the journal and the socket; a drained pool is over, and need not be found again."""
         self._server.close()
         self._journal.close()
         if self._driver.core.draining:
@@ -151,17 +151,17 @@ class Live:
             startup.withdraw(self._rundir)
 
     async def wait_closed(self) -> None:
-        """After :meth:`close`: until what was said to peers has gone out."""
+        """After :meth:`close`: wait until everything was sent to peers."""
         await self._server.wait_closed()
 
     def _restore(self, contents: Contents) -> None:
-        """Go on where the journal ends: pilots may come back, what was pending still is."""
+        """Continue where the journal ends: pilots may come back, and what was pending still is."""
         driver, now_s = self._driver, self._driver.clock()
         down_s = now_s - contents.last_s
         restored = restore(contents, self._pool.core)
         driver.adopt(restored)
         driver.pending.restart(now_s)
-        text = f"the coordinator was started again; it was not there for {down_s:.1f} s"
+        text = f"the coordinator was restarted after {down_s:.1f} s"
         if self._pool.reopened:
             driver.reopen(self._pool.header, pilots_come_back=self._pool.known)
             text = f"the pool is up again; it was down for {down_s:.1f} s"
@@ -184,18 +184,19 @@ class Live:
         log.warning("%s; %d nodes may come back", text, len(driver.core.pool))
 
     def _read_back(self, trainer: TrainerSpec) -> None:
-        """What cannot be read now can perhaps be when a worker is to be started; the pool goes on meanwhile."""
+        """A file that cannot be read now may be readable when a worker is to be started; the pool continues"
+        " meanwhile."""
         try:
             self._launches.launch(trainer)
         except JournalError as error:
             log.error("%s", error)
-            self._driver.remark(trainer=trainer.trainer, text=f"it goes on with the workers that it has: {error}")
+            self._driver.remark(trainer=trainer.trainer, text=f"it continues with its present workers: {error}")
 
     def _tell_left_out(self, left_out: list[str]) -> None:
         copy = startup.copy_journal(self._rundir)
         for what in left_out:
-            log.error("left out of the journal: %s", what)
-            self._driver.remark(text=f"left out of the journal: {what}; a copy of it is {copy}")
+            log.error("skipped in the journal: %s", what)
+            self._driver.remark(text=f"skipped in the journal: {what}; the original is {copy}")
 
     def _study(self, study: StudyId) -> Study | None:
         return self._driver.core.studies.get(study)
@@ -226,16 +227,16 @@ class Live:
         )
 
     async def _beat(self) -> None:
-        """Show other hosts that this one owns the run directory; a disk that does not take it may do so next time."""
+        """Show other hosts that this one owns the run directory; if writing fails, try again next time."""
         while True:
             await asyncio.sleep(BEAT_S)
             try:
                 await asyncio.to_thread(self._lock.beat)
             except (OSError, RuntimeError) as error:  # no room, no thread
-                log.warning("cannot show other hosts that this coordinator lives: %s", error)
+                log.warning("cannot show other hosts that this coordinator is alive: %s", error)
 
     async def _tidy(self) -> None:
-        """Keep within bounds what pilots leave, and our own log."""
+        """Limit what pilots leave behind, and our own log."""
         while True:
             logs = [self._launches.directory(t.spec) / "logs" for t in self._driver.core.trainers.values()]
             here = set(self._roster.pilots)
@@ -256,7 +257,7 @@ class Live:
             await asyncio.to_thread(self._learned.write, news)
 
     async def _drained(self) -> None:
-        """Until nobody is left, also of those who have registered and whom the core does not know yet."""
+        """Until no pilot is left, including registered ones that the core does not know yet."""
         while not self._driver.core.draining or self._driver.core.pool.nodes or self._roster.pilots:
             await self._driver.wait_for_change()
 
@@ -269,7 +270,7 @@ async def _either(*waits: Coroutine[Any, Any, object]) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a coordinator in the foreground; its exit status."""
+    """Run a coordinator in the foreground; returns its exit status."""
     os.umask(0o077)
     allow_many_files()
     _children_without_threads()
@@ -295,23 +296,23 @@ def main(arguments: list[str] | None = None) -> int:
     except BaseExceptionGroup as group:
         return _fail(_first(group), screen, owned)
     except KeyboardInterrupt as stop:
-        again = "nothing of a pool has changed, and pilot up goes on with one that is here"
-        return _fail(UserError(f"the coordinator was stopped by {stop} before it served; {again}"), screen, owned)
+        again = "no pool was changed; pilot up continues one that is here"
+        return _fail(UserError(f"the coordinator was stopped by {stop} while starting; {again}"), screen, owned)
     except Exception as error:
         return _fail(error, screen, owned)
     return 0
 
 
 def _stop_starting(number: int, _frame: object) -> NoReturn:
-    """A signal before it serves, in the middle of a restart, say: it ends, and what it has read is as it was.
+    """A signal during the start, for example in the middle of a restart: exit, leaving everything as it was.
 
-    That is no ``Exception``: it must not pass for a journal's entry that cannot be taken.
+    Not an ``Exception``, so that it is not mistaken for a journal entry that cannot be applied.
     """
     raise KeyboardInterrupt(signal.Signals(number).name)
 
 
 def _children_without_threads() -> None:
-    """Before Python 3.12 asyncio starts a thread for each child process; login nodes count them."""
+    """Before Python 3.12, asyncio starts a thread for each child process, and login nodes limit threads."""
     if sys.version_info < (3, 12):
         asyncio.set_child_watcher(asyncio.PidfdChildWatcher())
 
@@ -334,7 +335,7 @@ async def _serve(
 
 
 def _end(rundir: RunDir, how: Ended) -> None:
-    """Say it in the log for people, in a file for ``pilot down``."""
+    """Report the end in the log for people, and in a file for ``pilot down``."""
     for problem in how.problems():
         log.error("%s", problem)
     ended.write(rundir.ended, how)
@@ -351,8 +352,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--run-dir", type=Path, help="default: $PILOT_RUN_DIR, or pilot/<site> in the state directory")
     parser.add_argument("--site", required=True, help="a site's name, or the path of a site file")
     parser.add_argument("--pilots", type=int, help="pilots to keep; default: as many as the trainers can use")
-    parser.add_argument("--go-on", action="store_true", help="only go on with a pool that did not end in good order")
-    parser.add_argument("--fresh", action="store_true", help="begin anew; what is here is kept aside")
+    parser.add_argument("--go-on", action="store_true", help="only continue a pool that did not end cleanly")
+    parser.add_argument("--fresh", action="store_true", help="start a new pool; the previous one is kept aside")
     defaults = Settings()
     for name in OPTIONS:
         value = getattr(defaults, name)
@@ -361,7 +362,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _fail(error: BaseException, screen: int, rundir: RunDir | None = None) -> int:
-    """One line on the screen, if somebody still looks; the traceback of a bug in the log."""
+    """Print one line, in case somebody is looking; the traceback of an internal error goes to the log."""
     failure = str(error) if isinstance(error, PilotError) else f"{type(error).__name__}: {error}"
     more = f"; see {rundir.log}" if rundir is not None else ""
     line, status = f"pilot: the coordinator failed ({failure}){more}", 1
@@ -377,7 +378,7 @@ def _fail(error: BaseException, screen: int, rundir: RunDir | None = None) -> in
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error that ended a group of tasks; what the others were cancelled with adds nothing."""
+    """The error that ended a group of tasks; the others' cancellations are ignored."""
     first = group.exceptions[0]
     return _first(first) if isinstance(first, BaseExceptionGroup) else first
 

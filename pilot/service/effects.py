@@ -1,5 +1,5 @@
-"""Commands become messages to agents and orders to the solver: the table in ``docs/processes.md``, and its
-time-outs."""
+"""Turns commands into messages to agents and orders to the solver: the table in ``docs/processes.md``, with its
+timeouts."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ from pilot.service.pending import On, PendingCommands
 log = logging.getLogger(__name__)
 
 SLOW_S = 60.0
-"""A script that has not come to ``pilot.train`` by then is not waited for by the trainer's other workers."""
+"""If a script takes longer to reach ``pilot.train``, the trainer's other workers stop waiting for it."""
 
 WARM_LIMIT_S = 900.0
-"""A script that has not come to ``pilot.train`` by then is stopped."""
+"""If a script takes longer to reach ``pilot.train``, it is stopped."""
 
 STOP_LIMIT_S = 60.0
 """A node on which a process cannot be ended by then is given up."""
@@ -54,10 +54,10 @@ Send = Callable[[NodeId, wire.Message], None]
 
 
 class Solver(Protocol):
-    """Who makes plans."""
+    """The planner, as the effects need it."""
 
     def solve(self, command: Solve) -> None:
-        """Begin; the completion is posted later. An earlier solve that still runs is superseded."""
+        """Start solving; the completion is posted later. An earlier solve that is still running is superseded."""
 
 
 class Sampler(Protocol):
@@ -68,13 +68,13 @@ class Sampler(Protocol):
 
 
 class Trainers(Protocol):
-    """Who knows the trainers."""
+    """The trainers, as the effects need them."""
 
     def spec(self, trainer: TrainerId) -> TrainerSpec | None:
         """As it was submitted; None: it ended long ago."""
 
     def unstartable(self, trainer: TrainerId, why: str) -> None:
-        """No worker of it can be started any more, on no node."""
+        """None of its workers can be started any more, on any node."""
 
     def drain(self, reason: str) -> None:
         """The pool ends."""
@@ -82,13 +82,13 @@ class Trainers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Overdue:
-    """What commands that have waited for too long come to.
+    """The outcome of commands that have timed out.
 
     Parameters
     ----------
-    events : complete them
-    stops : to be performed: workers that do not get warm, each once
-    hopeless : nodes that do not do what they are told, and what that was: to be given up
+    events : their completions
+    stops : to be performed: workers that do not become ready, each once
+    hopeless : nodes to be given up because they do not carry out orders, with those orders
     """
 
     events: tuple[Event, ...] = ()
@@ -97,7 +97,7 @@ class Overdue:
 
 
 class Effects:
-    """Performs commands. ``_stopped`` are the workers that were told to end since they were last started."""
+    """Carries out commands. ``_stopped`` are the workers that were told to end since they were last started."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Effects:
         self._stopped: set[On] = set()
 
     def perform(self, command: Command) -> None:
-        """Do what the core decided."""
+        """Carry out what the core decided."""
         match command:
             case Solve():
                 self._solver.solve(command)
@@ -158,7 +158,7 @@ class Effects:
                 assert_never(command)
 
     def overdue(self, now_s: float) -> Overdue:
-        """What has waited for too long by ``now_s``. Does nothing about it."""
+        """What has timed out by ``now_s``; takes no action."""
         stops, hopeless = self._late_workers(now_s)
         return Overdue(
             (*self._late_groups(now_s), *self._late_writes(now_s), *self._slow_to_start(now_s)), stops, hopeless
@@ -183,7 +183,7 @@ class Effects:
                 yield WorkerSlow(*on)
 
     def _late_workers(self, now_s: float) -> tuple[tuple[StopWorker, ...], tuple[tuple[NodeId, str], ...]]:
-        """A worker that does not get warm is ended by its agent; a node on which even that fails is given up."""
+        """A worker that does not become ready is ended by its agent; a node on which even that fails is given up."""
         patience_s = STOP_LIMIT_S + self._site.grace_s
         stops: list[StopWorker] = []
         hopeless: list[tuple[NodeId, str]] = []
@@ -194,7 +194,7 @@ class Effects:
             if now_s - by_s > patience_s:
                 hopeless.append((node, f"{trainer}'s process could not be ended within {patience_s:g} s"))
             elif now_s > warm_by_s.get((trainer, node), now_s) and (trainer, node) not in self._stopped:
-                stops.append(StopWorker(trainer, node, f"it was not warm within {WARM_LIMIT_S:g} s"))
+                stops.append(StopWorker(trainer, node, f"it was not ready within {WARM_LIMIT_S:g} s"))
         return tuple(stops), tuple(hopeless)
 
     def _to_all(self, nodes: tuple[NodeId, ...], message: wire.Message) -> None:
@@ -202,7 +202,7 @@ class Effects:
             self._send(node, message)
 
     def _form(self, group: FormGroup) -> None:
-        """Every member joins; ranks of the previous group that are no members part."""
+        """Every member joins; ranks of the previous group that are not members part."""
         size, previous = len(group.members), group.previous or 0
         for rank, node in enumerate(group.members):
             self._send(node, wire.JoinGroup(group.trainer, group.generation, rank, size, previous, group.generation))
@@ -211,13 +211,13 @@ class Effects:
                 self._send(node, wire.PartFromGroup(group.trainer, group.generation))
 
     def _previous_members(self, group: FormGroup) -> tuple[NodeId, ...]:
-        """None where the trainer has been closed since the core decided."""
+        """None if the trainer has been closed since the core decided."""
         previous = group.previous and self._pending.groups.get((group.trainer, group.previous))
         return previous.members if previous else ()
 
     def _start(self, command: StartWorker) -> None:
         spec = self._trainers.spec(command.trainer)
-        if spec is None:  # and many others since, while this decision waited for the disk
+        if spec is None:  # and many others since then, while this decision waited for the disk
             return
         try:
             order = self._order(spec)

@@ -1,8 +1,8 @@
-"""What pilots leave in the run directory, kept within bounds: files of jobs that are over, logs of pilots that are
-gone.
+"""Limits what pilots leave in the run directory: files of ended jobs, logs of pilots that are gone.
 
 A pool that lives for weeks sees thousands of pilots; each job has up to four files (script, output, errors, status),
-each pilot a log per trainer. The newest are what people ask for. What a living pilot writes to is never removed.
+each pilot a log per trainer. The newest are the ones that people want. A file that a live pilot writes to is never
+removed.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ EVERY_S = 600.0
 
 KEPT = 200
 KEPT_BYTES = 1 << 30
-"""Of what is over so much stays, the newest: the files of so many jobs, and of each trainer the logs of so many pilots;
-no more of either than fit into the bytes."""
+"""What is kept, newest first: the files of this many ended jobs, and each trainer's logs of this many pilots, both
+limited in bytes."""
 
 _FILE_OF_JOB = re.compile(r"(?P<job>pilot-[0-9a-f]{10}\.[0-9]+\.[0-9]+)(\.[a-z.]*)?")
-"""As Parsl names them: the pool's name, the time, and what it is (script, output, …)."""
+"""Parsl's file names: the pool's name, the time, and the kind (script, output, …)."""
 
 _LOG = re.compile(r"(?P<node>.+?)(\.[0-9]+)?\.log(\.1)?(\.times)?")
 """``<node>.log``, ``<node>.<local rank>.log``; with ``.1`` what was rotated out of it, with ``.times`` its marks."""
@@ -36,7 +36,7 @@ _SCRIPT_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """Files that stay or go together; ``written_s`` is when the newest of them was written to."""
+    """Files that are kept or removed together; ``written_s`` is when the newest was last written."""
 
     paths: tuple[Path, ...]
     written_s: float
@@ -44,7 +44,7 @@ class _Files:
 
 
 def tidy(pilots: Path, logs: Iterable[Path], here: Collection[NodeId]) -> int:
-    """Remove what is beyond the bounds; how many files. It waits for the disk.
+    """Remove what exceeds the limits; returns the number of files. Blocks on the disk.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def tidy(pilots: Path, logs: Iterable[Path], here: Collection[NodeId]) -> int:
 
 
 def _files_of(folder: Path, key_of: Callable[[Path], str]) -> list[_Files]:
-    """The files in ``folder`` by their key (""; none of ours), those last written to first."""
+    """The files in ``folder`` by key ("": not ours), last written first."""
     found: dict[str, list[Path]] = {}
     with suppress(OSError):
         for path in folder.iterdir():
@@ -81,7 +81,7 @@ def _described(paths: list[Path]) -> _Files:
 
 
 def _beyond(found: list[_Files]) -> list[_Files]:
-    """What is beyond the bounds; the newest come first, and the very newest stays however large it is."""
+    """What exceeds the limits. The newest come first, and the very newest stays whatever its size."""
     sizes = accumulate(files.bytes for files in found)
     counted = enumerate(zip(found, sizes, strict=True))
     return [files for n, (files, size) in counted if n >= KEPT or (n and size > KEPT_BYTES)]
@@ -103,6 +103,6 @@ def _is_over(pilots: Path, files: _Files) -> bool:
 
 
 def _node_of(path: Path, here: Collection[NodeId]) -> str:
-    """The node that wrote this log; "" where it is in the pool."""
+    """The node that wrote this log; "" if it is in the pool."""
     match = _LOG.fullmatch(path.name)
     return match["node"] if match and NodeId(match["node"]) not in here else ""

@@ -1,7 +1,7 @@
-"""What agents say becomes events, where it completes something that is pending or tells of what is there.
+"""Turns agents' messages into events, if they complete something pending or report something current.
 
-Everything else is stale or a repetition and is dropped here, by trainer, generation and sender: an agent can be late,
-and it can be wrong, but it cannot complete a command twice or another's.
+Everything else is stale or repeated and is dropped here, by trainer, generation and sender: an agent can be late or
+wrong, but it cannot complete a command twice, or another agent's command.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Broken = Callable[[GroupBroken], None]
 
 
 class Inbound:
-    """Translates; remembers only which members of a group have paused."""
+    """The translator; it only remembers which members of a group have paused."""
 
     def __init__(self, core: Coordinator, pending: PendingCommands, broken: Broken) -> None:
         self._core = core
@@ -71,7 +71,7 @@ class Inbound:
         return [WorkerReady(trainer, node)]
 
     def worker_exited(self, node: NodeId, message: wire.WorkerExited) -> list[Event]:
-        """Completes ``StopWorker`` and ``StartWorker``, or tells that a worker ended by itself."""
+        """Completes ``StopWorker`` and ``StartWorker``, or reports that a worker ended by itself."""
         trainer = self._core.trainers.get(TrainerId(message.trainer))
         if trainer is None or node not in trainer.workers:
             return []
@@ -116,7 +116,7 @@ class Inbound:
         return [GroupPaused(*of, message.step)]
 
     def checkpoint_written(self, node: NodeId, message: wire.CheckpointWritten) -> list[Event]:
-        """Tells what writing took; completes ``WriteCheckpoint`` where it was asked for."""
+        """Reports the time of a write; completes ``WriteCheckpoint`` if it was requested."""
         trainer = self._core.trainers.get(TrainerId(message.trainer))
         if trainer is None or node not in trainer.workers:
             return []
@@ -176,7 +176,7 @@ def _progress(message: wire.Progress) -> Progress:
 
 
 def _measured(value: float | None) -> float | None:
-    """A measure that the core can reckon with; a clock that jumped gives none."""
+    """A measurement that the core can use; None after a clock jump."""
     return value if value is not None and 0 <= value <= MEASURE_MAX else None
 
 
@@ -185,10 +185,10 @@ def _metrics(values: dict[str, float]) -> tuple[tuple[str, float], ...]:
 
 
 def grace_s(message: wire.Leaving) -> float:
-    """How long a pilot that leaves will be there; one that does not say it is as good as gone."""
+    """How long a leaving pilot will stay; without a valid answer it counts as gone."""
     return message.grace_s if 0 <= message.grace_s <= MEASURE_MAX else 0.0
 
 
 def short(text: str) -> str:
-    """The end of what people are told: that is where errors are."""
+    """The end of a text for people, which is where errors are."""
     return text[-DETAIL_MAX:]

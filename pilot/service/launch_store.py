@@ -1,4 +1,4 @@
-"""What users submitted: how each script is started, beside what the core knows of the trainer."""
+"""What users submitted: how each script is started, in addition to what the core knows about the trainer."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class LaunchStore:
         self._launches.pop(trainer, None)
 
     def shown(self, trainer: TrainerSpec) -> Path:
-        """Where people find its folder: by its name."""
+        """Its folder as users find it, by name."""
         return self._rundir.trainer(trainer.trainer)
 
     def directory(self, trainer: TrainerSpec) -> Path:

@@ -1,4 +1,4 @@
-"""A pool's life from its journal alone, for its report."""
+"""A pool's history from its journal alone, for its report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pilot.service.status_view import account, best_for
 
 
 def life_of(contents: Contents) -> Life:
-    """All that the journal tells: it is read once, and run through a core."""
+    """Everything in the journal: it is read once and run through a core."""
     core, monitor, courses = remembering_core(contents), Monitor(), Courses()
     story = Story(contents.header.started_unix_s)
     nodes, happened = TimelineMaker(core), []

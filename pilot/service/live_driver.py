@@ -1,7 +1,6 @@
-"""Drives the core: an event goes in, the decision is journaled, and only when that is on the disk do its effects go
-out.
+"""Drives the core: an event goes in, the decision is journaled, and its effects go out only once that is on disk.
 
-Everything that decides is in the core and comes from the journal; everything here can be restored from it.
+All decisions are made in the core and recorded in the journal; everything here can be restored from it.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from pilot.service.restore import Restored
 from pilot.service.snapshot import Books, taken
 
 WAITING_MAX = 64 << 20
-"""Bytes of the journal that wait in memory for room on the disk: hours of reports of some trainers."""
+"""Journal bytes that may wait in memory for space on the disk: hours of reports from several trainers."""
 
 Perform = Callable[[Command], None]
 
@@ -52,32 +51,32 @@ class LiveDriver:
 
     @property
     def pending(self) -> PendingCommands:
-        """What waits for its completion."""
+        """Commands that wait for their completion."""
         return self.books.pending
 
     @property
     def monitor(self) -> Monitor:
-        """What people ask for."""
+        """Information for users."""
         return self.books.monitor
 
     @property
     def trouble(self) -> str:
-        """Why nothing that is decided takes effect for now: the journal cannot be written. "" where it can."""
+        """Why decisions do not take effect at the moment: the journal cannot be written. "" if it can."""
         return self._journal.trouble
 
     @property
     def overfull(self) -> bool:
-        """Whether so much waits for the disk that what can be done without must not be added to it."""
+        """Whether so much is waiting for the disk that optional entries must be dropped."""
         return self._journal.waiting_bytes > WAITING_MAX
 
     def adopt(self, restored: Restored) -> None:
-        """Go on from what an earlier life of this coordinator knew; the effects were given then."""
+        """Continue from an earlier life of this coordinator; its effects were carried out then."""
         self.core, self.books = restored.core, restored.books
 
     def reopen(self, header: Header, *, pilots_come_back: bool) -> None:
-        """A pool that was drained is up again, under the last configuration of ``header``: before anything else.
+        """A drained pool is up again, under the last configuration of ``header``. Must come first.
 
-        Where its pilots do not know it any more (``pilots_come_back``), those that had not left by then are lost.
+        If its pilots no longer know it (``pilots_come_back``), those that had not left are lost.
         """
         self.post(PoolReopened())
         if self.core.pool.nodes and not pilots_come_back:
@@ -85,7 +84,7 @@ class LiveDriver:
         self._journal.end_segment(self.clock(), *taken(self.core, self.books, self._journal.last_seq), header)
 
     def post(self, event: Event) -> Future[None]:
-        """Tell the core of ``event``, now. The future is done when the decision is on the disk."""
+        """Pass ``event`` to the core now. The future completes when the decision is on disk."""
         now_s = self.clock()
         commands = self.core.handle(now_s, event)
         self._note(now_s, event, commands)
@@ -96,18 +95,18 @@ class LiveDriver:
         return written
 
     def remark(self, **note: str | float | None) -> None:
-        """Journal a note that decides nothing in the core; most are for people."""
+        """Journal a note that does not affect the core; most are for people."""
         now_s = self.clock()
         self.books.remark(now_s, note)
         self._journal.note(now_s, dict(note))
 
     async def run(self, perform: Perform) -> None:
-        """Perform the commands of each decision, in order, once it is on the disk; until cancelled.
+        """Carry out the commands of each decision, in order, once it is on disk; until cancelled.
 
         Raises
         ------
         JournalError
-            The journal cannot be written: nothing more must be done.
+            The journal cannot be written: stop.
         """
         while True:
             written, commands = await self._queue.get()

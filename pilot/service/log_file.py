@@ -1,4 +1,4 @@
-"""The coordinator's log: all that it and its libraries say, in bounds."""
+"""The coordinator's log: messages of its own and of its libraries, limited in size."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from pilot.io.printable import PrintableFormatter
 
 
 class AsItIs(QueueHandler):
-    """Hands records on to the thread that writes them, where they are made into lines."""
+    """Passes records to the thread that formats and writes them."""
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        """Only the arguments are taken in, which may change; the traceback stays what it is."""
+        """Only formats the arguments, which may change later; the traceback does not."""
         record.msg, record.args = record.getMessage(), None
         return record
 
 
 def begin(path: Path) -> None:
-    """Also what solvers and libraries say on stderr goes to the log: whoever read it may be gone by then. A thread
-    writes it, so that a slow disk holds up nobody.
+    """Also sends stderr of solvers and libraries to the log, since its reader may be gone. A thread writes the log, so
+    that a slow disk delays nothing.
     """
     try:
         _redirect(path)
@@ -35,7 +35,7 @@ def begin(path: Path) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     waiting: SimpleQueue[logging.LogRecord] = SimpleQueue()
-    logging.raiseExceptions = False  # on a full disk there is nobody to tell that the log cannot be written
+    logging.raiseExceptions = False  # with a full disk there is no way to report that the log cannot be written
     logging.basicConfig(level=logging.INFO, handlers=[AsItIs(waiting)])
     writer = QueueListener(waiting, handler)
     writer.start()
@@ -43,7 +43,7 @@ def begin(path: Path) -> None:
 
 
 def rotate(path: Path) -> None:
-    """Begin it anew where it is full. Children that have it open write on to where it went."""
+    """Rotate it when it is full. Children that have it open keep writing to the rotated file."""
     with suppress(OSError):
         if log_rotation.is_full(path):
             path.replace(log_rotation.rotated(path))

@@ -1,4 +1,4 @@
-"""A pool that is down, as its journal tells of it: answers what only asks, as its coordinator did."""
+"""A pool that is down, read from its journal: answers read-only requests like its coordinator."""
 
 from __future__ import annotations
 
@@ -65,15 +65,15 @@ class PastPool:
         return status_view.status(self._about, self._core, self._monitor, self._launches, use)
 
     def nodes(self) -> NodeList:
-        """The nodes that it had not given back at its end."""
+        """The nodes that it still had at its end."""
         now_s = self._monitor.now_s
         aside = status_view.set_aside(self._core, now_s)
         return NodeList(now_s=now_s, nodes=status_view.pool(self._core, self._monitor), set_aside=aside)
 
     def history(self, trainer: str) -> TrainerHistory:
-        """What became of a trainer."""
+        """A trainer's history."""
         return status_view.history(self._about, self._core, self._monitor, self._launches, TrainerId(trainer))
 
     def explain(self, trainer: str) -> Explained:
-        """Why a trainer held what it held, or why it ended."""
+        """Why a trainer had its nodes, or why it ended."""
         return status_view.explained(self._core, self._monitor, TrainerId(trainer))

@@ -1,7 +1,7 @@
-"""Which asynchronous commands still wait for their completion, and until when.
+"""The asynchronous commands that still wait for their completion, and their deadlines.
 
 Fed with the same (event, commands) as the journal, so a restart restores it from there. An event about something that
-is not pending is stale or a repetition: the driver drops it, which makes every command complete once.
+is not pending is stale or repeated: the driver drops it, so every command completes once.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class PendingCommands:
             self._given(now_s, command)
 
     def restart(self, now_s: float) -> None:
-        """The time that nobody was there to wait does not count."""
+        """Do not count the time in which the coordinator was away."""
         for waiting in (self.starting, self.stopping, self.forming, self.pausing, self.looking, self.writing):
             for key, (command, _) in waiting.items():
                 waiting[key] = (command, now_s)  # type: ignore[index, assignment]  # each key goes back where it was

@@ -51,7 +51,7 @@ class Rejoined:
         self._believed = {t.id: Believed(t.workers[node], t.group, t.forming) for t in here}
 
     def strays(self) -> list[wire.Message]:
-        """Ends what runs there and should not: workers that nobody knows, generations that were dissolved."""
+        """Ends what should not be running there: unknown workers, dissolved generations."""
         out: list[wire.Message] = []
         for name, said in self._says.items():
             trainer = self._core.trainers.get(name)
@@ -64,7 +64,7 @@ class Rejoined:
         return out
 
     def missed(self) -> list[Event]:
-        """What happened there while it was away."""
+        """Events that happened there while it was away."""
         out: list[Event] = []
         for name, believed in self._believed.items():
             trainer = self._core.trainers.get(name)
@@ -73,7 +73,7 @@ class Rejoined:
         return out
 
     def unanswered(self) -> list[Command]:
-        """What it was asked before, and is asked once more: agents answer a repeated order with its completion."""
+        """Repeats earlier orders: agents answer a repeated order with its completion."""
         return self._pending.on(self._node, self._now_s)
 
     def _of_worker(self, trainer: Trainer, believed: Believed) -> list[Event]:

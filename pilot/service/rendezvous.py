@@ -57,7 +57,7 @@ class Rendezvous:
         of = (group.trainer, group.generation)
         filed = self._filed.setdefault(of, _Filed())
         if any(filed.whose.get(key, node) != node for key in puts):
-            raise ProtocolError("it has put what another rank has put")
+            raise ProtocolError("it sent an address key of another rank")
         filed.arrived.add(node)
         filed.whose.update(dict.fromkeys(puts, node))
         filed.table.update(puts)
@@ -69,6 +69,6 @@ class Rendezvous:
 
 def _check(puts: Puts) -> None:
     if len(puts) > PUTS_MAX:
-        raise ProtocolError(f"it has put {len(puts)} keys; at most {PUTS_MAX} are taken")
+        raise ProtocolError(f"it sent {len(puts)} keys; at most {PUTS_MAX} are allowed")
     for key, value in puts.items():
         check_put(key, value)

@@ -1,4 +1,4 @@
-"""What a journal tells: the core and the books, as they were when it ended."""
+"""Restores the core and the books from a journal, as they were when it ended."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pilot.service import snapshot
 from pilot.service.snapshot import Books
 
 REFUSED_MAX = 20
-"""So many entries of a journal may be left out; beyond that it is another one's, or ruined."""
+"""At most this many entries of a journal may be skipped; with more it is another version's, or ruined."""
 
 
 @dataclass(slots=True)
@@ -28,15 +28,15 @@ class Restored:
 
 
 def restore(contents: Contents, fresh: Callable[[], Coordinator]) -> Restored:
-    """From the snapshot with which the last segment begins, or, where that is no use, from the journal's beginning.
+    """From the snapshot with which the last segment begins, or, if that is unusable, from the journal's beginning.
 
-    An entry that the core cannot take (an earlier version could, or a bug wrote it) is left out, and all before it is
-    done again, from the same beginning or a ``fresh`` core.
+    An entry that the core cannot apply (an earlier version could, or a bug wrote it) is skipped, and everything before
+    it is replayed, from the same starting point or a ``fresh`` core.
 
     Raises
     ------
     JournalError
-        That are more than :data:`REFUSED_MAX` entries, or a segment that is needed is missing or damaged.
+        There are more than :data:`REFUSED_MAX` such entries, or a required segment is missing or damaged.
     """
     refused: dict[int, str] = {}
     while True:
@@ -49,8 +49,9 @@ def restore(contents: Contents, fresh: Callable[[], Coordinator]) -> Restored:
         refused[decision.seq] = f"entry {decision.seq} ({type(decision.event).__name__}): {one_line(str(error))}"
         if len(refused) > REFUSED_MAX:
             raise JournalError(
-                f"more than {REFUSED_MAX} entries of the journal cannot be taken: {refused[decision.seq]}; start the "
-                f"version that wrote it, {contents.header.version}, or begin anew: pilot up --fresh keeps what is here"
+                f"more than {REFUSED_MAX} entries of the journal cannot be applied: {refused[decision.seq]}; use the "
+                f"version that wrote it, {contents.header.version}, or start a new pool: pilot up --fresh keeps this"
+                " one aside"
             )
 
 
@@ -72,7 +73,7 @@ def _beginning(contents: Contents, fresh: Callable[[], Coordinator]) -> tuple[Re
 def _replay(
     restored: Restored, found: Iterable[Segment], without: Collection[int]
 ) -> tuple[Decision, Exception] | None:
-    """The first entry that fails, and how; None: none did."""
+    """The first entry that fails, and how; None: none does."""
     for segment in found:
         header = segment.header
         comparable = header.after and header.version == __version__ and not (without or restored.left_out)
@@ -86,7 +87,7 @@ def _replay(
             try:
                 commands = restored.core.handle(entry.now_s, entry.event)
                 restored.books.note(entry.now_s, entry.event, commands)
-            except Exception as error:  # whatever it is, every restart would end with it
+            except Exception as error:  # whatever it is, every restart would fail on it
                 return entry, error
     return None
 

@@ -1,4 +1,4 @@
-"""Who is here: the pilots that registered, and when one counts as lost.
+"""The registered pilots, and when one counts as lost.
 
 ==========================================  ==================================================================
 what is known of a node                     it is lost
@@ -12,7 +12,7 @@ it is silent (stopped, network cut)         after the site's ``silent_s``
 ==========================================  ==================================================================
 
 A node of an earlier life of this coordinator counts as silent since the restart. A lost node never comes back: its
-pilot is told so, and joins anew, as another one.
+pilot is told so, and joins again as a new one.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Pilot:
 
     @property
     def here(self) -> bool:
-        """Whether it can be sent to."""
+        """Whether messages can be sent to it."""
         return self.link is not None and self.away_s is None
 
 
@@ -68,7 +68,7 @@ def _kinship(grant: Grant, hello: wire.Hello) -> Kinship | None:
 
 @dataclass(slots=True)
 class Roster:
-    """The pilots by node. ``gone`` tells why a node that was here is not any more.
+    """The pilots by node. ``gone`` has the reasons of those that left.
 
     ``_by_heard`` has them in the order in which they were last heard of, ``_away`` those whose connection closed: who
     is lost is found without looking at the others.
@@ -88,7 +88,7 @@ class Roster:
             self.pilots[node] = self._by_heard[node] = Pilot(node, None, None, now_s, now_s)
 
     def register(self, now_s: float, node: NodeId, link: Peer, hello: wire.Hello) -> bool:
-        """Take in a pilot that may enter; False where it was here already and came back."""
+        """Admit a pilot; False if it was here already and came back."""
         known = self.pilots.get(node)
         if known is not None:
             self._unlink(known)
@@ -137,7 +137,7 @@ class Roster:
         return requeued or not same_job(pilot.hello.job, hello.job)
 
     def at(self, link: Peer) -> Pilot | None:
-        """Whose connection ``link`` is; None where it has not registered."""
+        """The pilot of connection ``link``; None if it has not registered."""
         return self._by_link.get(link)
 
     def heard(self, now_s: float, pilot: Pilot) -> None:
@@ -146,7 +146,7 @@ class Roster:
         self._by_heard.move_to_end(pilot.node)
 
     def excuse(self, now_s: float, deaf_s: float) -> None:
-        """Nobody listened for ``deaf_s`` (the coordinator was stopped, or got no processor): nobody was silent then."""
+        """The coordinator was stopped, or got no CPU time, for ``deaf_s``: no pilot was silent then."""
         if deaf_s < DEAF_S:
             return
         for pilot in self.pilots.values():
@@ -187,7 +187,7 @@ class Roster:
                 yield pilot
 
     def due_s(self, now_s: float) -> float:
-        """When to ask for losses again."""
+        """When to check for losses again."""
         soonest = now_s + self.site.heartbeat_s / 2
         if self._away:
             return min(soonest, now_s + NOTICE_CHECK_S)
@@ -205,7 +205,7 @@ class Roster:
         return f"silent for {silent_s:.1f} s"
 
     def _alone(self, now_s: float, pilot: Pilot, holders: Holders) -> bool:
-        """Whether nobody who answers holds the state that ``pilot`` holds."""
+        """Whether no other answering pilot holds the state that ``pilot`` holds."""
         nodes = list(holders(pilot.node))
         return bool(nodes) and not any(self._answers(now_s, node) for node in nodes)
 

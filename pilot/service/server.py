@@ -1,4 +1,4 @@
-"""The coordinator's port: checks what a peer shows first, then hands on what its role may say, and when it is gone.
+"""The coordinator's port: checks a peer's token, then passes on its messages, and reports when it is gone.
 
 A connection is nobody's until its first frame, :class:`pilot.io.wire.Credentials`, has a token that holds. That frame
 is small, and nothing else is decoded before. What :mod:`pilot.io.listener` allows a stranger ends then.
@@ -26,7 +26,7 @@ PILOT = Limits(frame_bytes=1 << 20, unsent_bytes=16 << 20, rate_per_s=500, burst
 USER = Limits(frame_bytes=wire.MAX_FRAME_BYTES, unsent_bytes=16 << 20, rate_per_s=500, burst=5000)
 
 WARNED_EVERY_S = 10.0
-"""Strangers can come as often as they like; so often the log tells of them."""
+"""How often the log mentions strangers, however often they connect."""
 
 Admit = Callable[[str], Grant | None]
 """What a token allows."""
@@ -46,7 +46,7 @@ class Peer:
 
 
 class Receiver(Protocol):
-    """Who is told what arrives."""
+    """The receiver of what arrives."""
 
     def received(self, peer: Peer, message: wire.FromAgent | wire.Request) -> None:
         """A message that decodes and that the sender's role may send."""
@@ -73,13 +73,13 @@ class Server:
         await self._failure
 
     def send(self, peer: Peer, message: wire.Message) -> bool:
-        """Send to a peer; False where it is not connected any more (or takes nothing: then it is as good as gone)."""
+        """Send to a peer; False if it is no longer connected (or does not read, which amounts to the same)."""
         if message is not self._sent[0]:  # what goes to all members of a group is encoded once
             self._sent = (message, wire.encode(message))
         return peer.link.send(self._sent[1])
 
     def refuse(self, peer: Peer, reason: str) -> None:
-        """Tell a peer, and the log, why it is not taken, and close its connection."""
+        """Tell a peer, and the log, why it is refused, and close its connection."""
         self._refuse(peer.link, reason, known=True)
 
     def close(self) -> None:
@@ -141,7 +141,7 @@ class Server:
         link.close()
 
     def _warn(self, link: Link, reason: str, *, known: bool) -> None:
-        """Of a peer that is known always, of strangers from time to time."""
+        """Log it: always for a known peer, from time to time for strangers."""
         now_s = asyncio.get_running_loop().time()
         if known or now_s - self._warned_s >= WARNED_EVERY_S:
             self._warned_s = self._warned_s if known else now_s

@@ -1,7 +1,7 @@
-"""Where everything meets: messages of agents come in as events of the core, time passes, losses are noticed.
+"""The coordinator's main loop: agents' messages become events of the core, time passes, losses are noticed.
 
-The one loop of the coordinator. It never waits for anything but time and messages: the disk has its own thread, the
-solver its own process, and effects go out from a task that waits for the disk.
+It only ever waits for time and messages: the disk has its own thread, the solver its own process, and effects are sent
+by a task that waits for the disk.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from pilot.service.stall_checks import StallChecks
 log = logging.getLogger(__name__)
 
 TICK_S = 0.5
-"""Time-outs of commands are noticed so late at most."""
+"""Resolution of commands' timeouts."""
 
 SETTLE_S = 2.0
-"""So long after it came back an agent has said what happened meanwhile."""
+"""By then an agent that came back has reported what happened meanwhile."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 class Requests(Protocol):
-    """Who answers the CLI."""
+    """Answers the CLI."""
 
     def answer(self, link: Peer, request: wire.Request) -> None:
         """Answer a request whose token was checked."""
 
 
 class Jobs(Protocol):
-    """Who hears what agents say of their batch jobs."""
+    """Receives what agents report about their batch jobs."""
 
     def registered(self, job: str, restart: int) -> None:
         """The agent of ``job`` is in the pool."""
@@ -96,14 +96,14 @@ class Service:
         self._unheard: dict[str, None] = {}
 
     async def run(self) -> None:
-        """Serve until cancelled, or until something fails that must not be survived (the journal, an invariant)."""
+        """Serve until cancelled, or until a fatal failure (the journal, an invariant)."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.driver.run(self.effects.perform))
             tasks.create_task(self._keep_time())
             tasks.create_task(self._server.run(self, self._admission.grant))
 
     def send(self, node: NodeId, message: wire.Message) -> None:
-        """Send to a node. What does not reach it is asked for again when it comes back, or it is lost with the node."""
+        """Send to a node. What does not reach it is repeated when it comes back, or lost with the node."""
         pilot = self.roster.pilots.get(node)
         if pilot is None or not pilot.here:
             return
@@ -119,9 +119,9 @@ class Service:
         return known.spec if known is not None else None
 
     def unstartable(self, trainer: TrainerId, why: str) -> None:
-        """It cannot go on when it needs a worker: it is ended, and the pool goes on without it."""
+        """It cannot continue because it needs a worker: end it; the pool continues without it."""
         if self.driver.core.trainers[trainer].open:
-            self._remark(trainer, f"it is ended, for no worker of it can be started: {why}")
+            self._remark(trainer, f"it was ended because none of its workers can be started: {why}")
             self.driver.post(TrainerCancelled(trainer))
 
     def drain(self, reason: str) -> None:
@@ -131,7 +131,8 @@ class Service:
             self.driver.post(DrainRequested(reason))
 
     def lose(self, node: NodeId, why: str) -> None:
-        """``node`` is lost: the core is told with what else happens now, and a pilot that still lives has to leave."""
+        """``node`` is lost: tell the core, together with other current changes; a pilot that is still alive must"
+        " leave."""
         if node not in self.roster.pilots:
             return
         log.log(logging.INFO if self.roster.pilots[node].leaving else logging.WARNING, "%s is gone: %s", node, why)
@@ -141,7 +142,7 @@ class Service:
         self._stir.set()
 
     def notice(self, pilot: Pilot, cause: str, grace_s: float) -> None:
-        """``pilot`` was given notice, by a signal to its agent or by the scheduler's word; the first one counts."""
+        """``pilot`` got a notice, by a signal to its agent or from the scheduler; the first one counts."""
         if pilot.leaving:
             return
         now_s = self.driver.clock()
@@ -179,23 +180,23 @@ class Service:
             self._post(self._coalescer.take(now_s, self._undecided))
 
     def _decides(self, now_s: float) -> bool:
-        """Whether what is decided takes effect. While it does not, nobody can be late with it."""
+        """Whether decisions take effect. While they do not, nothing can time out."""
         trouble = self.driver.trouble
         if trouble and not self._trouble:
-            log.error("%s; nothing that is decided takes effect until there is room", trouble)
+            log.error("%s; decisions take effect once there is space again", trouble)
         elif self._trouble and not trouble:
-            text = f"decisions had to wait until there was room: {self._trouble}"
+            text = f"decisions had to wait for disk space: {self._trouble}"
             log.warning("%s", text)
             self.driver.remark(text=text)
             self.driver.pending.restart(now_s)
             for trainer in self._unheard:
-                self._remark(trainer, "reports of its progress found no room: its ledger has a gap")
+                self._remark(trainer, "its progress reports could not be written: its ledger has a gap")
             self._unheard.clear()
         self._trouble = trouble
         return not trouble
 
     def _end_waits(self, now_s: float) -> None:
-        """What has waited for too long, of all that waits."""
+        """Everything that has timed out."""
         late = self.effects.overdue(now_s)
         for node, why in late.hopeless:
             self.lose(node, why)
@@ -204,7 +205,7 @@ class Service:
         self._post([*late.events, *self._stall_checks.overdue(now_s), *self.driver.core.timers.due(now_s)])
 
     def _holders(self, node: NodeId) -> Iterable[NodeId]:
-        """Who holds the state that ``node`` holds."""
+        """The nodes that hold the same state as ``node``."""
         occupant = self.driver.core.pool.occupant.get(node)
         trainer = self.driver.core.trainers[occupant] if occupant is not None else None
         return trainer.holders() if trainer is not None and trainer.holds_state(node) else ()
@@ -224,7 +225,7 @@ class Service:
     # --- connections ----------------------------------------------------------------------------------------------
 
     def closed(self, link: Peer) -> None:
-        """A connection closed: its pilot is lost, unless it comes back at once."""
+        """A connection closed: its pilot is lost unless it reconnects at once."""
         self._strangers.discard(link)
         pilot = self.roster.closed(self.driver.clock(), link)
         if pilot is not None:
@@ -232,7 +233,7 @@ class Service:
             self._stir.set()
 
     def received(self, link: Peer, message: wire.FromAgent | wire.Request) -> None:
-        """Check who says it, then act on it."""
+        """Check the sender, then act on the message."""
         match message:
             case wire.Request():
                 self._requests.answer(link, message)
@@ -247,7 +248,7 @@ class Service:
                 self._said(pilot, message)
 
     def _stranger(self, link: Peer, message: wire.FromAgent) -> None:
-        """Who did not register, or counts as lost by now; said once per connection."""
+        """Log, once per connection, a sender that has not registered or counts as lost."""
         if link not in self._strangers:
             self._strangers.add(link)
             log.warning("dropped a %s from %s, which is not registered", type(message).__name__, link.address)
@@ -295,7 +296,7 @@ class Service:
             asyncio.get_running_loop().call_later(SETTLE_S, self._settle, link, rejoined)
 
     def _settle(self, link: Peer, rejoined: Rejoined) -> None:
-        """What an agent had to say of its absence has arrived by now: what is still open was lost with a connection."""
+        """An agent's reports about its absence have arrived by now: what is still open was lost with a connection."""
         pilot = self.roster.at(link)
         if pilot is None or not pilot.here:
             return

@@ -1,5 +1,4 @@
-"""How decisions are made in one pool: what ``pilot up`` was told, in the journal's header, so that a replay knows
-it."""
+"""The settings of one pool, as given to ``pilot up``; stored in the journal's header for replays."""
 
 from __future__ import annotations
 
@@ -27,15 +26,14 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Parameters
     ----------
     planner, solver : see :func:`pilot.planners.make`
-    solve_limit_s : what a plan may take; then the best one known counts
+    solve_limit_s : time limit per plan, after which the best one found counts
     objective : see :func:`pilot.io.objectives.load_objective`
     t_fwd_s, max_parallel_trainers : see ``CoordinatorConfig``
-    ended_kept : so many trainers that have ended are known whole, and listed; of a pool that comes up again what it
-        began with holds
+    ended_kept : how many ended trainers are kept in full, and listed; fixed when the pool is first started
     decide_every_s : plans are made at multiples of it; 0: at every event
-    budget : node-hours, as the site charges them, from when the pool comes up; 0: no limit is set
-    priors : mean and deviation of ln a, then of ln b (:mod:`pilot.core.curve_model`), as the site's earlier trainers
-        say; None: there were none
+    budget : charged node-hours from when the pool comes up; 0: no limit
+    priors : mean and deviation of ln a, then of ln b (:mod:`pilot.core.curve_model`), from the site's earlier
+        trainers; None: there were none
     node_order : a name of ``pilot.core.pool.NODE_ORDERS``
     """
 

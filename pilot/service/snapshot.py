@@ -1,5 +1,5 @@
-"""A snapshot: all that a coordinator knows from its journal, so that a restart need not read the journal from its
-beginning. It can be made again by replaying, so nothing is lost with one."""
+"""A snapshot: everything that a coordinator knows from its journal, so that a restart need not read all of it.
+Replaying can recreate it, so losing one loses nothing."""
 
 from __future__ import annotations
 
@@ -86,10 +86,10 @@ def read(contents: Contents) -> tuple[State, Books]:
     try:
         found = msgspec.msgpack.decode(data, type=Snapshot)
     except (msgspec.DecodeError, PilotError, ValueError, OverflowError, RecursionError) as error:
-        raise JournalError(f"the snapshot after entry {header.after} is none: {error}") from None
+        raise JournalError(f"the snapshot after entry {header.after} is invalid: {error}") from None
     state = bytes(found.core)
     if found.after != header.after or segments.digest(state) != header.core:
-        raise JournalError(f"the snapshot after entry {header.after} is another one's")
+        raise JournalError(f"the snapshot after entry {header.after} belongs to another journal")
     return core_state.decoded(state), found.books
 
 

@@ -23,19 +23,19 @@ from pilot.service.settings import Settings
 log = logging.getLogger(__name__)
 
 SPARE_S = 3.0
-"""A planner keeps its own limit; a child that is so much later is stuck and killed."""
+"""A planner keeps its own limit; a child that is late by more than this is stuck and gets killed."""
 
 WARM_S = 60.0
-"""What importing the planner may take."""
+"""Time limit for importing the planner."""
 
 PATIENCE_S = 10.0
-"""A question waits so long for a child that is starting; then the dynamic programme answers."""
+"""How long a problem waits for a starting child before the dynamic programme answers."""
 
 AGAIN_S = 5.0
-"""After a child could not be started it is tried again so much later, with the next question."""
+"""After a child could not be started, the next attempt comes with the next problem after this time."""
 
 SUPERSEDED_S = 1.0
-"""A solve that nobody waits for any more may still run so long: a new child would take about as long to get warm."""
+"""How long a superseded solve may still run: a new child would take about as long to start."""
 
 _CANNOT_START = (PilotError, OSError, RuntimeError)
 """No process, thread, file or memory for it."""
@@ -44,7 +44,7 @@ Post = Callable[[PlanReady | PlanFailed], object]
 
 
 class PlannerAnswer(msgspec.Struct, frozen=True):
-    """What the child says: that it is warm (neither), a plan, or why there is none."""
+    """The child's answer: ready (neither), a plan, or why there is none."""
 
     plan: Plan | None = None
     error: str = ""
@@ -139,7 +139,7 @@ class SolverProcess:
 
     def _not_started(self, error: Exception) -> None:
         self._not_before_s = asyncio.get_running_loop().time() + AGAIN_S
-        self._tell(f"the solver process could not be started: {error}; dp makes the plans until it can")
+        self._tell(f"the solver process could not be started: {error}; dp makes the plans meanwhile")
 
     def _fail(self, plan_id: PlanId, by: PlanId) -> None:
         self._post(PlanFailed(plan_id, f"superseded by plan {by}"))
@@ -165,7 +165,7 @@ class SolverProcess:
                 log.info("%s", error)
                 await self._kill()
                 return None
-            log.warning("the planner %s gave no plan: %s; dp answers instead", self._settings.planner, error)
+            log.warning("the planner %s gave no plan: %s; using dp instead", self._settings.planner, error)
             if not isinstance(error, SolverError) or error.transient:
                 await self._kill()
             return await self._fallback(problem)

@@ -1,7 +1,7 @@
-"""Looks at groups of which a member waits: who is asked, who has answered, and when the rest counts as unknown.
+"""Examines groups with a waiting member: who is asked, who has answered, and when the rest counts as unknown.
 
-A member that has waited for the others for longer than the site's time-out says so, and all are looked at at once: the
-agents of those that have not come know whether they are stopped, stuck or slow. What follows is decided in the core.
+A member that has waited for the others longer than the site's timeout reports it, and all members are examined at once:
+the agents of those that have not arrived know whether they are stopped, stuck or slow. The core decides what follows.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pilot.io import wire
 from pilot.service.pending import Of, PendingCommands
 
 LOOK_LIMIT_S = 15.0
-"""An agent takes about two seconds for a look."""
+"""An agent's examination takes about two seconds."""
 
 
 class StallChecks:
-    """Translates; remembers only who has answered."""
+    """The translator; it only remembers who has answered."""
 
     def __init__(self, core: Coordinator, pending: PendingCommands) -> None:
         self._core = core

@@ -1,4 +1,4 @@
-"""What a coordinator starts from: a new pool, or the one whose coordinator ended before its time."""
+"""What a coordinator starts from: a new pool, or one whose coordinator ended early."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from pilot.service.settings import Settings, core_of, settings_of
 
 log = logging.getLogger(__name__)
 
-_ANEW = "pilot up --fresh begins anew and keeps what is here"
+_ANEW = "pilot up --fresh starts a new pool and keeps this one aside"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +50,17 @@ class PoolIdentity:
 
     @property
     def name(self) -> str:
-        """What it is called, in all its lives."""
+        """Its name, the same in all its lives."""
         return self.header.coordinator
 
     @property
     def settings(self) -> Settings:
-        """Those that hold now."""
+        """The current settings."""
         return settings_of(self.header.configured[-1].settings)
 
     @property
     def start_s(self) -> float:
-        """Where its clock stands now: it rises through a restart, and counts the time in between."""
+        """The current time on its clock, which keeps running through a restart."""
         if self.contents is None:
             return 0.0
         return max(self.contents.last_s, time.time() - self.contents.header.started_unix_s)
@@ -75,17 +75,17 @@ def open_pool(
 ) -> PoolIdentity:
     """The pool whose journal lies in ``rundir``; where there is none, or a ``fresh`` one is asked for, a new one.
 
-    Where ``anew`` is off only a pool that nobody asked to end goes on.
+    Without ``anew``, only a pool that was not shut down is continued.
 
     Raises
     ------
     JournalError
         The journal's header is damaged: nothing can be restored.
     UserError
-        There is none to go on with, and ``anew`` is off.
+        There is none to continue, and ``anew`` is off.
     """
     if fresh and anew:
-        log.info("begun anew; what was here is in %s", rundir.set_aside())
+        log.info("started a new pool; the previous one is in %s", rundir.set_aside())
     now = Configured(msgspec.to_builtins(settings), site.model_dump(mode="json"))
     if rundir.journal.exists():
         try:
@@ -99,28 +99,28 @@ def open_pool(
         elif not _was_drained(contents):
             pool = _earlier_pool(rundir, contents)
             if pool.settings != msgspec.structs.replace(settings, priors=pool.settings.priors):
-                log.warning("this pool keeps the settings with which it came up: %s", pool.settings)
+                log.warning("this pool keeps the settings with which it was started: %s", pool.settings)
             return pool
         elif not anew:
-            raise UserError(f"the pool in {rundir.root} was asked to end; pilot up goes on with its trainers")
+            raise UserError(f"the pool in {rundir.root} was shut down; pilot up continues its trainers")
         else:
             return _again(rundir, contents, now, site.port)
     if not anew:
-        raise UserError(f"there is no pool in {rundir.root} to go on with; pilot up begins one")
+        raise UserError(f"there is no pool in {rundir.root} to continue; pilot up starts one")
     name = f"{site.name}-{secrets.token_hex(3)}"
     header = Header(FORMAT, __version__, name, time.time(), now.settings, now.site)
     return PoolIdentity(header, new_token(), new_token(), Certificate.make(), site.port)
 
 
 def _was_drained(contents: Contents) -> bool:
-    """Whether it was asked to end and has not come up again since; that is in its journal's last segment."""
+    """Whether it was shut down and not restarted since; recorded in its journal's last segment."""
     events = (decision.event for decision in contents.last.decisions)
     asked = [isinstance(event, DrainRequested) for event in events if isinstance(event, DrainRequested | PoolReopened)]
     return bool(asked) and asked[-1]
 
 
 def _again(rundir: RunDir, contents: Contents, now: Configured, port: int) -> PoolIdentity:
-    """A pool that was drained comes up again. Where it was killed meanwhile its pilots may still be there."""
+    """Restart a drained pool. If it was killed while draining, its pilots may still exist."""
     header = contents.header
     header = msgspec.structs.replace(header, reopened=[*header.reopened, now])
     if rundir.connection.exists() and rundir.server_key.exists():
@@ -135,7 +135,7 @@ def _earlier_pool(rundir: RunDir, contents: Contents) -> PoolIdentity:
         certificate = Certificate.load(rundir.server_key)
         port = known.address[1]
     except UserError as error:
-        raise JournalError(f"cannot go on with the pool in {rundir.root}: {error}; {_ANEW}") from None
+        raise JournalError(f"cannot continue the pool in {rundir.root}: {error}; {_ANEW}") from None
     return PoolIdentity(contents.header, known.token, known.enrolment, certificate, port, contents, known=True)
 
 
@@ -147,7 +147,7 @@ def open_journal(rundir: RunDir, pool: PoolIdentity) -> JournalWriter:
 
 
 def copy_journal(rundir: RunDir) -> Path:
-    """Keep the journal as it was found; where the copy is."""
+    """Keep a copy of the journal as it was found; returns its path."""
     copy = rundir.root / f"journal-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
     shutil.copy(rundir.journal, copy)
     return copy
@@ -168,12 +168,14 @@ def listen(pool: PoolIdentity, site: Site) -> Server:
         if pool.contents is None:
             raise
         server = Server(pool.certificate, address, 0)
-        log.warning("port %d is taken: port %d instead; pilots read the connection file again", pool.port, server.port)
+        log.warning(
+            "port %d is taken; using port %d, which pilots learn from the connection file", pool.port, server.port
+        )
         return server
 
 
 def announce(rundir: RunDir, pool: PoolIdentity, site: Site, site_file: Path, server: Server) -> Connection:
-    """Write the files by which agents and the CLI find ``server``."""
+    """Write the files with which agents and the CLI find ``server``."""
     pool.certificate.save(rundir.server_key)
     if site_file != rundir.site:
         shutil.copyfile(site_file, rundir.site)
@@ -186,6 +188,6 @@ def announce(rundir: RunDir, pool: PoolIdentity, site: Site, site_file: Path, se
 
 
 def withdraw(rundir: RunDir) -> None:
-    """Remove them: nobody listens any more, and nobody will."""
+    """Remove them: nothing listens any more."""
     for path in (rundir.connection, rundir.server_key):
         path.unlink(missing_ok=True)

@@ -39,14 +39,14 @@ from pilot.service.roster import Roster
 from pilot.service.waiting import Waiting
 
 QUIET_S = 120.0
-"""A trainer that has trained for so long without reporting progress gets a remark, and so does a script that has run
-for so long without coming to its training."""
+"""A trainer that reports no progress for this long gets a remark, and so does a script that has not reached its
+training after this long."""
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What does not come from the core: which pool this is and whether it is up, its jobs in the queue, why its
-    decisions have to wait."""
+    """What the core does not know: which pool this is and whether it is up, its jobs, why its decisions have to"
+    " wait."""
 
     coordinator: str
     site: str
@@ -96,7 +96,7 @@ def trainers(core: Coordinator, monitor: Monitor, launches: LaunchStore, keeper:
 def history(
     about: About, core: Coordinator, monitor: Monitor, launches: LaunchStore, name: TrainerId
 ) -> TrainerHistory:
-    """What became of the trainer of this name."""
+    """The history of the trainer of this name."""
     trainer, record = trainer_of(core, name), monitor.trainers[name]
     waiting = Waiting(core, monitor, about.keeper)
     gone = [HeldNode(node=s.node, job=s.job, from_s=s.start_s, until_s=s.end_s) for s in record.spans]
@@ -114,7 +114,7 @@ def history(
 
 
 def explained(core: Coordinator, monitor: Monitor, name: TrainerId) -> Explained:
-    """Why the trainer of this name holds the nodes that it holds, or why it ended."""
+    """Why the trainer of this name has its nodes, or why it ended."""
     trainer = trainer_of(core, name)
     if trainer.outcome is not None:
         return Explained(trainer=name, sentences=[f"{name} {trainer.outcome}: {trainer.reason}"], decision=None)
@@ -124,7 +124,7 @@ def explained(core: Coordinator, monitor: Monitor, name: TrainerId) -> Explained
         held = node_count(len(trainer.target))
         sentences = [f"{name} started on {held}, the fewest that it can use; the plan with more of them comes shortly."]
     if trainer.held:
-        sentences = [f"{name} is {trainer.held}; pilot release {name} lets plans have it again."]
+        sentences = [f"{name} is {trainer.held}; pilot release {name} gives it nodes again."]
     if trainer.shelved:
         sentences = [f"{name} is a trial without nodes: {trainer.shelved}. It goes on if its study promotes it."]
     elif trainer.profile.wanted:
@@ -133,14 +133,14 @@ def explained(core: Coordinator, monitor: Monitor, name: TrainerId) -> Explained
     rates = rate_sentences(measured.estimates, guessed=measured.guessed, curve_from=trainer.spec.curve_from)
     record = monitor.trainers[name]
     by_itself = record.progress_s is not None and not BY_SESSION.intersection(record.metrics)
-    saves = "Its script saves by itself." if by_itself else core.pace_of(trainer).sentence()
+    saves = "Its script saves its own checkpoints." if by_itself else core.pace_of(trainer).sentence()
     return Explained(trainer=name, sentences=[*sentences, *rates, saves], decision=found)
 
 
 def _profile(trainer: Trainer) -> str:
     if trainer.profile.pin is None:
-        return f"{trainer.id} is to be profiled, and waits until nodes are idle or somebody can lend some."
-    lender = f", with nodes of {trainer.profile.lender}" if trainer.profile.lender else ""
+        return f"{trainer.id} is waiting to be profiled, until nodes are idle or another trainer can lend some."
+    lender = f", with nodes borrowed from {trainer.profile.lender}" if trainer.profile.lender else ""
     return f"{trainer.id} is {trainer.profile.sentence()}{lender}."
 
 
@@ -148,7 +148,7 @@ def trainer_of(core: Coordinator, name: str) -> Trainer:
     """The trainer of this name; :class:`UserError` where there is none."""
     trainer = core.trainers.get(TrainerId(name))
     if outcome := core.past.get(TrainerId(name)):
-        raise UserError(f"trainer {name} ended long ago: {outcome.value}; 'pilot report' tells of it")
+        raise UserError(f"trainer {name} ended long ago ({outcome.value}); see 'pilot report'")
     if trainer is None:
         known = ", ".join(core.trainers) or "none"
         raise UserError(f"no trainer named {name!r}; there are: {known}")
@@ -172,7 +172,7 @@ def pool(core: Coordinator, monitor: Monitor) -> list[NodeStatus]:
 
 
 def set_aside(core: Coordinator, now_s: float) -> list[SetAsideStatus]:
-    """Every node that gets no work for a time."""
+    """Every node that is not used for a while."""
     return [
         SetAsideStatus(
             node=node, trainer=trainer, left_s=max(0.0, aside.until_s - now_s), reason=headline(aside.reason)
@@ -200,7 +200,7 @@ def pilots(roster: Roster, now_s: float) -> list[PilotStatus]:
 
 
 def account(core: Coordinator, monitor: Monitor) -> WorkAccount:
-    """What U is reckoned from: a copy, so that it can be reckoned in a thread."""
+    """The data for computing U: a copy, so that it can be computed in a thread."""
     monitor.advance(monitor.now_s)
     return WorkAccount(
         specs=tuple(t.spec for t in core.trainers.values()),
@@ -213,13 +213,13 @@ def account(core: Coordinator, monitor: Monitor) -> WorkAccount:
 
 
 def use(account: WorkAccount) -> UtilisationStatus:
-    """U; without it where there were too many different sets of trainers to reckon it while one waits."""
+    """U; None if there were too many different sets of trainers to compute it quickly."""
     found = utilisation(account, best_for(account))
     return UtilisationStatus(u=found.u, eq_nodes=found.eq_nodes, work=found.work, static_work=found.static_work)
 
 
 def best_for(account: WorkAccount) -> Best | None:
-    """What divides static nodes; None where there were too many different sets of trainers."""
+    """What divides static nodes; None if there were too many different sets of trainers."""
     return planners.make("dp") if () not in account.open_for_s else None
 
 
@@ -278,7 +278,7 @@ def _trainer(trainer: Trainer, core: Coordinator, monitor: Monitor, launches: La
 
 def _remarks(trainer: Trainer, monitor: Monitor) -> list[str]:
     record, refusal = monitor.trainers[trainer.id], trainer.refusal
-    refused = [f"it takes no more nodes: {refusal}"] if refusal and refusal not in trainer.reason else []
+    refused = [f"it cannot use further nodes: {refusal}"] if refusal and refusal not in trainer.reason else []
     return [*record.remarks, *refused, *_quiet(trainer, record, monitor.now_s), *_slow_to_start(trainer, monitor)]
 
 
@@ -288,7 +288,7 @@ def _quiet(trainer: Trainer, record: TrainerRecord, now_s: float) -> list[str]:
     quiet_s = now_s - (record.progress_s if record.progress_s is not None else record.started_s)
     if quiet_s < QUIET_S:
         return []
-    return [f"it trains on {record.nodes} nodes but has reported no progress for {quiet_s:.0f} s"]
+    return [f"it is training on {record.nodes} nodes but has reported no progress for {quiet_s:.0f} s"]
 
 
 def _slow_to_start(trainer: Trainer, monitor: Monitor) -> list[str]:
@@ -298,7 +298,7 @@ def _slow_to_start(trainer: Trainer, monitor: Monitor) -> list[str]:
         if not trainer.ready_on(node)
     }
     return [
-        f"its script has run for {seconds:.0f} s on {node} and has not come to session.epochs"
+        f"its script has run for {seconds:.0f} s on {node} without reaching session.epochs"
         for node, seconds in waited_s.items()
         if seconds >= QUIET_S
     ]

@@ -1,9 +1,9 @@
-"""Starts a coordinator again that was killed or crashed: ``python -m pilot.service.supervisor PID COMMAND…``.
+"""Restarts a coordinator that was killed or crashed: ``python -m pilot.service.supervisor PID COMMAND…``.
 
-``pilot up`` leaves it beside the coordinator with process id ``PID``. It waits until that ends. Where the coordinator
-said how (``ended.json``: it drained, or it was told to stop) there is nothing to do. Else COMMAND is run, after a pause
-that grows with each time, and at most :data:`TIMES` times in a row; one that lives for :data:`STEADY_S` begins a new
-row. It is small, and imports next to nothing: on a login node every process counts.
+``pilot up`` starts it beside the coordinator with process id ``PID``, and it waits until that ends. If the coordinator
+left a report (``ended.json``: it drained, or was told to stop), there is nothing to do. Otherwise it runs COMMAND,
+after a pause that grows each time, at most :data:`TIMES` times in a row; a life of :data:`STEADY_S` starts a new row.
+It is small and imports almost nothing, because login nodes limit processes.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ REFUSED = 2
 
 
 def main(pid: int, command: list[str]) -> None:
-    """Until the coordinator ends in good order, or cannot be kept."""
+    """Until the coordinator ends cleanly, or cannot be kept alive."""
     root = Path(command[command.index("--run-dir") + 1])
     status = watch(pid)
     times, pause_s = 0, FIRST_PAUSE_S
     while status != REFUSED and crashed(root):
         if times == TIMES:
-            note(root, f"it was started again {TIMES} times in a row; pilot up starts it once more")
+            note(root, f"it was restarted {TIMES} times in a row, giving up; pilot up starts it again")
             return
         time.sleep(pause_s)
         times, pause_s = times + 1, min(2 * pause_s, LONGEST_PAUSE_S)
         began_s = time.monotonic()
-        note(root, "it ended without a word, or with an error; it is started again")
+        note(root, "it crashed or was killed; restarting it")
         status = run(command)
         if time.monotonic() - began_s > STEADY_S:
             times, pause_s = 0, FIRST_PAUSE_S
 
 
 def watch(pid: int) -> int | None:
-    """Wait for the end of a process that is nobody's child here; its exit status is not known."""
+    """Wait for the end of a process that is not our child; its exit status is unknown."""
     try:
         descriptor = os.pidfd_open(pid)
     except OSError:  # it has ended already
@@ -58,7 +58,7 @@ def watch(pid: int) -> int | None:
 
 
 def run(command: list[str]) -> int | None:
-    """Run a coordinator to its end; its exit status, None where it could not be started."""
+    """Run a coordinator to its end; returns its exit status, None if it could not be started."""
     try:
         return subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode
     except OSError:  # fork was refused, say: that may pass
@@ -79,7 +79,7 @@ def crashed(root: Path) -> bool:
 
 def note(root: Path, text: str) -> None:
     """A line in the coordinator's log, if that can be written."""
-    line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} WARNING pilot.supervisor: of the coordinator: {text}\n"
+    line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} WARNING pilot.supervisor: the coordinator: {text}\n"
     try:
         with (root / "coordinator.log").open("a") as log:
             log.write(line)

@@ -1,4 +1,4 @@
-"""What a trainer waits for, in words: for ``pilot status`` and ``pilot ls``."""
+"""What a trainer is waiting for, in words: for ``pilot status`` and ``pilot ls``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pilot.observation.words import duration, expected_start, node_count
 
 
 class Waiting:
-    """What is looked at once for all trainers."""
+    """Computes once what is needed for all trainers."""
 
     def __init__(self, core: Coordinator, monitor: Monitor, keeper: KeeperStatus) -> None:
         self._draining, self._has_nodes = core.draining, bool(core.pool.nodes)
@@ -20,12 +20,12 @@ class Waiting:
         self._keeper = keeper
 
     def of(self, trainer: Trainer) -> str:
-        """What ``trainer`` waits for now; "" where it waits for nothing."""
+        """What ``trainer`` is waiting for; "" if nothing."""
         match trainer.phase:
             case Phase.QUEUED:
                 return self._queued(trainer)
             case Phase.STARTING:
-                return self._starting(trainer) or _joining(trainer) or "waits until its nodes are free"
+                return self._starting(trainer) or _joining(trainer) or "waiting for its nodes to become free"
             case Phase.PAUSED:
                 return _paused(trainer) or self._starting(trainer) or _joining(trainer)
             case Phase.RUNNING:
@@ -39,30 +39,30 @@ class Waiting:
 
     def _queued(self, trainer: Trainer) -> str:
         if self._draining:
-            return "waits until the pool is up again"
+            return "waiting until the pool is up again"
         if trainer.held:
             return f"{trainer.held}; pilot release {trainer.id} gives it nodes again"
         if trainer.id not in self._admitted:
-            return f"waits for another trainer to end: {len(self._admitted)} run at a time"
+            return f"waiting for another trainer to end: {len(self._admitted)} run at a time"
         aside = sum(node in trainer.evidence.aside for node in self._free)
         if (missing := trainer.spec.min_nodes - len(self._free) + aside) <= 0:
-            return "waits for a plan"
-        needs = f"waits for {_more(missing)}" if self._has_nodes else f"waits for {node_count(missing)}"
-        without = f"{aside} free node{'' if aside == 1 else 's'} failed for it (pilot nodes)" if aside else ""
+            return "waiting for a plan"
+        needs = f"waiting for {_more(missing)}" if self._has_nodes else f"waiting for {node_count(missing)}"
+        without = f"{aside} free node{'' if aside == 1 else 's'} set aside for it (pilot nodes)" if aside else ""
         return "; ".join(filter(None, [needs, without, _queue(self._keeper), self._keeper.held_back]))
 
     def _starting(self, trainer: Trainer, *, more: bool = False) -> str:
-        """Its script runs and has not come to its training yet."""
+        """Its script is running but has not reached its training yet."""
         places = [(trainer.id, node) for node in trainer.workers if not trainer.ready_on(node)]
         since_s = [self._monitor.starting_s[place] for place in places if place in self._monitor.starting_s]
         if not since_s:
             return ""
         which = _more(len(since_s)) if more else node_count(len(since_s))
-        return f"imports and set-up on {which}, {duration(self._monitor.now_s - min(since_s))}"
+        return f"importing and setting up on {which} for {duration(self._monitor.now_s - min(since_s))}"
 
 
 def _queue(keeper: KeeperStatus) -> str:
-    """Since when our jobs wait, and until when they will as the scheduler sees it; "" where none waits."""
+    """How long our jobs have been queued, and when the scheduler expects them to start; "" if none is queued."""
     if keeper.waited_s is None:
         return ""
     waited = f"in the queue for {duration(keeper.waited_s)}"
@@ -73,14 +73,14 @@ def _joining(trainer: Trainer) -> str:
     if trainer.forming is None:
         return ""
     nodes = len(trainer.forming.members)
-    return f"its {node_count(nodes)} connect to one another" if nodes > 1 else "its node is about to train"
+    return f"its {node_count(nodes)} are connecting to each other" if nodes > 1 else "its node is about to train"
 
 
 def _paused(trainer: Trainer) -> str:
     if trainer.writing:
-        return "writes a checkpoint"
+        return "writing a checkpoint"
     missing = trainer.spec.min_nodes - len(trainer.target)
-    return f"waits for {_more(missing)}; keeps its state in memory" if trainer.parked else ""
+    return f"waiting for {_more(missing)}; its state is in memory" if trainer.parked else ""
 
 
 def _more(nodes: int) -> str:

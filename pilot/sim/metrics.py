@@ -22,7 +22,7 @@ BIN_S = 6 * 3600.0
 
 U_IN_WORDS = (
     "U = A_e / A_s. A_e is the work done, less what rescaling cost. "
-    "A_s is the work of the same trainers on eq_nodes nodes that stay: at each time the trainers that share the pool "
+    "A_s is the work of the same trainers on eq_nodes dedicated nodes: at each time the trainers that share the pool "
     "then, at their best total rate, without rescaling. Work is counted in {unit}."
 )
 NODE_SECONDS = "node-seconds at the speed of one node"

@@ -36,7 +36,7 @@ def plots_of(replay: Replay) -> list[tuple[str, str]]:
 
 def _those(replay: Replay) -> str:
     left_out = replay.summary.submitted - len(replay.courses)
-    return f" (the {len(replay.courses)} that did most)" if left_out > 0 else ""
+    return f" (the {len(replay.courses)} with most work)" if left_out > 0 else ""
 
 
 def _one(draw: DrawReplay, replay: Replay, axes: Axes) -> None:
@@ -86,7 +86,7 @@ def _trainers(axes: Axes, replay: Replay) -> None:
             rasterized=True,
         )
     axes.set_yticks(range(len(replay.courses)), [course.trainer for course in replay.courses], fontsize=6)
-    axes.set(xlabel="time (h); the darker, the more of its nodes it has", xlim=(0, replay.summary.reached_h or 1))
+    axes.set(xlabel="time (h); darker: more of its nodes", xlim=(0, replay.summary.reached_h or 1))
     axes.invert_yaxis()
 
 
@@ -134,4 +134,4 @@ def _solves(axes: Axes, replay: Replay) -> None:
     total_s = np.sort([solve.build_s + solve.solve_s for solve in replay.solves])
     if len(total_s):
         axes.semilogx(np.maximum(total_s, 1e-5), np.arange(1, len(total_s) + 1) / len(total_s))
-    axes.set(xlabel="time of one solve (s), building included", ylabel="share of solves", ylim=(0, 1))
+    axes.set(xlabel="time of one solve (s), including model building", ylabel="share of solves", ylim=(0, 1))

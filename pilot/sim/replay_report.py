@@ -33,7 +33,7 @@ def make_directory(directory: Path) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"cannot make the directory {directory}: {error.strerror}") from None
+        raise UserError(f"cannot create the directory {directory}: {error.strerror}") from None
 
 
 def write_report(
@@ -68,7 +68,7 @@ def sentences(replay: Replay) -> list[str]:
         f" completed; all of them processed {told.samples:,.4g} samples.",
     ]
     if told.efficiency is not None:
-        said.append(f"The nodes were worth {told.efficiency:.0%} of as many dedicated ones (U).")
+        said.append(f"This trained {told.efficiency:.0%} of what as many dedicated nodes would have (U).")
     if (budget := replay.case.budget) is not None and told.budget_ended_h is not None:
         said.append(f"Then its budget of {budget:g} node-hours was used up, and the pool drained.")
     elif budget is not None:

@@ -243,7 +243,7 @@ def _workload(inputs: Inputs, case: Case, curves: ReadCurves) -> list[WorkloadRo
     submissions = befallen(submissions, mishaps)
     if case.on_curve is not None:
         if not 0 <= case.on_curve < len(curves):
-            raise UserError(f"{inputs.curves}: there is no curve {case.on_curve}; it has 0 to {len(curves) - 1}")
+            raise UserError(f"{inputs.curves}: no curve {case.on_curve}; it has 0 to {len(curves) - 1}")
         submissions = [s.on_curve(case.on_curve, curves) for s in submissions]
     return submissions if case.objective == GIVEN else [_without_objective(s) for s in submissions]
 

@@ -78,7 +78,7 @@ def _ask(*command: str) -> Any:
     try:
         return json.loads(answer)
     except json.JSONDecodeError as error:
-        raise SubmitError(f"{' '.join(command)}: no readable JSON: {error}", transient=True) from None
+        raise SubmitError(f"{' '.join(command)}: not valid JSON: {error}", transient=True) from None
 
 
 def _answer(*command: str) -> str:

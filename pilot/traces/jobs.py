@@ -55,7 +55,7 @@ def gathered(jobs: Iterable[TraceJob], log: str) -> list[TraceJob]:
         found.append(replace(job, nodes=tuple(names.setdefault(node, node) for node in job.nodes)))
         if len(names) > MOST_NODES or held > MOST_HELD:
             raise UserError(
-                f"{log}: its first {len(found)} jobs hold {held:,} nodes, of {len(names):,} names: too many"
+                f"{log}: its first {len(found)} jobs use {held:,} nodes with {len(names):,} names: too many"
             )
     return found
 
@@ -74,16 +74,21 @@ def idle_trace(
     ``log`` names where the jobs are from, for errors.
     """
     if not jobs:
-        raise UserError(f"{log}: no job in it ran on a node; there is no trace to make")
+        raise UserError(f"{log}: no job ran on a node, so there is no trace")
     origin_s = min(job.start_s for job in jobs)
     stop_s = max(job.start_s if job.end_s is None else job.end_s for job in jobs)
     busy = _busy(jobs, stop_s)
     named = list(dict.fromkeys([*(nodes or ()), *busy]))
     fragments = [f for node in named for f in _gaps(node, busy.get(node, []), origin_s, stop_s, handover_s)]
     if not fragments:
-        raise UserError(f"{log}: no node was idle for longer than the hand-over time; there is no trace to make")
+        raise UserError(f"{log}: no node was idle for longer than the handover time, so there is no trace")
     own_notes = (
-        [] if nodes else [f"the machine is taken to be the {len(named)} nodes that a job held; idle ones are missed"]
+        []
+        if nodes
+        else [
+            f"assuming that the machine is the {len(named)} nodes that had a job; nodes that were always idle are"
+            " missing"
+        ]
     )
     return ImportedTrace(changes_of(fragments), origin_s, (*notes, *own_notes))
 

@@ -94,7 +94,7 @@ def _begin(path: Path, now_s: float) -> float:
 
 def _append(path: Path) -> IO[str]:
     if path.suffix == ".gz":
-        raise UserError(f"{path}: a trace is recorded as plain text; compress it when it is complete")
+        raise UserError(f"{path}: traces are recorded as plain text; compress the file when it is complete")
     try:
         return path.open("a", encoding="utf-8")
     except OSError as error:
@@ -109,6 +109,6 @@ def _poll(
     except PilotError as error:
         if not error.transient:
             raise
-        warn(f"this poll is left out: {error}")
+        warn(f"skipped this poll: {error}")
         return None
     return recorder.poll(time_s, idle)

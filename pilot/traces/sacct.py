@@ -28,7 +28,7 @@ def import_sacct(path: Path, nodes: Sequence[NodeId] | None = None, *, handover_
     missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
     if missing:
         call = f"sacct --parsable2 --format={','.join(COLUMNS)}"
-        raise bad_input(path, 1, f"no column {', '.join(missing)}; make the file with {call}")
+        raise bad_input(path, 1, f"no column {', '.join(missing)}; create the file with {call}")
     return idle_trace(gathered(_jobs(path, reader), str(path)), nodes, handover_s=handover_s, log=str(path))
 
 

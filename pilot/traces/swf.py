@@ -42,7 +42,7 @@ def import_swf(path: Path, *, handover_s: float = HANDOVER_S) -> ImportedTrace:
     runs = list(_runs(path, header))
     machine = header.get("MaxNodes", 0)
     if machine < 1:
-        raise UserError(f"{path}:1: no '; MaxNodes: N' in the header; add the machine's number of nodes there")
+        raise UserError(f"{path}:1: no '; MaxNodes: N' in the header; add the machine's number of nodes")
     if machine > MOST_NODES:
         raise UserError(f"{path}: MaxNodes is {machine}; no machine has more than {MOST_NODES:,} nodes")
     per_node = max(1.0, header.get("MaxProcs", machine) / machine)

@@ -32,7 +32,7 @@ def resample(
     """
     source_s = changes[-1].time_s
     if source_s <= 0:
-        raise UserError("a trace with one event only cannot be resampled; it needs at least two times")
+        raise UserError("a trace with a single event cannot be resampled; it needs at least two times")
     rng = np.random.default_rng(seed)
     fragments = _neighbours(fragments_of(changes), nodes, rng)
     pieces: list[Fragment] = []
@@ -48,7 +48,7 @@ def _neighbours(fragments: list[Fragment], nodes: int | None, rng: np.random.Gen
     if nodes is None or nodes == len(names):
         return fragments
     if nodes > len(names):
-        raise UserError(f"the source names {len(names)} nodes; ask for at most so many, or use published statistics")
+        raise UserError(f"the source has {len(names)} nodes; request at most that many, or use --published")
     first = int(rng.integers(len(names) - nodes + 1))
     chosen = set(names[first : first + nodes])
     return [fragment for fragment in fragments if fragment.node in chosen]

@@ -131,7 +131,7 @@ class _Row:
         try:
             return tuple(map(int, text.split()))
         except ValueError:
-            raise self.bad(f"{SIZES} must be whole numbers with blanks between them, got {text!r}") from None
+            raise self.bad(f"{SIZES} must be whole numbers separated by spaces, got {text!r}") from None
 
     def bad(self, message: str) -> UserError:
         return bad_input(self.path, self.line, message)

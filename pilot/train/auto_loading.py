@@ -1,7 +1,7 @@
-"""``session.loader(..., num_workers="auto")``: batches by as many loader processes as the training needs.
+"""``session.loader(..., num_workers="auto")``: uses as many loader processes as the training needs.
 
-The count changes between two steps. What the processes had loaded ahead by then is loaded again by the next ones: which
-samples come when follows from the session, so the training sees none of it.
+The count changes between two steps. What the processes had loaded in advance is loaded again by the next ones; the
+order of samples follows from the session, so the training does not notice.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What is different by design on each rank, for a script that ``pilot check`` runs: seen, and taken out, so that it
-hides nothing else. Dropout keeps everything; batch norm takes its running statistics, where it has some.
+"""What differs between ranks by design, in a script run by ``pilot check``: detected, and disabled, so that it hides
+nothing else. Dropout keeps everything; batch norm uses its running statistics, if it has any.
 
 All of torch's modules call the functions of ``torch.nn.functional`` by that module's names.
 """

@@ -1,4 +1,4 @@
-"""A number for what a tensor holds, to the last bit, that costs about as much as reading it."""
+"""A checksum of a tensor's exact contents that costs about as much as reading it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A script for ``torchrun`` (DistributedDataParallel), unchanged: started anew whenever its group changes.
+"""Runs a script for ``torchrun`` (DistributedDataParallel) unchanged, restarting it whenever its group changes.
 
-This is TorchElastic's contract: at every change of members all processes end and start again from what the script has
-saved. Here a process that has imported torch stays, and the script's own is forked from it for each generation
-(:mod:`pilot.train.ddp_process`). Towards the agent it behaves as the worker of a session does (:mod:`.elastic`):
+This is TorchElastic's contract: at every change of members all processes end and restart from what the script has
+saved. Here a process with torch imported stays, and the script's process is forked from it for each generation
+(:mod:`pilot.train.ddp_process`). To the agent it behaves like the worker of a session (:mod:`.elastic`):
 
 ============================  ========================================================================================
 a generation can start        its ranks gather, rank 0 tells where its store is, each forks the script, and rank 0 says

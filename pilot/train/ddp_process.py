@@ -28,7 +28,7 @@ from pilot.train import imported
 from pilot.train.membership import Membership, Seat
 
 NOTICE_S = 10.0
-"""A script that wants to save before a change has so long for it."""
+"""How long a script that saves before a change has for it."""
 
 _COUNTS = struct.Struct("Qdd")
 

@@ -1,4 +1,4 @@
-"""The script that ``pilot doctor --pilots`` submits: some steps whose gradients are 8 MB, and how long one takes."""
+"""The script that ``pilot doctor --pilots`` submits: some steps with 8 MB of gradients, and the time of a step."""
 
 from __future__ import annotations
 

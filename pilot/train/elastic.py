@@ -215,7 +215,7 @@ class Elastic:
         return f"the newest checkpoint from then is {path}" if path is not None else "there is no checkpoint from then"
 
     def rested(self, seconds: float) -> None:
-        """An evaluation took so long; it counts as no stall."""
+        """The duration of an evaluation, which does not count as a stall."""
         self._reporter.rested(seconds)
 
     def finish(self, metrics: Metrics) -> None:
@@ -308,7 +308,7 @@ class Elastic:
                 if said.generation == generation and not isinstance(said.note, Moving):
                     self._stall_timer.end()
                     return said.note if said.fd is None else said.fd
-                self._stall_timer.begin(summing)  # it moves: the wait begins anew
+                self._stall_timer.begin(summing)  # progress: the wait starts again
             self._attend(self._stall_timer.left_s())
             if self._stall_timer.is_over():
                 self._tell_what_for()

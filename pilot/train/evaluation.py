@@ -1,4 +1,4 @@
-"""A validation pass over all ranks, in rounds; after each the group may change, and nothing is done twice."""
+"""A validation pass over all ranks, in rounds; the group may change after each, and nothing is done twice."""
 
 from __future__ import annotations
 

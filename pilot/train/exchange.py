@@ -1,4 +1,4 @@
-"""Gradients on their way to the rank process: into shared buckets while backward still runs, and back as sums."""
+"""Moves gradients to the rank process: into shared buckets while backward is still running, and back as sums."""
 
 from __future__ import annotations
 

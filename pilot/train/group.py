@@ -69,7 +69,7 @@ class RankGroup(Protocol):
         """What was saved after ``step`` is not to be gone on from: set it apart; what is left, in words."""
 
     def rested(self, seconds: float) -> None:
-        """For so long now there was no step, and that was not because of the group."""
+        """A time without steps that was not caused by the group."""
 
     def finish(self, metrics: Metrics) -> None:
         """The loop is over; returns when the worker is let go."""

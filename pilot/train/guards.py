@@ -1,4 +1,4 @@
-"""What a script may not do in its loop, because ranks would differ without a word; alone it may not do it either."""
+"""What a script must not do in its loop, because ranks would silently differ; also refused when it runs alone."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What makes a run this one and no other: ranks that differ in it cannot train together, nor go on from its
-checkpoints.
-"""
+"""The identity of a run: ranks that differ in it cannot train together, or resume from each other's checkpoints."""
 
 from __future__ import annotations
 

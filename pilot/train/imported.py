@@ -1,4 +1,4 @@
-"""Tells the pilot what a script imported of installed packages, so that the next one finds it loaded."""
+"""Tells the pilot which installed packages a script imported, so that the next script finds them loaded."""
 
 from __future__ import annotations
 

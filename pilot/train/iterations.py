@@ -1,4 +1,4 @@
-"""A loop by iteration: each turn of ``session.iterations`` does one step, and epochs follow one another by themselves.
+"""A loop by iteration: each turn of ``session.iterations`` does one step, and epochs advance by themselves.
 
 A turn whose step is void is run again, with the same number.
 """

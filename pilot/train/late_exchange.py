@@ -1,4 +1,4 @@
-"""The gradients of an optimizer that is stepped by itself, between others: summed when it is, and not before.
+"""The gradients of an optimizer that is stepped separately, between others: summed only when it is stepped.
 
 Which optimizer a backward is for shows only where one is stepped, so nothing leaves earlier. In return backward may
 come several times, as it may in a plain loop: what counts is what was made since the gradients were zeroed.

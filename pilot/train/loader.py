@@ -1,4 +1,4 @@
-"""The training loader: batches of this rank from the global cursor on, whatever happens to the group."""
+"""The training loader: this rank's batches from the global cursor on, whatever happens to the group."""
 
 from __future__ import annotations
 

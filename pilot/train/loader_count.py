@@ -1,13 +1,13 @@
-"""How many loader processes a training needs: the least number with which it does not wait for batches.
+"""How many loader processes a training needs: the smallest number with which it does not wait for batches.
 
 Counts 0 (the training process loads by itself), 1, 2, 4, … are tried one after the other, on the batches of the
 training itself, until it does not wait any more. Where no count helps further, it is the least with nearly the best
 rate. (FLEET, appendix B.3, measures preprocessors at 1, 2, 4, … cores before the training, and takes the least number
 that meets the demand.)
 
-When the group has another size it is measured anew: a rank's batches may be larger or smaller then. A training that
-begins to wait later, say because the other ranks wait for theirs no more, is given more processes.
-Time is an argument here.
+When the group's size changes, it is measured again: a rank's batches may be larger or smaller then. A training that
+begins to wait later, say because the other ranks wait for theirs no more, is given more processes. Time is an argument
+here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a session logs to TensorBoard: one run, whichever process writes it, with each point once.
+"""What a session logs to TensorBoard: one run, whichever process writes it, with each point exactly once.
 
 Every rank keeps its newest points and rank 0 writes them, each at once: a process that is killed loses none. Who
 becomes rank 0 opens a file of its own, says that what is logged from its first point on is void (TensorBoard's

@@ -1,6 +1,6 @@
 """Periodic checkpoints: when one is due, and how the ranks of a group write it together.
 
-They agree without a message of their own, by two words that are summed with each step (:mod:`pilot.train.step_words`):
+They agree without extra messages, through two numbers that are summed with each step (:mod:`pilot.train.step_words`):
 
 1. ``save``: this rank could begin a checkpoint after this step; the leader says so only when one is due. Where all say
    so, each copies its state after that same step, and its saver's thread writes its part from the copy.

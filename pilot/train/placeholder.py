@@ -1,4 +1,4 @@
-"""What stands in ``p.grad`` while the gradient is on its way, or is that of another step: whatever uses it is refused.
+"""Stands in for ``p.grad`` while the gradient is in flight, or belongs to another step: any use of it is refused.
 
 Nothing is stored, so nothing is copied; to put one there costs less than a microsecond.
 """

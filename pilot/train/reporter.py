@@ -1,4 +1,4 @@
-"""What the leader of a group reports: progress at most once a second, and the ledger with nothing left out."""
+"""What the leader of a group reports: progress at most once a second, and the complete ledger."""
 
 from __future__ import annotations
 

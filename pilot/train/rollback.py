@@ -1,5 +1,5 @@
-"""What a forward pass, or the script between two steps, may change beside what the optimizers step: put back where a
-step is void, so that its batch runs again as if for the first time.
+"""Restores what a forward pass, or the script between two steps, may change besides the optimizers' parameters: after a
+void step its batch then runs again as if for the first time.
 
 That is the models' buffers and extra states, the parameters that no optimizer trains (a momentum encoder's), what is
 tracked, and, where optimizers are stepped one by one, ``session.state``. A step that ends well must cost next to

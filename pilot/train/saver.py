@@ -1,4 +1,4 @@
-"""Checkpoints of one trainer: written off the training thread, from a copy; loaded where nobody has a state."""
+"""Checkpoints of one trainer: written from a copy, off the training thread; loaded if no rank has a state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a session trains, and what it does not: refused when the session is made, also where the script runs alone."""
+"""What a session cannot train: refused when the session is created, also if the script runs alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a rank has waited for the others, and when to say so."""
+"""How long a rank has been waiting for the others, and when to report it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cannot be saved or spread is refused where it is first seen, with its place as the script writes it.
+"""Refuses what cannot be saved or sent as soon as it is seen, naming its place as the script writes it.
 
 So a script that runs by itself is refused as well, and not only when a node comes or a checkpoint is due.
 """

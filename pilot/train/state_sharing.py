@@ -1,4 +1,4 @@
-"""How the ranks of a generation come to one state.
+"""How the ranks of a generation get the same state.
 
 1. All gather what they hold: the generation of their state, its step and phase, the run's fingerprint.
 2. The most advanced one spreads its state to those that hold less (:mod:`pilot.train.state_transfer`). Where none holds

@@ -1,4 +1,4 @@
-"""How fast it goes and what a regroup costs, from the times at which steps end. Time is an argument."""
+"""Measures the rate, and the cost of a regroup, from the times at which steps end. Time is an argument."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class StepMeter:
         self._last_s = now_s
 
     def rested(self, seconds: float) -> None:
-        """For so long now there was no step, for reasons of the script's own (an evaluation)."""
+        """A time without steps for the script's own reasons (an evaluation)."""
         if self._last_s is not None:
             self._last_s += seconds
 

@@ -1,4 +1,4 @@
-"""The training loader of a stream: samples that come one after the other, in an order that every rank can read.
+"""The training loader of a stream: samples that arrive one after the other, in an order that every rank can read.
 
 Each rank reads the whole order and keeps its share of each step. It holds no more than that at a time: after a void
 step, or where another rank's state was taken over, it reads again from the cursor on.

@@ -1,4 +1,4 @@
-"""What is trained and how far it is: everything that travels with a rescale and goes into a checkpoint."""
+"""What is trained, and its progress: everything that is sent in a rescale and saved in a checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a training loader and the session have to do with each other."""
+"""The interface between a training loader and the session."""
 
 from __future__ import annotations
 

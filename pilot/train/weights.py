@@ -1,4 +1,4 @@
-"""What a batch's gradient counts in its step: its number of samples, or the weight that the script gives it.
+"""The weight of a batch's gradient in its step: its number of samples, or the weight given by the script.
 
 A weight (such as the number of tokens that a loss is a mean over) is known after the batch's forward pass, and all of a
 step's only when all ranks have said theirs. So where steps have weights, gradients are held until ``session.step``; the

@@ -64,5 +64,5 @@ def test_where_it_is_cut_the_ending_says_so(pool: Pool, tmp_path: Path) -> None:
     pool.up()
     pool.agent()
     name = submit(pool, after_loop_s="1")
-    assert "cut after 1 s (--after-loop-s)" in ended(pool, name)
+    assert "stopped after 1 s (--after-loop-s)" in ended(pool, name)
     assert not (tmp_path / "saved").exists()

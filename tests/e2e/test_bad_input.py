@@ -54,7 +54,7 @@ def test_an_agent_without_its_interpreter(refused: Refused, tmp_path: Path) -> N
 
 
 def test_min_greater_than_max(refused: Refused) -> None:
-    assert "must rise" in refused("submit", "--sizes", "4,2", TRAIN)
+    assert "must be increasing" in refused("submit", "--sizes", "4,2", TRAIN)
     assert "the size 8 is not between 1 and 4" in refused("submit", "--max-nodes", 4, "--sizes", "1,8", TRAIN)
     assert "--min-nodes 4 is greater than --max-nodes 2" in refused("submit", "--min-nodes", 4, "--max-nodes", 2, TRAIN)
 
@@ -117,7 +117,7 @@ def test_a_run_directory_that_another_coordinator_owns(pool: Pool) -> None:
     pool.up()
     second = pool.pilot("up", "--site", pool.folder / "e2e.py", check=False)
     assert second.returncode == 2
-    assert "is up already, its coordinator is process" in second.stderr
+    assert "is already up (coordinator: process" in second.stderr
     assert pool.status().pool == []
 
 

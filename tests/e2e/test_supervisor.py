@@ -25,7 +25,7 @@ def test_a_killed_coordinator_comes_back_and_its_pilots_stay(pool: Pool) -> None
     after = status.trainer(name)
     assert (after.generation, after.losses, after.lost_steps) == (before.generation, 0, 0)
     assert agent.poll() is None
-    assert any("was started again" in remark for remark in status.remarks)
+    assert any("was restarted" in remark for remark in status.remarks)
     pool.pilot("down")
     psutil.wait_procs([supervisor], LIMIT_S)
     assert pool.supervisor() == []
@@ -46,4 +46,4 @@ def test_one_that_is_killed_while_it_drains_begins_no_new_pool(pool: Pool) -> No
     psutil.wait_procs(supervised, LIMIT_S)
     assert pool.supervisor() == []
     assert pool.coordinator() is None
-    assert "was asked to end" in (pool.run_dir / "coordinator.log").read_text()
+    assert "was shut down" in (pool.run_dir / "coordinator.log").read_text()

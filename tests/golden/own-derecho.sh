@@ -1,6 +1,6 @@
 #!/bin/bash
 # One pilot on derecho: joins the pool whose connection file is named below. Submit it with: qsub pilot.sh
-# At a preemption the agent leaves within the 600 s of grace.
+# When preempted, the agent leaves within the grace period of 600 s.
 #PBS -N pilot
 #PBS -S /shared/run/pilots/shell
 #PBS -l walltime=24:00:00

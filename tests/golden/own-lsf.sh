@@ -1,6 +1,6 @@
 #!/bin/bash
 # One pilot on lsf: joins the pool whose connection file is named below. Submit it with: bsub < pilot.sh
-# A preemption comes without notice: training goes on from the others, or from a checkpoint.
+# Preemption comes without notice: training continues on the other nodes, or from a checkpoint.
 #BSUB -J pilot
 #BSUB -nnodes 1
 #BSUB -W 01:00

@@ -1,6 +1,6 @@
 #!/bin/bash
 # One pilot on perlmutter: joins the pool whose connection file is named below. Submit it with: sbatch pilot.sh
-# At a preemption the agent leaves within the 300 s of grace.
+# When preempted, the agent leaves within the grace period of 300 s.
 #SBATCH --job-name=pilot
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1

@@ -1,6 +1,6 @@
 #!/bin/bash
 # One pilot on polaris: joins the pool whose connection file is named below. Submit it with: qsub pilot.sh
-# At a preemption the agent leaves within the 8 s of grace.
+# When preempted, the agent leaves within the grace period of 8 s.
 #PBS -N pilot
 #PBS -S /shared/run/pilots/shell
 #PBS -l walltime=72:00:00

@@ -113,7 +113,7 @@ def test_a_submission_on_a_slow_disk_holds_up_nobody(tmp_path: Path) -> None:
             submission = threads.submit(live.submit, name="a")
             until((tmp_path / "syncs").exists)
             assert live.client.status().trainers == []
-            with pytest.raises(UserError, match="there is a trainer named a already"):
+            with pytest.raises(UserError, match="a trainer named a already exists"):
                 live.submit(name="a")
             assert not submission.done()
             (tmp_path / "go").touch()

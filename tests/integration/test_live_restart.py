@@ -72,7 +72,7 @@ def test_training_goes_on_no_trainer_restarts_and_the_clock_rises(live: Pool) ->
     assert (seen.phase, seen.generation, seen.losses) == ("running", 1, 0)
     after = live.client.status()
     assert after.now_s > before.now_s
-    assert any("started again" in text for text in after.remarks)
+    assert any("restarted" in text for text in after.remarks)
     peers[0].say(wire.TrainerFinished(trainer, 1, 61, 610))
     for peer in peers:
         assert peer.hears(wire.StopWorker).reason == "finished"
@@ -147,7 +147,7 @@ def test_a_journal_that_is_cut_off_is_taken_up_with_a_warning(live: Pool) -> Non
     journal = live.run_dir / "journal.jsonl"
     journal.write_bytes(journal.read_bytes() + b'{"seq": 99, "now')
     live.up()
-    assert "left out a last line that was cut off" in live.log()
+    assert "skipped the last line, which was cut off" in live.log()
     peer = back(live, peers[0], trainer, 1, 5)
     peer.say(wire.Progress(trainer, 1, 6, 0, 60))
     until(lambda: live.trainer(trainer).step == 6)
@@ -164,7 +164,7 @@ def test_a_damaged_line_is_left_out_with_a_remark_and_a_copy_is_kept(live: Pool)
     journal.write_bytes(damaged)
     live.up()
     assert f"{journal}:{at + 1}: not JSON" in live.log()
-    assert any("left out of the journal" in remark for remark in live.client.status().remarks)
+    assert any("skipped in the journal" in remark for remark in live.client.status().remarks)
     (copy,) = live.run_dir.glob("journal-*.jsonl")
     assert copy.read_bytes() == damaged
     peer = back(live, peers[0], trainer, 1, 5)
@@ -189,7 +189,7 @@ def test_what_was_submitted_and_cannot_be_read_back_ends_that_trainer_when_it_ne
     assert peer.hears(wire.StopWorker).trainer == trainer
     peer.say(wire.WorkerExited(trainer, "stopped", "it was not running"))
     until(lambda: live.trainer(trainer).phase == "cancelled")
-    assert "no worker of it can be started" in live.trainer(trainer).remarks[-1]
+    assert "none of its workers can be started" in live.trainer(trainer).remarks[-1]
     assert peer.hears(wire.StartWorker).trainer == other, "the pool goes on"
     replays(live)
 
@@ -272,14 +272,14 @@ def test_on_a_full_disk_decisions_wait_trainers_train_on_and_it_goes_on_by_itsel
         until(lambda: "cannot write the journal" in live.client.status().trouble)
         peers[0].say(wire.Progress(trainer, 1, 6, 0, 60))
         until(lambda: live.trainer(trainer).step == 6)
-        with pytest.raises(PilotError, match="only when there is room: cannot write the journal"):
+        with pytest.raises(PilotError, match="once there is space: cannot write the journal"):
             live.submit(name="b")
         assert not late.has_news(3 * live.form_timeout_s)
         limit_files(live, resource.RLIM_INFINITY)
         until(lambda: live.client.status().trouble == "")
         late.say(wire.Heartbeat(0.0))
         assert late.hears(wire.StartWorker).trainer in (trainer, "b")
-        until(lambda: any("had to wait until there was room" in text for text in live.client.status().remarks))
+        until(lambda: any("had to wait for disk space" in text for text in live.client.status().remarks))
         assert live.trainer(trainer).phase == "running"
         assert live.trainer("b").phase in ("queued", "starting")
         live.kill(signal.SIGKILL)
@@ -314,7 +314,7 @@ def test_reports_that_find_no_room_in_memory_either_are_dropped_and_that_is_told
 def test_what_was_acknowledged_before_the_disk_was_full_outlives_a_kill(live: Pool) -> None:
     trainer, peers = running(live, 1)
     limit_files(live, (live.run_dir / "journal.jsonl").stat().st_size + 20)
-    with pytest.raises(PilotError, match="only when there is room"):
+    with pytest.raises(PilotError, match="once there is space"):
         live.submit(name="b")
     live.kill(signal.SIGKILL)
     live.up()
@@ -328,7 +328,7 @@ def test_what_was_acknowledged_before_the_disk_was_full_outlives_a_kill(live: Po
 def test_a_second_signal_ends_it_also_on_a_full_disk(live: Pool) -> None:
     running(live, 1)
     limit_files(live, (live.run_dir / "journal.jsonl").stat().st_size + 20)
-    with pytest.raises(PilotError, match="the pool is drained only when there is room"):
+    with pytest.raises(PilotError, match="the pool is drained once there is space"):
         live.client.down()
     assert live.process is not None
     live.process.send_signal(signal.SIGTERM)

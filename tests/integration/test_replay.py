@@ -208,7 +208,7 @@ def test_a_users_objective_decides(
     [
         (
             "mine:broken",
-            "the objective mine:broken, of trainer t0 on 1 nodes, is -0.5; give a finite number, 0 or more",
+            "the objective mine:broken, of trainer t0 on 1 nodes, is -0.5; it must be a finite number, 0 or more",
         ),
         ("mine:NO_FUNCTION", "the objective 'mine:NO_FUNCTION' is not a function of (trainer, nodes)"),
         ("mine:missing", "cannot load the objective 'mine:missing': AttributeError"),
@@ -249,7 +249,7 @@ def test_priorities_decide_where_they_are_the_objective(
 def test_the_table_says_what_it_compares_with(inputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(arguments(inputs, "--planner", "dp", "--max-parallel-trainers", "2,10")) == 0
     printed = capsys.readouterr().out
-    assert "U = A_e / A_s." in printed and "A_s is the work of the same trainers on eq_nodes nodes that stay" in printed
+    assert "U = A_e / A_s." in printed and "A_s is the work of the same trainers on eq_nodes dedicated nodes" in printed
     assert "max_parallel" in printed
     assert "Mean run time in hours" in printed
 

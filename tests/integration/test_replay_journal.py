@@ -99,7 +99,7 @@ def test_another_budget_is_tried_on_a_run_that_had_none(journal: Path, capsys: p
     assert run(["replay", "--journal", str(journal), "--budget", "5,1000"]) == 0
     _, small, large = capsys.readouterr().out.splitlines()
     found = re.fullmatch(
-        r"with a budget of 5 node-hours: all of it is used after (\d+) min \d+ s, and the pool would drain; "
+        r"with a budget of 5 node-hours: it would be used up after (\d+) min \d+ s, and the pool would drain; "
         r"it was up for 1 h 58 min, and ([\d,]+) of its ([\d,]+) samples were processed by then",
         small,
     )
@@ -107,4 +107,6 @@ def test_another_budget_is_tried_on_a_run_that_had_none(journal: Path, capsys: p
     assert 0 < int(found[1]) < 119
     then, all_of_them = (int(number.replace(",", "")) for number in found.group(2, 3))
     assert 0 <= then < all_of_them
-    assert re.fullmatch(r"with a budget of 1000 node-hours: \S+ are used \(\d%\) in .*; it changes nothing else", large)
+    assert re.fullmatch(
+        r"with a budget of 1000 node-hours: \S+ would be used \(\d%\) in .*; nothing else would change", large
+    )

@@ -200,7 +200,7 @@ def test_a_wrong_request_is_one_clear_line_and_status_2(
         ({"curve": [(1, float("nan"))]}, "not a finite number"),
         ({"fixed_curve": True}, "needs a --curve"),
         ({"reprofile": True}, "--profile never"),
-        ({"name": "../x"}, "not a name for a trainer"),
+        ({"name": "../x"}, "not a valid trainer name"),
         ({"priority": float("nan")}, "priority"),
     ],
 )

@@ -53,7 +53,7 @@ def test_several_accounting_files_become_one_trace(tmp_path: Path) -> None:
         (["synth", "OUT", "--like", "LOG"], "time_s,node,event\n", "log: the trace is empty"),
         (["synth", "OUT"], "", "give either --like EVENTS or --published NAME"),
         (["synth", "OUT", "--published", "theta", "--hours", "inf"], "", "inf is not in the range 0.01<=x<=100000"),
-        (["from-pbs", "LOG", "OUT"], "", "log: no job in it ran on a node"),
+        (["from-pbs", "LOG", "OUT"], "", "log: no job ran on a node"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(

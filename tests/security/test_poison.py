@@ -117,8 +117,8 @@ def test_a_restart_leaves_it_out_says_so_and_keeps_a_copy(tmp_path: Path, poison
         found = file.read_bytes()
         live.up()
         assert [row.trainer for row in live.client.trainers().trainers] == [good]
-        assert "left out of the journal" in live.log()
-        assert any("left out of the journal" in remark for remark in live.client.status().remarks)
+        assert "skipped in the journal" in live.log()
+        assert any("skipped in the journal" in remark for remark in live.client.status().remarks)
         (copy,) = live.run_dir.glob("journal-*.jsonl")
         assert copy.read_bytes() == found
         after = live.submit(name="after")

@@ -138,13 +138,13 @@ def test_without_descriptors_it_waits_says_so_once_and_goes_on(own: Pool) -> Non
     resource.prlimit(live.process.pid, resource.RLIMIT_NOFILE, (seen.num_fds() + 8, 20000))
     address = load(live.file).address
     strangers = [socket.create_connection(address, timeout=DEADLINE_S) for _ in range(40)]
-    until(lambda: "can take no connections for now" in live.log())
+    until(lambda: "cannot accept connections for now" in live.log())
     known.say(wire.Heartbeat(1.0))
     assert isinstance(wire.decode_at_agent(known.socket.recv()), wire.Heard)
     for stranger in strangers:
         stranger.close()
     Peer(live.file, "after").welcomed()
-    assert live.log().count("can take no connections for now") == 1
+    assert live.log().count("cannot accept connections for now") == 1
     assert "Traceback" not in live.log()
 
 
@@ -275,7 +275,7 @@ def test_a_peer_that_reads_nothing_is_dropped_before_much_waits_for_it() -> None
                 assert sent < 1000
                 await asyncio.sleep(0)
             await until_so(lambda: heard.reasons)
-            assert heard.reasons == ["it does not read what it is sent"]
+            assert heard.reasons == ["it does not read what we send"]
             link.drop("")
 
     asyncio.run(play())

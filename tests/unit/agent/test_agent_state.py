@@ -116,7 +116,7 @@ def test_a_worker_that_is_told_to_stop_has_time_to_end_by_itself(up: Machine) ->
             WorkerEnded("t1", 1, "Traceback\nOSError: no room\n"),
             ("raised", "its script failed after the loop: OSError: no room"),
         ),
-        (WorkerEnded("t1", -9, ""), ("died", "what its script does after the loop was killed by SIGKILL")),
+        (WorkerEnded("t1", -9, ""), ("died", "its code after the training loop was killed by SIGKILL")),
     ],
 )
 def test_what_comes_after_the_loop_has_the_time_that_it_is_given(
@@ -133,7 +133,7 @@ def test_what_comes_after_the_loop_has_the_time_that_it_is_given(
 def test_what_comes_after_the_loop_is_cut_and_that_is_said(up: Machine) -> None:
     up.order(wire.StopWorker("t1", "finished", 60.0))
     assert up.after(60.0) == [KillWorker("t1")]
-    cut = "what its script does after the loop was cut after 60 s (--after-loop-s)"
+    cut = "its code after the training loop was stopped after 60 s (--after-loop-s)"
     assert up.take(WorkerEnded("t1", -9, "")) == [Send(wire.WorkerExited("t1", "died", cut))]
 
 
@@ -265,14 +265,14 @@ def test_a_worker_without_progress_is_lost_and_one_with_progress_is_slow(looked_
     looked_at.order(LOOK)
     lost = looked_at.take(Watched("t1", False, "it is stopped"))
     assert lost == [Send(wire.RankLookedAt("t1", 1, "lost", "it is stopped")), KillWorker("t1")]
-    down = wire.WorkerExited("t1", "died", "the others waited for it and it is stopped: killed")
+    down = wire.WorkerExited("t1", "died", "the others were waiting for it and it is stopped: killed")
     assert looked_at.take(WorkerEnded("t1", -9, ""))[-1] == Send(down)
 
 
 def test_a_worker_without_progress_is_left_alone_while_there_is_patience(training: Machine) -> None:
     training.order(wire.LookAtGroup("t1", 1, False))
     (told,) = training.take(Watched("t1", False, "it makes no progress"))
-    assert told == Send(wire.RankLookedAt("t1", 1, "slow", "it makes no progress; it is given time (--patience-s)"))
+    assert told == Send(wire.RankLookedAt("t1", 1, "slow", "it makes no progress; waiting for it (--patience-s)"))
 
 
 @pytest.mark.parametrize(
@@ -318,7 +318,7 @@ def test_a_notice_is_told_once_and_the_grace_is_used(joined: Machine) -> None:
     assert joined.take(notice) == [Send(wire.Leaving("signal SIGTERM", 30.0))]
     assert joined.take(notice) == []
     assert joined.after(28.9) == []
-    assert joined.after(0.2) == [Exit(0, "signal SIGTERM: the time given is over")]
+    assert joined.after(0.2) == [Exit(0, "signal SIGTERM: out of time")]
 
 
 def test_a_second_interrupt_ends_it_at_once(joined: Machine) -> None:
@@ -327,7 +327,7 @@ def test_a_second_interrupt_ends_it_at_once(joined: Machine) -> None:
 
 
 def test_a_notice_before_it_has_joined_ends_it() -> None:
-    assert Machine().take(Noticed("signal SIGTERM")) == [Exit(0, "signal SIGTERM, before it had joined")]
+    assert Machine().take(Noticed("signal SIGTERM")) == [Exit(0, "signal SIGTERM, before it joined")]
 
 
 def test_a_coordinator_that_comes_back_learns_of_the_notice(joined: Machine) -> None:
@@ -344,7 +344,7 @@ def test_the_wall_time_is_known_before_its_end() -> None:
     machine.order(wire.Heard(machine.now_s))
     assert machine.after(2) == [Send(wire.Leaving("wall time", 24))]
     assert machine.after(21.9) == []
-    assert machine.after(0.2) == [Exit(0, "wall time: the time given is over")]
+    assert machine.after(0.2) == [Exit(0, "wall time: out of time")]
 
 
 def test_without_a_grace_the_time_before_the_wall_times_end_is_used() -> None:
@@ -354,7 +354,7 @@ def test_without_a_grace_the_time_before_the_wall_times_end_is_used() -> None:
     machine.order(wire.Heard(machine.now_s))
     assert machine.after(21.5) == [Send(wire.Leaving("wall time", 4.5))]
     assert machine.after(2.4) == [], "what is left is for checkpoints"
-    assert machine.after(0.2) == [Exit(0, "wall time: the time given is over")]
+    assert machine.after(0.2) == [Exit(0, "wall time: out of time")]
 
 
 def test_a_signal_after_the_notice_of_the_wall_time_takes_nothing_away() -> None:

@@ -40,9 +40,9 @@ def test_the_nearest_word_on_the_wall_time_counts() -> None:
 def test_the_interface_towards_the_coordinator() -> None:
     assert addresses.interface_to("127.0.0.1", 5555) == "lo"
     assert addresses.interface_address("lo") == "127.0.0.1"
-    with pytest.raises(UserError, match="this host has no network interface 'hsn9'; there are: "):
+    with pytest.raises(UserError, match="this host has no network interface 'hsn9'; it has: "):
         addresses.interface_address("hsn9")
-    with pytest.raises(UserError, match="cannot find a way to the coordinator at no"):
+    with pytest.raises(UserError, match="no route to the coordinator at no"):
         addresses.interface_to("no.such.host.invalid", 5555)
 
 

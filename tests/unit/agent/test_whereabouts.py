@@ -32,7 +32,7 @@ def test_it_follows_its_pool_to_another_port(file: Path) -> None:
 def test_a_file_of_another_pool_says_that_ours_is_over(file: Path, change: dict[str, str]) -> None:
     where = Whereabouts(file)
     connection.write(file, msgspec.structs.replace(OURS, endpoint="tcp://127.0.0.1:2", **change))
-    assert "is that of pool" in until(where.look)
+    assert "now belongs to pool" in until(where.look)
     assert where.now == OURS
 
 
@@ -48,4 +48,4 @@ def test_a_file_that_stays_away_says_so_and_one_that_cannot_be_read_says_nothing
     assert where.look() == ""
     file.unlink()
     monkeypatch.setattr(whereabouts, "GONE_S", 0.1)
-    assert "was taken away" in until(where.look)
+    assert "was removed" in until(where.look)

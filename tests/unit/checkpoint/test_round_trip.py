@@ -90,15 +90,15 @@ def _cycle() -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("state", "words"),
     [
-        ({"session": {"best": object()}}, "state['session']['best'] is of type object; a state holds tensors"),
-        ({"session": _Point(1)}, "is of type _Point; only its script could make it again: keep tuple(it), or a dict"),
+        ({"session": {"best": object()}}, "state['session']['best'] is of type object; a state can hold tensors"),
+        ({"session": _Point(1)}, "is of type _Point; only its script could recreate it: store a tuple, or a dict"),
         ({"d": defaultdict(int)}, "is of type defaultdict; keep dict(it)"),
         ({"i": signal.SIGTERM}, "is of type Signals"),
         ({"s": {"seen": {(1, Path("p"))}}}, "state['s']['seen'][...][1] is of type PosixPath"),
         ({"s": torch.eye(3).to_sparse()}, "state['s'] is a sparse tensor"),
         ({"n": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])}, "state['n'] is a nested tensor"),
         ({"m": torch.empty(3, device="meta")}, "state['m'] is a tensor on the device 'meta'"),
-        ({"q": _quantized()}, "state['q'] is a quantized tensor: keep tensor.int_repr()"),
+        ({"q": _quantized()}, "state['q'] is a quantized tensor: store tensor.int_repr()"),
         ({"l": torch.nn.LazyLinear(3).weight}, "state['l'] is a lazy parameter without a shape yet"),
         ({"u": torch.empty(3, dtype=torch.uint4)}, "state['u'] is a tensor of torch.uint4, which torch cannot copy"),
         ({"f": _fake()}, "state['f'] is a FakeTensor, which has no bytes of its own"),
@@ -107,7 +107,7 @@ def _cycle() -> dict[str, Any]:
         ({"v": np.array(["a"], np.dtypes.StringDType())}, "state['v'] is a numpy array of StringDType()"),
         ({"v": np.void(b"ab")}, "state['v'] is of type numpy.void"),
         ({"v": np.ma.masked_array([1])}, "state['v'] is of type MaskedArray"),
-        ({"k": {(1, 2): 3}}, "state['k'] has the key (1, 2): the keys of a state are of type str or int"),
+        ({"k": {(1, 2): 3}}, "state['k'] has the key (1, 2): keys of a state must be str or int"),
         ({"k": {True: 3}}, "state['k'] has the key True"),
         (_cycle(), "contains itself"),
     ],
@@ -126,5 +126,5 @@ def test_a_state_as_deep_as_it_may_be_comes_back(tmp_path: Path) -> None:
     for _ in range(MAX_DEPTH - 1):
         state = {"in": state}
     assert store.load(store.write(tmp_path, 1, 1, state, kept=1).path).state == state
-    with pytest.raises(CheckpointError, match=r"state\['in'\].*\.\.\. lies more than"):
+    with pytest.raises(CheckpointError, match=r"state\['in'\].*\.\.\. is nested more than"):
         store.write(tmp_path, 1, 2, {"in": state}, kept=1)

@@ -19,8 +19,8 @@ def test_a_drain_that_went_well_is_no_trouble(tmp_path: Path) -> None:
 
 
 LEFT = [
-    (Ended(jobs_left=("17", "18")), "these jobs are still there; cancel them by hand: 17, 18"),
-    (Ended(jobs_unknown="qstat: no answer"), "whether jobs of this pool are left is not known: qstat: no answer"),
+    (Ended(jobs_left=("17", "18")), "these jobs still exist; cancel them by hand: 17, 18"),
+    (Ended(jobs_unknown="qstat: no answer"), "cannot tell whether jobs of this pool are left: qstat: no answer"),
     (Ended(nodes_left=("a.1", "b.2")), "it was stopped before these nodes had left: a.1, b.2"),
     (Ended(unsaved=("t1",)), "the state of these trainers could not be written: t1"),
     (Ended(failure="disk full", unsaved=("t1",)), "it failed: disk full; the state of these trainers could not be"),

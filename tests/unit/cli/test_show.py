@@ -115,7 +115,7 @@ STATUS = PoolStatus(
         planned_nodes=0,
         endings={"preempted": 2},
         trouble="",
-        held_back="another job is taking nodes; it comes first",
+        held_back="waiting while another job takes nodes",
     ),
     trouble="",
     remarks=["the scheduler does not answer"],
@@ -143,7 +143,7 @@ def test_all_of_it_is_shown_in_80_columns_and_in_plain_words() -> None:
     assert shown[0] == "pool polaris-1 on polaris, up 1m40s: 1 node (1 training, 1 starting, 1 leaving,"
     assert " ".join(shown[2:5]) == (
         "jobs: 1 running, 3 queued, 1 leaving; 1 suspended; in the queue for 3m20s (Q: Not Running: Queue not "
-        "started.); ended: 2 preempted; another job is taking nodes; it comes first"
+        "started.); ended: 2 preempted; waiting while another job takes nodes"
     )
     row = next(number for number, line in enumerate(shown) if line.startswith("vit  "))
     assert shown[row - 1].split() == ["trainer", "state", "nodes", "epoch", "step", "samples/s", "elapsed", "left"]
@@ -167,7 +167,7 @@ def test_a_trainer_s_row_says_how_far_it_is_and_what_it_waits_for(width: int) ->
         samples_per_s=None,
         left_s=None,
         metrics={},
-        waits="waits for 1 more node; in the queue for 3 min 20 s, Slurm expects 02:10; " + "a reason " * 9,
+        waits="waiting for 1 more node; in the queue for 3 min 20 s, Slurm expects 02:10; " + "a reason " * 9,
     )
     shown = [str(line).rstrip() for line in trainer_rows([RUNS, queued], width)]
     assert shown[1].split() == ["vit", "running", "1/4", "2/3", "40", "5,230", "1m38s", "35m00s"]

@@ -39,7 +39,7 @@ def on(nodes: int, worth: int, now: int, rest: str) -> str:
             {A: 2, B: 3},
             [
                 on(1, 910, 1800, "and a node would be free"),
-                on(3, 2240, 1800, "but no node is free, and b would lose 930 by giving one"),
+                on(3, 2240, 1800, "but no node is free, and b would lose 930 by giving one up"),
             ],
         ),
         (
@@ -57,7 +57,7 @@ def on(nodes: int, worth: int, now: int, rest: str) -> str:
             {A: 2, B: 3},
             [
                 on(1, 910, 1800, "and a node would be free"),
-                on(3, 2240, 1800, "but no node is free and nobody could give one"),
+                on(3, 2240, 1800, "but no node is free and no trainer can give one up"),
             ],
         ),
         (
@@ -66,7 +66,7 @@ def on(nodes: int, worth: int, now: int, rest: str) -> str:
             {A: 2, B: 3, C: 2},  # the one that loses least gives it: c has one node less to lose
             [
                 on(1, 910, 1800, "and a node would be free"),
-                on(3, 2240, 1800, "but no node is free, and c would lose 890 by giving one"),
+                on(3, 2240, 1800, "but no node is free, and c would lose 890 by giving one up"),
             ],
         ),
         (
@@ -75,7 +75,7 @@ def on(nodes: int, worth: int, now: int, rest: str) -> str:
             {A: 2, B: 2, C: 2},  # of equals the first
             [
                 on(1, 910, 1800, "and a node would be free"),
-                on(3, 2240, 1800, "but no node is free, and b would lose 890 by giving one"),
+                on(3, 2240, 1800, "but no node is free, and b would lose 890 by giving one up"),
             ],
         ),
         (
@@ -84,7 +84,7 @@ def on(nodes: int, worth: int, now: int, rest: str) -> str:
             {A: 1, B: 1},
             [
                 on(0, -90, 910, "and a node would be free"),
-                on(2, 1800, 910, "but no node is free, and b would lose 1050 by giving one"),
+                on(2, 1800, 910, "but no node is free, and b would lose 1050 by giving one up"),
             ],
         ),
         (
@@ -100,7 +100,7 @@ def test_what_is_said_of_a_node_fewer_and_one_more(
 ) -> None:
     problem = Problem(nodes, 100, (candidate(A, 2), *others))
     assert sentences(problem, counts) == [
-        f"a had 2 and got {counts[A]} node{'' if counts[A] == 1 else 's'}: no plan would be worth more.",
+        f"a had 2 and got {counts[A]} node{'' if counts[A] == 1 else 's'}: no other plan is worth more.",
         *said,
     ]
 
@@ -115,14 +115,14 @@ def test_where_nobody_could_give_a_node_nobody_loses() -> None:
 def test_sizes_on_which_it_cannot_run() -> None:
     problem = Problem(3, 100, (candidate(A, 2, low=2, high=2),))
     said = ["On 1 it cannot run.", "On 3 it cannot run."]
-    assert sentences(problem, {A: 2}) == ["a had 2 and got 2 nodes: no plan would be worth more.", *said]
+    assert sentences(problem, {A: 2}) == ["a had 2 and got 2 nodes: no other plan is worth more.", *said]
 
 
 def test_how_good_the_plan_is() -> None:
     problem = Problem(3, 100, (candidate(A, 2),))
-    assert "when the time for planning was up" in sentences(problem, {A: 3}, PlanStatus.INCUMBENT)[0]
+    assert "the best plan found within the time limit" in sentences(problem, {A: 3}, PlanStatus.INCUMBENT)[0]
     kept = sentences(problem, {A: 3}, PlanStatus.KEPT)[0]
-    assert kept == "a had 2 and got 2 nodes: no plan was found that is worth more than to keep what there is."
+    assert kept == "a had 2 and got 2 nodes: no better plan than the present allocation was found."
 
 
 def test_rates_are_told_as_measured_estimated_or_given() -> None:
@@ -134,5 +134,5 @@ def test_rates_are_told_as_measured_estimated_or_given() -> None:
     given = Measured(TrainerSpec(A, curve=Curve.of([(1, 5.0), (2, 9.0)]), fixed_curve=True)).estimates
     assert rate_sentences(given, guessed=False) == ["Samples per second, given: 5 on 1, 9 on 2."]
     assert rate_sentences((), guessed=True) == [
-        "Its rate was not measured yet: plans take it to scale as trainers usually do."
+        "Its rate has not been measured yet: plans assume that it scales like a typical trainer."
     ]

@@ -27,7 +27,7 @@ def ledger_of(rows: Rows, words: dict[str, str], *changes: AcceptedChange) -> Le
         (ONE_EPOCH, RUN, 1, "contiguous"),
         ([(1, 0, 0, 12, 0, 96), (1, 1, 12, 24, 0, 96)], RUN, 2, "contiguous"),
         ([(1, 0, 0, 6, 0, 48), (2, 0, 6, 12, 48, 96)], RUN, 1, "contiguous"),
-        (ONE_EPOCH, {}, 1, "!no group has told what it trains on"),
+        (ONE_EPOCH, {}, 1, "!no group has reported what it trains on"),
         # The ranks believed in a shorter dataset: 22 samples were never used.
         ([(1, 0, 0, 10, 0, 74)], RUN, 1, "!74 samples, and the script asked for a multiple of 8"),
         ([(1, 0, 0, 24, 0, 96)], RUN, 1, "!steps 0 to 23: 96 samples, and the script asked for a multiple of 8"),

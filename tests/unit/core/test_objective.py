@@ -41,9 +41,9 @@ def test_a_users_function_may_say_that_so_few_nodes_are_worth_nothing() -> None:
 @pytest.mark.parametrize(
     ("worth", "message"),
     [
-        (float("nan"), "is nan; give a finite number, 0 or more"),
-        (float("inf"), "is inf; give a finite number"),
-        (-1, r"is -1\.0; give a finite number"),
+        (float("nan"), "is nan; it must be a finite number, 0 or more"),
+        (float("inf"), "is inf; it must be a finite number"),
+        (-1, r"is -1\.0; it must be a finite number"),
         (None, "fails: TypeError"),
     ],
 )

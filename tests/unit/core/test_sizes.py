@@ -21,7 +21,9 @@ def test_sizes_are_their_own_bounds() -> None:
     assert TrainerSpec(T, 2, 8).fitting(7) == 7
 
 
-@pytest.mark.parametrize(("sizes", "why"), [((2, 1), "must rise"), ((1, 1), "must rise"), ((1, 9), "size 9 is not")])
+@pytest.mark.parametrize(
+    ("sizes", "why"), [((2, 1), "must be increasing"), ((1, 1), "must be increasing"), ((1, 9), "size 9 is not")]
+)
 def test_what_is_no_list_of_sizes_is_refused(sizes: tuple[int, ...], why: str) -> None:
     with pytest.raises(UserError, match=f"trainer t: .*{why}"):
         TrainerSpec(T, 1, 8, sizes=sizes)

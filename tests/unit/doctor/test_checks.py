@@ -176,8 +176,8 @@ def test_what_a_pool_takes_of_this_host_is_counted_and_what_is_missing_said(monk
     assert list(host_room.shortages(SLURM, 100)) == []
     assert list(host_room.shortages(LOCAL, 2)) == []
     assert list(host_room.shortages(LOCAL, 4)) == [
-        "a pool takes 184 processes and threads here, and 128 more may be started under ulimit -u"
+        "a pool needs 184 processes and threads here, but only 128 more are allowed by ulimit -u"
     ]
     assert list(host_room.shortages(SLURM, 300)) == [
-        "the coordinator takes 364 open files, and 256 are allowed (ulimit -Hn)"
+        "the coordinator needs 364 open files, but only 256 are allowed (ulimit -Hn)"
     ]

@@ -52,7 +52,7 @@ def test_it_is_private(tmp_path: Path) -> None:
 
 def test_a_place_where_none_can_be_made_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="cannot make the run directory"):
+    with pytest.raises(UserError, match="cannot create the run directory"):
         RunDir(tmp_path / "file" / "run").create()
 
 

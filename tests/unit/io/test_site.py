@@ -41,7 +41,7 @@ def test_defaults_are_enough() -> None:
         ({"silent_s": 6, "orphan_s": 6}, "orphan_s: 6 must be at least twice heartbeat_s, 5"),
         ({"bind_address": "0.0.0.0", "bind_interface": "lo"}, "bind_address: give it or bind_interface, not both"),
         ({"ranks_per_node": 0}, "ranks_per_node: input should be greater than or equal to 1, got 0"),
-        ({"ranks_per_node": 4, "cores_per_node": 2}, "ranks_per_node: 4 processes do not fit on cores_per_node, 2"),
+        ({"ranks_per_node": 4, "cores_per_node": 2}, "ranks_per_node: 4 is more than cores_per_node, 2"),
         ({"name": "a b"}, "name: string should match pattern"),
     ],
 )

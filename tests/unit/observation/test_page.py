@@ -75,7 +75,7 @@ def test_samples_of_sessions_and_steps_of_torchrun_s_processes_are_not_added_up(
 
 def test_a_pool_in_which_nothing_happened() -> None:
     empty = Summary(0.0, 0, dict.fromkeys(Use, 0.0), 1.0, 0, 0, {}, dict[Fate, int](), 0, None)
-    assert sentences("p", "s", empty)[1:] == ["Nothing was submitted.", "No node was taken or lost."]
+    assert sentences("p", "s", empty)[1:] == ["Nothing was submitted.", "No node was preempted or lost."]
     assert "None." in render(life(World()))
 
 
@@ -116,7 +116,7 @@ def test_the_story_of_two_nodes() -> None:
     texts = [h.text for h in told]
     expected = [
         "n1, n2 joined",
-        "cnn: trains on 2 nodes",
+        "cnn: training on 2 nodes",
         "cnn: gets 2 nodes by plan, had 0",
         "n2 got notice",
         "n2 left",

@@ -139,7 +139,7 @@ def test_a_pilot_with_notice_is_replaced_when_the_other_job_has_its_node(tmp_pat
         (job,) = keeper.book.jobs
         keeper.registered(job)
         keeper.noticed(job, "signal TERM")
-        await until(lambda: keeper.status().held_back == "another job is taking nodes; it comes first")
+        await until(lambda: keeper.status().held_back == "waiting while another job takes nodes")
         assert list(keeper.book.jobs) == [job]
         # A job runs as soon as its script does; a moment later it has become what carries the job's mark.
         await until(pool.processes)

@@ -119,7 +119,7 @@ def test_a_provider_that_does_not_write_scripts_says_so() -> None:
         def submit(self, *_: object) -> str:
             return "1"
 
-    with pytest.raises(SiteError, match="does not show its script"):
+    with pytest.raises(SiteError, match="cannot show its script"):
         of(SLURM, hook=lambda _: Silent()).script("true", "x")
 
 

@@ -92,24 +92,24 @@ def test_nothing_is_submitted_in_a_pause_after_failures() -> None:
 
 def test_what_another_job_takes_from_us_is_not_replaced_yet_and_the_rest_is() -> None:
     found = decision(1, running("a", leaving=True), yielding=1)
-    assert (found.submit, found.held_back) == ((), "another job is taking nodes; it comes first")
+    assert (found.submit, found.held_back) == ((), "waiting while another job takes nodes")
     assert decision(1, running("a"), yielding=1) == Scaling()
     found = decision(5, running("a", leaving=True), yielding=2)
     assert len(found.submit) == 3
-    assert found.held_back == "another job is taking nodes; it comes first"
+    assert found.held_back == "waiting while another job takes nodes"
 
 
 def test_no_more_jobs_than_twice_those_that_are_wanted_may_be_there() -> None:
     stuck = [job for name in range(20) for job in running(str(name), leaving=True)]
     found = decision(10, stuck)
     assert len(found.submit) == BOUND_FACTOR * 10 + BOUND_SLACK - 20
-    assert found.held_back == "20 jobs may still be there; no more than 22 are, until that is known"
+    assert found.held_back == "20 jobs may still exist; submitting at most 22 until that is known"
 
 
 def test_submissions_have_a_rate() -> None:
     found = decision(80)
     assert len(found.submit) == SUBMISSIONS_PER_POLL
-    assert found.held_back == "30 submissions per 30 s at most"
+    assert found.held_back == "at most 30 submissions per 30 s"
     assert len(decision(80, submitted=SUBMISSIONS_PER_POLL - 2).submit) == 2
 
 

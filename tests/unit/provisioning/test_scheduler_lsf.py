@@ -62,7 +62,7 @@ def test_no_jobs_at_all_is_no_error() -> None:
 
 @pytest.mark.parametrize("answer", ["", "{}", '{"RECORDS": 3}'])
 def test_an_answer_that_cannot_be_read_is_an_error(answer: str) -> None:
-    with pytest.raises(SubmitError, match="cannot be read"):
+    with pytest.raises(SubmitError, match="cannot parse"):
         queue(Recorded({"bjobs": answer})).poll([], 0)
 
 

@@ -186,7 +186,7 @@ def test_jobs_of_others_that_count_against_the_cap(scope: str, others: int) -> N
 def test_an_answer_that_cannot_be_read_is_an_error(answer: str) -> None:
     run = recorded()
     run.answers["qstat"] = answer
-    with pytest.raises(SubmitError, match="cannot be read"):
+    with pytest.raises(SubmitError, match="cannot parse"):
         queue(run).poll([ID["running"]], 0)
 
 

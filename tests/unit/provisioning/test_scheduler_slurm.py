@@ -136,7 +136,7 @@ def test_a_squeue_that_does_not_answer_is_an_error() -> None:
 
 @pytest.mark.parametrize("answer", ["[]", '{"jobs": 3}', "slurm_load_jobs error"])
 def test_an_answer_that_cannot_be_read_is_an_error(answer: str) -> None:
-    with pytest.raises(SubmitError, match="cannot be read"):
+    with pytest.raises(SubmitError, match="cannot parse"):
         queue(recorded(squeue=answer)).poll([], NOW_S)
 
 

@@ -49,7 +49,7 @@ def test_the_way_to_the_first_step_is_told(caplog: pytest.LogCaptureFixture) -> 
         "t: its script starts on a, b",
         "t: ready on a",
         "t: ready on b",
-        "t: trains on 2 nodes from scratch at step 0",
+        "t: training on 2 nodes from scratch at step 0",
         "t: died on b: by signal 9",
         "t: its script starts on b",
     ]

@@ -215,7 +215,7 @@ def test_a_worker_that_is_slow_to_start_is_told_of_once(bench: Bench) -> None:
 
 
 def test_a_worker_that_does_not_get_warm_is_ended_once_and_then_its_node_is_given_up(bench: Bench) -> None:
-    stop = StopWorker(T, A, f"it was not warm within {WARM_LIMIT_S:g} s")
+    stop = StopWorker(T, A, f"it was not ready within {WARM_LIMIT_S:g} s")
     bench.order(StartWorker(T, A, ""))
     bench.pending.note(SLOW_S, WorkerSlow(T, A), [])
     assert bench.effects.overdue(WARM_LIMIT_S) == Overdue()

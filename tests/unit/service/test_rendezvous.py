@@ -65,10 +65,10 @@ def test_what_a_generation_has_put_goes_with_it(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("puts", "reason"),
     [
-        ({"a": "mine"}, "b: it has put what another rank has put"),
+        ({"a": "mine"}, "b: it sent an address key of another rank"),
         ({"b": "x\ncmd=barrier_out"}, "b: PMI: not a key and a value"),
         ({"b c": "x"}, "b: PMI: not a key and a value"),
-        ({f"b{i}": "x" for i in range(100)}, "b: it has put 100 keys"),
+        ({f"b{i}": "x" for i in range(100)}, "b: it sent 100 keys"),
     ],
 )
 def test_a_group_with_a_liar_is_broken(bench: Bench, puts: dict[str, str], reason: str) -> None:

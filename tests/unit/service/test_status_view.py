@@ -65,11 +65,11 @@ def test_a_script_that_trains_without_a_word_or_never_trains_is_told_after_a_whi
     solve = next(c for c in tell(1.0, TrainerSubmitted(TrainerSpec(T, max_nodes=1))) if isinstance(c, Solve))
     tell(2.0, PlanReady(solve.plan_id, Plan(PlanStatus.OPTIMAL, ((T, 1),), 1.0, planner="dp")))
     assert remarks(QUIET_S) == []
-    assert remarks(2.0 + QUIET_S) == ["its script has run for 120 s on a and has not come to session.epochs"]
+    assert remarks(2.0 + QUIET_S) == ["its script has run for 120 s on a without reaching session.epochs"]
     form = next(c for c in tell(130.0, WorkerReady(T, A)) if isinstance(c, FormGroup))
     assert remarks(130.0) == []
     tell(131.0, GroupFormed(T, form.generation, 0))
-    assert remarks(131.0 + QUIET_S) == ["it trains on 1 nodes but has reported no progress for 120 s"]
+    assert remarks(131.0 + QUIET_S) == ["it is training on 1 nodes but has reported no progress for 120 s"]
     tell(260.0, Progress(T, form.generation, 5, 0, 100))
     assert remarks(261.0) == []
 
@@ -88,10 +88,10 @@ def test_what_is_set_aside_is_told_with_its_reason(tmp_path: Path) -> None:
     (row,) = trainers(core, monitor, launches, JOBS)
     assert row.remarks == ["a was set aside: OSError: no /data here"]
     assert core.useless() == 1
-    assert row.waits == "waits for a plan"
+    assert row.waits == "waiting for a plan"
     core.handle(11.0, PoolChanged(lost=(NodeId("b"),)))
     (row,) = trainers(core, monitor, launches, JOBS)
-    assert row.waits == "waits for 1 more node; 1 free node failed for it (pilot nodes)"
+    assert row.waits == "waiting for 1 more node; 1 free node set aside for it (pilot nodes)"
 
 
 def test_a_trainer_says_what_it_waits_for_and_how_far_it_is(tmp_path: Path) -> None:
@@ -109,18 +109,18 @@ def test_a_trainer_says_what_it_waits_for_and_how_far_it_is(tmp_path: Path) -> N
         return trainers(core, monitor, launches, keeper)[0]
 
     tell(0.0, TrainerSubmitted(TrainerSpec(T, min_nodes=2, max_nodes=4)))
-    assert row(1.0).waits == "waits for 2 nodes"
+    assert row(1.0).waits == "waiting for 2 nodes"
     tell(1.0, PoolChanged(joined=(A,)))
     at_two = time.mktime((*time.localtime()[:3], 2, 10, 0, 0, 0, -1))
     queued = msgspec.structs.replace(JOBS, pending=1, waited_s=180.0, expected_unix_s=at_two)
-    assert row(2.0, queued).waits == "waits for 1 more node; in the queue for 3 min 0 s, Slurm expects 02:10"
+    assert row(2.0, queued).waits == "waiting for 1 more node; in the queue for 3 min 0 s, Slurm expects 02:10"
     solve = next(c for c in tell(3.0, PoolChanged(joined=(b,))) if isinstance(c, Solve))
     tell(4.0, PlanReady(solve.plan_id, Plan(PlanStatus.OPTIMAL, ((T, 2),), 1.0, planner="dp")))
-    assert (row(16.0).waits, row(16.0).elapsed_s) == ("imports and set-up on 2 nodes, 12 s", 16.0)
+    assert (row(16.0).waits, row(16.0).elapsed_s) == ("importing and setting up on 2 nodes for 12 s", 16.0)
     assert monitor.decisions == [(4.0, "t gets 2 nodes by plan, had 0")]
     tell(17.0, WorkerReady(T, A))
     form = next(c for c in tell(18.0, WorkerReady(T, b)) if isinstance(c, FormGroup))
-    assert row(18.0).waits == "its 2 nodes connect to one another"
+    assert row(18.0).waits == "its 2 nodes are connecting to each other"
     tell(20.0, GroupFormed(T, form.generation, 0))
     metrics = (("epoch_samples", 1000.0), ("epochs", 3.0), ("loss", 0.5))
     tell(30.0, Progress(T, form.generation, 50, 1, 1500, samples_per_s=100.0, metrics=metrics))

@@ -38,7 +38,7 @@ def test_one_that_always_crashes_is_started_ever_later_and_not_for_ever(
 ) -> None:
     pauses = supervised(root, monkeypatch, lambda: -9)
     assert pauses == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300]
-    assert "started again 10 times in a row" in (root / "coordinator.log").read_text()
+    assert "restarted 10 times in a row" in (root / "coordinator.log").read_text()
 
 
 def test_one_that_could_not_even_be_started_is_tried_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

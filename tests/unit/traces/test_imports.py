@@ -49,7 +49,7 @@ class TestIdle:
 
     def test_it_is_said_that_nodes_without_a_job_are_missed(self) -> None:
         notes = idle_trace([TraceJob(0, 9, n("a")), TraceJob(99, 100, n("a"))]).notes
-        assert any("taken to be the 1 nodes" in note for note in notes)
+        assert any("assuming that the machine is the 1 nodes" in note for note in notes)
 
     def test_no_jobs_and_no_idle_node_are_refused(self) -> None:
         with pytest.raises(UserError, match="no job"):
@@ -124,7 +124,7 @@ class TestSacct:
 
     def test_a_file_without_node_list_is_refused(self, tmp_path: Path) -> None:
         path = self.write(tmp_path, "JobID|Start|End\n1|2026-10-01T00:00:00|2026-10-01T00:10:00\n")
-        with pytest.raises(UserError, match=r"sacct\.txt:1: no column NodeList; make the file with sacct"):
+        with pytest.raises(UserError, match=r"sacct\.txt:1: no column NodeList; create the file with sacct"):
             import_sacct(path)
 
     @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ class TestSacct:
             ("1|2026-10-01T00:10:00|2026-10-01T00:00:00|n1", ":2: job 1 ends before it starts"),
             ("1|2026-10-01T00:00:00|2026-10-01T00:10:00|n[1", ":2: NodeList: unbalanced brackets"),
             ("1|2026-10-01T00:00:00|2026-10", ":2: expected 4 columns, found 3; is the file cut off"),
-            ("1|Unknown|Unknown|None assigned", r"sacct\.txt: no job in it ran on a node"),
+            ("1|Unknown|Unknown|None assigned", r"sacct\.txt: no job ran on a node"),
         ],
     )
     def test_a_malformed_row_is_named(self, tmp_path: Path, row: str, message: str) -> None:

@@ -57,7 +57,7 @@ def test_a_recording_goes_on_where_it_ended(tmp_path: Path) -> None:
         record(path, query, 0.001, stop, warn=warnings.append, clock=lambda: next(clock))
     assert read_changes(path) == [Change(30, joined=n("a", "b")), Change(120, joined=n("c"), left=n("a"))]
     assert resume(path) == (1_700_000_000.0, 120.0, {"b", "c"})
-    assert warnings == ["this poll is left out: squeue gave no answer"] * 2
+    assert warnings == ["skipped this poll: squeue gave no answer"] * 2
 
 
 def test_times_rise_where_the_clock_does_not(tmp_path: Path) -> None:

@@ -44,7 +44,11 @@ def test_a_priority_may_be_given(tmp_path: Path) -> None:
 def test_sizes_may_be_given(tmp_path: Path) -> None:
     header, rows = ",".join([*COLUMNS, "sizes"]), [f"{ROW},1 2", f"t2{ROW[2:]},"]
     assert [submission.spec.sizes for submission in read(tmp_path, *rows, header=header)] == [(1, 2), ()]
-    for sizes, message in (("2 1", "must rise"), ("1 3", "size 3 is not between 1 and 2"), ("1;2", "whole numbers")):
+    for sizes, message in (
+        ("2 1", "must be increasing"),
+        ("1 3", "size 3 is not between 1 and 2"),
+        ("1;2", "whole numbers"),
+    ):
         with pytest.raises(UserError, match=rf"trainers\.csv:2: .*{message}"):
             read(tmp_path, f"{ROW},{sizes}", header=header)
 
