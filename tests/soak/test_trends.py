@@ -10,13 +10,13 @@ HOURS = 2
 LIFE_S = 1500.0
 
 
-def of_agents(own_mib: Callable[[float, float], float]) -> Iterator[Sample]:
+def of_agents(own_mib: Callable[[float, float], float], life_s: float = LIFE_S, who: str = "agent") -> Iterator[Sample]:
     """Agents that live for 25 minutes each; ``own_mib``: of (time, age), to which some noise is added."""
     dice = random.Random(1)
     for number in range(int(HOURS * 3600 / EVERY_S)):
         at_s = number * EVERY_S
-        life, age_s = divmod(at_s, LIFE_S)
-        yield Sample(at_s, "agent", 100 + int(life), "own MiB", own_mib(at_s, age_s) + dice.gauss(0, 0.3))
+        life, age_s = divmod(at_s, life_s)
+        yield Sample(at_s, who, 100 + int(life), "own MiB", own_mib(at_s, age_s) + dice.gauss(0, 0.3))
 
 
 def verdict(samples: Iterator[Sample]) -> str:
@@ -39,6 +39,15 @@ def test_what_grows_less_than_the_bound_is_flat() -> None:
 def test_a_warm_up_is_no_leak() -> None:
     assert verdict(of_agents(lambda _, age_s: 24.0 + min(age_s, 100) / 10)) == "flat"
     assert verdict(of_agents(lambda at_s, _: 24.0 + min(at_s, 500) / 10)) == "flat"
+
+
+def test_a_worker_has_longer_to_settle() -> None:
+    def settles(_: float, age_s: float) -> float:
+        return 24.0 + 2 * min(age_s, 1000) / 1000
+
+    assert verdict(of_agents(settles, 3600, "worker")) == "flat"
+    assert verdict(of_agents(settles)) == "grows"
+    assert verdict(of_agents(lambda _, age_s: 24.0 + 3 * age_s / 3600, 3600, "worker")) == "grows"
 
 
 def test_a_folder_that_fills_is_found() -> None:

@@ -15,6 +15,9 @@ SETTLED_S = 600.0
 SETTLED_AGE_S = 300.0
 """Of a process in its role: it imports, warms up and takes its first steps meanwhile."""
 
+SETTLED_WORKER_S = 1200.0
+"""A worker's memory settles over its first 2,000 checkpoints, of which it writes two a second."""
+
 _BLOCK_S = 300.0
 """Samples of a process within this count as one, their median: neighbours are not independent."""
 
@@ -80,11 +83,15 @@ def _by_hour(samples: list[Sample]) -> tuple[float, ...]:
     return tuple(float(np.median(hours[hour])) if hour in hours else np.nan for hour in range(max(hours) + 1))
 
 
+def _settled_age_s(who: str) -> float:
+    return SETTLED_WORKER_S if who == "worker" else SETTLED_AGE_S
+
+
 def _slope(samples: list[Sample]) -> tuple[float, float, int]:
     """Least squares with one slope for all processes of a role and a level of each process's own; per hour."""
     found, began_s = defaultdict[tuple[int, int], list[Sample]](list), dict[int, float]()
     for sample in samples:
-        if sample.at_s >= max(SETTLED_S, began_s.setdefault(sample.pid, sample.at_s) + SETTLED_AGE_S):
+        if sample.at_s >= max(SETTLED_S, began_s.setdefault(sample.pid, sample.at_s) + _settled_age_s(sample.who)):
             found[sample.pid, int(sample.at_s // _BLOCK_S)].append(sample)
     blocks = {key: block for key, block in found.items() if len(block) >= _FEWEST_SAMPLES}
     pids = np.array([pid for pid, _ in blocks])
