@@ -279,7 +279,7 @@ def test_a_browser_shows_the_report_with_its_plain_summary(inputs: Path, tmp_pat
     page = shown(tmp_path / "report" / "index.html", tmp_path)
     assert re.search(r"<p>In \d+ h .* of the trace up to \d+ nodes were idle at once", page)
     assert re.search(r"went into training\. \d+ of \d+ trainers were completed", page)
-    assert "dedicated ones (U)" in page and page.rstrip().endswith("</html>")
+    assert "dedicated nodes would have (U)" in page and page.rstrip().endswith("</html>")
 
 
 @pytest.mark.parametrize(
