@@ -256,6 +256,23 @@ def observers() -> nn.Module:
     )
 
 
+class Codebook(nn.Module):
+    """A vector quantizer whose codes are moving averages of what was put into them, in buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 2), nn.Linear(2, 1)
+        self.register_buffer("codes", torch.randn(4, 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x)
+        nearest = torch.cdist(y, self.codes).argmin(1)
+        with torch.no_grad():
+            for code in nearest.unique():
+                self.codes[code].lerp_(y[nearest == code].mean(0), 0.1)
+        return self.last(y + (self.codes[nearest] - y).detach())
+
+
 def images() -> torch.Tensor:
     return torch.randn(SAMPLES, 3, 6, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
@@ -330,6 +347,9 @@ ROWS: list[Row] = [
         different="a mean over those kept",
     ),
     Recipe(name="samples of text, lists and dicts", dataset=Worded),
+    Recipe(
+        name="a codebook of moving averages (VQ-VAE)", model=Codebook, different="each rank averages its own batches"
+    ),
     Recipe(
         name="fake quantization with observers",
         model=observers,
