@@ -53,7 +53,8 @@ def site_option(function: Function) -> Function:
         show_default=True,
         envvar="PILOT_SITE",
         shell_complete=candidates.sites,
-        help="Name or file of the site.",
+        metavar="NAME|FILE",
+        help="The site's name, or its file.",
     )(function)
 
 

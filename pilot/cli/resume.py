@@ -17,7 +17,8 @@ from pilot.cli.submit import launch_again
 @click.option(
     "--budget",
     type=FiniteRange(min=0, min_open=True),
-    help="Node-hours that it may use in total, as charged by the site (default: as submitted).",
+    metavar="NODE-HOURS",
+    help="Node-hours it may use in total, as charged by the site (default: as submitted).",
 )
 @run_dir_option
 @json_option

@@ -50,7 +50,9 @@ def _space_options(function: Any) -> Any:
 
 
 @command.command("run", context_settings={"allow_interspersed_args": True, "ignore_unknown_options": False})
-@click.option("--name", required=True, help="The study's name; its trials are called NAME-0, NAME-1, ...")
+@click.option(
+    "--name", metavar="NAME", required=True, help="The study's name; its trials are called NAME-0, NAME-1, ..."
+)
 @_space_options
 @click.option("--trials", type=Count(), required=True, help="Total number of trials.")
 @click.option(
@@ -70,7 +72,14 @@ def _space_options(function: Any) -> Any:
     show_default=True,
     help="The Optuna sampler that chooses parameters.",
 )
-@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Seed of the sampler.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**31 - 1),
+    metavar="N",
+    default=0,
+    show_default=True,
+    help="Seed of the sampler.",
+)
 @click.option(
     "--deadline",
     type=FiniteRange(min=0, min_open=True),
@@ -79,7 +88,9 @@ def _space_options(function: Any) -> Any:
 )
 @click.option("--min-nodes", type=Count(), default=1, show_default=True, help="Fewest nodes to run a trial on.")
 @click.option("--max-nodes", type=Count(), default=64, show_default=True, help="Most nodes to run a trial on.")
-@click.option("--python", default=sys.executable, help="Interpreter for the script (default: this one).")
+@click.option(
+    "--python", metavar="PATH", default=sys.executable, help="Interpreter for the script (default: this one)."
+)
 @click.option(
     "--env",
     "named",

@@ -97,10 +97,10 @@ def test_what_is_known_of_the_curves_is_worth_something(inputs: Path, capsys: py
         (["--measure-noise", "1.1"], "give a number from 0 to 1"),
         (
             ["--know", "truth", "--profile", "auto"],
-            "--profile is about trainers that are measured: add --know measured",
+            "--profile needs --know measured",
         ),
-        (["--share-curves"], "--share-curves is about trainers that are measured: add --know measured"),
-        (["--measure-noise", "0.1"], "--measure-noise is about trainers that are measured: add --know measured"),
+        (["--share-curves"], "--share-curves needs --know measured"),
+        (["--measure-noise", "0.1"], "--measure-noise needs --know measured"),
     ],
 )
 def test_knowledge_that_cannot_be(

@@ -181,7 +181,7 @@ def test_a_still_pool_that_cannot_be(refused: Refused, replay: list[str], option
 def test_trainers_that_hang_need_an_end_of_the_replay(refused: Refused, replay: list[str]) -> None:
     *rest, events = replay
     assert "say how long" in refused(*rest, "--nodes", "4", "--hang-share", "0.1")
-    assert "exclude each other" in refused(*rest, events, "--nodes", "4")
+    assert "not both" in refused(*rest, events, "--nodes", "4")
     assert "EVENTS or --nodes missing" in refused(*rest)
 
 
