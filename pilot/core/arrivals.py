@@ -43,5 +43,5 @@ class Arrivals:
         """Why another plan is needed; "" where nobody came that still waits for one."""
         came, self.trainers = self.trainers, []
         if len(came) < 2:
-            return f"trainer {came[0]} came" if came else ""
-        return f"{len(came)} trainers came"
+            return f"trainer {came[0]} arrived" if came else ""
+        return f"{len(came)} trainers arrived"

@@ -131,7 +131,7 @@ class Studies:
             case StudyStopped():
                 return self._stop(study, event.reason)
             case StudyDue():
-                return self._stop(study, "its deadline has come")
+                return self._stop(study, "its deadline has passed")
             case StudyResumed():
                 return self._resume(study, event)
             case TrialAsked():
@@ -150,7 +150,7 @@ class Studies:
         if event.spec.study in self.studies:
             raise InvariantError(f"study {event.spec.study} was submitted twice")
         self.studies[event.spec.study] = Study(event.spec, event.spec.trials)
-        return Followed(question=f"study {event.spec.study} came")
+        return Followed(question=f"study {event.spec.study} was submitted")
 
     def _stop(self, study: Study, reason: str) -> Followed:
         if study.stopped:
@@ -166,9 +166,9 @@ class Studies:
         again = [trial for trial in study.waits if trial.asks == 0]
         for trial in again:
             trial.asks = 1
-        followed = self._advance(study, study.trials, f"study {study.id} goes on")
+        followed = self._advance(study, study.trials, f"study {study.id} continues")
         followed.commands += [AskTrial(study.id, t.number, study.spec.trial(t.number)) for t in again]
-        followed.question = followed.question or f"study {study.id} goes on"
+        followed.question = followed.question or f"study {study.id} continues"
         return followed
 
     def _asked(self, study: Study, event: TrialAsked, charge_factor: float) -> Followed:
@@ -181,7 +181,7 @@ class Studies:
         trainer.shelved = study.stopped
         if study.stopped:
             return Followed()
-        question = "" if kept is not None else f"trainer {trainer.id} came"
+        question = "" if kept is not None else f"trainer {trainer.id} arrived"
         return Followed(trial=trainer, nodes=kept.nodes if kept is not None else 0, question=question)
 
     def _not_asked(self, study: Study, event: TrialNotAsked) -> Followed:
@@ -204,7 +204,7 @@ class Studies:
         del study.trials[number:]
         study.exhausted = True
         followed = self._advance(study, [], "")
-        followed.question = f"study {study.id} has tried all of its space"
+        followed.question = f"study {study.id} has tried every point of its search space"
         return followed
 
     def heard(self, now_s: float, trainer: Trainer, event: object) -> Followed:
@@ -310,7 +310,7 @@ class Studies:
     def _shelved_at(self, study: Study, trial: Trial) -> str:
         reports = study.spec.rungs[trial.rung]
         if study.complete(trial):
-            return f"complete: it made all {reports} reports of its study"
+            return f"complete: it made all {reports} reports that its study asks for"
         return f"shelved after {reports} report{'' if reports == 1 else 's'}"
 
 

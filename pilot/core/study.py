@@ -56,7 +56,7 @@ class StudySpec:
 
     def __post_init__(self) -> None:
         if not self.rungs or any(a >= b for a, b in zip((0, *self.rungs), self.rungs, strict=False)):
-            raise UserError(f"rungs must rise, from 1 or more: {', '.join(map(str, self.rungs)) or 'none are given'}")
+            raise UserError(f"rungs must increase, from 1 up: {', '.join(map(str, self.rungs)) or 'none are given'}")
         if self.rungs[-1] > REPORTS_MAX:
             raise UserError(f"a rung is at most {REPORTS_MAX} reports, got {self.rungs[-1]}")
         if not 1 <= self.trials <= TRIALS_MAX:
