@@ -235,7 +235,7 @@ class AgentState:
             case wire.Remark():
                 return [Send(message)]
             case _:
-                return [LogLine(f"{event.trainer}: a worker does not say {type(message).__name__}; dropped")]
+                return [LogLine(f"{event.trainer}: dropped an unexpected {type(message).__name__} from a worker")]
 
     # --- ends of processes ------------------------------------------------------------------------------------------
 
@@ -311,7 +311,7 @@ class AgentState:
         self.groups.discard(key)
         trainer, generation = key
         tell = [Tell(trainer, wire.DissolveGroup(trainer, generation, reason))] if trainer in self.workers else []
-        note = LogLine(f"{trainer}: generation {generation} is over: {reason}")
+        note = LogLine(f"{trainer}: generation {generation} ended: {reason}")
         return [note, KillRank(trainer, generation), *tell, Send(wire.GroupBroken(trainer, generation, reason))]
 
     def _end_groups(self, trainer: str) -> list[Effect]:

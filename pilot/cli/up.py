@@ -174,7 +174,7 @@ def _await(process: subprocess.Popen[str], root: Path) -> PoolStatus:
         time.sleep(0.05)
     raise PilotError(
         f"the coordinator (process {process.pid}) has not answered in {START_LIMIT_S:g} s; it keeps running, "
-        f"and is still reading its journal or hangs: see {root}/coordinator.log",
+        f"and may still be reading its journal, or it hangs; see {root}/coordinator.log",
         transient=True,
     )
 

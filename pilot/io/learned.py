@@ -103,7 +103,7 @@ class Learned:
             for path in _oldest_first(self.folder)[:-KEPT]:
                 path.unlink(missing_ok=True)
         except OSError as error:
-            log.warning("what trainers measured is not kept in %s: %s", self.folder, error.strerror)
+            log.warning("cannot keep what trainers measured in %s: %s", self.folder, error.strerror)
 
 
 def measurement(spec: TrainerSpec, points: Sequence[Point]) -> Measurement:

@@ -79,7 +79,7 @@ class LaunchStore:
             self._launches[trainer.trainer] = self._publish(trainer, launch)
         except OSError as error:
             why = error.strerror
-            raise PilotError(f"cannot record how {trainer.trainer} goes on: {why}", transient=True) from None
+            raise PilotError(f"cannot record how {trainer.trainer} continues: {why}", transient=True) from None
 
     def remove(self, trainer: TrainerSpec) -> None:
         """Remove its folder, with its checkpoints and logs; :class:`PilotError` where that is not possible."""

@@ -126,7 +126,7 @@ class Server:
         grant = self._admit(shown.token)
         if grant is None:
             self._refuse(
-                link, "wrong token: the connection file is not this coordinator's, or its job is over", known=False
+                link, "wrong token: the connection file is not this coordinator's, or its job has ended", known=False
             )
         elif shown.protocol != wire.PROTOCOL or (grant.role is Role.PILOT and shown.version != __version__):
             theirs, ours = f"{shown.version} (protocol {shown.protocol})", f"{__version__} (protocol {wire.PROTOCOL})"

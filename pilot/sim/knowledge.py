@@ -119,7 +119,7 @@ def objective_name(curves: ReadCurves) -> str | None:
     for name in ("throughput", "scaling-efficiency"):
         if all(_same(OBJECTIVES[name](spec, rate), value) for rate, value in values):
             return name
-    raise UserError("objective_per_s of the curves file is the value of no named objective; name one with --objective")
+    raise UserError("objective_per_s in the curves file matches no named objective; choose one with --objective")
 
 
 def _same(one: Curve, other: Curve) -> bool:

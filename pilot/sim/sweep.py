@@ -191,10 +191,10 @@ def _pool(inputs: Inputs, case: Case, submissions: Sequence[WorkloadRow]) -> tup
 
 
 def _gpu_nodes(changes: Sequence[Change], per_node: int) -> GpuNodes:
-    """All units that ever join, in the order of their names, are GPUs of one node after the other."""
+    """Group all units that ever join into nodes of ``per_node`` GPUs, in the order of their names."""
     names = sorted({unit for change in changes for unit in change.joined}, key=natural_key)
     if len(names) % per_node:
-        raise UserError(f"{len(names)} GPUs are not nodes of {per_node} GPUs each (--gpus-per-node)")
+        raise UserError(f"{len(names)} GPUs cannot be divided into nodes of {per_node} (--gpus-per-node)")
     host = {unit: number // per_node for number, unit in enumerate(names)}
     return GpuNodes(host.__getitem__, per_node)
 

@@ -42,7 +42,9 @@ class Mishaps:
         if not all(0 <= share <= 1 for share in (self.eta_noise, *shares)):
             raise UserError("the noise and the shares of trainers must be between 0 and 1")
         if sum(shares) > 1:
-            raise UserError(f"shares of trainers that hang, fail and are cancelled add up to {sum(shares):g}, over 1")
+            raise UserError(
+                f"shares of trainers that hang, fail and are cancelled add up to {sum(shares):g}, more than 1"
+            )
 
 
 def befallen(rows: Sequence[WorkloadRow], mishaps: Mishaps) -> list[WorkloadRow]:

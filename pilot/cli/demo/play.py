@@ -133,7 +133,7 @@ def _course(run: Run, look: Callable[[], PoolStatus]) -> None:
     """What happens to the pool. Each step waits for the previous one, with the demo's limit as deadline."""
     _until(run, look, "two trainers on two nodes each", lambda s: _sizes(s) == [2, 2] and _moved(s, 20))
     victim = _victim(run, look())
-    _say(run, f"preempting {victim.node} of {victim.trainer}: SIGTERM, then SIGKILL after the site's grace")
+    _say(run, f"preempting {victim.node} of {victim.trainer}: SIGTERM, then SIGKILL after the site's grace period")
     preempt(victim)
     _until(run, look, "its trainer continues without it", lambda s: not _has(s, victim) and _survived(s))
     victim = _victim(run, look())
