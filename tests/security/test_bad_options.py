@@ -165,7 +165,7 @@ def test_a_replay_that_cannot_be(refused: Refused, replay: list[str], options: l
         (["--fail-share", "0.6", "--cancel-share", "0.5"], "more than 1"),
         (["--scale-up-delay-s", "-1"], "from 0"),
         (["--decide-every-s", "0"], "greater than 0"),
-        (["--sizes", "4,2"], "must rise"),
+        (["--sizes", "4,2"], "must be increasing"),
         (["--sizes", ""], "whole numbers"),
         (["--seed", "x"], "whole number"),
         (["--nodes", "0"], "at least 1"),
