@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from pathlib import Path
 
@@ -15,6 +16,8 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 IN_TEXT = re.compile(r"`((?:pilot|launchers|site_configs|tests|examples|docs|benchmarks)/[\w./*-]*)`")
 LINK = re.compile(r"\]\(([^)#:]+)\)")
+MODULE = re.compile(r"python -m ((?:benchmarks|tests|pilot)[\w.]*)")
+TARGET = re.compile(r"(?:^|`)make ([a-z][\w-]*)", re.MULTILINE)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
@@ -23,6 +26,14 @@ def test_the_files_that_a_document_names_exist(document: Path) -> None:
     named = {ROOT / name.rstrip("/") for name in IN_TEXT.findall(text)}
     linked = {document.parent / name for name in LINK.findall(text)}
     assert [str(path) for path in named | linked if not path.exists()] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_the_modules_and_targets_that_a_document_names_exist(document: Path) -> None:
+    text, makefile = document.read_text(), (ROOT / "Makefile").read_text()
+    modules = [name.rstrip(".") for name in MODULE.findall(text)]
+    assert [name for name in modules if importlib.util.find_spec(name) is None] == []
+    assert [name for name in TARGET.findall(text) if f"\n{name}:" not in makefile] == []
 
 
 def test_architecture_describes_every_package() -> None:
