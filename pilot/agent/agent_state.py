@@ -69,7 +69,7 @@ class AgentWorker:
     """One worker. ``held``: it was in a group and may hold a state. ``stop_by_s``: until when it may end by itself;
     ``within_s``: how long that is, where its loop was over (see ``core.commands.StopWorker``).
 
-    ``look``: the order to look at it, while that goes on; ``waiting``: what it said meanwhile.
+    ``look``: the order to examine it, while that lasts; ``waiting``: what it said meanwhile.
     """
 
     trainer: str

@@ -1,4 +1,4 @@
-"""``pilot resume``: have a trainer that failed or was cancelled go on."""
+"""``pilot resume``: continue a trainer that failed or was cancelled."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ ARRIVALS_S = 2.0
 """Trainers submitted within this time of one another are a batch."""
 
 BATCHES_LONGEST = 5
-"""A batch is closed after so many times that time, even if trainers keep coming."""
+"""A batch is closed after this many times ``ARRIVALS_S``, even if trainers keep arriving."""
 
 
 @dataclass(slots=True)
@@ -34,13 +34,13 @@ class Arrivals:
         self.last_s = now_s
 
     def due_s(self, within_s: float) -> float:
-        """When the batch is closed if nobody else comes; ``within_s``: of one another they are one batch."""
+        """When the batch is closed if no other trainer arrives; ``within_s``: of one another they are one batch."""
         if not self.trainers:
             return math.inf
         return min(self.last_s + within_s, self.first_s + BATCHES_LONGEST * within_s)
 
     def close(self) -> str:
-        """Why another plan is needed; "" where nobody came that still waits for one."""
+        """Why another plan is needed; "" if no arrival still waits for one."""
         came, self.trainers = self.trainers, []
         if len(came) < 2:
             return f"trainer {came[0]} arrived" if came else ""

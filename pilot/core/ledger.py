@@ -120,7 +120,7 @@ class _Cut:
     first: LedgerRange | None
 
     def cursor(self, record: LedgerRange) -> int:
-        """Where ``record``, which goes on beyond the cut, ends: known where the later generation's first record is."""
+        """Where ``record``, which extends beyond the cut, ends: known from the later generation's first record."""
         if self.first is None or self.first.epoch != record.epoch:
             return record.cursor_end
         return self.first.cursor

@@ -22,10 +22,10 @@ from pilot.core.trainer import Trainer
 from pilot.core.worth import Outlook, best_counts
 
 CHANGES_KEPT = 20
-"""What is between two changes of the pool is the mean of about so many."""
+"""The time between two changes of the pool is averaged over about this many."""
 
 NEWS_CHANGES = 5
-"""After so many changes of the pool plans have come to other counts of a trainer by themselves."""
+"""After this many changes of the pool, plans have reached other counts of a trainer by themselves."""
 
 NEWS_MOST_S = 3600.0
 """For no longer than that a profile counts, however calm the pool is: trainers end."""
@@ -168,7 +168,7 @@ def _kept(trainer: Trainer, others: Sequence[Trainer], pinned: Mapping[TrainerId
 
 
 def _lender(trainer: Trainer, trainers: Sequence[Trainer], pinned: Mapping[TrainerId, int]) -> Trainer | None:
-    """Who lends nodes to ``trainer``; None: nobody can, or somebody borrows already."""
+    """The trainer that lends nodes to ``trainer``; None: none can, or another trainer is borrowing already."""
     if any(t.profile.lender is not None for t in trainers):
         return None
     able = [t for t in trainers if t is not trainer and t.id not in pinned and len(t.target) > t.spec.min_nodes]

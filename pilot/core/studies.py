@@ -71,7 +71,7 @@ class Studies:
         return sum(kept.nodes for study in self.studies.values() for kept in study.reserved.values())
 
     def drain(self) -> None:
-        """Nothing starts any more."""
+        """No more trials start."""
         for study in self.studies.values():
             study.reserved.clear()
 
@@ -93,7 +93,7 @@ class Studies:
         return [Trainer(spec, Measured(spec)) for spec in specs[:most]]
 
     def weights(self, now_s: float, nodes: int, trainers: Sequence[Trainer]) -> dict[TrainerId, float]:
-        """The weights of ``trainers``, trials and offers, in a plan for ``nodes`` nodes; who is neither has none."""
+        """The weights of ``trainers``, trials and offers, in a plan for ``nodes`` nodes; other trainers have none."""
         found: dict[TrainerId, float] = {}
         for study in self.studies.values():
             names = {spec.trainer for spec in study.next(len(trainers))}
@@ -261,7 +261,7 @@ class Studies:
         return followed
 
     def _given_up(self, study: Study, unheard: bool, command: CloseTrainer) -> str:
-        """Why the study stops, now that a trial failed; "" where it goes on."""
+        """Why the study stops, now that a trial failed; "" if it continues."""
         if unheard and not any(trial.values for trial in study.trials):
             names = ", ".join(study.heard) or "nothing"
             first = study.spec.rungs[0]
@@ -287,7 +287,7 @@ class Studies:
         return [TellTrial(study.id, trial.number, known)]
 
     def _advance(self, study: Study, trials: Sequence[Trial], why: str) -> Followed:
-        """Promote whom there is to promote, and shelve of ``trials`` whoever has come to its rung."""
+        """Promote the trials that can be promoted, and shelve those of ``trials`` that have reached their rung."""
         changed = {trial.number: trial for trial in trials}
         for trial in promotable(study) if not study.stopped else ():
             trial.rung += 1
@@ -295,7 +295,7 @@ class Studies:
         return self._settle(study, list(changed.values()), why)
 
     def _settle(self, study: Study, trials: Sequence[Trial], why: str) -> Followed:
-        """Have the trainers of ``trials`` shelved or not, as the facts are."""
+        """Shelve or unshelve the trainers of ``trials``, as the facts require."""
         followed = Followed()
         for trial in trials:
             trainer = self._roll.open.get(study.spec.trainer(trial.number))

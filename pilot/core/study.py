@@ -25,7 +25,7 @@ ASKS_ALLOWED = 3
 TRIALS_MAX = 100_000
 REPORTS_MAX = 1_000_000
 LATEST = 20
-"""What a report takes is the median of so many."""
+"""The time per report is the median of this many."""
 
 Parameter = str | int | float | bool
 Parameters = tuple[tuple[str, Parameter], ...]
@@ -40,7 +40,7 @@ class StudySpec:
     study : its name in the pool
     metric : the name under which the script reports what counts
     maximise : whether larger is better
-    rungs : after so many reports trials are compared; rising. One that reaches the last is complete
+    rungs : numbers of reports after which trials are compared; increasing. A trial that reaches the last is complete
     trials : how many there are in all
     template : of every trial's trainer, but for its name and uid; its own uid is the study's
     deadline_s : the study stops then, in seconds since the pool began; None: it has no deadline

@@ -33,7 +33,7 @@ DEATHS_ALLOWED = 3
 """So many deaths of members of a trainer's groups, without a step between them, and it or its nodes have failed."""
 
 SICK_NODES = 2
-"""Deaths on at most so many nodes, while others hold the state, are these nodes'."""
+"""Deaths on at most this many nodes, while others hold the state, are these nodes' fault."""
 
 BREAKS_ALLOWED = 5
 """So many groups of a trainer that broke on living pilots, without a step between them, and it has failed."""

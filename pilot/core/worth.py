@@ -29,7 +29,7 @@ COUNTS_MOST = 2
 
 
 FEW = 8
-"""Of so many counts each is looked at."""
+"""Up to this many counts, each is considered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class _Market:
         return cls(outlook.allowed, price, planned, curve)
 
     def surplus(self, nodes: int, curve: tuple[float, float]) -> float:
-        """What it does on so many nodes beyond their price."""
+        """What it gains on a number of nodes beyond their price."""
         return _value(nodes, curve) - self.price * nodes
 
     def regret(self, known: Fit) -> float:

@@ -56,7 +56,7 @@ class Keeper:
     Parameters
     ----------
     site, scheduler : where, and what is asked to submit, show and cancel jobs
-    report : is told what happens, on the event loop
+    report : called with what happens, on the event loop
     clock : seconds that only rise; what the scheduler tells is in Unix time
     """
 

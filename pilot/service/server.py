@@ -104,7 +104,7 @@ class Server:
                 self._receiver.received(peer, wire.decode_from_agent(frame))
         except ProtocolError as error:
             self._refuse(link, str(error), known=peer is not None)
-        except Exception as error:  # asyncio would close the connection and go on
+        except Exception as error:  # asyncio would close the connection and continue
             self._fail(error)
 
     def closed(self, link: Link, reason: str) -> None:

@@ -55,7 +55,7 @@ def check(know: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """What the core is told of each trainer.
+    """What the core knows of each trainer.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class Knowledge:
     share: bool = False
 
     def spec(self, row: WorkloadRow) -> TrainerSpec:
-        """What the core is told of ``row``."""
+        """What the core knows of ``row``."""
         if self.know == TRUTH:
             return row.spec
         if self.know == MEASURED:

@@ -3,7 +3,7 @@
 The file is written by one process alone, and can be made again at any time from what the coordinator knows. A trial is
 told once, with what it reported at the first rung, the one that every trial comes to: so all that Optuna compares was
 trained equally long, and no trial stays open long. What came of it at higher rungs is an attribute. A trial that
-failed is told as failed.
+failed is reported as failed.
 """
 
 from __future__ import annotations

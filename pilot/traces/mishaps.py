@@ -20,7 +20,7 @@ class Mishaps:
 
     Parameters
     ----------
-    eta_noise : planners are told the true work times a factor between ``1 - eta_noise`` and ``1 + eta_noise``
+    eta_noise : planners see the true work times a factor between ``1 - eta_noise`` and ``1 + eta_noise``
     hang_share : these make no more progress within five minutes of training, and never end
     fail_share : these end in an error within five minutes of training
     cancel_share : their users end these at a random share of their work
