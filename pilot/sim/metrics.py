@@ -83,8 +83,8 @@ class Summary:
     interruptions : per trainer, by preemptions and plans
     to_oracle_s : seconds from a trainer's admission until the total rate is 90% of the best one on the nodes that are
         there, the mean of all trainers; null: there were none
-    profile_node_s : node-seconds of trainers that were profiled, which trained meanwhile
-    profile_cost : work that was lost in rescales as profiles began, went on and ended, at most
+    profile_node_s : node-seconds of trainers while they were profiled (they also trained)
+    profile_cost : the most work that rescales for profiles can have cost
     six_hours : U by six hours
     run_times : of completed trainers, by scaling curve
     mean_waiting_s, mean_training_s, mean_total_s : of trainers that have ended, from submission to end; without nodes

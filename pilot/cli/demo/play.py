@@ -53,7 +53,7 @@ SETTINGS = {"pilots": PILOTS, "t_fwd_s": 60.0}
 
 @dataclass(slots=True)
 class Run:
-    """What the demo leaves for its report: ``befell`` is what happened when, ``status`` the last status."""
+    """What the demo leaves for its report: ``happened`` says what happened when, ``status`` the last status."""
 
     folder: Path
     root: Path
@@ -61,7 +61,7 @@ class Run:
     grace_s: float
     started_s: float
     status: PoolStatus
-    befell: list[str] = field(default_factory=list)
+    happened: list[str] = field(default_factory=list)
     leftovers: list[str] = field(default_factory=list)
     took_s: float = 0.0
 
@@ -188,7 +188,7 @@ def _victim(run: Run, status: PoolStatus) -> Victim:
 
 
 def _say(run: Run, text: str) -> None:
-    run.befell.append(f"{time.monotonic() - run.started_s:5.1f} s  {text}")
+    run.happened.append(f"{time.monotonic() - run.started_s:5.1f} s  {text}")
 
 
 def _drain(run: Run) -> None:
@@ -212,7 +212,7 @@ def _screen(console: Console, run: Run) -> Iterator[Callable[[], PoolStatus]]:
                 *node_lines(status.pool, status.now_s),
                 Text(),
             ]
-            live.update(Group(*parts, *(Text(line) for line in run.befell)), refresh=True)
+            live.update(Group(*parts, *(Text(line) for line in run.happened)), refresh=True)
             return status
 
         yield look
