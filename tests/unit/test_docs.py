@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from pilot import __version__
+from pilot.checkpoint import structure
+from pilot.io import journal, wire
 from tests.architecture import rewritten
 from tests.equivalence import table
 from tests.json_reference import DOCUMENT, written
@@ -45,6 +48,13 @@ def test_architecture_describes_every_package() -> None:
 def test_what_is_generated_is_as_the_code_says() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
     assert rewritten(text) == text, "make tables writes it anew"
+
+
+def test_the_changelog_has_this_version_with_its_protocol_and_formats() -> None:
+    row = f"| {__version__} | {wire.PROTOCOL} | {structure.FORMAT} "
+    rows = [line for line in (ROOT / "CHANGELOG.md").read_text().splitlines() if line.startswith(row)]
+    assert len(rows) == 1, f"no row that begins with {row!r}"
+    assert rows[0].endswith(f"| {journal.FORMAT} |")
 
 
 def test_the_json_reference_is_what_the_types_say() -> None:
