@@ -1,7 +1,7 @@
-"""Trainers that came and are planned for together, not one by one (a batch of new jobs, MalleTrain §3.2).
+"""Trainers that arrive close together are planned for together (a batch of new jobs, MalleTrain §3.2).
 
-Without it each of ten submissions would make a plan of its own: the first trainer gets the whole pool, and nine times
-most of its workers are stopped again before they have trained.
+Otherwise each of ten submissions would cause its own plan: the first trainer gets the whole pool, and nine times most
+of its workers are stopped again before they have trained.
 """
 
 from __future__ import annotations

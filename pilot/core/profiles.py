@@ -1,10 +1,10 @@
-"""Whose turn it is to be profiled, and with whose nodes.
+"""Which trainer is profiled next, and on which nodes.
 
-Profiles act by pins alone: in every problem a trainer that is profiled has just the count that is measured, and who
-lends it nodes has what is left to it. Idle nodes come first: all that share the pool keep their nodes, at least their
-minimum. Where that does not do, one profile at a time borrows, from one trainer: that whose last interruption is
-longest ago (least recently used, MalleTrain §3.3), never below its minimum. Who cannot have enough trains on what plans
-give it until its turn comes.
+Profiles work through pins only: in every problem a profiled trainer has exactly the count being measured, and its
+lender has what remains. Idle nodes come first: all trainers keep their nodes, at least their minimum. If that is not
+enough, one profile at a time borrows from one trainer: the one whose last interruption is longest ago (least recently
+used, MalleTrain §3.3), never below its minimum. A trainer that cannot get enough nodes trains on what plans give it
+until its turn comes.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""What happens to studies: trials are asked for, come, report, are promoted and shelved, and end.
+"""What happens to studies: trials are asked for, arrive, report, are promoted and shelved, and end.
 
-A plan decides how many more trials there are to be: in a problem each study offers trials that it has not asked for yet
+A plan decides how many new trials there should be: in a problem each study offers trials that it has not asked for yet
 (:meth:`Studies.offers`). For each one that wins nodes the sampler is asked for parameters, one after the other in the
 order of their numbers, and the nodes are kept free meanwhile. With its parameters a trial becomes a trainer, on those
-nodes. From then on plans treat it as any trainer, but for its weight (:mod:`pilot.core.trial_weight`).
+nodes. From then on plans treat it like any trainer, except for its weight (:mod:`pilot.core.trial_weight`).
 
-What a trial is told and asked survives whoever is to do it: both commands are given once, and a driver that is started
-again does again what has no completion.
+Both commands to the sampler survive restarts: each is given once, and a restarted driver repeats those that have no
+completion.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A study: trials of one script with different parameters, of which the better ones train longer.
 
-A trial is a trainer for life. It trains until its script has reported the study's metric so often as its *rung* says.
-If it is among the best there it is *promoted* and trains on to the next rung; if not it is *shelved*: it keeps a
-verified checkpoint, has no nodes, and goes on from there if it is promoted later (:mod:`pilot.core.promotion`). Where a
-trial stands follows from what is noted of it here: there is no state beside the facts.
+A trial is a trainer throughout its life. It trains until its script has reported the study's metric as often as its
+*rung* says. If it is among the best there, it is *promoted* and trains on to the next rung; if not, it is *shelved*: it
+keeps a verified checkpoint, has no nodes, and continues from there if it is promoted later
+(:mod:`pilot.core.promotion`). Where a trial stands follows from the facts recorded here; there is no other state.
 """
 
 from __future__ import annotations
