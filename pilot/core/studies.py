@@ -40,7 +40,7 @@ from pilot.core.trainer import Trainer
 from pilot.core.trial_weight import reports_left, weights
 
 RESERVE_S = 30.0
-"""Nodes are kept for so long for a trial whose parameters are asked for; then others may have them."""
+"""Nodes are kept this long for a trial whose parameters are being chosen; then others may have them."""
 
 HEARD_MOST = 20
 """So many names of metrics are kept, to tell what a script reports in place of the study's."""

@@ -45,7 +45,7 @@ class Outlook:
     held, idle : how many it has, how many nobody has
     alone : whether nobody else could use its nodes
     rescale_up_s, rescale_down_s : what a rescale costs
-    lasts_s : for so long what is measured is news
+    lasts_s : how long plans would not have measured it by themselves
     """
 
     points: tuple[Point, ...]

@@ -11,7 +11,7 @@ from pilot.core.errors import UserError
 from pilot.traces.workload import Ending, WorkloadRow
 
 BUG_WITHIN_S = 300.0
-"""A bug strikes within so long, on one node; on more nodes sooner."""
+"""A bug strikes within this time on one node; on more nodes sooner."""
 
 
 @dataclass(frozen=True, slots=True)
