@@ -29,7 +29,7 @@ INTERRUPTED = 130
 @click.command("replay", cls=RenamedOptions)
 @click.argument("events", type=FILE, required=False)
 @click.option("--trainers", type=FILE, help="Trainers to replay (CSV).")
-@click.option("--curves", type=FILE, help="Their scaling curves (JSON).")
+@click.option("--curves", type=FILE, help="The trainers' scaling curves (JSON).")
 @sweep_options
 @click.option(
     "--hours", type=FiniteRange(min=0, min_open=True, max=1e6), help="Hours of the trace to replay (default: all)."
@@ -45,10 +45,10 @@ INTERRUPTED = 130
 @click.option(
     "--share-curves",
     is_flag=True,
-    help="With --know measured: trainers on one curve run the same script and share what is measured.",
+    help="With --know measured: trainers with the same curve run the same script and share measurements.",
 )
 @click.option("--processes", type=Count(), help="Replays to run in parallel (default: one per usable CPU).")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; output is deterministic.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, the same for the same input.")
 @click.option("--times", type=FILE, help="Write each trainer's waiting, training and total time to this CSV file.")
 @click.option(
     "--report",
@@ -56,7 +56,9 @@ INTERRUPTED = 130
     help="Write an HTML report with plots to this directory.",
 )
 @click.option(
-    "--journal", type=EXISTING, help="Replay the journal of a live run instead of a trace, and compare commands."
+    "--journal",
+    type=EXISTING,
+    help="Replay the journal of a live pool instead of a trace, and check that it gives the same commands.",
 )
 def command(
     events: Path | None,
@@ -73,10 +75,10 @@ def command(
     journal: Path | None,
     **swept: tuple[Any, ...] | None,
 ) -> int:
-    """Replay EVENTS, a trace of idle nodes, or a fixed pool of --nodes, with the given trainers.
+    """Replay EVENTS, a trace of idle nodes, with the given trainers; or a pool of fixed size (--nodes).
 
-    Options whose value is shown in the plural (such as COUNTS) take several values separated by commas: every
-    combination is replayed, in parallel processes.
+    Options whose value is shown in the plural (such as COUNTS) take several values separated by commas. All
+    combinations are replayed, in parallel processes.
 
     \b
     Examples:
@@ -97,7 +99,7 @@ def command(
         needs = "EVENTS or --nodes, --trainers and --curves, or --journal"
         raise click.UsageError(f"{missing} missing: a replay needs {needs}")
     if events is not None and swept["nodes"] is not None:
-        raise click.UsageError("EVENTS and --nodes exclude each other: the pool is that of a trace or does not change")
+        raise click.UsageError("give either EVENTS (a trace) or --nodes (a pool of fixed size), not both")
     from pilot.sim.replay_report import make_directory
     from pilot.sim.sweep import Inputs
 

@@ -15,10 +15,10 @@ from pilot.io.study_verbs import TrialList
 
 @click.command("export")
 @click.argument("study")
-@click.option("--csv", "as_csv", is_flag=True, help="As CSV, one trial a line (default: JSON).")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV, one line per trial (default: JSON).")
 @run_dir_option
 def export(study: str, as_csv: bool, run_dir: Path | None) -> None:
-    """Print the trials of STUDY, with parameters and values, for other programs.
+    """Print the trials of STUDY with their parameters and values, as JSON or CSV.
 
     \b
     Example:
@@ -30,10 +30,10 @@ def export(study: str, as_csv: bool, run_dir: Path | None) -> None:
 
 @click.command("report")
 @click.argument("study")
-@click.option("--output", type=click.Path(path_type=Path), help="The file  [default: STUDY.html]")
+@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="File to write.  [default: STUDY.html]")
 @run_dir_option
 def report(study: str, output: Path | None, run_dir: Path | None) -> None:
-    """Write a page about STUDY: its course, which parameters matter, its trials over nodes and time.
+    """Write an HTML page about STUDY: learning curves, importance of the parameters, which trial had which nodes when.
 
     \b
     Example:

@@ -24,8 +24,16 @@ START_LIMIT_S = 600.0
 @click.command("up")
 @site_option
 @click.option("--pilots", type=Count(0), help="Pilots to keep in the queue (default: as many as the trainers can use).")
-@click.option("--planner", default="milp", show_default=True, help=f"How nodes are shared out: {', '.join(NAMES)}.")
-@click.option("--solver", default="cbc", show_default=True, help="Solver of the MILP: cbc, glpk or highs.")
+@click.option(
+    "--planner",
+    metavar="NAME",
+    default="milp",
+    show_default=True,
+    help=f"How nodes are shared out: {', '.join(NAMES)}.",
+)
+@click.option(
+    "--solver", metavar="NAME", default="cbc", show_default=True, help="Solver of the MILP: cbc, glpk or highs."
+)
 @click.option(
     "--solve-limit-s",
     type=FiniteRange(min=0, min_open=True),
@@ -35,25 +43,29 @@ START_LIMIT_S = 600.0
 )
 @click.option(
     "--objective",
+    metavar="NAME",
     help="What plans maximise: scaling-efficiency, throughput, priority or MODULE:FUNCTION"
-    " (default: scaling-efficiency; for flotilla throughput).",
+    " (default: scaling-efficiency; with --planner flotilla, throughput).",
 )
 @click.option(
     "--t-fwd-s",
     type=FiniteRange(min=0, min_open=True),
     default=120.0,
     show_default=True,
-    help="Forward-looking time: how long a plan is assumed to last. Longer accepts more rescaling.",
+    help="Forward-looking time: how long a plan is assumed to last. The longer, the more rescaling pays off.",
 )
 @click.option(
     "--decide-every-s",
     type=FiniteRange(min=0, min_open=True),
-    help="Time between plans; in between, waiting trainers get idle nodes (default: plan at every event).",
+    help="Time between plans; meanwhile waiting trainers get idle nodes (default: plan at every event).",
 )
-@click.option("--max-parallel-trainers", type=Count(), default=10, show_default=True, help="Trainers that run at once.")
+@click.option(
+    "--max-parallel-trainers", type=Count(), default=10, show_default=True, help="Most trainers to run at once."
+)
 @click.option(
     "--budget",
     type=FiniteRange(min=0, min_open=True),
+    metavar="NODE-HOURS",
     help="Node-hours, as charged by the site, after which the pool drains (default: no limit).",
 )
 @click.option(
@@ -61,7 +73,7 @@ START_LIMIT_S = 600.0
     type=Count(0),
     default=200,
     show_default=True,
-    help="In a new pool: how many ended trainers stay listed; 'pilot report' has them all.",
+    help="For a new pool: how many ended trainers stay listed; 'pilot report' shows all of them.",
 )
 @click.option("--fresh", is_flag=True, help="Start a new pool; the previous one is moved to earlier/.")
 @click.option("--foreground", is_flag=True, help="Stay in the foreground; Ctrl-C drains the pool.")
@@ -162,7 +174,7 @@ def _await(process: subprocess.Popen[str], root: Path) -> PoolStatus:
         time.sleep(0.05)
     raise PilotError(
         f"the coordinator (process {process.pid}) has not answered in {START_LIMIT_S:g} s; it keeps running, "
-        f"and is still reading its journal or hangs: see {root}/coordinator.log",
+        f"and may still be reading its journal, or it hangs; see {root}/coordinator.log",
         transient=True,
     )
 

@@ -294,7 +294,7 @@ class Coordinator:
         if (trial := followed.trial) is not None and not self.draining:
             start_on(self.pool, trial, followed.nodes)
             self._touch(trial.id)
-            followed.question = followed.question or ("" if trial.target else f"trainer {trial.id} came")
+            followed.question = followed.question or ("" if trial.target else f"trainer {trial.id} arrived")
         self._question = self._question or followed.question
         return followed.commands
 
@@ -403,7 +403,7 @@ class Coordinator:
         assigned = assign(self.pool, self.admitted(), counts, self.config.gpus)
         if assigned.short:  # too many nodes are set aside for them: what nobody else can use is no node for them
             self._reach = {c.trainer: c.max_nodes for c in self.problem.candidates} | assigned.short
-            return self._ask_if(f"{', '.join(assigned.short)} cannot have the nodes that the plan gave")
+            return self._ask_if(f"{', '.join(assigned.short)} cannot use the nodes that the plan gave")
         self.plan, self.settled, self.awaited = event.plan, counts == self.problem.kept(), False
         for trainer in assigned.changed:
             self._touch(trainer.id)
@@ -487,7 +487,7 @@ class Coordinator:
     def _reconcile(self, trainer: Trainer) -> list[Command]:
         out: list[Command] = []
         if trainer.forming is not None and any(n in self.pool.leaving for n in trainer.forming.members):
-            out += dissolve(trainer, "a member of the group that forms was given notice")
+            out += dissolve(trainer, "a member of the forming group got notice")
         # What a loss, a notice or a node set aside leaves of a target is no size yet.
         give_back(self.pool, trainer, trainer.spec.fitting(len(trainer.target)))
         out += reconcile(trainer, self.pool)

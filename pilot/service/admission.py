@@ -131,7 +131,7 @@ class Admission:
             if where != known:
                 connection.write(path, where)
         except (UserError, OSError) as error:
-            log.warning("the pilots of %s cannot come back: %s", path.name, error)
+            log.warning("the pilots of %s cannot reconnect: %s", path.name, error)
             return
         self._grants[digest(where.enrolment)] = Grant(Role.PILOT, path, where.job)
 
@@ -193,7 +193,7 @@ def _note_job(path: Path, job: str) -> None:
     try:
         connection.write(path, msgspec.structs.replace(connection.load(path), job=job))
     except (OSError, UserError) as error:
-        log.warning("cannot note in %s that it is of job %s: %s", path, job, error)
+        log.warning("cannot record in %s that it belongs to job %s: %s", path, job, error)
 
 
 def _remove(path: Path) -> None:

@@ -347,7 +347,7 @@ class Service:
             self._unheard[message.trainer] = None
 
     def _looked(self, node: NodeId, message: wire.RankLookedAt) -> None:
-        if verb := {Seen.SLOW.value: "is slow", Seen.LOST.value: "was stuck and is started again"}.get(message.seen):
+        if verb := {Seen.SLOW.value: "is slow", Seen.LOST.value: "was stuck and was restarted"}.get(message.seen):
             self._remark(message.trainer, f"{node} {verb}, the others wait for it: {message.detail}")
         self._post(self._stall_checks.rank_looked_at(node, message))
 

@@ -48,7 +48,7 @@ class StudyApi:
         finally:
             self._arriving.discard(given.name)
         if self._driver.core.draining:
-            raise UserError("the pool is being shut down; pilot up goes on with it afterwards")
+            raise UserError("the pool is shutting down; run pilot up afterwards to continue it")
         await self._decided(self._driver.post(StudySubmitted(spec)), f"study {given.name} is submitted")
         log.info("study %s was submitted: %s", given.name, given.launch.script)
         return await self._status(self._study(given.name))
@@ -66,22 +66,22 @@ class StudyApi:
         """Shelve its trials where they are."""
         study = self._study(asked.study)
         if study.stopped:
-            raise UserError(f"study {study.id} has stopped already: {study.stopped}")
+            raise UserError(f"study {study.id} is already stopped: {study.stopped}")
         await self._decided(self._driver.post(StudyStopped(study.id)), f"study {study.id} stops")
         return await self._status(study)
 
     async def resume(self, asked: StudyResumption) -> StudyStatus:
-        """It goes on, with more trials perhaps."""
+        """Continue it, possibly with more trials."""
         study = self._study(asked.study)
         if asked.space is not None:
             await self._same_space(study, asked.space)
         if not study.stopped and not asked.more:
             raise UserError(f"study {study.id} has not stopped; pilot study add gives it more trials")
         if asked.more and study.exhausted:
-            raise UserError(f"study {study.id} has tried every point of its space: there are no more trials")
+            raise UserError(f"study {study.id} has tried every point of its search space")
         deadline_s = study.spec.deadline_s
         if deadline_s is not None and deadline_s <= self._driver.clock():
-            raise UserError(f"the deadline of study {study.id} is over; pilot study run --name begins another one")
+            raise UserError(f"the deadline of study {study.id} has passed; submit a new study with another --name")
         total = study.total + asked.more
         await self._decided(self._driver.post(StudyResumed(study.id, total)), f"study {study.id} goes on")
         return await self._status(study)
@@ -89,19 +89,17 @@ class StudyApi:
     async def _same_space(self, study: Study, expected: StudyDefinition) -> None:
         found = differences(await asyncio.to_thread(self._store.definition, study.spec), expected)
         if found:
-            raise UserError(f"study {study.id} has another space: {'; '.join(found)}; begin another study for it")
+            raise UserError(f"the search space of study {study.id} differs: {'; '.join(found)}; submit a new study")
 
     def _check_name(self, name: str) -> None:
         core = self._driver.core
         if not _NAME.fullmatch(name):
-            raise UserError(f"not a name for a study: {name!r}; use letters, digits, '.', '_' and '-', at most 48")
+            raise UserError(f"not a valid study name: {name!r}; use letters, digits, '.', '_' and '-', at most 48")
         if StudyId(name) in core.studies or name in self._arriving:
-            raise UserError(
-                f"there is a study named {name} already; choose another --name, or pilot study resume {name}"
-            )
+            raise UserError(f"a study named {name} already exists; choose another --name, or pilot study resume {name}")
         trial = re.compile(rf"{re.escape(name)}-\d+")
         if taken := next((t for t in (*core.trainers, *core.past) if trial.fullmatch(t)), None):
-            raise UserError(f"the trainer {taken} has a name that a trial of {name} would have; choose another --name")
+            raise UserError(f"a trainer is named {taken}, like a trial of {name}; choose another --name")
 
     def _study(self, name: str) -> Study:
         study = self._driver.core.studies.get(StudyId(name))
@@ -110,7 +108,7 @@ class StudyApi:
             raise UserError(f"no study named {name!r}; there are: {known}")
         return study
 
-    # --- what is told -------------------------------------------------------------------------------------------------
+    # --- answers ------------------------------------------------------------------------------------------------------
 
     async def _status(self, study: Study) -> StudyStatus:
         definition = await asyncio.to_thread(self._store.definition, study.spec)

@@ -39,7 +39,7 @@ from pilot.traces.workload import WorkloadRow, read_curves, read_workload
 GIVEN = "given"
 """The objective of the curves file (``objective_per_s``), else that which is usual for the planner."""
 COURSES_MAX = 40
-"""Of so many trainers the course is kept: a figure shows no more."""
+"""The courses of at most this many trainers are kept: a figure shows no more."""
 
 POLL_S = 0.2
 
@@ -70,21 +70,21 @@ class Case:
     max_parallel : trainers that share the pool at a time
     rescale_scale : factor of all rescale costs
     solver_latency_s : what a plan takes
-    node_order : in which nodes are handed out and taken back
+    node_order : the order in which nodes are handed out and taken back
     accounting : how a rescale is paid for
-    completions : when the core hears of completions and arrivals
+    completions : when the core learns of completions and arrivals
     on_curve : the number of the scaling curve that all trainers have; null: each its own
     budget : node-hours after which the pool drains; null: no limit
     decide_every_s : plans are made at multiples of it; null: at every event
-    nodes : the pool has so many nodes from 0 on; null: those of the trace
-    gpus_per_node : each unit is a GPU, and so many of them, in the order of names, are a node; null: units are nodes
-    eta_noise, hang_share, fail_share, cancel_share : what goes wrong with trainers, see :mod:`pilot.traces.mishaps`
-    scale_up_delay_s : more nodes take effect so much later
+    nodes : size of a fixed pool; null: the pool is that of the trace
+    gpus_per_node : the nodes are GPUs, this many to a real node, in the order of names; null: they are nodes
+    eta_noise, hang_share, fail_share, cancel_share : mishaps of trainers, see :mod:`pilot.traces.mishaps`
+    scale_up_delay_s : delay of starts and of added nodes
     know : what the core knows of the curves: `truth`, a guess (`guess:linear` and others), or what is `measured`
     profile : `auto`, `inverse` or `never`; null: nothing is measured
     measure_noise : how far a report of a rate is off the truth, one standard deviation, relative; null: nothing is
         measured
-    seed : of what is drawn: guesses, noise, what goes wrong
+    seed : seed of everything random: guesses, noise, mishaps
     share_curves : trainers on one curve share what is measured
     """
 
@@ -191,10 +191,10 @@ def _pool(inputs: Inputs, case: Case, submissions: Sequence[WorkloadRow]) -> tup
 
 
 def _gpu_nodes(changes: Sequence[Change], per_node: int) -> GpuNodes:
-    """All units that ever join, in the order of their names, are GPUs of one node after the other."""
+    """Group all units that ever join into nodes of ``per_node`` GPUs, in the order of their names."""
     names = sorted({unit for change in changes for unit in change.joined}, key=natural_key)
     if len(names) % per_node:
-        raise UserError(f"{len(names)} GPUs are not nodes of {per_node} GPUs each (--gpus-per-node)")
+        raise UserError(f"{len(names)} GPUs cannot be divided into nodes of {per_node} (--gpus-per-node)")
     host = {unit: number // per_node for number, unit in enumerate(names)}
     return GpuNodes(host.__getitem__, per_node)
 

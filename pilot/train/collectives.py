@@ -55,7 +55,7 @@ class Collectives:
             self._place, self._held = self._training.place, {}
 
     def here(self) -> None:
-        """And it has done what it does there: it goes on to train, or the epoch ends."""
+        """It has done what it does there: it continues to train, or the epoch ends."""
         self.arrive()
         self._training.caught_up()
 

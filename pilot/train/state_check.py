@@ -14,7 +14,7 @@ from pilot.train.state import encoded
 from pilot.train.training import Training
 
 _PAUSE = 1000
-"""Between two checks of ``session.state`` pass so many times what one takes: together they take 0.1% of the time."""
+"""The time between two checks of ``session.state``, in durations of a check: checks take 0.1% of the time."""
 
 
 class StateCheck:

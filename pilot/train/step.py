@@ -235,8 +235,8 @@ class Step:
         self._alarm.held.forward_ended()
         if weight is not None and self._training.sharding is not None:
             raise UserError(
-                "session.step: weight= does not go with a sharded model, whose gradients are weighed in backward; make"
-                " the loss a mean over the batch's samples"
+                "session.step: weight= cannot be combined with a sharded model, whose gradients are averaged in"
+                " backward; make the loss a mean over the batch's samples"
             )
         factor = self._weights.factor(self._batch, weight)
         if self._held:

@@ -228,8 +228,8 @@ def _check_form(what: str, given: Any, optimizers: Any) -> None:
         if not unknown:
             return
     raise UserError(
-        f"pilot.train.session: a dict of optimizers, which are stepped by name, goes with a dict of {what}s by the same"
-        " names; optimizers that are stepped together go without"
+        f"pilot.train.session: with a dict of optimizers, which are stepped by name, pass the {what}s as a dict with"
+        " the same names; with optimizers that are stepped together, do not pass a dict"
     )
 
 
@@ -239,7 +239,7 @@ def _advance(scheduler: Scheduler, *measured: float) -> None:
         scheduler.step(*measured)
     except ValueError as error:
         raise UserError(
-            f"{type(scheduler).__name__} cannot go on: {error}; create it for all steps of the run (with"
-            " batch_size= an"
-            " epoch has fewer steps on more nodes: count epochs with schedule='epoch', or use global_batch_size=)"
+            f"{type(scheduler).__name__} cannot continue: {error}; create it for all steps of the run (with"
+            " batch_size= an epoch has fewer steps on more nodes: count epochs with schedule='epoch', or use"
+            " global_batch_size=)"
         ) from error

@@ -93,14 +93,14 @@ def test_what_is_known_of_the_curves_is_worth_something(inputs: Path, capsys: py
         (["--know", "guess"], "choose from truth, measured"),
         (["--know", "guess:factor:1.5"], "choose from truth, measured"),
         (["--know", "guess:7", "--objective", "throughput"], "--know guess:7: the curves file has curves 0 to 1"),
-        (["--know", "guess:linear"], "name one with --objective"),
+        (["--know", "guess:linear"], "choose one with --objective"),
         (["--measure-noise", "1.1"], "give a share from 0 to 1"),
         (
             ["--know", "truth", "--profile", "auto"],
-            "--profile is about trainers that are measured: add --know measured",
+            "--profile needs --know measured",
         ),
-        (["--share-curves"], "--share-curves is about trainers that are measured: add --know measured"),
-        (["--measure-noise", "0.1"], "--measure-noise is about trainers that are measured: add --know measured"),
+        (["--share-curves"], "--share-curves needs --know measured"),
+        (["--measure-noise", "0.1"], "--measure-noise needs --know measured"),
     ],
 )
 def test_knowledge_that_cannot_be(

@@ -134,7 +134,7 @@ def test_why_a_trainer_that_has_just_come_has_its_nodes() -> None:
     for event in (PoolChanged(joined=(A,)), TrainerSubmitted(TrainerSpec(T))):
         monitor.note(0.0, event, core.handle(0.0, event))
     [said, *_] = explained(core, monitor, T).sentences
-    assert said == "t started on 1 node, the fewest that it can use; the plan with more of them comes shortly."
+    assert said == "t started on 1 node, the fewest that it can use; a plan that may give it more follows shortly."
 
 
 def test_work_of_trainers_that_count_otherwise_adds_up_in_units_of_their_rate_on_one_node() -> None:
