@@ -120,6 +120,26 @@ def test_a_killed_rank_process_is_told_and_the_worker_lives(stage: tuple[Coordin
     pilots.leave()
 
 
+def test_the_rails_of_a_node_end_together(stage: tuple[Coordinator, Agents], tmp_path: Path) -> None:
+    stage[0].welcome["rails"] = 2
+    pilots = Pilots(stage, tmp_path, 2)
+    first, second = pilots.peers
+    pilots.form(1, [first, second])
+    assert [len(pilots.ranks(peer, 1)) for peer in pilots.peers] == [2, 2]
+    max(pilots.ranks(first, 1), key=lambda rank: rank.pid).kill()
+    assert pilots.coordinator.expect(first, wire.GroupBroken).reason.startswith("its rank process was killed by")
+    until(lambda: pilots.ranks(first, 1) == [], "the end of the other rail")
+    for peer in pilots.peers:
+        pilots.coordinator.send(peer, wire.DissolveGroup("t1", 1, "a rank is lost"))
+    pilots.form(2, [first, second])
+    pilots.coordinator.send(second, wire.ReleaseNode("the test is over"))
+    assert pilots.processes[1].wait(LIMIT_S) == 0
+    pilots.coordinator.send(first, wire.DissolveGroup("t1", 2, "a member left"))
+    pilots.form(3, [first])
+    assert len(pilots.ranks(first, 3)) == 1, "a node by itself has nobody to sum with"
+    pilots.leave()
+
+
 def test_a_generation_is_killed_and_no_other(stage: tuple[Coordinator, Agents], tmp_path: Path) -> None:
     pilots = Pilots(stage, tmp_path, 1)
     (peer,) = pilots.peers
