@@ -55,6 +55,6 @@ def test_where_to_listen_and_how_to_be_reached() -> None:
 
 
 def test_an_interface_that_is_not_there_is_named_with_those_that_are() -> None:
-    with pytest.raises(UserError, match="no network interface 'ib7'; there are: ") as caught:
+    with pytest.raises(UserError, match="no network interface 'ib7'; it has: ") as caught:
         bind_address(site(bind_interface="ib7"))
     assert all(name in str(caught.value) for name in psutil.net_if_addrs())
