@@ -82,6 +82,18 @@ def test_a_node_is_killed(fabric: str, rails: int, alone: dict[str, torch.Tensor
     assert_as_alone(ranks, alone)
 
 
+@pytest.mark.long
+def test_a_mixed_precision_policy_computes_as_it_does_alone(tmp_path: Path) -> None:
+    run_alone(tmp_path, SCRIPT, "mixed", "alone", str(tmp_path))
+    expected = torch.load(node_script.ran(tmp_path, "alone"))
+    with plane(tmp_path, SCRIPT, "mixed", "undisturbed", str(tmp_path), ranks_per_node=2) as cluster:
+        cluster.form(cluster.start(4))
+        for kept in ran(cluster, tmp_path):
+            for name, tensor in kept.items():
+                torch.testing.assert_close(tensor, expected[name], rtol=1e-5, atol=1e-6, msg=name)
+                assert tensor.dtype == expected[name].dtype
+
+
 def test_a_sharded_script_runs_alone(alone: dict[str, torch.Tensor], tmp_path: Path) -> None:
     run_alone(tmp_path, SCRIPT, "sharded", "alone", str(tmp_path))
     assert_as_alone([torch.load(node_script.ran(tmp_path, "alone"))], alone)
