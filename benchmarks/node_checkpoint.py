@@ -29,6 +29,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from benchmarks.node_script import NODES, PER_NODE, shard
 from benchmarks.subjects import BATCH, data, make
 from pilot.checkpoint import store, tree
+from pilot.checkpoint.own_rows import own_rows
 from pilot.checkpoint.snapshot import Snapshots
 
 RANKS = NODES * PER_NODE
@@ -99,10 +100,10 @@ class _Ours:
         model, optimizer = self._held
         folder.mkdir(exist_ok=True)
         state = tree.encode({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
-        copy = self._snapshots.take(state)
+        copy = self._snapshots.take(own_rows(state, dist.get_rank() // PER_NODE, NODES))
 
         def finish() -> None:
-            store.write_part(folder, 1, 1, dist.get_rank(), RANKS, copy, per_node=PER_NODE)
+            store.write_part(folder, 1, 1, dist.get_rank(), RANKS, copy)
             dist.barrier()
             if dist.get_rank() == 0:
                 store.write_index(folder, 1, 1, RANKS, 3)
