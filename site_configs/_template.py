@@ -60,7 +60,8 @@ site = Site(
     bind_interface="hsn0",  # the login node's interface that compute nodes can reach; None and no address: all
     advertise_interface="hsn0",  # the interface whose address agents connect to; None: the bound one
     port=0,  # the coordinator's port; 0: any free one
-    interface="hsn0",  # the node's interface for MPI; None: the default one
+    interface="hsn0",  # the node's interface for MPI, or several: "hsn0,hsn1"; None: the default one
+    rails=4,  # MPI processes per node, on the interfaces in turn; None: one for each, up to 4 if node_fabric is nccl
     fabric="tcp",  # libfabric's provider between separate jobs; native ones often cannot cross jobs
     # --- times -----------------------------------------------------------------------------------------------------
     poll_s=30,  # shortest time between polls of the scheduler

@@ -24,6 +24,7 @@ Scope = Literal["user", "project"]
 """Whose jobs ``max_jobs`` counts."""
 
 NodeFabric = Literal["shared-memory", "gloo", "nccl"]
+GPU_RAILS, MAX_RAILS = 4, 8
 """How the training processes of one node sum their gradients; see :mod:`pilot.train.node_group`."""
 
 Signal = Literal["USR1", "USR2", "TERM", "INT", "HUP", "URG"]
@@ -103,7 +104,8 @@ class Site(BaseModel):
     bind_interface: str | None = Field(default=None, examples=["bond0"])
     advertise_interface: str | None = Field(default=None, examples=["bond0"])
     port: int = Field(default=0, ge=0, le=65535, examples=[0])
-    interface: str | None = Field(default=None, examples=["hsn0"])
+    interface: str | None = Field(default=None, pattern=r"^[^\s,]+(,[^\s,]+)*$", examples=["hsn0"])
+    rails: int | None = Field(default=None, ge=1, le=MAX_RAILS, examples=[4])
     fabric: str = Field(default="tcp", min_length=1, examples=["tcp"])
 
     # --- times
@@ -184,6 +186,17 @@ class Site(BaseModel):
             ),
         ]
         return [message for broken, message in rules if broken]
+
+    @property
+    def interfaces(self) -> tuple[str, ...]:
+        """Those of ``interface``, for MPI; empty: the one that leads to the coordinator."""
+        return tuple(self.interface.split(",")) if self.interface else ()
+
+    @property
+    def rails_per_node(self) -> int:
+        """``rails``; unless given one for each interface that is named, and up to 4 where processes sum by NCCL."""
+        of_gpus = min(GPU_RAILS, self.ranks_per_node) if self.node_fabric == "nccl" else 1
+        return self.rails or max(of_gpus, min(len(self.interfaces), MAX_RAILS))
 
     @property
     def walltime_s(self) -> int:

@@ -282,7 +282,8 @@ class Service:
             self.lose(earlier, f"its job {hello.job} was requeued")
         new = self.roster.register(now_s, node, link, hello)
         site = self._site
-        welcome = wire.Welcome(node, self._pool, site.heartbeat_s, site.silent_s, site.orphan_s, site.grace_s)
+        times = site.heartbeat_s, site.silent_s, site.orphan_s, site.grace_s
+        welcome = wire.Welcome(node, self._pool, *times, site.rails_per_node)
         self._server.send(link, welcome)
         log.info("%s %s (%s, job %s)", node, "joined" if new else "came back", hello.address, hello.job or "none")
         self._jobs.registered(hello.job, hello.restart)
