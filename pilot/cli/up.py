@@ -24,6 +24,11 @@ START_LIMIT_S = 600.0
 @click.command("up")
 @site_option
 @click.option("--pilots", type=Count(0), help="Pilots to keep in the queue (default: as many as the trainers can use).")
+@click.option(
+    "--only-nodes",
+    metavar="PATTERN",
+    help="Use only these nodes, e.g. nid[0001-0512] or x3001*,x3002* (default: as the site says).",
+)
 @click.option("--planner", default="milp", show_default=True, help=f"How nodes are shared out: {', '.join(NAMES)}.")
 @click.option("--solver", default="cbc", show_default=True, help="Solver of the MILP: cbc, glpk or highs.")
 @click.option(
@@ -77,13 +82,14 @@ def command(run_dir: Path | None, site: str, foreground: bool, as_json: bool, **
     Examples:
       pilot up --site polaris --pilots 8 --budget 500
       pilot up --site ./my_site.py --planner dp --objective throughput
+      pilot up --site delta --run-dir ~/vision --only-nodes 'gpua[001-050]'
     """
     from pilot.io.host_room import shortages
     from pilot.io.rundir import default_path
     from pilot.io.site_files import load_site_file
 
     settings["objective"] = settings["objective"] or usual_objective(settings["planner"])
-    there = load_site_file(site).site
+    there = load_site_file(site).on(settings["only_nodes"]).site
     name = there.name
     root = (run_dir or default_path(name)).absolute()
     arguments = coordinator_command(root, site, settings)

@@ -12,7 +12,8 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from pilot.core.errors import one_line
+from pilot.core.errors import UserError, one_line
+from pilot.io.node_pattern import NodePattern
 
 Scheduler = Literal["local", "slurm", "pbspro", "lsf"]
 """The batch system."""
@@ -90,6 +91,7 @@ class Site(BaseModel):
     nodes_per_pilot: int = Field(default=1, ge=1, examples=[1])
     cores_per_node: int | None = Field(default=None, ge=1, examples=[64])
     ranks_per_node: int = Field(default=1, ge=1, examples=[4])
+    only_nodes: str | None = Field(default=None, examples=["nid[0001-0512]"])
     node_fabric: NodeFabric | None = Field(default=None, examples=["nccl"])
     launcher: Launcher = Field(default="simple", examples=["srun"])
     launcher_options: str = Field(default="", examples=["--cpu-bind=none"])
@@ -135,6 +137,14 @@ class Site(BaseModel):
         if value is not None and walltime_seconds(value) < 60:
             raise ValueError(f"{value!r} is less than a minute")
         return value
+
+    @field_validator("only_nodes")
+    @classmethod
+    def _is_pattern(cls, value: str | None) -> str | None:
+        try:
+            return value and NodePattern.read(value).text
+        except UserError as error:
+            raise ValueError(str(error)) from None
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
