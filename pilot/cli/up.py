@@ -14,6 +14,7 @@ import click
 from pilot.cli.asking import AT_REST, json_option, pool_at, run_dir_option, site_option, to_json
 from pilot.cli.numbers import Count, FiniteRange
 from pilot.core.errors import PilotError, UserError
+from pilot.core.pool import NODE_ORDER_NAMES
 from pilot.io.pool_status import PoolStatus
 from pilot.planners import NAMES, usual_objective
 
@@ -54,6 +55,13 @@ START_LIMIT_S = 600.0
     "--decide-every-s",
     type=FiniteRange(min=0, min_open=True),
     help="Time between plans; in between, waiting trainers get idle nodes (default: plan at every event).",
+)
+@click.option(
+    "--node-order",
+    type=click.Choice(NODE_ORDER_NAMES),
+    default="hostname",
+    show_default=True,
+    help="Which free nodes a trainer gets first: by name, by age, or by the site's topology those nearest to its own.",
 )
 @click.option("--max-parallel-trainers", type=Count(), default=10, show_default=True, help="Trainers that run at once.")
 @click.option(

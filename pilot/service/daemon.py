@@ -41,7 +41,7 @@ from pilot.service.restore import restore
 from pilot.service.roster import Roster
 from pilot.service.sampler_process import SamplerProcess
 from pilot.service.service import Service
-from pilot.service.settings import Settings
+from pilot.service.settings import Settings, config_of
 from pilot.service.solver_process import SolverProcess
 from pilot.service.startup import PoolIdentity
 from pilot.service.status_view import About
@@ -289,7 +289,7 @@ def main(arguments: list[str] | None = None) -> int:
         rundir = RunDir(options.run_dir or default_path(site_file.site.name))
         learned = Learned.read(learned_path(site_file.site.name), site_file.site.name)
         settings = _settings(options, learned)
-        settings.config()
+        config_of(startup.configured(site_file.site, settings))  # what is wrong is said before anything is touched
         rundir.create()
         lock = Lock(rundir)  # held until the process has ended
         log_file.begin(rundir.log)
