@@ -140,7 +140,7 @@ def test_names_that_are_not_there_or_not_names(pool: Pool) -> None:
         assert "vit" in done.stderr
     done = pool.pilot("submit", "--name", "../vit", TRAIN, check=False)
     assert done.returncode == 2
-    assert "not a name" in done.stderr
+    assert "not a valid trainer name" in done.stderr
     pool.submit(TRAIN, "--epochs", "1", "--step-s", "0", options=("--name", "vit"))
     done = pool.pilot("submit", "--name", "vit", TRAIN, check=False)
     assert done.returncode == 2

@@ -150,7 +150,8 @@ def test_an_edited_live_script_is_refused_for_newcomers_and_no_plan_is_made_for_
     pool.kill_tree(agents[1])
     for _ in range(3):
         pool.agent()
-    refused = pool.until("no node more is tried", lambda s: "takes no more nodes" in " ".join(s.trainers[0].remarks))
+    said = "cannot use further nodes"
+    refused = pool.until("no node more is tried", lambda s: said in " ".join(s.trainers[0].remarks))
     assert "was edited" in " ".join(refused.trainers[0].remarks)
     known = {node.node for node in refused.pool}
     pool.agent()

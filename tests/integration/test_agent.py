@@ -154,7 +154,7 @@ def test_orders_that_cannot_be_carried_out_are_answered(stage: tuple[Coordinator
         (msgspec.structs.replace(order, cwd="/no/such/place"), "no directory /no/such/place"),
         (msgspec.structs.replace(order, python="/no/python"), "no interpreter /no/python"),
         (msgspec.structs.replace(order, python="/bin/false"), "cannot run pilot.train"),
-        (msgspec.structs.replace(order, arguments=["x" * 200_000]), "arguments and environment take"),
+        (msgspec.structs.replace(order, arguments=["x" * 200_000]), "arguments and environment are"),
     ]
     for refused, detail in cases:
         coordinator.send(peer, refused)

@@ -94,7 +94,7 @@ def test_what_is_known_of_the_curves_is_worth_something(inputs: Path, capsys: py
         (["--know", "guess:factor:1.5"], "choose from truth, measured"),
         (["--know", "guess:7", "--objective", "throughput"], "--know guess:7: the curves file has curves 0 to 1"),
         (["--know", "guess:linear"], "name one with --objective"),
-        (["--measure-noise", "1.1"], "give a number from 0 to 1"),
+        (["--measure-noise", "1.1"], "give a share from 0 to 1"),
         (
             ["--know", "truth", "--profile", "auto"],
             "--profile is about trainers that are measured: add --know measured",
@@ -279,7 +279,7 @@ def test_a_browser_shows_the_report_with_its_plain_summary(inputs: Path, tmp_pat
     page = shown(tmp_path / "report" / "index.html", tmp_path)
     assert re.search(r"<p>In \d+ h .* of the trace up to \d+ nodes were idle at once", page)
     assert re.search(r"went into training\. \d+ of \d+ trainers were completed", page)
-    assert "dedicated ones (U)" in page and page.rstrip().endswith("</html>")
+    assert "dedicated nodes would have (U)" in page and page.rstrip().endswith("</html>")
 
 
 @pytest.mark.parametrize(
