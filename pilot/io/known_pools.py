@@ -27,7 +27,7 @@ def known_pools() -> list[Path]:
     """The run directories in which a pool is or was, in alphabetical order."""
     try:
         found = [path for path in state_path().glob("*") if path.is_dir()]
-        found += [_target(link) for link in _links().glob("*")]
+        found += [_target(link) for link in _links().glob("*") if link.is_symlink()]
     except (OSError, RuntimeError):
         return []
     return sorted({path for path in found if _has_pool(path)})
