@@ -58,7 +58,7 @@ def _share_out(
     growing.sort(key=lambda t: -len(t.evidence.aside))
     wanted = {t.id: counts[t.id] - len(t.target) for t in growing}
     for trainer in parked:
-        missing = _missing(growing, wanted, pool.available())
+        missing = _missing(pool, growing, wanted, pool.available())
         give_back(pool, trainer, max(0, len(trainer.target) - missing))
     free = pool.available() if growing else []
     if gpus is not None and growing:
@@ -77,7 +77,7 @@ def give_back(pool: Pool, trainer: Trainer, count: int) -> None:
     surplus = len(trainer.target) - count
     if surplus <= 0:
         return
-    ordered = pool.in_order(trainer.target)
+    ordered = pool.taken_back(trainer.target)
     ordered.sort(key=lambda node: trainer.holds_state(node))
     given = dict.fromkeys(ordered[:surplus])
     trainer.target = [n for n in trainer.target if n not in given]
@@ -87,29 +87,29 @@ def give_back(pool: Pool, trainer: Trainer, count: int) -> None:
 
 def start_on(pool: Pool, trainer: Trainer, count: int) -> None:
     """Give ``trainer``, which has no nodes, ``count`` of those that are free, or as many as it can run on of them."""
-    free = _can_take(trainer, pool.available(), count)
+    free = _can_take(pool, trainer, pool.available(), count)
     _hand_out(pool, trainer, free, trainer.spec.fitting(len(free)) if len(free) >= trainer.spec.min_nodes else 0)
 
 
-def _missing(growing: Sequence[Trainer], wanted: Mapping[TrainerId, int], free: list[NodeId]) -> int:
+def _missing(pool: Pool, growing: Sequence[Trainer], wanted: Mapping[TrainerId, int], free: list[NodeId]) -> int:
     """How many nodes they still want once the ``free`` ones have been handed out."""
     missing = 0
     for trainer in [t for t in growing if t.evidence.aside]:
-        taken = dict.fromkeys(_can_take(trainer, free, wanted[trainer.id]))
+        taken = dict.fromkeys(_can_take(pool, trainer, free, wanted[trainer.id]))
         free = [node for node in free if node not in taken]
         missing += wanted[trainer.id] - len(taken)
     others = sum(wanted[t.id] for t in growing if not t.evidence.aside)
     return missing + max(0, others - len(free))
 
 
-def _can_take(trainer: Trainer, free: list[NodeId], count: int) -> list[NodeId]:
-    """Up to ``count`` of the ``free`` nodes, in order."""
-    return [node for node in free if node not in trainer.evidence.aside][:count]
+def _can_take(pool: Pool, trainer: Trainer, free: list[NodeId], count: int) -> list[NodeId]:
+    """Up to ``count`` of the ``free`` nodes."""
+    return pool.handed_out(trainer.target, [node for node in free if node not in trainer.evidence.aside], count)
 
 
 def _hand_out(pool: Pool, trainer: Trainer, free: list[NodeId], count: int) -> list[NodeId]:
     """Give ``trainer`` ``count`` of the ``free`` nodes; what is left of them."""
-    given = dict.fromkeys(_can_take(trainer, free, count))
+    given = dict.fromkeys(_can_take(pool, trainer, free, count))
     trainer.target.extend(given)
     for node in given:
         pool.owner[node] = trainer.id

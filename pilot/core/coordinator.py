@@ -98,7 +98,7 @@ class Coordinator:
         self.costs = RescaleCosts(KEPT_OF_POOL)
         self.priors = self.config.priors
         self.usage = Usage(seconds(self.config.budget_node_hours, self.config.charge_factor))
-        self.pool = Pool(self.config.node_order)
+        self.pool = Pool(self.config.node_order, topology=self.config.topology)
         self.trainers: dict[TrainerId, Trainer] = {}
         self.past: dict[TrainerId, Outcome] = {}
         self._roll = Roll(self.trainers, self.past)
@@ -137,7 +137,7 @@ class Coordinator:
             setattr(self, name, getattr(state, name))
         self._roll = Roll(self.trainers, self.past)
         self._studies = Studies(self.studies, self._roll)
-        self.pool = Pool(self.config.node_order, state.pool)
+        self.pool = Pool(self.config.node_order, state.pool, self.config.topology)
         self.blame = Blame(self.pool, self.trainers, state.blame)
 
     def handle(self, now_s: float, event: Event) -> list[Command]:
@@ -231,7 +231,7 @@ class Coordinator:
         """A configuration takes over with its order of nodes."""
         self.draining = False
         self.reopened += 1
-        self.pool.order_by(self.config.node_order)
+        self.pool.order_by(self.config.node_order, self.config.topology)
         budget_s = seconds(self.config.budget_node_hours, self.config.charge_factor)
         self.usage = Usage(budget_s, nodes=len(self.pool), since_s=self.now_s)
         return self._ask_if("the pool is up again")

@@ -54,6 +54,8 @@ class About:
     run_dir: str
     began_unix_s: float
     keeper: KeeperStatus
+    objective: str
+    only_nodes: str = ""
     up: bool = True
     trouble: str = ""
 
@@ -67,6 +69,8 @@ def status(
         site=about.site,
         endpoint=about.endpoint,
         run_dir=about.run_dir,
+        only_nodes=about.only_nodes,
+        objective=about.objective,
         up=about.up,
         began_unix_s=about.began_unix_s,
         now_s=monitor.now_s,
