@@ -219,6 +219,7 @@ SWEPT: Sequence[Decorator] = (
         f"How far a measured rate is off, one standard deviation.  [default: {MEASURE_NOISE}]",
         default=None,
     ),
+    _sweep("--known-ends", "known_ends", _share, "SHARES", "Nodes of which it is known when they will leave.", "0"),
     _sweep("--eta-noise", "eta_noise", _share, "SHARES", "Planners see remaining work off by up to this share.", "0"),
     _sweep("--hang-share", "hang_share", _share, "SHARES", "Trainers that hang within 5 minutes and never end.", "0"),
     _sweep("--fail-share", "fail_share", _share, "SHARES", "Trainers that fail within 5 minutes.", "0"),

@@ -33,6 +33,7 @@ from pilot.sim.records import SolveRecord, TrainerCourse
 from pilot.sim.times import TrainerTimes, times_of
 from pilot.traces.changes import Change, read_changes, still_pool
 from pilot.traces.fragments import Floats
+from pilot.traces.known_ends import with_ends
 from pilot.traces.mishaps import Mishaps, befallen
 from pilot.traces.workload import WorkloadRow, read_curves, read_workload
 
@@ -86,6 +87,7 @@ class Case:
         measured
     seed : of what is drawn: guesses, noise, what goes wrong
     share_curves : trainers on one curve share what is measured
+    known_ends : of this share of the nodes that leave it is known from their coming on when that will be
     """
 
     planner: str = "milp"
@@ -113,6 +115,7 @@ class Case:
     measure_noise: float | None = None
     seed: int = 1
     share_curves: bool = False
+    known_ends: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +183,7 @@ def _pool(inputs: Inputs, case: Case, submissions: Sequence[WorkloadRow]) -> tup
         until_s = changes[-1].time_s if inputs.until_s is None else inputs.until_s
         if until_s <= 0:
             raise UserError(f"{inputs.events}: all of its events are at time 0; say how long to replay (--hours)")
-        return changes, until_s
+        return with_ends(changes, case.known_ends, case.seed) if case.known_ends else changes, until_s
     nodes = case.nodes or 1
     for row in submissions:
         if row.spec.min_nodes > nodes:

@@ -162,10 +162,11 @@ def test_a_replay_that_cannot_be(refused: Refused, replay: list[str], options: l
     [
         (["--eta-noise", "1.1"], "from 0 to 1"),
         (["--eta-noise", "nan"], "from 0 to 1"),
+        (["--known-ends", "2"], "from 0 to 1"),
         (["--fail-share", "0.6", "--cancel-share", "0.5"], "over 1"),
         (["--scale-up-delay-s", "-1"], "from 0"),
         (["--decide-every-s", "0"], "greater than 0"),
-        (["--sizes", "4,2"], "must rise"),
+        (["--sizes", "4,2"], "must be increasing"),
         (["--sizes", ""], "whole numbers"),
         (["--seed", "x"], "whole number"),
         (["--nodes", "0"], "at least 1"),
