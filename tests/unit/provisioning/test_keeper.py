@@ -220,7 +220,7 @@ def test_that_agents_of_jobs_which_are_over_answer_is_said_while_they_do() -> No
         keeper.registered("0")
         keeper.want(1, present=["0"])
         scheduler.phases["0"] = JobPhase.OVER
-        await until(lambda: "0 ended, but the agents there answer" in keeper.status().trouble)
+        await until(lambda: "0 ended, but their agents still answer" in keeper.status().trouble)
         keeper.want(1)
         assert keeper.status().trouble == "", "before the scheduler is asked again"
 
