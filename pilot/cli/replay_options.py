@@ -232,6 +232,7 @@ SWEPT: Sequence[Decorator] = (
         f"Relative error of a measured rate (standard deviation).  [default: {MEASURE_NOISE}]",
         default=None,
     ),
+    _sweep("--known-ends", "known_ends", _share, "SHARES", "Share of nodes whose end is known in advance.", "0"),
     _sweep(
         "--eta-noise",
         "eta_noise",

@@ -44,6 +44,7 @@ from pilot.core.blame import Blame, Judgement
 from pilot.core.budget import Usage, seconds
 from pilot.core.commands import CloseTrainer, Command, DrainPool, Outcome, ReleaseNode, Solve, WarnOfBudget
 from pilot.core.config import CoordinatorConfig
+from pilot.core.ends import all_end_s, ending
 from pilot.core.errors import InvariantError
 from pilot.core.events import (
     ArrivalsDue,
@@ -368,7 +369,17 @@ class Coordinator:
         pins = profiles.pins(self.now_s, self.pool.usable - reserved, admitted, around)
         weights = self._studies.weights(self.now_s, self.pool.usable, trainers)
         problem = pose(
-            self.pool, self.blame, trainers, config, self.costs, self._reach, self.now_s, pins, weights, reserved
+            self.pool,
+            self.blame,
+            trainers,
+            config,
+            self.costs,
+            self._reach,
+            self.now_s,
+            pins,
+            weights,
+            reserved,
+            ending(self.pool, self.now_s, config.t_fwd_s),
         )
         if problem is not None and config.decide_every_s and not self.awaited:
             problem = question(problem)
@@ -397,10 +408,11 @@ class Coordinator:
         if event.plan.status is PlanStatus.KEPT:
             self.plan, self.awaited = event.plan, False
             return []
-        counts = event.plan.as_dict()
-        if not self.problem.feasible(counts):
-            raise InvariantError(f"plan {event.plan_id} is not feasible: {counts}")
-        assigned = assign(self.pool, self.admitted(), counts, self.config.gpus)
+        counts, late = event.plan.as_dict(), dict(event.plan.ending)
+        if not self.problem.feasible(counts, late):
+            raise InvariantError(f"plan {event.plan_id} is not feasible: {counts}, ending: {late}")
+        soon = ending(self.pool, self.asked_s, self.config.t_fwd_s)
+        assigned = assign(self.pool, self.admitted(), counts, self.config.gpus, soon, late)
         if assigned.short:  # too many nodes are set aside for them: what nobody else can use is no node for them
             self._reach = {c.trainer: c.max_nodes for c in self.problem.candidates} | assigned.short
             return self._ask_if(f"{', '.join(assigned.short)} cannot use the nodes that the plan gave")
@@ -452,7 +464,7 @@ class Coordinator:
 
     def pace_of(self, trainer: Trainer) -> Pace:
         """How often it is to write a checkpoint, and why."""
-        return pace_of(self.config, trainer, self.now_s)
+        return pace_of(self.config, trainer, self.now_s, all_end_s(self.pool, trainer.target))
 
     def wanted_nodes(self) -> int:
         """How many nodes there should be: what a plan would use, and those that nobody can use."""

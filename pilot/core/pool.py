@@ -34,7 +34,8 @@ NODE_ORDER_NAMES = (*NODE_ORDERS, TOPOLOGY)
 
 @dataclass(eq=False)
 class PoolState:
-    """What a pool knows, plain: ``numbers`` are the nodes, with their number in the order of joining."""
+    """What a pool knows, plain: ``numbers`` are the nodes, with their number in the order of joining; ``ends``, when
+    nodes will surely have left, as far as that is known."""
 
     numbers: dict[NodeId, int] = field(default_factory=dict)
     joined: int = 0
@@ -42,6 +43,7 @@ class PoolState:
     aside: dict[NodeId, SetAside] = field(default_factory=dict)
     owner: dict[NodeId, TrainerId] = field(default_factory=dict)
     occupant: dict[NodeId, TrainerId] = field(default_factory=dict)
+    ends: dict[NodeId, float] = field(default_factory=dict)
 
 
 class Pool(PoolState):
@@ -111,7 +113,15 @@ class Pool(PoolState):
         self.aside.pop(node, None)
         self.owner.pop(node, None)
         self.occupant.pop(node, None)
+        self.ends.pop(node, None)
         return True
+
+    def know_end(self, node: NodeId, at_s: float | None) -> None:
+        """``node`` will have left at ``at_s``; None: nobody says so any more."""
+        if at_s is None or node not in self.numbers:
+            self.ends.pop(node, None)
+        else:
+            self.ends[node] = at_s
 
     def in_order(self, nodes: list[NodeId]) -> list[NodeId]:
         """``nodes`` in the order in which they are handed out and taken back."""

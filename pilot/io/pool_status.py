@@ -162,6 +162,7 @@ class NodeStatus(Told, frozen=True):
     leaving : whether it got a preemption notice
     set_aside : whether it is not used for a while, because trainers failed on it that work elsewhere
     joined_s : when it joined
+    ends_s : when it will have left, on the pool's clock; null: that is not known
     """
 
     node: str
@@ -171,6 +172,7 @@ class NodeStatus(Told, frozen=True):
     leaving: bool
     set_aside: bool
     joined_s: float
+    ends_s: float | None = None
 
 
 class SetAsideStatus(Told, frozen=True):

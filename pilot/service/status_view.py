@@ -172,6 +172,7 @@ def pool(core: Coordinator, monitor: Monitor) -> list[NodeStatus]:
             leaving=node in core.pool.leaving,
             set_aside=node in core.pool.aside,
             joined_s=monitor.joined_s.get(node, 0.0),
+            ends_s=core.pool.ends.get(node),
         )
         for node in core.pool.nodes
     ]

@@ -35,6 +35,7 @@ from pilot.sim.records import SolveRecord, TrainerCourse
 from pilot.sim.times import TrainerTimes, times_of
 from pilot.traces.changes import Change, read_changes, still_pool
 from pilot.traces.fragments import Floats
+from pilot.traces.known_ends import with_ends
 from pilot.traces.mishaps import Mishaps, befallen
 from pilot.traces.workload import WorkloadRow, read_curves, read_workload
 
@@ -91,6 +92,7 @@ class Case:
         measured
     seed : seed of everything random: guesses, noise, mishaps
     share_curves : trainers on one curve share what is measured
+    known_ends : of this share of the nodes that leave it is known from their coming on when that will be
     """
 
     planner: str = "milp"
@@ -118,6 +120,7 @@ class Case:
     measure_noise: float | None = None
     seed: int = 1
     share_curves: bool = False
+    known_ends: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +191,7 @@ def _pool(inputs: Inputs, case: Case, submissions: Sequence[WorkloadRow]) -> tup
             changes = _only(changes, inputs)
         if until_s <= 0:
             raise UserError(f"{inputs.events}: all of its events are at time 0; say how long to replay (--hours)")
-        return changes, until_s
+        return with_ends(changes, case.known_ends, case.seed) if case.known_ends else changes, until_s
     nodes = case.nodes or 1
     for row in submissions:
         if row.spec.min_nodes > nodes:

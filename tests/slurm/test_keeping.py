@@ -16,7 +16,7 @@ from pilot.provisioning.scheduler import Ending
 from pilot.provisioning.scheduler_slurm import SlurmQueue
 from pilot.provisioning.troubles import Troubled
 from tests.crew import POLITE, STUBBORN, Crew, play
-from tests.slurm.lab import Lab, LabConfig
+from tests.slurm.lab import Lab, LabConfig, wait_for
 
 SITE = load_site("slurm_lab")
 TWO_NODES = LabConfig(nodes=2)
@@ -223,7 +223,7 @@ def test_a_site_that_slurm_refuses_is_told_in_its_words(tmp_path: Path) -> None:
     play(crew, script)
 
 
-def test_one_squeue_and_one_sinfo_per_poll(lab: Lab) -> None:
+def test_one_squeue_about_ours_one_about_who_waits_and_one_sinfo_per_poll(lab: Lab) -> None:
     asked: list[str] = []
 
     def run(command: Sequence[str], limit_s: float) -> str:
@@ -232,7 +232,8 @@ def test_one_squeue_and_one_sinfo_per_poll(lab: Lab) -> None:
         return lab.run(*command)
 
     jobs = [lab.sbatch("-J", "pilot-x.1", "--wrap", "sleep 600") for _ in range(4)]
+    wait_for(lambda: lab.state(jobs[0]) == "RUNNING", "one of them runs", limit_s=30)
     shown = SlurmQueue(SITE, "pilot-x", run).poll(jobs, time.time())
     assert set(shown.jobs) == set(jobs)
-    assert asked == ["squeue", "sinfo"]
+    assert asked == ["squeue", "sinfo", "squeue"]
     lab.run("scancel", *jobs)
