@@ -167,8 +167,8 @@ class Admission:
             return f"the name {hello.pilot} is another pilot's"
         if reason := _implausible(hello):
             return reason
-        if self.only is not None and not self.only.matches(hello.host):
-            return f"node {hello.host} is none of this pool's (--only-nodes {self.only.text})"
+        if reason := self.elsewhere(hello):
+            return reason
         if grant.file is None:
             return self._enrolling(hello)
         if not grant.job:
@@ -179,6 +179,12 @@ class Admission:
         if len(living) >= self.nodes_per_pilot:
             return f"job {grant.job} has its {self.nodes_per_pilot} pilots already: {living[0].node}"
         return ""
+
+    def elsewhere(self, hello: wire.Hello) -> str:
+        """Why the pool does not use the node of ``hello``; "" if it may."""
+        if self.only is None or self.only.matches(hello.host):
+            return ""
+        return f"node {hello.host} is none of this pool's (--only-nodes {self.only.text})"
 
     def _enrolling(self, hello: wire.Hello) -> str:
         if hello.job and any(grant.file and same_job(grant.job, hello.job) for grant in list(self._grants.values())):

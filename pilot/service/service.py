@@ -96,6 +96,7 @@ class Service:
         self._stir = asyncio.Event()
         self._ticked_s = -TICK_S
         self._strangers: set[Peer] = set()
+        self._elsewhere: set[str] = set()
         self._trouble = ""
         self._unheard: dict[str, None] = {}
 
@@ -263,6 +264,9 @@ class Service:
         node = NodeId(f"{hello.host}.{hello.pilot}")
         if reason := self._objection(link, node, hello):
             self._server.refuse(link, reason)
+            if reason == self._admission.elsewhere(hello) and hello.host not in self._elsewhere:
+                self._elsewhere.add(hello.host)  # said once: the scheduler may start many there
+                self.driver.remark(text=f"a pilot was refused: {reason}")
             return
         if node in self.roster.gone:
             log.warning("refused pilot %s: it counts as lost (%s)", node, self.roster.gone[node])

@@ -29,7 +29,9 @@ def test_two_pools_over_disjoint_nodes(
         assert here.node in one.nodes()
         refused = Peer(other.file, "p2", "n4").hears(wire.Refused)
         assert refused.reason == "node n4 is none of this pool's (--only-nodes n[5-8])"
+        Peer(other.file, "p3", "n4").hears(wire.Refused)
         assert (len(one.nodes()), len(other.nodes())) == (1, 0)
+        assert other.client.status().remarks == [f"a pilot was refused: {refused.reason}"]
         assert run(["pools", "--json"]) == 0
         rows = msgspec.json.decode(capsys.readouterr().out, type=PoolList).pools
         assert [(row.state, row.only_nodes, row.objective, row.nodes) for row in rows] == [
