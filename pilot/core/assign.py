@@ -71,16 +71,15 @@ def _share_out(
     growing.sort(key=lambda t: -len(t.evidence.aside))
     wanted = {t.id: counts[t.id] - len(t.target) for t in growing}
     for trainer in parked:
-        missing = _missing(growing, wanted, pool.available())
+        missing = _missing(pool, growing, wanted, pool.available())
         give_back(pool, trainer, max(0, len(trainer.target) - missing))
     free = pool.available() if growing else []
     if gpus is not None and growing:
         free = gpus.whole_first(free)
         order = gpus.order([t.target for t in growing], [wanted[t.id] for t in growing], free)
         growing = [growing[i] for i in order]
-    free = _ending_last(free, ending)
     for trainer in growing:
-        free = _hand_out(pool, trainer, _ending_first(free, ending, late.get(trainer.id, 0)), wanted[trainer.id])
+        free = _give(pool, trainer, free, wanted[trainer.id], ending, late.get(trainer.id, 0))
     starved = [t for t in growing if len(t.target) < t.spec.min_nodes]
     donors = [donor for trainer in starved for donor in _exchange(pool, trainer, trainers, free)]
     return list({trainer.id: trainer for trainer in (*changed, *donors)}.values())
@@ -91,7 +90,7 @@ def give_back(pool: Pool, trainer: Trainer, count: int) -> None:
     surplus = len(trainer.target) - count
     if surplus <= 0:
         return
-    ordered = pool.in_order(trainer.target)
+    ordered = pool.taken_back(trainer.target)
     ordered.sort(key=lambda node: trainer.holds_state(node))
     given = dict.fromkeys(ordered[:surplus])
     trainer.target = [n for n in trainer.target if n not in given]
@@ -101,43 +100,39 @@ def give_back(pool: Pool, trainer: Trainer, count: int) -> None:
 
 def start_on(pool: Pool, trainer: Trainer, count: int) -> None:
     """Give ``trainer``, which has no nodes, ``count`` of those that are free, or as many as it can run on of them."""
-    free = _can_take(trainer, pool.available(), count)
+    free = _can_take(pool, trainer, pool.available(), count)
     _hand_out(pool, trainer, free, trainer.spec.fitting(len(free)) if len(free) >= trainer.spec.min_nodes else 0)
 
 
-def _ending_last(free: list[NodeId], ending: Ending) -> list[NodeId]:
-    """``free``, with those that leave soon at its end, the last to leave first."""
-    rank = {node: i for i, node in enumerate(ending.nodes, start=1)}
-    return sorted(free, key=lambda node: rank.get(node, 0)) if rank else free
+def _give(pool: Pool, trainer: Trainer, free: list[NodeId], count: int, ending: Ending, late: int) -> list[NodeId]:
+    """Give ``trainer`` ``count`` of the ``free`` nodes, ``late`` of them ending ones, as far as there are both; what is
+    left of them."""
+    soon = [node for node in ending.nodes if node in free]
+    stay, most = [node for node in free if node not in soon], len(trainer.target) + count
+    soon = _hand_out(pool, trainer, soon, late)
+    stay = _hand_out(pool, trainer, stay, most - len(trainer.target))
+    return stay + _hand_out(pool, trainer, soon, most - len(trainer.target))
 
 
-def _ending_first(free: list[NodeId], ending: Ending, count: int) -> list[NodeId]:
-    """``free``, with ``count`` of the nodes that leave soon first."""
-    if not count:
-        return free
-    first = [node for node in ending.nodes if node in free][:count]
-    return first + [node for node in free if node not in first]
-
-
-def _missing(growing: Sequence[Trainer], wanted: Mapping[TrainerId, int], free: list[NodeId]) -> int:
+def _missing(pool: Pool, growing: Sequence[Trainer], wanted: Mapping[TrainerId, int], free: list[NodeId]) -> int:
     """How many nodes they still want once the ``free`` ones have been handed out."""
     missing = 0
     for trainer in [t for t in growing if t.evidence.aside]:
-        taken = dict.fromkeys(_can_take(trainer, free, wanted[trainer.id]))
+        taken = dict.fromkeys(_can_take(pool, trainer, free, wanted[trainer.id]))
         free = [node for node in free if node not in taken]
         missing += wanted[trainer.id] - len(taken)
     others = sum(wanted[t.id] for t in growing if not t.evidence.aside)
     return missing + max(0, others - len(free))
 
 
-def _can_take(trainer: Trainer, free: list[NodeId], count: int) -> list[NodeId]:
-    """Up to ``count`` of the ``free`` nodes, in order."""
-    return [node for node in free if node not in trainer.evidence.aside][:count]
+def _can_take(pool: Pool, trainer: Trainer, free: list[NodeId], count: int) -> list[NodeId]:
+    """Up to ``count`` of the ``free`` nodes."""
+    return pool.handed_out(trainer.target, [node for node in free if node not in trainer.evidence.aside], count)
 
 
 def _hand_out(pool: Pool, trainer: Trainer, free: list[NodeId], count: int) -> list[NodeId]:
     """Give ``trainer`` ``count`` of the ``free`` nodes; what is left of them."""
-    given = dict.fromkeys(_can_take(trainer, free, count))
+    given = dict.fromkeys(_can_take(pool, trainer, free, count))
     trainer.target.extend(given)
     for node in given:
         pool.owner[node] = trainer.id

@@ -99,7 +99,7 @@ class Coordinator:
         self.costs = RescaleCosts(KEPT_OF_POOL)
         self.priors = self.config.priors
         self.usage = Usage(seconds(self.config.budget_node_hours, self.config.charge_factor))
-        self.pool = Pool(self.config.node_order)
+        self.pool = Pool(self.config.node_order, topology=self.config.topology)
         self.trainers: dict[TrainerId, Trainer] = {}
         self.past: dict[TrainerId, Outcome] = {}
         self._roll = Roll(self.trainers, self.past)
@@ -138,7 +138,7 @@ class Coordinator:
             setattr(self, name, getattr(state, name))
         self._roll = Roll(self.trainers, self.past)
         self._studies = Studies(self.studies, self._roll)
-        self.pool = Pool(self.config.node_order, state.pool)
+        self.pool = Pool(self.config.node_order, state.pool, self.config.topology)
         self.blame = Blame(self.pool, self.trainers, state.blame)
 
     def handle(self, now_s: float, event: Event) -> list[Command]:
@@ -232,7 +232,7 @@ class Coordinator:
         """A configuration takes over with its order of nodes."""
         self.draining = False
         self.reopened += 1
-        self.pool.order_by(self.config.node_order)
+        self.pool.order_by(self.config.node_order, self.config.topology)
         budget_s = seconds(self.config.budget_node_hours, self.config.charge_factor)
         self.usage = Usage(budget_s, nodes=len(self.pool), since_s=self.now_s)
         return self._ask_if("the pool is up again")
@@ -296,7 +296,7 @@ class Coordinator:
         if (trial := followed.trial) is not None and not self.draining:
             start_on(self.pool, trial, followed.nodes)
             self._touch(trial.id)
-            followed.question = followed.question or ("" if trial.target else f"trainer {trial.id} came")
+            followed.question = followed.question or ("" if trial.target else f"trainer {trial.id} arrived")
         self._question = self._question or followed.question
         return followed.commands
 
@@ -416,7 +416,7 @@ class Coordinator:
         assigned = assign(self.pool, self.admitted(), counts, self.config.gpus, soon, late)
         if assigned.short:  # too many nodes are set aside for them: what nobody else can use is no node for them
             self._reach = {c.trainer: c.max_nodes for c in self.problem.candidates} | assigned.short
-            return self._ask_if(f"{', '.join(assigned.short)} cannot have the nodes that the plan gave")
+            return self._ask_if(f"{', '.join(assigned.short)} cannot use the nodes that the plan gave")
         self.plan, self.settled, self.awaited = event.plan, counts == self.problem.kept(), False
         for trainer in assigned.changed:
             self._touch(trainer.id)
@@ -500,7 +500,7 @@ class Coordinator:
     def _reconcile(self, trainer: Trainer) -> list[Command]:
         out: list[Command] = []
         if trainer.forming is not None and any(n in self.pool.leaving for n in trainer.forming.members):
-            out += dissolve(trainer, "a member of the group that forms was given notice")
+            out += dissolve(trainer, "a member of the forming group got notice")
         # What a loss, a notice or a node set aside leaves of a target is no size yet.
         give_back(self.pool, trainer, trainer.spec.fitting(len(trainer.target)))
         out += reconcile(trainer, self.pool)

@@ -16,7 +16,7 @@ from pilot.core.trainer import Trainer
 
 class PoolChange:
     """One change of ``pool``. After :meth:`note`: ``counts`` says whether plans must know of it, ``touched`` are the
-    trainers that it befell, ``vacant`` the nodes that are to leave and may have no worker."""
+    trainers that it affects, ``vacant`` the nodes that are to leave and may have no worker."""
 
     def __init__(self, pool: Pool, trainers: Mapping[TrainerId, Trainer], blame: Blame) -> None:
         self.counts = False

@@ -93,7 +93,7 @@ def outdated(trainer: Trainer, age_s: float, config: CoordinatorConfig) -> str:
     due = age_s >= config.t_fwd_s / CURVE_PLANS
     if not (due and trainer.open and not (trainer.held or trainer.shelved) and trainer.measured.moved):
         return ""
-    return f"trainer {trainer.id} scales otherwise than was assumed"
+    return f"trainer {trainer.id} scales differently than assumed"
 
 
 def _room(trainer: Trainer, pool: Pool, reach: Mapping[TrainerId, int] | None) -> int:

@@ -336,6 +336,8 @@ class PoolStatus(Told, frozen=True):
     site : the site's name
     endpoint : where the coordinator listens
     run_dir : the pool's run directory, on the coordinator's host
+    only_nodes : the nodes that it may use, as given; empty: any
+    objective : what its plans maximise
     up : whether a coordinator serves the pool; false: this was read from its journal and does not change any more
     began_unix_s : the time of day at 0 on the pool's clock, in seconds since 1970
     now_s : what the pool's clock shows
@@ -359,6 +361,8 @@ class PoolStatus(Told, frozen=True):
     site: str
     endpoint: str
     run_dir: str
+    only_nodes: str
+    objective: str
     up: bool
     began_unix_s: float
     now_s: float

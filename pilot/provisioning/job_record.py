@@ -10,10 +10,10 @@ from pilot.provisioning.retry import Retry
 from pilot.provisioning.scheduler import WALLTIME_WORD, JobPhase, JobView
 
 YIELD_POLLS = 2
-"""A job that takes our nodes has them so many polls after ours is over, at the latest."""
+"""A job that takes our nodes has them at most this many polls after ours ended."""
 
 SOON_POLLS = 2
-"""A wall time's end is told so many polls before the grace that it takes to leave: an answer may come late."""
+"""The end of a wall time is announced this many polls before the grace period begins: an answer may come late."""
 
 STARTING_S = 600.0
 """How long a job may run before its agent joins (a prologue, a cold file system), or after its lease ended."""
@@ -33,7 +33,7 @@ class JobRecord:
     lost : its agent had been silent for longer than its lease when we asked to cancel it
     cancelled_s : when the scheduler agreed to cancel it
     asked_s : when it was first asked to
-    absent : so many answers in a row did not show it
+    absent : how many answers in a row did not show it
     suspended : it has been suspended in this life of it
     told_end_s : the end that the pool was told
     doubtful : the scheduler says that it is over, or knows it no longer, and nobody else has confirmed it

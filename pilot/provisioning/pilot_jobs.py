@@ -24,7 +24,7 @@ PREEMPTS = "the scheduler preempts it"
 ENDS = f"its {WALLTIME_WORD} ends"
 
 ABSENT_POLLS = 2
-"""A job that so many answers in a row do not show is over."""
+"""A job that is missing from this many answers in a row has ended."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from pilot.core.errors import SubmitError
+from pilot.io.node_pattern import NodePattern
 from pilot.io.site import Site
 from pilot.provisioning.scheduler import (
     Ending,
@@ -94,6 +95,7 @@ class SlurmQueue:
         self._prefix = f"{prefix}."
         self._run = run
         self._user = user or getpass.getuser()
+        self._only = NodePattern.read(site.only_nodes) if site.only_nodes else None
 
     def poll(self, jobs: Sequence[str], now_s: float) -> Snapshot:
         """See :class:`pilot.provisioning.scheduler.Queue`."""
@@ -153,10 +155,12 @@ class SlurmQueue:
         )
 
     def _sinfo(self) -> tuple[int, int]:
-        """Nodes of the partition that are idle for anyone, and idle until a planned job starts."""
+        """Nodes that we may use, which are idle for anyone, and which are idle until a planned job starts."""
         where = ["-p", self._site.partition] if self._site.partition else []
         output = self._ask("sinfo", "-h", "-N", *where, "-o", "%N %t")
         states = dict(line.split()[:2] for line in output.splitlines() if len(line.split()) >= 2)
+        if self._only is not None:
+            states = {node: state for node, state in states.items() if self._only.matches(node)}
         return sum(s == "idle" for s in states.values()), sum(s in ("plnd", "planned") for s in states.values())
 
     def _plans(self, ours: dict[str, _Row]) -> list[_Plan]:
@@ -178,6 +182,24 @@ class SlurmQueue:
             rows = [line.split("|") for line in output.splitlines() if line.count("|") == columns.count(",")]
             found |= {row[0]: _remembered(*row) for row in rows if row[0] in batch}
         return found
+
+
+def excluded(site: Site, run: Run = run_command) -> str:
+    """The partition's nodes that ``only_nodes`` does not name, as a list for ``--exclude``; "" where it names all.
+
+    Slurm has no option for "one of these nodes": ``--nodelist`` asks for all of them.
+
+    Raises
+    ------
+    SubmitError : Slurm does not answer, or no node of the partition is named
+    """
+    only = NodePattern.read(site.only_nodes or "*")
+    where = ["-p", site.partition] if site.partition else []
+    nodes = dict.fromkeys(run(["sinfo", "-h", "-N", *where, "-o", "%N"], site.command_timeout_s).split())
+    others = [node for node in nodes if not only.matches(node)]
+    if len(others) == len(nodes):
+        raise SubmitError(f"no node of partition {site.partition or 'default'} matches --only-nodes {only.text}")
+    return run(["scontrol", "show", "hostlist", ",".join(others)], site.command_timeout_s).strip() if others else ""
 
 
 def _view(row: _Row) -> JobView:

@@ -165,11 +165,11 @@ class Autoscaler:
 
     def _ended(self, event: JobEnded) -> None:
         """A job is over. Connected agents report their own end."""
-        log.info("job %s is over: %s (%s)", event.job, event.ending, event.detail)
+        log.info("job %s ended: %s (%s)", event.job, event.ending, event.detail)
         self._admission.revoke(event.job)
         for pilot in self._of(event.job):
             if not pilot.here or self._driver.clock() - pilot.heard_s > self._site.silent_s:
-                self._service.lose(pilot.node, f"its job {event.job} is over: {event.ending}")
+                self._service.lose(pilot.node, f"its job {event.job} ended: {event.ending}")
         if event.failed:
             self._driver.remark(text=f"pilot job {event.job} failed: {event.ending}, {event.detail}")
 

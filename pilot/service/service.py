@@ -286,7 +286,8 @@ class Service:
             self.lose(earlier, f"its job {hello.job} was requeued")
         new = self.roster.register(now_s, node, link, hello)
         site = self._site
-        welcome = wire.Welcome(node, self._pool, site.heartbeat_s, site.silent_s, site.orphan_s, site.grace_s)
+        times = site.heartbeat_s, site.silent_s, site.orphan_s, site.grace_s
+        welcome = wire.Welcome(node, self._pool, *times, site.rails_per_node)
         self._server.send(link, welcome)
         log.info("%s %s (%s, job %s)", node, "joined" if new else "came back", hello.address, hello.job or "none")
         self._jobs.registered(hello.job, hello.restart)
@@ -361,7 +362,7 @@ class Service:
             self._unheard[message.trainer] = None
 
     def _looked(self, node: NodeId, message: wire.RankLookedAt) -> None:
-        if verb := {Seen.SLOW.value: "is slow", Seen.LOST.value: "was stuck and is started again"}.get(message.seen):
+        if verb := {Seen.SLOW.value: "is slow", Seen.LOST.value: "was stuck and was restarted"}.get(message.seen):
             self._remark(message.trainer, f"{node} {verb}, the others wait for it: {message.detail}")
         self._post(self._stall_checks.rank_looked_at(node, message))
 

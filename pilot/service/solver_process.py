@@ -139,7 +139,7 @@ class SolverProcess:
 
     def _not_started(self, error: Exception) -> None:
         self._not_before_s = asyncio.get_running_loop().time() + AGAIN_S
-        self._tell(f"the solver process could not be started: {error}; dp makes the plans meanwhile")
+        self._tell(f"the solver process could not be started: {error}; using the dp planner meanwhile")
 
     def _fail(self, plan_id: PlanId, by: PlanId) -> None:
         self._post(PlanFailed(plan_id, f"superseded by plan {by}"))

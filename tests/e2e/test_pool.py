@@ -150,7 +150,8 @@ def test_an_edited_live_script_is_refused_for_newcomers_and_no_plan_is_made_for_
     pool.kill_tree(agents[1])
     for _ in range(3):
         pool.agent()
-    refused = pool.until("no node more is tried", lambda s: "takes no more nodes" in " ".join(s.trainers[0].remarks))
+    said = "cannot use further nodes"
+    refused = pool.until("no node more is tried", lambda s: said in " ".join(s.trainers[0].remarks))
     assert "was edited" in " ".join(refused.trainers[0].remarks)
     known = {node.node for node in refused.pool}
     pool.agent()
@@ -179,11 +180,11 @@ def test_a_killed_coordinator_is_noticed_and_the_agents_leave_nothing(pool: Pool
 def test_the_doctor_tries_real_pilots(pool: Pool) -> None:
     told = msgspec.json.decode(pool.pilot("doctor", "--pilots", "2", "--json").stdout, type=Findings)
     seen = {finding.check: finding.grade for finding in told.findings}
-    assert [seen[check] for check in ("pilots", "cold", "warm", "allreduce")] == ["ok"] * 4
+    assert [seen[check] for check in ("pilots", "node", "cold", "warm", "allreduce")] == ["ok"] * 5
 
 
 @pytest.mark.slow
 def test_the_demo_passes(pool: Pool) -> None:
-    done = pool.pilot("demo", "--json", "--out", pool.folder / "demo", check=False)
+    done = pool.pilot("demo", "--json", "--output", pool.folder / "demo", check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (pool.folder / "demo" / "nodes.png").read_bytes().startswith(b"\x89PNG")

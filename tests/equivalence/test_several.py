@@ -332,8 +332,8 @@ REFUSED_IN_THE_LOOP = [
     (clips_itself, "session.clip_grad_norm"),
     (steps_one_itself, r"optimizer.step\(\)"),
     (unknown_name, "the names are 'one', 'other'"),
-    (in_micro_batches, "micro_batch_size goes with"),
-    (steps_none, "without session.step"),
+    (in_micro_batches, "micro_batch_size and accumulate need"),
+    (steps_none, "without calling session.step"),
 ]
 
 

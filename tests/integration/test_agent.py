@@ -154,7 +154,7 @@ def test_orders_that_cannot_be_carried_out_are_answered(stage: tuple[Coordinator
         (msgspec.structs.replace(order, cwd="/no/such/place"), "no directory /no/such/place"),
         (msgspec.structs.replace(order, python="/no/python"), "no interpreter /no/python"),
         (msgspec.structs.replace(order, python="/bin/false"), "cannot run pilot.train"),
-        (msgspec.structs.replace(order, arguments=["x" * 200_000]), "arguments and environment take"),
+        (msgspec.structs.replace(order, arguments=["x" * 200_000]), "arguments and environment are"),
     ]
     for refused, detail in cases:
         coordinator.send(peer, refused)
@@ -254,7 +254,7 @@ def test_without_a_word_it_leaves_within_the_grace(stage: tuple[Coordinator, Age
 
 def test_it_leaves_before_its_wall_time_ends(stage: tuple[Coordinator, Agents]) -> None:
     coordinator, agents = stage
-    end_s = time.time() + 7.0
+    end_s = time.time() + 12.0
     agent = agents.start(coordinator.file, "--grace-s", "1", SLURM_JOB_END_TIME=str(end_s), SLURM_JOB_ID="77")
     peer = coordinator.peer(agent)
     assert (peer.hello.job, peer.hello.walltime_end_s) == ("77", end_s)

@@ -93,14 +93,14 @@ def test_what_is_known_of_the_curves_is_worth_something(inputs: Path, capsys: py
         (["--know", "guess"], "choose from truth, measured"),
         (["--know", "guess:factor:1.5"], "choose from truth, measured"),
         (["--know", "guess:7", "--objective", "throughput"], "--know guess:7: the curves file has curves 0 to 1"),
-        (["--know", "guess:linear"], "name one with --objective"),
-        (["--measure-noise", "1.1"], "give a number from 0 to 1"),
+        (["--know", "guess:linear"], "choose one with --objective"),
+        (["--measure-noise", "1.1"], "give a share from 0 to 1"),
         (
             ["--know", "truth", "--profile", "auto"],
-            "--profile is about trainers that are measured: add --know measured",
+            "--profile needs --know measured",
         ),
-        (["--share-curves"], "--share-curves is about trainers that are measured: add --know measured"),
-        (["--measure-noise", "0.1"], "--measure-noise is about trainers that are measured: add --know measured"),
+        (["--share-curves"], "--share-curves needs --know measured"),
+        (["--measure-noise", "0.1"], "--measure-noise needs --know measured"),
     ],
 )
 def test_knowledge_that_cannot_be(
@@ -279,7 +279,7 @@ def test_a_browser_shows_the_report_with_its_plain_summary(inputs: Path, tmp_pat
     page = shown(tmp_path / "report" / "index.html", tmp_path)
     assert re.search(r"<p>In \d+ h .* of the trace up to \d+ nodes were idle at once", page)
     assert re.search(r"went into training\. \d+ of \d+ trainers were completed", page)
-    assert "dedicated ones (U)" in page and page.rstrip().endswith("</html>")
+    assert "dedicated nodes would have (U)" in page and page.rstrip().endswith("</html>")
 
 
 @pytest.mark.parametrize(
@@ -328,6 +328,11 @@ def test_an_unknown_curve_index_is_one_line_and_exit_2(
         ("--objective", "profit"),
         ("--objective", "nowhere:function"),
         ("--node-order", "random"),
+        ("--node-order", "topology"),
+        ("--node-order", "topology", "--site", "local"),
+        ("--site", "nowhere"),
+        ("--only-nodes", "x[2-1]"),
+        ("--only-nodes", "x*"),
         ("--accounting", "free"),
         ("--t-fwd-s", "soon"),
         ("--t-fwd-s", "0"),

@@ -52,6 +52,19 @@ def test_a_preemption_is_noticed_early_by_the_poll(lab: Lab, tmp_path: Path) -> 
     play(crew, script)
 
 
+def test_pilots_run_on_the_nodes_of_their_pool_only(lab: Lab, tmp_path: Path) -> None:
+    ours = lab.nodes[3:5]
+    crew = Crew(tmp_path, POLITE, SITE.replace(only_nodes=",".join(ours)))
+
+    async def script(keeper: Keeper) -> None:
+        keeper.want(3)
+        await crew.until_running(2)
+        assert sorted(lab.run("squeue", "-h", "-t", "R", "-o", "%N").split()) == ours
+        assert keeper.status().pending == 1
+
+    play(crew, script)
+
+
 @pytest.mark.usefixtures("lab")
 def test_a_job_that_fails_is_not_replaced_at_once(tmp_path: Path) -> None:
     crew = Crew(tmp_path, "bash -c 'sleep 3; exit 3'", SITE)

@@ -204,7 +204,7 @@ def test_a_worker_that_leaves_its_rank_process_is_about_to_end_and_its_end_tells
     assert training.after(STOP_LIMIT_S - 1) == []
     assert training.take(WorkerEnded("t1", 1, "ValueError: no data")) == [
         KillRank("t1", 1),
-        Send(wire.WorkerExited("t1", "raised", "ValueError: no data")),
+        Send(wire.WorkerExited("t1", "raised", "ValueError: no data (exit status 1)")),
     ]
     assert training.after(STOP_LIMIT_S) == []
 

@@ -25,10 +25,10 @@ def glances(state: str, *cpu_s: float) -> list[Glance]:
     [
         (glances(psutil.STATUS_SLEEPING, 5.0, 5.0, 5.0), False, "no progress"),
         (glances(psutil.STATUS_SLEEPING, 5.0, 5.0, 5.01), False, "no progress"),
-        (glances(psutil.STATUS_SLEEPING, 5.0, 5.0, 5.02), True, "computes"),
+        (glances(psutil.STATUS_SLEEPING, 5.0, 5.0, 5.02), True, "is computing"),
         (glances(psutil.STATUS_DISK_SLEEP, 5.0, 5.0), True, "disk"),
         (glances(psutil.STATUS_STOPPED, 5.0, 5.0), False, "stopped"),
-        ([*glances(psutil.STATUS_STOPPED, 5.0), *glances(psutil.STATUS_SLEEPING, 5.5)], True, "computes"),
+        ([*glances(psutil.STATUS_STOPPED, 5.0), *glances(psutil.STATUS_SLEEPING, 5.5)], True, "is computing"),
         ([Glance((), {}), Glance((), {})], False, "no progress"),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 from pilot.core.errors import SubmitError
 from pilot.io.site import Site
 from pilot.provisioning.scheduler import Ending, JobPhase, Refused
-from pilot.provisioning.scheduler_slurm import SlurmQueue
+from pilot.provisioning.scheduler_slurm import SlurmQueue, excluded
 from tests.unit.provisioning.recordings import PREFIX, Recorded, text
 
 SITE = Site(name="x", scheduler="slurm", partition="preempt", account="abc", max_jobs=20)
@@ -179,3 +179,14 @@ def test_jobs_are_cancelled_in_batches_and_one_that_is_over_already_counts_as_ca
 def test_a_scheduler_that_fails_altogether_cancels_nothing() -> None:
     refused = Refused("scancel", "scancel: error: Unable to contact slurm controller")
     assert queue(recorded(scancel=refused)).cancel(["11", "12"]) == []
+
+
+def test_nodes_that_are_not_ours_are_excluded_and_not_counted_as_idle() -> None:
+    few = SITE.replace(only_nodes="n[1-2]")
+    shown = queue(recorded(), few).poll([], NOW_S)
+    assert (shown.idle_nodes, shown.planned_nodes) == (1, 0)
+    run = recorded(sinfo="n1\nn2\nn3\nn4\nn4\n", scontrol=lambda command: f"<{command[-1]}>\n")
+    assert excluded(few, run) == "<n3,n4>"
+    assert excluded(SITE.replace(only_nodes="n*"), run) == ""
+    with pytest.raises(SubmitError, match=r"no node of partition preempt matches --only-nodes m\*"):
+        excluded(SITE.replace(only_nodes="m*"), run)

@@ -171,7 +171,7 @@ def test_of_a_job_that_is_over_those_pilots_are_lost_that_cannot_speak_for_thems
     bench.joins(B, "7")
     bench.roster.pilots[B].away_s = 0.0
     bench.hear(JobEnded("7", Ending.PREEMPTED, "requeued", failed=False))
-    assert bench.lost == [(B, "its job 7 is over: preempted")]
+    assert bench.lost == [(B, "its job 7 ended: preempted")]
     assert bench.remarks() == []
 
 
@@ -201,7 +201,7 @@ def test_what_ends_while_it_is_taken_down_is_acted_on(bench: Bench) -> None:
         return left
 
     assert asyncio.run(play()) == []
-    assert bench.lost == [(A, "its job 0 is over: cancelled")]
+    assert bench.lost == [(A, "its job 0 ended: cancelled")]
     assert bench.news.empty()
 
 

@@ -15,6 +15,7 @@ from pilot.core.events import Event, TrainerCancelled, TrainerSubmitted
 from pilot.core.ids import TrainerId
 from pilot.core.spec import TrainerSpec
 from pilot.core.trainer import Phase
+from pilot.io.learned import Learned
 from pilot.io.rundir import RunDir
 from pilot.io.submission import LaunchSpec, Submission
 from pilot.io.verbs import OneTrainer, SomeTrainers
@@ -26,7 +27,7 @@ LAUNCH = LaunchSpec("/s.py", "0" * 64, [], "/", "python", {})
 
 @pytest.fixture
 def api(tmp_path: Path) -> Api:
-    """Of a pool with one open trainer; two have been cancelled, the first of which is past."""
+    """Of a pool without a server, with one open trainer; two have been cancelled, the first of which is past."""
     core = Coordinator(CoordinatorConfig(ended_kept=1))
     events: list[Event] = [TrainerSubmitted(TrainerSpec(TrainerId(name))) for name in ("first", "second", "open")]
     for event in [*events, *(TrainerCancelled(TrainerId(name)) for name in ("first", "second"))]:
@@ -34,7 +35,7 @@ def api(tmp_path: Path) -> Api:
     assert list(core.past) == ["first"]
     driver = SimpleNamespace(core=core, monitor=SimpleNamespace(last=None))
     launches = LaunchStore(RunDir(tmp_path), "pool", None)
-    return Api(None, driver, None, launches, None, lambda: None, lambda _: None)  # a pool without a server
+    return Api(None, driver, None, launches, None, lambda: None, lambda _: None, Learned(None, "site"))
 
 
 def test_who_waits_for_a_past_trainer_is_told_how_it_ended(api: Api) -> None:
@@ -47,7 +48,7 @@ def test_its_name_is_not_given_again_and_it_cannot_be_cancelled(api: Api) -> Non
         asyncio.run(api.submit(Submission(launch=LAUNCH, name="first")))
     with pytest.raises(UserError, match=r"which was cancelled: .* --replace"):
         asyncio.run(api.submit(Submission(launch=LAUNCH, name="first")))
-    with pytest.raises(UserError, match="open already, and it has not ended"):
+    with pytest.raises(UserError, match="open already exists, and it has not ended"):
         asyncio.run(api.submit(Submission(launch=LAUNCH, name="open", replace=True)))
-    with pytest.raises(UserError, match="first ended long ago: cancelled"):
+    with pytest.raises(UserError, match=r"first ended long ago \(cancelled\)"):
         asyncio.run(api.cancel(OneTrainer(trainer="first")))

@@ -9,9 +9,11 @@ import pytest
 from pilot.core.errors import UserError
 from pilot.core.objective import throughput
 from pilot.core.pool import join_order
+from pilot.core.topology import Topology
 from pilot.io.addresses import advertise_address, bind_address
+from pilot.io.journal import Configured
 from pilot.io.site import Site
-from pilot.service.settings import Settings, settings_of
+from pilot.service.settings import Settings, config_of, settings_of
 
 
 def test_settings_come_back_and_make_the_cores_configuration() -> None:
@@ -40,6 +42,14 @@ def test_what_makes_no_sense_is_the_users_error(changes: dict[str, object], says
         Settings(**changes).config()
 
 
+def test_the_topology_is_the_sites() -> None:
+    settings = msgspec.to_builtins(Settings(node_order="topology"))
+    assert config_of(Configured(settings, {"topology": "(x[0-9]+)c"})).topology == Topology("(x[0-9]+)c")
+    with pytest.raises(UserError, match="the site says nothing about its topology"):
+        config_of(Configured(settings, {"topology": None}))
+    assert config_of(Configured(msgspec.to_builtins(Settings()), {"topology": "(x)"})).topology is None
+
+
 def site(**fields: object) -> Site:
     return Site(**{"name": "s", "scheduler": "slurm", **fields})
 
@@ -55,6 +65,6 @@ def test_where_to_listen_and_how_to_be_reached() -> None:
 
 
 def test_an_interface_that_is_not_there_is_named_with_those_that_are() -> None:
-    with pytest.raises(UserError, match="no network interface 'ib7'; there are: ") as caught:
+    with pytest.raises(UserError, match="no network interface 'ib7'; it has: ") as caught:
         bind_address(site(bind_interface="ib7"))
     assert all(name in str(caught.value) for name in psutil.net_if_addrs())

@@ -124,7 +124,7 @@ def _made() -> tuple[nn.Module, torch.optim.Optimizer, pilot.train.Session, Any]
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ([0, 1, 2, Point(1)], r"session\.state\['a'\]\[3\] is of type Point; .* keep tuple\(it\)"),
+        ([0, 1, 2, Point(1)], r"session\.state\['a'\]\[3\] is of type Point; .* store a tuple, or a dict"),
         ({"b": torch.eye(2).to_sparse()}, r"session\.state\['a'\]\['b'\] is a sparse tensor"),
         ({(1, 2): 3}, r"session\.state\['a'\] has the key \(1, 2\)"),
     ],
