@@ -83,7 +83,11 @@ def _positive(text: str) -> float:
 
 
 def _share(text: str) -> float:
-    if not (value := _number(text)) <= 1:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= 1:
         raise ValueError("give a share from 0 to 1, or several separated by commas")
     return value
 

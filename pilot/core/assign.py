@@ -78,9 +78,8 @@ def _share_out(
         free = gpus.whole_first(free)
         order = gpus.order([t.target for t in growing], [wanted[t.id] for t in growing], free)
         growing = [growing[i] for i in order]
-    free = _ending_last(free, ending)
     for trainer in growing:
-        free = _hand_out(pool, trainer, _ending_first(free, ending, late.get(trainer.id, 0)), wanted[trainer.id])
+        free = _give(pool, trainer, free, wanted[trainer.id], ending, late.get(trainer.id, 0))
     starved = [t for t in growing if len(t.target) < t.spec.min_nodes]
     donors = [donor for trainer in starved for donor in _exchange(pool, trainer, trainers, free)]
     return list({trainer.id: trainer for trainer in (*changed, *donors)}.values())
@@ -105,18 +104,14 @@ def start_on(pool: Pool, trainer: Trainer, count: int) -> None:
     _hand_out(pool, trainer, free, trainer.spec.fitting(len(free)) if len(free) >= trainer.spec.min_nodes else 0)
 
 
-def _ending_last(free: list[NodeId], ending: Ending) -> list[NodeId]:
-    """``free``, with those that leave soon at its end, the last to leave first."""
-    rank = {node: i for i, node in enumerate(ending.nodes, start=1)}
-    return sorted(free, key=lambda node: rank.get(node, 0)) if rank else free
-
-
-def _ending_first(free: list[NodeId], ending: Ending, count: int) -> list[NodeId]:
-    """``free``, with ``count`` of the nodes that leave soon first."""
-    if not count:
-        return free
-    first = [node for node in ending.nodes if node in free][:count]
-    return first + [node for node in free if node not in first]
+def _give(pool: Pool, trainer: Trainer, free: list[NodeId], count: int, ending: Ending, late: int) -> list[NodeId]:
+    """Give ``trainer`` ``count`` of the ``free`` nodes, ``late`` of them ending ones, as far as there are both; what is
+    left of them."""
+    soon = [node for node in ending.nodes if node in free]
+    stay, most = [node for node in free if node not in soon], len(trainer.target) + count
+    soon = _hand_out(pool, trainer, soon, late)
+    stay = _hand_out(pool, trainer, stay, most - len(trainer.target))
+    return stay + _hand_out(pool, trainer, soon, most - len(trainer.target))
 
 
 def _missing(pool: Pool, growing: Sequence[Trainer], wanted: Mapping[TrainerId, int], free: list[NodeId]) -> int:

@@ -254,7 +254,8 @@ class Coordinator:
         """Give ``trainer`` its minimum of the free nodes until its batch is planned for. A plan that is being made
         counts on these nodes itself, and a cadence has its own rule for what is free."""
         if not (self.planning or self.config.decide_every_s):
-            for started in assign(self.pool, [trainer], {trainer.id: trainer.spec.min_nodes}).changed:
+            soon = ending(self.pool, self.now_s, self.config.t_fwd_s)
+            for started in assign(self.pool, [trainer], {trainer.id: trainer.spec.min_nodes}, ending=soon).changed:
                 self._touch(started.id)
 
     def _take_back(self, trainer: Trainer) -> None:

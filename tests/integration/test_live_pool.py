@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,6 +59,25 @@ def test_a_trainer_runs_from_submission_to_its_end_and_the_journal_replays(live:
     assert live.client.wait([trainer]).trainers == {trainer: "finished"}
     assert live.trainer(trainer).metrics == {"loss": 0.5, "accuracy": 0.9}
     leave(live, peers)
+    contents = read(live.run_dir / "journal.jsonl")
+    assert replay(contents, fresh_core(contents)) == ""
+
+
+def test_a_node_whose_wall_time_ends_soon_is_left_to_a_trainer_that_it_pays_for(live: Pool) -> None:
+    """It leaves within the forward-looking time: to who rescales dearly it is worth nothing, to who does not it is."""
+    short = Peer(live.file, "short", "n1", walltime_end_s=time.time() + 80).welcomed()
+    long = Peer(live.file, "long", "n2", walltime_end_s=time.time() + 1e6).welcomed()
+    until(lambda: len(live.nodes()) == 2)
+    ends_in_s = {node.host: (node.ends_s or 0.0) - node.joined_s for node in live.client.status().pool}
+    assert 0 < ends_in_s["n1"] < 80 < ends_in_s["n2"]
+    dear = live.submit(name="dear", max_nodes=2, rescale_up_s=60.0, rescale_down_s=60.0)
+    warm(long, dear)
+    form([long], dear, resumed=0)
+    cheap = live.submit(name="cheap", max_nodes=2, rescale_up_s=0.0, rescale_down_s=0.0)
+    warm(short, cheap)
+    for peer in (short, long):
+        peer.die()
+    live.kill(signal.SIGTERM)
     contents = read(live.run_dir / "journal.jsonl")
     assert replay(contents, fresh_core(contents)) == ""
 
