@@ -14,7 +14,7 @@ from pilot.core.errors import PilotError
 from pilot.train.checksums import MODULUS
 from pilot.train.group import RankGroup
 from pilot.train.held_alike import OWN, HeldAlike
-from pilot.train.membership import agreed
+from pilot.train.membership import Membership, agreed
 from pilot.train.node_ties import NodeTies, combined
 from pilot.train.step_words import Words
 from pilot.train.training import Training
@@ -34,12 +34,16 @@ class Alarm:
         self._shards = training.sharding.size if training.sharding is not None else 1
         self.held = HeldAlike(training.model, training.trained.named, training.steppers.optimizers)
         self._numbers: dict[str, int] = {}
+        self._generation: int | None = None
 
-    def checksum(self, step: int, size: int) -> int:
-        """What this rank says before step ``step`` of ``size`` ranks: 1 to 65521; 0: nothing is compared there."""
-        if size == 1:
+    def checksum(self, step: int, group: Membership) -> int:
+        """What this rank says before step ``step`` of its group: 1 to 65521; 0: nothing is compared there. In a group's
+        first step they compare: who came may do other things than who was there (a learning rate by its own counter).
+        """
+        is_new, self._generation = group.generation != self._generation, group.generation
+        if group.size == 1:
             self._training.agreed_step = step
-        if size == 1 or (step % EVERY_STEPS and step not in FIRST_STEPS):
+        if group.size == 1 or not (is_new or step % EVERY_STEPS == 0 or step in FIRST_STEPS):
             return 0
         self._numbers = self.held.numbers()
         number = combined(list(self._numbers.values()), MODULUS)
@@ -73,8 +77,8 @@ class Alarm:
                 f"the ranks no longer hold the same state: {differing[0]} has differed since a step between {since}"
                 f" and {step}"
                 f"{_others(len(differing) - 1)}; look for what the script does on one rank only (if session.rank == 0:,"
-                " its own random generator, a value that it sets), then submit it again from an earlier checkpoint:"
-                f" {group.distrust(since)}"
+                " its own random generator, a value that it sets by a counter of its own: use session.steps), then"
+                f" submit it again from an earlier checkpoint: {group.distrust(since)}"
             )
 
     def _differ(self, column: Sequence[int]) -> bool:

@@ -27,7 +27,7 @@ from pilot.train.metric_log import metric_log
 from pilot.train.node_fabric import NodeFabric
 from pilot.train.rollback import Rollback
 from pilot.train.sampler import Batching
-from pilot.train.session_checks import check_reported, check_tracked, check_whole
+from pilot.train.session_checks import check_reported, check_scheduled, check_tracked, check_whole
 from pilot.train.state_check import StateCheck
 from pilot.train.step import Number, Step
 from pilot.train.stream import Stream
@@ -213,6 +213,7 @@ class Session:
     ) -> Iterator[int]:
         """Up to ``count``: a turn's ``number``, between its ``begin`` and its ``end``."""
         self._check.whole()
+        check_scheduled(self._training.steppers, self._training.tracked.values())
         self._group.enter()
         with self._guard.in_loop():
             while number() < count and not self._training.position.stopped:

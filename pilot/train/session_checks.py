@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch
@@ -34,6 +34,19 @@ def check_tracked(name: str, stateful: object, tracked: Collection[str], *, loop
         raise UserError(
             f"session.track({name!r}, ...) needs an object with state_dict and load_state_dict, not a"
             f" {type(stateful).__name__}; keep plain values in session.state"
+        )
+
+
+def check_scheduled(steppers: Steppers, tracked: Iterable[object]) -> None:
+    """:class:`UserError` where a scheduler was created that does not come to other nodes. torch wraps the optimizer's
+    ``step`` for it.
+    """
+    kept = steppers.schedulers or any(not isinstance(one, nn.Module) for one in tracked)
+    if not kept and any(hasattr(one.step, "_wrapped_by_lr_sched") for one in steppers.optimizers.values()):
+        raise UserError(
+            "a learning-rate scheduler was created for the optimizer, but nodes that join would not have its state:"
+            " pass it to pilot.train.session with schedule=, or step it yourself and call"
+            " session.track('scheduler', it)"
         )
 
 

@@ -255,7 +255,7 @@ class Step:
 
     def _summed(self, steppers: list[Stepper]) -> Words | None:
         position, size = self._training.position, self.member.size
-        checksum = 0 if position.phase else self._alarm.checksum(position.step, size)
+        checksum = 0 if position.phase else self._alarm.checksum(position.step, self.member)
         words: Words | None = None
         for stepper in steppers:
             words = self._sum_of(stepper, checksum)

@@ -41,6 +41,7 @@ class TrainedSet:
         self._readding = [_Readding(optimizer) for optimizer in steppers.optimizers.values()]
         self._laid_out = self._now()
         self._saved = model.state_dict().keys()
+        self._layouts = {name: _layout(p) for name, p in self.named.items()}
 
     def of(self, stepper: Stepper) -> list[nn.Parameter]:
         """Those that ``stepper`` steps, in the model's order. Where several are stepped apart a script may freeze the
@@ -89,6 +90,12 @@ class TrainedSet:
                 f"the model's state_dict() has not the same names as when the session was created ({names[0]}): nodes"
                 " that join later could not load it. Register buffers when the model is made, or with persistent=False"
             )
+        for name, parameter in self.named.items():
+            if parameter.requires_grad and _layout(parameter) != self._layouts[name]:
+                raise UserError(
+                    f"the parameter {name} has another dtype, device or memory format than when the session was"
+                    " created: call model.to(...) before pilot.train.session, and create the optimizer after it"
+                )
         stepped = set()
         for place, parameter in of_groups(self._steppers):
             stepped.add(id(parameter))
@@ -182,6 +189,10 @@ class _Readding:
 
 
 _requires_grad = attrgetter("requires_grad")
+
+
+def _layout(parameter: nn.Parameter) -> tuple[torch.dtype, torch.device, tuple[int, ...]]:
+    return parameter.dtype, parameter.device, parameter.stride()
 
 
 def of_groups(steppers: Steppers) -> Iterator[tuple[str, nn.Parameter]]:

@@ -16,6 +16,7 @@ from pilot.checkpoint import store
 from pilot.core.errors import PilotError
 from pilot.train import alarm, checksums
 from tests.equivalence.rows import on_ranks
+from tests.unit.train.storm import End
 
 Edit = Callable[[nn.Module, torch.optim.Optimizer], None]
 
@@ -93,6 +94,24 @@ def test_the_first_that_differs_is_named_with_the_steps_between_which_it_happene
     between = f"between {steps[0]} and {steps[1]}"
     with pytest.raises(PilotError, match=rf"{name} has differed since a step {between}[ ;].*there is no checkpoint"):
         on_ranks(lambda: script(edit, edited), 2, [])
+
+
+def counts_by_itself() -> None:
+    model = nn.Linear(2, 1).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    session = pilot.train.session(model, optimizer)
+    loader = session.loader(TensorDataset(torch.arange(96, dtype=torch.float64).view(48, 2)), global_batch_size=4)
+    for _ in session.epochs(1):
+        for number, (x,) in enumerate(loader):
+            optimizer.param_groups[0]["lr"] = 0.1 / (1 + number)
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            session.step()
+
+
+def test_who_comes_and_sets_another_learning_rate_is_seen_before_the_first_step_with_it() -> None:
+    with pytest.raises(PilotError, match=r"\['lr'\] has differed since a step between 6 and 6.*use session\.steps"):
+        on_ranks(counts_by_itself, 1, [End(6, (True,), (False,), 1)])
 
 
 def test_equal_ranks_train_to_the_end_whatever_batch_norm_and_buffers_that_forward_changes_hold() -> None:

@@ -181,7 +181,46 @@ def tracks_what_is_made_later() -> None:
             average.update(net)
 
 
+def images() -> nn.Module:
+    return nn.Sequential(
+        nn.Unflatten(1, (3, 1, 1)), nn.ZeroPad2d(2), nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(36, 1)
+    )
+
+
+def turns_to_channels_last(_epoch: int, model: nn.Module, _optimizer: torch.optim.Optimizer) -> None:
+    model.to(memory_format=torch.channels_last)
+
+
+def turns_to_float(_epoch: int, model: nn.Module, _optimizer: torch.optim.Optimizer) -> None:
+    model.float()
+
+
+def changes_the_layout() -> None:
+    trained(session, model=images, at_first=turns_to_channels_last)
+
+
+def changes_the_type() -> None:
+    trained(session, at_first=turns_to_float)
+
+
+def steps_a_scheduler_by_itself() -> None:
+    net = fresh(mlp)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 12)
+    elastic = session(net, optimizer)
+    loader = elastic.loader(DATA, global_batch_size=BATCH)
+    for _ in elastic.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            mse_loss(net(x), y).backward()
+            elastic.step()
+            scheduler.step()
+
+
 REFUSED = [
+    (changes_the_layout, r"parameter 2\.weight has another .* memory format"),
+    (changes_the_type, r"parameter 0\.weight has another dtype"),
+    (steps_a_scheduler_by_itself, r"schedule=, or .* session\.track"),
     (registers_in_forward, r"names .*\(mask\).*persistent=False"),
     (tracks_what_is_made_later, r"tracked as 'average' .*\(average.0.bias\).*before the loop"),
 ]
@@ -190,7 +229,7 @@ REFUSED = [
 @pytest.mark.parametrize("ranks", [0, 1, 2])
 @pytest.mark.parametrize(("script", "line"), REFUSED, ids=[script.__name__ for script, _ in REFUSED])
 def test_what_a_newcomer_could_not_load_is_refused(script: Callable[[], None], line: str, ranks: int) -> None:
-    fresh(Masked), fresh(mlp)
+    fresh(Masked), fresh(mlp), fresh(images)
     with pytest.raises(UserError, match=line) as refused:
         script() if ranks == 0 else on_ranks(script, ranks, [])
     assert "\n" not in str(refused.value)

@@ -7,12 +7,15 @@ import signal
 
 import pytest
 
+from pilot.io.pool_status import NodeStatus
 from tests.e2e.test_pool import proved
 from tests.pools import TRAIN
 from tests.slurm.lab import Lab, LabConfig, wait_for
 from tests.slurm.pools import SlurmPool, high_priority, start_delay_s
 
 EPOCHS = 400
+DEAR = ("--rescale-up-s", "60", "--rescale-down-s", "60")
+"""Nothing that leaves within a minute is worth a rescale."""
 AT_ONCE = LabConfig(grace_s=0, user_signal=False)
 NO_SIGNAL = LabConfig(user_signal=False)
 
@@ -194,3 +197,27 @@ def test_an_interrupted_coordinator_takes_its_jobs_with_it(lab: Lab, pool: Slurm
     os.kill(coordinator, signal.SIGINT)
     wait_for(lambda: pool.coordinator() is None, "the coordinator has ended", limit_s=60)
     assert lab.queued() == []
+
+
+def leaves_soon(node: NodeStatus) -> bool:
+    """Long before its wall time ends."""
+    return node.ends_s is not None and node.ends_s - node.joined_s < 600
+
+
+@pytest.mark.parametrize("lab", [LabConfig(nodes=3)], indirect=True)
+def test_a_planned_job_takes_a_node_that_no_rescale_was_spent_on(lab: Lab, pool: SlurmPool) -> None:
+    """Slurm has planned a job on one pilot's node, once another job ends: a trainer to which a rescale is dear starts
+    without that node, and is not disturbed when the planned job comes."""
+    _, planned, busy = lab.nodes
+    blocks = lab.sbatch("-p", "high", "-w", busy, "-t", "1", "--wrap", "sleep 600")
+    pool.up_on(2)
+    _, note, _ = high_priority(lab, "-N2", "-w", f"{planned},{busy}", "-t", "1")
+    status = pool.until("the plan is known", lambda s: any(map(leaves_soon, s.pool)))
+    assert [node.job for node in status.pool if leaves_soon(node)] == [pool.job_on(planned)]
+    name = pool.submit(TRAIN, "--epochs", str(EPOCHS), "--step-s", "0.05", options=("--max-nodes", "2", *DEAR))
+    pool.trains(name, 1)
+    lab.run("scancel", blocks)
+    wait_for(note.exists, "the planned job runs", limit_s=60)
+    pool.trains(name, 1)
+    trainer = pool.trainer(name)
+    assert (trainer.generation, trainer.preemptions, trainer.losses) == (1, 0, 0)

@@ -19,6 +19,12 @@ ROWS = elsewhere(
     },
     refused={
         "registers_in_forward": ("a buffer registered in forward", "in __init__, or persistent=False"),
+        "changes_the_layout": ("channels_last after the session is made", "before it"),
+        "changes_the_type": ("model.float() after the session is made", "before it"),
+        "steps_a_scheduler_by_itself": (
+            "a scheduler that the script steps, not tracked",
+            "schedule=, or session.track",
+        ),
         "tracks_what_is_made_later": ("a tracked module that makes its parts later", "before the loop"),
     },
 )
