@@ -178,6 +178,31 @@ class Steppers:
                 scaler.load_state_dict(copied(_of(state["scaler"], name)))
 
 
+def options_of(steppers: Steppers, *, scheduled: bool = True) -> list[dict[str, Any]]:
+    """Of all groups as they are now; without ``scheduled`` apart from what a scheduler sets."""
+    left_out = ("lr", "initial_lr") if steppers.schedulers and not scheduled else ()
+    return [
+        {
+            option: _cloned(value)
+            for option, value in group.items()
+            if option not in ("params", "param_names", *left_out)
+        }
+        for optimizer in steppers.optimizers.values()
+        for group in optimizer.param_groups
+    ]
+
+
+def set_options(steppers: Steppers, options: list[dict[str, Any]]) -> None:
+    """What :func:`options_of` gave. (Groups may have come since.)"""
+    groups = [group for optimizer in steppers.optimizers.values() for group in optimizer.param_groups]
+    for group, its in zip(groups, options, strict=False):
+        group.update({option: _cloned(value) for option, value in its.items()})
+
+
+def _cloned(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+
+
 def _form(states: dict[str, Any]) -> dict[str, Any]:
     """As it is saved: the state of the only one without its name, which is empty."""
     return states[""] if list(states) == [""] else states
