@@ -3,7 +3,7 @@ PyTorch's DDP and HSDP over gloo with as many ranks. All on CPUs of one machine:
 
 One after the other in turns, so that a ratio compares what ran in the same minutes; a run's time is the median of its
 steps, a ratio the median over the rounds. The bytes between nodes are what the kernel counts on the sockets of the rank
-processes.
+processes. ``--checkpoint`` compares checkpoints as well (:mod:`benchmarks.node_checkpoint`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 
 import psutil
 
+from benchmarks import node_checkpoint
 from benchmarks.node_script import PER_NODE
 from benchmarks.subjects import make
 from pilot.agent import fork_server
@@ -119,10 +120,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--subjects", nargs="*", default=["25M", "100M"], choices=list(STEPS))
     parser.add_argument("--nodes", nargs="*", type=int, default=[1, 2])
+    parser.add_argument("--checkpoint", action="store_true")
     arguments = parser.parse_args()
     os.environ |= fork_server.ALLOCATOR  # as in the agent's training processes
     results: Result = {"cores": psutil.cpu_count()}
     for subject in arguments.subjects:
+        if arguments.checkpoint:
+            results[f"{subject}, checkpoint"] = found = node_checkpoint.compare(subject)
+            node_checkpoint.show(subject, found)
         for nodes in arguments.nodes:
             found = compare(subject, nodes, arguments.rounds)
             results[f"{subject}, {nodes} node(s)"] = found

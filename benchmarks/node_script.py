@@ -42,7 +42,7 @@ def main() -> None:
 def _with_session(arguments: argparse.Namespace) -> dict[str, Any]:
     model = make(arguments.subject)
     if arguments.kind == "sharded":
-        _shard(model, pilot.train.node_mesh())
+        shard(model, pilot.train.node_mesh())
     optimizer = torch.optim.Adam(model.parameters())
     session = pilot.train.session(model, optimizer, lr_rule="none")
     loader = session.loader(data(arguments.subject, arguments.steps * BATCH * 2), batch_size=BATCH)
@@ -67,7 +67,7 @@ def _by_itself(arguments: argparse.Namespace) -> dict[str, Any]:
     dist.init_process_group("gloo", init_method=f"file://{os.environ['PEER_STORE']}", rank=rank, world_size=ranks)
     model = make(arguments.subject)
     if arguments.kind == "hsdp":
-        _shard(model, init_device_mesh("cpu", (NODES, PER_NODE), mesh_dim_names=("nodes", "node")))
+        shard(model, init_device_mesh("cpu", (NODES, PER_NODE), mesh_dim_names=("nodes", "node")))
     call: Callable[..., Any] = nn.parallel.DistributedDataParallel(model) if arguments.kind == "ddp" else model
     optimizer = torch.optim.Adam(model.parameters())
     share = BATCH // PER_NODE
@@ -84,7 +84,7 @@ def _by_itself(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"seconds": times, "state_bytes": _state_bytes(model, optimizer)}
 
 
-def _shard(model: nn.Module, mesh: Any) -> None:
+def shard(model: nn.Module, mesh: Any) -> None:
     from torch.distributed.fsdp import fully_shard
 
     for module in model.modules():

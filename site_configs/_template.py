@@ -47,6 +47,8 @@ site = Site(
     # --- the node --------------------------------------------------------------------------------------------------
     nodes_per_pilot=1,  # nodes per job: more than 1 only if max_jobs is too low for single nodes
     cores_per_node=64,  # CPUs that the scheduler counts per node
+    only_nodes=None,  # pilots run on these only, as "nid[0001-0512],login*"; see docs/sites.md
+    topology=r"(x\d+)c(\d+)",  # parts of a host's name that near hosts share, largest first; None: not known
     ranks_per_node=4,  # training processes per node: one per GPU; 1 without GPUs
     node_fabric="nccl",  # how these sum: shared-memory | gloo | nccl; None: NCCL on GPUs, else shared memory
     launcher="srun",  # simple (the script's node is the job's node) | srun | pals | mpiexec | jsrun
@@ -60,7 +62,8 @@ site = Site(
     bind_interface="hsn0",  # the login node's interface that compute nodes can reach; None and no address: all
     advertise_interface="hsn0",  # the interface whose address agents connect to; None: the bound one
     port=0,  # the coordinator's port; 0: any free one
-    interface="hsn0",  # the node's interface for MPI; None: the default one
+    interface="hsn0",  # the node's interface for MPI, or several: "hsn0,hsn1"; None: the default one
+    rails=4,  # MPI processes per node, on the interfaces in turn; None: one for each, up to 4 if node_fabric is nccl
     fabric="tcp",  # libfabric's provider between separate jobs; native ones often cannot cross jobs
     # --- times -----------------------------------------------------------------------------------------------------
     poll_s=30,  # shortest time between polls of the scheduler

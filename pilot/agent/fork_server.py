@@ -244,7 +244,8 @@ def _same_randomness_and_own_threads(job: ForkJob) -> None:
 
     seed = seed_of(os.environ)
     seed_all(seed)
-    torch.cuda.manual_seed_all(seed)
+    if (accelerator := torch.accelerator.current_accelerator()) is not None:
+        torch.get_device_module(accelerator).manual_seed_all(seed)
     torch.set_num_threads(int(os.environ[THREAD_VARIABLES[0]].split(",")[0] or job.threads))
 
 

@@ -1,4 +1,4 @@
-"""The rank processes of this node: one per generation, and one that waits warm for the next.
+"""The rank processes of this node: one per generation (and rail), and one that waits warm for the next.
 
 A rank process is killed by its process id; what MPICH leaves in /dev/shm is removed by its name, which is known before
 the process is given its order (:mod:`pilot.comm.mpich`).
@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pilot.agent.fork_server import ALLOCATOR, THREAD_VARIABLES
-from pilot.agent.ranks import Puts, RankProcess
+from pilot.agent.node_ranks import NodeRanks
+from pilot.agent.ranks import Puts
 from pilot.agent.vocabulary import RankEnded, RankEntered
 from pilot.agent.workdir import Workdir
 from pilot.comm import mpich
@@ -34,26 +35,40 @@ class Groups:
 
     Parameters
     ----------
-    interface : that the ranks' ports are bound to
+    interfaces : that the ranks' ports are bound to, one rail after the other
     provider : libfabric's
     """
 
     def __init__(
-        self, workdir: Workdir, interface: str, provider: str, emit: Callable[[RankEntered | RankEnded], None]
+        self,
+        workdir: Workdir,
+        interfaces: Sequence[str],
+        provider: str,
+        emit: Callable[[RankEntered | RankEnded], None],
     ) -> None:
         self._workdir = workdir
         mark, _, name = workdir.mark.partition("=")
-        variables = mpich.environment(os.environ, interface=interface, provider=provider)
+        variables = mpich.environment(os.environ, interface=None, provider=provider)
+        self._interfaces = interfaces
+        self._rails = 1
         self._environment = ALLOCATOR | variables | {mark: name} | dict.fromkeys(THREAD_VARIABLES, "1")
         self._emit = emit
-        self._spare: RankProcess | None = None
-        self._ranks: dict[Key, RankProcess] = {}
-        self._segments: dict[RankProcess, str] = {}
-        self._tasks: dict[asyncio.Task[None], RankProcess] = {}
+        self._spare: NodeRanks | None = None
+        self._ranks: dict[Key, NodeRanks] = {}
+        self._segments: dict[NodeRanks, str] = {}
+        self._tasks: dict[asyncio.Task[None], NodeRanks] = {}
         self._closing = False
 
+    def welcomed(self, rails: int) -> None:
+        """The coordinator says how many rails nodes have; they are made ready for the next order."""
+        self._rails = rails
+        if self._spare is not None and self._spare.rails != rails:
+            self._spare.kill()
+            self._spare = None
+        self.warm_up()
+
     def warm_up(self) -> None:
-        """Have a rank process ready for the next order."""
+        """Have a rank process ready for the next order, on each rail."""
         if self._spare is None and not self._closing:
             self._spare = self._start()
 
@@ -65,7 +80,9 @@ class Groups:
         space = f"pilot_{secrets.token_hex(8)}"
         self._segments[rank] = mpich.segment_name(space, message.rank)
         self._workdir.record_segments(self._segments.values())
-        order = RankOrder(message.generation, message.rank, message.size, [str(path) for path in sockets])
+        rails = rank.rails if message.size > 1 else 1
+        paths = [str(path) for path in sockets]
+        order = RankOrder(message.generation, message.rank, message.size, paths, rails=rails)
         rank.begin(order, space, lambda puts: self._entered(key, puts))
         asyncio.get_running_loop().call_later(_SPARE_AFTER_S, self.warm_up)
 
@@ -80,18 +97,18 @@ class Groups:
             rank.fail(str(error))
 
     def kill(self, trainer: str, generation: int) -> None:
-        """Kill the rank process of the generation; its segment goes when it has ended."""
+        """Kill the rank processes of the generation; their segment goes when they have ended."""
         rank = self._ranks.pop((trainer, generation), None)
         if rank is not None:
             rank.kill()
 
     def ranks(self) -> Iterator[tuple[Key, int]]:
         """The rank processes that have an order, by process id."""
-        return ((key, rank.pid) for key, rank in self._ranks.items() if rank.pid)
+        return ((key, pid) for key, rank in self._ranks.items() for pid in rank.pids)
 
     def pids(self) -> list[int]:
         """The processes that were started here."""
-        return [rank.pid for rank in self._tasks.values() if rank.pid]
+        return [pid for rank in self._tasks.values() for pid in rank.pids]
 
     async def close(self) -> None:
         """Kill everything and wait for its end."""
@@ -102,14 +119,14 @@ class Groups:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_CLOSE_LIMIT_S)
 
-    def _start(self) -> RankProcess:
-        rank = RankProcess(self._environment)
+    def _start(self) -> NodeRanks:
+        rank = NodeRanks(self._environment, self._rails, self._interfaces)
         task = asyncio.get_running_loop().create_task(self._attend(rank))
         self._tasks[task] = rank
         task.add_done_callback(self._tasks.pop)
         return rank
 
-    async def _attend(self, rank: RankProcess) -> None:
+    async def _attend(self, rank: NodeRanks) -> None:
         """From start to end of one process."""
         status = await rank.run()
         if rank is self._spare:

@@ -11,8 +11,8 @@ import signal
 import socket
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from functools import partial
 
 from pilot.agent.guardian import NOTICES
@@ -34,10 +34,12 @@ class RankProcess:
     Parameters
     ----------
     environment : its whole environment
+    rails : sockets to other rank processes of the node, which are its own from now on
     """
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str], rails: Sequence[socket.socket] = ()) -> None:
         self._environment = environment
+        self._rails = rails
         self._end, self._theirs = socket.socketpair()
         self._end.setblocking(False)
         self._process: asyncio.subprocess.Process | None = None
@@ -67,8 +69,8 @@ class RankProcess:
             self._hang_up()
 
     def begin(self, order: RankOrder, space: str, entered: Callable[[Puts], None]) -> None:
-        """Be a rank. ``space`` names its key-value space; ``entered`` is called with its puts at each barrier."""
-        self._server, self._entered = PmiServer(order.size, space), entered
+        """Be a rank. ``space`` names its node's key-value space; ``entered`` hears of its puts at each barrier."""
+        self._server, self._entered = PmiServer(order.of_world[1], space, order.rails), entered
         asyncio.get_running_loop().add_reader(self._end, self._hear)
         self._say(encode(order))
 
@@ -91,14 +93,15 @@ class RankProcess:
         self.kill()
 
     async def _run(self) -> int:
-        with self._theirs:
+        with ExitStack() as given:
+            passed = [given.enter_context(end).fileno() for end in (self._theirs, *self._rails)]
             self._process = process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "pilot.comm.rank", str(self._theirs.fileno())),
+                *(sys.executable, "-P", "-m", "pilot.comm.rank", *map(str, passed)),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
                 env=self._environment,
-                pass_fds=[self._theirs.fileno()],
+                pass_fds=passed,
                 start_new_session=True,  # where others compute, too, the kernel gives each session its share
                 preexec_fn=partial(_live_with, os.getpid()),
             )

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,14 +67,14 @@ class Options:
 
     Parameters
     ----------
-    interface : for MPI; None: the one that leads to the coordinator
+    interfaces : for MPI, of each rail; none: the one that leads to the coordinator
     provider : libfabric's, for MPI
     python : the interpreter started before the first trainer arrives
     walltime_end_s : when the job ends, Unix time
     grace_s : time between a notice and the kill
     """
 
-    interface: str | None = None
+    interfaces: Sequence[str] = ()
     provider: str = "tcp"
     python: str = sys.executable
     walltime_end_s: float | None = None
@@ -116,8 +116,8 @@ class Agent:
 
     def __init__(self, whereabouts: Whereabouts, options: Options, workdir: workdirs.Workdir) -> None:
         self._job = job_environment.job_environment(os.environ, options.walltime_end_s)
-        interface = options.interface or addresses.interface_to(*whereabouts.now.address)
-        self._address = addresses.interface_address(interface)
+        interfaces = options.interfaces or [addresses.interface_to(*whereabouts.now.address)]
+        self._address, *_ = [addresses.interface_address(interface) for interface in interfaces]
         self._whereabouts = whereabouts
         self._python = options.python
         self._workdir = workdir
@@ -130,8 +130,8 @@ class Agent:
             over=lambda reason: self._take(PoolOver(reason)),
         )
         imports = whereabouts.file.parent / IMPORTS
-        self._workers = Workers(workdir, self._take, self._address, interface, imports=imports)
-        self._groups = Groups(workdir, interface, options.provider, self._take)
+        self._workers = Workers(workdir, self._take, self._address, interfaces[0], imports=imports)
+        self._groups = Groups(workdir, interfaces, options.provider, self._take)
         self._stopped = StoppedProcesses()
         self._stall_probe = StallProbe()
         self._events: deque[Event] = deque()
@@ -145,7 +145,6 @@ class Agent:
             asyncio.get_running_loop().add_signal_handler(notice, self._signalled, notice)
         log.info("agent %s on %s (%s), pid %d", self._workdir.path.name, self._job.host, self._address, os.getpid())
         self._workers.warm_up(self._python)
-        self._groups.warm_up()
         work: list[Coroutine[Any, Any, None]] = [self._coordinator.run(), self._join_in_time(), self._tick()]
         tasks = [asyncio.create_task(coroutine) for coroutine in work]
         for task in tasks:
@@ -176,6 +175,7 @@ class Agent:
     def _ordered(self, message: wire.ToAgent) -> None:
         if isinstance(message, wire.Welcome):
             self._workers.node, self._workers.silent_s = message.node, message.silent_s
+            self._groups.welcomed(message.rails)
         self._take(Ordered(message))
 
     def _signalled(self, notice: signal.Signals) -> None:

@@ -48,11 +48,10 @@ def write_part(
     state: Mapping[str, Any] | Encoded,
     shared: Callable[[str], bool] = everything,
     uid: str = "",
-    per_node: int = 1,
 ) -> WrittenPart:
     """Publish share ``part`` of ``parts`` of ``state``.
 
-    Of a tensor that is sharded over the ``per_node`` ranks of a node, a rank writes its node's share of its own rows.
+    Of a tensor that is sharded, all rows that ``state`` has are written: see :mod:`pilot.checkpoint.own_rows`.
 
     The arrays at whose path ``shared`` says so are the same on all ranks: the parts tell each other apart by a checksum
     of all of them, and their shares are equal in bytes, up to one row. What is a rank's own (buffers, random states,
@@ -73,7 +72,7 @@ def write_part(
     if part == 0:
         own = (leaf for leaf in encoded.leaves if leaf.path not in digests and leaf.rows is None)
         share += [(leaf, 0, rows_of(leaf.shape)) for leaf in own]
-    share += _of_shards(sharded, part // per_node, parts // per_node)
+    share += [(leaf, 0, leaf.shape[0]) for leaf in sharded]
     pieces = [_piece(leaf, start, stop, digests.get(leaf.path, "")) for leaf, start, stop in share]
     table = {array.slot.path: described for array, described in pieces}
     checksum = _checksum(common, digests)
@@ -81,15 +80,6 @@ def write_part(
     path = directory / names.part_name(generation, step, part, parts)
     size = publish(path, about, [array for array, _ in pieces], uid, linked=False)
     return WrittenPart(path, size, time.monotonic() - started_s)
-
-
-def _of_shards(leaves: Iterable[Leaf], node: int, nodes: int) -> Iterator[tuple[Leaf, int, int]]:
-    """What node ``node`` of ``nodes`` writes of the rows that are here: (leaf, first row, last row + 1)."""
-    for leaf in leaves:
-        rows = leaf.shape[0]
-        start, stop = rows * node // nodes, rows * (node + 1) // nodes
-        if start < stop or (leaf.rows is not None and leaf.rows.whole[0] == 0):
-            yield leaf, start, stop
 
 
 def _piece(leaf: Leaf, start: int, stop: int, whole: str) -> tuple[Array, DatasetShare]:

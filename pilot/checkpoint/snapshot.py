@@ -39,12 +39,13 @@ class Snapshots:
         return Encoded(encoded.tree, leaves, encoded.aliases)
 
     def _copy(self, sources: list[torch.Tensor]) -> list[torch.Tensor]:
-        on_gpu = any(tensor.is_cuda for tensor in sources)
+        gpu = next((tensor.device for tensor in sources if tensor.device.type != "cpu"), None)
+        on_gpu = gpu is not None
         self._fit([(tensor.dtype, tensor.shape) for tensor in sources], on_gpu)
         if sources:
             torch._foreach_copy_(self._targets, sources, non_blocking=on_gpu)
-        if on_gpu:
-            torch.cuda.synchronize(next(tensor.device for tensor in sources if tensor.is_cuda))
+        if gpu is not None:
+            torch.accelerator.synchronize(gpu)
         return self._targets
 
     def _fit(self, kinds: list[Kind], pinned: bool) -> None:

@@ -34,7 +34,8 @@ Example, in a batch script of the preemptable queue:
     "--interface",
     metavar="NAME",
     envvar="PILOT_INTERFACE",
-    help="Network interface for MPI, e.g. hsn0 (default: the one towards the coordinator).  [env: PILOT_INTERFACE]",
+    help="Network interface for MPI, e.g. hsn0, or several: hsn0,hsn1 (default: the one towards the coordinator)."
+    "  [env: PILOT_INTERFACE]",
 )
 @click.option(
     "--fabric",
@@ -86,5 +87,5 @@ def command(
     handler = logging.StreamHandler()
     handler.setFormatter(PrintableFormatter("%(asctime)s %(message)s", "%H:%M:%S"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    options = Options(interface, fabric, python, walltime_end_s, grace_s)
+    options = Options(interface.split(",") if interface else (), fabric, python, walltime_end_s, grace_s)
     sys.exit(run(connection, options))

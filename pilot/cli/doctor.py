@@ -28,8 +28,9 @@ def command(site: str, run_dir: Path | None, pilots: int | None, limit_s: float,
 
     Checks MPI and its fabric, the solvers, limits on tasks and files, the run directory's file system (locks,
     checkpoints, space, quota), clocks, interfaces and ports, the scheduler and its queue. Only --pilots submits jobs:
-    it then tests connections in both directions, a cold and a warm start and an allreduce over these nodes, and, on a
-    PBS queue that does not publish it, how long a job lives after TERM. Everything is removed afterwards.
+    it then tests connections in both directions, a cold and a warm start and an allreduce over these nodes; tells their
+    GPUs, NCCL's version, and the bandwidths between host and GPU and between the processes of a node; and, on a PBS
+    queue that does not publish it, how long a job lives after TERM. Everything is removed afterwards.
 
     \b
     Examples:

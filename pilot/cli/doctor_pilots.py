@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 import tempfile
 import time
@@ -15,9 +16,11 @@ from pilot.cli.down import wait_until_gone
 from pilot.cli.submit import launch
 from pilot.cli.up import coordinator_command, start
 from pilot.core.errors import PilotError
+from pilot.core.ids import TrainerId
 from pilot.core.trainer import Phase
 from pilot.doctor.finding import Finding, fail, ok
 from pilot.io.pool_status import PoolStatus
+from pilot.io.rundir import RunDir
 from pilot.io.site_files import SiteFile
 from pilot.io.submission import Submission
 
@@ -88,9 +91,19 @@ def _train(root: Path, name: str, what: str, pilots: int, deadline_s: float) -> 
         )
         return
     assert row.started_s is not None  # it has finished
+    if name == "cold":
+        yield from _nodes(root, name)
     yield ok(name, f"{what}: {row.started_s - row.submitted_s:.1f} s until {pilots} nodes trained together")
     if name == "warm" and (step_s := row.metrics["step_s"]) is not None:
         yield ok("allreduce", f"8 MB over {pilots} nodes: {1e3 * step_s:.1f} ms a step")
+
+
+def _nodes(root: Path, trainer: str) -> Iterator[Finding]:
+    """What the test trainer has seen of each of its nodes: GPUs, and how fast bytes move inside."""
+    for file in sorted(RunDir(root).trainer(TrainerId(trainer)).glob("node-*.json")):
+        host, *lines = json.loads(file.read_bytes())
+        for line in lines:
+            yield ok("node", f"{host}: {line}")
 
 
 def _until(root: Path, deadline_s: float, reached: Callable[[PoolStatus], bool]) -> PoolStatus | None:

@@ -23,6 +23,7 @@ from pilot.io.printable import printable
 COMMANDS = {
     "up": "Start the coordinator and keep pilots submitted.",
     "down": "Shut the pool down: trainers checkpoint, jobs end.",
+    "pools": "List your pools.",
     "scale": "Change how many pilots a running pool keeps.",
     "check": "Check that a script computes the same on several nodes as on one.",
     "submit": "Submit a training script as an elastic trainer.",

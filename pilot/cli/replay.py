@@ -41,6 +41,8 @@ INTERRUPTED = 130
     show_default=True,
     help="Time limit per plan.",
 )
+@click.option("--only-nodes", metavar="PATTERN", help="Replay only these nodes of EVENTS (see pilot up).")
+@click.option("--site", metavar="NAME|FILE", help="The site whose topology --node-order topology uses.")
 @click.option("--sizes", type=Sizes(), metavar="N,N,...", help="Allow only these node counts, e.g. 1,2,4,8.")
 @click.option(
     "--share-curves",
@@ -66,6 +68,8 @@ def command(
     curves: Path | None,
     hours: float | None,
     solve_limit_s: float,
+    only_nodes: str | None,
+    site: str | None,
     sizes: tuple[int, ...] | None,
     share_curves: bool,
     processes: int | None,
@@ -87,6 +91,7 @@ def command(
           --t-fwd-s 10,30,60,120 --planner dp,equal-share --report sweep/
       pilot replay --nodes 70,110 --trainers jobs.csv --curves curves.json --max-parallel-trainers 1000 \\
           --sizes 1,2,4,8,16 --decide-every-s 300 --planner greedy,rolling-horizon --times times.csv
+      pilot replay events.csv.gz --trainers hpo.csv --curves curves.json --node-order hostname,topology --site summit
       pilot replay --journal RUN_DIR/journal.jsonl
       pilot replay --journal RUN_DIR/journal.jsonl --budget 100,200
     """
@@ -100,10 +105,19 @@ def command(
         raise click.UsageError(f"{missing} missing: a replay needs {needs}")
     if events is not None and swept["nodes"] is not None:
         raise click.UsageError("give either EVENTS (a trace) or --nodes (a pool of fixed size), not both")
+    from pilot.io.site_files import load_site
     from pilot.sim.replay_report import make_directory
     from pilot.sim.sweep import Inputs
 
-    inputs = Inputs(events, trainers, curves, None if hours is None else hours * 3600, sizes or ())
+    inputs = Inputs(
+        events,
+        trainers,
+        curves,
+        None if hours is None else hours * 3600,
+        sizes or (),
+        only_nodes or "",
+        load_site(site).topology or "" if site is not None else "",
+    )
     cases, names = all_cases(swept, share_curves=share_curves), swept_names(swept)
     if report is not None:
         make_directory(report)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pilot.cli.numbers import MOST
-from pilot.core.pool import NODE_ORDERS
+from pilot.core.pool import NODE_ORDER_NAMES
 from pilot.planners import NAMES, SOLVERS
 
 if TYPE_CHECKING:
@@ -165,9 +165,9 @@ SWEPT: Sequence[Decorator] = (
     _sweep(
         "--node-order",
         "node_order",
-        _choice(*NODE_ORDERS),
+        _choice(*NODE_ORDER_NAMES),
         "NAMES",
-        "Order in which free nodes are handed out: hostname or join.",
+        "Which free nodes a trainer gets first: hostname, join, or topology (those nearest to its own, see --site).",
         default="hostname",
     ),
     _sweep(
@@ -232,6 +232,7 @@ SWEPT: Sequence[Decorator] = (
         f"Relative error of a measured rate (standard deviation).  [default: {MEASURE_NOISE}]",
         default=None,
     ),
+    _sweep("--known-ends", "known_ends", _share, "SHARES", "Share of nodes whose end is known in advance.", "0"),
     _sweep(
         "--eta-noise",
         "eta_noise",

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option, to_json
+from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option, to_json, told_by
 from pilot.cli.numbers import Count, FiniteRange
 from pilot.cli.study_export import export, report
 from pilot.cli.study_show import show_best, show_study, show_trials
@@ -162,7 +162,7 @@ def status(study: str | None, run_dir: Path | None, as_json: bool) -> None:
     Example:
       pilot study status s1
     """
-    told = pool_at(find_run_dir(run_dir)).studies()
+    told = told_by(find_run_dir(run_dir, past=True)).studies()
     if study is not None:
         told = type(told)(studies=[one for one in told.studies if one.study == study])
         if not told.studies:
@@ -187,7 +187,7 @@ def trials(study: str, run_dir: Path | None, as_json: bool) -> None:
     Example:
       pilot study trials s1
     """
-    told = pool_at(find_run_dir(run_dir)).trials(study)
+    told = told_by(find_run_dir(run_dir, past=True)).trials(study)
     if as_json:
         click.echo(to_json(told))
         return
@@ -205,7 +205,7 @@ def best(study: str, run_dir: Path | None, as_json: bool) -> None:
     Example:
       pilot study best s1
     """
-    told = pool_at(find_run_dir(run_dir)).trials(study).study
+    told = told_by(find_run_dir(run_dir, past=True)).trials(study).study
     if told.best is None:
         raise UserError(f"no trial of {study} has reached the first rung yet; see pilot study status {study}")
     if as_json:

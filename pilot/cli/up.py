@@ -14,6 +14,7 @@ import click
 from pilot.cli.asking import AT_REST, json_option, pool_at, run_dir_option, site_option, to_json
 from pilot.cli.numbers import Count, FiniteRange
 from pilot.core.errors import PilotError, UserError
+from pilot.core.pool import NODE_ORDER_NAMES
 from pilot.io.pool_status import PoolStatus
 from pilot.planners import NAMES, usual_objective
 
@@ -24,6 +25,11 @@ START_LIMIT_S = 600.0
 @click.command("up")
 @site_option
 @click.option("--pilots", type=Count(0), help="Pilots to keep in the queue (default: as many as the trainers can use).")
+@click.option(
+    "--only-nodes",
+    metavar="PATTERN",
+    help="Use only these nodes, e.g. nid[0001-0512] or x3001*,x3002* (default: as the site says).",
+)
 @click.option(
     "--planner",
     metavar="NAME",
@@ -63,6 +69,13 @@ START_LIMIT_S = 600.0
     "--max-parallel-trainers", type=Count(), default=10, show_default=True, help="Most trainers to run at once."
 )
 @click.option(
+    "--node-order",
+    type=click.Choice(NODE_ORDER_NAMES),
+    default="hostname",
+    show_default=True,
+    help="Which free nodes a trainer gets first: by name, by age, or by the site's topology those nearest to its own.",
+)
+@click.option(
     "--budget",
     type=FiniteRange(min=0, min_open=True),
     metavar="NODE-HOURS",
@@ -89,13 +102,14 @@ def command(run_dir: Path | None, site: str, foreground: bool, as_json: bool, **
     Examples:
       pilot up --site polaris --pilots 8 --budget 500
       pilot up --site ./my_site.py --planner dp --objective throughput
+      pilot up --site delta --run-dir ~/vision --only-nodes 'gpua[001-050]'
     """
     from pilot.io.host_room import shortages
     from pilot.io.rundir import default_path
     from pilot.io.site_files import load_site_file
 
     settings["objective"] = settings["objective"] or usual_objective(settings["planner"])
-    there = load_site_file(site).site
+    there = load_site_file(site).on(settings["only_nodes"]).site
     name = there.name
     root = (run_dir or default_path(name)).absolute()
     arguments = coordinator_command(root, site, settings)

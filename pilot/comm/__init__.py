@@ -17,12 +17,13 @@ short-lived *rank process* per node, which knows MPI and nothing else, and which
   ``DOORBELL`` when all parts of the step are summed.
 - Around it are two more services: ``Gather`` (a row of integers from each rank to all) and ``Spread`` (a block of bytes
   from one rank to some others, in chunks). A generation begins with them.
+- A node may have several rank processes, *rails*, which share its sums: one gets a part only of a fast network.
 - A rank process that waits naps on its socket between two tests for completion, and blocks on it where nothing is
   under way. It ends when told to (``Quit``, in good order: MPI_Finalize and status 0), or at once when its worker's
   end of the socket closes.
 
 ``arena`` shared memory; ``channel`` the socket; ``messages`` what is said on it; ``layout`` which gradient lies where;
-``serve`` the loop of the rank process; ``node`` the sum inside a node; ``mpi`` MPI behind the small interface of
-``fabric``; ``rank`` the program; ``order`` what it is told first; ``pmi`` how ranks find each other; ``world`` that for
-ranks on one host; ``mpich`` what else MPICH takes from outside.
+``serve`` the loop of the rank process; ``node`` the sum inside a node; ``rails`` those between nodes by several rank
+processes; ``mpi`` MPI behind the small interface of ``fabric``; ``rank`` the program; ``order`` what it is told first;
+``pmi`` how ranks find each other; ``world`` that for ranks on one host; ``mpich`` what else MPICH takes from outside.
 """

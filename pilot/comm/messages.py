@@ -13,7 +13,7 @@ from pilot.core.errors import ProtocolError
 
 DOORBELL = b"."
 """From a training process: the step's next part is full, or its last two are. From the rank process: all parts of the
-step are summed.
+step are summed. From rail 0 to the other rails of its node: the next part may be summed; from these: it is.
 """
 
 
@@ -98,6 +98,15 @@ class Spread(Note, frozen=True):
     size: Count = 0
 
 
+class Bring(Note, frozen=True):
+    """From rail 0 to the other rails of its node, with a descriptor of ``size`` bytes: broadcast your pieces of them
+    from the first of ``nodes`` to the others. Answered by a ``DOORBELL`` when they are there.
+    """
+
+    nodes: list[Rank]
+    size: Count
+
+
 class Moving(Note, frozen=True):
     """Bytes of the spread that goes on have come or gone since the last such word; at most once a second."""
 
@@ -110,7 +119,7 @@ class Quit(Note, frozen=True):
     """The generation is over in good order: finalize MPI with the other ranks and end."""
 
 
-AnyNote = Here | Attach | Select | Gather | Gathered | Spread | Moving | Spreaded | Quit
+AnyNote = Here | Attach | Select | Gather | Gathered | Spread | Bring | Moving | Spreaded | Quit
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyNote] = msgspec.msgpack.Decoder(AnyNote)

@@ -90,8 +90,8 @@ class MpiFabric:
         return _Request(self._comm.Ibarrier())
 
 
-def start() -> MpiFabric:
-    """MPI_Init: returns when all ranks of the world have been started."""
+def start(rail: int = 0, rails: int = 1) -> MpiFabric:
+    """MPI_Init: returns when all ranks of the world have been started. Of those of this rank's rail."""
     MPI.Init()
     over = MPI.COMM_WORLD.Ibarrier()
     while not over.Test():
@@ -99,7 +99,9 @@ def start() -> MpiFabric:
     _forget_segments()
     # The second half of a narrow sum begins when a rank happens to see the end of the first, between other sums.
     # Collectives of one communicator must begin in one order on all ranks, so that half has its own.
-    return MpiFabric(MPI.COMM_WORLD, MPI.COMM_WORLD.Dup())
+    world = MPI.COMM_WORLD
+    ranks = MPI.Intracomm(world.Split(rail, world.Get_rank())) if rails > 1 else world
+    return MpiFabric(ranks, ranks.Dup())
 
 
 def _forget_segments() -> None:

@@ -37,18 +37,22 @@ def environment(inherited: Mapping[str, str], *, interface: str | None, provider
     """
     kept = {name: value for name, value in inherited.items() if not name.startswith(_LAUNCHERS)}
     ours = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": provider, "MPIR_CVAR_PMI_VERSION": "1"}
-    bound = {} if interface is None else {"FI_TCP_IFACE": interface}
-    return kept | ours | bound
+    return kept | ours | ({} if interface is None else on_interface(interface))
 
 
-def segment_name(space: str, rank: int) -> str:
+def on_interface(interface: str) -> dict[str, str]:
+    """What binds a rank's ports to it; read in MPI_Init."""
+    return {"FI_TCP_IFACE": interface}
+
+
+def segment_name(space: str, node: int) -> str:
     """The name under /dev/shm of the segment that MPICH 5 makes in MPI_Init: a hash (FNV-1a, 32 bits) of the name of
-    the rank's key-value space, and the number of its node (each of our ranks is on a node of its own).
+    the node's key-value space, and the node's number. All rails of a node share it.
     """
     hashed = _FNV_OFFSET
     for byte in space.encode():
         hashed = (hashed ^ byte) * _FNV_PRIME & 0xFFFFFFFF
-    return f"mpich_shm_{hashed:x}_{rank}"
+    return f"mpich_shm_{hashed:x}_{node}"
 
 
 def is_segment(name: str) -> bool:

@@ -33,8 +33,8 @@ class Pipeline:
         self._under_way: deque[tuple[Operation, bool]] = deque()
 
     def put(self, pieces: Iterable[Callable[[], Operation]]) -> None:
-        """One more transfer: what begins each of its pieces, at least one."""
-        begins = list(pieces)
+        """One more transfer: what begins each of its pieces. One without pieces is over in its turn."""
+        begins = list(pieces) or [_Nothing]
         last = len(begins) - 1
         self._waiting.extend((begin, number == last) for number, begin in enumerate(begins))
         self._fill()
@@ -52,6 +52,11 @@ class Pipeline:
         while self._waiting and len(self._under_way) < IN_FLIGHT:
             begin, last = self._waiting.popleft()
             self._under_way.append((begin(), last))
+
+
+class _Nothing:
+    def done(self) -> bool:
+        return True
 
 
 def pieces(numbers: NDArray[_Number]) -> list[NDArray[_Number]]:

@@ -15,9 +15,9 @@ barrier with the whole table (:meth:`PmiServer.open`).
     finalize                              at once; nothing is said after that
     abort                                 none: the process is about to end
 
-Each rank is served as if it were on a node of its own (``PMI_process_mapping``), so MPICH uses the network between all
-of them. The name of the key-value space is only this rank's; MPICH names its shared-memory segment after it
-(:mod:`pilot.comm.mpich`).
+MPICH is told that ``rails`` ranks after each other are on one node (``PMI_process_mapping``) and each such group on
+another, so it uses the network between pilots also where they share a host. The name of the key-value space is only
+this node's; MPICH names its shared-memory segment after it (:mod:`pilot.comm.mpich`).
 """
 
 from __future__ import annotations
@@ -44,13 +44,14 @@ class PmiServer:
     Parameters
     ----------
     size : ranks in the world
-    name : of its key-value space
+    name : of its node's key-value space
+    rails : ranks on a node
     """
 
-    def __init__(self, size: int, name: str) -> None:
+    def __init__(self, size: int, name: str, rails: int = 1) -> None:
         self._size = size
         self._name = name
-        self._own = {"PMI_process_mapping": f"(vector,(0,{size},1))"}
+        self._own = {"PMI_process_mapping": f"(vector,(0,{size // rails},{rails}))"}
         self._table: dict[str, str] = {}
         self._received = b""
         self.puts: dict[str, str] = {}

@@ -1,8 +1,9 @@
-"""The rank process: ``python -m pilot.comm.rank DESCRIPTOR``.
+"""The rank process: ``python -m pilot.comm.rank DESCRIPTOR [RAIL...]``.
 
 It imports what it needs and waits for its order (:mod:`pilot.comm.rank_order`) on the socket behind the descriptor;
 that takes most of the time that it needs, and can be over long before the order comes. MPI_Init then speaks PMI on the
-same socket.
+same socket. Where a node has several, the other descriptors are those to the node's other rails (of rail 0), or to rail
+0 (of these).
 
 Exit status 0: told to quit by its worker, or never given an order. 3: its worker asked for what it must not, which is
 said in a line. ``WORKER_GONE``: its worker has gone. Anything else: MPI failed.
@@ -13,12 +14,14 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from pilot.comm import mpi
 from pilot.comm.channel import Channel, Gone
 from pilot.comm.pmi import variables
+from pilot.comm.rails import Rails, RailServer
 from pilot.comm.rank_order import WARM, WORKER_GONE, RankOrder, receive
 from pilot.comm.rank_server import RankServer
 from pilot.core.errors import ProtocolError
@@ -29,22 +32,25 @@ _NAME = Path("/proc/self/comm")
 """What ps and top show."""
 
 
-def main(descriptor: int) -> None:
+def main(descriptor: int, *rails: int) -> None:
     """Wait for the order and carry it out."""
     _wake_on_time()
     _NAME.write_text(WARM)
     order = receive(socket.socket(fileno=os.dup(descriptor)))
     if order is not None:
-        _carry_out(order, descriptor)
+        _carry_out(order, descriptor, [Channel(socket.socket(fileno=end)) for end in rails])
 
 
-def _carry_out(order: RankOrder, descriptor: int) -> None:
+def _carry_out(order: RankOrder, descriptor: int, rails: Sequence[Channel]) -> None:
     _NAME.write_text(f"rank g{order.generation}")
-    os.environ.update(variables(descriptor, order.rank, order.size))
+    os.environ.update(variables(descriptor, *order.of_world))
     try:
-        fabric = mpi.start()
-        channels = [Channel.connect(Path(path)) for path in order.sockets]
-        RankServer(channels, fabric, order.generation).run()
+        fabric = mpi.start(order.rail, order.rails)
+        if order.rail:
+            RailServer(rails[0], fabric, len(order.sockets), order.rail, order.rails).run()
+        else:
+            channels = [Channel.connect(Path(path)) for path in order.sockets]
+            RankServer(channels, fabric, order.generation, Rails(rails[: order.rails - 1])).run()
     except (Gone, OSError):
         os._exit(WORKER_GONE)  # no MPI_Finalize: it would wait for ranks that may never come
     except ProtocolError as error:
@@ -60,4 +66,4 @@ def _wake_on_time() -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(*map(int, sys.argv[1:]))

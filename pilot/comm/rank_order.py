@@ -18,12 +18,21 @@ _LINE_MAX_BYTES = 1 << 16
 
 
 class RankOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Be ``rank`` of ``size`` in ``generation``, for the training processes that listen on ``sockets``."""
+    """Be ``rail`` (of ``rails``) of node ``rank`` (of ``size``) in ``generation``, for the training processes that
+    listen on ``sockets``.
+    """
 
     generation: int
     rank: int
     size: int
     sockets: list[str]
+    rail: int = 0
+    rails: int = 1
+
+    @property
+    def of_world(self) -> tuple[int, int]:
+        """The rank in the MPI world, and its size."""
+        return self.rank * self.rails + self.rail, self.size * self.rails
 
 
 def encode(order: RankOrder) -> bytes:

@@ -7,22 +7,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from functools import partial
 from typing import TypeVar, assert_never
 
 import numpy as np
 
 from pilot.comm import note_checks
 from pilot.comm.arena import Arena
-from pilot.comm.channel import Channel, Gone, ready
-from pilot.comm.fabric import LONGEST_NAP_S, Fabric, wait_for
-from pilot.comm.messages import AnyNote, Attach, Gather, Gathered, Here, Moving, Quit, Select, Spread, Spreaded
-from pilot.comm.pipeline import Pipeline, pieces
-from pilot.comm.step_sum import SharedPart, StepSum
+from pilot.comm.channel import Channel, ready
+from pilot.comm.fabric import Fabric, wait_for
+from pilot.comm.messages import AnyNote, Attach, Bring, Gather, Gathered, Here, Moving, Quit, Select, Spread, Spreaded
+from pilot.comm.pipeline import Pipeline
+from pilot.comm.rails import Rails, bring_pieces, leave_together
+from pilot.comm.shared_part import SharedPart, shared_parts
+from pilot.comm.step_sum import StepSum
 from pilot.core.errors import ProtocolError
-
-QUIT_LIMIT_S = 5.0
-"""After that a rank process ends without the others: they were killed before they could quit."""
 
 MOVING_EVERY_S = 1.0
 
@@ -37,12 +35,16 @@ class RankServer:
     channels : to them, by their rank on the node
     fabric : to the rank processes of the other nodes, which serve as many
     generation : said to the training processes first
+    rails : the node's other rank processes
     """
 
-    def __init__(self, channels: Sequence[Channel], fabric: Fabric, generation: int) -> None:
+    def __init__(
+        self, channels: Sequence[Channel], fabric: Fabric, generation: int, rails: Rails | None = None
+    ) -> None:
         self._channels = list(channels)
         self._fabric = fabric
         self._generation = generation
+        self._rails = rails or Rails()
         self._arenas: dict[int, list[SharedPart]] = {}
         self._selected: int | None = 0
 
@@ -53,29 +55,22 @@ class RankServer:
             channel.send(Here(self._generation, rank, size))
         while self._serve_round():
             pass
-        self._leave_together()
-
-    def _leave_together(self) -> None:
-        """Wait for the other nodes, which were told to quit after the same step; our workers may be gone already."""
-        barrier = self._fabric.barrier()
-        end_s = time.monotonic() + QUIT_LIMIT_S
-        while not barrier.done():
-            if time.monotonic() > end_s:
-                raise Gone
-            time.sleep(LONGEST_NAP_S)
+        self._rails.quit()
+        leave_together(self._fabric)
 
     def _serve_round(self) -> bool:
         notes, fds = self._hear_all()
         match notes[0]:
             case None:
                 _alike(type(None), notes)
-                StepSum(self._parts(), self._channels, self._fabric).run()
+                StepSum(self._parts(), self._channels, self._fabric, self._rails).run()
             case Attach():
                 self._attach(_alike(Attach, notes), fds)
             case Select():
                 note_checks.no_descriptors(fds)
                 numbers = self._gather([[note.number] for note in _alike(Select, notes)])
                 self._selected = notes[0].number if len(set(map(tuple, numbers))) == 1 else None
+                self._rails.select(notes[0])
             case Gather():
                 note_checks.no_descriptors(fds)
                 self._gather([note.row for note in _alike(Gather, notes)])
@@ -84,7 +79,7 @@ class RankServer:
             case Quit():
                 _alike(Quit, notes)
                 return False
-            case Here() | Gathered() | Moving() | Spreaded():
+            case Here() | Gathered() | Bring() | Moving() | Spreaded():
                 raise ProtocolError(f"a training process does not say {type(notes[0]).__name__}")
             case _:
                 assert_never(notes[0])
@@ -103,14 +98,13 @@ class RankServer:
         return notes, fds
 
     def _attach(self, notes: Sequence[Attach], fds: Sequence[int | None]) -> None:
+        alike = all((note.number, note.parts) == (notes[0].number, notes[0].parts) for note in notes)
+        if alike:
+            self._rails.attach(notes, fds)
         arenas = [note_checks.views(note, fd) for note, fd in zip(notes, fds, strict=True)]
         self._arenas.pop(notes[0].number, None)
-        if any((note.number, note.parts) != (notes[0].number, notes[0].parts) for note in notes):
-            return  # different models are told apart before the first sum
-        self._arenas[notes[0].number] = [
-            SharedPart(tuple(arrays), part.wire, part.apart)
-            for *arrays, part in zip(*arenas, notes[0].parts, strict=True)
-        ]
+        if alike:  # different models are told apart before the first sum
+            self._arenas[notes[0].number] = shared_parts(arenas, notes[0].parts)
 
     def _parts(self) -> list[SharedPart]:
         if self._selected not in self._arenas:
@@ -146,9 +140,11 @@ class RankServer:
         told = np.array([size], np.int64)
         wait_for(fabric.broadcast(told.view(np.uint8), 0).done, self._channels)
         arena = note_checks.source(source, size) if source is not None else Arena.of_size(int(told[0]))
-        block, state = np.frombuffer(arena.memory, np.uint8, int(told[0])), Pipeline()
-        state.put(partial(fabric.broadcast, piece, 0) for piece in pieces(block))
+        self._rails.bring(nodes, int(told[0]), arena.fd)
+        state = Pipeline()
+        bring_pieces(state, fabric, arena.memory, int(told[0]), 0, self._rails.count)
         wait_for(_Movement(state, self._channels).done, self._channels)
+        wait_for(self._rails.brought, self._channels)
         return arena
 
 

@@ -13,37 +13,24 @@ Parts go through these in order; there are ``over`` ≤ ``started`` ≤ all of t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
-
-import numpy as np
-from numpy.typing import NDArray
 
 from pilot.comm.channel import Channel, ready
 from pilot.comm.fabric import FIRST_NAP_S, Fabric, longer
 from pilot.comm.node import add_up, hand_out
-from pilot.comm.pipeline import Pipeline, pieces
+from pilot.comm.pipeline import Pipeline
+from pilot.comm.rails import Rails
+from pilot.comm.shared_part import SharedPart, put_pieces
 from pilot.core.errors import ProtocolError
 
 
-@dataclass(frozen=True, slots=True)
-class SharedPart:
-    """What is summed at once: the array of each training process, and as what it travels (empty: as it is). ``apart``:
-    they are not added up on the node.
-    """
-
-    arrays: tuple[NDArray[np.generic], ...]
-    wire: str
-    apart: bool = False
-
-
 class StepSum:
-    """One step; ``channels`` are those to the training processes of this node."""
+    """One step; ``channels`` are those to the training processes of this node, ``rails`` its other rank processes."""
 
-    def __init__(self, parts: Sequence[SharedPart], channels: Sequence[Channel], fabric: Fabric) -> None:
+    def __init__(self, parts: Sequence[SharedPart], channels: Sequence[Channel], fabric: Fabric, rails: Rails) -> None:
         self._parts = parts
         self._channels = channels
         self._fabric = fabric
+        self._rails = rails
         self._sums = Pipeline()
         self._started = 0
         self._over = 0
@@ -54,6 +41,7 @@ class StepSum:
 
         Who has rung is heard before MPI is driven on; while nothing happens, naps get longer.
         """
+        self._rails.begin_step()
         self._start_rung()
         nap_s = 0.0
         while self._over < len(self._parts):
@@ -69,10 +57,13 @@ class StepSum:
 
     def _expected(self) -> Sequence[Channel]:
         """Who may say something, if only that it is gone."""
-        return self._silent if self._started < len(self._parts) else self._channels
+        return [*(self._silent if self._started < len(self._parts) else self._channels), *self._rails.channels]
 
     def _hear(self, rung: Sequence[Channel]) -> None:
         for channel in rung:
+            if channel in self._rails.channels:
+                self._rails.hear(channel)
+                continue
             note, _ = channel.receive()
             if note is not None:
                 raise ProtocolError(f"{type(note).__name__} in the middle of a step")
@@ -92,11 +83,8 @@ class StepSum:
         part = self._parts[self._started]
         if not part.apart:
             add_up(part.arrays, self._sums.done)
-        summed = [piece for array in (part.arrays if part.apart else part.arrays[:1]) for piece in pieces(array)]
-        if part.wire:
-            self._sums.put(partial(self._fabric.sum_narrow, p.view(np.float32), part.wire) for p in summed)
-        else:
-            self._sums.put(partial(self._fabric.sum, piece) for piece in summed)
+        self._rails.start_next()
+        put_pieces(self._sums, self._fabric, self._parts, self._started, 0, self._rails.count)
         self._started += 1
         self._silent = list(self._channels)
 
@@ -104,7 +92,7 @@ class StepSum:
         """Drive MPI on and hand out what is summed by now; whether that was a part."""
         before = self._over
         self._sums.done()
-        while self._over < self._sums.over:
+        while self._over < self._rails.over(self._sums.over):
             if not self._parts[self._over].apart:
                 hand_out(self._parts[self._over].arrays, self._sums.done)
             self._over += 1

@@ -14,17 +14,18 @@ from pilot.io.readable import readable
 
 
 class World:
-    """``spaces`` are the names of the ranks' key-value spaces.
+    """``spaces`` are the names of the nodes' key-value spaces.
 
     Parameters
     ----------
     ends : the sockets to the rank processes, by rank; owned from now on
+    rails : ranks that MPICH takes to be on one node
     """
 
-    def __init__(self, ends: Sequence[socket.socket]) -> None:
+    def __init__(self, ends: Sequence[socket.socket], rails: int = 1) -> None:
         self._ends = ends
-        self.spaces = [f"pilot_{secrets.token_hex(8)}" for _ in ends]
-        self._servers = [PmiServer(len(ends), space) for space in self.spaces]
+        self.spaces = [f"pilot_{secrets.token_hex(8)}" for _ in ends[::rails]]
+        self._servers = [PmiServer(len(ends), self.spaces[rank // rails], rails) for rank in range(len(ends))]
 
     def serve(self, limit_s: float = math.inf) -> bool:
         """Serve until all ranks have finalized and closed their ends; False where one is gone before, or at the limit.

@@ -30,7 +30,7 @@ FILES_PILOTS = 640
 
 def mpi(site: Site, _run_dir: Path) -> Iterator[Finding]:
     """Two ranks on this host sum 8 MB over the provider and the interface that the site's groups use."""
-    here = site.interface if site.interface in psutil.net_if_addrs() else None
+    here = next((name for name in site.interfaces if name in psutil.net_if_addrs()), None)
     where = f"{site.fabric} on {here or 'any interface'}"
     try:
         told = json.loads(_sum_over(site.fabric, here))

@@ -28,15 +28,14 @@ def network(site: Site, run_dir: Path) -> Iterator[Finding]:
 
 def _interfaces(site: Site) -> Iterator[Finding]:
     there = psutil.net_if_stats()
-    if site.interface is None:
-        return
-    if site.interface not in there:
-        seen = f"this host has no interface {site.interface}, which training uses; it has {', '.join(sorted(there))}"
-        yield warn("network", seen, "the nodes must have it: run pilot doctor inside a job, too")
-    elif not there[site.interface].isup:
-        yield fail("network", f"interface {site.interface} is down", "choose another interface in the site file")
-    else:
-        yield ok("network", f"interface {site.interface} is up")
+    for interface in site.interfaces:
+        if interface not in there:
+            seen = f"this host has no interface {interface}, which training uses; it has {', '.join(sorted(there))}"
+            yield warn("network", seen, "the nodes must have it: run pilot doctor inside a job, too")
+        elif not there[interface].isup:
+            yield fail("network", f"interface {interface} is down", "choose another interface in the site file")
+        else:
+            yield ok("network", f"interface {interface} is up")
 
 
 def _port(site: Site, run_dir: Path) -> Finding:

@@ -10,9 +10,11 @@ import re
 from difflib import get_close_matches
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from pilot.core.errors import one_line
+from pilot.core.errors import UserError, one_line
+from pilot.core.topology import Topology
+from pilot.io.node_pattern import NodePattern
 
 Scheduler = Literal["local", "slurm", "pbspro", "lsf"]
 """The batch system."""
@@ -24,6 +26,7 @@ Scope = Literal["user", "project"]
 """Whose jobs ``max_jobs`` counts."""
 
 NodeFabric = Literal["shared-memory", "gloo", "nccl"]
+GPU_RAILS, MAX_RAILS = 4, 8
 """How the training processes of one node sum their gradients; see :mod:`pilot.train.node_group`."""
 
 Signal = Literal["USR1", "USR2", "TERM", "INT", "HUP", "URG"]
@@ -90,6 +93,8 @@ class Site(BaseModel):
     nodes_per_pilot: int = Field(default=1, ge=1, examples=[1])
     cores_per_node: int | None = Field(default=None, ge=1, examples=[64])
     ranks_per_node: int = Field(default=1, ge=1, examples=[4])
+    only_nodes: str | None = Field(default=None, examples=["nid[0001-0512]"])
+    topology: str | None = Field(default=None, examples=["(x[0-9]+)c"])
     node_fabric: NodeFabric | None = Field(default=None, examples=["nccl"])
     launcher: Launcher = Field(default="simple", examples=["srun"])
     launcher_options: str = Field(default="", examples=["--cpu-bind=none"])
@@ -103,7 +108,8 @@ class Site(BaseModel):
     bind_interface: str | None = Field(default=None, examples=["bond0"])
     advertise_interface: str | None = Field(default=None, examples=["bond0"])
     port: int = Field(default=0, ge=0, le=65535, examples=[0])
-    interface: str | None = Field(default=None, examples=["hsn0"])
+    interface: str | None = Field(default=None, pattern=r"^[^\s,]+(,[^\s,]+)*$", examples=["hsn0"])
+    rails: int | None = Field(default=None, ge=1, le=MAX_RAILS, examples=[4])
     fabric: str = Field(default="tcp", min_length=1, examples=["tcp"])
 
     # --- times
@@ -134,6 +140,17 @@ class Site(BaseModel):
     def _is_walltime(cls, value: str | None) -> str | None:
         if value is not None and walltime_seconds(value) < 60:
             raise ValueError(f"{value!r} is less than a minute")
+        return value
+
+    @field_validator("only_nodes", "topology")
+    @classmethod
+    def _is_pattern(cls, value: str | None, about: ValidationInfo) -> str | None:
+        read = NodePattern.read if about.field_name == "only_nodes" else Topology
+        try:
+            if value is not None:
+                read(value)
+        except UserError as error:
+            raise ValueError(str(error)) from None
         return value
 
     @model_validator(mode="after")
@@ -184,6 +201,17 @@ class Site(BaseModel):
             ),
         ]
         return [message for broken, message in rules if broken]
+
+    @property
+    def interfaces(self) -> tuple[str, ...]:
+        """Those of ``interface``, for MPI; empty: the one that leads to the coordinator."""
+        return tuple(self.interface.split(",")) if self.interface else ()
+
+    @property
+    def rails_per_node(self) -> int:
+        """``rails``; unless given one for each interface that is named, and up to 4 where processes sum by NCCL."""
+        of_gpus = min(GPU_RAILS, self.ranks_per_node) if self.node_fabric == "nccl" else 1
+        return self.rails or max(of_gpus, min(len(self.interfaces), MAX_RAILS))
 
     @property
     def walltime_s(self) -> int:

@@ -23,6 +23,9 @@ MAX_FRAME_BYTES = 8 * 1024 * 1024
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 """What peers count: a whole number that every reader of JSON keeps, and that sums do not overflow."""
 
+Rails = Annotated[int, msgspec.Meta(ge=1, le=8)]
+"""Rank processes of a node, see :mod:`pilot.comm.rails`."""
+
 Text = Annotated[str, msgspec.Meta(max_length=1000)]
 """What people read of a run."""
 
@@ -214,7 +217,7 @@ class Remark(Message, frozen=True):
 
 
 class Welcome(Message, frozen=True):
-    """The agent is in the pool as ``node``. All times in seconds."""
+    """The agent is in the pool as ``node``. All times in seconds. ``rails``: rank processes of each node in a group."""
 
     node: str
     coordinator: str
@@ -222,6 +225,7 @@ class Welcome(Message, frozen=True):
     silent_s: float
     orphan_s: float
     grace_s: float
+    rails: Rails = 1
 
 
 class Heard(Message, frozen=True):

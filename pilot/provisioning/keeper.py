@@ -105,6 +105,11 @@ class Keeper:
         """The agent of ``job`` is in the pool. A job that is not ours (somebody's own batch script) is ignored."""
         self.book.registered(self._clock(), job, restart)
 
+    def end_s(self, job: str) -> float | None:
+        """When its nodes will have left (Unix time), as far as that is known."""
+        record = self.book.jobs.get(job)
+        return record.end_s(self._site) if record is not None else None
+
     def noticed(self, job: str, word: str) -> None:
         """The agent of ``job`` said that it leaves, because of ``word``: it is replaced."""
         self.book.noticed(self._clock(), job, word)

@@ -38,6 +38,14 @@ class JobNoticed:
 
 
 @dataclass(frozen=True, slots=True)
+class EndKnown:
+    """The nodes of ``job`` will have left at ``end_s`` (Unix time); None: that is not known any more."""
+
+    job: str
+    end_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class JobSuspended:
     """The processes of ``job`` are stopped; another job may have its nodes."""
 
@@ -54,7 +62,7 @@ class JobEnded:
     failed: bool
 
 
-JobNews = JobNoticed | JobSuspended | JobEnded
+JobNews = EndKnown | JobNoticed | JobSuspended | JobEnded
 
 
 @dataclass(slots=True)
@@ -237,7 +245,22 @@ class PilotJobs:
         if view.phase is JobPhase.SUSPENDED:
             newly, record.suspended = was is not JobPhase.SUSPENDED, True
             return [JobSuspended(view.job)] if newly else []
-        return self._forewarned(now_s, record, view) if view.phase is JobPhase.RUNNING else []
+        if view.phase is not JobPhase.RUNNING:
+            return []
+        return self._forewarned(now_s, record, view) or self._end_known(record)
+
+    def _end_known(self, record: JobRecord) -> list[JobNews]:
+        """Schedulers plan anew all the time: what moves by less than a poll is no news."""
+        end_s, told_s = record.end_s(self.site), record.told_end_s
+        if (
+            record.word
+            or record.preempted
+            or end_s == told_s
+            or (end_s and told_s and abs(end_s - told_s) <= self.site.poll_s)
+        ):
+            return []
+        record.told_end_s = end_s
+        return [EndKnown(record.job, end_s)]
 
     def _forewarned(self, now_s: float, record: JobRecord, view: JobView) -> list[JobNews]:
         """What the scheduler shows before it does it, once."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -56,6 +57,9 @@ class Jobs(Protocol):
 
     def noticed(self, job: str, word: str) -> None:
         """The agent of ``job`` leaves, because of ``word``."""
+
+    def end_s(self, job: str) -> float | None:
+        """When its nodes will have left (Unix time), as far as the scheduler knows."""
 
 
 class Service:
@@ -282,7 +286,8 @@ class Service:
             self.lose(earlier, f"its job {hello.job} was requeued")
         new = self.roster.register(now_s, node, link, hello)
         site = self._site
-        welcome = wire.Welcome(node, self._pool, site.heartbeat_s, site.silent_s, site.orphan_s, site.grace_s)
+        times = site.heartbeat_s, site.silent_s, site.orphan_s, site.grace_s
+        welcome = wire.Welcome(node, self._pool, *times, site.rails_per_node)
         self._server.send(link, welcome)
         log.info("%s %s (%s, job %s)", node, "joined" if new else "came back", hello.address, hello.job or "none")
         self._jobs.registered(hello.job, hello.restart)
@@ -290,10 +295,20 @@ class Service:
             if hello.job:
                 self.driver.remark(node=node, job=hello.job)
             self._coalescer.joined(now_s, node)
+            walltime_s = None if hello.walltime_end_s is None else hello.walltime_end_s - site.grace_s
+            known = [end_s for end_s in (walltime_s, self._jobs.end_s(hello.job)) if end_s is not None]
+            if known:
+                self.ends(node, min(known))
             self._stir.set()
         if hello.workers or not new:
             rejoined = Rejoined(self.driver.core, self.driver.pending, node, hello, now_s)
             asyncio.get_running_loop().call_later(SETTLE_S, self._settle, link, rejoined)
+
+    def ends(self, node: NodeId, end_s: float | None) -> None:
+        """``node`` will have left at ``end_s`` (Unix time); None: that is not known any more."""
+        now_s = self.driver.clock()
+        self._coalescer.ends(now_s, node, None if end_s is None else now_s + end_s - time.time())
+        self._stir.set()
 
     def _settle(self, link: Peer, rejoined: Rejoined) -> None:
         """An agent's reports about its absence have arrived by now: what is still open was lost with a connection."""

@@ -183,8 +183,8 @@ class SolverProcess:
             reason = "superseded" if done else f"no answer within {limit_s:g} s"
             raise SolverError(f"the solver process was killed: {reason}", transient=True)
         plan = await answer
-        if plan.status is not PlanStatus.KEPT and not problem.feasible(plan.as_dict()):
-            raise SolverError(f"its plan is not feasible: {plan.as_dict()}")
+        if plan.status is not PlanStatus.KEPT and not problem.feasible(plan.as_dict(), dict(plan.ending)):
+            raise SolverError(f"its plan is not feasible: {plan.as_dict()}, ending {dict(plan.ending)}")
         return plan
 
     async def _superseded_long(self) -> None:

@@ -54,6 +54,8 @@ class About:
     run_dir: str
     began_unix_s: float
     keeper: KeeperStatus
+    objective: str
+    only_nodes: str = ""
     up: bool = True
     trouble: str = ""
 
@@ -67,6 +69,8 @@ def status(
         site=about.site,
         endpoint=about.endpoint,
         run_dir=about.run_dir,
+        only_nodes=about.only_nodes,
+        objective=about.objective,
         up=about.up,
         began_unix_s=about.began_unix_s,
         now_s=monitor.now_s,
@@ -168,6 +172,7 @@ def pool(core: Coordinator, monitor: Monitor) -> list[NodeStatus]:
             leaving=node in core.pool.leaving,
             set_aside=node in core.pool.aside,
             joined_s=monitor.joined_s.get(node, 0.0),
+            ends_s=core.pool.ends.get(node),
         )
         for node in core.pool.nodes
     ]

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import re
 import secrets
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 
-from pilot.core.budget import hours
 from pilot.core.errors import UserError
-from pilot.core.ids import StudyId, TrainerId, TrainerUid
-from pilot.core.study import Study, Trial
+from pilot.core.ids import StudyId, TrainerUid
+from pilot.core.study import Study
 from pilot.core.study_events import StudyResumed, StudyStopped, StudySubmitted
 from pilot.io.study_definition import StudyDefinition, differences
-from pilot.io.study_verbs import OneStudy, StudyList, StudyResumption, StudyStatus, TrialList, TrialStatus
+from pilot.io.study_verbs import OneStudy, StudyList, StudyResumption, StudyStatus, TrialList
 from pilot.io.verbs import Nothing
+from pilot.service import study_view
 from pilot.service.live_driver import LiveDriver
 from pilot.service.study_store import StudyStore
 
@@ -60,7 +58,8 @@ class StudyApi:
     async def trials(self, asked: OneStudy) -> TrialList:
         """A study's trials."""
         study = self._study(asked.study)
-        return TrialList(study=await self._status(study), trials=[self._trial(study, t) for t in study.trials])
+        await asyncio.to_thread(self._store.definition, study.spec)  # from the disk only once
+        return study_view.trials(self._driver.core, self._store, study, self._driver.clock())
 
     async def stop(self, asked: OneStudy) -> StudyStatus:
         """Shelve its trials where they are."""
@@ -102,64 +101,8 @@ class StudyApi:
             raise UserError(f"a trainer is named {taken}, like a trial of {name}; choose another --name")
 
     def _study(self, name: str) -> Study:
-        study = self._driver.core.studies.get(StudyId(name))
-        if study is None:
-            known = ", ".join(self._driver.core.studies) or "none"
-            raise UserError(f"no study named {name!r}; there are: {known}")
-        return study
-
-    # --- answers ------------------------------------------------------------------------------------------------------
+        return study_view.find(self._driver.core, name)
 
     async def _status(self, study: Study) -> StudyStatus:
-        definition = await asyncio.to_thread(self._store.definition, study.spec)
-        spec, best = study.spec, study.best()
-        left_s = None if spec.deadline_s is None else max(0.0, spec.deadline_s - self._driver.clock())
-        return StudyStatus(
-            study=study.id,
-            state="stopped" if study.stopped else "over" if study.over else "running",
-            reason=study.stopped,
-            metric=spec.metric,
-            maximise=spec.maximise,
-            rungs=list(spec.rungs),
-            sampler=definition.sampler,
-            trials=None if study.exhausted else study.total,
-            asked=len(study.trials),
-            by_state=dict(Counter(self._state(study, trial) for trial in study.trials)),
-            best=self._trial(study, best) if best is not None else None,
-            deadline_left_s=left_s,
-            script=definition.launch.script,
-            arguments=definition.launch.arguments,
-            directory=str(self._store.folder(spec)),
-            optuna=str(self._store.journal(spec)),
-        )
-
-    def _trial(self, study: Study, trial: Trial) -> TrialStatus:
-        name = study.spec.trainer(trial.number)
-        core, now_s = self._driver.core, self._driver.clock()
-        trainer = core.trainers.get(TrainerId(name))
-        used_s = trainer.usage.until(now_s) if trainer is not None else 0.0
-        return TrialStatus(
-            number=trial.number,
-            trainer=name,
-            state=self._state(study, trial),
-            phase=trainer.phase if trainer is not None else None,
-            nodes=len(trainer.group.members) if trainer is not None and trainer.group is not None else 0,
-            parameters=dict(trial.parameters),
-            values=[value if math.isfinite(value) else None for value in trial.values],
-            rung=trial.rung + 1,
-            reports=trial.reports,
-            node_hours=hours(used_s, core.config.charge_factor),
-            reason=trial.ended or (trainer.shelved if trainer is not None else ""),
-        )
-
-    @staticmethod
-    def _state(study: Study, trial: Trial) -> str:
-        if trial.failed:
-            return "failed"
-        if study.complete(trial):
-            return "complete"
-        if trial.ended:
-            return "ended"
-        if not trial.asked:
-            return "waiting"
-        return "training" if trial.trains and not study.stopped else "shelved"
+        await asyncio.to_thread(self._store.definition, study.spec)  # from the disk only once
+        return study_view.status(self._driver.core, self._store, study, self._driver.clock())

@@ -21,8 +21,10 @@ from pilot.core.errors import UserError
 from pilot.core.gpus import GpuNodes
 from pilot.core.ids import TrainerId, natural_key
 from pilot.core.objective import Objective
-from pilot.core.pool import NODE_ORDERS
+from pilot.core.pool import NODE_ORDERS, TOPOLOGY, hostname_order
 from pilot.core.spec import Profiling
+from pilot.core.topology import Topology
+from pilot.io.node_pattern import NodePattern
 from pilot.io.prctl import die_with_parent
 from pilot.planners import TIMED, make, usual_objective
 from pilot.sim.accounting import Account, Accounting
@@ -33,6 +35,7 @@ from pilot.sim.records import SolveRecord, TrainerCourse
 from pilot.sim.times import TrainerTimes, times_of
 from pilot.traces.changes import Change, read_changes, still_pool
 from pilot.traces.fragments import Floats
+from pilot.traces.known_ends import with_ends
 from pilot.traces.mishaps import Mishaps, befallen
 from pilot.traces.workload import WorkloadRow, read_curves, read_workload
 
@@ -48,7 +51,8 @@ POLL_S = 0.2
 class Inputs:
     """The files of a replay; ``events`` None: of a pool that does not change. ``until_s`` None: to the trace's last
     event (FreeTrain eq. 17), or until all trainers have ended. ``sizes``: the node counts that are allowed to all
-    trainers, within their bounds; empty: those of the file.
+    trainers, within their bounds; empty: those of the file. ``only_nodes``: of the trace only nodes of this pattern,
+    empty: all. ``topology``: a site's, for the node order of that name.
     """
 
     events: Path | None
@@ -56,6 +60,8 @@ class Inputs:
     curves: Path
     until_s: float | None = None
     sizes: tuple[int, ...] = ()
+    only_nodes: str = ""
+    topology: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +92,7 @@ class Case:
         measured
     seed : seed of everything random: guesses, noise, mishaps
     share_curves : trainers on one curve share what is measured
+    known_ends : of this share of the nodes that leave it is known from their coming on when that will be
     """
 
     planner: str = "milp"
@@ -113,6 +120,7 @@ class Case:
     measure_noise: float | None = None
     seed: int = 1
     share_curves: bool = False
+    known_ends: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +169,8 @@ def run_case(
     )
     planner = make(case.planner, case.solver, solve_limit_s)
     gpus = _gpu_nodes(changes, case.gpus_per_node) if case.gpus_per_node is not None else None
-    core = Coordinator(replace(_core_config(case, objective_of, curves), gpus=gpus))
+    topology = _topology(inputs, case)
+    core = Coordinator(replace(_core_config(case, objective_of, curves), gpus=gpus, topology=topology))
     simulation = Simulation(core, planner, changes, submissions, config)
     complete = simulation.run(stop, lambda now_s: tick(_share_done(simulation, now_s)))
     submitted = sum(submission.submit_s <= simulation.now_s for submission in submissions)
@@ -178,9 +187,11 @@ def _pool(inputs: Inputs, case: Case, submissions: Sequence[WorkloadRow]) -> tup
     if inputs.events is not None:
         changes = read_changes(inputs.events)
         until_s = changes[-1].time_s if inputs.until_s is None else inputs.until_s
+        if inputs.only_nodes:
+            changes = _only(changes, inputs)
         if until_s <= 0:
             raise UserError(f"{inputs.events}: all of its events are at time 0; say how long to replay (--hours)")
-        return changes, until_s
+        return with_ends(changes, case.known_ends, case.seed) if case.known_ends else changes, until_s
     nodes = case.nodes or 1
     for row in submissions:
         if row.spec.min_nodes > nodes:
@@ -190,6 +201,21 @@ def _pool(inputs: Inputs, case: Case, submissions: Sequence[WorkloadRow]) -> tup
     return [still_pool(nodes)], math.inf if inputs.until_s is None else inputs.until_s
 
 
+def _only(changes: Sequence[Change], inputs: Inputs) -> list[Change]:
+    """What happens to the nodes of ``inputs.only_nodes``."""
+    pattern = NodePattern.read(inputs.only_nodes)
+    parts = [
+        Change(
+            change.time_s, tuple(filter(pattern.matches, change.joined)), tuple(filter(pattern.matches, change.left))
+        )
+        for change in changes
+    ]
+    kept = [part for part in parts if part.joined or part.left]
+    if not kept:
+        raise UserError(f"{inputs.events}: it has no node that matches --only-nodes {inputs.only_nodes}")
+    return kept
+
+
 def _gpu_nodes(changes: Sequence[Change], per_node: int) -> GpuNodes:
     """Group all units that ever join into nodes of ``per_node`` GPUs, in the order of their names."""
     names = sorted({unit for change in changes for unit in change.joined}, key=natural_key)
@@ -197,6 +223,16 @@ def _gpu_nodes(changes: Sequence[Change], per_node: int) -> GpuNodes:
         raise UserError(f"{len(names)} GPUs cannot be divided into nodes of {per_node} (--gpus-per-node)")
     host = {unit: number // per_node for number, unit in enumerate(names)}
     return GpuNodes(host.__getitem__, per_node)
+
+
+def _topology(inputs: Inputs, case: Case) -> Topology | None:
+    if case.node_order != TOPOLOGY:
+        return None
+    if case.gpus_per_node is not None:
+        raise UserError("--node-order topology is about nodes; with --gpus-per-node the units of the pool are GPUs")
+    if not inputs.topology:
+        raise UserError("--node-order topology: give --site, the name or file of a site that says its topology")
+    return Topology(inputs.topology)
 
 
 def _share_done(simulation: Simulation, now_s: float) -> float:
@@ -220,7 +256,7 @@ def _core_config(case: Case, objective_of: ObjectiveOf, curves: ReadCurves) -> C
         case.t_fwd_s,
         case.max_parallel,
         objective_of(_objective(case, curves)),
-        NODE_ORDERS[case.node_order],
+        NODE_ORDERS.get(case.node_order, hostname_order),
         arrivals_s=ARRIVALS_S,
         budget_node_hours=case.budget,
         timed=case.planner in TIMED,

@@ -1,8 +1,14 @@
-"""The script that ``pilot doctor --pilots`` submits: some steps with 8 MB of gradients, and the time of a step."""
+"""The script that ``pilot doctor --pilots`` submits: some steps with 8 MB of gradients, and the time of a step. What it
+sees of each node (:mod:`pilot.train.doctor_node`) is left in the trainer's folder.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import socket
 import time
+from pathlib import Path
 from statistics import median
 
 import torch
@@ -10,6 +16,12 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import pilot.train
+from pilot.io.files import publish
+from pilot.train import doctor_node
+from pilot.train.membership import Seat
+
+SEEN = "node-"
+"""How the names of the files begin that say what is seen of a node: JSON, its name and some lines."""
 
 STEPS = 30
 GRADIENT_BYTES = 8_000_000
@@ -17,8 +29,10 @@ GRADIENT_BYTES = 8_000_000
 
 def main() -> None:
     """Train on noise; report the median seconds of a step."""
+    _look_at_node()
     torch.manual_seed(0)
-    model = nn.Linear(2000, GRADIENT_BYTES // 4 // 2000, bias=False)
+    device = torch.accelerator.current_accelerator() or torch.device("cpu")
+    model = nn.Linear(2000, GRADIENT_BYTES // 4 // 2000, bias=False).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     session = pilot.train.session(model, optimizer)
     loader = session.loader(TensorDataset(torch.randn(STEPS, 2000)), global_batch_size=1)
@@ -27,11 +41,18 @@ def main() -> None:
         began_s = time.perf_counter()
         for (x,) in loader:
             optimizer.zero_grad()
-            loss = model(x).square().mean()
+            loss = model(x.to(device)).square().mean()
             loss.backward()
             session.step(loss)
             seconds.append(time.perf_counter() - began_s)
             began_s = time.perf_counter()
+
+
+def _look_at_node() -> None:
+    lines = doctor_node.seen(os.environ)
+    if Seat.of(os.environ).rank == 0 and (folder := os.environ.get("PILOT_TRAINER_DIR")):
+        told = json.dumps([socket.gethostname(), *lines])
+        publish(Path(folder, f"{SEEN}{socket.gethostname()}-{os.getpid()}.json"), told.encode())
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pilot.checkpoint.own_rows import own_rows
 from pilot.checkpoint.snapshot import Snapshots
 from pilot.checkpoint.tree import Encoded
 from pilot.core.errors import CheckpointError, UserError
@@ -74,11 +75,12 @@ class Saver:
         self._start(lambda: self._write(generation, step, copy, False))
 
     def start_part(self, group: Membership, step: int, state: Encoded, shared: Callable[[str], bool]) -> None:
-        """Write this rank's part of a copy of ``state`` in the background; not while ``busy``.
+        """Write this rank's part of ``state`` in the background, from a copy of what it writes; not while ``busy``.
 
         ``shared`` says of which arrays all ranks hold the same.
         """
-        copy = self._snapshots.take(state)
+        own = own_rows(state, group.rank // self._per_node, group.size // self._per_node)
+        copy = self._snapshots.take(own)
         self._part = None
         self._start(lambda: self._write_part(group, step, copy, shared))
 
@@ -125,7 +127,7 @@ class Saver:
 
         (rank, shared), size = part, self._per_node
         try:
-            written = store.write_part(self._directory, generation, step, rank, size, state, shared, self._uid, size)
+            written = store.write_part(self._directory, generation, step, rank, size, state, shared, self._uid)
         except (CheckpointError, OSError) as error:
             self._tell(wire.CheckpointWritten(self._trainer, generation, step, asked, error=str(error)))
             return
@@ -183,7 +185,6 @@ class Saver:
                 state,
                 shared,
                 self._uid,
-                self._per_node,
             )
         except (CheckpointError, OSError) as error:
             self._tell(wire.CheckpointWritten(self._trainer, group.generation, step, False, error=str(error)))

@@ -1,7 +1,9 @@
 """The script that the workers of a node run: ``node_script.py FABRIC WAY FOLDER``, in float64.
 
 Its parts do not divide by two (a bias of one number has an empty shard), a weight is tied, one is frozen, there is a
-buffer, and an epoch's last step leaves one rank of four without samples.
+buffer, activations are computed again in backward, and an epoch's last step leaves one rank of four without samples.
+Where it is not sharded it has a default process group of its own. ``mixed``: parameters are float32, and a sharded
+model computes in float64 (a policy that loses nothing, so that it can be compared).
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
 
 import pilot.train
@@ -40,7 +43,8 @@ class Model(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """One number for each sample."""
-        hidden = torch.tanh(self.tied(torch.tanh(self.second(torch.tanh(self.first(inputs))))))
+        hidden: torch.Tensor = checkpoint(self.first, inputs, use_reentrant=False)  # type: ignore[no-untyped-call]
+        hidden = torch.tanh(self.tied(torch.tanh(self.second(torch.tanh(hidden)))))
         output: torch.Tensor = self.last(torch.tanh(self.frozen(hidden))) * self.scale
         return output
 
@@ -75,18 +79,21 @@ def play(way: str, folder: Path, node: str) -> None:
     Session.step = played
 
 
-def train(*, sharded: bool = False) -> dict[str, torch.Tensor]:
+def train(*, sharded: bool = False, mixed: bool = False) -> dict[str, torch.Tensor]:
     """The script as a user writes it; the parameters at its end."""
     torch.manual_seed(7)
     dataset = TensorDataset(torch.randn(SAMPLES, 5), torch.randn(SAMPLES, 1))
-    model = Model()
+    model = Model().to(torch.float32 if mixed else torch.float64)
     if sharded:
-        from torch.distributed.fsdp import fully_shard
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-        mesh = pilot.train.node_mesh()
+        mesh, wide = pilot.train.node_mesh(), torch.float64 if mixed else None
+        policy = MixedPrecisionPolicy(param_dtype=wide, reduce_dtype=wide)
         for layer in (model.first, [model.second, model.tied]):
-            fully_shard(layer, mesh=mesh)
-        fully_shard(model, mesh=mesh)
+            fully_shard(layer, mesh=mesh, mp_policy=policy)
+        fully_shard(model, mesh=mesh, mp_policy=policy)
+    else:
+        torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.01)
     session = pilot.train.session(model, optimizer, seed=3)
     loader = session.loader(dataset, global_batch_size=BATCH, micro_batch_size=3)
@@ -118,7 +125,7 @@ def main() -> None:
     node = Path(os.environ.get("PILOT_WORKER_SOCKET", "alone")).stem
     if node != "alone":
         play(way, folder, node)
-    kept = train(sharded=fabric == "sharded")
+    kept = train(sharded=fabric in ("sharded", "mixed"), mixed=fabric == "mixed")
     torch.save(kept, ran(folder, node).with_suffix(".part"))
     ran(folder, node).with_suffix(".part").rename(ran(folder, node))
 

@@ -14,7 +14,15 @@ from pilot.checkpoint.export import export
 from tests.equivalence import node_script
 from tests.integration.plane import Plane, plane, run_alone
 
-FABRICS = (pytest.param("shared-memory", marks=pytest.mark.long), "gloo", "sharded")
+FABRICS = (
+    pytest.param("shared-memory", 1, marks=pytest.mark.long),
+    pytest.param("shared-memory", 2, marks=pytest.mark.long),
+    ("gloo", 1),
+    pytest.param("gloo", 2, marks=pytest.mark.long),
+    pytest.param("sharded", 1, marks=pytest.mark.long),
+    ("sharded", 2),
+)
+"""How the processes of a node sum, and the rails between nodes."""
 TOLERANCE = 1e-12
 SCRIPT = Path(node_script.__file__)
 
@@ -34,6 +42,10 @@ def ran(cluster: Plane, folder: Path) -> list[dict[str, torch.Tensor]]:
     return [torch.load(node_script.ran(folder, name)) for name in last]
 
 
+def fabric_of(fabric: str) -> dict[str, str]:
+    return {"node_fabric": fabric.replace("sharded", "gloo")}
+
+
 def assert_as_alone(ranks: list[dict[str, torch.Tensor]], alone: dict[str, torch.Tensor]) -> None:
     for kept in ranks:
         assert kept.keys() == alone.keys()
@@ -42,12 +54,10 @@ def assert_as_alone(ranks: list[dict[str, torch.Tensor]], alone: dict[str, torch
             assert torch.equal(tensor, ranks[0][name])
 
 
-@pytest.mark.parametrize("fabric", FABRICS)
-def test_nodes_come_and_go(fabric: str, alone: dict[str, torch.Tensor], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("fabric", "rails"), FABRICS)
+def test_nodes_come_and_go(fabric: str, rails: int, alone: dict[str, torch.Tensor], tmp_path: Path) -> None:
     arguments = fabric, "1 -> 2 -> 1", str(tmp_path)
-    with plane(
-        tmp_path, SCRIPT, *arguments, ranks_per_node=2, node_fabric=fabric.replace("sharded", "gloo")
-    ) as cluster:
+    with plane(tmp_path, SCRIPT, *arguments, ranks_per_node=2, rails=rails, **fabric_of(fabric)) as cluster:
         nodes = cluster.start(4)
         cluster.form(nodes[:2])
         cluster.form(nodes, switch=True)
@@ -56,12 +66,10 @@ def test_nodes_come_and_go(fabric: str, alone: dict[str, torch.Tensor], tmp_path
     assert_as_alone(ranks, alone)
 
 
-@pytest.mark.parametrize("fabric", FABRICS)
-def test_a_node_is_killed(fabric: str, alone: dict[str, torch.Tensor], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("fabric", "rails"), FABRICS)
+def test_a_node_is_killed(fabric: str, rails: int, alone: dict[str, torch.Tensor], tmp_path: Path) -> None:
     arguments = fabric, "one of two killed", str(tmp_path)
-    with plane(
-        tmp_path, SCRIPT, *arguments, ranks_per_node=2, node_fabric=fabric.replace("sharded", "gloo")
-    ) as cluster:
+    with plane(tmp_path, SCRIPT, *arguments, ranks_per_node=2, rails=rails, **fabric_of(fabric)) as cluster:
         nodes = cluster.start(4)
         cluster.form(nodes)
         for node in nodes[2:]:
@@ -72,6 +80,18 @@ def test_a_node_is_killed(fabric: str, alone: dict[str, torch.Tensor], tmp_path:
         cluster.form(nodes[:2])
         ranks = ran(cluster, tmp_path)
     assert_as_alone(ranks, alone)
+
+
+@pytest.mark.long
+def test_a_mixed_precision_policy_computes_as_it_does_alone(tmp_path: Path) -> None:
+    run_alone(tmp_path, SCRIPT, "mixed", "alone", str(tmp_path))
+    expected = torch.load(node_script.ran(tmp_path, "alone"))
+    with plane(tmp_path, SCRIPT, "mixed", "undisturbed", str(tmp_path), ranks_per_node=2) as cluster:
+        cluster.form(cluster.start(4))
+        for kept in ran(cluster, tmp_path):
+            for name, tensor in kept.items():
+                torch.testing.assert_close(tensor, expected[name], rtol=1e-5, atol=1e-6, msg=name)
+                assert tensor.dtype == expected[name].dtype
 
 
 def test_a_sharded_script_runs_alone(alone: dict[str, torch.Tensor], tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from pilot.comm.rank_order import WARM, RankOrder, encode
 from pilot.io import wire
 from pilot.io.framing import Frames, framed
 from pilot.train.script_end import script_ended
-from tests.integration.rank_processes import serve, start_rank_process
+from tests.integration.rank_processes import serve, start_rails
 
 DEADLINE_S = 60.0
 _Message = TypeVar("_Message")
@@ -48,7 +48,8 @@ class Node:
     log: Path
     said: list[wire.FromAgent] = field(default_factory=list)
     ranks: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
-    warm: list[tuple[subprocess.Popen[bytes], socket.socket]] = field(default_factory=list)
+    other_rails: dict[int, list[subprocess.Popen[bytes]]] = field(default_factory=dict)
+    warm: list[list[tuple[subprocess.Popen[bytes], socket.socket]]] = field(default_factory=list)
     frames: Frames = field(default_factory=lambda: Frames(wire.MAX_FRAME_BYTES))
     alive: bool = True
 
@@ -78,6 +79,7 @@ class Plane:
     script, arguments : what the workers run
     ranks_per_node : so many workers, one after the other, share a node and its rank process
     node_fabric : how the workers of a node sum
+    rails : rank processes of a node in a group of several
     warm_ranks : rank processes that a node starts with its worker; later ones are started when they are needed
     """
 
@@ -91,6 +93,7 @@ class Plane:
         ranks_per_node: int = 1,
         warm_ranks: int = 0,
         node_fabric: str = "",
+        rails: int = 1,
     ) -> None:
         self.folder = folder
         self.command = [str(script), *arguments]
@@ -99,6 +102,7 @@ class Plane:
         self.ranks_per_node = ranks_per_node
         self.warm_ranks = warm_ranks
         self.node_fabric = node_fabric
+        self.rails = rails
         self.nodes: list[Node] = []
         self.generation = 0
         self.training: list[Node] = []
@@ -115,7 +119,7 @@ class Plane:
         self.nodes += nodes
         for node in nodes:
             self.wait(lambda node=node: bool(node.heard(wire.WorkerReady)), f"{node.name} is warm")
-            for process, _ in node.warm:
+            for process, _ in (rail for rails in node.warm for rail in rails):
                 self.wait(lambda pid=process.pid: psutil.Process(pid).name() == WARM, "a warm rank process")
         return nodes
 
@@ -155,7 +159,8 @@ class Plane:
         for number, workers in enumerate(together):
             for worker in workers:
                 worker.tell(wire.JoinGroup("t1", generation, number, len(together), previous, generation))
-        serve([self._order_rank(workers, generation, number, len(together)) for number, workers in enumerate(together)])
+        orders = [self._order_rank(workers, generation, rank, len(together)) for rank, workers in enumerate(together)]
+        serve([end for ends in orders for end in ends], self._rails_among(len(together)))
         for node in self.training:
             if switch and node not in members:
                 node.tell(wire.PartFromGroup("t1", generation))
@@ -164,17 +169,26 @@ class Plane:
             self.wait_up(generation)
         return generation
 
-    def _order_rank(self, workers: list[Node], generation: int, rank: int, size: int) -> socket.socket:
-        """Have a node's rank process be ``rank``; the socket to serve it on."""
-        process, end = workers[0].warm.pop() if workers[0].warm else self._start_rank(workers[0])
-        for worker in workers:
-            worker.ranks[generation] = process
-        end.sendall(encode(RankOrder(generation, rank, size, [str(worker.socket_path) for worker in workers])))
-        return end
+    def _rails_among(self, nodes: int) -> int:
+        return self.rails if nodes > 1 else 1
 
-    def _start_rank(self, node: Node) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    def _order_rank(self, workers: list[Node], generation: int, rank: int, size: int) -> list[socket.socket]:
+        """Have a node's rank processes be ``rank``; the sockets to serve them on."""
+        first, *others = workers[0].warm.pop() if workers[0].warm else self._start_rank(workers[0])
+        for worker in workers:
+            worker.ranks[generation] = first[0]
+        workers[0].other_rails[generation] = [process for process, _ in others]
+        rails, paths = self._rails_among(size), [str(worker.socket_path) for worker in workers]
+        ends = [end for _, end in (first, *others)]
+        for rail, end in enumerate(ends[:rails]):
+            end.sendall(encode(RankOrder(generation, rank, size, paths, rail, rails)))
+        for end in ends[rails:]:
+            end.close()
+        return ends[:rails]
+
+    def _start_rank(self, node: Node) -> list[tuple[subprocess.Popen[bytes], socket.socket]]:
         with node.log.open("ab") as output:
-            return start_rank_process(output)
+            return start_rails(self.rails, output)
 
     def dissolve(self, generation: int | None = None) -> None:
         """Kill what runs of a generation on all nodes, and tell the workers."""
@@ -183,7 +197,8 @@ class Plane:
             if node.alive and generation in node.ranks:
                 node.tell(wire.DissolveGroup("t1", generation, "broken"))
         for node in self.nodes:
-            _kill_tree(node.ranks.get(generation))
+            for rank in (node.ranks.get(generation), *node.other_rails.get(generation, ())):
+                _kill_tree(rank)
 
     def kill(self, node: Node) -> None:
         """SIGKILL everything on a node."""
@@ -191,7 +206,9 @@ class Plane:
         if node.process.pid is not None:
             _kill_family(node.process.pid)
         node.process.join(DEADLINE_S)
-        for rank in (*node.ranks.values(), *(rank for rank, _ in node.warm)):
+        warm = [process for rails in node.warm for process, _ in rails]
+        others = [process for rails in node.other_rails.values() for process in rails]
+        for rank in (*node.ranks.values(), *others, *warm):
             _kill_tree(rank)
         node.control.close()
 

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from threading import Thread
 from typing import IO
 
@@ -14,20 +15,30 @@ from pilot.comm import mpich
 from pilot.comm.world import World
 
 
-def start_rank_process(output: IO[bytes] | None = None) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """One that waits for its order on the other end of the socket."""
+def start_rank_process(
+    output: IO[bytes] | None = None, rails: Sequence[socket.socket] = ()
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """One that waits for its order on the other end of the socket; ``rails`` are its ends to others of its node."""
     ours, theirs = socket.socketpair()
-    with theirs:
-        command = [sys.executable, "-m", "pilot.comm.rank", str(theirs.fileno())]
+    with ExitStack() as given:
+        passed = [given.enter_context(end).fileno() for end in (theirs, *rails)]
+        command = [sys.executable, "-m", "pilot.comm.rank", *map(str, passed)]
         environment = mpich.environment(os.environ, interface="lo", provider="tcp")
         process = subprocess.Popen(
-            command, env=environment, pass_fds=[theirs.fileno()], start_new_session=True, stdout=output, stderr=output
+            command, env=environment, pass_fds=passed, start_new_session=True, stdout=output, stderr=output
         )
     return process, ours
 
 
-def serve(ends: Sequence[socket.socket]) -> Thread:
+def start_rails(count: int, output: IO[bytes] | None = None) -> list[tuple[subprocess.Popen[bytes], socket.socket]]:
+    """The rank processes of a node, rail 0 first."""
+    pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(count - 1)]
+    ends = [[ours for ours, _ in pairs], *([theirs] for _, theirs in pairs)]
+    return [start_rank_process(output, its) for its in ends]
+
+
+def serve(ends: Sequence[socket.socket], rails: int = 1) -> Thread:
     """Serve the ranks of a world until they have finalized, or one of them is gone."""
-    thread = Thread(target=World(ends).serve, daemon=True)
+    thread = Thread(target=World(ends, rails).serve, daemon=True)
     thread.start()
     return thread

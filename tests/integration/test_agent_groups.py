@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
@@ -12,6 +13,37 @@ from pilot.io import proc, wire
 from tests.integration.agent_lab import LIMIT_S, Agents, Coordinator, Peer, lab, launch, until
 
 SCRIPT = Path(__file__).with_name("script.py").read_text()
+
+
+SHARDED = """
+import os, signal
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.utils.data import TensorDataset
+import pilot.train
+
+class Last(nn.Linear):
+    def forward(self, inputs):
+        if session.steps == 5 and session.rank == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().forward(inputs)
+
+torch.manual_seed(7)
+model, mesh = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), Last(7, 1)), pilot.train.node_mesh()
+for layer in (model[0], model[2], model):
+    fully_shard(layer, mesh=mesh)
+optimizer = torch.optim.AdamW(model.parameters())
+session = pilot.train.session(model, optimizer)
+loader = session.loader(TensorDataset(torch.randn(64, 5), torch.randn(64, 1)), global_batch_size=8)
+for _ in session.epochs(100_000):
+    for inputs, targets in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(inputs), targets)
+        loss.backward()
+        session.step(loss)
+"""
+"""The last of four processes is killed in the middle of a forward pass that its neighbour waits for."""
 
 
 @pytest.fixture
@@ -22,13 +54,20 @@ def stage(tmp_path: Path) -> Iterator[tuple[Coordinator, Agents]]:
 class Pilots:
     """Some pilots with a warm worker of one trainer each."""
 
-    def __init__(self, stage: tuple[Coordinator, Agents], folder: Path, count: int, epochs: int = 100_000) -> None:
+    def __init__(
+        self,
+        stage: tuple[Coordinator, Agents],
+        folder: Path,
+        count: int,
+        epochs: int = 100_000,
+        order: wire.StartWorker | None = None,
+    ) -> None:
         self.coordinator, self.agents = stage
         self.processes = [self.agents.start(self.coordinator.file) for _ in range(count)]
         self.peers = [self.coordinator.peer(process) for process in self.processes]
         arguments = f"--epochs {epochs} --global-batch-size 64 --step-s 0.005 --save {folder}/out.pt".split()
         for peer in self.peers:
-            self.coordinator.send(peer, launch(folder, SCRIPT, *arguments))
+            self.coordinator.send(peer, order or launch(folder, SCRIPT, *arguments))
         for peer in self.peers:
             self.coordinator.expect(peer, wire.WorkerReady)
 
@@ -117,6 +156,42 @@ def test_a_killed_rank_process_is_told_and_the_worker_lives(stage: tuple[Coordin
     up = pilots.form(2, [peer])
     assert up.resumed is None
     assert up.step >= step
+    pilots.leave()
+
+
+def test_the_rails_of_a_node_end_together(stage: tuple[Coordinator, Agents], tmp_path: Path) -> None:
+    stage[0].welcome["rails"] = 2
+    pilots = Pilots(stage, tmp_path, 2)
+    first, second = pilots.peers
+    pilots.form(1, [first, second])
+    assert [len(pilots.ranks(peer, 1)) for peer in pilots.peers] == [2, 2]
+    max(pilots.ranks(first, 1), key=lambda rank: rank.pid).kill()
+    assert pilots.coordinator.expect(first, wire.GroupBroken).reason.startswith("its rank process was killed by")
+    until(lambda: pilots.ranks(first, 1) == [], "the end of the other rail")
+    for peer in pilots.peers:
+        pilots.coordinator.send(peer, wire.DissolveGroup("t1", 1, "a rank is lost"))
+    pilots.form(2, [first, second])
+    pilots.coordinator.send(second, wire.ReleaseNode("the test is over"))
+    assert pilots.processes[1].wait(LIMIT_S) == 0
+    pilots.coordinator.send(first, wire.DissolveGroup("t1", 2, "a member left"))
+    pilots.form(3, [first])
+    assert len(pilots.ranks(first, 3)) == 1, "a node by itself has nobody to sum with"
+    pilots.leave()
+
+
+@pytest.mark.long
+def test_a_process_killed_in_a_sharded_forward_pass_ends_its_node_and_no_other(
+    stage: tuple[Coordinator, Agents], tmp_path: Path
+) -> None:
+    order = msgspec.structs.replace(launch(tmp_path, SHARDED), ranks=2)
+    pilots = Pilots(stage, tmp_path, 2, order=order)
+    first, second = pilots.peers
+    pilots.form(1, [first, second])
+    exited = pilots.coordinator.expect(second, wire.WorkerExited)
+    assert (exited.cause, "SIGKILL" in exited.detail) == ("died", True), "not by what that did to its neighbour"
+    pilots.coordinator.send(first, wire.DissolveGroup("t1", 1, "a member is lost"))
+    up = pilots.form(2, [first])
+    assert (up.step, up.resumed) == (5, None), "the step in which it was killed is done again"
     pilots.leave()
 
 

@@ -25,7 +25,7 @@ from pilot.comm.pmi import variables
 from pilot.comm.rank_order import WORKER_GONE, RankOrder, encode
 from pilot.comm.world import World, run
 from pilot.io import proc
-from tests.integration.rank_processes import serve, start_rank_process
+from tests.integration.rank_processes import serve, start_rails, start_rank_process
 
 LIMIT_S = 60.0
 NUMBERS = 100_000
@@ -54,13 +54,14 @@ class Ranks:
 
 
 @contextmanager
-def ranks(folder: Path, size: int) -> Iterator[Ranks]:
+def ranks(folder: Path, size: int, rails: int = 1) -> Iterator[Ranks]:
     """A generation in MPI, warm before it got its orders."""
     listeners = [listen(folder / f"w{rank}") for rank in range(size)]
-    started = [start_rank_process() for _ in range(size)]
-    for rank, (_, end) in enumerate(started):
-        end.sendall(encode(RankOrder(7, rank, size, [str(folder / f"w{rank}")])))
-    thread = serve([end for _, end in started])
+    started = [process for _ in range(size) for process in start_rails(rails)]
+    for number, (_, end) in enumerate(started):
+        rank, rail = divmod(number, rails)
+        end.sendall(encode(RankOrder(7, rank, size, [str(folder / f"w{rank}")], rail, rails)))
+    thread = serve([end for _, end in started], rails)
     try:
         yield Ranks([process for process, _ in started], [_accept(listener) for listener in listeners])
     finally:
@@ -75,15 +76,17 @@ def _accept(listener: socket.socket) -> Channel:
     return Channel(listener.accept()[0])
 
 
-@pytest.mark.parametrize("size", [1, 3])
-def test_ranks_sum_and_end_in_good_order(tmp_path: Path, size: int) -> None:
-    with ranks(tmp_path, size) as group:
+@pytest.mark.parametrize(("size", "rails"), [(1, 1), (3, 1), (2, 2)])
+def test_ranks_sum_and_end_in_good_order(tmp_path: Path, size: int, rails: int) -> None:
+    with ranks(tmp_path, size, rails) as group:
         arenas = [Arena.of_size(8 * NUMBERS) for _ in range(size)]
         numbers = [np.frombuffer(arena.memory, np.float64) for arena in arenas]
         for rank, channel in enumerate(group.channels):
             assert channel.receive() == (Here(7, rank, size), None)
             numbers[rank][:] = rank + 1
-            channel.send(Attach([BucketPart(0, NUMBERS, "float64")]), arenas[rank].fd)
+            half = NUMBERS // 2
+            parts = [BucketPart(0, half, "float64"), BucketPart(8 * half, NUMBERS - half, "float64")]
+            channel.send(Attach(parts), arenas[rank].fd)
             channel.ring()
         for rank, channel in enumerate(group.channels):
             assert channel.receive() == (None, None)
@@ -92,7 +95,7 @@ def test_ranks_sum_and_end_in_good_order(tmp_path: Path, size: int) -> None:
         for channel in group.channels:
             assert channel.receive() == (Gathered([[rank] for rank in range(size)]), None)
             channel.send(Quit())
-        assert [process.wait(LIMIT_S) for process in group.processes] == [0] * size
+        assert [process.wait(LIMIT_S) for process in group.processes] == [0] * size * rails
 
 
 def test_ranks_listen_on_the_sites_interface_only(tmp_path: Path) -> None:
@@ -110,6 +113,23 @@ def test_a_rank_whose_worker_goes_ends(tmp_path: Path) -> None:
         group.channels[0].receive()
         group.channels[0].close()
         assert group.processes[0].wait(LIMIT_S) == WORKER_GONE
+
+
+def test_a_rail_does_not_outlive_another_of_its_node(tmp_path: Path) -> None:
+    with ranks(tmp_path, 2, 2) as group:
+        for channel in group.channels:
+            channel.receive()
+            arena = Arena.of_size(16)
+            channel.send(Attach([BucketPart(0, 1, "float64"), BucketPart(8, 1, "float64")]), arena.fd)
+            arena.close_fd()
+            channel.ring()
+        assert [channel.receive() for channel in group.channels] == [(None, None)] * 2, "all rails are up"
+        first, other, *_ = group.processes
+        other.kill()
+        group.channels[0].ring()
+        assert first.wait(LIMIT_S) == WORKER_GONE
+        group.channels[1].close()
+        assert [process.wait(LIMIT_S) for process in group.processes[2:]] == [WORKER_GONE] * 2
 
 
 def test_a_warm_rank_process_ends_with_its_agent() -> None:

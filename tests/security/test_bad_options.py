@@ -162,6 +162,7 @@ def test_a_replay_that_cannot_be(refused: Refused, replay: list[str], options: l
     [
         (["--eta-noise", "1.1"], "from 0 to 1"),
         (["--eta-noise", "nan"], "from 0 to 1"),
+        (["--known-ends", "2"], "from 0 to 1"),
         (["--fail-share", "0.6", "--cancel-share", "0.5"], "more than 1"),
         (["--scale-up-delay-s", "-1"], "from 0"),
         (["--decide-every-s", "0"], "greater than 0"),

@@ -10,6 +10,7 @@ import torch
 
 from pilot.checkpoint import store, tree
 from pilot.checkpoint.leaves import Leaf
+from pilot.checkpoint.own_rows import own_rows
 from pilot.checkpoint.shards import Rows, rows_on
 from pilot.checkpoint.tree import Encoded
 from pilot.core.errors import CheckpointError
@@ -40,7 +41,9 @@ def shard(leaf: Leaf, rank: int, size: int) -> Leaf:
 
 def written(folder: Path, nodes: int, size: int) -> Path:
     for part in reversed(range(nodes * size)):
-        store.write_part(folder, 1, 5, part, nodes * size, held(part % size, size), per_node=size)
+        store.write_part(
+            folder, 1, 5, part, nodes * size, own_rows(tree.encode(held(part % size, size)), part // size, nodes)
+        )
     return store.write_index(folder, 1, 5, nodes * size, 9).path
 
 
@@ -87,6 +90,6 @@ def test_one_process_cannot_save_a_shard_as_the_whole(tmp_path: Path) -> None:
 
 def test_a_missing_shard_makes_no_checkpoint(tmp_path: Path) -> None:
     for part, rank in enumerate((0, 0, 2)):
-        store.write_part(tmp_path, 1, 5, part, 3, held(rank, 3), per_node=3)
+        store.write_part(tmp_path, 1, 5, part, 3, held(rank, 3))
     with pytest.raises(CheckpointError, match="are in no part"):
         store.write_index(tmp_path, 1, 5, 3, 9)

@@ -52,6 +52,10 @@ def test_lines_are_understood_however_they_are_cut(cuts: list[int]) -> None:
     assert answered + server.hear(said) == b"".join(answer for _, answer in DIALOGUE)
 
 
+def test_rails_share_a_node() -> None:
+    assert b"(vector,(0,3,2))" in PmiServer(6, "space", 2).hear(b"cmd=get kvsname=space key=PMI_process_mapping\n")
+
+
 def test_nobody_overrides_where_the_ranks_are() -> None:
     server = in_barrier()
     server.open({"PMI_process_mapping": "(vector,(0,1,3))"})

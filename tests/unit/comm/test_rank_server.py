@@ -3,40 +3,51 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
 
 from pilot.comm import rank_server
 from pilot.comm.arena import Arena
-from pilot.comm.arena_layout import ArenaLayout, lay_out
+from pilot.comm.arena_layout import ArenaLayout, lay_out, shares_of
 from pilot.comm.channel import Channel, Gone, ready
 from pilot.comm.messages import AnyNote, Attach, Gather, Gathered, Here, Moving, Quit, Spread, Spreaded
 from pilot.comm.pipeline import PIECE_BYTES
+from pilot.comm.rails import Rails, RailServer
 from pilot.comm.rank_server import RankServer
 from pilot.core.errors import ProtocolError
 from tests.unit.comm.twin import TwinFabric, World
 
 
 class Node:
-    """A rank process as a thread, and its training processes' ends of the channels."""
+    """A node's rank processes as threads, and its training processes' ends of the channels."""
 
-    def __init__(self, fabric: TwinFabric, count: int) -> None:
-        pairs = [Channel.pair() for _ in range(count)]
+    def __init__(self, rails: Sequence[TwinFabric], count: int) -> None:
+        pairs, links = ([Channel.pair() for _ in range(size)] for size in (count, len(rails) - 1))
         self.error: Exception | None = None
-        self._ends = [theirs for _, theirs in pairs]
-        self._server = RankServer(self._ends, fabric, generation=7)
+        ends = [theirs for _, theirs in pairs]
+        others = [
+            RailServer(theirs, fabric, count, rail, len(rails))
+            for rail, (fabric, (_, theirs)) in enumerate(zip(rails[1:], links, strict=True), 1)
+        ]
+        first = RankServer(ends, rails[0], 7, Rails([ours for ours, _ in links]))
         self.ranks = [Rank(ours, self) for ours, _ in pairs]
-        self.thread = threading.Thread(target=self._run)
-        self.thread.start()
+        self.threads = [threading.Thread(target=self._run, args=(first, [*ends, *(ours for ours, _ in links)]))]
+        self.threads += [
+            threading.Thread(target=self._run, args=(server, [theirs]))
+            for server, (_, theirs) in zip(others, links, strict=True)
+        ]
+        for thread in self.threads:
+            thread.start()
 
-    def _run(self) -> None:
+    def _run(self, server: RankServer | RailServer, ends: Sequence[Channel]) -> None:
         try:
-            self._server.run()
+            server.run()
         except Exception as error:
-            self.error = error
-        for end in self._ends:
+            if isinstance(server, RankServer):
+                self.error = error
+        for end in ends:
             end.close()
 
 
@@ -63,14 +74,17 @@ class Rank:
         return self._node is other._node
 
     def ended(self) -> bool:
-        self._node.thread.join(10)
-        return not self._node.thread.is_alive()
+        for thread in self._node.threads:
+            thread.join(10)
+        return not any(thread.is_alive() for thread in self._node.threads)
 
 
-@pytest.fixture(params=[1, 2, 3], ids="{} per node".format)
+@pytest.fixture(params=[(1, 1), (2, 1), (3, 1), (1, 2), (3, 2), (2, 3)], ids="{0[0]} per node, {0[1]} rails".format)
 def ranks(request: pytest.FixtureRequest) -> Iterator[list[Rank]]:
     """Six ranks, so many per node."""
-    made = [rank for fabric in World(6 // request.param).ranks() for rank in Node(fabric, request.param).ranks]
+    count, rails = request.param
+    nodes = zip(*(World(6 // count).ranks() for _ in range(rails)), strict=True)
+    made = [rank for node in nodes for rank in Node(node, count).ranks]
     assert [rank.note() for rank in made] == [Here(7, r, 6) for r in range(6)]
     yield made
     for rank in made:
@@ -91,7 +105,7 @@ def test_each_step_sums_all_parts_whatever_the_order_in_which_ranks_come(ranks: 
     arenas = [Arena.of_size(layout.size) for _ in ranks]
     parts = [[np.frombuffer(a.memory, p.dtype, p.count, p.offset) for p in layout.parts] for a in arenas]
     for rank, arena in zip(ranks, arenas, strict=True):
-        rank.channel.send(Attach(list(layout.parts)), arena.fd)
+        give(rank, Attach(list(layout.parts)), arena)
     for step in range(3):
         for number, rank in enumerate(ranks):
             *buckets, last, control = parts[number]
@@ -102,6 +116,24 @@ def test_each_step_sums_all_parts_whatever_the_order_in_which_ranks_come(ranks: 
             rank.channel.ring()
         assert [rank.note() for rank in ranks] == [None] * 6
         assert all((part == 15 + 6 * step).all() for own in parts for part in own)
+    quit_all(ranks)
+
+
+def test_what_each_process_has_for_itself_is_summed_with_its_like_on_the_other_nodes(ranks: list[Rank]) -> None:
+    layout = shares_of(lay_out([(9, "float32"), (40, "float32")], bucket_bytes=16, control_count=2), 1)
+    arenas = [Arena.of_size(layout.size) for _ in ranks]
+    for number, (rank, arena) in enumerate(zip(ranks, arenas, strict=True)):
+        give(rank, Attach(list(layout.parts)), arena)
+        for part in layout.parts:
+            np.frombuffer(arena.memory, part.dtype, part.count, part.offset)[:] = 10**number
+        for _ in layout.parts[:-1]:
+            rank.channel.ring()
+    assert [rank.note() for rank in ranks] == [None] * 6
+    local = sum(rank.belongs_with(ranks[0]) for rank in ranks)
+    for number, arena in enumerate(arenas):
+        *buckets, control = (np.frombuffer(arena.memory, p.dtype, p.count, p.offset) for p in layout.parts)
+        assert all((bucket == sum(10**like for like in range(number % local, 6, local))).all() for bucket in buckets)
+        assert (control == 111111).all()
     quit_all(ranks)
 
 
@@ -161,7 +193,7 @@ def test_all_of_a_node_lose_their_rank_process_when_one_goes_in_the_middle_of_a_
 
 
 def test_a_process_that_goes_while_its_neighbours_compute_is_missed_at_once() -> None:
-    node = Node(World(1).ranks()[0], 3)
+    node = Node(World(1).ranks(), 3)
     attach(node.ranks)
     for rank in node.ranks:
         rank.note()
@@ -182,7 +214,7 @@ def test_a_process_that_rings_out_of_turn_is_refused(ranks: list[Rank]) -> None:
 
 
 def test_who_says_something_else_in_the_middle_of_a_step_is_refused() -> None:
-    node = Node(World(1).ranks()[0], 2)
+    node = Node(World(1).ranks(), 2)
     attach(node.ranks)
     for rank in node.ranks:
         rank.note()
@@ -194,7 +226,7 @@ def test_who_says_something_else_in_the_middle_of_a_step_is_refused() -> None:
 
 
 def test_processes_of_a_node_that_ask_for_different_things_are_refused() -> None:
-    node = Node(World(1).ranks()[0], 2)
+    node = Node(World(1).ranks(), 2)
     attach(node.ranks)
     node.ranks[0].channel.ring()
     node.ranks[1].channel.send(Quit())
@@ -205,8 +237,13 @@ def test_processes_of_a_node_that_ask_for_different_things_are_refused() -> None
 def attach(ranks: list[Rank]) -> ArenaLayout:
     layout = lay_out([(5, "float32"), (7, "float32")], bucket_bytes=16, control_count=2)
     for rank in ranks:
-        rank.channel.send(Attach(list(layout.parts)), Arena.of_size(layout.size).fd)
+        give(rank, Attach(list(layout.parts)), Arena.of_size(layout.size))
     return layout
+
+
+def give(rank: Rank, note: Attach, arena: Arena) -> None:
+    rank.channel.send(note, arena.fd)
+    arena.close_fd()
 
 
 def hears_no_more(rank: Rank) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pydantic import ValidationError
 
@@ -83,3 +85,23 @@ def test_what_is_no_wall_time(text: str) -> None:
 def test_wall_times_are_cut_to_whole_minutes() -> None:
     assert walltime_text(3659.9) == "01:00:00"
     assert walltime_text(100 * 3600 + 60) == "100:01:00"
+
+
+@pytest.mark.parametrize(
+    ("given", "rails"),
+    [
+        ({"ranks_per_node": 4}, 1),
+        ({"interface": "hsn0,hsn1"}, 2),
+        ({"ranks_per_node": 8, "node_fabric": "nccl"}, 4),
+        ({"ranks_per_node": 2, "node_fabric": "nccl"}, 2),
+        ({"ranks_per_node": 4, "node_fabric": "nccl", "interface": "hsn0", "rails": 1}, 1),
+    ],
+)
+def test_a_node_has_a_rail_for_each_interface_and_up_to_four_for_its_gpus(given: dict[str, Any], rails: int) -> None:
+    assert Site(name="s", scheduler="slurm", **given).rails_per_node == rails
+
+
+@pytest.mark.parametrize("interface", ["hsn0,", "hsn0, hsn1", ""])
+def test_interfaces_are_separated_by_commas_only(interface: str) -> None:
+    with pytest.raises(ValidationError):
+        Site(name="s", scheduler="slurm", interface=interface)

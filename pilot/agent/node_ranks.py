@@ -1,0 +1,93 @@
+"""The rank processes of this node in one generation: one per rail (:mod:`pilot.comm.rails`), which end together."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from pilot.agent.ranks import Puts, RankProcess
+from pilot.comm.mpich import on_interface
+from pilot.comm.rank_order import WORKER_GONE, RankOrder
+
+END_LIMIT_S = 5.0
+"""How long the others may take when one has ended in good order (all leave MPI together), or because it misses one."""
+
+_FOLLOWS = {0, WORKER_GONE}
+"""What is not why they end."""
+
+
+class NodeRanks:
+    """Construct it in a running event loop; :meth:`run` starts them.
+
+    Parameters
+    ----------
+    environment : theirs
+    rails : how many
+    interfaces : which they take in turn
+    """
+
+    def __init__(self, environment: Mapping[str, str], rails: int, interfaces: Sequence[str]) -> None:
+        self.rails = rails
+        pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(rails - 1)]
+        ends = [[ours for ours, _ in pairs], *([theirs] for _, theirs in pairs)]
+        self._processes = [
+            RankProcess({**environment, **on_interface(interfaces[rail % len(interfaces)])}, its)
+            for rail, its in enumerate(ends)
+        ]
+        self._ordered = self._processes
+        self._puts: list[Puts] = []
+        self._entered: Callable[[Puts], None] = lambda _: None
+
+    @property
+    def pids(self) -> list[int]:
+        """Of those that have been started."""
+        return [process.pid for process in self._processes if process.pid]
+
+    @property
+    def tail(self) -> str:
+        """The last lines that they printed."""
+        return "\n".join(filter(None, (process.tail for process in self._processes)))
+
+    async def run(self) -> int:
+        """Start them and wait for the end of all: the exit status of the one that failed first, or minus the signal."""
+        lives = {asyncio.create_task(process.run()): process for process in self._processes}
+        done, others = await asyncio.wait(lives, return_when=asyncio.FIRST_COMPLETED)
+        ended = {task.result() for task in done}
+        if ended <= _FOLLOWS and (others := {life for life in others if lives[life] in self._ordered}):
+            done, _ = await asyncio.wait(others, timeout=END_LIMIT_S)
+            ended |= {task.result() for task in done}
+        self.kill()
+        await asyncio.wait(lives)
+        return next(iter(ended - _FOLLOWS), max(ended))
+
+    def begin(self, order: RankOrder, space: str, entered: Callable[[Puts], None]) -> None:
+        """Be the rails of a node: as many as ``order`` says, the others are idle. See :meth:`RankProcess.begin`."""
+        self._entered, self._ordered = entered, self._processes[: order.rails]
+        for rail, process in enumerate(self._ordered):
+            process.begin(msgspec.structs.replace(order, rail=rail), space, self._one_entered)
+
+    def introduce(self, table: Mapping[str, str]) -> None:
+        """See :meth:`RankProcess.introduce`."""
+        for process in self._ordered:
+            process.introduce(table)
+
+    def kill(self) -> None:
+        """Kill them; :meth:`run` returns soon."""
+        for process in self._processes:
+            process.kill()
+
+    def fail(self, reason: str) -> None:
+        """See :meth:`RankProcess.fail`."""
+        self._processes[0].fail(reason)
+        self.kill()
+
+    def _one_entered(self, puts: Puts) -> None:
+        """All are in the barrier when each of them is."""
+        self._puts.append(puts)
+        if len(self._puts) == len(self._ordered):
+            table = {key: value for one in self._puts for key, value in one.items()}
+            self._puts = []
+            self._entered(table)

@@ -1,0 +1,177 @@
+"""Several rank processes on a node, *rails*: one gets a part only of a fast network out of TCP, and a node may have
+several interfaces.
+
+Rail r of each node is in one communicator with rail r of the others. Rail 0 serves the training processes
+(:mod:`pilot.comm.rank_server`) and is the only one that knows them. It passes their arenas on to the other rails of its
+node, and tells them when a part is full or a state begins to move; each moves its pieces of it and says when they are
+over. All nodes give rails the same pieces in the same order. The control vector is rail 0's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pilot.comm import note_checks
+from pilot.comm.channel import Channel, Gone, ready
+from pilot.comm.fabric import FIRST_NAP_S, LONGEST_NAP_S, Fabric, longer, wait_for
+from pilot.comm.messages import Attach, Bring, Quit, Select
+from pilot.comm.pipeline import Pipeline, pieces
+from pilot.comm.shared_part import SharedPart, put_pieces, shared_parts
+from pilot.core.errors import ProtocolError
+
+QUIT_LIMIT_S = 5.0
+"""After that a rank process ends without the others: they were killed before they could quit."""
+
+
+class Rails:
+    """What rail 0 has of the others of its node: channels to them."""
+
+    def __init__(self, channels: Sequence[Channel] = ()) -> None:
+        self.channels = tuple(channels)
+        self.count = 1 + len(channels)
+        self._rung = [0] * len(channels)
+
+    def attach(self, notes: Sequence[Attach], fds: Sequence[int | None]) -> None:
+        """The arenas of all training processes of the node."""
+        for channel in self.channels:
+            for note, fd in zip(notes, fds, strict=True):
+                channel.send(note, fd)
+
+    def select(self, note: Select) -> None:
+        """The steps that follow are of this arena."""
+        for channel in self.channels:
+            channel.send(note)
+
+    def begin_step(self) -> None:
+        """No part is over."""
+        self._rung = [0] * len(self.channels)
+
+    def start_next(self) -> None:
+        """The step's next part may be summed."""
+        for channel in self.channels:
+            channel.ring()
+
+    def over(self, own: int) -> int:
+        """How many parts are over on all rails, where ``own`` are on this one."""
+        return min([own, *self._rung])
+
+    def hear(self, channel: Channel) -> None:
+        """Its next part is over, or what it was told to bring is there."""
+        note, _ = channel.receive()
+        if note is not None:
+            raise ProtocolError(f"a rail does not say {type(note).__name__}")
+        self._rung[self.channels.index(channel)] += 1
+
+    def bring(self, nodes: Sequence[int], size: int, fd: int) -> None:
+        """Their pieces of a state that goes from the first of ``nodes`` to the others; ``fd`` is that of its memory."""
+        self.begin_step()
+        for channel in self.channels:
+            channel.send(Bring(list(nodes), size), fd)
+
+    def brought(self) -> bool:
+        """Whether these are there."""
+        for channel in ready(self.channels, 0) if self.channels else ():
+            self.hear(channel)
+        return all(self._rung)
+
+    def quit(self) -> None:
+        """The generation is over in good order."""
+        for channel in self.channels:
+            channel.send(Quit())
+
+
+class RailServer:
+    """The loop of rail ``rail`` of ``rails``, which is not rail 0.
+
+    Parameters
+    ----------
+    channel : to rail 0 of the node
+    fabric : to the same rail of the other nodes
+    local : training processes of the node
+    """
+
+    def __init__(self, channel: Channel, fabric: Fabric, local: int, rail: int, rails: int) -> None:
+        self._channel, self._fabric, self._local = channel, fabric, local
+        self._rail, self._rails = rail, rails
+        self._arenas: dict[int, list[SharedPart]] = {}
+        self._selected = 0
+
+    def run(self) -> None:
+        """Serve until ``Quit``; raises :class:`~pilot.comm.channel.Gone` when rail 0 goes without it."""
+        while self._serve_one():
+            pass
+        leave_together(self._fabric)
+
+    def _serve_one(self) -> bool:
+        note, fd = self._channel.receive()
+        match note:
+            case None:
+                self._sum(self._arenas[self._selected])
+            case Attach():
+                self._attach(note, fd)
+            case Select(number):
+                self._selected = number
+            case Bring() if fd is not None:
+                self._bring(note, fd)
+            case Quit():
+                return False
+            case _:
+                raise ProtocolError(f"rail 0 does not say {type(note).__name__}")
+        return True
+
+    def _attach(self, note: Attach, fd: int | None) -> None:
+        fds = [fd, *(self._channel.receive()[1] for _ in range(1, self._local))]
+        self._arenas[note.number] = shared_parts([note_checks.views(note, one) for one in fds], note.parts)
+
+    def _sum(self, parts: Sequence[SharedPart]) -> None:
+        """One step, whose first part is full already."""
+        sums, told, started, nap_s = Pipeline(), 0, 0, 0.0
+        rung = True
+        while told < len(parts):
+            if rung:
+                put_pieces(sums, self._fabric, parts, started, self._rail, self._rails)
+                started, nap_s = started + 1, 0.0
+            sums.done()
+            nap_s = FIRST_NAP_S if told < sums.over else longer(nap_s)
+            for _ in range(told, sums.over):
+                self._channel.ring()
+            told = sums.over
+            rung = told < len(parts) and self._rung(nap_s if told < started else None)
+
+    def _rung(self, nap_s: float | None) -> bool:
+        """Whether rail 0 has rung within ``nap_s`` (None: in the end it does)."""
+        if not ready([self._channel], nap_s):
+            return False
+        note, _ = self._channel.receive()
+        if note is not None:
+            raise ProtocolError(f"{type(note).__name__} in the middle of a step")
+        return True
+
+    def _bring(self, note: Bring, fd: int) -> None:
+        arena = note_checks.source(fd, note.size)
+        arena.close_fd()
+        state = Pipeline()
+        bring_pieces(state, self._fabric.among(note.nodes), arena.memory, note.size, self._rail, self._rails)
+        wait_for(state.done, [self._channel])
+        self._channel.ring()
+
+
+def bring_pieces(state: Pipeline, among: Fabric, memory: object, size: int, rail: int, rails: int) -> None:
+    """Begin what ``rail`` does of a state of ``size`` bytes, which rank 0 of ``among`` has in its ``memory``."""
+    block: NDArray[np.uint8] = np.frombuffer(memory, np.uint8, size)  # type: ignore[call-overload]  # any buffer
+    state.put(partial(among.broadcast, piece, 0) for piece in pieces(block)[rail::rails])
+
+
+def leave_together(fabric: Fabric) -> None:
+    """Wait for the other nodes, which were told to quit after the same step; our workers may be gone already."""
+    barrier = fabric.barrier()
+    end_s = time.monotonic() + QUIT_LIMIT_S
+    while not barrier.done():
+        if time.monotonic() > end_s:
+            raise Gone
+        time.sleep(LONGEST_NAP_S)

@@ -1,0 +1,84 @@
+"""What ``pilot doctor --pilots`` wants to know of a node: its GPUs, and how fast bytes move between them and the host
+and between the node's training processes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from statistics import median
+
+import torch
+
+from pilot.train.membership import Seat
+from pilot.train.node_group import STORE, NodeGroup, fabric_of
+
+NUMBERS = 16 * 2**20
+"""float32, so 64 MiB."""
+
+_TIMES = 5
+
+
+def seen(environment: Mapping[str, str], numbers: int = NUMBERS) -> list[str]:
+    """One line each. To be called by all training processes of a node."""
+    seat, accelerator = Seat.of(environment), torch.accelerator.current_accelerator()
+    device = torch.device("cpu") if accelerator is None else torch.device(accelerator.type, seat.rank)
+    lines = ["no GPU that torch can use"] if accelerator is None else [*_gpus(accelerator), _copies(device, numbers)]
+    return [*lines, _between(environment, seat, device, numbers)] if seat.size > 1 else lines
+
+
+def _gpus(accelerator: torch.device) -> list[str]:
+    count, module = torch.accelerator.device_count(), torch.get_device_module(accelerator)
+    names = sorted({module.get_device_name(index) for index in range(count)})
+    lines = [f"{count} GPU{'s' * (count > 1)} that torch sees: {', '.join(names)}"]
+    if accelerator.type == "cuda":  # AMD's are called so as well
+        lines.append(f"NCCL (RCCL) {_nccl()}" + (f"; {_reach(count)}" if count > 1 else ""))
+    return lines
+
+
+def _nccl() -> str:
+    if not torch.distributed.is_nccl_available():
+        return "is not in this torch"
+    version: tuple[int, ...] = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]  # torch has no types here
+    return ".".join(map(str, version))
+
+
+def _reach(count: int) -> str:
+    """Whether the GPUs can read one another's memory."""
+    pairs = [(one, other) for one in range(count) for other in range(count) if one != other]
+    apart = [pair for pair in pairs if not torch.cuda.can_device_access_peer(*pair)]
+    if not apart:
+        return "all reach each other directly"
+    return f"{len(apart)} of {len(pairs)} pairs do not reach each other directly, for example {apart[0]}"
+
+
+def _copies(device: torch.device, numbers: int) -> str:
+    there, here = torch.empty(numbers, device=device), torch.empty(numbers, pin_memory=True)
+    out = _bytes_per_s(lambda: there.copy_(here, non_blocking=True), there)
+    back = _bytes_per_s(lambda: here.copy_(there, non_blocking=True), there)
+    return f"host to GPU {out / 1e9:.1f} GB/s, back {back / 1e9:.1f} GB/s (pinned memory)"
+
+
+def _between(environment: Mapping[str, str], seat: Seat, device: torch.device, numbers: int) -> str:
+    fabric = fabric_of(environment, device)
+    fabric = "gloo" if fabric == "shared-memory" else fabric
+    group = NodeGroup(seat, Path(f"{environment[STORE]}.doctor"), fabric)
+    whole = torch.ones(numbers // seat.size * seat.size, device=device)
+    own = whole[: len(whole) // seat.size].clone()
+    added = _bytes_per_s(lambda: group.reduce(whole, own).wait(), whole)
+    spread = _bytes_per_s(lambda: group.spread(own, whole).wait(), whole)
+    rates = f"summed at {added / 1e9:.2f} GB/s, gathered at {spread / 1e9:.2f} GB/s"
+    return f"{whole.nbytes / 2**20:.0f} MiB between {seat.size} processes by {fabric}: {rates}"
+
+
+def _bytes_per_s(act: Callable[[], object], moved: torch.Tensor) -> float:
+    """The median, after one time that does not count."""
+    seconds = []
+    for _ in range(_TIMES + 1):
+        began_s = time.perf_counter()
+        act()
+        if moved.device.type != "cpu":
+            torch.accelerator.synchronize(moved.device)
+        seconds.append(time.perf_counter() - began_s)
+    return moved.nbytes / median(seconds[1:])

@@ -1,0 +1,72 @@
+"""What of a sharded model is refused, each in one line. (What trains: ``tests/equivalence/test_node_fabrics.py``.)"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from pilot.core.errors import UserError
+from pilot.train.node_mesh import node_mesh
+from pilot.train.sharding import Sharding, sharding_of
+from pilot.train.stepper import Steppers
+
+
+@pytest.fixture
+def mesh() -> Iterator[Any]:
+    """Of a process that has its node to itself."""
+    yield node_mesh()
+    dist.destroy_process_group()
+
+
+def sharded(mesh: Any, *, whole: bool = True, **options: Any) -> nn.Sequential:
+    from torch.distributed.fsdp import fully_shard
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    fully_shard(model[0], mesh=mesh, **options)
+    if whole:
+        fully_shard(model, mesh=mesh, **options)
+    return model
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def test_a_model_without_shards_is_no_sharded_one() -> None:
+    model = nn.Linear(2, 2)
+    assert sharding_of(model, Steppers(sgd(model)), 1) is None
+
+
+def test_a_sharded_model_is_taken(mesh: Any) -> None:
+    model = sharded(mesh)
+    assert isinstance(sharding_of(model, Steppers([sgd(model)]), 1), Sharding)
+
+
+def test_what_cannot_be_trained_is_refused_and_why(mesh: Any) -> None:
+    from torch.distributed.fsdp import CPUOffloadPolicy
+
+    model = sharded(mesh)
+    with pytest.raises(UserError, match="is not sharded by rows over the 2 processes of its node"):
+        sharding_of(model, Steppers(sgd(model)), 2)
+    with pytest.raises(UserError, match="pass a list, not a dict"):
+        sharding_of(model, Steppers({"one": sgd(model)}), 1)
+    with pytest.raises(UserError, match="a loss scaler"):
+        sharding_of(model, Steppers(sgd(model), None, torch.amp.GradScaler("cpu")), 1)
+    partly = sharded(mesh, whole=False)
+    with pytest.raises(UserError, match=r"parameter 1\.weight is trained but not sharded, while others are"):
+        sharding_of(partly, Steppers(sgd(partly)), 1)
+    offloaded = sharded(mesh, offload_policy=CPUOffloadPolicy(pin_memory=False))
+    with pytest.raises(UserError, match="CPU offload"):
+        sharding_of(offloaded, Steppers(sgd(offloaded)), 1)
+
+
+def test_a_default_group_of_another_size_is_refused(monkeypatch: pytest.MonkeyPatch, mesh: Any) -> None:
+    monkeypatch.setenv("PILOT_LOCAL_SIZE", "2")
+    with pytest.raises(UserError, match=r"the script has made a process group of 1, and a node has 2 .* leave"):
+        node_mesh()
+    assert mesh.size() == 1
