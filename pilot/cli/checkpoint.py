@@ -79,8 +79,8 @@ def command() -> None:
 @click.argument("paths", type=PATH, nargs=-1, required=True)
 @JSON
 def ls(paths: tuple[Path, ...], as_json: bool) -> int:
-    """List the checkpoints of PATHS (trainers, directories or files), newest first. Exit status 2 if one cannot be
-    read.
+    """List the checkpoints of PATHS, newest first. PATHS are trainers, directories or files. Exit status 2 if one
+    cannot be read.
 
     \b
     Examples:
@@ -100,7 +100,7 @@ def ls(paths: tuple[Path, ...], as_json: bool) -> int:
 @click.argument("paths", type=PATH, nargs=-1, required=True)
 @JSON
 def verify(paths: tuple[Path, ...], as_json: bool) -> int:
-    """Read the checkpoints in PATHS completely and compare their checksums. Exit status 1 if one is damaged.
+    """Read the checkpoints in PATHS and compare their checksums. Exit status 1 if one is damaged.
 
     \b
     Example:
@@ -125,7 +125,8 @@ def verify(paths: tuple[Path, ...], as_json: bool) -> int:
 @click.argument("path", type=PATH)
 @JSON
 def show(path: Path, as_json: bool) -> None:
-    """Show the contents of the checkpoint PATH (in a directory: the newest): datasets, links, values.
+    """Show the contents of a checkpoint: datasets, links, values. PATH is a file, or a directory, of which the newest
+    is shown.
 
     \b
     Example:
@@ -150,7 +151,8 @@ def show(path: Path, as_json: bool) -> None:
 @click.argument("output", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--only", default="", metavar="PLACE", help="Export only this part, e.g. model.")
 def export(path: Path, output: Path, only: str) -> None:
-    """Write the checkpoint PATH (in a directory: the newest) to OUTPUT, a .pt or .safetensors file.
+    """Export a checkpoint to OUTPUT, a .pt or .safetensors file. PATH is a file, or a directory, of which the newest
+    is exported.
 
     \b
     Examples:

@@ -13,7 +13,7 @@ from pilot.io.pool_status import Told
 from pilot.io.rundir import RunDir, is_abandoned
 
 ANSWER_S = 3.0
-"""How long each pool is waited for."""
+"""How long to wait for each pool's answer."""
 
 
 class PoolRow(Told, frozen=True):
@@ -55,13 +55,13 @@ class PoolList(Told, frozen=True):
 
 
 @click.command("pools")
-@click.option("--all", "everything", is_flag=True, help="Also those that are down.")
+@click.option("--all", "everything", is_flag=True, help="Also list pools that are down.")
 @json_option
 def command(everything: bool, as_json: bool) -> None:
-    """List your pools: where they are, which nodes each may use, what it maximises. --json always lists all.
+    """List your pools, with their nodes, objectives and run directories. --json always lists all.
 
-    Several pools can share a machine, each with nodes and an objective of its own: give each a --run-dir and
-    --only-nodes at pilot up.
+    Several pools can share a machine, each with its own nodes and objective: give each its own --run-dir and
+    --only-nodes with pilot up.
 
     \b
     Example:
@@ -74,7 +74,7 @@ def command(everything: bool, as_json: bool) -> None:
         return
     shown = [row for row in rows if everything or row.state != "down"]
     if not shown:
-        click.echo(f"no pool is up{'; pilot pools --all lists those that are down' if rows else ''}")
+        click.echo(f"no pool is up{'; pilot pools --all also lists those that are down' if rows else ''}")
         return
     _print(shown)
 

@@ -42,7 +42,7 @@ INTERRUPTED = 130
     help="Time limit per plan.",
 )
 @click.option("--only-nodes", metavar="PATTERN", help="Replay only these nodes of EVENTS (see pilot up).")
-@click.option("--site", metavar="SITE", help="Name or file of the site whose topology --node-order topology uses.")
+@click.option("--site", metavar="NAME|FILE", help="The site whose topology --node-order topology uses.")
 @click.option("--sizes", type=Sizes(), metavar="N,N,...", help="Allow only these node counts, e.g. 1,2,4,8.")
 @click.option(
     "--share-curves",

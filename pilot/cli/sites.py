@@ -44,7 +44,7 @@ def command(context: click.Context, as_json: bool) -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the fields and the script as JSON.")
 def show(site: str, own_script: bool, as_json: bool) -> None:
-    """Print the exact script that would be submitted to SITE (a name or a path); submits nothing.
+    """Print the exact script that would be submitted to SITE. Nothing is submitted. SITE is a name or a path.
 
     \b
     Example:
@@ -71,7 +71,7 @@ def show(site: str, own_script: bool, as_json: bool) -> None:
 @click.argument("file")
 @click.option("--json", "as_json", is_flag=True, help="Print the mistakes as JSON.")
 def check(file: str, as_json: bool) -> int:
-    """Validate a site FILE (a path, or a site's name): for every wrong field, what is wrong and an example.
+    """Check a site FILE (a path, or a site's name). For every wrong field it says what is wrong and gives an example.
 
     \b
     Example:

@@ -199,7 +199,7 @@ def trials(study: str, run_dir: Path | None, as_json: bool) -> None:
 @run_dir_option
 @json_option
 def best(study: str, run_dir: Path | None, as_json: bool) -> None:
-    """Show the best trial of STUDY, and how to train it further or export its model.
+    """Show the best trial of STUDY. Also prints the commands that train it further and export its model.
 
     \b
     Example:

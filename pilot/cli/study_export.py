@@ -19,7 +19,7 @@ from pilot.io.study_verbs import TrialList
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV, one line per trial (default: JSON).")
 @run_dir_option
 def export(study: str, as_csv: bool, run_dir: Path | None) -> None:
-    """Print the trials of STUDY with their parameters and values, as JSON or CSV.
+    """Print the trials of STUDY as JSON or CSV. They include parameters and values.
 
     \b
     Example:
@@ -34,7 +34,7 @@ def export(study: str, as_csv: bool, run_dir: Path | None) -> None:
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="File to write.  [default: STUDY.html]")
 @run_dir_option
 def report(study: str, output: Path | None, run_dir: Path | None) -> None:
-    """Write an HTML page about STUDY: learning curves, importance of the parameters, which trial had which nodes when.
+    """Write an HTML page about STUDY. It shows learning curves, the importance of parameters, and nodes over time.
 
     \b
     Example:

@@ -68,8 +68,7 @@ class Explanation:
 
     def sentences(self) -> list[str]:
         """The explanation in words."""
-        got = f"{self.nodes} node{'' if self.nodes == 1 else 's'}"
-        out = [f"{self.trainer} had {self.had_nodes} and got {got}: {_STATUS[self.status]}."]
+        out = [f"{self.trainer} had {_nodes(self.had_nodes)} and got {self.nodes}: {_STATUS[self.status]}."]
         if self.pinned:
             return [*out, "Its node count was fixed, because it is being profiled or lends nodes to a trainer that is."]
         now = next(t for t in self.terms if t.nodes == self.nodes)
@@ -78,22 +77,22 @@ class Explanation:
 
     def _compare(self, now: Term, other: Term) -> str:
         if not other.allowed:
-            return f"On {other.nodes} it cannot run."
-        worth = f"{other.gain:.6g} over the next {self.t_fwd_s:g} s instead of {now.gain:.6g}"
-        text = f"On {other.nodes} it would be worth {worth}"
+            return f"It cannot run on {_nodes(other.nodes)}."
+        worth = f"{_number(other.gain)} over the next {self.t_fwd_s:g} s instead of {_number(now.gain)}"
+        text = f"On {_nodes(other.nodes)} it would be worth {worth}"
         if other.nodes < now.nodes:
             return f"{text}, and a node would be free."
         if self.free_nodes:
-            return f"{text}, with a free node."
+            return f"{text}, using a free node."
         if self.donor is None:
             return f"{text}, but no node is free and no trainer can give one up."
-        return f"{text}, but no node is free, and {self.donor} would lose {self.donor_loss:.6g} by giving one up."
+        return f"{text}, but no node is free, and {self.donor} would lose {_number(self.donor_loss)} by giving one up."
 
 
 _STATUS = {
     PlanStatus.OPTIMAL: "no other plan is worth more",
     PlanStatus.INCUMBENT: "the best plan found within the time limit",
-    PlanStatus.KEPT: "no better plan than the present allocation was found",
+    PlanStatus.KEPT: "no better plan than the current allocation was found",
 }
 
 
@@ -136,12 +135,20 @@ def rate_sentences(known: Sequence[Estimate], *, guessed: bool, curve_from: str 
     others = [e for e in known if not e.measured]
     words = [("measured", measured), ("given" if others and others[0].error == 0 else "estimated", others)]
     told = [f"Samples per second, {word}: {', '.join(map(_rate, found))}." for word, found in words if found]
-    return [*told, f"It began with the curve of the same script, measured by {curve_from}."] if curve_from else told
+    return [*told, f"It started with the curve of the same script, measured by {curve_from}."] if curve_from else told
 
 
 def _rate(of: Estimate) -> str:
     error = f" ± {of.error:.0%}" if of.error else ""
-    return f"{of.per_s:,.4g}{error} on {of.nodes}"
+    return f"{_number(of.per_s)}{error} on {_nodes(of.nodes)}"
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node{'' if count == 1 else 's'}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _term(candidate: Candidate, nodes: int, t_fwd_s: float) -> Term:

@@ -81,17 +81,17 @@ class Pace:
     def reason(self) -> str:
         """Why this interval."""
         if self.write_s is None:
-            return "the site says so, and how long writing takes is not known yet"
+            return "the site's interval, until it is known how long writing takes"
         writing = f"writing takes {self.write_s:.2g} s"
         if self.fits:
-            return f"{writing}, which fits into the grace of {self.grace_s:g} s; the site's interval holds"
+            return f"{writing}, which fits into the grace period of {self.grace_s:g} s, so the site's interval is kept"
         times = "once" if self.wipeouts == 1 else f"{self.wipeouts} times"
         if self.interval_s == max(LEAST_S, self._time_to_begin_s):
             return (
                 f"{writing}, too long for the grace of {self.grace_s:g} s, and its nodes leave in {self.end_in_s:.0f} s"
             )
         lost = f"in {_span(self.trained_s)} of training it lost all its nodes {times}"
-        return f"{writing}, too long for the grace of {self.grace_s:g} s, and {lost} (Young/Daly)"
+        return f"{writing}, too long for the grace period of {self.grace_s:g} s, and {lost} (Young/Daly)"
 
     def sentence(self) -> str:
         """For ``pilot explain``."""

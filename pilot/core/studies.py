@@ -310,7 +310,7 @@ class Studies:
     def _shelved_at(self, study: Study, trial: Trial) -> str:
         reports = study.spec.rungs[trial.rung]
         if study.complete(trial):
-            return f"complete: it made all {reports} reports that its study asks for"
+            return f"complete after {reports} report{'' if reports == 1 else 's'}"
         return f"shelved after {reports} report{'' if reports == 1 else 's'}"
 
 

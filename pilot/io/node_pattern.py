@@ -56,7 +56,7 @@ class NodePattern:
         """From its text; :class:`UserError` where it is malformed."""
         parts = tuple(_part(text, part) for part in _SEPARATOR.split(text) if part)
         if not parts:
-            raise UserError(f"a pattern of nodes that names none; for example {EXAMPLE}")
+            raise UserError(f"the node pattern is empty; give for example {EXAMPLE}")
         return cls(text, parts)
 
     def matches(self, host: str) -> bool:
@@ -76,7 +76,7 @@ def _part(whole: str, part: str) -> _Part:
         else:
             regex += _WILD.get(token[0]) or re.escape(token[0])
     if at != len(part):
-        raise UserError(f"{whole!r} is no pattern of nodes: what is {part[at:]!r}? For example {EXAMPLE}")
+        raise UserError(f"{whole!r} is not a node pattern: cannot read {part[at:]!r}; give for example {EXAMPLE}")
     return _Part(re.compile(regex), tuple(ranges))
 
 
@@ -84,5 +84,7 @@ def _range(whole: str, item: str) -> _Range:
     found = _RANGE.fullmatch(item)
     low, high = (found[1], found[2] or found[1]) if found else ("1", "0")
     if int(low) > int(high):
-        raise UserError(f"{whole!r} is no pattern of nodes: {item!r} is no range of numbers; for example {EXAMPLE}")
+        raise UserError(
+            f"{whole!r} is not a node pattern: {item!r} is not a range of numbers; give for example {EXAMPLE}"
+        )
     return _Range(int(low), int(high), len(low))

@@ -17,7 +17,7 @@ from pilot.core.study import Parameters, StudySpec
 from pilot.io.submission import LaunchSpec
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
-KINDS = "log:LOW:HIGH, float:LOW:HIGH[:STEP], int:LOW:HIGH[:STEP] or choice:A,B,..."
+KINDS = "log:LOW:HIGH, float:LOW:HIGH[:STEP], int:LOW:HIGH[:STEP] or choice:A,B"
 
 
 class Sampler(StrEnum):

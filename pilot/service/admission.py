@@ -184,7 +184,7 @@ class Admission:
         """Why the pool does not use the node of ``hello``; "" if it may."""
         if self.only is None or self.only.matches(hello.host):
             return ""
-        return f"node {hello.host} is none of this pool's (--only-nodes {self.only.text})"
+        return f"node {hello.host} does not belong to this pool (--only-nodes {self.only.text})"
 
     def _enrolling(self, hello: wire.Hello) -> str:
         if hello.job and any(grant.file and same_job(grant.job, hello.job) for grant in list(self._grants.values())):

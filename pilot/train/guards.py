@@ -58,8 +58,8 @@ class StepGuard:
             if self._ours:
                 raise UserError(
                     f"an optimizer of the session steps another one in its own step ({type(optimizer).__name__}), whose"
-                    " state would not come to the other nodes: give pilot.train.session that one, do the rest after"
-                    " session.step, and hand what it keeps to session.track"
+                    " state would not reach the other nodes: pass that one to pilot.train.session, do the rest after"
+                    " session.step, and pass the state of the outer one to session.track"
                 )
             raise UserError(
                 f"a second optimizer ({type(optimizer).__name__}) steps between the batches of session.loader: its"

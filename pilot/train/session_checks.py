@@ -110,8 +110,8 @@ def _check_state(model: nn.Module, state: dict[str, Any]) -> None:
     for name, parameter in model.named_parameters():
         if parameter.numel() and _memory(parameter) not in held:
             raise UserError(
-                f"the model's state_dict() has its parameter {name} not as it is, but changed or not at all (by a hook,"
-                " or a state_dict of its own): nodes that join would train another model; do that where the script"
+                f"the model's state_dict() changes or omits its parameter {name} (by a hook, or its own state_dict"
+                " method), so nodes that join would train a different model: make such changes where the script"
                 " saves, not in the module"
             )
     if not state.keys() >= {name for name, _ in model.named_parameters()}:
@@ -119,8 +119,8 @@ def _check_state(model: nn.Module, state: dict[str, Any]) -> None:
             model.load_state_dict(state)
         except RuntimeError as error:
             raise UserError(
-                "the model's state_dict() has other names than its parameters, and its load_state_dict does not take"
-                f" them: nodes that join could not ({str(error).splitlines()[-1].strip()})"
+                "the model's state_dict() renames parameters, and its load_state_dict does not accept the new names,"
+                f" so nodes that join could not load it ({str(error).splitlines()[-1].strip()})"
             ) from error
 
 

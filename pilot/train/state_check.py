@@ -49,7 +49,7 @@ class StateCheck:
             now = set(module.state_dict())
             if changed := sorted(now ^ self._names.setdefault(name, now)):
                 raise UserError(
-                    f"the state_dict() of what is tracked as {name!r} has not the names that it had when the loop began"
+                    f"the names in the state_dict() of the tracked object {name!r} have changed since the loop began"
                     f" ({changed[0]}): nodes that join later could not load it. Create all of it before the loop"
                 )
 

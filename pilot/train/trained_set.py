@@ -87,8 +87,8 @@ class TrainedSet:
             raise UserError(f"the model's parameters have changed since the session was created ({names[0]}){_INSTEAD}")
         if names := sorted(self._model.state_dict().keys() ^ self._saved):
             raise UserError(
-                f"the model's state_dict() has not the same names as when the session was created ({names[0]}): nodes"
-                " that join later could not load it. Register buffers when the model is made, or with persistent=False"
+                f"the names in the model's state_dict() have changed since the session was created ({names[0]}): nodes"
+                " that join later could not load it. Register buffers in __init__, or with persistent=False"
             )
         for name, parameter in self.named.items():
             if parameter.requires_grad and _layout(parameter) != self._layouts[name]:

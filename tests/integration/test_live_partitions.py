@@ -28,7 +28,7 @@ def test_two_pools_over_disjoint_nodes(
         here = Peer(one.file, "p1", "n4").welcomed()
         assert here.node in one.nodes()
         refused = Peer(other.file, "p2", "n4").hears(wire.Refused)
-        assert refused.reason == "node n4 is none of this pool's (--only-nodes n[5-8])"
+        assert refused.reason == "node n4 does not belong to this pool (--only-nodes n[5-8])"
         Peer(other.file, "p3", "n4").hears(wire.Refused)
         assert (len(one.nodes()), len(other.nodes())) == (1, 0)
         assert other.client.status().remarks == [f"a pilot was refused: {refused.reason}"]
@@ -51,4 +51,4 @@ def test_two_pools_over_disjoint_nodes(
 
 def test_a_pattern_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["up", "--run-dir", str(tmp_path), "--only-nodes", "n[4-1]"]) == 2
-    assert capsys.readouterr().err.startswith("pilot: 'n[4-1]' is no pattern of nodes")
+    assert capsys.readouterr().err.startswith("pilot: 'n[4-1]' is not a node pattern")

@@ -301,19 +301,19 @@ ROWS: list[Row] = [
     Recipe(
         name="a state_dict hook that rounds",
         model=Casts,
-        refused="parameter 0.weight not as it is",
+        refused="changes or omits its parameter 0.weight",
         instead="where the script saves",
     ),
     Recipe(
         name="a state_dict hook that leaves the frozen base out",
         model=Excludes,
-        refused="parameter 0.weight not as it is",
+        refused="changes or omits its parameter 0.weight",
         instead="where the script saves",
     ),
     Recipe(
         name="a state_dict hook that renames, and none that loads",
         model=Prefixes,
-        refused="load_state_dict does not take them",
+        refused="load_state_dict does not accept the new names",
         instead="a load_state_dict hook, too",
     ),
     Recipe(name="state_dict hooks that rename", model=Renames),

@@ -9,6 +9,7 @@ import click
 from pilot.cli.main import cli
 
 DIFFERENT = {
+    "--node-order": "in up one of three, in replay several",
     "--nodes": "in status a flag: list them too",
     "--output": "a file, or a directory",
     "--profile": "in submit one of three, in replay several",

@@ -26,8 +26,12 @@ def sentences(problem: Problem, counts: dict[TrainerId, int], status: PlanStatus
     return told.sentences()
 
 
+def counted(nodes: int) -> str:
+    return f"{nodes} node{'' if nodes == 1 else 's'}"
+
+
 def on(nodes: int, worth: int, now: int, rest: str) -> str:
-    return f"On {nodes} it would be worth {worth} over the next 100 s instead of {now}, {rest}."
+    return f"On {counted(nodes)} it would be worth {worth:,} over the next 100 s instead of {now:,}, {rest}."
 
 
 @pytest.mark.parametrize(
@@ -48,7 +52,7 @@ def on(nodes: int, worth: int, now: int, rest: str) -> str:
             {A: 2, B: 3},
             [
                 on(1, 910, 1800, "and a node would be free"),
-                on(3, 2240, 1800, "with a free node"),
+                on(3, 2240, 1800, "using a free node"),
             ],
         ),
         (
@@ -84,14 +88,14 @@ def on(nodes: int, worth: int, now: int, rest: str) -> str:
             {A: 1, B: 1},
             [
                 on(0, -90, 910, "and a node would be free"),
-                on(2, 1800, 910, "but no node is free, and b would lose 1050 by giving one up"),
+                on(2, 1800, 910, "but no node is free, and b would lose 1,050 by giving one up"),
             ],
         ),
         (
             2,
             (),
             {A: 0},
-            [on(1, 910, -90, "with a free node")],
+            [on(1, 910, -90, "using a free node")],
         ),
     ],
 )
@@ -100,7 +104,7 @@ def test_what_is_said_of_a_node_fewer_and_one_more(
 ) -> None:
     problem = Problem(nodes, 100, (candidate(A, 2), *others))
     assert sentences(problem, counts) == [
-        f"a had 2 and got {counts[A]} node{'' if counts[A] == 1 else 's'}: no other plan is worth more.",
+        f"a had 2 nodes and got {counts[A]}: no other plan is worth more.",
         *said,
     ]
 
@@ -114,25 +118,25 @@ def test_where_nobody_could_give_a_node_nobody_loses() -> None:
 
 def test_sizes_on_which_it_cannot_run() -> None:
     problem = Problem(3, 100, (candidate(A, 2, low=2, high=2),))
-    said = ["On 1 it cannot run.", "On 3 it cannot run."]
-    assert sentences(problem, {A: 2}) == ["a had 2 and got 2 nodes: no other plan is worth more.", *said]
+    said = ["It cannot run on 1 node.", "It cannot run on 3 nodes."]
+    assert sentences(problem, {A: 2}) == ["a had 2 nodes and got 2: no other plan is worth more.", *said]
 
 
 def test_how_good_the_plan_is() -> None:
     problem = Problem(3, 100, (candidate(A, 2),))
     assert "the best plan found within the time limit" in sentences(problem, {A: 3}, PlanStatus.INCUMBENT)[0]
     kept = sentences(problem, {A: 3}, PlanStatus.KEPT)[0]
-    assert kept == "a had 2 and got 2 nodes: no better plan than the present allocation was found."
+    assert kept == "a had 2 nodes and got 2: no better plan than the current allocation was found."
 
 
 def test_rates_are_told_as_measured_estimated_or_given() -> None:
     known = estimates((Point(1, 100.0, 0.02), Point(4, 360.0, 0.04)), None, Priors(), 8)
     assert rate_sentences(known, guessed=False) == [
-        "Samples per second, measured: 100 ± 2% on 1, 360 ± 4% on 4.",
-        "Samples per second, estimated: 189.3 ± 5% on 2, 690.8 ± 8% on 8.",
+        "Samples per second, measured: 100 ± 2% on 1 node, 360 ± 4% on 4 nodes.",
+        "Samples per second, estimated: 189.3 ± 5% on 2 nodes, 690.8 ± 8% on 8 nodes.",
     ]
     given = Measured(TrainerSpec(A, curve=Curve.of([(1, 5.0), (2, 9.0)]), fixed_curve=True)).estimates
-    assert rate_sentences(given, guessed=False) == ["Samples per second, given: 5 on 1, 9 on 2."]
+    assert rate_sentences(given, guessed=False) == ["Samples per second, given: 5 on 1 node, 9 on 2 nodes."]
     assert rate_sentences((), guessed=True) == [
         "Its rate has not been measured yet: plans assume that it scales like a typical trainer."
     ]

@@ -53,20 +53,20 @@ def test_it_keeps_its_bounds() -> None:
 @pytest.mark.parametrize(
     ("its", "reason"),
     [
-        (replace(NO_GRACE, write_s=None), "the site says so, and how long writing takes is not known yet"),
+        (replace(NO_GRACE, write_s=None), "the site's interval, until it is known how long writing takes"),
         (
             replace(NO_GRACE, grace_s=30.0),
-            "writing takes 0.5 s, which fits into the grace of 30 s; the site's interval holds",
+            "writing takes 0.5 s, which fits into the grace period of 30 s, so the site's interval is kept",
         ),
         (
             replace(NO_GRACE, trained_s=3600.0, wipeouts=1),
-            "writing takes 0.5 s, too long for the grace of 0 s, and in 1.0 h of training it lost all its nodes once "
-            "(Young/Daly)",
+            "writing takes 0.5 s, too long for the grace period of 0 s, and in 1.0 h of training it lost all its "
+            "nodes once (Young/Daly)",
         ),
         (
             replace(NO_GRACE, trained_s=3599.0, wipeouts=2),
-            "writing takes 0.5 s, too long for the grace of 0 s, and in 3599 s of training it lost all its nodes 2 "
-            "times (Young/Daly)",
+            "writing takes 0.5 s, too long for the grace period of 0 s, and in 3599 s of training it lost all its "
+            "nodes 2 times (Young/Daly)",
         ),
     ],
 )

@@ -26,5 +26,5 @@ def test_which_nodes_it_names(text: str, inside: list[str], outside: list[str]) 
 
 @pytest.mark.parametrize("text", ["", ",", "n[1-", "n[4-1]", "n[a-b]", "n]", "n[]", "n 1", "n(1)"])
 def test_what_is_none(text: str) -> None:
-    with pytest.raises(UserError, match="pattern of nodes"):
+    with pytest.raises(UserError, match="node pattern"):
         NodePattern.read(text)
