@@ -199,19 +199,22 @@ def _run_of(sets: Sequence[Sequence[Job]], key: Key) -> Outcome:
 @click.option("--jobs", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="CSV of the jobs.")
 @click.option("--nodes", default=",".join(map(str, NODES)), show_default=True, help="Sizes of the pool.")
 @click.option("--experiments", default=",".join((*EXPERIMENTS, "n_max")), show_default=True, help="Which.")
+@click.option("--sets", default=SETS, show_default=True, type=click.IntRange(1, SETS), help="So many sets of jobs.")
 @click.option("--first", type=int, help="Only so many jobs.")
 @click.option("--processes", default=1, show_default=True, help="Replays at once.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="JSON lines.")
-def main(jobs: Path | None, nodes: str, experiments: str, first: int | None, processes: int, out: Path) -> None:
+def main(
+    jobs: Path | None, nodes: str, experiments: str, sets: int, first: int | None, processes: int, out: Path
+) -> None:
     original = (read(jobs) if jobs is not None else drawn(1))[:first]
-    sets = [original, *(resampled(original, number) for number in range(1, SETS))]
+    drawn_sets = [original, *(resampled(original, number) for number in range(1, sets))]
     counts, names = list(map(int, nodes.split(","))), experiments.split(",")
-    wanted = list(keys([name for name in names if name != "n_max"], counts))
+    wanted = [key for key in keys([name for name in names if name != "n_max"], counts) if key.number < sets]
     wanted += most_keys(counts) if "n_max" in names else []
     there = {json.dumps(json.loads(line)["key"]) for line in out.read_text().splitlines()} if out.exists() else set()
     todo = [key for key in dict.fromkeys(wanted) if json.dumps(asdict(key)) not in there]
     with ProcessPoolExecutor(processes) as pool, out.open("a") as file:
-        for outcome in pool.map(partial(_run_of, sets), todo):
+        for outcome in pool.map(partial(_run_of, drawn_sets), todo):
             file.write(json.dumps(asdict(outcome)) + "\n")
             file.flush()
             key = outcome.key

@@ -129,10 +129,10 @@ def against(found: Found, what: Callable[[Pair], float]) -> str:
     return table(["nodes", *names], rows)
 
 
-def sweep(found: Found) -> str:
-    """n_max: mean total minutes of both, and the difference."""
+def sweep(found: Found, other: str) -> str:
+    """n_max: how much shorter the mean total time of ``other`` is than that of greedy."""
     most = sorted({most for *_, most in found.by_key})
-    rows = [[str(nodes), *(_first(found.both("baseline", nodes, ROLLING, m)) for m in most)] for nodes in found.nodes]
+    rows = [[str(nodes), *(_first(found.both("baseline", nodes, other, m)) for m in most)] for nodes in found.nodes]
     return table(["nodes", *map(str, most)], rows)
 
 
@@ -154,7 +154,8 @@ def main(lines: Path) -> None:
     click.echo("Waiting / total of each policy, the file's jobs, min\n\n" + policies(found))
     click.echo("Total time against greedy, %\n\n" + against(found, in_total))
     click.echo("Waiting less than greedy, %\n\n" + against(found, less_waiting))
-    click.echo("n_max, in total time\n\n" + sweep(found))
+    for other in (ROLLING, "dp"):
+        click.echo(f"n_max, {other}, in total time\n\n" + sweep(found, other))
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ from pilot.core.events import (
 from pilot.core.ids import NodeId, StudyId, TrainerId, TrainerUid
 from pilot.core.spec import TrainerSpec
 from pilot.core.studies import Studies
-from pilot.core.study import StudySpec
+from pilot.core.study import Study, StudySpec
 from pilot.core.study_events import StudySubmitted, TrialAsked, TrialTold
 
 REPORT_S = 60.0
@@ -100,12 +100,30 @@ class Replay:
         self._settle([PoolChanged(joined=tuple(NodeId(f"n{n}") for n in range(self.nodes)))])
         self._settle([StudySubmitted(self.spec)])
         study = self.core.studies[self.spec.study]
-        while not study.over:
+        while not self.ends(study):
             due = {trainer: work.due_s() for trainer, work in self.works.items()}
             self.now_s = max(self.now_s, min([*due.values(), self.core.timers.due_s()]))
             assert self.now_s < math.inf, "the study stands still"
             made = [trainer for trainer, at_s in due.items() if at_s <= self.now_s + 1e-9]
             self._settle([*self.core.timers.due(self.now_s), *map(self._report, made)])
+
+    def ends(self, study: Study) -> bool:
+        """Whether there is nothing more to see."""
+        return study.over
+
+    def value(self, trainer: TrainerId, told: int) -> float:
+        """What a trial reports as the ``told``-th time."""
+        quality = self.qualities.setdefault(trainer, self.rng.random())
+        return quality + self.rng.gauss(0.0, self.noise / math.sqrt(told))
+
+    def rate(self, trainer: TrainerId, nodes: int) -> float:
+        """Reports per second."""
+        del trainer  # all are alike here
+        return self.curve.at(nodes) / REPORT_S
+
+    def begun(self, spec: TrainerSpec) -> TrainerSpec:
+        """A trial as it is submitted once its parameters are known."""
+        return spec
 
     def _report(self, trainer: TrainerId) -> Event:
         work, group = self.works[trainer], self.core.trainers[trainer].group
@@ -113,8 +131,7 @@ class Replay:
         work.advance(self.now_s)
         work.told += 1
         work.done = float(work.told)
-        quality = self.qualities.setdefault(trainer, self.rng.random())
-        value = quality + self.rng.gauss(0.0, self.noise / math.sqrt(work.told))
+        value = self.value(trainer, work.told)
         if work.told == self.spec.rungs[-1]:
             self.complete_s[trainer] = self.now_s
         return Progress(trainer, group.generation, work.told, 0, work.told, reports=((work.told, value),))
@@ -138,7 +155,7 @@ class Replay:
         for trainer, known in self.core.trainers.items():
             nodes = len(known.group.members) if known.group is not None else 0
             work = self.works.setdefault(trainer, Work(since_s=self.now_s))
-            rate = self.curve.at(nodes) / REPORT_S if nodes else 0.0
+            rate = self.rate(trainer, nodes) if nodes else 0.0
             if rate != work.rate:
                 work.advance(self.now_s)
                 work.rate, work.since_s = rate, self.now_s + (PAUSE_S if rate else 0.0)
@@ -156,7 +173,7 @@ class Replay:
             case WriteCheckpoint(trainer, node):
                 return CheckpointWritten(trainer, node, 0)
             case AskTrial(study, number, spec):
-                return TrialAsked(study, number, spec, (("lr", self.rng.random()),))
+                return TrialAsked(study, number, self.begun(spec), (("lr", self.rng.random()),))
             case TellTrial(study, number):
                 return TrialTold(study, number)
             case _:

@@ -1,4 +1,4 @@
-"""A script for torchrun, with DistributedDataParallel, that saves where it is told to and when it is given notice.
+"""A script for torchrun, with DistributedDataParallel, that saves to PILOT_CHECKPOINT, also at a preemption notice.
 
 torchrun --standalone --nproc-per-node=2 examples/digits_ddp.py --epochs 5
 pilot submit --ddp examples/digits_ddp.py --epochs 50

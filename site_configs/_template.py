@@ -47,6 +47,8 @@ site = Site(
     # --- the node --------------------------------------------------------------------------------------------------
     nodes_per_pilot=1,  # nodes per job: more than 1 only if max_jobs is too low for single nodes
     cores_per_node=64,  # CPUs that the scheduler counts per node
+    only_nodes=None,  # pilots run on these only, as "nid[0001-0512],login*"; see docs/sites.md
+    topology=r"(x\d+)c(\d+)",  # parts of a host's name that near hosts share, largest first; None: not known
     ranks_per_node=4,  # training processes per node: one per GPU; 1 without GPUs
     node_fabric="nccl",  # how these sum: shared-memory | gloo | nccl; None: NCCL on GPUs, else shared memory
     launcher="srun",  # simple (the script's node is the job's node) | srun | pals | mpiexec | jsrun

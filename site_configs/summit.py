@@ -16,6 +16,7 @@ site = Site(
     grace_s=0,
     cores_per_node=42,
     ranks_per_node=6,
+    topology=r"([a-h])(\d+)n",  # row, cabinet
     launcher="jsrun",
     interface="ib0",
     source="OLCF Summit user guide, killable queue",

@@ -16,6 +16,7 @@ from typing import Any, NewType, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from pilot.cli.demo.report import DemoTold
+from pilot.cli.pools import PoolList
 from pilot.cli.told_of_files import CheckpointList, CheckpointShown, SiteChecked, SiteList, SiteShown, VerifiedList
 from pilot.cli.told_of_traces import ReplayList, TracesTold
 from pilot.doctor.finding import Findings
@@ -32,6 +33,7 @@ COMMANDS: dict[str, type] = {
     "status": PoolStatus,
     "status NAME": TrainerHistory,
     "ls": TrainerList,
+    "pools": PoolList,
     "submit": Submitted,
     "wait": Phases,
     "events": Happening,

@@ -69,7 +69,7 @@ class AgentWorker:
     """One worker. ``held``: it was in a group and may hold a state. ``stop_by_s``: until when it may end by itself;
     ``within_s``: how long that is, where its loop was over (see ``core.commands.StopWorker``).
 
-    ``look``: the order to look at it, while that goes on; ``waiting``: what it said meanwhile.
+    ``look``: the order to examine it, while that lasts; ``waiting``: what it said meanwhile.
     """
 
     trainer: str
@@ -235,7 +235,7 @@ class AgentState:
             case wire.Remark():
                 return [Send(message)]
             case _:
-                return [LogLine(f"{event.trainer}: a worker does not say {type(message).__name__}; dropped")]
+                return [LogLine(f"{event.trainer}: dropped an unexpected {type(message).__name__} from a worker")]
 
     # --- ends of processes ------------------------------------------------------------------------------------------
 
@@ -311,7 +311,7 @@ class AgentState:
         self.groups.discard(key)
         trainer, generation = key
         tell = [Tell(trainer, wire.DissolveGroup(trainer, generation, reason))] if trainer in self.workers else []
-        note = LogLine(f"{trainer}: generation {generation} is over: {reason}")
+        note = LogLine(f"{trainer}: generation {generation} ended: {reason}")
         return [note, KillRank(trainer, generation), *tell, Send(wire.GroupBroken(trainer, generation, reason))]
 
     def _end_groups(self, trainer: str) -> list[Effect]:

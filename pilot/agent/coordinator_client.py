@@ -1,4 +1,4 @@
-"""The connection to the coordinator, across its absences: connect, register, heartbeat, register again.
+"""The connection to the coordinator, also across restarts: connect, register, heartbeat, register again.
 
 Messages sent while there is no coordinator are queued until the next ``Welcome``.
 """

@@ -74,7 +74,7 @@ class CoordinatorLink:
             self._take(wire.decode_at_agent(frame))
         except ProtocolError as error:
             log.warning("dropped what the coordinator sent: %s", error)
-        except Exception as error:  # asyncio would close the connection and go on
+        except Exception as error:  # asyncio would close the connection and continue
             if not self._closed.done():
                 self._closed.set_exception(error)
 

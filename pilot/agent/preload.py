@@ -1,10 +1,10 @@
-"""In a fork server: imports what scripts imported before, one module at a time, and says for whom that does not do.
+"""In a fork server: imports what scripts imported before, one module at a time, and decides which scripts it suits.
 
-A preloaded module is one that the script's own import would have given. So a script is served by another fork server,
-without them, where its import could give something else: where a variable that they read is another one for it, or is
-set by it, or where something beside it has the name of one of them.
+A preloaded module must be the one that the script's own import would have given. If that import could give something
+else, the script is served by a fork server without preloaded modules: if a variable that these imports read has a
+different value for it or is set by it, or if a file beside it has the name of a preloaded module.
 
-A server that forks has one thread and has not touched a GPU; a module after whose import that is not so is *unfit*.
+A server that forks has one thread and has not touched a GPU; a module whose import changes that is *unfit*.
 """
 
 from __future__ import annotations

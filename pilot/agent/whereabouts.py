@@ -49,10 +49,10 @@ class Whereabouts:
 
     def _over(self, now_s: float) -> str:
         if self._missing_since_s is not None and now_s - self._missing_since_s >= GONE_S:
-            return f"its pool is over: {self.file} was removed"
+            return f"its pool has ended: {self.file} was removed"
         ours, found = self.now, self._found
         if (found.coordinator, found.certificate) != (ours.coordinator, ours.certificate):
-            return f"its pool is over: {self.file} now belongs to pool {found.coordinator}"
+            return f"its pool has ended: {self.file} now belongs to pool {found.coordinator}"
         return ""
 
     def _read(self) -> None:

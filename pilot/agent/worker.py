@@ -1,12 +1,12 @@
 """One worker: the training processes of one trainer on this node, acting as one.
 
 A worker has one training process per rank of its node. The agent's state machine and the coordinator know workers only:
-a worker's orders go to all of its processes, and what all of them say goes on once.
+a worker's orders go to all of its processes, and what all of them say is forwarded once.
 
-    ``WorkerReady``, ``RankPaused``   goes on when all have said it
+    ``WorkerReady``, ``RankPaused``   forwarded when all have said it
     ``RankStalled``                   in answer to ``LookAtGroup``: when all have answered, as what the most hopeful one
                                       said; of its own accord: at once
-    anything else                     goes on at once: one process says it for all (rank 0 of the group), or for itself
+    anything else                     sent on at once: one process says it for all (rank 0 of the group), or for itself
     ``WriteCheckpoint``               goes to all: of a sharded model each has a part, else process 0 alone writes
 """
 

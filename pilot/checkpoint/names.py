@@ -57,7 +57,7 @@ def part_name(generation: int, step: int, part: int, parts: int) -> str:
 
 
 def doubtful_name(name: str) -> str:
-    """Of a checkpoint that nobody is to go on from: it is listed and taken no more."""
+    """Ending of a checkpoint that must not be resumed from: it is no longer listed or loaded."""
     return f"{name}.doubtful"
 
 

@@ -1,7 +1,7 @@
 """Plain file input and output: whole reads and writes, hashes, and publication by rename.
 
 Array bytes go through here and not through h5py, which holds a global lock (and the GIL) meanwhile: the calls below
-release the GIL, so training goes on while a thread writes.
+release the GIL, so training continues while a thread writes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A consistent copy of a state, made in one memory copy, so that training goes on while the copy is written."""
+"""A consistent copy of a state, made in one memory copy, so that training continues while the copy is written."""
 
 from __future__ import annotations
 

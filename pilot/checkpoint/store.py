@@ -96,7 +96,7 @@ def write_index(
 
 
 def set_apart(directory: Path, step: int) -> Path | None:
-    """Rename the checkpoints of steps after ``step``, so that nobody goes on from them; the newest that is left."""
+    """Rename the checkpoints of steps after ``step``, so that nobody resumes from them; returns the newest left."""
     entries = names.checkpoints(directory)
     for entry in entries:
         if entry.age.step > step:

@@ -113,7 +113,7 @@ class Structure:
         """Read it again, with the offsets of all pieces; :class:`ValueError` for what no writer writes."""
         plain = json.loads(text)  # takes lone surrogates, which format 1 had
         if not isinstance(plain, dict) or plain.get("format") not in _READABLE:
-            raise ValueError(f"it is of none of the formats {_READABLE}: read it with the version that wrote it")
+            raise ValueError(f"its format is not one of {_READABLE}: read it with the version that wrote it")
         found, following = msgspec.convert(plain, _Text), iter(offsets)
         datasets = {
             path: DatasetShare(dtype, shape, tuple(RowRange(*piece, next(following, 0)) for piece in pieces))

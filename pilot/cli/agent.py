@@ -32,30 +32,35 @@ Example, in a batch script of the preemptable queue:
 )
 @click.option(
     "--interface",
+    metavar="NAME",
     envvar="PILOT_INTERFACE",
     help="Network interface for MPI, e.g. hsn0, or several: hsn0,hsn1 (default: the one towards the coordinator)."
     "  [env: PILOT_INTERFACE]",
 )
 @click.option(
     "--fabric",
+    metavar="NAME",
     envvar="PILOT_FABRIC",
     default="tcp",
     show_default=True,
     help="libfabric provider for MPI.  [env: PILOT_FABRIC]",
 )
-@click.option("--python", default=sys.executable, help="Interpreter to start in advance (default: the agent's).")
+@click.option(
+    "--python", metavar="PATH", default=sys.executable, help="Interpreter to start in advance (default: the agent's)."
+)
 @click.option(
     "--walltime-end",
     "walltime_end_s",
+    metavar="UNIX-TIME",
     type=FiniteRange(min=0),
     envvar="PILOT_WALLTIME_END",
-    help="When the job ends, as Unix time (default: from Slurm).  [env: PILOT_WALLTIME_END]",
+    help="When the job ends (default: from Slurm).  [env: PILOT_WALLTIME_END]",
 )
 @click.option(
     "--grace-s",
     type=FiniteRange(min=0),
     envvar="PILOT_GRACE_S",
-    help="Seconds between a notice and the kill (default: from the site file).  [env: PILOT_GRACE_S]",
+    help="Time between a preemption notice and the kill (default: from the site file).  [env: PILOT_GRACE_S]",
 )
 def command(
     connection: Path,
@@ -67,8 +72,8 @@ def command(
 ) -> None:
     """Join a pool with this node, and train for it until told to leave.
 
-    Runs in the foreground and logs to stderr. A signal (TERM, INT, USR1, …) is taken as a preemption notice: the agent
-    tells the coordinator, hands its work over and leaves within the grace period. Exit status 0 if it left cleanly, 2
+    Runs in the foreground and logs to stderr. A signal (TERM, INT, USR1, …) counts as a preemption notice: the agent
+    tells the coordinator, hands over its work and leaves within the grace period. Exit status 0 if it left cleanly, 2
     if it was refused or the input is wrong.
     """
     if signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:

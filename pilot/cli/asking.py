@@ -26,7 +26,7 @@ ENDED = frozenset(Phase(outcome) for outcome in Outcome)
 """The phases of a trainer that has ended."""
 
 AT_REST = ENDED | {Phase.SHELVED}
-"""The phases of a trainer that nothing becomes of by itself; a shelved trial is its study's to go on with."""
+"""The phases of a trainer that will not change by itself; a shelved trial depends on its study."""
 
 JSON_FORMAT = 1
 """Incremented when a field that docs/json.md describes is renamed, removed, or changes its type, unit or meaning."""
@@ -53,7 +53,8 @@ def site_option(function: Function) -> Function:
         show_default=True,
         envvar="PILOT_SITE",
         shell_complete=candidates.sites,
-        help="Name or file of the site.",
+        metavar="NAME|FILE",
+        help="The site's name, or its file.",
     )(function)
 
 

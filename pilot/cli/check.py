@@ -35,9 +35,11 @@ class Verdict:
 
 
 @click.command("check", context_settings={"allow_interspersed_args": False})
-@click.option("--python", default=sys.executable, help="Interpreter for the script (default: this one).")
 @click.option(
-    "--limit-s", type=FiniteRange(min=0), default=600.0, show_default=True, help="Time limit for each of the two runs."
+    "--python", metavar="PATH", default=sys.executable, help="Interpreter for the script (default: this one)."
+)
+@click.option(
+    "--limit-s", type=FiniteRange(min=0), default=600.0, show_default=True, help="Timeout for each of the two runs."
 )
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
@@ -46,9 +48,9 @@ def command(script: Path, arguments: tuple[str, ...], python: str, limit_s: floa
     """Check that SCRIPT ARGUMENTS computes the same on several nodes as on one. Exit status 1 if it does not.
 
     Runs one global batch on one process and on two emulated ranks, compares the gradients, and names the first that
-    differs. This finds silent mistakes such as a loss that is a sum, or that mixes the samples of a batch. Dropout and
-    batch norm, which differ between ranks by design, are disabled and listed. The script runs three times up to its
-    first step; nothing is saved.
+    differs. This finds silent mistakes, such as a loss that is a sum or that mixes the samples of a batch. Dropout and
+    batch norm differ between ranks by design: they are disabled and listed. The script runs three times, each time up
+    to its first step; nothing is saved.
 
     \b
     Example:

@@ -25,7 +25,7 @@ POLL_S = 0.5
 @click.command("events")
 @click.option("-f", "--follow", is_flag=True, help="Keep printing until the pool is down.")
 @click.option("-n", "--tail", type=Count(), metavar="N", help="Start with the last N events.")
-@click.option("--trainer", shell_complete=candidates.trainers, help="Only events of this trainer.")
+@click.option("--trainer", metavar="NAME", shell_complete=candidates.trainers, help="Only events of this trainer.")
 @run_dir_option
 @json_option
 def command(follow: bool, tail: int | None, trainer: str | None, run_dir: Path | None, as_json: bool) -> None:

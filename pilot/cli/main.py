@@ -23,10 +23,11 @@ from pilot.io.printable import printable
 COMMANDS = {
     "up": "Start the coordinator and keep pilots submitted.",
     "down": "Shut the pool down: trainers checkpoint, jobs end.",
+    "pools": "List your pools.",
     "scale": "Change how many pilots a running pool keeps.",
     "check": "Check that a script computes the same on several nodes as on one.",
     "submit": "Submit a training script as an elastic trainer.",
-    "study": "Search hyperparameters: trials are shelved or promoted.",
+    "study": "Search hyperparameters; the better trials train longer.",
     "resume": "Continue a trainer that failed or was cancelled.",
     "hold": "Take a trainer's nodes away for a while.",
     "release": "Give a held trainer nodes again.",

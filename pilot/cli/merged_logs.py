@@ -77,7 +77,7 @@ class ProcessLog:
         return self._pieces(old, new, min(max(0, self._size), size), size)
 
     def _pieces(self, path: Path, new: Sequence[Mark], begin: int, end: int) -> list[Piece]:
-        """[begin, end) cut at the marks. What comes before the first one goes on from the last one before it."""
+        """[begin, end) cut at the marks. What comes before the first one continues from the last one before it."""
         first = self._last if self._last.unix_s else Mark(new[0].unix_s if new else path.stat().st_mtime, 0, NO_RANK)
         known = [first, *_with_ranks(new)]
         pieces = []

@@ -19,6 +19,7 @@ PEER_TIMEOUT_S = 10.0
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
+    metavar="PORT",
     help="Serve the metrics on this port until interrupted (0: any free port).",
 )
 @click.option("--address", default="127.0.0.1", show_default=True, help="With --port: the address to listen on.")

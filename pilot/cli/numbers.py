@@ -15,6 +15,7 @@ from pilot.core.sizes import check_sizes
 MOST = 1_000_000
 """A larger number of nodes, trainers or epochs is a typing mistake."""
 
+_UNITS = {"_s": "SECONDS", "hours": "HOURS"}
 _UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _TIMES = ("%H:%M", "%H:%M:%S")
 _DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S")
@@ -23,8 +24,13 @@ _DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S"
 class Count(click.IntRange):
     """A whole number up to ``MOST``."""
 
+    name = "whole number"
+
     def __init__(self, least: int = 1) -> None:
         super().__init__(min=least, max=MOST)
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:  # noqa: ARG002  # click's signature
+        return "N"
 
 
 class Sizes(click.ParamType[tuple[int, ...]]):
@@ -46,7 +52,13 @@ class Sizes(click.ParamType[tuple[int, ...]]):
 
 
 class FiniteRange(click.FloatRange):
-    """A number within a range. Rejects infinity and NaN, which click accepts."""
+    """A number within a range. Rejects infinity and NaN, which click accepts. The help shows its unit, which ends the
+    option's name."""
+
+    name = "number"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:  # noqa: ARG002  # click's signature
+        return next((unit for suffix, unit in _UNITS.items() if (param.name or "").endswith(suffix)), "NUMBER")
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number = float(super().convert(value, param, ctx))

@@ -8,8 +8,10 @@ RENAMED = {
     "--t-fwd": "--t-fwd-s",
     "--max-parallel": "--max-parallel-trainers",
     "--solver-latency": "--solver-latency-s",
+    "--interval-s": "--every-s",
+    "--out": "--output",
 }
-"""Old name → new name, of ``pilot replay``. Renamed in 0.1.0, removed in 0.2.0."""
+"""Old name → new name: of ``pilot replay``, ``trace record`` and ``demo``. Renamed in 0.1.0, removed in 0.2.0."""
 
 
 class RenamedOptions(click.Command):
@@ -24,5 +26,5 @@ def _renamed(argument: str) -> str:
     name, equals, value = argument.partition("=")
     if name not in RENAMED:
         return argument
-    click.echo(f"pilot: {name} is now called {RENAMED[name]}; the old name goes away in the next release", err=True)
+    click.echo(f"pilot: {name} is now called {RENAMED[name]}; the next release will not accept {name}", err=True)
     return RENAMED[name] + equals + value

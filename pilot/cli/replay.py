@@ -29,7 +29,7 @@ INTERRUPTED = 130
 @click.command("replay", cls=RenamedOptions)
 @click.argument("events", type=FILE, required=False)
 @click.option("--trainers", type=FILE, help="Trainers to replay (CSV).")
-@click.option("--curves", type=FILE, help="Their scaling curves (JSON).")
+@click.option("--curves", type=FILE, help="The trainers' scaling curves (JSON).")
 @sweep_options
 @click.option(
     "--hours", type=FiniteRange(min=0, min_open=True, max=1e6), help="Hours of the trace to replay (default: all)."
@@ -41,14 +41,16 @@ INTERRUPTED = 130
     show_default=True,
     help="Time limit per plan.",
 )
+@click.option("--only-nodes", metavar="PATTERN", help="Replay only these nodes of EVENTS (see pilot up).")
+@click.option("--site", metavar="SITE", help="Name or file of the site whose topology --node-order topology uses.")
 @click.option("--sizes", type=Sizes(), metavar="N,N,...", help="Allow only these node counts, e.g. 1,2,4,8.")
 @click.option(
     "--share-curves",
     is_flag=True,
-    help="With --know measured: trainers on one curve run the same script and share what is measured.",
+    help="With --know measured: trainers with the same curve run the same script and share measurements.",
 )
 @click.option("--processes", type=Count(), help="Replays to run in parallel (default: one per usable CPU).")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; output is deterministic.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, the same for the same input.")
 @click.option("--times", type=FILE, help="Write each trainer's waiting, training and total time to this CSV file.")
 @click.option(
     "--report",
@@ -56,7 +58,9 @@ INTERRUPTED = 130
     help="Write an HTML report with plots to this directory.",
 )
 @click.option(
-    "--journal", type=EXISTING, help="Replay the journal of a live run instead of a trace, and compare commands."
+    "--journal",
+    type=EXISTING,
+    help="Replay the journal of a live pool instead of a trace, and check that it gives the same commands.",
 )
 def command(
     events: Path | None,
@@ -64,6 +68,8 @@ def command(
     curves: Path | None,
     hours: float | None,
     solve_limit_s: float,
+    only_nodes: str | None,
+    site: str | None,
     sizes: tuple[int, ...] | None,
     share_curves: bool,
     processes: int | None,
@@ -73,10 +79,10 @@ def command(
     journal: Path | None,
     **swept: tuple[Any, ...] | None,
 ) -> int:
-    """Replay EVENTS, a trace of idle nodes, or a fixed pool of --nodes, with the given trainers.
+    """Replay EVENTS, a trace of idle nodes, with the given trainers; or a pool of fixed size (--nodes).
 
-    Options whose value is shown in the plural (such as COUNTS) take several values separated by commas: every
-    combination is replayed, in parallel processes.
+    Options whose value is shown in the plural (such as COUNTS) take several values separated by commas. All
+    combinations are replayed, in parallel processes.
 
     \b
     Examples:
@@ -85,6 +91,7 @@ def command(
           --t-fwd-s 10,30,60,120 --planner dp,equal-share --report sweep/
       pilot replay --nodes 70,110 --trainers jobs.csv --curves curves.json --max-parallel-trainers 1000 \\
           --sizes 1,2,4,8,16 --decide-every-s 300 --planner greedy,rolling-horizon --times times.csv
+      pilot replay events.csv.gz --trainers hpo.csv --curves curves.json --node-order hostname,topology --site summit
       pilot replay --journal RUN_DIR/journal.jsonl
       pilot replay --journal RUN_DIR/journal.jsonl --budget 100,200
     """
@@ -97,11 +104,20 @@ def command(
         needs = "EVENTS or --nodes, --trainers and --curves, or --journal"
         raise click.UsageError(f"{missing} missing: a replay needs {needs}")
     if events is not None and swept["nodes"] is not None:
-        raise click.UsageError("EVENTS and --nodes exclude each other: the pool is that of a trace or does not change")
+        raise click.UsageError("give either EVENTS (a trace) or --nodes (a pool of fixed size), not both")
+    from pilot.io.site_files import load_site
     from pilot.sim.replay_report import make_directory
     from pilot.sim.sweep import Inputs
 
-    inputs = Inputs(events, trainers, curves, None if hours is None else hours * 3600, sizes or ())
+    inputs = Inputs(
+        events,
+        trainers,
+        curves,
+        None if hours is None else hours * 3600,
+        sizes or (),
+        only_nodes or "",
+        load_site(site).topology or "" if site is not None else "",
+    )
     cases, names = all_cases(swept, share_curves=share_curves), swept_names(swept)
     if report is not None:
         make_directory(report)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pilot.cli.numbers import MOST
-from pilot.core.pool import NODE_ORDERS
+from pilot.core.pool import NODE_ORDER_NAMES
 from pilot.planners import NAMES, SOLVERS
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def all_cases(swept: Mapping[str, Values | None], *, share_curves: bool = False)
     know = swept["know"] or ((TRUTH,) if swept["profile"] is None else (MEASURED,))
     unused = [flag for name, flag in MEASURING.items() if swept[name] is not None] + ["--share-curves"] * share_curves
     if MEASURED not in know and unused:
-        raise click.UsageError(f"{unused[0]} is about trainers that are measured: add --know measured")
+        raise click.UsageError(f"{unused[0]} needs --know measured")
     told = {**swept, "know": know}
     combinations = itertools.product(*(values or (None,) for values in told.values()))
     cases = [Case(**dict(zip(told, values, strict=True))) for values in combinations]
@@ -134,28 +134,40 @@ def _sweep(
 
 
 SWEPT: Sequence[Decorator] = (
-    _sweep("--planner", "planner", _choice(*NAMES), "NAMES", f"{', '.join(NAMES)}.", default="milp"),
-    _sweep("--solver", "solver", _choice(*SOLVERS), "NAMES", "cbc, glpk or highs.", default="cbc"),
+    _sweep(
+        "--planner",
+        "planner",
+        _choice(*NAMES),
+        "NAMES",
+        f"How nodes are shared out: {', '.join(NAMES)}.",
+        default="milp",
+    ),
+    _sweep("--solver", "solver", _choice(*SOLVERS), "NAMES", "Solver of the MILP: cbc, glpk or highs.", default="cbc"),
     _sweep(
         "--objective",
         "objective",
         str,
         "NAMES",
-        "given (by the curves file), scaling-efficiency, throughput, priority or MODULE:FUNCTION.",
+        "What plans maximise: given (in the curves file), scaling-efficiency, throughput, priority or MODULE:FUNCTION.",
         default="given",
     ),
     _sweep("--t-fwd-s", "t_fwd_s", _positive, "SECONDS", "Forward-looking time (see pilot up).", default="120"),
     _sweep(
-        "--max-parallel-trainers", "max_parallel", _count, "COUNTS", "Trainers that run at once (Pj_max).", default="10"
+        "--max-parallel-trainers",
+        "max_parallel",
+        _count,
+        "COUNTS",
+        "Most trainers to run at once (Pj_max).",
+        default="10",
     ),
     _sweep("--rescale-scale", "rescale_scale", _number, "FACTORS", "Multiply rescale costs by this.", default="1"),
     _sweep("--solver-latency-s", "solver_latency_s", _number, "SECONDS", "Simulated solver delay.", default="0"),
     _sweep(
         "--node-order",
         "node_order",
-        _choice(*NODE_ORDERS),
+        _choice(*NODE_ORDER_NAMES),
         "NAMES",
-        "Order in which free nodes are handed out: hostname or join.",
+        "Which free nodes a trainer gets first: hostname, join, or topology (those nearest to its own, see --site).",
         default="hostname",
     ),
     _sweep(
@@ -163,7 +175,8 @@ SWEPT: Sequence[Decorator] = (
         "accounting",
         _choice("paper", "physical"),
         "NAMES",
-        "paper: a rescale costs its duration at the previous rate; physical: it pauses the trainer, as does a start.",
+        "What rescaling costs. paper: its duration at the previous rate; physical: it pauses the trainer, and so does "
+        "a start.",
         default="paper",
     ),
     _sweep(
@@ -171,8 +184,8 @@ SWEPT: Sequence[Decorator] = (
         "completions",
         _choice("at-once", "at-node-events"),
         "NAMES",
-        "at-once, or at-node-events: plan for completions and arrivals only at the next change of the pool, "
-        "as the authors' replay code does.",
+        "When completions and arrivals are planned for: at-once, or at-node-events, the next change of the pool "
+        "(as in the authors' replay code).",
         default="at-once",
     ),
     _sweep(
@@ -188,9 +201,9 @@ SWEPT: Sequence[Decorator] = (
         "know",
         _know,
         "NAMES",
-        "What is known of the scaling curves: truth, measured (only what trainers report), guess:linear, guess:huawei "
-        "(0.8^log2 n of linear), guess:other (the next curve of the file), guess:N (curve N for all) or "
-        "guess:factor:SD (the truth with a random factor at each count).  [default: truth; measured with --profile]",
+        "What planners know of the scaling curves: truth, measured (only what trainers report), guess:linear, "
+        "guess:huawei (0.8^log2 n of linear), guess:other (the next curve of the file), guess:N (curve N for all) or "
+        "guess:factor:SD (the truth times a random factor at each count).  [default: truth; with --profile measured]",
         default=None,
     ),
     _sweep(
@@ -198,17 +211,17 @@ SWEPT: Sequence[Decorator] = (
         "profile",
         _choice("auto", "inverse", "never"),
         "NAMES",
-        "How trainers whose curves are not known are profiled: auto, inverse or never (see pilot submit).  "
-        "[default: auto, with --know measured]",
+        "How trainers with unknown curves are profiled: auto, inverse or never (see pilot submit).  "
+        "[default: with --know measured, auto]",
         default=None,
     ),
-    _sweep("--nodes", "nodes", _count, "COUNTS", "Instead of EVENTS: a pool of so many nodes.", None),
+    _sweep("--nodes", "nodes", _count, "COUNTS", "Instead of EVENTS: a pool of this many nodes.", None),
     _sweep(
         "--gpus-per-node",
         "gpus_per_node",
         _count,
         "COUNTS",
-        "Each unit of the pool is a GPU, and so many are a node; trainers span as few nodes as can be.",
+        "Treat the nodes of the pool as GPUs, this many to a real node; trainers span as few nodes as possible.",
         default=None,
     ),
     _sweep(
@@ -216,26 +229,41 @@ SWEPT: Sequence[Decorator] = (
         "measure_noise",
         _share,
         "SHARES",
-        f"How far a measured rate is off, one standard deviation.  [default: {MEASURE_NOISE}]",
+        f"Relative error of a measured rate (standard deviation).  [default: {MEASURE_NOISE}]",
         default=None,
     ),
-    _sweep("--eta-noise", "eta_noise", _share, "SHARES", "Planners see remaining work off by up to this share.", "0"),
-    _sweep("--hang-share", "hang_share", _share, "SHARES", "Trainers that hang within 5 minutes and never end.", "0"),
-    _sweep("--fail-share", "fail_share", _share, "SHARES", "Trainers that fail within 5 minutes.", "0"),
-    _sweep("--cancel-share", "cancel_share", _share, "SHARES", "Trainers that users end at a random time.", "0"),
+    _sweep("--known-ends", "known_ends", _share, "SHARES", "Share of nodes whose end is known in advance.", "0"),
     _sweep(
-        "--scale-up-delay-s", "scale_up_delay_s", _number, "SECONDS", "Starts and scale-ups take so long.", default="0"
+        "--eta-noise",
+        "eta_noise",
+        _share,
+        "SHARES",
+        "Largest relative error of the remaining work that planners see.",
+        "0",
     ),
-    _sweep("--seed", "seed", _whole, "SEEDS", "Of guesses, noise and what goes wrong with trainers.", default="1"),
     _sweep(
-        "--on-curve", "on_curve", _whole, "INDICES", "Give all trainers this curve of the curves file.", default=None
+        "--hang-share",
+        "hang_share",
+        _share,
+        "SHARES",
+        "Share of trainers that hang within 5 minutes and never end.",
+        default="0",
+    ),
+    _sweep("--fail-share", "fail_share", _share, "SHARES", "Share of trainers that fail within 5 minutes.", "0"),
+    _sweep("--cancel-share", "cancel_share", _share, "SHARES", "Share of trainers cancelled at a random time.", "0"),
+    _sweep(
+        "--scale-up-delay-s", "scale_up_delay_s", _number, "SECONDS", "Delay of starts and of added nodes.", default="0"
+    ),
+    _sweep("--seed", "seed", _whole, "SEEDS", "Seed of random guesses, noise and mishaps.", default="1"),
+    _sweep(
+        "--on-curve", "on_curve", _whole, "INDICES", "Use this curve of the curves file for all trainers.", default=None
     ),
     _sweep(
         "--budget",
         "budget",
         _positive,
-        "HOURS",
-        "Node-hours after which the pool drains, as in pilot up; with --journal, as charged by the site.",
+        "NODE-HOURS",
+        "Node-hours after which the pool drains (see pilot up); with --journal, as charged by the site.",
         default=None,
     ),
 )

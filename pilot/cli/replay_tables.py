@@ -37,7 +37,7 @@ def rows(replays: Sequence[Replay], names: Sequence[str]) -> list[dict[str, str]
     budgets = any(r.case.budget is not None for r in replays)
     more = [_row(r) | ({"budget": _budget(r)} if budgets else {}) for r in replays]
     if any(r.summary.mean_spread is not None for r in replays):
-        more = [row | {"nodes too many": _spread(r)} for r, row in zip(replays, more, strict=True)]
+        more = [row | {"excess nodes": _spread(r)} for r, row in zip(replays, more, strict=True)]
     return [
         {name.removesuffix("_s"): f"{getattr(r.case, name)}" for name in names} | row
         for r, row in zip(replays, more, strict=True)
@@ -84,7 +84,7 @@ def _learning_row(replay: Replay) -> dict[str, str]:
     nodes_s = s.node_hours * 3600
     return {
         "interruptions per trainer": f"{s.interruptions:.1f}",
-        "s to 90% of the oracle": "-" if s.to_oracle_s is None else f"{s.to_oracle_s:.0f}",
+        "s to 90% of oracle": "-" if s.to_oracle_s is None else f"{s.to_oracle_s:.0f}",
         "node-s in profiles": f"{s.profile_node_s:.4g} ({_share(s.profile_node_s, nodes_s)})",
         "lost to profiles": _share(s.profile_cost, s.work),
     }
@@ -112,7 +112,7 @@ def print_tables(replays: Sequence[Replay], names: Sequence[str]) -> None:
         click.echo(U_IN_WORDS.format(unit=unit) + "\n")
     click.echo("Work lost to rescaling and preemption, mean per change of the pool:")
     _print_table([head | _cost_row(replay) for head, replay in zip(heads, replays, strict=True)])
-    click.echo("Mean times of trainers that have ended; without nodes they wait:")
+    click.echo("Mean times of trainers that have ended; waiting is time without nodes:")
     _print_table([head | time_row(replay) for head, replay in zip(heads, replays, strict=True)])
     if 1 < len(replays) <= MOST_COMPARED and all(replay.summary.completed >= DONE for replay in replays):
         ends = [f"when {label(replay, names)} had {DONE}" for replay in replays]
@@ -121,7 +121,7 @@ def print_tables(replays: Sequence[Replay], names: Sequence[str]) -> None:
         _print_table([head | done_row(replay, replays, ends) for head, replay in rows_])
     if any(replay.case.know != "truth" for replay in replays):
         click.echo(
-            "What it took until the curves were known (of the work done, what rescales for profiles cost at most):"
+            "Learning the curves (lost to profiles: what their rescales cost at most, as a share of the work done):"
         )
         _print_table([head | _learning_row(replay) for head, replay in zip(heads, replays, strict=True)])
     if len(curves) > 1:

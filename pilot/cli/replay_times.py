@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pilot.sim.sweep import Replay
 
 DONE = 100
-"""Replays are compared when one of them has completed so many trainers (Huawei Fig 11)."""
+"""Replays are compared when one of them has completed this many trainers (Huawei Fig 11)."""
 
 
 def time_row(replay: Replay) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""``pilot resume``: have a trainer that failed or was cancelled go on."""
+"""``pilot resume``: continue a trainer that failed or was cancelled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from pilot.cli.submit import launch_again
 @click.option(
     "--budget",
     type=FiniteRange(min=0, min_open=True),
-    help="Node-hours that it may use in total, as charged by the site (default: as submitted).",
+    metavar="NODE-HOURS",
+    help="Node-hours it may use in total, as charged by the site (default: as submitted).",
 )
 @run_dir_option
 @json_option

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option, to_json
+from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option, to_json, told_by
 from pilot.cli.numbers import Count, FiniteRange
 from pilot.cli.study_export import export, report
 from pilot.cli.study_show import show_best, show_study, show_trials
@@ -33,31 +33,72 @@ def command() -> None:
 
 
 def _space_options(function: Any) -> Any:
-    space = click.option("--space", type=click.Path(path_type=Path), help="A file with a function space(trial).")
-    param = click.option("--param", "given", multiple=True, metavar="NAME=RANGE", help=f"{KINDS}. Repeatable.")
+    space = click.option(
+        "--space",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Instead of --param: a Python file that defines space(trial).",
+    )
+    param = click.option(
+        "--param",
+        "given",
+        multiple=True,
+        metavar="NAME=RANGE",
+        help=f"A parameter and its range: {KINDS}. Repeatable.",
+    )
     return param(space(function))
 
 
 @command.command("run", context_settings={"allow_interspersed_args": True, "ignore_unknown_options": False})
-@click.option("--name", required=True, help="What to call the study; its trials are NAME-0, NAME-1, ...")
+@click.option(
+    "--name", metavar="NAME", required=True, help="The study's name; its trials are called NAME-0, NAME-1, ..."
+)
 @_space_options
-@click.option("--trials", type=Count(), required=True, help="How many trials there are in all.")
+@click.option("--trials", type=Count(), required=True, help="Total number of trials.")
 @click.option(
-    "--metric", required=True, metavar="NAME:max|min", help="What the script reports, and whether more is better."
+    "--metric", required=True, metavar="NAME:max|min", help="The metric to optimise, as the script reports it."
 )
 @click.option(
-    "--rungs", default="1", show_default=True, metavar="N,N,...", help="After so many reports trials are compared."
+    "--rungs",
+    default="1",
+    show_default=True,
+    metavar="N,N,...",
+    help="Compare trials after this many reports of the metric.",
 )
 @click.option(
-    "--sampler", type=click.Choice([s.value for s in Sampler]), default="tpe", show_default=True, help="Of Optuna."
+    "--sampler",
+    type=click.Choice([s.value for s in Sampler]),
+    default="tpe",
+    show_default=True,
+    help="The Optuna sampler that chooses parameters.",
 )
-@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Of the sampler.")
-@click.option("--deadline", type=FiniteRange(min=0, min_open=True), metavar="HOURS", help="It stops after so long.")
-@click.option("--min-nodes", type=Count(), default=1, show_default=True, help="A trial does not run on fewer nodes.")
-@click.option("--max-nodes", type=Count(), default=64, show_default=True, help="A trial does not run on more nodes.")
-@click.option("--python", default=sys.executable, help="Interpreter for the script (default: this one).")
-@click.option("--env", "named", multiple=True, metavar="NAME[=VALUE]", help="As of pilot submit. Repeatable.")
-@click.option("--live", is_flag=True, help="Run the script from where it is, as of pilot submit.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**31 - 1),
+    metavar="N",
+    default=0,
+    show_default=True,
+    help="Seed of the sampler.",
+)
+@click.option(
+    "--deadline",
+    type=FiniteRange(min=0, min_open=True),
+    metavar="HOURS",
+    help="Stop the study this many hours after submission (default: none).",
+)
+@click.option("--min-nodes", type=Count(), default=1, show_default=True, help="Fewest nodes to run a trial on.")
+@click.option("--max-nodes", type=Count(), default=64, show_default=True, help="Most nodes to run a trial on.")
+@click.option(
+    "--python", metavar="PATH", default=sys.executable, help="Interpreter for the script (default: this one)."
+)
+@click.option(
+    "--env",
+    "named",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="Set an environment variable, or pass on its current value. Repeatable.",
+)
+@click.option("--live", is_flag=True, help="Run the script in place instead of a copy (see pilot submit).")
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @run_dir_option
@@ -77,11 +118,12 @@ def run(
     as_json: bool,
     **more: Any,
 ) -> None:
-    """Submit a study of SCRIPT, an elastic script that reports METRIC. Each trial gets its parameters as arguments,
-    --NAME=VALUE, after ARGUMENTS (write -- before these).
+    """Submit a study of SCRIPT, an elastic script that reports a metric. Each trial gets its parameters as options,
+    --NAME=VALUE, after ARGUMENTS. Put -- before ARGUMENTS that begin with a dash.
 
-    A trial trains until it has made as many reports as the first rung says. The better ones are promoted and go on to
-    the next rung; the others are shelved with a checkpoint, and go on if they are promoted later.
+    A trial trains until the first rung: until it has reported the metric that many times. The best trials are then
+    promoted and train to the next rung. The others are shelved: they write a checkpoint and free their nodes, and
+    continue from it if they are promoted later.
 
     \b
     Example:
@@ -106,7 +148,7 @@ def run(
     if as_json:
         click.echo(to_json(told))
         return
-    click.echo(f"submitted study {told.study}, of {told.trials} trials; pilot study status {told.study} shows it")
+    click.echo(f"submitted study {told.study}, of {told.trials} trials; see pilot study status {told.study}")
 
 
 @command.command("status")
@@ -114,13 +156,13 @@ def run(
 @run_dir_option
 @json_option
 def status(study: str | None, run_dir: Path | None, as_json: bool) -> None:
-    """Show how far STUDY is (default: every study).
+    """Show the progress of STUDY (default: of every study).
 
     \b
     Example:
       pilot study status s1
     """
-    told = pool_at(find_run_dir(run_dir)).studies()
+    told = told_by(find_run_dir(run_dir, past=True)).studies()
     if study is not None:
         told = type(told)(studies=[one for one in told.studies if one.study == study])
         if not told.studies:
@@ -131,7 +173,7 @@ def status(study: str | None, run_dir: Path | None, as_json: bool) -> None:
     for one in told.studies:
         show_study(one)
     if not told.studies:
-        click.echo("no study was submitted; pilot study run begins one")
+        click.echo("no study has been submitted; pilot study run submits one")
 
 
 @command.command("trials")
@@ -145,7 +187,7 @@ def trials(study: str, run_dir: Path | None, as_json: bool) -> None:
     Example:
       pilot study trials s1
     """
-    told = pool_at(find_run_dir(run_dir)).trials(study)
+    told = told_by(find_run_dir(run_dir, past=True)).trials(study)
     if as_json:
         click.echo(to_json(told))
         return
@@ -157,15 +199,15 @@ def trials(study: str, run_dir: Path | None, as_json: bool) -> None:
 @run_dir_option
 @json_option
 def best(study: str, run_dir: Path | None, as_json: bool) -> None:
-    """Show the best trial of STUDY, and how to train it on or export its model.
+    """Show the best trial of STUDY, and how to train it further or export its model.
 
     \b
     Example:
       pilot study best s1
     """
-    told = pool_at(find_run_dir(run_dir)).trials(study).study
+    told = told_by(find_run_dir(run_dir, past=True)).trials(study).study
     if told.best is None:
-        raise UserError(f"no trial of {study} has come to its first rung yet; pilot study status {study} shows it")
+        raise UserError(f"no trial of {study} has reached the first rung yet; see pilot study status {study}")
     if as_json:
         click.echo(to_json(told.best))
         return
@@ -177,7 +219,7 @@ def best(study: str, run_dir: Path | None, as_json: bool) -> None:
 @run_dir_option
 @json_option
 def stop(study: str, run_dir: Path | None, as_json: bool) -> None:
-    """Stop STUDY: its trials write checkpoints and give their nodes back, until pilot study resume.
+    """Stop STUDY: its trials write checkpoints and free their nodes. `pilot study resume` continues it.
 
     \b
     Example:
@@ -185,7 +227,7 @@ def stop(study: str, run_dir: Path | None, as_json: bool) -> None:
     """
     told = pool_at(find_run_dir(run_dir)).stop_study(study)
     click.echo(
-        to_json(told) if as_json else f"study {told.study} stops; pilot study resume {told.study} goes on with it"
+        to_json(told) if as_json else f"study {told.study} stopped; pilot study resume {told.study} continues it"
     )
 
 
@@ -195,7 +237,7 @@ def stop(study: str, run_dir: Path | None, as_json: bool) -> None:
 @run_dir_option
 @json_option
 def resume(study: str, given: tuple[str, ...], space: Path | None, run_dir: Path | None, as_json: bool) -> None:
-    """Have STUDY, which stopped, go on. Where --param or --space are given they must be what it was submitted with.
+    """Continue STUDY, which has stopped. If --param or --space is given, it must match the study's search space.
 
     \b
     Example:
@@ -208,23 +250,23 @@ def resume(study: str, given: tuple[str, ...], space: Path | None, run_dir: Path
             name=study, launch=nothing, metric="", maximise=True, rungs=(1,), trials=1, **_space(given, space)
         )
     told = pool_at(find_run_dir(run_dir)).resume_study(study, space=expected)
-    click.echo(to_json(told) if as_json else f"study {told.study} goes on")
+    click.echo(to_json(told) if as_json else f"study {told.study} continues")
 
 
 @command.command("add")
 @click.argument("study")
-@click.option("--trials", "more", type=Count(), required=True, help="So many more.")
+@click.option("--trials", "more", type=Count(), required=True, help="Number of trials to add.")
 @run_dir_option
 @json_option
 def add(study: str, more: int, run_dir: Path | None, as_json: bool) -> None:
-    """Give STUDY more trials; one that has stopped goes on.
+    """Add trials to STUDY. A stopped study continues.
 
     \b
     Example:
       pilot study add s1 --trials 32
     """
     told = pool_at(find_run_dir(run_dir)).resume_study(study, more)
-    click.echo(to_json(told) if as_json else f"study {told.study} has {told.trials} trials now")
+    click.echo(to_json(told) if as_json else f"study {told.study} now has {told.trials} trials")
 
 
 command.add_command(export)
@@ -242,26 +284,26 @@ def _rungs(text: str) -> tuple[int, ...]:
     try:
         rungs = tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise UserError(f"--rungs {text!r}: give whole numbers, as 1,3,9") from None
+        raise UserError(f"--rungs {text!r}: give whole numbers separated by commas, e.g. 1,3,9") from None
     if any(a >= b for a, b in zip((0, *rungs), rungs, strict=False)):
-        raise UserError(f"--rungs {text}: they must rise, from 1 or more")
+        raise UserError(f"--rungs {text}: give increasing numbers, from 1 up")
     return rungs
 
 
 def _space(given: tuple[str, ...], space: Path | None) -> dict[str, Any]:
-    """What the options say of it."""
+    """The search space, from the options."""
     if bool(given) == (space is not None):
-        raise UserError("say what the space is: --param NAME=RANGE, once or more, or --space FILE")
+        raise UserError("give the search space: either --param NAME=RANGE, repeated, or --space FILE")
     if space is not None:
         try:
             return {"space": read_regular(space, MOST_SPACE_BYTES).decode()}
         except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"cannot read the space {space}: {getattr(error, 'strerror', None) or error}") from None
+            raise UserError(f"--space: cannot read {space}: {getattr(error, 'strerror', None) or error}") from None
     found: dict[str, Range] = {}
     for text in given:
         name, _, range_ = text.partition("=")
         if check_name(name) in found:
-            raise UserError(f"--param names {name} twice")
+            raise UserError(f"--param {name} is given twice")
         try:
             found[name] = Range.read(range_)
         except UserError as error:
@@ -270,7 +312,7 @@ def _space(given: tuple[str, ...], space: Path | None) -> dict[str, Any]:
 
 
 def _check(definition: StudyDefinition) -> None:
-    """Try the space once here, before anything is sent."""
+    """Try the search space once here, before anything is sent."""
     try:
         from pilot.study.space import check
     except ModuleNotFoundError as error:

@@ -8,32 +8,33 @@ from pathlib import Path
 
 import click
 
-from pilot.cli.asking import find_run_dir, pool_at, run_dir_option, to_json
+from pilot.cli.asking import find_run_dir, run_dir_option, to_json, told_by
+from pilot.core.errors import UserError
 from pilot.io.files import publish
 from pilot.io.study_verbs import TrialList
 
 
 @click.command("export")
 @click.argument("study")
-@click.option("--csv", "as_csv", is_flag=True, help="As CSV, one trial a line (default: JSON).")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV, one line per trial (default: JSON).")
 @run_dir_option
 def export(study: str, as_csv: bool, run_dir: Path | None) -> None:
-    """Print the trials of STUDY, with parameters and values, for other programs.
+    """Print the trials of STUDY with their parameters and values, as JSON or CSV.
 
     \b
     Example:
       pilot study export s1 --csv > trials.csv
     """
-    told = pool_at(find_run_dir(run_dir)).trials(study)
+    told = told_by(find_run_dir(run_dir, past=True)).trials(study)
     click.echo(_csv(told) if as_csv else to_json(told), nl=not as_csv)
 
 
 @click.command("report")
 @click.argument("study")
-@click.option("--output", type=click.Path(path_type=Path), help="The file  [default: STUDY.html]")
+@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="File to write.  [default: STUDY.html]")
 @run_dir_option
 def report(study: str, output: Path | None, run_dir: Path | None) -> None:
-    """Write a page about STUDY: its course, which parameters matter, its trials over nodes and time.
+    """Write an HTML page about STUDY: learning curves, importance of the parameters, which trial had which nodes when.
 
     \b
     Example:
@@ -42,12 +43,15 @@ def report(study: str, output: Path | None, run_dir: Path | None) -> None:
     from pilot.observation.study_page import page
     from pilot.study.importance import importance
 
-    root = find_run_dir(run_dir)
-    client = pool_at(root)
-    told = client.trials(study)
-    histories = [client.history(t.trainer) for t in told.trials if t.phase is not None]
+    pool = told_by(find_run_dir(run_dir, past=True))
+    told = pool.trials(study)
+    histories = [pool.history(t.trainer) for t in told.trials if t.phase is not None]
     path = output or Path(f"{study}.html")
-    publish(path.absolute(), page(told, histories, importance(Path(told.study.optuna), study)).encode())
+    text = page(told, histories, importance(Path(told.study.optuna), study))
+    try:
+        publish(path.absolute(), text.encode())
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from None
     click.echo(f"wrote {path}")
 
 

@@ -14,16 +14,17 @@ from pilot.observation.words import duration
 
 
 def show_study(study: StudyStatus) -> None:
-    """How far one is."""
-    total = "all of its space" if study.trials is None else f"{study.trials} trials"
+    """A study's progress."""
+    total = "" if study.trials is None else f" of {study.trials}"
     reason = f": {study.reason}" if study.reason else ""
     click.echo(f"study {study.study} ({study.sampler}) is {study.state}{reason}")
     states = ", ".join(f"{count} {state}" for state, count in sorted(study.by_state.items()))
-    click.echo(f"  {study.asked} of {total} begun{': ' if states else ''}{states}")
+    all_tried = " (the whole search space)" if study.trials is None else ""
+    click.echo(f"  {study.asked}{total} trials started{all_tried}{': ' if states else ''}{states}")
     rungs = ", ".join(map(str, study.rungs))
-    click.echo(f"  {study.metric} ({'max' if study.maximise else 'min'}), compared after {rungs} reports")
+    click.echo(f"  {'max' if study.maximise else 'min'}imise {study.metric}; compared after {rungs} reports")
     if study.deadline_left_s is not None:
-        click.echo(f"  {duration(study.deadline_left_s)} to its deadline")
+        click.echo(f"  {duration(study.deadline_left_s)} until the deadline")
     if study.best is not None:
         click.echo(f"  best: {study.best.trainer}, {study.metric} {_value(study.best)}, {_parameters(study.best)}")
 
@@ -48,7 +49,7 @@ def show_best(study: StudyStatus, best: TrialStatus) -> None:
     command = shlex.join(["pilot", "submit", "--from", best.trainer, study.script, *study.arguments, *given])
     click.echo(f"{best.trainer}: {study.metric} {_value(best)} after {study.rungs[len(best.values) - 1]} reports")
     click.echo(f"  {_parameters(best)}")
-    click.echo(f"train it on:      {command}")
+    click.echo(f"train it further: {command}")
     click.echo(f"export its model: pilot checkpoint export {best.trainer} model.pt --only model")
 
 

@@ -33,7 +33,7 @@ READ_AT_START = ("LD_", "PYTHON")
 
 
 @click.command("submit", context_settings={"allow_interspersed_args": False})
-@click.option("--name", help="The trainer's name (default: t1, t2, …).")
+@click.option("--name", metavar="NAME", help="The trainer's name (default: t1, t2, …).")
 @click.option("--replace", is_flag=True, help="Remove an ended trainer of the same name first.")
 @click.option("--min-nodes", type=Count(), help="Fewest nodes to run on.  [default: 1]")
 @click.option("--max-nodes", type=Count(), help="Most nodes to run on.  [default: 64]")
@@ -41,21 +41,24 @@ READ_AT_START = ("LD_", "PYTHON")
     "--sizes", type=Sizes(), metavar="N,N,...", help="Run on these node counts only, e.g. 1,2,4,8.  [default: all]"
 )
 @click.option(
-    "--curve", type=click.Path(path_type=Path), help="Scaling curve: a file with lines of nodes and samples/s."
+    "--curve",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Scaling curve: a file with lines of nodes and samples/s.",
 )
 @click.option("--fixed-curve", is_flag=True, help="Always plan with the given curve, ignoring measurements.")
 @click.option(
     "--profile",
     type=click.Choice([mode.value for mode in Profiling]),
-    help="Measure the trainer's speed first: auto on two node counts, inverse on every count from the largest down."
-    "  [default: auto; with --ddp never]",
+    help="Measure the trainer's speed first: auto on the one or two node counts that tell the most, if that pays off; "
+    "inverse on every count, from the largest down.  [default: auto; with --ddp never]",
 )
 @click.option("--reprofile", is_flag=True, default=None, help="Profile even though --curve is given.")
-@click.option("--rescale-up-s", type=FiniteRange(min=0), help="Assumed pause when nodes are added, until measured.")
 @click.option(
-    "--rescale-down-s",
-    type=FiniteRange(min=0),
-    help="Assumed pause when nodes are given back, until measured.",
+    "--rescale-up-s", type=FiniteRange(min=0), help="Pause when nodes are added, assumed until it is measured."
+)
+@click.option(
+    "--rescale-down-s", type=FiniteRange(min=0), help="Pause when nodes are taken away, assumed until it is measured."
 )
 @click.option(
     "--priority", type=FiniteRange(min=0, min_open=True), help="Weight for the objective 'priority'.  [default: 1]"
@@ -64,9 +67,12 @@ READ_AT_START = ("LD_", "PYTHON")
     "--budget",
     "budget_node_hours",
     type=FiniteRange(min=0, min_open=True),
+    metavar="NODE-HOURS",
     help="Node-hours, as charged by the site, after which the trainer stops (default: no limit).",
 )
-@click.option("--python", default=sys.executable, help="Interpreter for the script (default: this one).")
+@click.option(
+    "--python", metavar="PATH", default=sys.executable, help="Interpreter for the script (default: this one)."
+)
 @click.option(
     "--env",
     "named",
@@ -77,6 +83,7 @@ READ_AT_START = ("LD_", "PYTHON")
 @click.option(
     "--seed",
     type=click.IntRange(0, 2**63 - 1),
+    metavar="N",
     help="Seed of the random generators.  [default: from the trainer's name]",
 )
 @click.option(
@@ -88,13 +95,13 @@ READ_AT_START = ("LD_", "PYTHON")
 @click.option(
     "--accept-changes",
     metavar="WHAT",
-    help="Accept a checkpoint although these differ: seed, dataset, batches, rules, options (comma-separated).",
+    help="Start from a checkpoint even if these differ: seed, dataset, batches, rules, options (comma-separated).",
 )
 @click.option("--checkpoints-kept", type=Count(), help="How many checkpoints to keep.  [default: the site's]")
 @click.option(
     "--live",
     is_flag=True,
-    help="Run the script in place instead of a copy; after an edit no further node can start it.",
+    help="Run the script in place instead of a copy. Once it is edited, no further node can start it.",
 )
 @click.option(
     "--after-loop-s",

@@ -10,6 +10,7 @@ import click
 
 from pilot.cli.asking import to_json
 from pilot.cli.numbers import Count, FiniteRange
+from pilot.cli.renamed import RenamedOptions
 
 if TYPE_CHECKING:
     from pilot.core.ids import NodeId
@@ -81,7 +82,7 @@ def stats(events: Path, nodes: int | None, plot: Path | None, as_json: bool) -> 
 @click.option(
     "--block-hours", type=FiniteRange(min=0.01), default=12.0, show_default=True, help="With --like: length of a block."
 )
-@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Random seed.")
+@click.option("--seed", type=click.IntRange(min=0), metavar="N", default=1, show_default=True, help="Random seed.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def synth(
     output: Path,
@@ -217,17 +218,17 @@ def from_pbs(
     _write_imported(imported, output)
 
 
-@command.command("record")
+@command.command("record", cls=RenamedOptions)
 @click.argument("output", type=FILE)
-@click.option("--scheduler", type=click.Choice(["slurm", "pbs"]), required=True)
-@click.option("--interval-s", type=FiniteRange(min=1), default=30.0, show_default=True, help="Seconds between polls.")
+@click.option("--scheduler", type=click.Choice(["slurm", "pbs"]), required=True, help="The scheduler to poll.")
+@click.option("--every-s", type=FiniteRange(min=1), default=30.0, show_default=True, help="Time between polls.")
 @click.option(
     "--preemptable",
     multiple=True,
     metavar="QUEUE",
     help="Nodes used only by jobs of this partition or queue count as idle. Repeatable.",
 )
-def record(output: Path, scheduler: str, interval_s: float, preemptable: tuple[str, ...]) -> None:
+def record(output: Path, scheduler: str, every_s: float, preemptable: tuple[str, ...]) -> None:
     """Record idle nodes from a live scheduler.
 
     Polls the scheduler and appends to OUTPUT until Ctrl-C.
@@ -247,7 +248,7 @@ def record(output: Path, scheduler: str, interval_s: float, preemptable: tuple[s
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, lambda *_: stop.set())
     query = functools.partial(query_slurm if scheduler == "slurm" else query_pbs, preemptable)
-    written = record_polls(output, query, interval_s, stop, warn=lambda text: click.echo(text, err=True))
+    written = record_polls(output, query, every_s, stop, warn=lambda text: click.echo(text, err=True))
     click.echo(f"{written} changes written to {output}")
 
 

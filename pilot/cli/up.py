@@ -14,6 +14,7 @@ import click
 from pilot.cli.asking import AT_REST, json_option, pool_at, run_dir_option, site_option, to_json
 from pilot.cli.numbers import Count, FiniteRange
 from pilot.core.errors import PilotError, UserError
+from pilot.core.pool import NODE_ORDER_NAMES
 from pilot.io.pool_status import PoolStatus
 from pilot.planners import NAMES, usual_objective
 
@@ -24,8 +25,21 @@ START_LIMIT_S = 600.0
 @click.command("up")
 @site_option
 @click.option("--pilots", type=Count(0), help="Pilots to keep in the queue (default: as many as the trainers can use).")
-@click.option("--planner", default="milp", show_default=True, help=f"How nodes are shared out: {', '.join(NAMES)}.")
-@click.option("--solver", default="cbc", show_default=True, help="Solver of the MILP: cbc, glpk or highs.")
+@click.option(
+    "--only-nodes",
+    metavar="PATTERN",
+    help="Use only these nodes, e.g. nid[0001-0512] or x3001*,x3002* (default: as the site says).",
+)
+@click.option(
+    "--planner",
+    metavar="NAME",
+    default="milp",
+    show_default=True,
+    help=f"How nodes are shared out: {', '.join(NAMES)}.",
+)
+@click.option(
+    "--solver", metavar="NAME", default="cbc", show_default=True, help="Solver of the MILP: cbc, glpk or highs."
+)
 @click.option(
     "--solve-limit-s",
     type=FiniteRange(min=0, min_open=True),
@@ -35,25 +49,36 @@ START_LIMIT_S = 600.0
 )
 @click.option(
     "--objective",
+    metavar="NAME",
     help="What plans maximise: scaling-efficiency, throughput, priority or MODULE:FUNCTION"
-    " (default: scaling-efficiency; for flotilla throughput).",
+    " (default: scaling-efficiency; with --planner flotilla, throughput).",
 )
 @click.option(
     "--t-fwd-s",
     type=FiniteRange(min=0, min_open=True),
     default=120.0,
     show_default=True,
-    help="Forward-looking time: how long a plan is assumed to last. Longer accepts more rescaling.",
+    help="Forward-looking time: how long a plan is assumed to last. The longer, the more rescaling pays off.",
 )
 @click.option(
     "--decide-every-s",
     type=FiniteRange(min=0, min_open=True),
-    help="Time between plans; in between, waiting trainers get idle nodes (default: plan at every event).",
+    help="Time between plans; meanwhile waiting trainers get idle nodes (default: plan at every event).",
 )
-@click.option("--max-parallel-trainers", type=Count(), default=10, show_default=True, help="Trainers that run at once.")
+@click.option(
+    "--max-parallel-trainers", type=Count(), default=10, show_default=True, help="Most trainers to run at once."
+)
+@click.option(
+    "--node-order",
+    type=click.Choice(NODE_ORDER_NAMES),
+    default="hostname",
+    show_default=True,
+    help="Which free nodes a trainer gets first: by name, by age, or by the site's topology those nearest to its own.",
+)
 @click.option(
     "--budget",
     type=FiniteRange(min=0, min_open=True),
+    metavar="NODE-HOURS",
     help="Node-hours, as charged by the site, after which the pool drains (default: no limit).",
 )
 @click.option(
@@ -61,7 +86,7 @@ START_LIMIT_S = 600.0
     type=Count(0),
     default=200,
     show_default=True,
-    help="In a new pool: how many ended trainers stay listed; 'pilot report' has them all.",
+    help="For a new pool: how many ended trainers stay listed; 'pilot report' shows all of them.",
 )
 @click.option("--fresh", is_flag=True, help="Start a new pool; the previous one is moved to earlier/.")
 @click.option("--foreground", is_flag=True, help="Stay in the foreground; Ctrl-C drains the pool.")
@@ -77,13 +102,14 @@ def command(run_dir: Path | None, site: str, foreground: bool, as_json: bool, **
     Examples:
       pilot up --site polaris --pilots 8 --budget 500
       pilot up --site ./my_site.py --planner dp --objective throughput
+      pilot up --site delta --run-dir ~/vision --only-nodes 'gpua[001-050]'
     """
     from pilot.io.host_room import shortages
     from pilot.io.rundir import default_path
     from pilot.io.site_files import load_site_file
 
     settings["objective"] = settings["objective"] or usual_objective(settings["planner"])
-    there = load_site_file(site).site
+    there = load_site_file(site).on(settings["only_nodes"]).site
     name = there.name
     root = (run_dir or default_path(name)).absolute()
     arguments = coordinator_command(root, site, settings)
@@ -162,7 +188,7 @@ def _await(process: subprocess.Popen[str], root: Path) -> PoolStatus:
         time.sleep(0.05)
     raise PilotError(
         f"the coordinator (process {process.pid}) has not answered in {START_LIMIT_S:g} s; it keeps running, "
-        f"and is still reading its journal or hangs: see {root}/coordinator.log",
+        f"and may still be reading its journal, or it hangs; see {root}/coordinator.log",
         transient=True,
     )
 

@@ -47,7 +47,7 @@ def lay_out(gradients: Iterable[tuple[int, str]], bucket_bytes: int, control_cou
     Parameters
     ----------
     gradients : (count, numpy dtype) of each, in the order in which backward makes them
-    bucket_bytes : a bucket is closed when it holds at least so many, or where the dtype changes
+    bucket_bytes : a bucket is closed when it holds at least this many bytes, or where the dtype changes
     control_count : float64 numbers in the control vector
     wire : as which kind of :mod:`pilot.comm.narrow` float32 travels; empty: as it is
     """

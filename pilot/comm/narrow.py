@@ -69,9 +69,9 @@ def _round_half(numbers: Floats, room: NDArray[np.uint32], words: Words) -> None
 
 
 def widened(words: Words, kind: str) -> Floats:
-    """The numbers of these bit patterns."""
+    """The numbers of these bit patterns, in an array of the same shape."""
     if kind == "float16":
-        return _widened_half(words)
+        return _widened_half(words.reshape(-1)).reshape(words.shape)
     return np.left_shift(words, _16, dtype=np.uint32).view(np.float32)
 
 

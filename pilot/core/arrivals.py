@@ -1,7 +1,7 @@
-"""Trainers that came and are planned for together, not one by one (a batch of new jobs, MalleTrain §3.2).
+"""Trainers that arrive close together are planned for together (a batch of new jobs, MalleTrain §3.2).
 
-Without it each of ten submissions would make a plan of its own: the first trainer gets the whole pool, and nine times
-most of its workers are stopped again before they have trained.
+Otherwise each of ten submissions would cause its own plan: the first trainer gets the whole pool, and nine times most
+of its workers are stopped again before they have trained.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ ARRIVALS_S = 2.0
 """Trainers submitted within this time of one another are a batch."""
 
 BATCHES_LONGEST = 5
-"""A batch is closed after so many times that time, even if trainers keep coming."""
+"""A batch is closed after this many times ``ARRIVALS_S``, even if trainers keep arriving."""
 
 
 @dataclass(slots=True)
@@ -34,14 +34,14 @@ class Arrivals:
         self.last_s = now_s
 
     def due_s(self, within_s: float) -> float:
-        """When the batch is closed if nobody else comes; ``within_s``: of one another they are one batch."""
+        """When the batch is closed if no other trainer arrives; ``within_s``: of one another they are one batch."""
         if not self.trainers:
             return math.inf
         return min(self.last_s + within_s, self.first_s + BATCHES_LONGEST * within_s)
 
     def close(self) -> str:
-        """Why another plan is needed; "" where nobody came that still waits for one."""
+        """Why another plan is needed; "" if no arrival still waits for one."""
         came, self.trainers = self.trainers, []
         if len(came) < 2:
-            return f"trainer {came[0]} came" if came else ""
-        return f"{len(came)} trainers came"
+            return f"trainer {came[0]} arrived" if came else ""
+        return f"{len(came)} trainers arrived"

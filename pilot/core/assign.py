@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pilot.core.ends import NONE_END, Ending
 from pilot.core.gpus import GpuNodes
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.pool import Pool
+from pilot.core.problem import NOBODY
 from pilot.core.trainer import Trainer
 
 
@@ -22,7 +24,12 @@ class Assignment:
 
 
 def assign(
-    pool: Pool, trainers: Sequence[Trainer], counts: Mapping[TrainerId, int], gpus: GpuNodes | None = None
+    pool: Pool,
+    trainers: Sequence[Trainer],
+    counts: Mapping[TrainerId, int],
+    gpus: GpuNodes | None = None,
+    ending: Ending = NONE_END,
+    late: Mapping[TrainerId, int] = NOBODY,
 ) -> Assignment:
     """Set the targets of ``trainers`` (in submission order) so that each has its count, if that can be done.
 
@@ -31,11 +38,12 @@ def assign(
     else wants: with one more of them it can go on from the state that it holds in memory. A node that was set aside for
     a trainer is not handed out to it: who is choosy chooses first, and may fall short of its count. Only where it
     could not run at all for that does something migrate: another trainer takes the node and gives one that it can use.
-    Where the pool's unit is a GPU, ``gpus`` says in which order they are handed out.
+    Where the pool's unit is a GPU, ``gpus`` says in which order they are handed out. Of the ``ending`` nodes a
+    trainer gets as many as ``late`` says; others get one only where nothing else is left.
     """
     counts = {t.id: counts.get(t.id, 0) for t in trainers}
     owner, targets = dict(pool.owner), {t.id: list(t.target) for t in trainers}
-    changed = _share_out(pool, trainers, counts, gpus)
+    changed = _share_out(pool, trainers, counts, gpus, ending, late)
     most = {t.id: max(len(t.target), len(targets[t.id])) for t in trainers}
     short = {trainer: nodes for trainer, nodes in most.items() if nodes < counts[trainer]}
     if short:
@@ -46,7 +54,12 @@ def assign(
 
 
 def _share_out(
-    pool: Pool, trainers: Sequence[Trainer], counts: Mapping[TrainerId, int], gpus: GpuNodes | None
+    pool: Pool,
+    trainers: Sequence[Trainer],
+    counts: Mapping[TrainerId, int],
+    gpus: GpuNodes | None,
+    ending: Ending,
+    late: Mapping[TrainerId, int],
 ) -> list[Trainer]:
     """Set the targets as far as they go; the changed ones are returned."""
     changed = [t for t in trainers if counts[t.id] != len(t.target)]
@@ -58,15 +71,16 @@ def _share_out(
     growing.sort(key=lambda t: -len(t.evidence.aside))
     wanted = {t.id: counts[t.id] - len(t.target) for t in growing}
     for trainer in parked:
-        missing = _missing(growing, wanted, pool.available())
+        missing = _missing(pool, growing, wanted, pool.available())
         give_back(pool, trainer, max(0, len(trainer.target) - missing))
     free = pool.available() if growing else []
     if gpus is not None and growing:
         free = gpus.whole_first(free)
         order = gpus.order([t.target for t in growing], [wanted[t.id] for t in growing], free)
         growing = [growing[i] for i in order]
+    free = _ending_last(free, ending)
     for trainer in growing:
-        free = _hand_out(pool, trainer, free, wanted[trainer.id])
+        free = _hand_out(pool, trainer, _ending_first(free, ending, late.get(trainer.id, 0)), wanted[trainer.id])
     starved = [t for t in growing if len(t.target) < t.spec.min_nodes]
     donors = [donor for trainer in starved for donor in _exchange(pool, trainer, trainers, free)]
     return list({trainer.id: trainer for trainer in (*changed, *donors)}.values())
@@ -77,7 +91,7 @@ def give_back(pool: Pool, trainer: Trainer, count: int) -> None:
     surplus = len(trainer.target) - count
     if surplus <= 0:
         return
-    ordered = pool.in_order(trainer.target)
+    ordered = pool.taken_back(trainer.target)
     ordered.sort(key=lambda node: trainer.holds_state(node))
     given = dict.fromkeys(ordered[:surplus])
     trainer.target = [n for n in trainer.target if n not in given]
@@ -87,29 +101,43 @@ def give_back(pool: Pool, trainer: Trainer, count: int) -> None:
 
 def start_on(pool: Pool, trainer: Trainer, count: int) -> None:
     """Give ``trainer``, which has no nodes, ``count`` of those that are free, or as many as it can run on of them."""
-    free = _can_take(trainer, pool.available(), count)
+    free = _can_take(pool, trainer, pool.available(), count)
     _hand_out(pool, trainer, free, trainer.spec.fitting(len(free)) if len(free) >= trainer.spec.min_nodes else 0)
 
 
-def _missing(growing: Sequence[Trainer], wanted: Mapping[TrainerId, int], free: list[NodeId]) -> int:
+def _ending_last(free: list[NodeId], ending: Ending) -> list[NodeId]:
+    """``free``, with those that leave soon at its end, the last to leave first."""
+    rank = {node: i for i, node in enumerate(ending.nodes, start=1)}
+    return sorted(free, key=lambda node: rank.get(node, 0)) if rank else free
+
+
+def _ending_first(free: list[NodeId], ending: Ending, count: int) -> list[NodeId]:
+    """``free``, with ``count`` of the nodes that leave soon first."""
+    if not count:
+        return free
+    first = [node for node in ending.nodes if node in free][:count]
+    return first + [node for node in free if node not in first]
+
+
+def _missing(pool: Pool, growing: Sequence[Trainer], wanted: Mapping[TrainerId, int], free: list[NodeId]) -> int:
     """How many nodes they still want once the ``free`` ones have been handed out."""
     missing = 0
     for trainer in [t for t in growing if t.evidence.aside]:
-        taken = dict.fromkeys(_can_take(trainer, free, wanted[trainer.id]))
+        taken = dict.fromkeys(_can_take(pool, trainer, free, wanted[trainer.id]))
         free = [node for node in free if node not in taken]
         missing += wanted[trainer.id] - len(taken)
     others = sum(wanted[t.id] for t in growing if not t.evidence.aside)
     return missing + max(0, others - len(free))
 
 
-def _can_take(trainer: Trainer, free: list[NodeId], count: int) -> list[NodeId]:
-    """Up to ``count`` of the ``free`` nodes, in order."""
-    return [node for node in free if node not in trainer.evidence.aside][:count]
+def _can_take(pool: Pool, trainer: Trainer, free: list[NodeId], count: int) -> list[NodeId]:
+    """Up to ``count`` of the ``free`` nodes."""
+    return pool.handed_out(trainer.target, [node for node in free if node not in trainer.evidence.aside], count)
 
 
 def _hand_out(pool: Pool, trainer: Trainer, free: list[NodeId], count: int) -> list[NodeId]:
     """Give ``trainer`` ``count`` of the ``free`` nodes; what is left of them."""
-    given = dict.fromkeys(_can_take(trainer, free, count))
+    given = dict.fromkeys(_can_take(pool, trainer, free, count))
     trainer.target.extend(given)
     for node in given:
         pool.owner[node] = trainer.id

@@ -1,6 +1,6 @@
-"""Between two decisions of a cadence: who waits gets what is idle (Huawei §2, §5.1).
+"""Between two scheduled decisions, waiting trainers get idle nodes (Huawei §2, §5.1).
 
-The first that waits gets as many idle nodes as it can use, then the next one. Nobody else's nodes change.
+The first waiting trainer gets as many idle nodes as it can use, then the next one. No other trainer's nodes change.
 """
 
 from __future__ import annotations

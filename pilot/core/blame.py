@@ -33,7 +33,7 @@ from pilot.core.pool import Pool
 from pilot.core.trainer import Trainer, WorkerPhase
 
 NODES_TRIED = 3
-"""What failed on so many nodes, and on no other one has come further since, is the script's."""
+"""A failure on this many nodes, with no progress on another one since, is the script's fault."""
 
 AGAIN_S = 1800.0
 """A node that was set aside for the first time is tried again after this time."""

@@ -38,7 +38,7 @@ class Usage:
     warned: bool = False
 
     def count(self, now_s: float, nodes: int) -> None:
-        """From ``now_s`` on it is on so many nodes."""
+        """From ``now_s`` on it is on ``nodes`` nodes."""
         self.used_s, self.since_s, self.nodes = self.until(now_s), now_s, nodes
 
     def until(self, now_s: float) -> float:

@@ -11,6 +11,7 @@ from pilot.core.errors import UserError
 from pilot.core.gpus import GpuNodes
 from pilot.core.objective import Objective, scaling_efficiency
 from pilot.core.pool import NodeOrder, hostname_order
+from pilot.core.topology import Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,8 @@ class CoordinatorConfig:
     max_parallel_trainers : Pj_max, how many trainers share the pool at once, first come first served
     objective : what plans maximise
     node_order : order in which nodes are handed out and taken back
+    topology : which nodes are near each other; each trainer gets neighbours of its own first, and else in the order;
+        None: in the order alone
     grace_s, checkpoint_interval_s : the site's (see :mod:`pilot.core.pacing`)
     budget_node_hours : charged node-hours that the pool may use from when it comes up; None: no limit
     charge_factor : the site's
@@ -38,6 +41,7 @@ class CoordinatorConfig:
     max_parallel_trainers: int = 10
     objective: Objective = scaling_efficiency
     node_order: NodeOrder = hostname_order
+    topology: Topology | None = None
     grace_s: float = 30.0
     checkpoint_interval_s: float = 300.0
     budget_node_hours: float | None = None

@@ -44,6 +44,7 @@ from pilot.core.blame import Blame, Judgement
 from pilot.core.budget import Usage, seconds
 from pilot.core.commands import CloseTrainer, Command, DrainPool, Outcome, ReleaseNode, Solve, WarnOfBudget
 from pilot.core.config import CoordinatorConfig
+from pilot.core.ends import all_end_s, ending
 from pilot.core.errors import InvariantError
 from pilot.core.events import (
     ArrivalsDue,
@@ -98,7 +99,7 @@ class Coordinator:
         self.costs = RescaleCosts(KEPT_OF_POOL)
         self.priors = self.config.priors
         self.usage = Usage(seconds(self.config.budget_node_hours, self.config.charge_factor))
-        self.pool = Pool(self.config.node_order)
+        self.pool = Pool(self.config.node_order, topology=self.config.topology)
         self.trainers: dict[TrainerId, Trainer] = {}
         self.past: dict[TrainerId, Outcome] = {}
         self._roll = Roll(self.trainers, self.past)
@@ -137,7 +138,7 @@ class Coordinator:
             setattr(self, name, getattr(state, name))
         self._roll = Roll(self.trainers, self.past)
         self._studies = Studies(self.studies, self._roll)
-        self.pool = Pool(self.config.node_order, state.pool)
+        self.pool = Pool(self.config.node_order, state.pool, self.config.topology)
         self.blame = Blame(self.pool, self.trainers, state.blame)
 
     def handle(self, now_s: float, event: Event) -> list[Command]:
@@ -231,7 +232,7 @@ class Coordinator:
         """A configuration takes over with its order of nodes."""
         self.draining = False
         self.reopened += 1
-        self.pool.order_by(self.config.node_order)
+        self.pool.order_by(self.config.node_order, self.config.topology)
         budget_s = seconds(self.config.budget_node_hours, self.config.charge_factor)
         self.usage = Usage(budget_s, nodes=len(self.pool), since_s=self.now_s)
         return self._ask_if("the pool is up again")
@@ -294,7 +295,7 @@ class Coordinator:
         if (trial := followed.trial) is not None and not self.draining:
             start_on(self.pool, trial, followed.nodes)
             self._touch(trial.id)
-            followed.question = followed.question or ("" if trial.target else f"trainer {trial.id} came")
+            followed.question = followed.question or ("" if trial.target else f"trainer {trial.id} arrived")
         self._question = self._question or followed.question
         return followed.commands
 
@@ -368,7 +369,17 @@ class Coordinator:
         pins = profiles.pins(self.now_s, self.pool.usable - reserved, admitted, around)
         weights = self._studies.weights(self.now_s, self.pool.usable, trainers)
         problem = pose(
-            self.pool, self.blame, trainers, config, self.costs, self._reach, self.now_s, pins, weights, reserved
+            self.pool,
+            self.blame,
+            trainers,
+            config,
+            self.costs,
+            self._reach,
+            self.now_s,
+            pins,
+            weights,
+            reserved,
+            ending(self.pool, self.now_s, config.t_fwd_s),
         )
         if problem is not None and config.decide_every_s and not self.awaited:
             problem = question(problem)
@@ -397,13 +408,14 @@ class Coordinator:
         if event.plan.status is PlanStatus.KEPT:
             self.plan, self.awaited = event.plan, False
             return []
-        counts = event.plan.as_dict()
-        if not self.problem.feasible(counts):
-            raise InvariantError(f"plan {event.plan_id} is not feasible: {counts}")
-        assigned = assign(self.pool, self.admitted(), counts, self.config.gpus)
+        counts, late = event.plan.as_dict(), dict(event.plan.ending)
+        if not self.problem.feasible(counts, late):
+            raise InvariantError(f"plan {event.plan_id} is not feasible: {counts}, ending: {late}")
+        soon = ending(self.pool, self.asked_s, self.config.t_fwd_s)
+        assigned = assign(self.pool, self.admitted(), counts, self.config.gpus, soon, late)
         if assigned.short:  # too many nodes are set aside for them: what nobody else can use is no node for them
             self._reach = {c.trainer: c.max_nodes for c in self.problem.candidates} | assigned.short
-            return self._ask_if(f"{', '.join(assigned.short)} cannot have the nodes that the plan gave")
+            return self._ask_if(f"{', '.join(assigned.short)} cannot use the nodes that the plan gave")
         self.plan, self.settled, self.awaited = event.plan, counts == self.problem.kept(), False
         for trainer in assigned.changed:
             self._touch(trainer.id)
@@ -452,7 +464,7 @@ class Coordinator:
 
     def pace_of(self, trainer: Trainer) -> Pace:
         """How often it is to write a checkpoint, and why."""
-        return pace_of(self.config, trainer, self.now_s)
+        return pace_of(self.config, trainer, self.now_s, all_end_s(self.pool, trainer.target))
 
     def wanted_nodes(self) -> int:
         """How many nodes there should be: what a plan would use, and those that nobody can use."""
@@ -487,7 +499,7 @@ class Coordinator:
     def _reconcile(self, trainer: Trainer) -> list[Command]:
         out: list[Command] = []
         if trainer.forming is not None and any(n in self.pool.leaving for n in trainer.forming.members):
-            out += dissolve(trainer, "a member of the group that forms was given notice")
+            out += dissolve(trainer, "a member of the forming group got notice")
         # What a loss, a notice or a node set aside leaves of a target is no size yet.
         give_back(self.pool, trainer, trainer.spec.fitting(len(trainer.target)))
         out += reconcile(trainer, self.pool)

@@ -30,7 +30,7 @@ class Estimate:
     nodes : how many nodes
     per_s : samples per second
     error : one standard deviation of it, relative; 0: it is taken as given
-    measured : whether it was measured on so many nodes
+    measured : whether it was measured on this many nodes
     """
 
     nodes: int

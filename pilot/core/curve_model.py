@@ -135,7 +135,7 @@ def priors_of(
     """Priors for the next trainer, from the points of others: empirical Bayes, by expectation maximisation.
 
     ``around`` counts as ``worth`` trainers, so that a few alike do not make it too sure. The search begins at ``start``
-    (``around``) and takes so many ``rounds``.
+    (``around``) and takes ``rounds`` rounds.
     """
     priors = start or around
     for _ in range(rounds):

@@ -25,7 +25,8 @@ class PoolChanged:
     """Nodes joined, got a notice, or were lost; what happens together is one event (FreeTrain §2.1).
 
     ``joined`` nodes are new and free. ``leaving`` nodes got a notice: they live until ``deadline_s`` at the latest and
-    get no new work. ``lost`` nodes are gone, announced or not.
+    get no new work. ``lost`` nodes are gone, announced or not. ``ends``: when nodes, new or not, will surely have left
+    (None: that is not known any more); nothing happens to them before.
     """
 
     joined: tuple[NodeId, ...] = ()
@@ -33,6 +34,7 @@ class PoolChanged:
     lost: tuple[NodeId, ...] = ()
     deadline_s: float | None = None
     cause: str = ""
+    ends: tuple[tuple[NodeId, float | None], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from enum import StrEnum
 from pilot.core.ids import NodeId
 
 STRIKES = 3
-"""So many deaths in starting, or so many groups that a node kept from forming, and the node is set aside."""
+"""After this many deaths while starting, or groups that it kept from forming, a node is set aside."""
 
 
 class Stage(StrEnum):

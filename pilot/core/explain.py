@@ -17,7 +17,7 @@ class Term:
     Parameters
     ----------
     nodes : how many nodes it would have
-    allowed : whether eq. 3 allows so many
+    allowed : whether eq. 3 allows this count
     value_per_s : O_j(nodes), objective units per second
     rescale_s : the pause that the change would cost
     value : what it would do in the forward-looking time

@@ -29,8 +29,8 @@ class Goal:
 
     Parameters
     ----------
-    epochs : so many in all
-    iterations : so many steps in all, of a loop by iteration
+    epochs : how many in total
+    iterations : how many steps in total, of a loop over iterations
     epoch_samples : the samples of an epoch
     """
 

@@ -42,7 +42,7 @@ class GpuNodes:
         return sorted(free, key=lambda gpu: (-free_on[self.host(gpu)], self.host(gpu)))
 
     def order(self, held: Sequence[Sequence[NodeId]], wants: Sequence[int], free: Sequence[NodeId]) -> list[int]:
-        """In which order trainers that have ``held`` GPUs and want so many more take them from ``free``."""
+        """The order in which trainers that have ``held`` GPUs and want more take them from ``free``."""
         first, rest = _whole_nodes(wants, self.per_node)
         best, least = [*first, *rest], None
         for tried in islice(permutations(rest), MOST_PERMUTATIONS):

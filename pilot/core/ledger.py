@@ -120,7 +120,7 @@ class _Cut:
     first: LedgerRange | None
 
     def cursor(self, record: LedgerRange) -> int:
-        """Where ``record``, which goes on beyond the cut, ends: known where the later generation's first record is."""
+        """Where ``record``, which extends beyond the cut, ends: known from the later generation's first record."""
         if self.first is None or self.first.epoch != record.epoch:
             return record.cursor_end
         return self.first.cursor
@@ -152,7 +152,7 @@ def _first_gap(lineage: list[LedgerRange], sizes: Mapping[int, int]) -> str:
             epoch, cursor = epoch + 1, 0
         if (record.step, record.epoch, record.cursor) != (step, epoch, cursor):
             return (
-                f"generation {record.generation} goes on at step {record.step}, epoch {record.epoch}, sample "
+                f"generation {record.generation} continues at step {record.step}, epoch {record.epoch}, sample "
                 f"{record.cursor}, but step {step}, epoch {epoch}, sample {cursor} was next"
             )
         if problem := _uneven(record, sizes.get(epoch, 0), batches):
@@ -178,7 +178,7 @@ def _uneven(record: LedgerRange, size: int, batches: dict[tuple[Generation, int]
     last = samples - (steps - 1) * batch
     if last == batch or (record.cursor_end == size and 0 < last < batch):
         return ""
-    return f"{_where(record)}: {samples} samples in {steps} steps are uneven, {batch} to a step"
+    return f"{_where(record)}: {samples} samples in {steps} steps are uneven, {batch} per step"
 
 
 def _where(record: LedgerRange) -> str:

@@ -58,5 +58,5 @@ def _other_batch(record: LedgerRange, asked: int, size: int) -> str:
         return ""
     return (
         f"generation {record.generation}, steps {record.step} to {record.step_end - 1}: {covered} samples, and the"
-        f" script asked for a multiple of {asked} to a step"
+        f" script asked for a multiple of {asked} per step"
     )

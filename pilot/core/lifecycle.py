@@ -68,7 +68,7 @@ EFFECTS = (
         PoolChanged,
         "nodes come (in a drain they are leaving at once); leaving and lost ones leave their targets; a group with a "
         "lost member, and one that forms with a leaving one, is dissolved",
-        "if a node came, or one went that was counted on",
+        "if a node came, or one that was counted on left",
     ),
     Effect(
         TrainerSubmitted,
@@ -144,10 +144,10 @@ EFFECTS = (
         "if trainers arrived that could be given nodes, and no problem was posed since",
     ),
     Effect(DecisionDue, "that it is made, if plans are periodic", "if it is due"),
-    Effect(ProfileDue, "its profile goes on to the next count, or is done", "if it was due"),
+    Effect(ProfileDue, "its profile moves on to the next count, or ends", "if it was due"),
     Effect(StudySubmitted, "the study; plans may give nodes to trials of it", "always"),
     Effect(StudyStopped, "its trials are shelved where they are, and no more are asked for", "if a trial trained"),
-    Effect(StudyResumed, "its trials go on, and more of them may be asked for", "always"),
+    Effect(StudyResumed, "its trials continue, and more of them may be asked for", "always"),
     Effect(StudyDue, "as for a stop", "as for a stop"),
     Effect(
         TrialAsked,

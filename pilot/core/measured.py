@@ -14,10 +14,10 @@ from pilot.core.curve_model import ON_SUMMIT, Point, Priors, priors_of
 from pilot.core.spec import TrainerSpec
 
 KEPT_COSTS = 5
-"""A trainer's rescale cost is the median of so many, the time of a checkpoint the longest of so many."""
+"""A trainer's rescale cost is the median, the time of a checkpoint the maximum, of this many."""
 
 KEPT_OF_POOL = 20
-"""What a rescale costs in a pool is the median of so many, of all its trainers."""
+"""The cost of a rescale in a pool is the median of this many, of all its trainers."""
 
 NOISE = 0.1
 """How far a rate of one second may be off (one deviation, relative); that of t seconds is off by this over sqrt(t)."""

@@ -13,8 +13,8 @@ side.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from math import sqrt
 
 from pilot.core.commands import Command, PaceCheckpoints
 from pilot.core.config import CoordinatorConfig
@@ -43,6 +43,7 @@ class Pace:
     write_s : what one rank needs to write the whole state, as measured; None: not known yet
     trained_s : how long the trainer has trained
     wipeouts : how often all of its nodes went at once meanwhile
+    end_in_s : when the last of its nodes leaves; infinite where that is not known of all
     """
 
     site_interval_s: float
@@ -50,6 +51,7 @@ class Pace:
     write_s: float | None
     trained_s: float
     wipeouts: int
+    end_in_s: float = math.inf
 
     @property
     def fits(self) -> bool:
@@ -63,11 +65,18 @@ class Pace:
 
     @property
     def interval_s(self) -> float:
-        """Between two checkpoints: at most the site's."""
+        """Between two checkpoints: at most the site's. Where all nodes leave at a known time, the last one is to be
+        whole by then."""
         if self.write_s is None or self.fits:
             return self.site_interval_s
-        young_s = sqrt(2 * self.write_s * self.mean_time_between_s)
-        return min(max(young_s, LEAST_S, self.write_s / MOST_WRITING), self.site_interval_s)
+        young_s = math.sqrt(2 * self.write_s * self.mean_time_between_s)
+        usual_s = max(young_s, LEAST_S, self.write_s / MOST_WRITING)
+        return min(usual_s, max(LEAST_S, self._time_to_begin_s), self.site_interval_s)
+
+    @property
+    def _time_to_begin_s(self) -> float:
+        """Until writing must have begun, to be done when the last node leaves."""
+        return self.end_in_s - (self.write_s or 0.0) - MARGIN_S
 
     def reason(self) -> str:
         """Why this interval."""
@@ -77,6 +86,10 @@ class Pace:
         if self.fits:
             return f"{writing}, which fits into the grace of {self.grace_s:g} s; the site's interval holds"
         times = "once" if self.wipeouts == 1 else f"{self.wipeouts} times"
+        if self.interval_s == max(LEAST_S, self._time_to_begin_s):
+            return (
+                f"{writing}, too long for the grace of {self.grace_s:g} s, and its nodes leave in {self.end_in_s:.0f} s"
+            )
         lost = f"in {_span(self.trained_s)} of training it lost all its nodes {times}"
         return f"{writing}, too long for the grace of {self.grace_s:g} s, and {lost} (Young/Daly)"
 
@@ -85,11 +98,12 @@ class Pace:
         return f"It writes a checkpoint every {self.interval_s:.3g} s: {self.reason()}."
 
 
-def pace_of(config: CoordinatorConfig, trainer: Trainer, now_s: float) -> Pace:
-    """How often ``trainer`` is to write a checkpoint, and why."""
+def pace_of(config: CoordinatorConfig, trainer: Trainer, now_s: float, end_s: float = math.inf) -> Pace:
+    """How often ``trainer``, whose last node leaves at ``end_s``, is to write a checkpoint, and why."""
     measured = trainer.measured
     trained_s = measured.trained_s(now_s)
-    return Pace(config.checkpoint_interval_s, config.grace_s, measured.write_s, trained_s, measured.wipeouts)
+    times = (config.checkpoint_interval_s, config.grace_s, measured.write_s, trained_s)
+    return Pace(*times, measured.wipeouts, max(0.0, end_s - now_s))
 
 
 def _span(seconds: float) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pilot.core.evidence import SetAside
 from pilot.core.ids import NodeId, TrainerId, natural_key
+from pilot.core.topology import Topology
 
 NodeOrder = Callable[[NodeId, int], Any]
 """Sort key of a node from its name and its number in the order of joining."""
@@ -25,10 +26,16 @@ def join_order(_node: NodeId, joined: int) -> int:
 
 NODE_ORDERS: dict[str, NodeOrder] = {"hostname": hostname_order, "join": join_order}
 
+TOPOLOGY = "topology"
+"""Hostname order, but each trainer gets the nodes nearest to its own: :mod:`pilot.core.topology`."""
+
+NODE_ORDER_NAMES = (*NODE_ORDERS, TOPOLOGY)
+
 
 @dataclass(eq=False)
 class PoolState:
-    """What a pool knows, plain: ``numbers`` are the nodes, with their number in the order of joining."""
+    """What a pool knows, plain: ``numbers`` are the nodes, with their number in the order of joining; ``ends``, when
+    nodes will surely have left, as far as that is known."""
 
     numbers: dict[NodeId, int] = field(default_factory=dict)
     joined: int = 0
@@ -36,6 +43,7 @@ class PoolState:
     aside: dict[NodeId, SetAside] = field(default_factory=dict)
     owner: dict[NodeId, TrainerId] = field(default_factory=dict)
     occupant: dict[NodeId, TrainerId] = field(default_factory=dict)
+    ends: dict[NodeId, float] = field(default_factory=dict)
 
 
 class Pool(PoolState):
@@ -45,14 +53,19 @@ class Pool(PoolState):
     has ended. A node is *available* to a plan when it has no owner, is not leaving and not set ``aside``.
     """
 
-    def __init__(self, order: NodeOrder = hostname_order, state: PoolState | None = None) -> None:
+    def __init__(
+        self,
+        order: NodeOrder = hostname_order,
+        state: PoolState | None = None,
+        topology: Topology | None = None,
+    ) -> None:
         super().__init__(**vars(state or PoolState()))
-        self._order = order
+        self._order, self._topology = order, topology
         self._keys = {node: order(node, number) for node, number in self.numbers.items()}
 
-    def order_by(self, order: NodeOrder) -> None:
+    def order_by(self, order: NodeOrder, topology: Topology | None) -> None:
         """Hand out and take back nodes in another order from now on."""
-        self._order = order
+        self._order, self._topology = order, topology
 
     def __contains__(self, node: NodeId) -> bool:
         return node in self.numbers
@@ -100,11 +113,28 @@ class Pool(PoolState):
         self.aside.pop(node, None)
         self.owner.pop(node, None)
         self.occupant.pop(node, None)
+        self.ends.pop(node, None)
         return True
+
+    def know_end(self, node: NodeId, at_s: float | None) -> None:
+        """``node`` will have left at ``at_s``; None: nobody says so any more."""
+        if at_s is None or node not in self.numbers:
+            self.ends.pop(node, None)
+        else:
+            self.ends[node] = at_s
 
     def in_order(self, nodes: list[NodeId]) -> list[NodeId]:
         """``nodes`` in the order in which they are handed out and taken back."""
         return sorted(nodes, key=self._keys.__getitem__)
+
+    def handed_out(self, own: list[NodeId], free: list[NodeId], count: int) -> list[NodeId]:
+        """Up to ``count`` of the ``free`` nodes (in order), for a trainer that has ``own``."""
+        return free[:count] if self._topology is None else self._topology.nearest(own, free, count)
+
+    def taken_back(self, own: list[NodeId]) -> list[NodeId]:
+        """A trainer's ``own`` nodes in the order in which it gives them back."""
+        ordered = self.in_order(own)
+        return ordered if self._topology is None else self._topology.farthest(ordered)
 
     def available(self) -> list[NodeId]:
         """Nodes that a plan may give to a trainer that grows, in order."""

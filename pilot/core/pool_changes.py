@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from pilot.core.acts import dissolve_broken
@@ -15,7 +16,7 @@ from pilot.core.trainer import Trainer
 
 class PoolChange:
     """One change of ``pool``. After :meth:`note`: ``counts`` says whether plans must know of it, ``touched`` are the
-    trainers that it befell, ``vacant`` the nodes that are to leave and may have no worker."""
+    trainers that it affects, ``vacant`` the nodes that are to leave and may have no worker."""
 
     def __init__(self, pool: Pool, trainers: Mapping[TrainerId, Trainer], blame: Blame) -> None:
         self.counts = False
@@ -27,17 +28,25 @@ class PoolChange:
         """Take in ``event``; groups that cannot go on are dissolved at once."""
         went = [n for n in event.lost if self._lose(n)]
         came = [n for n in event.joined if self._pool.join(n)]
+        stays = [n for n, at_s in event.ends if self._stays_longer(n, at_s)]
+        for node, at_s in event.ends:
+            self._pool.know_end(node, at_s)
         went += [n for n in event.leaving if self._warn(n, event.deadline_s)]
         if draining:  # their registration was on its way when the drain began
             for node in came:
                 self._pool.leave(node, None)
                 self.vacant[node] = None
-        self.counts = bool(came or went)
+        self.counts = bool(came or went or stays)
         for trainer_id in self.touched:
             trainer = self._trainers[trainer_id]
             trainer.target = [node for node in trainer.target if self._pool.owner.get(node) == trainer_id]
             trainer.measured.wipeouts += trainer.lost_all(self._pool, set(went))
         return [c for trainer_id in self.touched for c in dissolve_broken(self._trainers[trainer_id])]
+
+    def _stays_longer(self, node: NodeId, at_s: float | None) -> bool:
+        """Whether a free ``node`` is worth more than plans took it for."""
+        known_s = self._pool.ends.get(node, math.inf)
+        return self._pool.is_free(node) and (math.inf if at_s is None else at_s) > known_s
 
     def _warn(self, node: NodeId, deadline_s: float | None) -> bool:
         """``node`` got a notice: its owner must do without it."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from pilot.core.blame import Blame
 from pilot.core.config import CoordinatorConfig
+from pilot.core.ends import Ending
 from pilot.core.ids import TrainerId
 from pilot.core.measured import RescaleCosts
 from pilot.core.pool import Pool
@@ -28,24 +29,28 @@ def pose(
     pins: Mapping[TrainerId, int],
     weights: Mapping[TrainerId, float],
     reserved: int,
+    ending: Ending,
 ) -> Problem | None:
     """The problem of dividing ``pool`` among ``trainers``; None where none of them could run.
 
     ``costs``: what rescales cost in the pool. ``reach``: the most nodes that each can have (without an entry: none),
     where a plan gave more than that. ``pins``: counts that are fixed; one that does not fit is dropped. ``weights``: of
     trials (:mod:`pilot.core.trial_weight`). ``reserved``: nodes that are kept for trials that are no trainers yet.
+    ``ending``: free nodes that will not be here for long.
     """
     growing = [t for t in trainers if not t.refuses_to_grow]
     able = [(t, room) for t in growing if (room := _room(t, pool, reach)) >= t.spec.min_nodes]
     if not able:
         return None
-    nodes = max(0, pool.usable - blame.useless_to([t for t, _ in able]) - reserved)
+    nodes = max(0, pool.usable - blame.useless_to([t for t, _ in able]) - reserved - len(ending.nodes))
     candidates = [_timed(t, _weighted(_candidate(t, room, config, costs), weights), config, now_s) for t, room in able]
     return Problem(
         nodes=nodes,
         t_fwd_s=config.t_fwd_s,
         candidates=tuple(_pinned(candidates, nodes, pins)),
         step_s=config.decide_every_s or UNSAID_STEP_S,
+        ending=len(ending.nodes),
+        ends_in_s=ending.left_s,
     )
 
 
@@ -88,7 +93,7 @@ def outdated(trainer: Trainer, age_s: float, config: CoordinatorConfig) -> str:
     due = age_s >= config.t_fwd_s / CURVE_PLANS
     if not (due and trainer.open and not (trainer.held or trainer.shelved) and trainer.measured.moved):
         return ""
-    return f"trainer {trainer.id} scales otherwise than was assumed"
+    return f"trainer {trainer.id} scales differently than assumed"
 
 
 def _room(trainer: Trainer, pool: Pool, reach: Mapping[TrainerId, int] | None) -> int:

@@ -6,10 +6,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 
 from pilot.core.curve import Curve
 from pilot.core.ids import TrainerId
 from pilot.core.sizes import largest_fitting
+
+NOBODY: Mapping[TrainerId, int] = MappingProxyType({})
 
 UNSAID_STEP_S = 300.0
 """How long a plan is taken to hold where every event makes a new one: Huawei's five minutes."""
@@ -92,7 +95,8 @@ class Problem:
     ``candidates`` are in submission order, which breaks ties. ``nodes`` counts all nodes of the pool that a plan may
     use: those held by the candidates and the free ones. ``step_s``: after so long the next plan is made, for planners
     that look ahead. ``between``: no decision is due, and only those that wait may get nodes, of those that are idle
-    (:mod:`pilot.core.between`).
+    (:mod:`pilot.core.between`). ``ending``: how many more nodes are free that leave within ``t_fwd_s``; they count for
+    ``ends_in_s`` (:mod:`pilot.core.ends`). Planners that look no further leave them alone.
     """
 
     nodes: int
@@ -100,15 +104,32 @@ class Problem:
     candidates: tuple[Candidate, ...]
     step_s: float = UNSAID_STEP_S
     between: bool = False
+    ending: int = 0
+    ends_in_s: float = 0.0
 
-    def objective(self, counts: Mapping[TrainerId, int]) -> float:
-        """The value of eq. 16 for ``counts`` (a trainer that is missing gets 0)."""
-        return sum(c.gain(counts.get(c.trainer, 0), self.t_fwd_s) for c in self.candidates)
+    def gain(self, candidate: Candidate, nodes: int, ending: int = 0) -> float:
+        """A candidate's term of the objective where ``ending`` of its ``nodes``, all of them new, leave after
+        ``ends_in_s``: from then on the others are worth something, and it is rescaled down once more.
+        """
+        gain = candidate.gain(nodes, self.t_fwd_s)
+        if not ending:
+            return gain
+        value, after = candidate.value_at(nodes), candidate.value_at(nodes - ending)
+        return gain - (self.t_fwd_s - self.ends_in_s) * (value - after) - value * candidate.rescale_down_s
 
-    def feasible(self, counts: Mapping[TrainerId, int]) -> bool:
-        """Whether ``counts`` respects each trainer's sizes (eq. 3) and the capacity (eq. 5, summed over nodes)."""
-        total = sum(counts.get(c.trainer, 0) for c in self.candidates)
-        return total <= self.nodes and all(c.allows(counts.get(c.trainer, 0)) for c in self.candidates)
+    def objective(self, counts: Mapping[TrainerId, int], ending: Mapping[TrainerId, int] = NOBODY) -> float:
+        """The value of eq. 16 for ``counts`` (a trainer that is missing gets 0), of which some are ``ending``."""
+        return sum(self.gain(c, counts.get(c.trainer, 0), ending.get(c.trainer, 0)) for c in self.candidates)
+
+    def feasible(self, counts: Mapping[TrainerId, int], ending: Mapping[TrainerId, int] = NOBODY) -> bool:
+        """Whether ``counts`` respects each trainer's sizes (eq. 3) and the capacity (eq. 5, summed over nodes), and
+        ``ending`` nodes are among those that trainers get; without them, too, counts are allowed ones."""
+        total, late = sum(counts.get(c.trainer, 0) for c in self.candidates), sum(ending.values())
+        grown = {c.trainer: counts.get(c.trainer, 0) - c.current_nodes for c in self.candidates}
+        fits = late <= self.ending and total - late <= self.nodes
+        fits = fits and all(0 < nodes <= grown.get(trainer, 0) for trainer, nodes in ending.items())
+        stays = {c.trainer: counts.get(c.trainer, 0) - ending.get(c.trainer, 0) for c in self.candidates}
+        return fits and all(c.allows(counts.get(c.trainer, 0)) and c.allows(stays[c.trainer]) for c in self.candidates)
 
     def kept(self) -> dict[TrainerId, int]:
         """The counts as they are now: what holds where no better plan is known."""
@@ -132,6 +153,7 @@ class Plan:
 
     ``counts`` has one entry per candidate, in the problem's order. ``objective`` is eq. 16's value for the counts.
     ``gap`` is (bound - objective) / max(1, \\|objective\\|): 0 where proved optimal, None where no bound is known.
+    ``ending``: how many of them are ending nodes, of trainers that get such.
     ``build_s`` is the time for building (and writing) the model, ``solve_s`` the solver's; they decide nothing.
     """
 
@@ -142,6 +164,7 @@ class Plan:
     planner: str = ""
     build_s: float = 0.0
     solve_s: float = 0.0
+    ending: tuple[tuple[TrainerId, int], ...] = ()
 
     def as_dict(self) -> dict[TrainerId, int]:
         """Trainer → count."""

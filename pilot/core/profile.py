@@ -26,7 +26,7 @@ MEASURE_S = 120.0
 REACH_S = 300.0
 
 APART = 4
-"""``auto`` profiles a trainer that can have so many times its least count: with less room plans come to each soon."""
+"""``auto`` profiles trainers whose range is at least this factor: in a narrower one plans reach each count soon."""
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class Profile:
             self.there, self.by_s = True, now_s + MEASURE_S
 
     def report(self, now_s: float, nodes: int, samples_per_s: float) -> bool:
-        """Take in a rate; whether the trainer goes on to the next count, or is done."""
+        """Take in a rate; whether the trainer moves on to the next count, or is done."""
         if nodes != self.size:
             self.came_to(now_s, nodes)
         self.rates.append(samples_per_s)

@@ -1,10 +1,10 @@
-"""Whose turn it is to be profiled, and with whose nodes.
+"""Which trainer is profiled next, and on which nodes.
 
-Profiles act by pins alone: in every problem a trainer that is profiled has just the count that is measured, and who
-lends it nodes has what is left to it. Idle nodes come first: all that share the pool keep their nodes, at least their
-minimum. Where that does not do, one profile at a time borrows, from one trainer: that whose last interruption is
-longest ago (least recently used, MalleTrain §3.3), never below its minimum. Who cannot have enough trains on what plans
-give it until its turn comes.
+Profiles work through pins only: in every problem a profiled trainer has exactly the count being measured, and its
+lender has what remains. Idle nodes come first: all trainers keep their nodes, at least their minimum. If that is not
+enough, one profile at a time borrows from one trainer: the one whose last interruption is longest ago (least recently
+used, MalleTrain §3.3), never below its minimum. A trainer that cannot get enough nodes trains on what plans give it
+until its turn comes.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from pilot.core.trainer import Trainer
 from pilot.core.worth import Outlook, best_counts
 
 CHANGES_KEPT = 20
-"""What is between two changes of the pool is the mean of about so many."""
+"""The time between two changes of the pool is averaged over about this many."""
 
 NEWS_CHANGES = 5
-"""After so many changes of the pool plans have come to other counts of a trainer by themselves."""
+"""After this many changes of the pool, plans have reached other counts of a trainer by themselves."""
 
 NEWS_MOST_S = 3600.0
 """For no longer than that a profile counts, however calm the pool is: trainers end."""
@@ -168,7 +168,7 @@ def _kept(trainer: Trainer, others: Sequence[Trainer], pinned: Mapping[TrainerId
 
 
 def _lender(trainer: Trainer, trainers: Sequence[Trainer], pinned: Mapping[TrainerId, int]) -> Trainer | None:
-    """Who lends nodes to ``trainer``; None: nobody can, or somebody borrows already."""
+    """The trainer that lends nodes to ``trainer``; None: none can, or another trainer is borrowing already."""
     if any(t.profile.lender is not None for t in trainers):
         return None
     able = [t for t in trainers if t is not trainer and t.id not in pinned and len(t.target) > t.spec.min_nodes]

@@ -188,7 +188,7 @@ GROUP = Question(
             "survivors",
             "no group, and workers that hold a state stay: they continue at once, with the newcomers that are ready",
             lambda s: bool(s.staying),
-            acts.form("the survivors go on"),
+            acts.form("the survivors continue"),
             (FormGroup,),
         ),
         Rule(

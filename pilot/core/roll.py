@@ -70,7 +70,7 @@ class Roll:
         return trainer
 
     def _resume(self, event: TrainerResumed, charge_factor: float) -> Trainer | None:
-        """One that ended before its time goes on as the last one, what failed before forgotten; None: it did not."""
+        """Reopen a trainer that failed or was cancelled, last in order, its failures forgotten; None: it cannot be."""
         trainer = self.trainers.get(event.trainer)
         if trainer is None or trainer.outcome in (None, Outcome.FINISHED):
             return None

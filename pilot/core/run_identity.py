@@ -64,7 +64,7 @@ class Samples:
     ----------
     length : samples in an epoch; None: a stream
     multiple : of which each full step's samples are a multiple
-    drop_last : whether an epoch's last step is left out where it is not full
+    drop_last : whether an epoch's last step is dropped if it is not full
     """
 
     length: int | None

@@ -4,7 +4,7 @@ Reports overlap: a leader tells its last ranges again when its group forms, and 
 the past as that checkpoint knew it, cut elsewhere. All of it is about the same steps, so what is known of one stays,
 and a report adds only the steps that it is the first to tell. Each range's ends are points (step, cursor) that somebody
 reported: where a report's end falls inside a range, the range is split there, and neighbours of one even batch are
-joined again. A run that goes on therefore needs one range, and a report that is false leaves a trace: a point off the
+joined again. A run that continues therefore needs one range, and a report that is false leaves a trace: a point off the
 line, which makes the batches on its two sides differ, or another cursor at a step whose cursor is known (``disputed``).
 """
 
@@ -21,7 +21,7 @@ from pilot.core.events import LedgerRange
 class _Known:
     """A range, and whether each of its steps is known to take the same number of samples.
 
-    A report of several steps that ends an epoch may hide a smaller last step; one that others go on from cannot.
+    A report of several steps that ends an epoch may hide a smaller last step; one that others continue from cannot.
     """
 
     range: LedgerRange
@@ -61,7 +61,7 @@ class StepRanges:
         """Take in what ``report`` is the first to tell; it costs as much as the ranges that it touches."""
         low = bisect_left(self._known, report.step, key=lambda known: known.range.step_end)
         high = bisect_right(self._known, report.step_end, key=lambda known: known.range.step)
-        low, high = max(0, low - 1), high + 1  # a split may leave parts that go on from the next range
+        low, high = max(0, low - 1), high + 1  # a split may leave parts that adjoin the next range
         known = [part for touched in self._known[low:high] for part in self._split(touched, report)]
         new = list(_untold(report, [part.range for part in known]))
         if report.step_end <= report.step or any(part.step == part.step_end for part in new):

@@ -1,12 +1,12 @@
-"""What happens to studies: trials are asked for, come, report, are promoted and shelved, and end.
+"""What happens to studies: trials are asked for, arrive, report, are promoted and shelved, and end.
 
-A plan decides how many more trials there are to be: in a problem each study offers trials that it has not asked for yet
+A plan decides how many new trials there should be: in a problem each study offers trials that it has not asked for yet
 (:meth:`Studies.offers`). For each one that wins nodes the sampler is asked for parameters, one after the other in the
 order of their numbers, and the nodes are kept free meanwhile. With its parameters a trial becomes a trainer, on those
-nodes. From then on plans treat it as any trainer, but for its weight (:mod:`pilot.core.trial_weight`).
+nodes. From then on plans treat it like any trainer, except for its weight (:mod:`pilot.core.trial_weight`).
 
-What a trial is told and asked survives whoever is to do it: both commands are given once, and a driver that is started
-again does again what has no completion.
+Both commands to the sampler survive restarts: each is given once, and a restarted driver repeats those that have no
+completion.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from pilot.core.trainer import Trainer
 from pilot.core.trial_weight import reports_left, weights
 
 RESERVE_S = 30.0
-"""Nodes are kept for so long for a trial whose parameters are asked for; then others may have them."""
+"""Nodes are kept this long for a trial whose parameters are being chosen; then others may have them."""
 
 HEARD_MOST = 20
 """So many names of metrics are kept, to tell what a script reports in place of the study's."""
@@ -71,7 +71,7 @@ class Studies:
         return sum(kept.nodes for study in self.studies.values() for kept in study.reserved.values())
 
     def drain(self) -> None:
-        """Nothing starts any more."""
+        """No more trials start."""
         for study in self.studies.values():
             study.reserved.clear()
 
@@ -93,7 +93,7 @@ class Studies:
         return [Trainer(spec, Measured(spec)) for spec in specs[:most]]
 
     def weights(self, now_s: float, nodes: int, trainers: Sequence[Trainer]) -> dict[TrainerId, float]:
-        """The weights of ``trainers``, trials and offers, in a plan for ``nodes`` nodes; who is neither has none."""
+        """The weights of ``trainers``, trials and offers, in a plan for ``nodes`` nodes; other trainers have none."""
         found: dict[TrainerId, float] = {}
         for study in self.studies.values():
             names = {spec.trainer for spec in study.next(len(trainers))}
@@ -131,7 +131,7 @@ class Studies:
             case StudyStopped():
                 return self._stop(study, event.reason)
             case StudyDue():
-                return self._stop(study, "its deadline has come")
+                return self._stop(study, "its deadline has passed")
             case StudyResumed():
                 return self._resume(study, event)
             case TrialAsked():
@@ -150,7 +150,7 @@ class Studies:
         if event.spec.study in self.studies:
             raise InvariantError(f"study {event.spec.study} was submitted twice")
         self.studies[event.spec.study] = Study(event.spec, event.spec.trials)
-        return Followed(question=f"study {event.spec.study} came")
+        return Followed(question=f"study {event.spec.study} was submitted")
 
     def _stop(self, study: Study, reason: str) -> Followed:
         if study.stopped:
@@ -166,9 +166,9 @@ class Studies:
         again = [trial for trial in study.waits if trial.asks == 0]
         for trial in again:
             trial.asks = 1
-        followed = self._advance(study, study.trials, f"study {study.id} goes on")
+        followed = self._advance(study, study.trials, f"study {study.id} continues")
         followed.commands += [AskTrial(study.id, t.number, study.spec.trial(t.number)) for t in again]
-        followed.question = followed.question or f"study {study.id} goes on"
+        followed.question = followed.question or f"study {study.id} continues"
         return followed
 
     def _asked(self, study: Study, event: TrialAsked, charge_factor: float) -> Followed:
@@ -181,7 +181,7 @@ class Studies:
         trainer.shelved = study.stopped
         if study.stopped:
             return Followed()
-        question = "" if kept is not None else f"trainer {trainer.id} came"
+        question = "" if kept is not None else f"trainer {trainer.id} arrived"
         return Followed(trial=trainer, nodes=kept.nodes if kept is not None else 0, question=question)
 
     def _not_asked(self, study: Study, event: TrialNotAsked) -> Followed:
@@ -204,7 +204,7 @@ class Studies:
         del study.trials[number:]
         study.exhausted = True
         followed = self._advance(study, [], "")
-        followed.question = f"study {study.id} has tried all of its space"
+        followed.question = f"study {study.id} has tried every point of its search space"
         return followed
 
     def heard(self, now_s: float, trainer: Trainer, event: object) -> Followed:
@@ -261,7 +261,7 @@ class Studies:
         return followed
 
     def _given_up(self, study: Study, unheard: bool, command: CloseTrainer) -> str:
-        """Why the study stops, now that a trial failed; "" where it goes on."""
+        """Why the study stops, now that a trial failed; "" if it continues."""
         if unheard and not any(trial.values for trial in study.trials):
             names = ", ".join(study.heard) or "nothing"
             first = study.spec.rungs[0]
@@ -287,7 +287,7 @@ class Studies:
         return [TellTrial(study.id, trial.number, known)]
 
     def _advance(self, study: Study, trials: Sequence[Trial], why: str) -> Followed:
-        """Promote whom there is to promote, and shelve of ``trials`` whoever has come to its rung."""
+        """Promote the trials that can be promoted, and shelve those of ``trials`` that have reached their rung."""
         changed = {trial.number: trial for trial in trials}
         for trial in promotable(study) if not study.stopped else ():
             trial.rung += 1
@@ -295,7 +295,7 @@ class Studies:
         return self._settle(study, list(changed.values()), why)
 
     def _settle(self, study: Study, trials: Sequence[Trial], why: str) -> Followed:
-        """Have the trainers of ``trials`` shelved or not, as the facts are."""
+        """Shelve or unshelve the trainers of ``trials``, as the facts require."""
         followed = Followed()
         for trial in trials:
             trainer = self._roll.open.get(study.spec.trainer(trial.number))
@@ -310,7 +310,7 @@ class Studies:
     def _shelved_at(self, study: Study, trial: Trial) -> str:
         reports = study.spec.rungs[trial.rung]
         if study.complete(trial):
-            return f"complete: it made all {reports} reports of its study"
+            return f"complete: it made all {reports} reports that its study asks for"
         return f"shelved after {reports} report{'' if reports == 1 else 's'}"
 
 

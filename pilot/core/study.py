@@ -1,9 +1,9 @@
 """A study: trials of one script with different parameters, of which the better ones train longer.
 
-A trial is a trainer for life. It trains until its script has reported the study's metric so often as its *rung* says.
-If it is among the best there it is *promoted* and trains on to the next rung; if not it is *shelved*: it keeps a
-verified checkpoint, has no nodes, and goes on from there if it is promoted later (:mod:`pilot.core.promotion`). Where a
-trial stands follows from what is noted of it here: there is no state beside the facts.
+A trial is a trainer throughout its life. It trains until its script has reported the study's metric as often as its
+*rung* says. If it is among the best there, it is *promoted* and trains on to the next rung; if not, it is *shelved*: it
+keeps a verified checkpoint, has no nodes, and continues from there if it is promoted later
+(:mod:`pilot.core.promotion`). Where a trial stands follows from the facts recorded here; there is no other state.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ASKS_ALLOWED = 3
 TRIALS_MAX = 100_000
 REPORTS_MAX = 1_000_000
 LATEST = 20
-"""What a report takes is the median of so many."""
+"""The time per report is the median of this many."""
 
 Parameter = str | int | float | bool
 Parameters = tuple[tuple[str, Parameter], ...]
@@ -40,7 +40,7 @@ class StudySpec:
     study : its name in the pool
     metric : the name under which the script reports what counts
     maximise : whether larger is better
-    rungs : after so many reports trials are compared; rising. One that reaches the last is complete
+    rungs : numbers of reports after which trials are compared; increasing. A trial that reaches the last is complete
     trials : how many there are in all
     template : of every trial's trainer, but for its name and uid; its own uid is the study's
     deadline_s : the study stops then, in seconds since the pool began; None: it has no deadline
@@ -56,7 +56,7 @@ class StudySpec:
 
     def __post_init__(self) -> None:
         if not self.rungs or any(a >= b for a, b in zip((0, *self.rungs), self.rungs, strict=False)):
-            raise UserError(f"rungs must rise, from 1 or more: {', '.join(map(str, self.rungs)) or 'none are given'}")
+            raise UserError(f"rungs must increase, from 1 up: {', '.join(map(str, self.rungs)) or 'none are given'}")
         if self.rungs[-1] > REPORTS_MAX:
             raise UserError(f"a rung is at most {REPORTS_MAX} reports, got {self.rungs[-1]}")
         if not 1 <= self.trials <= TRIALS_MAX:

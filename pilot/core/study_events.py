@@ -26,7 +26,7 @@ class StudyStopped:
 
 @dataclass(frozen=True, slots=True)
 class StudyResumed:
-    """A user has a study go on, with so many ``trials`` in all if that is more (None: with as many as before)."""
+    """A user continues a study, with ``trials`` in total if that is more than before (None: as many as before)."""
 
     study: StudyId
     trials: int | None = None
@@ -34,7 +34,7 @@ class StudyResumed:
 
 @dataclass(frozen=True, slots=True)
 class StudyDue:
-    """The deadline of ``study`` has come."""
+    """The deadline of ``study`` has passed."""
 
     study: StudyId
 
@@ -63,7 +63,7 @@ class TrialNotAsked:
 
 @dataclass(frozen=True, slots=True)
 class TrialTold:
-    """Completes ``TellTrial``. ``error``: why the sampler does not know it; it is told with the whole study later."""
+    """Completes ``TellTrial``. ``error``: why the sampler does not know it yet; it learns it later, with the study."""
 
     study: StudyId
     number: int
@@ -72,7 +72,7 @@ class TrialTold:
 
 @dataclass(frozen=True, slots=True)
 class ReservationDue:
-    """Nodes have been kept for trial ``number`` of ``study`` for as long as they may be."""
+    """Nodes have been kept for trial ``number`` of ``study`` for as long as allowed."""
 
     study: StudyId
     number: int

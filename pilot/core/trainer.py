@@ -120,7 +120,7 @@ class Trainer:
     awaited. ``synced``: all state holders hold the same state; ``saved``: a checkpoint holds it, too. ``died``: the
     nodes on which members of its groups died since the last step. ``refusal``: why no further worker can start (the
     script was edited); the trainer then does not grow until a node is tried again. ``held``: why it gets no nodes;
-    ``stops``: and ends once it has none. ``shelved``: why it, a trial, gets none until its study lets it go on.
+    ``stops``: and ends once it has none. ``shelved``: why it, a trial, gets none until its study promotes it.
     ``usage``: what its workers used. ``total_samples``: of its whole loop, as its session last said. ``profile``: on
     which counts it is measured. ``interrupted_s``: when its last group formed.
     """
@@ -246,7 +246,7 @@ class Trainer:
     def left_s(self) -> float | None:
         """What is left of it, in seconds on one node; None where its length or its speed is not known yet.
 
-        It is never less than :data:`LEAST_LEFT_S`: what is beyond its estimated end and goes on is not done.
+        It is never less than :data:`LEAST_LEFT_S`: a trainer that runs beyond its estimated end is not done.
         """
         total = self.spec.samples if self.total_samples is None else self.total_samples
         rate = self.measured.curve.single_node_rate()

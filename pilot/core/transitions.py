@@ -33,7 +33,7 @@ DEATHS_ALLOWED = 3
 """So many deaths of members of a trainer's groups, without a step between them, and it or its nodes have failed."""
 
 SICK_NODES = 2
-"""Deaths on at most so many nodes, while others hold the state, are these nodes'."""
+"""Deaths on at most this many nodes, while others hold the state, are these nodes' fault."""
 
 BREAKS_ALLOWED = 5
 """So many groups of a trainer that broke on living pilots, without a step between them, and it has failed."""
@@ -131,7 +131,7 @@ def _worker_exited(trainer: Trainer, event: WorkerExited) -> Noted | None:
         return _member_died(trainer, worker, event, commands)
     if event.cause is not ExitCause.DIED:
         return Noted(commands, accusations=(Accusation(event.node, Stage.START, event.detail),))
-    reason = f"its process died {STRIKES} times in starting; the last time: {event.detail}"
+    reason = f"its process died {STRIKES} times while starting; the last time: {event.detail}"
     return Noted(commands, accusations=(Accusation(event.node, Stage.START, reason, 1),))
 
 
@@ -143,7 +143,7 @@ def _member_died(trainer: Trainer, worker: Worker, event: WorkerExited, commands
     if trainer.deaths_in_a_row < DEATHS_ALLOWED:
         return Noted(commands)
     died, others = list(trainer.died), [n for n in trainer.holders() if n not in trainer.died]
-    times = f"its process died {DEATHS_ALLOWED} times on living pilots without a step between"
+    times = f"its process died {DEATHS_ALLOWED} times in a row on living pilots, without a step in between"
     reason = f"{times}; the last time: {event.detail}"
     if len(died) > (SICK_NODES if others else 1):
         return Noted(commands, failure=reason)
@@ -199,7 +199,7 @@ def _broke(trainer: Trainer, reason: str, accusations: tuple[Accusation, ...] = 
     trainer.broken_in_a_row += 1
     failure = ""
     if trainer.broken_in_a_row >= BREAKS_ALLOWED:
-        failure = f"{BREAKS_ALLOWED} of its groups broke without a step between; the last one: {reason}"
+        failure = f"{BREAKS_ALLOWED} of its groups broke in a row, without a step in between; the last one: {reason}"
     return Noted(dissolve(trainer, reason), failure, accusations)
 
 

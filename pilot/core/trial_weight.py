@@ -1,7 +1,7 @@
 """What a trial's work is worth to its study, against that of one more trial: the weight of its value in plans.
 
-A study ends with the best trial at the highest rung. Seen so, a trial is a job that pays once it gets there, with a
-probability P and after an expected E more reports, for it may be shelved on the way; and of such jobs those with the
+A study ends with the best trial at the highest rung. From that point of view a trial is a job that pays off once it
+gets there, with probability P and after an expected E more reports (it may be shelved on the way). Jobs with the
 largest P / E come first (Smith's rule for the expected weighted completion time; for jobs that may end early it is
 Gittins' index). A trial that trains to rung k, has made c reports, and of which each rung j keeps r_j / r_{j+1}, has
 
@@ -9,9 +9,9 @@ Gittins' index). A trial that trains to rung k, has made c reports, and of which
                                  rank u in (0, 1), is likelier to be promoted again; p = r_k / r_{k+1} on average
     E = (r_k - c) + p · Σ_{j = k+1..J} (r_{k+1} / r_j) (r_j - r_{j-1})
 
-where J is the last rung, or with a deadline the highest that any of the study's trials can still come to in time. Who
-cannot come there before the deadline has :data:`LEAST`. The weight is P / E over that of a trial that is new, which is
-1: so a study's first trials compete with other trainers as any trainer does. docs/studies.md has what it gains.
+where J is the last rung, or with a deadline the highest that any of the study's trials can still reach in time. A trial
+that cannot reach it before the deadline has :data:`LEAST`. The weight is P / E relative to that of a new trial, whose
+weight is 1: so a study's first trials compete with other trainers as any trainer does.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pilot.core.promotion import places, ranked
 from pilot.core.study import Study, Trial
 
 LEAST = 0.01
-"""Of a trial that comes too late for the deadline: it is not worth a node that anybody else can use."""
+"""Of a trial that comes too late for the deadline: it is not worth a node that another trainer can use."""
 
 NEW = Trial(-1)
 """One that has not been asked for."""

@@ -1,12 +1,13 @@
-"""Which counts of a trainer are worth measuring: what plans gain by knowing its curve, less what finding out costs.
+"""Which counts of a trainer are worth measuring: what plans gain by knowing its curve, minus the cost of finding out.
 
-The model of :mod:`pilot.core.curve_model` says how a trainer probably scales, and how sure that is. A plan gives it the
-count whose value, less what the nodes are worth to others (their *price*), is the greatest. If its curve is another one
-than was assumed, another count would have been better, and what the plan loses thereby is the expected *regret* over
-the curves that it may have (four of them, one deviation to each side). Measured on more counts the curve is surer, and
-the regret less: that difference is the worth of a profile, for as long as plans would not have come to other counts by
-themselves. Its cost are the rescales, its own and those of who lends and takes its nodes, and the time on counts that
-a plan would not give. All of it is in node-seconds at the speed of one node.
+The model of :mod:`pilot.core.curve_model` predicts how a trainer scales, with an error. A plan gives the trainer the
+count at which its value minus what the nodes are worth to others (their *price*) is greatest. If the true curve differs
+from the assumed one, another count would have been better; the expected loss is the *regret* over the curves that the
+trainer may have (four of them, one standard deviation to each side). With more measured counts the curve is more
+certain and the regret smaller: the difference is the worth of a profile, credited for as long as plans would not have
+reached other counts by themselves. Its cost is that of the rescales, its own and those of the trainers that lend and
+receive its nodes, and the time on counts that no plan would choose. Everything is in node-seconds at the speed of one
+node.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ COUNTS_MOST = 2
 
 
 FEW = 8
-"""Of so many counts each is looked at."""
+"""Up to this many counts, each is considered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Outlook:
     held, idle : how many it has, how many nobody has
     alone : whether nobody else could use its nodes
     rescale_up_s, rescale_down_s : what a rescale costs
-    lasts_s : for so long what is measured is news
+    lasts_s : how long plans would not have measured it by themselves
     """
 
     points: tuple[Point, ...]
@@ -104,7 +105,7 @@ class _Market:
         return cls(outlook.allowed, price, planned, curve)
 
     def surplus(self, nodes: int, curve: tuple[float, float]) -> float:
-        """What it does on so many nodes beyond their price."""
+        """What it gains on a number of nodes beyond their price."""
         return _value(nodes, curve) - self.price * nodes
 
     def regret(self, known: Fit) -> float:

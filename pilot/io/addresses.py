@@ -1,4 +1,4 @@
-"""Addresses of this host: where a coordinator listens, what pilots are told, how a node reaches it."""
+"""Addresses of this host: where a coordinator listens, the address pilots get, how a node reaches it."""
 
 from __future__ import annotations
 

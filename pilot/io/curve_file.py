@@ -1,6 +1,6 @@
 """Scaling curves in files: two columns, nodes and samples per second, comma or white space between them.
 
-A first line of words is a header; ``#`` starts a comment. The point (0, 0) may be left out.
+A first line of words is a header; ``#`` starts a comment. The point (0, 0) may be omitted.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ which then was never acted upon; a reader leaves it out and says so. Damage anyw
 number.
 
 A journal is a chain of *segments* of some megabytes (:mod:`pilot.io.segments`), each with a header that has the digests
-of the segment before it, of the core's state where it begins, and of the snapshot from which a restart goes on there.
+of the segment before it, of the core's state where it begins, and of the snapshot from which a restart continues there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What trainers of one user measured on one site, kept from pool to pool: ``pilot/.learned/<site>/`` in the
+"""What one user's trainers measured on one site, kept for later pools: ``pilot/.learned/<site>/`` in the
 user's state directory.
 
 One file per trainer, named by its uid, whole or not there, so that several pools may write at once. The newest
@@ -41,7 +41,7 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Parameters
     ----------
     script : absolute path of its script
-    points : nodes, rising; samples per second on so many; one standard deviation of that, relative
+    points : nodes, increasing; samples per second on them; its relative error (one standard deviation)
     """
 
     script: str
@@ -103,11 +103,11 @@ class Learned:
             for path in _oldest_first(self.folder)[:-KEPT]:
                 path.unlink(missing_ok=True)
         except OSError as error:
-            log.warning("what trainers measured is not kept in %s: %s", self.folder, error.strerror)
+            log.warning("cannot keep what trainers measured in %s: %s", self.folder, error.strerror)
 
 
 def measurement(spec: TrainerSpec, points: Sequence[Point]) -> Measurement:
-    """What is kept of a trainer with so many ``points``, two or more."""
+    """What is kept of a trainer with at least two ``points``."""
     rows = [(int(p.nodes), p.per_s, min(p.error, 1.0)) for p in points]
     return Measurement(spec.script, rows[:COUNTS_MOST])
 

@@ -25,7 +25,7 @@ def rotated(path: Path) -> Path:
 
 
 def copy_and_empty(path: Path) -> None:
-    """For a log that others hold open: they append, and go on at its new beginning; its marks go with what it held.
+    """For a log that others hold open: they append, and continue at its new start; its marks go with the old content.
 
     What they write between the two steps is lost.
     """

@@ -67,11 +67,11 @@ class PoolClient:
         return self._ask(verbs.CANCEL, verbs.OneTrainer(trainer))
 
     def scale(self, pilots: int | None) -> verbs.Scaled:
-        """Keep so many pilots; None: as many as the trainers can use."""
+        """Keep this many pilots; None: as many as the trainers can use."""
         return self._ask(verbs.SCALE, verbs.Pilots(pilots))
 
     def resume(self, trainer: str, launch: LaunchSpec, budget_node_hours: float | None = None) -> verbs.Standing:
-        """Have a trainer that ended before its time go on, its script started as ``launch`` says."""
+        """Continue a trainer that failed or was cancelled, with its script started as ``launch`` says."""
         return self._ask(verbs.RESUME, verbs.Resumption(trainer, launch, budget_node_hours))
 
     def hold(self, trainer: str) -> verbs.Standing:
@@ -107,7 +107,7 @@ class PoolClient:
         return self._ask(study_verbs.STUDY_STOP, study_verbs.OneStudy(study))
 
     def resume_study(self, study: str, more: int = 0, space: StudyDefinition | None = None) -> StudyStatus:
-        """Have it go on, with ``more`` trials; where ``space`` is given it must be the study's own."""
+        """Continue it, with ``more`` trials; if ``space`` is given, it must be the study's own."""
         return self._ask(study_verbs.STUDY_RESUME, study_verbs.StudyResumption(study, more, space))
 
     def down(self) -> verbs.Draining:

@@ -162,6 +162,7 @@ class NodeStatus(Told, frozen=True):
     leaving : whether it got a preemption notice
     set_aside : whether it is not used for a while, because trainers failed on it that work elsewhere
     joined_s : when it joined
+    ends_s : when it will have left, on the pool's clock; null: that is not known
     """
 
     node: str
@@ -171,6 +172,7 @@ class NodeStatus(Told, frozen=True):
     leaving: bool
     set_aside: bool
     joined_s: float
+    ends_s: float | None = None
 
 
 class SetAsideStatus(Told, frozen=True):
@@ -334,6 +336,8 @@ class PoolStatus(Told, frozen=True):
     site : the site's name
     endpoint : where the coordinator listens
     run_dir : the pool's run directory, on the coordinator's host
+    only_nodes : the nodes that it may use, as given; empty: any
+    objective : what its plans maximise
     up : whether a coordinator serves the pool; false: this was read from its journal and does not change any more
     began_unix_s : the time of day at 0 on the pool's clock, in seconds since 1970
     now_s : what the pool's clock shows
@@ -357,6 +361,8 @@ class PoolStatus(Told, frozen=True):
     site: str
     endpoint: str
     run_dir: str
+    only_nodes: str
+    objective: str
     up: bool
     began_unix_s: float
     now_s: float

@@ -23,7 +23,7 @@ def default_path(site: str) -> Path:
     try:
         if given := os.environ.get("PILOT_RUN_DIR"):
             return Path(given).expanduser().absolute()
-        return _state() / site
+        return state_path() / site
     except (OSError, RuntimeError) as error:  # the current folder is gone, or there is no such home
         raise UserError(f"cannot determine the run directory: {error}; give --run-dir, from another folder") from None
 
@@ -31,12 +31,13 @@ def default_path(site: str) -> Path:
 def learned_path(site: str) -> Path | None:
     """``pilot/.learned/<site>`` in the user's state directory; None: there is no such directory."""
     try:
-        return _state() / ".learned" / site
+        return state_path() / ".learned" / site
     except (OSError, RuntimeError):
         return None
 
 
-def _state() -> Path:
+def state_path() -> Path:
+    """``pilot`` in the user's state directory; :class:`OSError` or :class:`RuntimeError` where there is none."""
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(base).absolute() / "pilot"
 

@@ -46,7 +46,7 @@ def read_closed(path: Path) -> bytes:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise JournalError(f"cannot read the segment {path} of the journal: {reason}") from None
     if len(data) > TEXT_MAX:
-        raise JournalError(f"cannot read the segment {path} of the journal: it is too long to be one of ours")
+        raise JournalError(f"cannot read the segment {path} of the journal: it is too long to be one")
     return data
 
 

@@ -10,9 +10,11 @@ import re
 from difflib import get_close_matches
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from pilot.core.errors import one_line
+from pilot.core.errors import UserError, one_line
+from pilot.core.topology import Topology
+from pilot.io.node_pattern import NodePattern
 
 Scheduler = Literal["local", "slurm", "pbspro", "lsf"]
 """The batch system."""
@@ -91,6 +93,8 @@ class Site(BaseModel):
     nodes_per_pilot: int = Field(default=1, ge=1, examples=[1])
     cores_per_node: int | None = Field(default=None, ge=1, examples=[64])
     ranks_per_node: int = Field(default=1, ge=1, examples=[4])
+    only_nodes: str | None = Field(default=None, examples=["nid[0001-0512]"])
+    topology: str | None = Field(default=None, examples=["(x[0-9]+)c"])
     node_fabric: NodeFabric | None = Field(default=None, examples=["nccl"])
     launcher: Launcher = Field(default="simple", examples=["srun"])
     launcher_options: str = Field(default="", examples=["--cpu-bind=none"])
@@ -136,6 +140,17 @@ class Site(BaseModel):
     def _is_walltime(cls, value: str | None) -> str | None:
         if value is not None and walltime_seconds(value) < 60:
             raise ValueError(f"{value!r} is less than a minute")
+        return value
+
+    @field_validator("only_nodes", "topology")
+    @classmethod
+    def _is_pattern(cls, value: str | None, about: ValidationInfo) -> str | None:
+        read = NodePattern.read if about.field_name == "only_nodes" else Topology
+        try:
+            if value is not None:
+                read(value)
+        except UserError as error:
+            raise ValueError(str(error)) from None
         return value
 
     @model_validator(mode="after")

@@ -12,7 +12,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +22,7 @@ from pydantic import ValidationError
 
 from pilot.core.errors import SiteError
 from pilot.io.files import open_regular
+from pilot.io.node_pattern import NodePattern
 from pilot.io.site import Site, explain
 
 ProviderHook = Callable[[Site], Any]
@@ -34,6 +35,13 @@ class SiteFile:
     site: Site
     path: Path
     provider: ProviderHook | None
+
+    def on(self, only_nodes: str | None) -> SiteFile:
+        """With pilots on these nodes only; None: on those that the file says."""
+        if only_nodes is None:
+            return self
+        NodePattern.read(only_nodes)  # says what is wrong with it as a user's mistake, not as the site's
+        return replace(self, site=self.site.replace(only_nodes=only_nodes))
 
 
 def shipped_dir() -> Path:

@@ -1,4 +1,4 @@
-"""A study as a user hands it in: its script, its space, its rungs."""
+"""A study as a user submits it: its script, search space and rungs."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class Sampler(StrEnum):
 
 
 class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What values one parameter may have: ``choices``, or from ``low`` to ``high``.
+    """The values that a parameter may take: ``choices``, or from ``low`` to ``high``.
 
     Parameters
     ----------
     kind : log, float, int or choice
-    low, high : both may be chosen
-    step : of int and float; 0: none
-    choices : numbers where they read as such
+    low, high : bounds, both included
+    step : for int and float; 0: none
+    choices : converted to numbers where possible
     """
 
     kind: str
@@ -51,7 +51,7 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def read(cls, text: str) -> Range:
-        """From ``log:1e-4:1e-1`` and the like; :class:`UserError` where it is none."""
+        """Parse ``log:1e-4:1e-1`` and the like; :class:`UserError` if it is not a range."""
         kind, _, rest = text.partition(":")
         if kind == "choice" and rest:
             return cls(kind, choices=tuple(map(_value, rest.split(","))))
@@ -60,16 +60,16 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         except ValueError:
             numbers = []
         if kind not in ("log", "float", "int") or not 2 <= len(numbers) <= (2 if kind == "log" else 3):
-            raise UserError(f"{text!r} is no range; give {KINDS}")
+            raise UserError(f"{text!r} is not a range; give {KINDS}")
         low, high, step = (*numbers, 0.0)[:3]
         if not all(map(math.isfinite, numbers)) or low > high or step < 0 or (kind == "log" and low <= 0):
-            raise UserError(f"{text!r}: LOW must not exceed HIGH, and with log it must be greater than 0")
+            raise UserError(f"{text!r}: LOW must not exceed HIGH, and for log it must be greater than 0")
         if kind == "int" and not all(number.is_integer() for number in numbers):
-            raise UserError(f"{text!r}: an int range has whole numbers")
+            raise UserError(f"{text!r}: an int range takes whole numbers")
         return cls(kind, low, high, step)
 
     def values(self) -> tuple[str | int | float, ...]:
-        """All of them; () where they cannot be counted."""
+        """All values; () if they cannot be enumerated."""
         if self.kind == "choice":
             return self.choices
         step = self.step or (1.0 if self.kind == "int" else 0.0)
@@ -110,7 +110,7 @@ class StudyDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     priority: float = 1.0
 
     def spec(self, uid: TrainerUid, now_s: float) -> StudySpec:
-        """What the core is told of it at ``now_s``."""
+        """What the core needs to know of it, at ``now_s``."""
         template = TrainerSpec(
             trainer=TrainerId(self.name),
             uid=uid,
@@ -131,7 +131,7 @@ class StudyDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a sampler says of one trial: its ``parameters``; or why there are none."""
+    """A sampler's answer for one trial: its ``parameters``, or why there are none."""
 
     parameters: Parameters = ()
     error: str = ""
@@ -147,25 +147,25 @@ def argument(name: str, value: object) -> str:
 def check_name(name: str) -> str:
     """``name``, if a parameter can have it."""
     if not _NAME.fullmatch(name):
-        raise UserError(f"not a name for a parameter: {name!r}; use letters, digits, '_' and '-'")
+        raise UserError(f"not a valid parameter name: {name!r}; use letters, digits, '_' and '-'")
     return name
 
 
 def differences(here: StudyDefinition, given: StudyDefinition) -> list[str]:
-    """What of the space and the sampler of a study ``given`` has otherwise."""
+    """How the search space of ``given`` differs from that of ``here``."""
     found = []
     for name in {**here.parameters, **given.parameters}:
         before, now = here.parameters.get(name), given.parameters.get(name)
         if before != now:
             found.append(f"{name} was {_shown(before)}, now {_shown(now)}")
     if here.space != given.space:
-        found.append("the file of --space is another one")
+        found.append("the --space file is different")
     return found
 
 
 def _shown(range_: Range | None) -> str:
     if range_ is None:
-        return "not there"
+        return "absent"
     if range_.kind == "choice":
         return f"choice:{','.join(map(str, range_.choices))}"
     step = f":{range_.step:g}" if range_.step else ""

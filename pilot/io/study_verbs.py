@@ -1,4 +1,4 @@
-"""What one can ask of a coordinator about studies, and what it answers."""
+"""Requests to the coordinator about studies, and its answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class OneStudy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StudyResumption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which study goes on: with so many trials ``more``, if any; ``space``: the space that is expected of it."""
+    """The study to continue, with ``more`` additional trials; ``space``: the search space that it must have."""
 
     study: str
     more: Annotated[int, msgspec.Meta(ge=0, le=TRIALS_MAX)] = 0

@@ -57,7 +57,7 @@ class Start(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A new trainer. See :class:`pilot.core.spec.TrainerSpec` for what the planner is told.
+    """A new trainer. See :class:`pilot.core.spec.TrainerSpec` for what planners know of it.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     patience_s: float = 300.0
 
     def spec(self, trainer: TrainerId, uid: TrainerUid) -> TrainerSpec:
-        """What the core is told."""
+        """What the core needs to know."""
         if self.fixed_curve and self.curve is None:
             raise UserError("--fixed-curve needs a --curve")
         if self.reprofile and (self.fixed_curve or self.profile is Profiling.NEVER):

@@ -35,7 +35,7 @@ def check(checkpoints: Path, uid: str) -> None:
     """
     owner = owner_of(checkpoints.parent)
     if owner != uid:
-        whose = f"of another trainer ({owner})" if owner else "no longer any trainer's"
+        whose = f"used by another trainer ({owner})" if owner else "no longer used by any trainer"
         raise CheckpointError(f"refusing to write to {checkpoints}: its folder is {whose}")
 
 

@@ -41,7 +41,7 @@ class Limits:
     frame_bytes : the largest frame that it may send
     unsent_bytes : when more than that waits for a peer that reads too slowly, its connection is closed
     rate_per_s, burst : frames that it may send, on average and at once; each 4 KiB that come count as one more
-    in_all_bytes : when it has sent so many, its connection is closed
+    in_all_bytes : when it has sent this many, its connection is closed
     """
 
     frame_bytes: int
@@ -52,13 +52,13 @@ class Limits:
 
 
 class Handler(Protocol):
-    """Who is told what happens on a link."""
+    """Receives what happens on a link."""
 
     def received(self, link: Link, frame: bytes) -> None:
         """A frame came. A :class:`ProtocolError` closes the connection."""
 
     def closed(self, link: Link, reason: str) -> None:
-        """The connection is gone, which is told once; "" where the peer closed it, or its kernel did."""
+        """The connection is gone; called once. "" if the peer closed it, or its kernel did."""
 
 
 class NotTaken(Exception):

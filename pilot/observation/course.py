@@ -56,7 +56,7 @@ class Course:
     points: list[Point] = field(default_factory=list)
     rescales: list[Rescale] = field(default_factory=list)
     every: int = 1
-    """One of so many reports became a point."""
+    """One in this many reports became a point."""
     reports: int = 0
     ended_s: float | None = None
 

@@ -51,7 +51,7 @@ from pilot.observation.records import OpenFor, SolveTimes, TrainerRecord
 from pilot.observation.words import plan_change
 
 SETS_KEPT = 100
-"""So many different sets of open trainers are told apart. With more of them there is no U, and only how long there were
+"""At most this many different sets of open trainers are distinguished. With more there is no U, and only the time with
 trainers is known."""
 
 REMARKS_KEPT = 20
@@ -82,7 +82,7 @@ class Monitor:
     groups : of each trainer, the group that trains and those that form
     asked : the problems that are being solved, and since when
     pool_remarks : what people should see and is about no trainer
-    ended_kept : so many trainers that have ended are in ``trainers``
+    ended_kept : how many ended trainers are kept in ``trainers``
     """
 
     now_s: float = 0.0
@@ -229,7 +229,7 @@ class Monitor:
             del self.trainers[name]
 
     def _resumed(self, trainer: TrainerId) -> None:
-        """One that had ended before its time goes on."""
+        """A trainer that failed or was cancelled continues."""
         record = self.trainers.get(trainer)
         if record is not None and record.ended_s is not None:
             self._settle()

@@ -77,7 +77,7 @@ def summarise(
 
 
 def sentences(name: str, site: str, summary: Summary) -> list[str]:
-    """For a reader who knows neither the papers nor our words for things."""
+    """In plain words, for readers who know neither the papers nor our terms."""
     used = summary.all_node_hours
     told = [
         f"The pool {name} on {site} was up for {duration(summary.lasted_s)} and held up to"

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pilot.core.problem import Plan, PlanStatus, Problem
 from pilot.planners import equal_share
 
 
-def plan_of(problem: Problem, counts: Sequence[int], status: PlanStatus, gap: float | None, planner: str) -> Plan:
-    """The plan that gives the i-th candidate ``counts[i]`` nodes, with eq. 16's value for it."""
+def plan_of(
+    problem: Problem,
+    counts: Sequence[int],
+    status: PlanStatus,
+    gap: float | None,
+    planner: str,
+    ending: Sequence[int] = (),
+) -> Plan:
+    """The plan that gives the i-th candidate ``counts[i]`` nodes, of them ``ending[i]`` (empty: none) of those that
+    leave soon, with eq. 16's value for it."""
     named = {c.trainer: n for c, n in zip(problem.candidates, counts, strict=True)}
-    return Plan(status, tuple(named.items()), problem.objective(named), gap, planner)
+    late = {c.trainer: n for c, n in zip(problem.candidates, ending, strict=False) if n}
+    value = problem.objective(named, late)
+    return Plan(status, tuple(named.items()), value, gap, planner, ending=tuple(late.items()))
 
 
 def can_stay(problem: Problem) -> bool:
@@ -21,17 +32,17 @@ def can_stay(problem: Problem) -> bool:
     return stays and sum(held) <= problem.nodes
 
 
-def best_known(problem: Problem, incumbents: Sequence[Sequence[int]], bound: float | None, planner: str) -> Plan:
+def best_known(problem: Problem, incumbents: Sequence[Plan], bound: float | None, planner: str) -> Plan:
     """The best incumbent if better than now, else as now (FreeTrain §3.6).
 
     Now is impossible where the pool has fewer nodes than are held: then the equal share is an incumbent too.
 
     Parameters
     ----------
-    incumbents : feasible counts, in the candidates' order; the first of equals wins
+    incumbents : the first of equals wins
     bound : what no plan's objective exceeds; None where unknown
     """
-    plans = [plan_of(problem, counts, PlanStatus.INCUMBENT, None, planner) for counts in incumbents]
+    plans = [replace(plan, status=PlanStatus.INCUMBENT) for plan in incumbents]
     if can_stay(problem):
         now = [c.current_nodes for c in problem.candidates]
         plans.insert(0, plan_of(problem, now, PlanStatus.KEPT, None, planner))
@@ -39,4 +50,4 @@ def best_known(problem: Problem, incumbents: Sequence[Sequence[int]], bound: flo
         plans.append(plan_of(problem, equal_share.shares(problem), PlanStatus.INCUMBENT, None, planner))
     best = max(plans, key=lambda plan: plan.objective)
     gap = None if bound is None else max(0.0, bound - best.objective) / max(1.0, abs(best.objective))
-    return plan_of(problem, [n for _, n in best.counts], best.status, gap, planner)
+    return replace(best, gap=gap, planner=planner)

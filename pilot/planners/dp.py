@@ -5,6 +5,9 @@ FreeTrain's objective (eq. 16) depends only on how many nodes each trainer gets,
 
     best[j][k] = max over n of  key_j(n) + best[j + 1][k - n],      n in {0} ∪ [min, max], n <= k
 
+Where nodes are about to leave (:mod:`pilot.core.ends`), ``best`` has another dimension, how many of those are left, and
+a candidate's gains are a row for each number of them that it takes.
+
 The candidates are taken from the last to the first, so that the way back, from the first, can settle ties in submission
 order. Floating-point sums of equal value differ in their last bits; therefore gains are turned into integers first:
 
@@ -42,6 +45,10 @@ _BLOCK = 512
 _NOT_ALLOWED = -(2**61)
 """The key of a count that is not allowed: less than any sum of keys, and two of them fit 64 bits."""
 
+Keys = tuple[list[NDArray[np.int64]], int]
+"""A candidate's keys for counts 0, smallest, smallest + 1, …, by how many ending nodes it takes beside them; that
+smallest count."""
+
 Gain = tuple[Curve, int, int, int, float, float, float, tuple[int, ...]]
 """What a candidate's gains depend on: curve, current, smallest and largest count, costs, ``t_fwd_s``, sizes."""
 
@@ -49,38 +56,53 @@ Gain = tuple[Curve, int, int, int, float, float, float, tuple[int, ...]]
 def plan(problem: Problem, limit_s: float = math.inf) -> Plan:
     """The optimal plan; the allocation as it is where ``limit_s`` does not suffice."""
     started_s = time.monotonic()
-    counts = best_counts(problem, started_s + limit_s)
-    if counts is None:
-        made = best_known(problem, [], None, "dp")
-    else:
-        made = plan_of(problem, counts, PlanStatus.OPTIMAL, 0.0, "dp")
+    made = optimum(problem, started_s + limit_s) or best_known(problem, [], None, "dp")
     return replace(made, solve_s=time.monotonic() - started_s)
 
 
-def best_counts(problem: Problem, deadline_s: float = math.inf) -> list[int] | None:
-    """The optimal counts in the candidates' order, ties settled; None if the monotonic clock passes ``deadline_s``."""
+def optimum(problem: Problem, deadline_s: float = math.inf) -> Plan | None:
+    """The optimal plan, ties settled; None if the monotonic clock passes ``deadline_s``."""
     keys = _keys(problem)
-    best = [np.zeros(1, dtype=np.int64)]
-    for key, smallest in reversed(keys):
+    best = [[np.zeros(1, dtype=np.int64)] * (problem.ending + 1)]
+    for rows, smallest in reversed(keys):
         if time.monotonic() > deadline_s:
             return None
-        best.append(_extend(best[-1], key, smallest, problem.nodes))
+        after = best[-1]
+        best.append([_best_of(after[: late + 1], rows, smallest, problem.nodes) for late in range(len(after))])
     best.reverse()
-    return _way_back(best, keys, problem.nodes)
+    counts, ending = _way_back(best, keys, problem.nodes)
+    return plan_of(problem, counts, PlanStatus.OPTIMAL, 0.0, "dp", ending)
 
 
-def _keys(problem: Problem) -> list[tuple[NDArray[np.int64], int]]:
-    """Each candidate's keys for counts 0, smallest, smallest + 1, …, and that smallest count."""
-    gains = [_gain(candidate, problem) for candidate in problem.candidates]
-    peak = max((_peak(gain) for gain in gains), default=0.0)
+def _keys(problem: Problem) -> list[Keys]:
+    """Each candidate's keys."""
+    gains = [_gain(candidate, problem, problem.nodes) for candidate in problem.candidates]
+    peak = max((_peak(_gain(c, problem, problem.nodes + problem.ending)) for c in problem.candidates), default=0.0)
     factor = len(gains) + 1
     digits = min(_DIGITS, math.floor(_KEY_DIGITS - 2 * math.log10(factor)))
     unit = 10.0 ** (math.ceil(math.log10(max(peak, NO_GAIN))) - digits)
-    return [(_key(gain, unit, factor), gain[2]) for gain in gains]
+    return [(_rows(c, problem, gain, unit, factor), gain[2]) for c, gain in zip(problem.candidates, gains, strict=True)]
 
 
-def _gain(candidate: Candidate, problem: Problem) -> Gain:
-    c, largest = candidate, min(candidate.max_nodes, problem.nodes)
+def _rows(c: Candidate, problem: Problem, gain: Gain, unit: float, factor: int) -> list[NDArray[np.int64]]:
+    """Keys by the count of nodes that stay, where it takes none of the ending nodes, one of them, …, as far as they
+    gain something."""
+    rows = [_key(gain, unit, factor)]
+    for late in range(1, problem.ending + 1):
+        row = np.full(len(rows[0]), _NOT_ALLOWED)
+        for place, stays in enumerate((0, *range(gain[2], gain[3] + 1))):
+            if stays >= c.current_nodes and c.allows(stays) and c.allows(stays + late):
+                value = problem.gain(c, stays + late, late)
+                if value > problem.gain(c, stays):
+                    row[place] = round(value / unit) * factor - 1
+        rows.append(row)
+    while (rows[-1] == _NOT_ALLOWED).all():
+        rows.pop()
+    return rows
+
+
+def _gain(candidate: Candidate, problem: Problem, most: int) -> Gain:
+    c, largest = candidate, min(candidate.max_nodes, most)
     return c.value, c.current_nodes, c.min_nodes, largest, c.rescale_up_s, c.rescale_down_s, problem.t_fwd_s, c.sizes
 
 
@@ -137,14 +159,38 @@ def _extend(best: NDArray[np.int64], key: NDArray[np.int64], smallest: int, node
     return extended
 
 
-def _way_back(best: list[NDArray[np.int64]], keys: list[tuple[NDArray[np.int64], int]], nodes: int) -> list[int]:
-    """One optimal count per candidate, from the first; among equal ones the largest."""
+def _best_of(
+    after: list[NDArray[np.int64]], rows: list[NDArray[np.int64]], smallest: int, nodes: int
+) -> NDArray[np.int64]:
+    """``best[j]`` with at most ``len(after) - 1`` ending nodes; ``after`` is ``best[j + 1]`` by their number."""
+    taken = [_extend(rest, row, smallest, nodes) for rest, row in zip(reversed(after), rows, strict=False)]
+    width = max(map(len, taken))
+    level = [np.concatenate((row, np.full(width - len(row), row[-1]))) for row in taken]
+    highest: NDArray[np.int64] = np.max(level, axis=0)
+    return highest
+
+
+def _way_back(best: list[list[NDArray[np.int64]]], keys: list[Keys], nodes: int) -> tuple[list[int], list[int]]:
+    """One optimal count per candidate, from the first, and how many of them are ending nodes; among equal ones the
+    fewest of those, then the largest."""
     counts: list[int] = []
-    for here, after, (key, smallest) in zip(best, best[1:], keys, strict=False):
-        reachable = min(len(key) - 1, max(0, nodes - smallest + 1))
-        rest = np.minimum(nodes - smallest - np.arange(reachable), len(after) - 1)
-        wanted = here[min(nodes, len(here) - 1)]
-        ties = np.flatnonzero(after[rest] + key[1 : reachable + 1] == wanted)
-        counts.append(smallest + int(ties[-1]) if len(ties) else 0)
-        nodes -= counts[-1]
-    return counts
+    ending: list[int] = []
+    left = len(best[0]) - 1
+    for here, after, (rows, smallest) in zip(best, best[1:], keys, strict=False):
+        wanted = here[left][min(nodes, len(here[left]) - 1)]
+        found = (_stays(after[left - late], row, smallest, nodes, wanted) for late, row in enumerate(rows[: left + 1]))
+        late, stays = next((late, stays) for late, stays in enumerate(found) if stays is not None)
+        counts.append(stays + late)
+        ending.append(late)
+        nodes, left = nodes - stays, left - late
+    return counts, ending
+
+
+def _stays(after: NDArray[np.int64], row: NDArray[np.int64], smallest: int, nodes: int, wanted: np.int64) -> int | None:
+    """The largest count in ``row`` that leads to the value ``wanted``; None: there is none."""
+    reachable = min(len(row) - 1, max(0, nodes - smallest + 1))
+    rest = np.minimum(nodes - smallest - np.arange(reachable), len(after) - 1)
+    ties = np.flatnonzero(after[rest] + row[1 : reachable + 1] == wanted)
+    if len(ties):
+        return smallest + int(ties[-1])
+    return 0 if after[min(nodes, len(after) - 1)] + row[0] == wanted else None

@@ -3,10 +3,10 @@
 Its four scenarios are one after the other what holds while nodes idle or trainers wait:
 
 1. nodes idle and trainers wait: the first one gets as many as it can use, then the next;
-2. nodes idle and nobody waits: the trainer that has trained shortest grows as far as it can, then the next;
+2. nodes idle and no trainer waits: the one that has trained the shortest time grows as far as it can, then the next;
 3. none idles and trainers wait: the trainer that has trained longest gives half of its nodes, and the first one that
    waits gets them; this is done once for each that waits, while somebody has something to give;
-4. none idles and nobody waits: all stays as it is.
+4. no node idle and no trainer waits: nothing changes.
 
 The paper leaves open what ties are (the earlier submitted first, here), what half of one's nodes is where sizes are
 given (the largest size within it), and how often scenario 3 happens in one decision (here: for each that waits).

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pilot.core.problem import Candidate, Problem
 
 STEPS = 5
-"""T: so many steps are looked ahead (§5.1)."""
+"""T: how many steps are looked ahead (§5.1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def jobs_of(problem: Problem, steps: int = STEPS) -> list[Job]:
     """The candidates that can have nodes, first come, first served: as many as fit with their smallest sizes.
 
     In the paper every job has at least n_min nodes in every step (eq. 15), so that with more jobs than fit there is no
-    solution at all: here those that are left out wait.
+    solution at all: here the remaining ones wait.
     """
     jobs, left = [], problem.nodes
     for index, candidate in enumerate(problem.candidates):

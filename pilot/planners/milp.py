@@ -35,15 +35,17 @@ class Formulation:
     """A model in Pyomo. It has ``scale`` and ``constant``: eq. 16's value is the objective / scale + constant.
 
     ``build`` makes it, ``counts`` reads it, ``start`` (where there is one) sets its variables to a plan that is known.
+    ``ending`` reads how many of the counts are ending nodes, where the model has such.
     """
 
     planner: str
     build: Callable[[Problem], ConcreteModel]
     counts: Callable[[ConcreteModel], list[int]]
     start: Callable[[ConcreteModel, Any], None] | None = None
+    ending: Callable[[ConcreteModel], list[int]] | None = None
 
 
-PIECES = Formulation("milp", model.build, model.counts, model.start)
+PIECES = Formulation("milp", model.build, model.counts, model.start, model.ending)
 NODES = Formulation("milp-nodes", model_nodes.build, model_nodes.counts)
 
 
@@ -57,6 +59,7 @@ class SolveOutcome:
     build_s: float = 0.0
     solve_s: float = 0.0
     value: float | None = None
+    ending: Sequence[int] = ()
 
 
 def plan(problem: Problem, limit_s: float, solver: str = "cbc", formulation: Formulation = PIECES) -> Plan:
@@ -65,7 +68,7 @@ def plan(problem: Problem, limit_s: float, solver: str = "cbc", formulation: For
     A solver that fails is logged, and does without: its absence is :func:`pilot.planners.make`'s to find out.
     """
     deadline_s = time.monotonic() + limit_s
-    incumbent = dp.best_counts(problem, deadline_s)
+    incumbent = dp.optimum(problem, deadline_s)
     outcome = SolveOutcome()
     if not any(c.most_within(problem.nodes) for c in problem.candidates):
         outcome = SolveOutcome(proved=True, counts=[0] * len(problem.candidates))
@@ -101,17 +104,19 @@ def solve(
         built_s = time.monotonic()
         answer = find(solver)(lp, deadline_s - built_s, known, gap) if built_s < deadline_s else NOTHING
     counts = reached = None
+    ending: Sequence[int] = ()
     if answer.values is not None:
         _load(m, columns, answer.values)
         counts = formulation.counts(m)
-        _check(problem, counts)
+        ending = formulation.ending(m) if formulation.ending is not None else ()
+        _check(problem, counts, ending)
         reached = value_of(m.value) / m.scale + m.constant
     bound = None if answer.bound is None else answer.bound / m.scale + m.constant
-    return SolveOutcome(answer.proved, counts, bound, built_s - started_s, time.monotonic() - built_s, reached)
+    return SolveOutcome(answer.proved, counts, bound, built_s - started_s, time.monotonic() - built_s, reached, ending)
 
 
 def _try(
-    problem: Problem, deadline_s: float, solver: str, formulation: Formulation, incumbent: list[int] | None
+    problem: Problem, deadline_s: float, solver: str, formulation: Formulation, incumbent: Plan | None
 ) -> SolveOutcome:
     try:
         return solve(problem, deadline_s, solver, formulation, incumbent)
@@ -120,15 +125,17 @@ def _try(
         return SolveOutcome()
 
 
-def _choose(problem: Problem, outcome: SolveOutcome, incumbent: list[int] | None, planner: str) -> Plan:
+def _choose(problem: Problem, outcome: SolveOutcome, incumbent: Plan | None, planner: str) -> Plan:
     """The optimum that the solver proved, else the best that is known if better than now, else as now.
 
     Of plans that are worth the same, the incumbent is taken: its ties are settled.
     """
-    known = [counts for counts in (incumbent, outcome.counts) if counts is not None]
+    known = [replace(incumbent, planner=planner)] if incumbent is not None else []
+    if outcome.counts is not None:
+        known.append(plan_of(problem, outcome.counts, PlanStatus.OPTIMAL, 0.0, planner, outcome.ending))
     if not outcome.proved:
         return best_known(problem, known, outcome.bound, planner)
-    first, *others = (plan_of(problem, counts, PlanStatus.OPTIMAL, 0.0, planner) for counts in known)
+    first, *others = known
     for proved in others:
         if proved.objective > first.objective + TOLERANCE * max(1.0, abs(first.objective)):
             return proved
@@ -159,6 +166,7 @@ def _load(m: ConcreteModel, columns: Mapping[str, Any], values: Mapping[str, flo
         columns[name].set_value(value, skip_validation=True)
 
 
-def _check(problem: Problem, counts: Sequence[int]) -> None:
-    if not problem.feasible({c.trainer: n for c, n in zip(problem.candidates, counts, strict=True)}):
+def _check(problem: Problem, counts: Sequence[int], ending: Sequence[int]) -> None:
+    made = plan_of(problem, counts, PlanStatus.INCUMBENT, None, "", ending)
+    if not problem.feasible(made.as_dict(), dict(made.ending)):
         raise SolverError(f"its solution {counts} does not fit the problem")

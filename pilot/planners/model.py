@@ -15,7 +15,8 @@ them::
                 sum over a kind's pieces of use[p] <= trainers of that kind                   (3, 12)
                 sum over p of  first_p * use[p] + more[p] <= |N|                              (5)
 
-Gains are counted from what is gained without nodes.
+Gains are counted from what is gained without nodes. Where some nodes are about to leave (:mod:`pilot.core.ends`), there
+are pieces with each number of them beside those without, and one more capacity.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from pyomo.core.expr.numeric_expr import LinearExpression
 from pyomo.environ import ConcreteModel, Constraint, NonNegativeIntegers, Objective, Var, maximize, value
 
 from pilot.core.errors import SolverError
-from pilot.core.problem import Candidate, Problem
-from pilot.planners.pieces import NO_GAIN, pieces
+from pilot.core.problem import Candidate, Plan, Problem
+from pilot.planners.pieces import NO_GAIN, late_pieces, pieces
 
 LARGEST_GAIN = 1e6
 """The objective is scaled so that its largest coefficient is this: solvers' tolerances are absolute."""
@@ -41,6 +42,7 @@ def build(problem: Problem) -> ConcreteModel:
     m.candidates, m.kinds = problem.candidates, _kinds(problem.candidates)
     firsts = [problem.candidates[kind[0]] for kind in m.kinds]
     m.pieces = [(k, p) for k, c in enumerate(firsts) for p in pieces(c, problem.t_fwd_s, problem.nodes)]
+    m.pieces += [(k, p) for k, c in enumerate(firsts) for p in late_pieces(c, problem)]
     add_sizes(m)
     add_one_piece(m)
     add_capacity(m, problem)
@@ -78,6 +80,9 @@ def add_capacity(m: ConcreteModel, problem: Problem) -> None:
     firsts = [piece.first for _, piece in m.pieces]
     nodes = linear([*firsts, *[1] * len(m.more)], [*m.use.values(), *m.more.values()])
     m.capacity = Constraint(expr=nodes <= problem.nodes)
+    if late := [i for i, (_, piece) in enumerate(m.pieces) if piece.late]:
+        ending = linear([m.pieces[i][1].late for i in late], [m.use[i] for i in late])
+        m.ending = Constraint(expr=ending <= problem.ending)
 
 
 def add_objective(m: ConcreteModel, problem: Problem) -> None:
@@ -95,12 +100,15 @@ def add_objective(m: ConcreteModel, problem: Problem) -> None:
     m.value = Objective(expr=linear([*use, *more], [*m.use.values(), *m.more.values()]), sense=maximize)
 
 
-def start(m: ConcreteModel, counts: Sequence[int]) -> None:
-    """Set the variables so that the j-th candidate has ``counts[j]`` nodes."""
+def start(m: ConcreteModel, plan: Plan) -> None:
+    """Set the variables to what ``plan`` says."""
+    late = dict(plan.ending)
+    stays = [n - late.get(trainer, 0) for trainer, n in plan.counts]
     for variable in (*m.use.values(), *m.more.values()):
         variable.set_value(0, skip_validation=True)
     for i, (k, piece) in enumerate(m.pieces):
-        inside = [counts[j] for j in m.kinds[k] if piece.first <= counts[j] <= piece.last]
+        alike = [j for j in m.kinds[k] if late.get(m.candidates[j].trainer, 0) == piece.late]
+        inside = [stays[j] for j in alike if piece.first <= stays[j] <= piece.last and stays[j] + piece.late]
         m.use[i].set_value(len(inside), skip_validation=True)
         if i in m.more:
             m.more[i].set_value(sum(inside) - piece.first * len(inside), skip_validation=True)
@@ -114,14 +122,25 @@ def counts(m: ConcreteModel) -> list[int]:
     SolverError
         Where the values are no solution of the model.
     """
-    found = [0] * len(m.candidates)
+    return [stays + late for stays, late in _shares(m)]
+
+
+def ending(m: ConcreteModel) -> list[int]:
+    """How many ending nodes each trainer has; raises as :func:`counts` does."""
+    return [late for _, late in _shares(m)]
+
+
+def _shares(m: ConcreteModel) -> list[tuple[int, int]]:
+    """The nodes that stay, and those that leave soon, of each trainer."""
+    found = [(0, 0)] * len(m.candidates)
     waiting = [iter(kind) for kind in m.kinds]
     for i, (k, piece) in reversed(list(enumerate(m.pieces))):
         beyond = round(m.more[i].value) if i in m.more else 0
         for j in islice(waiting[k], round(m.use[i].value)):
-            found[j] = piece.first + min(beyond, piece.last - piece.first)
-            beyond -= found[j] - piece.first
-    if sum(found) != round(value(m.capacity.body)):
+            stays = piece.first + min(beyond, piece.last - piece.first)
+            beyond -= stays - piece.first
+            found[j] = (stays, piece.late)
+    if sum(stays for stays, _ in found) != round(value(m.capacity.body)):
         raise SolverError("its values do not solve the model")
     return found
 

@@ -28,7 +28,7 @@ SCALE = 1e3
 def build(problem: Problem, steps: int = STEPS, without: Collection[tuple[int, int, int]] = ()) -> ConcreteModel:
     """The model of ``problem``; ``counts`` reads the first step of it.
 
-    ``without``: choices (i, t, k) that no optimal plan has; they are left out.
+    ``without``: choices (i, t, k) that no optimal plan has; they are omitted.
     """
     m = ConcreteModel()
     m.without = frozenset(without)

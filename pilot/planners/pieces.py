@@ -6,7 +6,7 @@ import math
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from pilot.core.problem import Candidate
+from pilot.core.problem import Candidate, Problem
 
 NO_GAIN = 1e-200
 """Where no gain is larger, none counts: so scales stay finite."""
@@ -14,12 +14,16 @@ NO_GAIN = 1e-200
 
 @dataclass(frozen=True, slots=True)
 class LinearPiece:
-    """Counts ``first`` to ``last``, on which eq. 16's term is ``gain + slope * (n - first)``, exact at each count."""
+    """Counts ``first`` to ``last``, on which eq. 16's term is ``gain + slope * (n - first)``, exact at each count.
+
+    ``late``: so many ending nodes come on top of each.
+    """
 
     first: int
     last: int
     gain: float
     slope: float
+    late: int = 0
 
 
 def pieces(candidate: Candidate, t_fwd_s: float, nodes: int) -> list[LinearPiece]:
@@ -41,6 +45,23 @@ def pieces(candidate: Candidate, t_fwd_s: float, nodes: int) -> list[LinearPiece
         slope = (candidate.gain(last, t_fwd_s) - gain) / max(1, last - first)
         found.append(LinearPiece(first, last, gain, slope))
         first = last + 1
+    return found
+
+
+def late_pieces(candidate: Candidate, problem: Problem) -> list[LinearPiece]:
+    """The pieces with some of the problem's ending nodes; they end where the curve bends with them or without."""
+    c, found = candidate, list[LinearPiece]()
+    for late in range(1, problem.ending + 1):
+        tried = (0, *range(c.min_nodes, _most(c, problem.nodes) + 1))
+        stays = [n for n in tried if n >= c.current_nodes and c.allows(n) and c.allows(n + late)]
+        bends = {whole - more for n in c.value.nodes for whole in (math.floor(n), math.ceil(n)) for more in (0, late)}
+        while stays:
+            length = next((i for i, n in enumerate(stays) if i and (n in bends or n > stays[i - 1] + 1)), len(stays))
+            first, last = stays[0], stays[length - 1]
+            gain = problem.gain(c, first + late, late)
+            slope = (problem.gain(c, last + late, late) - gain) / max(1, last - first)
+            found.append(LinearPiece(first, last, gain, slope, late))
+            stays = stays[length:]
     return found
 
 

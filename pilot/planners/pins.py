@@ -27,7 +27,7 @@ def _joined(problem: Problem, pinned: dict[TrainerId, int], made: Plan) -> Plan:
     if status is PlanStatus.KEPT and counts != problem.kept():
         status = PlanStatus.INCUMBENT
         counts = {c.trainer: counts[c.trainer] if c.allows(counts[c.trainer]) else 0 for c in problem.candidates}
-    objective = problem.objective(counts)
+    objective = problem.objective(counts, dict(made.ending))
     gap = None if made.gap is None else made.gap * max(1.0, abs(made.objective)) / max(1.0, abs(objective))
     in_order = tuple((c.trainer, counts[c.trainer]) for c in problem.candidates)
     return replace(made, status=status, counts=in_order, objective=objective, gap=gap)

@@ -48,7 +48,7 @@ Raises :class:`SolverError` where it gives no readable answer.
 NOTHING = SolverAnswer(proved=False, values=None)
 
 _OWN_SHARE = 0.8
-"""How much of the limit a program is told, so that it can still write what it has before it is killed."""
+"""The share of the limit that a program is given, so that it can still write its result before it is killed."""
 
 
 def find(name: str) -> Solver:

@@ -10,10 +10,10 @@ from pilot.provisioning.retry import Retry
 from pilot.provisioning.scheduler import WALLTIME_WORD, JobPhase, JobView
 
 YIELD_POLLS = 2
-"""A job that takes our nodes has them so many polls after ours is over, at the latest."""
+"""A job that takes our nodes has them at most this many polls after ours ended."""
 
 SOON_POLLS = 2
-"""A wall time's end is told so many polls before the grace that it takes to leave: an answer may come late."""
+"""The end of a wall time is announced this many polls before the grace period begins: an answer may come late."""
 
 STARTING_S = 600.0
 """How long a job may run before its agent joins (a prologue, a cold file system), or after its lease ended."""
@@ -33,8 +33,9 @@ class JobRecord:
     lost : its agent had been silent for longer than its lease when we asked to cancel it
     cancelled_s : when the scheduler agreed to cancel it
     asked_s : when it was first asked to
-    absent : so many answers in a row did not show it
+    absent : how many answers in a row did not show it
     suspended : it has been suspended in this life of it
+    told_end_s : the end that the pool was told
     doubtful : the scheduler says that it is over, or knows it no longer, and nobody else has confirmed it
     """
 
@@ -55,6 +56,7 @@ class JobRecord:
     doubtful: bool = False
     suspended: bool = False
     view: JobView | None = None
+    told_end_s: float | None = None
     cancelling: Retry = field(default_factory=Retry)
     killing: Retry = field(default_factory=Retry)
 
@@ -96,7 +98,19 @@ class JobRecord:
             return False
         return view.end_s - unix_s <= site.grace_s + SOON_POLLS * site.poll_s
 
+    def end_s(self, site: Site) -> float | None:
+        """When its nodes will have left (Unix time), as far as the scheduler knows: its agent begins to leave before
+        the wall time ends, and a job of others starts there, though not within the time that the site guarantees.
+        """
+        view = self.view
+        if view is None or self.phase is not JobPhase.RUNNING:
+            return None
+        ends_s = [] if view.end_s is None else [view.end_s - site.grace_s]
+        if view.planned_s is not None:
+            ends_s.append(max(view.planned_s, (view.start_s or 0.0) + site.guaranteed_s))
+        return min(ends_s, default=None)
+
     def live_again(self, restart: int) -> None:
         """It was requeued: nothing is known of its new life yet."""
         self.restart, self.since_s, self.heard_s, self.word, self.preempted = restart, None, None, "", False
-        self.noticed_s, self.suspended, self.lost = -math.inf, False, False
+        self.noticed_s, self.suspended, self.lost, self.told_end_s = -math.inf, False, False, None

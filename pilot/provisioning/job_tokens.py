@@ -1,4 +1,4 @@
-"""Gives every job that the pool submits a token of its own, in a connection file that only this job is told of."""
+"""Gives every job that the pool submits its own token, in a connection file that only this job knows."""
 
 from __future__ import annotations
 

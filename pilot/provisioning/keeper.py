@@ -25,7 +25,7 @@ from pilot.provisioning.scheduler_thread import SchedulerThread
 from pilot.provisioning.troubles import Troubled, Troubles
 
 NEVER_HEARD_S = 10.0
-"""A scheduler that has not answered once was given no job by us: so long it is asked at the end for those of an earlier
+"""A scheduler that never answered has no jobs from us: at the end it is asked only this long for jobs of an earlier
 coordinator."""
 
 
@@ -56,7 +56,7 @@ class Keeper:
     Parameters
     ----------
     site, scheduler : where, and what is asked to submit, show and cancel jobs
-    report : is told what happens, on the event loop
+    report : called with what happens, on the event loop
     clock : seconds that only rise; what the scheduler tells is in Unix time
     """
 
@@ -104,6 +104,11 @@ class Keeper:
     def registered(self, job: str, restart: int = 0) -> None:
         """The agent of ``job`` is in the pool. A job that is not ours (somebody's own batch script) is ignored."""
         self.book.registered(self._clock(), job, restart)
+
+    def end_s(self, job: str) -> float | None:
+        """When its nodes will have left (Unix time), as far as that is known."""
+        record = self.book.jobs.get(job)
+        return record.end_s(self._site) if record is not None else None
 
     def noticed(self, job: str, word: str) -> None:
         """The agent of ``job`` said that it leaves, because of ``word``: it is replaced."""

@@ -24,7 +24,7 @@ PREEMPTS = "the scheduler preempts it"
 ENDS = f"its {WALLTIME_WORD} ends"
 
 ABSENT_POLLS = 2
-"""A job that so many answers in a row do not show is over."""
+"""A job that is missing from this many answers in a row has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,14 @@ class JobNoticed:
     job: str
     deadline_s: float | None
     cause: str = PREEMPTS
+
+
+@dataclass(frozen=True, slots=True)
+class EndKnown:
+    """The nodes of ``job`` will have left at ``end_s`` (Unix time); None: that is not known any more."""
+
+    job: str
+    end_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +62,7 @@ class JobEnded:
     failed: bool
 
 
-JobNews = JobNoticed | JobSuspended | JobEnded
+JobNews = EndKnown | JobNoticed | JobSuspended | JobEnded
 
 
 @dataclass(slots=True)
@@ -237,7 +245,22 @@ class PilotJobs:
         if view.phase is JobPhase.SUSPENDED:
             newly, record.suspended = was is not JobPhase.SUSPENDED, True
             return [JobSuspended(view.job)] if newly else []
-        return self._forewarned(now_s, record, view) if view.phase is JobPhase.RUNNING else []
+        if view.phase is not JobPhase.RUNNING:
+            return []
+        return self._forewarned(now_s, record, view) or self._end_known(record)
+
+    def _end_known(self, record: JobRecord) -> list[JobNews]:
+        """Schedulers plan anew all the time: what moves by less than a poll is no news."""
+        end_s, told_s = record.end_s(self.site), record.told_end_s
+        if (
+            record.word
+            or record.preempted
+            or end_s == told_s
+            or (end_s and told_s and abs(end_s - told_s) <= self.site.poll_s)
+        ):
+            return []
+        record.told_end_s = end_s
+        return [EndKnown(record.job, end_s)]
 
     def _forewarned(self, now_s: float, record: JobRecord, view: JobView) -> list[JobNews]:
         """What the scheduler shows before it does it, once."""

@@ -20,6 +20,7 @@ from launchers.steps import PBS_SHELL, directives, pbs_shell, preamble, step
 from pilot.core.errors import SiteError, SubmitError
 from pilot.io.site import Site, walltime_seconds, walltime_text
 from pilot.io.site_files import SiteFile
+from pilot.provisioning.scheduler_slurm import excluded
 
 OUTPUTS_KEPT = 1000
 """Of so many jobs it is known where their output is: more than a host that is its own queue can have at once."""
@@ -133,7 +134,10 @@ class PilotProvider:
     def _provider(self, walltime_s: float | None) -> Any:
         walltime = self._walltime(walltime_s)
         if walltime not in self._by_walltime:
-            self._by_walltime[walltime] = self._make(walltime)
+            provider = self._make(walltime)
+            if self.site.only_nodes and self.site.scheduler == "slurm" and (others := excluded(self.site)):
+                provider.scheduler_options += f"\n#SBATCH --exclude={others}"
+            self._by_walltime[walltime] = provider
         return self._by_walltime[walltime]
 
     def _walltime(self, walltime_s: float | None) -> str:

@@ -9,7 +9,7 @@ LONGEST_PAUSE_S = 600.0
 
 
 def pause_s(first_s: float, failures: int) -> float:
-    """The pause after so many failures before the last one: twice as long each time, up to a limit."""
+    """The pause after ``failures`` earlier failures: twice as long each time, up to a limit."""
     return min(LONGEST_PAUSE_S, first_s * 2.0 ** min(failures, 20))
 
 

@@ -7,7 +7,7 @@ living          jobs that are pending or running and were given no notice; a lea
 room            the site's cap less all our jobs and, where it is shared, those of others
 bound           whatever the scheduler says: never more than twice the jobs that are wanted, and
                 ``BOUND_SLACK``, may live at once. A job counts until it is known to be over
-rate            so many submissions in one poll's time at most
+rate            a limit on submissions per poll
 back-off        after failures nothing is submitted for a while; a preemption is not a failure
 yielding        a job of others takes nodes from us: what it took is not replaced until it has them, as
                 a pilot that we submit could take them first
@@ -122,7 +122,7 @@ def fitting_walltime_s(site: Site, now: Situation) -> float | None:
 
 
 def _short_jobs(site: Site, now: Situation, living: Sequence[Kept]) -> ShortJobs:
-    """Planned nodes get so many short jobs as are wanted beyond what runs and what will start on idle nodes."""
+    """Planned nodes get as many short jobs as are wanted beyond what runs and what will start on idle nodes."""
     walltime_s = fitting_walltime_s(site, now)
     if walltime_s is None:
         return ShortJobs()

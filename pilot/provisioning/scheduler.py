@@ -48,7 +48,8 @@ class JobView:
     """A job as the scheduler shows it now. Times are Unix times, None where not known.
 
     ``start_s`` of a job that waits is when the scheduler expects it to start. ``preempt_s`` is set once the scheduler
-    has decided to preempt it, ``end_s`` when it will be killed at the latest; ``ending`` is None unless it is over;
+    has decided to preempt it, ``end_s`` when it will be killed at the latest, ``planned_s`` when a job of others is
+    planned to start on one of its nodes; ``ending`` is None unless it is over;
     ``restart`` counts requeues; ``detail`` is the scheduler's own word.
     """
 
@@ -60,6 +61,7 @@ class JobView:
     start_s: float | None = None
     end_s: float | None = None
     preempt_s: float | None = None
+    planned_s: float | None = None
     walltime_s: float | None = None
     nodes: str = ""
     detail: str = ""

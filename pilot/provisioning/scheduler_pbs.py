@@ -1,6 +1,6 @@
 """PBS Pro and OpenPBS: ``qselect`` says which jobs live, one ``qstat -f -F dsv`` what they all do.
 
-Seen on OpenPBS 23.06.06 (``tests/pbs``): a server keeps no history of jobs unless it is told to
+Seen on OpenPBS 23.06.06 (``tests/pbs``): a server keeps no history of jobs unless configured to
 (``job_history_enable``), and then answers ``qstat -x`` with success and no job at all. So what is missing in an answer
 is asked for again without ``-x``, and what ``qselect`` lists is never over. Without history a job that is over is an
 unknown one.

@@ -1,7 +1,7 @@
 """Slurm: one ``squeue`` about our user's jobs and one ``sinfo`` per poll; ``sacct`` only for what squeue forgot.
 
 Columns and not ``--json``: of that, Slurm 22.05 gives all jobs of all users, 2.5 kB each. Other users' jobs are asked
-for only where they matter, in a column or two: for a cap that counts a project's, and for planned nodes.
+for only where they matter, in a few columns: for a cap that counts a project's, and for plans that concern our nodes.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 import getpass
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from pilot.core.errors import SubmitError
+from pilot.io.node_pattern import NodePattern
 from pilot.io.site import Site
 from pilot.provisioning.scheduler import (
     Ending,
@@ -23,6 +25,7 @@ from pilot.provisioning.scheduler import (
     cancel_by,
     run_command,
 )
+from pilot.traces.hostlist import expand
 
 _PENDING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
 _SUSPENDED = {"SUSPENDED", "STOPPED"}
@@ -73,6 +76,14 @@ class _Row:
     name: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A pending job's expected start, and on which nodes, as Slurm writes that."""
+
+    start_s: float
+    nodes: str
+
+
 class SlurmQueue:
     """Slurm's answers about this pool's jobs: those whose name starts with ``prefix`` and a dot.
 
@@ -84,6 +95,7 @@ class SlurmQueue:
         self._prefix = f"{prefix}."
         self._run = run
         self._user = user or getpass.getuser()
+        self._only = NodePattern.read(site.only_nodes) if site.only_nodes else None
 
     def poll(self, jobs: Sequence[str], now_s: float) -> Snapshot:
         """See :class:`pilot.provisioning.scheduler.Queue`."""
@@ -100,7 +112,11 @@ class SlurmQueue:
             idle, planned = self._sinfo()
         except SubmitError as error:
             trouble = str(error)
-        window_s = self._window_s(ours, now_s) if planned else None
+        runs = [job for job, view in views.items() if view.phase is JobPhase.RUNNING]
+        plans = self._plans(ours) if planned or runs else []
+        for job in runs:
+            views[job] = replace(views[job], planned_s=_planned_s(views[job], plans))
+        window_s = max(0.0, min(plan.start_s for plan in plans) - now_s) if planned and plans else None
         return Snapshot(views, self._others(rows, ours), idle, planned, window_s, trouble)
 
     def cancel(self, jobs: Sequence[str]) -> list[str]:
@@ -139,21 +155,20 @@ class SlurmQueue:
         )
 
     def _sinfo(self) -> tuple[int, int]:
-        """Nodes of the partition that are idle for anyone, and idle until a planned job starts."""
+        """Nodes that we may use, which are idle for anyone, and which are idle until a planned job starts."""
         where = ["-p", self._site.partition] if self._site.partition else []
         output = self._ask("sinfo", "-h", "-N", *where, "-o", "%N %t")
         states = dict(line.split()[:2] for line in output.splitlines() if len(line.split()) >= 2)
+        if self._only is not None:
+            states = {node: state for node, state in states.items() if self._only.matches(node)}
         return sum(s == "idle" for s in states.values()), sum(s in ("plnd", "planned") for s in states.values())
 
-    def _window_s(self, ours: dict[str, _Row], now_s: float) -> float | None:
-        """How long planned nodes stay idle at least: until the earliest planned start of a pending job of others.
-
-        Where that will be is not always told, so the earliest start counts for all of them.
-        """
-        output = self._ask("squeue", "-h", "-t", "PD", "-o", "%A|%S")
-        lines = (line.partition("|") for line in output.splitlines())
-        starts = [start for job, _, when in lines if job not in ours and (start := _time_s(when))]
-        return max(0.0, min(starts) - now_s) if starts else None
+    def _plans(self, ours: dict[str, _Row]) -> list[_Plan]:
+        """When and where pending jobs of others are planned to start. Where that will be is not always told: planned
+        nodes are taken to stay idle until the earliest of these starts."""
+        output = self._ask("squeue", "-h", "-t", "PD", "-o", "%A|%S|%Y")
+        rows = [line.split("|") for line in output.splitlines() if line.count("|") == 2]
+        return [_Plan(at_s, nodes) for job, when, nodes in rows if job not in ours and (at_s := _time_s(when))]
 
     def _sacct(self, jobs: Sequence[str]) -> dict[str, JobView]:
         """What accounting remembers of ``jobs``; nothing where there is none."""
@@ -167,6 +182,24 @@ class SlurmQueue:
             rows = [line.split("|") for line in output.splitlines() if line.count("|") == columns.count(",")]
             found |= {row[0]: _remembered(*row) for row in rows if row[0] in batch}
         return found
+
+
+def excluded(site: Site, run: Run = run_command) -> str:
+    """The partition's nodes that ``only_nodes`` does not name, as a list for ``--exclude``; "" where it names all.
+
+    Slurm has no option for "one of these nodes": ``--nodelist`` asks for all of them.
+
+    Raises
+    ------
+    SubmitError : Slurm does not answer, or no node of the partition is named
+    """
+    only = NodePattern.read(site.only_nodes or "*")
+    where = ["-p", site.partition] if site.partition else []
+    nodes = dict.fromkeys(run(["sinfo", "-h", "-N", *where, "-o", "%N"], site.command_timeout_s).split())
+    others = [node for node in nodes if not only.matches(node)]
+    if len(others) == len(nodes):
+        raise SubmitError(f"no node of partition {site.partition or 'default'} matches --only-nodes {only.text}")
+    return run(["scontrol", "show", "hostlist", ",".join(others)], site.command_timeout_s).strip() if others else ""
 
 
 def _view(row: _Row) -> JobView:
@@ -185,6 +218,21 @@ def _view(row: _Row) -> JobView:
         # Slurm says None where there is nothing to say.
         detail=", ".join([row.state, *([row.reason] if row.reason not in ("", "None") else [])]),
     )
+
+
+def _planned_s(view: JobView, plans: Sequence[_Plan]) -> float | None:
+    """When the first of ``plans`` takes a node of the job."""
+    held = _names(view.nodes)
+    return min((plan.start_s for plan in plans if not held.isdisjoint(_names(plan.nodes))), default=None)
+
+
+@lru_cache(maxsize=1024)
+def _names(nodes: str) -> frozenset[str]:
+    """The nodes of a list; none where it is not told or cannot be read."""
+    try:
+        return frozenset(expand(nodes)) if nodes not in ("", "(null)", "N/A") else frozenset()
+    except ValueError:
+        return frozenset()
 
 
 def _phase(row: _Row) -> JobPhase:

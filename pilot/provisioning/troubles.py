@@ -20,7 +20,7 @@ class Troubled:
 
 
 class Troubles:
-    """The trouble with each kind of call, empty where there is none; ``report`` is told what changes."""
+    """The trouble with each kind of call, empty where there is none; ``report`` is called with changes."""
 
     def __init__(self, report: Callable[[Troubled], None]) -> None:
         self._report = report

@@ -31,6 +31,7 @@ import msgspec
 from pilot.core.errors import UserError
 from pilot.io import connection, wire
 from pilot.io.connection import Connection
+from pilot.io.node_pattern import NodePattern
 from pilot.io.tokens import digest, new_token, owns
 
 _JOB = re.compile(r"[A-Za-z0-9_.@:\[\]-]{0,128}")
@@ -72,11 +73,13 @@ class Living:
 
 @dataclass(slots=True)
 class Admission:
-    """The tokens of one pool. ``folder`` holds the jobs' own connection files."""
+    """The tokens of one pool, and ``only`` which nodes it may have (None: any). ``folder`` holds the jobs' own
+    connection files."""
 
     where: Connection
     folder: Path
     nodes_per_pilot: int
+    only: NodePattern | None = None
     _grants: dict[bytes, Grant] = field(default_factory=dict)
     _disk: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "tokens"))
 
@@ -131,7 +134,7 @@ class Admission:
             if where != known:
                 connection.write(path, where)
         except (UserError, OSError) as error:
-            log.warning("the pilots of %s cannot come back: %s", path.name, error)
+            log.warning("the pilots of %s cannot reconnect: %s", path.name, error)
             return
         self._grants[digest(where.enrolment)] = Grant(Role.PILOT, path, where.job)
 
@@ -164,6 +167,8 @@ class Admission:
             return f"the name {hello.pilot} is another pilot's"
         if reason := _implausible(hello):
             return reason
+        if self.only is not None and not self.only.matches(hello.host):
+            return f"node {hello.host} is none of this pool's (--only-nodes {self.only.text})"
         if grant.file is None:
             return self._enrolling(hello)
         if not grant.job:
@@ -193,7 +198,7 @@ def _note_job(path: Path, job: str) -> None:
     try:
         connection.write(path, msgspec.structs.replace(connection.load(path), job=job))
     except (OSError, UserError) as error:
-        log.warning("cannot note in %s that it is of job %s: %s", path, job, error)
+        log.warning("cannot record in %s that it belongs to job %s: %s", path, job, error)
 
 
 def _remove(path: Path) -> None:

@@ -264,7 +264,7 @@ class Api:
             raise UserError(f"trainer {trainer.id} has finished; {more}, for example with more epochs")
         if asked.budget_node_hours is None and trainer.outcome is Outcome.STOPPED:
             raise UserError(f"trainer {trainer.id} stopped: {trainer.reason}; give it a larger --budget in total")
-        await _in(self._disk, self._launches.mend, trainer.spec, asked.launch)
+        await _in(self._disk, self._launches.change, trainer.spec, asked.launch)
         return await self._stands(trainer, TrainerResumed(trainer.id, asked.budget_node_hours), "goes on")
 
     async def hold(self, asked: OneTrainer) -> Standing:

@@ -13,7 +13,7 @@ from typing import Protocol, assert_never
 from pilot.core.ids import NodeId
 from pilot.io.site import Site
 from pilot.provisioning.keeper import Keeper, KeeperEvent
-from pilot.provisioning.pilot_jobs import JobEnded, JobNoticed, JobSuspended
+from pilot.provisioning.pilot_jobs import EndKnown, JobEnded, JobNoticed, JobSuspended
 from pilot.provisioning.troubles import Troubled
 from pilot.service.admission import Admission
 from pilot.service.live_driver import LiveDriver
@@ -35,6 +35,9 @@ class Pilots(Protocol):
 
     def notice(self, pilot: Pilot, cause: str, grace_s: float) -> None:
         """``pilot`` was given notice."""
+
+    def ends(self, node: NodeId, end_s: float | None) -> None:
+        """``node`` will have left at ``end_s`` (Unix time); None: that is not known any more."""
 
     def lose(self, node: NodeId, why: str) -> None:
         """``node`` is lost."""
@@ -102,6 +105,9 @@ class Autoscaler:
                 grace_s = self._site.grace_s if told_s is None else max(0.0, told_s - time.time())
                 for pilot in self._of(event.job):
                     self._service.notice(pilot, event.cause, grace_s)
+            case EndKnown():
+                for pilot in self._of(event.job):
+                    self._service.ends(pilot.node, event.end_s)
             case JobSuspended():
                 for pilot in self._of(event.job):
                     self._service.lose(pilot.node, f"its job {event.job} is suspended")
@@ -159,11 +165,11 @@ class Autoscaler:
 
     def _ended(self, event: JobEnded) -> None:
         """A job is over. Connected agents report their own end."""
-        log.info("job %s is over: %s (%s)", event.job, event.ending, event.detail)
+        log.info("job %s ended: %s (%s)", event.job, event.ending, event.detail)
         self._admission.revoke(event.job)
         for pilot in self._of(event.job):
             if not pilot.here or self._driver.clock() - pilot.heard_s > self._site.silent_s:
-                self._service.lose(pilot.node, f"its job {event.job} is over: {event.ending}")
+                self._service.lose(pilot.node, f"its job {event.job} ended: {event.ending}")
         if event.failed:
             self._driver.remark(text=f"pilot job {event.job} failed: {event.ending}, {event.detail}")
 

@@ -23,6 +23,7 @@ class _Change:
     joined: dict[NodeId, None] = field(default_factory=dict)
     leaving: dict[NodeId, float] = field(default_factory=dict)
     lost: dict[NodeId, None] = field(default_factory=dict)
+    ends: dict[NodeId, float | None] = field(default_factory=dict)
     causes: dict[str, None] = field(default_factory=dict)
 
     def __contains__(self, node: NodeId) -> bool:
@@ -30,9 +31,8 @@ class _Change:
 
     def event(self) -> PoolChanged:
         deadline_s = min(self.leaving.values()) if self.leaving else None
-        return PoolChanged(
-            tuple(self.joined), tuple(self.leaving), tuple(self.lost), deadline_s, "; ".join(self.causes)
-        )
+        cause, ends = "; ".join(self.causes), tuple(self.ends.items())
+        return PoolChanged(tuple(self.joined), tuple(self.leaving), tuple(self.lost), deadline_s, cause, ends)
 
 
 class Coalescer:
@@ -50,6 +50,13 @@ class Coalescer:
     def leaving(self, now_s: float, node: NodeId, deadline_s: float, cause: str) -> None:
         """``node`` was given notice and lives until ``deadline_s`` at the latest."""
         self._change(now_s, node, cause).leaving[node] = deadline_s
+
+    def ends(self, now_s: float, node: NodeId, at_s: float | None) -> None:
+        """``node`` will have left at ``at_s``; None: that is not known any more."""
+        if not self._changes:
+            self._changes.append(_Change())
+        self._changes[-1].ends[node] = at_s
+        self._wait(now_s)
 
     def lost(self, now_s: float, node: NodeId, cause: str) -> None:
         """``node`` is gone."""

@@ -21,8 +21,10 @@ from pilot.io import ended
 from pilot.io.ended import Ended
 from pilot.io.heartbeat import BEAT_S
 from pilot.io.journal import Contents
+from pilot.io.known_pools import remember
 from pilot.io.learned import Learned
 from pilot.io.listener import allow_many_files
+from pilot.io.node_pattern import NodePattern
 from pilot.io.printable import printable
 from pilot.io.rundir import Lock, RunDir, default_path, learned_path
 from pilot.io.site_files import SiteFile, load_site_file
@@ -39,7 +41,7 @@ from pilot.service.restore import restore
 from pilot.service.roster import Roster
 from pilot.service.sampler_process import SamplerProcess
 from pilot.service.service import Service
-from pilot.service.settings import Settings
+from pilot.service.settings import Settings, config_of
 from pilot.service.solver_process import SolverProcess
 from pilot.service.startup import PoolIdentity
 from pilot.service.status_view import About
@@ -79,7 +81,8 @@ class Live:
         news: asyncio.Queue[KeeperEvent] = asyncio.Queue()
         self._server = startup.listen(pool, site)
         where = startup.announce(rundir, pool, site, site_file.path, self._server)
-        self._admission = Admission(where, rundir.pilots, site.nodes_per_pilot)
+        only = NodePattern.read(site.only_nodes) if site.only_nodes else None
+        self._admission = Admission(where, rundir.pilots, site.nodes_per_pilot, only)
         self._keeper = make_keeper(site_file, rundir.pilots, rundir.root, news.put_nowait, self._admission)
         self._endpoint = where.endpoint
         self._journal = startup.open_journal(rundir, pool)
@@ -223,6 +226,8 @@ class Live:
             str(self._rundir.root),
             self._pool.header.started_unix_s,
             keeper=self._keeper.status(),
+            objective=self._pool.settings.objective,
+            only_nodes=self._site.only_nodes or "",
             trouble=self._driver.trouble,
         )
 
@@ -280,16 +285,17 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     owned = None
     try:
-        site_file = load_site_file(options.site)
+        site_file = load_site_file(options.site).on(options.only_nodes)
         rundir = RunDir(options.run_dir or default_path(site_file.site.name))
         learned = Learned.read(learned_path(site_file.site.name), site_file.site.name)
         settings = _settings(options, learned)
-        settings.config()
+        config_of(startup.configured(site_file.site, settings))  # what is wrong is said before anything is touched
         rundir.create()
         lock = Lock(rundir)  # held until the process has ended
         log_file.begin(rundir.log)
         rundir.ended.unlink(missing_ok=True)
         owned = rundir
+        remember(rundir.root)
         _end(rundir, asyncio.run(_serve(rundir, lock, site_file, settings, options, learned)))
         with suppress(OSError):
             lock.leave()
@@ -351,6 +357,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m pilot.service.daemon", description=__doc__)
     parser.add_argument("--run-dir", type=Path, help="default: $PILOT_RUN_DIR, or pilot/<site> in the state directory")
     parser.add_argument("--site", required=True, help="a site's name, or the path of a site file")
+    parser.add_argument("--only-nodes", help="which nodes pilots may run on; default: as the site says")
     parser.add_argument("--pilots", type=int, help="pilots to keep; default: as many as the trainers can use")
     parser.add_argument("--go-on", action="store_true", help="only continue a pool that did not end cleanly")
     parser.add_argument("--fresh", action="store_true", help="start a new pool; the previous one is kept aside")

@@ -73,13 +73,13 @@ class LaunchStore:
             reason = f"{error.strerror}{which}"
             raise PilotError(f"cannot record the submission of {name}: {reason}", transient=True) from None
 
-    def mend(self, trainer: TrainerSpec, launch: LaunchSpec) -> None:
-        """Its workers are started as ``launch`` says from now on; :class:`PilotError` where that cannot be written."""
+    def change(self, trainer: TrainerSpec, launch: LaunchSpec) -> None:
+        """From now on start its workers as ``launch`` says; :class:`PilotError` if that cannot be recorded."""
         try:
             self._launches[trainer.trainer] = self._publish(trainer, launch)
         except OSError as error:
             why = error.strerror
-            raise PilotError(f"cannot record how {trainer.trainer} goes on: {why}", transient=True) from None
+            raise PilotError(f"cannot record how {trainer.trainer} continues: {why}", transient=True) from None
 
     def remove(self, trainer: TrainerSpec) -> None:
         """Remove its folder, with its checkpoints and logs; :class:`PilotError` where that is not possible."""

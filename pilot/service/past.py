@@ -8,12 +8,14 @@ from pilot.core.ids import TrainerId
 from pilot.io.journal import read
 from pilot.io.pool_status import KeeperStatus, PoolStatus, TrainerHistory
 from pilot.io.rundir import RunDir
+from pilot.io.study_verbs import StudyList, TrialList
 from pilot.io.verbs import Explained, NodeList, TrainerList
-from pilot.service import status_view
+from pilot.service import status_view, study_view
 from pilot.service.launch_store import LaunchStore
 from pilot.service.restore import restore
-from pilot.service.settings import fresh_core
+from pilot.service.settings import fresh_core, settings_of
 from pilot.service.status_view import About
+from pilot.service.study_store import StudyStore
 
 NO_JOBS = KeeperStatus(
     scheduler="",
@@ -50,10 +52,14 @@ class PastPool:
         restored = restore(contents, lambda: fresh_core(contents))
         self._core, self._monitor = restored.core, restored.books.monitor
         header = contents.header
-        site = header.configured[-1].site
+        site, settings = header.configured[-1].site, settings_of(header.configured[-1].settings)
         self._launches = LaunchStore(rundir, header.coordinator, site.get("checkpoint_dir"))
+        self._studies = StudyStore(rundir, self._launches)
         name, began_s = str(site.get("name", "")), header.started_unix_s
-        self._about = About(header.coordinator, name, "", str(root), began_s, NO_JOBS, up=False)
+        only = str(site.get("only_nodes") or "")
+        self._about = About(
+            header.coordinator, name, "", str(root), began_s, NO_JOBS, settings.objective, only, up=False
+        )
 
     def trainers(self) -> TrainerList:
         """All trainers, in the order of submission."""
@@ -77,3 +83,14 @@ class PastPool:
     def explain(self, trainer: str) -> Explained:
         """Why a trainer had its nodes, or why it ended."""
         return status_view.explained(self._core, self._monitor, TrainerId(trainer))
+
+    def studies(self) -> StudyList:
+        """All studies, in the order of submission."""
+        now_s = self._monitor.now_s
+        each = [study_view.status(self._core, self._studies, study, now_s) for study in self._core.studies.values()]
+        return StudyList(studies=each)
+
+    def trials(self, study: str) -> TrialList:
+        """A study and its trials."""
+        found = study_view.find(self._core, study)
+        return study_view.trials(self._core, self._studies, found, self._monitor.now_s)

@@ -1,4 +1,4 @@
-"""Where the ranks of a group that forms find each other: what each has put is kept until all have, then all are told.
+"""How the ranks of a forming group find each other: what each has put is kept until all have, then sent to all.
 
 A pilot's word is about its own rank only: what it says is filed under its node, and no key of another rank's is taken
 from it.

@@ -27,7 +27,7 @@ def main(lifeline: int) -> None:
             answer = _answer(opened, question)
         except UserError as error:
             answer = Asked(error=str(error))
-        except Exception as error:  # whatever a sampler's library raises, the coordinator goes on
+        except Exception as error:  # whatever a sampler's library raises, the coordinator continues
             logging.exception("the sampler failed")
             opened.pop(question.file, None)
             answer = Asked(error=f"the sampler failed: {type(error).__name__}: {error}", again=True)

@@ -1,7 +1,8 @@
-"""Asks the samplers of studies, in a process that can be killed: a sampler's ask or a user's space may take for ever.
+"""Asks the samplers of studies, in a process that can be killed: a sampler or a user's space may take forever.
 
-What the coordinator knows of a study goes with the first question to a process, so one that was killed loses nothing.
-Questions are answered one after the other. One that is asked again, after a restart say, has the answer that it had.
+The first question to a process includes what the coordinator knows of the study, so killing a process loses nothing.
+Questions are answered one after the other. A question that is repeated, for example after a restart, gets the same
+answer.
 """
 
 from __future__ import annotations

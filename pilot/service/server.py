@@ -104,7 +104,7 @@ class Server:
                 self._receiver.received(peer, wire.decode_from_agent(frame))
         except ProtocolError as error:
             self._refuse(link, str(error), known=peer is not None)
-        except Exception as error:  # asyncio would close the connection and go on
+        except Exception as error:  # asyncio would close the connection and continue
             self._fail(error)
 
     def closed(self, link: Link, reason: str) -> None:
@@ -126,7 +126,7 @@ class Server:
         grant = self._admit(shown.token)
         if grant is None:
             self._refuse(
-                link, "wrong token: the connection file is not this coordinator's, or its job is over", known=False
+                link, "wrong token: the connection file is not this coordinator's, or its job has ended", known=False
             )
         elif shown.protocol != wire.PROTOCOL or (grant.role is Role.PILOT and shown.version != __version__):
             theirs, ours = f"{shown.version} (protocol {shown.protocol})", f"{__version__} (protocol {wire.PROTOCOL})"

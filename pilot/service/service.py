@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -56,6 +57,9 @@ class Jobs(Protocol):
 
     def noticed(self, job: str, word: str) -> None:
         """The agent of ``job`` leaves, because of ``word``."""
+
+    def end_s(self, job: str) -> float | None:
+        """When its nodes will have left (Unix time), as far as the scheduler knows."""
 
 
 class Service:
@@ -291,10 +295,20 @@ class Service:
             if hello.job:
                 self.driver.remark(node=node, job=hello.job)
             self._coalescer.joined(now_s, node)
+            walltime_s = None if hello.walltime_end_s is None else hello.walltime_end_s - site.grace_s
+            known = [end_s for end_s in (walltime_s, self._jobs.end_s(hello.job)) if end_s is not None]
+            if known:
+                self.ends(node, min(known))
             self._stir.set()
         if hello.workers or not new:
             rejoined = Rejoined(self.driver.core, self.driver.pending, node, hello, now_s)
             asyncio.get_running_loop().call_later(SETTLE_S, self._settle, link, rejoined)
+
+    def ends(self, node: NodeId, end_s: float | None) -> None:
+        """``node`` will have left at ``end_s`` (Unix time); None: that is not known any more."""
+        now_s = self.driver.clock()
+        self._coalescer.ends(now_s, node, None if end_s is None else now_s + end_s - time.time())
+        self._stir.set()
 
     def _settle(self, link: Peer, rejoined: Rejoined) -> None:
         """An agent's reports about its absence have arrived by now: what is still open was lost with a connection."""
@@ -348,7 +362,7 @@ class Service:
             self._unheard[message.trainer] = None
 
     def _looked(self, node: NodeId, message: wire.RankLookedAt) -> None:
-        if verb := {Seen.SLOW.value: "is slow", Seen.LOST.value: "was stuck and is started again"}.get(message.seen):
+        if verb := {Seen.SLOW.value: "is slow", Seen.LOST.value: "was stuck and was restarted"}.get(message.seen):
             self._remark(message.trainer, f"{node} {verb}, the others wait for it: {message.detail}")
         self._post(self._stall_checks.rank_looked_at(node, message))
 

@@ -15,7 +15,8 @@ from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
 from pilot.core.curve_model import ON_SUMMIT, Normal, Priors
 from pilot.core.errors import JournalError, UserError
-from pilot.core.pool import NODE_ORDERS
+from pilot.core.pool import NODE_ORDER_NAMES, NODE_ORDERS, TOPOLOGY, hostname_order
+from pilot.core.topology import Topology
 from pilot.io.journal import Configured, Contents, Header
 from pilot.io.objectives import load_objective
 
@@ -34,7 +35,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     budget : charged node-hours from when the pool comes up; 0: no limit
     priors : mean and deviation of ln a, then of ln b (:mod:`pilot.core.curve_model`), from the site's earlier
         trainers; None: there were none
-    node_order : a name of ``pilot.core.pool.NODE_ORDERS``
+    node_order : a name of ``pilot.core.pool.NODE_ORDER_NAMES``
     """
 
     planner: str = planners.NAMES[0]
@@ -62,13 +63,13 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise UserError(f"ended_kept must be 0 or more, got {self.ended_kept}")
         if not 0 <= self.budget < math.inf:
             raise UserError(f"the budget must be 0 or more and finite, got {self.budget:g}")
-        if self.node_order not in NODE_ORDERS:
-            raise UserError(f"unknown node order {self.node_order!r}; there are: {', '.join(NODE_ORDERS)}")
+        if self.node_order not in NODE_ORDER_NAMES:
+            raise UserError(f"unknown node order {self.node_order!r}; there are: {', '.join(NODE_ORDER_NAMES)}")
         return CoordinatorConfig(
             t_fwd_s=self.t_fwd_s,
             max_parallel_trainers=self.max_parallel_trainers,
             objective=load_objective(self.objective),
-            node_order=NODE_ORDERS[self.node_order],
+            node_order=NODE_ORDERS.get(self.node_order, hostname_order),
             budget_node_hours=self.budget or None,
             arrivals_s=ARRIVALS_S,
             ended_kept=self.ended_kept,
@@ -102,7 +103,16 @@ def config_of(configured: Configured) -> CoordinatorConfig:
     for name, seconds in times.items():
         if not isinstance(seconds, float | int) or not 0 <= seconds < math.inf:
             raise UserError(f"{name} of the site must be 0 or more and finite, got {seconds}")
-    return replace(settings_of(configured.settings).config(), **times)
+    settings = settings_of(configured.settings)
+    topology = topology_of(str(site.get("topology") or "")) if settings.node_order == TOPOLOGY else None
+    return replace(settings.config(), topology=topology, **times)
+
+
+def topology_of(pattern: str) -> Topology:
+    """From a site's pattern; :class:`UserError` where it has none, or one that is malformed."""
+    if not pattern:
+        raise UserError("--node-order topology: the site says nothing about its topology (see docs/sites.md)")
+    return Topology(pattern)
 
 
 def core_of(header: Header) -> Coordinator:

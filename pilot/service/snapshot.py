@@ -21,7 +21,7 @@ from pilot.observation.monitor import Monitor
 from pilot.service.pending import PendingCommands
 
 LOST_KEPT = 10_000
-"""So many lost nodes are remembered: an agent that comes back after so many others is stopped like any stranger."""
+"""How many lost nodes are remembered: an agent that comes back after that many others is stopped like any stranger."""
 
 
 @dataclass(slots=True)

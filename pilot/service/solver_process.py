@@ -139,7 +139,7 @@ class SolverProcess:
 
     def _not_started(self, error: Exception) -> None:
         self._not_before_s = asyncio.get_running_loop().time() + AGAIN_S
-        self._tell(f"the solver process could not be started: {error}; dp makes the plans meanwhile")
+        self._tell(f"the solver process could not be started: {error}; using the dp planner meanwhile")
 
     def _fail(self, plan_id: PlanId, by: PlanId) -> None:
         self._post(PlanFailed(plan_id, f"superseded by plan {by}"))
@@ -183,8 +183,8 @@ class SolverProcess:
             reason = "superseded" if done else f"no answer within {limit_s:g} s"
             raise SolverError(f"the solver process was killed: {reason}", transient=True)
         plan = await answer
-        if plan.status is not PlanStatus.KEPT and not problem.feasible(plan.as_dict()):
-            raise SolverError(f"its plan is not feasible: {plan.as_dict()}")
+        if plan.status is not PlanStatus.KEPT and not problem.feasible(plan.as_dict(), dict(plan.ending)):
+            raise SolverError(f"its plan is not feasible: {plan.as_dict()}, ending {dict(plan.ending)}")
         return plan
 
     async def _superseded_long(self) -> None:

@@ -70,6 +70,11 @@ class PoolIdentity:
         return core_of(self.header)
 
 
+def configured(site: Site, settings: Settings) -> Configured:
+    """How a pool on ``site`` comes up, as journals have it."""
+    return Configured(msgspec.to_builtins(settings), site.model_dump(mode="json"))
+
+
 def open_pool(
     rundir: RunDir, site: Site, settings: Settings, *, anew: bool = True, fresh: bool = False
 ) -> PoolIdentity:
@@ -86,7 +91,7 @@ def open_pool(
     """
     if fresh and anew:
         log.info("started a new pool; the previous one is in %s", rundir.set_aside())
-    now = Configured(msgspec.to_builtins(settings), site.model_dump(mode="json"))
+    now = configured(site, settings)
     if rundir.journal.exists():
         try:
             contents = read(rundir.journal, whole=False)

@@ -54,6 +54,8 @@ class About:
     run_dir: str
     began_unix_s: float
     keeper: KeeperStatus
+    objective: str
+    only_nodes: str = ""
     up: bool = True
     trouble: str = ""
 
@@ -67,6 +69,8 @@ def status(
         site=about.site,
         endpoint=about.endpoint,
         run_dir=about.run_dir,
+        only_nodes=about.only_nodes,
+        objective=about.objective,
         up=about.up,
         began_unix_s=about.began_unix_s,
         now_s=monitor.now_s,
@@ -122,11 +126,13 @@ def explained(core: Coordinator, monitor: Monitor, name: TrainerId) -> Explained
     sentences = found.sentences() if found is not None else [f"{name} was not part of the last plan."]
     if name in core.arrivals.trainers and trainer.target:
         held = node_count(len(trainer.target))
-        sentences = [f"{name} started on {held}, the fewest that it can use; the plan with more of them comes shortly."]
+        sentences = [
+            f"{name} started on {held}, the fewest that it can use; a plan that may give it more follows shortly."
+        ]
     if trainer.held:
         sentences = [f"{name} is {trainer.held}; pilot release {name} gives it nodes again."]
     if trainer.shelved:
-        sentences = [f"{name} is a trial without nodes: {trainer.shelved}. It goes on if its study promotes it."]
+        sentences = [f"{name} is a trial without nodes: {trainer.shelved}. It continues if its study promotes it."]
     elif trainer.profile.wanted:
         sentences = [*sentences, _profile(trainer)]
     measured = trainer.measured
@@ -166,6 +172,7 @@ def pool(core: Coordinator, monitor: Monitor) -> list[NodeStatus]:
             leaving=node in core.pool.leaving,
             set_aside=node in core.pool.aside,
             joined_s=monitor.joined_s.get(node, 0.0),
+            ends_s=core.pool.ends.get(node),
         )
         for node in core.pool.nodes
     ]

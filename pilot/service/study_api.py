@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import re
 import secrets
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 
-from pilot.core.budget import hours
 from pilot.core.errors import UserError
-from pilot.core.ids import StudyId, TrainerId, TrainerUid
-from pilot.core.study import Study, Trial
+from pilot.core.ids import StudyId, TrainerUid
+from pilot.core.study import Study
 from pilot.core.study_events import StudyResumed, StudyStopped, StudySubmitted
 from pilot.io.study_definition import StudyDefinition, differences
-from pilot.io.study_verbs import OneStudy, StudyList, StudyResumption, StudyStatus, TrialList, TrialStatus
+from pilot.io.study_verbs import OneStudy, StudyList, StudyResumption, StudyStatus, TrialList
 from pilot.io.verbs import Nothing
+from pilot.service import study_view
 from pilot.service.live_driver import LiveDriver
 from pilot.service.study_store import StudyStore
 
@@ -48,7 +46,7 @@ class StudyApi:
         finally:
             self._arriving.discard(given.name)
         if self._driver.core.draining:
-            raise UserError("the pool is being shut down; pilot up goes on with it afterwards")
+            raise UserError("the pool is shutting down; run pilot up afterwards to continue it")
         await self._decided(self._driver.post(StudySubmitted(spec)), f"study {given.name} is submitted")
         log.info("study %s was submitted: %s", given.name, given.launch.script)
         return await self._status(self._study(given.name))
@@ -60,28 +58,29 @@ class StudyApi:
     async def trials(self, asked: OneStudy) -> TrialList:
         """A study's trials."""
         study = self._study(asked.study)
-        return TrialList(study=await self._status(study), trials=[self._trial(study, t) for t in study.trials])
+        await asyncio.to_thread(self._store.definition, study.spec)  # from the disk only once
+        return study_view.trials(self._driver.core, self._store, study, self._driver.clock())
 
     async def stop(self, asked: OneStudy) -> StudyStatus:
         """Shelve its trials where they are."""
         study = self._study(asked.study)
         if study.stopped:
-            raise UserError(f"study {study.id} has stopped already: {study.stopped}")
+            raise UserError(f"study {study.id} is already stopped: {study.stopped}")
         await self._decided(self._driver.post(StudyStopped(study.id)), f"study {study.id} stops")
         return await self._status(study)
 
     async def resume(self, asked: StudyResumption) -> StudyStatus:
-        """It goes on, with more trials perhaps."""
+        """Continue it, possibly with more trials."""
         study = self._study(asked.study)
         if asked.space is not None:
             await self._same_space(study, asked.space)
         if not study.stopped and not asked.more:
             raise UserError(f"study {study.id} has not stopped; pilot study add gives it more trials")
         if asked.more and study.exhausted:
-            raise UserError(f"study {study.id} has tried every point of its space: there are no more trials")
+            raise UserError(f"study {study.id} has tried every point of its search space")
         deadline_s = study.spec.deadline_s
         if deadline_s is not None and deadline_s <= self._driver.clock():
-            raise UserError(f"the deadline of study {study.id} is over; pilot study run --name begins another one")
+            raise UserError(f"the deadline of study {study.id} has passed; submit a new study with another --name")
         total = study.total + asked.more
         await self._decided(self._driver.post(StudyResumed(study.id, total)), f"study {study.id} goes on")
         return await self._status(study)
@@ -89,79 +88,21 @@ class StudyApi:
     async def _same_space(self, study: Study, expected: StudyDefinition) -> None:
         found = differences(await asyncio.to_thread(self._store.definition, study.spec), expected)
         if found:
-            raise UserError(f"study {study.id} has another space: {'; '.join(found)}; begin another study for it")
+            raise UserError(f"the search space of study {study.id} differs: {'; '.join(found)}; submit a new study")
 
     def _check_name(self, name: str) -> None:
         core = self._driver.core
         if not _NAME.fullmatch(name):
-            raise UserError(f"not a name for a study: {name!r}; use letters, digits, '.', '_' and '-', at most 48")
+            raise UserError(f"not a valid study name: {name!r}; use letters, digits, '.', '_' and '-', at most 48")
         if StudyId(name) in core.studies or name in self._arriving:
-            raise UserError(
-                f"there is a study named {name} already; choose another --name, or pilot study resume {name}"
-            )
+            raise UserError(f"a study named {name} already exists; choose another --name, or pilot study resume {name}")
         trial = re.compile(rf"{re.escape(name)}-\d+")
         if taken := next((t for t in (*core.trainers, *core.past) if trial.fullmatch(t)), None):
-            raise UserError(f"the trainer {taken} has a name that a trial of {name} would have; choose another --name")
+            raise UserError(f"a trainer is named {taken}, like a trial of {name}; choose another --name")
 
     def _study(self, name: str) -> Study:
-        study = self._driver.core.studies.get(StudyId(name))
-        if study is None:
-            known = ", ".join(self._driver.core.studies) or "none"
-            raise UserError(f"no study named {name!r}; there are: {known}")
-        return study
-
-    # --- what is told -------------------------------------------------------------------------------------------------
+        return study_view.find(self._driver.core, name)
 
     async def _status(self, study: Study) -> StudyStatus:
-        definition = await asyncio.to_thread(self._store.definition, study.spec)
-        spec, best = study.spec, study.best()
-        left_s = None if spec.deadline_s is None else max(0.0, spec.deadline_s - self._driver.clock())
-        return StudyStatus(
-            study=study.id,
-            state="stopped" if study.stopped else "over" if study.over else "running",
-            reason=study.stopped,
-            metric=spec.metric,
-            maximise=spec.maximise,
-            rungs=list(spec.rungs),
-            sampler=definition.sampler,
-            trials=None if study.exhausted else study.total,
-            asked=len(study.trials),
-            by_state=dict(Counter(self._state(study, trial) for trial in study.trials)),
-            best=self._trial(study, best) if best is not None else None,
-            deadline_left_s=left_s,
-            script=definition.launch.script,
-            arguments=definition.launch.arguments,
-            directory=str(self._store.folder(spec)),
-            optuna=str(self._store.journal(spec)),
-        )
-
-    def _trial(self, study: Study, trial: Trial) -> TrialStatus:
-        name = study.spec.trainer(trial.number)
-        core, now_s = self._driver.core, self._driver.clock()
-        trainer = core.trainers.get(TrainerId(name))
-        used_s = trainer.usage.until(now_s) if trainer is not None else 0.0
-        return TrialStatus(
-            number=trial.number,
-            trainer=name,
-            state=self._state(study, trial),
-            phase=trainer.phase if trainer is not None else None,
-            nodes=len(trainer.group.members) if trainer is not None and trainer.group is not None else 0,
-            parameters=dict(trial.parameters),
-            values=[value if math.isfinite(value) else None for value in trial.values],
-            rung=trial.rung + 1,
-            reports=trial.reports,
-            node_hours=hours(used_s, core.config.charge_factor),
-            reason=trial.ended or (trainer.shelved if trainer is not None else ""),
-        )
-
-    @staticmethod
-    def _state(study: Study, trial: Trial) -> str:
-        if trial.failed:
-            return "failed"
-        if study.complete(trial):
-            return "complete"
-        if trial.ended:
-            return "ended"
-        if not trial.asked:
-            return "waiting"
-        return "training" if trial.trains and not study.stopped else "shelved"
+        await asyncio.to_thread(self._store.definition, study.spec)  # from the disk only once
+        return study_view.status(self._driver.core, self._store, study, self._driver.clock())

@@ -94,7 +94,7 @@ class Account:
     def rescale(self, accounting: Accounting, lost: int, nodes: int, delay_s: float = 0.0) -> Cost:
         """From now on ``nodes`` nodes; ``lost`` of those before were preempted, the plan did the rest.
 
-        What makes it faster does so ``delay_s`` later; until then it goes on as before (Huawei §5.5).
+        What makes it faster does so ``delay_s`` later; until then it continues as before (Huawei §5.5).
         """
         if not lost and nodes == self.nodes:
             return FREE

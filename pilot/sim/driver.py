@@ -170,7 +170,8 @@ class Simulation:
 
     def _events(self, change: Change) -> list[Event]:
         """What the core hears of at this time."""
-        pool = [PoolChanged(change.joined, lost=change.left, cause="trace")] if change.joined or change.left else []
+        changed = PoolChanged(change.joined, lost=change.left, cause="trace", ends=change.ends)
+        pool = [changed] if change.joined or change.left else []
         waits = not pool and self.config.completions is Completions.AT_NODE_EVENTS
         if waits and min(self.core.timers.due_s(), self._reports.due_s()) > self.now_s:
             return []

@@ -55,7 +55,7 @@ def check(know: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """What the core is told of each trainer.
+    """What the core knows of each trainer.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class Knowledge:
     share: bool = False
 
     def spec(self, row: WorkloadRow) -> TrainerSpec:
-        """What the core is told of ``row``."""
+        """What the core knows of ``row``."""
         if self.know == TRUTH:
             return row.spec
         if self.know == MEASURED:
@@ -119,7 +119,7 @@ def objective_name(curves: ReadCurves) -> str | None:
     for name in ("throughput", "scaling-efficiency"):
         if all(_same(OBJECTIVES[name](spec, rate), value) for rate, value in values):
             return name
-    raise UserError("objective_per_s of the curves file is the value of no named objective; name one with --objective")
+    raise UserError("objective_per_s in the curves file matches no named objective; choose one with --objective")
 
 
 def _same(one: Curve, other: Curve) -> bool:

@@ -16,7 +16,7 @@ GOOD = 0.9
 """Of the oracle's rate."""
 
 BestRate = Callable[[Admitted, float], float]
-"""The best total rate of trainers on so many nodes."""
+"""The best total rate of trainers on a number of nodes."""
 
 
 def interruptions(accounts: Mapping[TrainerId, Account]) -> float:

@@ -83,13 +83,13 @@ class Summary:
     interruptions : per trainer, by preemptions and plans
     to_oracle_s : seconds from a trainer's admission until the total rate is 90% of the best one on the nodes that are
         there, the mean of all trainers; null: there were none
-    profile_node_s : node-seconds of trainers that were profiled, which trained meanwhile
-    profile_cost : work that was lost in rescales as profiles began, went on and ended, at most
+    profile_node_s : node-seconds of trainers while they were profiled (they also trained)
+    profile_cost : the most work that rescales for profiles can have cost
     six_hours : U by six hours
     run_times : of completed trainers, by scaling curve
-    mean_waiting_s, mean_training_s, mean_total_s : of trainers that have ended, from submission to end; without nodes
-        they wait; null: none has ended
-    mean_spread : nodes that trainers span beyond the least, mean over time; null: a unit of the pool is a node
+    mean_waiting_s, mean_training_s, mean_total_s : of trainers that have ended; waiting is time without nodes; total:
+        from submission to end; null: none has ended
+    mean_spread : nodes that trainers span beyond the minimum, mean over time; null: without ``gpus_per_node``
     budget_warned_h, budget_ended_h : when 80% and when all of the pool's budget was used; null: never. The replay ends
         with the budget
     """

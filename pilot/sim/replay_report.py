@@ -57,7 +57,7 @@ def write_report(
 
 
 def sentences(replay: Replay) -> list[str]:
-    """A replay for a reader who knows neither the papers nor our words for things."""
+    """A replay in plain words, for readers who know neither the papers nor our terms."""
     told, columns = replay.summary, replay.columns
     most, came, taken = int(columns["pool"].max(initial=0)), int(columns["joined"].sum()), int(columns["left"].sum())
     said = [

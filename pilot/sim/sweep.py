@@ -21,8 +21,10 @@ from pilot.core.errors import UserError
 from pilot.core.gpus import GpuNodes
 from pilot.core.ids import TrainerId, natural_key
 from pilot.core.objective import Objective
-from pilot.core.pool import NODE_ORDERS
+from pilot.core.pool import NODE_ORDERS, TOPOLOGY, hostname_order
 from pilot.core.spec import Profiling
+from pilot.core.topology import Topology
+from pilot.io.node_pattern import NodePattern
 from pilot.io.prctl import die_with_parent
 from pilot.planners import TIMED, make, usual_objective
 from pilot.sim.accounting import Account, Accounting
@@ -33,13 +35,14 @@ from pilot.sim.records import SolveRecord, TrainerCourse
 from pilot.sim.times import TrainerTimes, times_of
 from pilot.traces.changes import Change, read_changes, still_pool
 from pilot.traces.fragments import Floats
+from pilot.traces.known_ends import with_ends
 from pilot.traces.mishaps import Mishaps, befallen
 from pilot.traces.workload import WorkloadRow, read_curves, read_workload
 
 GIVEN = "given"
 """The objective of the curves file (``objective_per_s``), else that which is usual for the planner."""
 COURSES_MAX = 40
-"""Of so many trainers the course is kept: a figure shows no more."""
+"""The courses of at most this many trainers are kept: a figure shows no more."""
 
 POLL_S = 0.2
 
@@ -48,7 +51,8 @@ POLL_S = 0.2
 class Inputs:
     """The files of a replay; ``events`` None: of a pool that does not change. ``until_s`` None: to the trace's last
     event (FreeTrain eq. 17), or until all trainers have ended. ``sizes``: the node counts that are allowed to all
-    trainers, within their bounds; empty: those of the file.
+    trainers, within their bounds; empty: those of the file. ``only_nodes``: of the trace only nodes of this pattern,
+    empty: all. ``topology``: a site's, for the node order of that name.
     """
 
     events: Path | None
@@ -56,6 +60,8 @@ class Inputs:
     curves: Path
     until_s: float | None = None
     sizes: tuple[int, ...] = ()
+    only_nodes: str = ""
+    topology: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,22 +76,23 @@ class Case:
     max_parallel : trainers that share the pool at a time
     rescale_scale : factor of all rescale costs
     solver_latency_s : what a plan takes
-    node_order : in which nodes are handed out and taken back
+    node_order : the order in which nodes are handed out and taken back
     accounting : how a rescale is paid for
-    completions : when the core hears of completions and arrivals
+    completions : when the core learns of completions and arrivals
     on_curve : the number of the scaling curve that all trainers have; null: each its own
     budget : node-hours after which the pool drains; null: no limit
     decide_every_s : plans are made at multiples of it; null: at every event
-    nodes : the pool has so many nodes from 0 on; null: those of the trace
-    gpus_per_node : each unit is a GPU, and so many of them, in the order of names, are a node; null: units are nodes
-    eta_noise, hang_share, fail_share, cancel_share : what goes wrong with trainers, see :mod:`pilot.traces.mishaps`
-    scale_up_delay_s : more nodes take effect so much later
+    nodes : size of a fixed pool; null: the pool is that of the trace
+    gpus_per_node : the nodes are GPUs, this many to a real node, in the order of names; null: they are nodes
+    eta_noise, hang_share, fail_share, cancel_share : mishaps of trainers, see :mod:`pilot.traces.mishaps`
+    scale_up_delay_s : delay of starts and of added nodes
     know : what the core knows of the curves: `truth`, a guess (`guess:linear` and others), or what is `measured`
     profile : `auto`, `inverse` or `never`; null: nothing is measured
     measure_noise : how far a report of a rate is off the truth, one standard deviation, relative; null: nothing is
         measured
-    seed : of what is drawn: guesses, noise, what goes wrong
+    seed : seed of everything random: guesses, noise, mishaps
     share_curves : trainers on one curve share what is measured
+    known_ends : of this share of the nodes that leave it is known from their coming on when that will be
     """
 
     planner: str = "milp"
@@ -113,6 +120,7 @@ class Case:
     measure_noise: float | None = None
     seed: int = 1
     share_curves: bool = False
+    known_ends: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +169,8 @@ def run_case(
     )
     planner = make(case.planner, case.solver, solve_limit_s)
     gpus = _gpu_nodes(changes, case.gpus_per_node) if case.gpus_per_node is not None else None
-    core = Coordinator(replace(_core_config(case, objective_of, curves), gpus=gpus))
+    topology = _topology(inputs, case)
+    core = Coordinator(replace(_core_config(case, objective_of, curves), gpus=gpus, topology=topology))
     simulation = Simulation(core, planner, changes, submissions, config)
     complete = simulation.run(stop, lambda now_s: tick(_share_done(simulation, now_s)))
     submitted = sum(submission.submit_s <= simulation.now_s for submission in submissions)
@@ -178,9 +187,11 @@ def _pool(inputs: Inputs, case: Case, submissions: Sequence[WorkloadRow]) -> tup
     if inputs.events is not None:
         changes = read_changes(inputs.events)
         until_s = changes[-1].time_s if inputs.until_s is None else inputs.until_s
+        if inputs.only_nodes:
+            changes = _only(changes, inputs)
         if until_s <= 0:
             raise UserError(f"{inputs.events}: all of its events are at time 0; say how long to replay (--hours)")
-        return changes, until_s
+        return with_ends(changes, case.known_ends, case.seed) if case.known_ends else changes, until_s
     nodes = case.nodes or 1
     for row in submissions:
         if row.spec.min_nodes > nodes:
@@ -190,13 +201,38 @@ def _pool(inputs: Inputs, case: Case, submissions: Sequence[WorkloadRow]) -> tup
     return [still_pool(nodes)], math.inf if inputs.until_s is None else inputs.until_s
 
 
+def _only(changes: Sequence[Change], inputs: Inputs) -> list[Change]:
+    """What happens to the nodes of ``inputs.only_nodes``."""
+    pattern = NodePattern.read(inputs.only_nodes)
+    parts = [
+        Change(
+            change.time_s, tuple(filter(pattern.matches, change.joined)), tuple(filter(pattern.matches, change.left))
+        )
+        for change in changes
+    ]
+    kept = [part for part in parts if part.joined or part.left]
+    if not kept:
+        raise UserError(f"{inputs.events}: it has no node that matches --only-nodes {inputs.only_nodes}")
+    return kept
+
+
 def _gpu_nodes(changes: Sequence[Change], per_node: int) -> GpuNodes:
-    """All units that ever join, in the order of their names, are GPUs of one node after the other."""
+    """Group all units that ever join into nodes of ``per_node`` GPUs, in the order of their names."""
     names = sorted({unit for change in changes for unit in change.joined}, key=natural_key)
     if len(names) % per_node:
-        raise UserError(f"{len(names)} GPUs are not nodes of {per_node} GPUs each (--gpus-per-node)")
+        raise UserError(f"{len(names)} GPUs cannot be divided into nodes of {per_node} (--gpus-per-node)")
     host = {unit: number // per_node for number, unit in enumerate(names)}
     return GpuNodes(host.__getitem__, per_node)
+
+
+def _topology(inputs: Inputs, case: Case) -> Topology | None:
+    if case.node_order != TOPOLOGY:
+        return None
+    if case.gpus_per_node is not None:
+        raise UserError("--node-order topology is about nodes; with --gpus-per-node the units of the pool are GPUs")
+    if not inputs.topology:
+        raise UserError("--node-order topology: give --site, the name or file of a site that says its topology")
+    return Topology(inputs.topology)
 
 
 def _share_done(simulation: Simulation, now_s: float) -> float:
@@ -220,7 +256,7 @@ def _core_config(case: Case, objective_of: ObjectiveOf, curves: ReadCurves) -> C
         case.t_fwd_s,
         case.max_parallel,
         objective_of(_objective(case, curves)),
-        NODE_ORDERS[case.node_order],
+        NODE_ORDERS.get(case.node_order, hostname_order),
         arrivals_s=ARRIVALS_S,
         budget_node_hours=case.budget,
         timed=case.planner in TIMED,

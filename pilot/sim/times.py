@@ -1,4 +1,4 @@
-"""How long each trainer waited and trained, and how many were done when another replay had done so many (Huawei §5)."""
+"""How long each trainer waited and trained, and how many were done when another replay had done N (Huawei §5)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""A study as Optuna knows it: a file of Optuna's own, which optuna-dashboard opens, and which follows pilot's journal.
+"""A study as Optuna knows it: Optuna's own file, which optuna-dashboard can open, derived from pilot's journal.
 
-The file is written by one process alone, and can be made again at any time from what the coordinator knows. A trial is
-told once, with what it reported at the first rung, the one that every trial comes to: so all that Optuna compares was
-trained equally long, and no trial stays open long. What came of it at higher rungs is an attribute. A trial that
-failed is told as failed.
+The file is written by one process only, and can be recreated at any time from what the coordinator knows. Optuna learns
+of a trial once, with its value at the first rung, which every trial reaches: so all values that Optuna compares took
+equally long to train, and no trial stays open for long. Values at higher rungs are attributes. A trial that failed is
+reported as failed.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def make_sampler(definition: StudyDefinition, number: int) -> BaseSampler:
 
 def _grid(definition: StudyDefinition) -> dict[str, tuple[Any, ...]]:
     if not definition.parameters:
-        raise UserError("the sampler grid needs --param; brute-force tries all of a --space")
+        raise UserError("the sampler grid needs --param; with --space use brute-force")
     values = {name: range_.values() for name, range_ in definition.parameters.items()}
     endless = [name for name, found in values.items() if not found]
     if endless:

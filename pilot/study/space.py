@@ -15,7 +15,7 @@ Space = Callable[[optuna.Trial], object]
 
 
 class _Once(optuna.Trial):
-    """Refuses a name that was suggested before: Optuna would give the first value again."""
+    """Refuses a name that was suggested before: Optuna would return the first value again."""
 
     def __init__(self, study: optuna.Study, trial_id: int) -> None:
         super().__init__(study, trial_id)
@@ -35,47 +35,47 @@ class _Once(optuna.Trial):
 
     def _new(self, name: str) -> str:
         if name in self.names:
-            raise UserError(f"the space names the parameter {name} twice")
+            raise UserError(f"the search space suggests the parameter {name} twice")
         self.names[check_name(name)] = None
         return name
 
 
 def space_of(definition: StudyDefinition) -> Space:
-    """The function that suggests what ``definition`` says; :class:`UserError` where its file has none."""
+    """The function that suggests the parameters of ``definition``; :class:`UserError` if its file has none."""
     if not definition.space:
         return lambda trial: [_suggest(trial, name, range_) for name, range_ in definition.parameters.items()]
     found: dict[str, Any] = {"__name__": "space"}
     try:
         exec(compile(definition.space, "space.py", "exec"), found)  # the user's own file, as documented
     except Exception as error:  # whatever a user's file raises
-        raise UserError(f"the file of --space fails: {type(error).__name__}: {error}") from None
+        raise UserError(f"the --space file fails: {type(error).__name__}: {error}") from None
     function = found.get("space")
     if not callable(function):
-        raise UserError("the file of --space has no function space(trial)")
+        raise UserError("the --space file has no function space(trial)")
     space: Space = function
     return space
 
 
 def suggest(study: optuna.Study, trial_id: int, space: Space) -> Parameters:
-    """The parameters of one trial; what it has been given already stays. :class:`UserError` where the space is none."""
+    """The parameters of one trial; those that it has already are kept. :class:`UserError` if the space is invalid."""
     trial = _Once(study, trial_id)
     try:
         space(trial)
     except UserError:
         raise
     except Exception as error:  # whatever a user's function raises
-        raise UserError(f"the space fails: {type(error).__name__}: {error}") from None
+        raise UserError(f"space(trial) fails: {type(error).__name__}: {error}") from None
     values = trial.params
     if not values:
-        raise UserError("the space is empty: it suggests no parameter")
+        raise UserError("the search space is empty: it suggests no parameter")
     for name, value in values.items():
         if not isinstance(value, str | int | float | bool):
-            raise UserError(f"the parameter {name} is {value!r}; give texts and numbers, they become arguments")
+            raise UserError(f"the parameter {name} is {value!r}; use strings and numbers, which become arguments")
     return tuple((name, values[name]) for name in trial.names)
 
 
 def check(definition: StudyDefinition) -> None:
-    """Try the space once, and the sampler; :class:`UserError` says what is wrong."""
+    """Try the search space and the sampler once; :class:`UserError` says what is wrong."""
     from pilot.study.samplers import make_sampler
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)

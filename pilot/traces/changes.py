@@ -16,11 +16,15 @@ HEADER = ("time_s", "node", "event")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Nodes that joined and left the pool at the same time: one event (FreeTrain §2.1). In the file's order."""
+    """Nodes that joined and left the pool at the same time: one event (FreeTrain §2.1). In the file's order.
+
+    ``ends``: of nodes that joined, when they will leave, where that is known (:mod:`pilot.traces.known_ends`).
+    """
 
     time_s: float
     joined: tuple[NodeId, ...] = ()
     left: tuple[NodeId, ...] = ()
+    ends: tuple[tuple[NodeId, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from pilot.core.errors import UserError
 from pilot.traces.workload import Ending, WorkloadRow
 
 BUG_WITHIN_S = 300.0
-"""A bug strikes within so long, on one node; on more nodes sooner."""
+"""A bug strikes within this time on one node; on more nodes sooner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Mishaps:
 
     Parameters
     ----------
-    eta_noise : planners are told the true work times a factor between ``1 - eta_noise`` and ``1 + eta_noise``
+    eta_noise : planners see the true work times a factor between ``1 - eta_noise`` and ``1 + eta_noise``
     hang_share : these make no more progress within five minutes of training, and never end
     fail_share : these end in an error within five minutes of training
     cancel_share : their users end these at a random share of their work
@@ -42,7 +42,9 @@ class Mishaps:
         if not all(0 <= share <= 1 for share in (self.eta_noise, *shares)):
             raise UserError("the noise and the shares of trainers must be between 0 and 1")
         if sum(shares) > 1:
-            raise UserError(f"shares of trainers that hang, fail and are cancelled add up to {sum(shares):g}, over 1")
+            raise UserError(
+                f"shares of trainers that hang, fail and are cancelled add up to {sum(shares):g}, more than 1"
+            )
 
 
 def befallen(rows: Sequence[WorkloadRow], mishaps: Mishaps) -> list[WorkloadRow]:

@@ -28,7 +28,7 @@ def resample(
 
     Blocks of ``block_s``, each from an independent and uniform place of the source, follow one another; what comes and
     goes together within a block stays together. Fragments that span two blocks are cut there. With ``nodes``, a run of
-    that many neighbours (in hostname order) is drawn and the rest is left out.
+    that many neighbours (in hostname order) is drawn and the rest is dropped.
     """
     source_s = changes[-1].time_s
     if source_s <= 0:
@@ -108,7 +108,7 @@ PUBLISHED = {
 POLL_S = 10.0
 """Nothing shorter was seen: the published figures come from polls every 10 s (FreeTrain §2.1)."""
 WARM_UP_S = 48 * HOUR_S
-"""Simulated before time 0, so that the pool starts as it goes on."""
+"""Simulated before time 0, so that the pool starts in its steady state."""
 
 
 def draw(published: Published, duration_s: float, seed: int) -> list[Change]:

@@ -48,7 +48,7 @@ class WorkloadRow:
     ----------
     spec : as it is submitted; its curve is fixed
     submit_s : when, on the trace's clock
-    samples : how many it processes until its ``ending``; ``spec.samples`` is what planners are told of its whole work
+    samples : how many it processes until its ``ending``; ``spec.samples`` is the whole work as planners see it
     curve : index of its scaling curve in the curves file; trainers that share it are of one kind
     ending : what happens then
     """

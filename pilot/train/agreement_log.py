@@ -1,4 +1,4 @@
-"""What the ranks of a trainer agreed on between two steps. It is part of the state, so that who comes later knows."""
+"""What the ranks of a trainer agreed on between two steps. It is part of the state, so that newcomers know."""
 
 from __future__ import annotations
 

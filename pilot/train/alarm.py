@@ -1,4 +1,4 @@
-"""The alarm: every so many steps the ranks compare checksums of what they hold alike. Equal ranks stay equal; if they
+"""The alarm: at intervals the ranks compare checksums of what they hold alike. Equal ranks stay equal; if they
 do not, a script, a library or a machine has a fault, and all that is trained from there on is worth nothing.
 
 The comparison rides with a step's sums (one number per rank, see :mod:`pilot.train.step_words`). Only where that

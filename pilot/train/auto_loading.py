@@ -27,7 +27,7 @@ class AutoLoading:
 
     Parameters
     ----------
-    make : a ``DataLoader`` with so many processes
+    make : a ``DataLoader`` with a number of processes
     options : of it
     ranks : training processes of the node, which share its cores
     size : of the group

@@ -1,5 +1,5 @@
-"""Batches as torch's ``default_collate`` makes them, but faster: for small samples that takes as long as reading"
-" them."""
+"""Batches as torch's ``default_collate`` makes them, but faster: for small samples collating takes as long as reading
+them."""
 
 from __future__ import annotations
 

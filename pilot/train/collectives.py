@@ -55,7 +55,7 @@ class Collectives:
             self._place, self._held = self._training.place, {}
 
     def here(self) -> None:
-        """And it has done what it does there: it goes on to train, or the epoch ends."""
+        """It has done what it does there: it continues to train, or the epoch ends."""
         self.arrive()
         self._training.caught_up()
 
@@ -69,6 +69,7 @@ class Collectives:
         """Before a step; returns when all ranks are about to do it, with the same state."""
         self._group.enter()
         while self._aligned != self._group.revision:
+            self._training.put_back()
             self._meet(TRAINING, _nothing)
             self._group.enter()
         self.here()
@@ -95,6 +96,7 @@ class Collectives:
                 return agreed[number]
             if self._training.place != self._place:
                 return None
+            self._training.meets()
             sums = self._meet(topic, bring)
         return sums
 

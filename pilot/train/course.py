@@ -86,7 +86,7 @@ class SessionCourse:
         self._ended, self._passes, self._guard.passing = None, 0, False
 
     def end_pass(self) -> None:
-        """The body of ``session.epochs`` has ended, and its loop goes on."""
+        """The body of ``session.epochs`` has ended, and its loop continues."""
         if self._guard.passing:
             raise UserError(
                 "the loop over session.loader was left in the middle of an epoch and session.epochs continues; nodes"

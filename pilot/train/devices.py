@@ -29,13 +29,14 @@ def take_own(seat: Seat, count: Callable[[], int] = torch.accelerator.device_cou
 
 
 def too_few(devices: int, processes: int) -> str:
-    """What is wrong with so many GPUs for so many processes of a node; "": nothing. (Without GPUs they use the CPU.)"""
+    """What is wrong with ``devices`` GPUs for ``processes`` ranks of a node; "": nothing. (Without GPUs they use the
+    CPU.)"""
     if not 0 < devices < processes:
         return ""
     return (
-        f"ranks_per_node is {processes} and a process sees {devices} GPU{'s' * (devices > 1)} on this node: ask the"
-        " batch system for as many (scheduler_options, select_options), or set ranks_per_node to that; of a GPU that"
-        " is divided (MIG) a process sees one part only: set ranks_per_node=1"
+        f"ranks_per_node is {processes}, but a process sees only {devices} GPU{'s' * (devices > 1)} on this node:"
+        " request more GPUs in the site file (scheduler_options, select_options), or lower ranks_per_node; with MIG a"
+        " process sees a single GPU instance: set ranks_per_node=1"
     )
 
 
@@ -44,7 +45,6 @@ def check_own(parameters: Iterable[torch.Tensor], seat: Seat) -> None:
     for device in dict.fromkeys(parameter.device for parameter in parameters):
         if seat.size > 1 and device.type != "cpu" and device.index not in (None, seat.rank):
             raise UserError(
-                f"the model is on {device}, and the GPU of this process is {device.type}:{seat.rank}: make the device"
-                f' "{device.type}" without a number, which is the process\'s own, or'
-                f' f"{device.type}:{{session.local_rank}}"'
+                f"the model is on {device}, but this process has the GPU {device.type}:{seat.rank}: use the device"
+                f' "{device.type}" without a number, or f"{device.type}:{{session.local_rank}}"'
             )

@@ -366,7 +366,7 @@ class Elastic:
     # --- the end of a generation -------------------------------------------------------------------------------------
 
     def _switch(self, group: Membership, generation: int) -> None:
-        """All ranks stop here; go on in ``generation``, or hold the state until told where it is not ours."""
+        """All ranks stop here; continue in ``generation``, or hold the state until told otherwise if it is not ours."""
         self._quit(group)
         if self._membership.joining is not None and self._membership.joining.generation == generation:
             self._start(generation)

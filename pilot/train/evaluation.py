@@ -35,7 +35,7 @@ class Evaluation:
     function : takes a batch and gives values by name, each the mean over the batch
     batch_size : samples at once
     options : of torch's ``DataLoader``
-    in_step : so many ranks, one after the other, compute each batch together, and so run equally many
+    in_step : this many consecutive ranks compute each batch together, and so run equally many
     """
 
     def __init__(

@@ -157,7 +157,7 @@ class _HostCopy:
 
 
 class _DeviceCopies:
-    """From a GPU: the sum and the copy are queued on a stream of their own, while backward goes on.
+    """From a GPU: the sum and the copy are queued on a separate stream while backward continues.
 
     The arena is pinned, so that copies need not wait for the host.
     """

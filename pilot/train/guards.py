@@ -55,6 +55,12 @@ class StepGuard:
             if not self._ours:
                 raise UserError("the script calls optimizer.step() in its loop: remove that; session.step does it")
         elif self.passing and _steps_parameters(optimizer):
+            if self._ours:
+                raise UserError(
+                    f"an optimizer of the session steps another one in its own step ({type(optimizer).__name__}), whose"
+                    " state would not come to the other nodes: give pilot.train.session that one, do the rest after"
+                    " session.step, and hand what it keeps to session.track"
+                )
             raise UserError(
                 f"a second optimizer ({type(optimizer).__name__}) steps between the batches of session.loader: its"
                 " gradients are not summed over the nodes; pass both to pilot.train.session, as a list or a dict by"

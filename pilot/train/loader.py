@@ -47,7 +47,7 @@ class Loader(TrainingLoader):
     dataset : map-style, with a length
     batching : how many samples a step takes
     shuffle : a new order in each epoch, from (seed, epoch)
-    replacement, num_samples : draw an epoch's samples, so many of them (default: as many as there are), with
+    replacement, num_samples : draw an epoch's samples, this many (default: as many as there are), with
         replacement
     options : of torch's ``DataLoader``, see :mod:`pilot.train.loader_options`
     """

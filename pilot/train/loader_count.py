@@ -107,7 +107,7 @@ class LoaderCount:
         best = max(one.per_s for one in self._tried.values())
         self.now = min(count for count, one in self._tried.items() if one.per_s * BETTER >= best)
         self._nothing_helps = True
-        return self._told("; the training waits all the same")
+        return self._told("; training still waits for data")
 
     def _still_rises(self) -> bool:
         """Whether one of the last two counts was faster than all before. (A first process may not be: it is one more,

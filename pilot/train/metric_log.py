@@ -29,7 +29,7 @@ VERSION = "brain.Event:2"
 
 
 class Point(NamedTuple):
-    """Values by name, after so many steps. ``reported``: by the script, else measured of that step."""
+    """Values by name, with the number of steps. ``reported``: by the script, else measured for that step."""
 
     step: int
     unix_s: float

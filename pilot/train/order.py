@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pilot.train.sampler import mix
 
 WHOLE = 1 << 20
-"""Up to so many samples an epoch's order is made at once (tens of milliseconds) and held (4 bytes each)."""
+"""Up to this many samples an epoch's order is made at once (tens of milliseconds) and held (4 bytes each)."""
 _ROUNDS = 3
 _FACTORS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)  # of SplitMix64
 
@@ -27,7 +27,7 @@ class Order(Protocol):
     length: int
     """Positions of an epoch."""
     shuffle: str
-    """How, in the run's identity: who goes on with a checkpoint must have the same order."""
+    """Its name in the run's identity: a run that resumes from a checkpoint must have the same order."""
 
     def indices(self, epoch: int, start: int, stop: int, /) -> list[int]:
         """The samples at positions [start, stop) of ``epoch``."""

@@ -16,7 +16,7 @@ from pilot.train.training import Training
 
 PERIOD_S = 1.0
 RETOLD_ROWS = 256
-"""A new leader tells so many of the newest rows again: its predecessor may have died with the last second
+"""A new leader repeats this many of the newest rows: its predecessor may have died with the last second
 unreported.
 """
 ROWS_PER_FRAME = 10_000

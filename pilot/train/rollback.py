@@ -2,8 +2,9 @@
 void step its batch then runs again as if for the first time.
 
 That is the models' buffers and extra states, the parameters that no optimizer trains (a momentum encoder's), what is
-tracked, and, where optimizers are stepped one by one, ``session.state``. A step that ends well must cost next to
-nothing, so:
+tracked, and, where optimizers are stepped one by one, ``session.state``. Of what optimizers train, and of their
+options, it is what the script does to them after a step that is void. A step that ends well must cost next to nothing,
+so:
 
 * What is small is copied when a step begins. Version counters would not do: batch norm's statistics and all writes
   through ``.data`` leave them as they are.
@@ -24,6 +25,7 @@ from pilot.checkpoint.shards import local_of
 from pilot.checkpoint.tree import copied
 from pilot.train import checksums
 from pilot.train.state import encoded
+from pilot.train.stepper import Steppers, options_of, set_options
 from pilot.train.training import Stateful, Training
 
 SMALL_BYTES = 1 << 20
@@ -99,6 +101,9 @@ class Rollback:
                 yield _Object(f"extra state of {name}", _Extra(module))
         for name, tracked in self._training.tracked.items():
             yield _Object(f"tracked {name}", tracked)
+        yield _Options("the optimizers' options", self._training.steppers)
+        for name, parameter in self._training.trained.trained().items():
+            yield _Trained(f"trained {name}", parameter)
         if self._with_user:
             yield _Object("session.state", _User(self._training.user))
 
@@ -201,6 +206,60 @@ class _Object:
 
     def forget(self) -> None:
         self._state = None
+
+
+class _Trained:
+    """A parameter that an optimizer trains: only what is changed after a void step is put back. The copy is in the
+    host's memory, since a GPU may have no room for it.
+    """
+
+    small = False
+
+    def __init__(self, name: str, parameter: torch.Tensor) -> None:
+        self.name = name
+        self.changes = False
+        self.bits_before: Any = None
+        self._parameter = parameter
+        self._copy: torch.Tensor | None = None
+
+    def bits(self) -> Any:
+        return None
+
+    def mark(self) -> None:
+        self._copy = local_of(self._parameter).detach().to("cpu", copy=True)
+
+    def back(self) -> None:
+        if self._copy is not None:
+            local_of(self._parameter).data.copy_(self._copy)
+
+    def forget(self) -> None:
+        self._copy = None
+
+
+class _Options:
+    """Of all parameter groups, as :class:`_Trained`."""
+
+    small = False
+
+    def __init__(self, name: str, steppers: Steppers) -> None:
+        self.name = name
+        self.changes = False
+        self.bits_before: Any = None
+        self._steppers = steppers
+        self._options: list[dict[str, Any]] | None = None
+
+    def bits(self) -> Any:
+        return None
+
+    def mark(self) -> None:
+        self._options = options_of(self._steppers)
+
+    def back(self) -> None:
+        if self._options is not None:
+            set_options(self._steppers, self._options)
+
+    def forget(self) -> None:
+        self._options = None
 
 
 class _Extra:

@@ -37,7 +37,7 @@ class StepShare:
 
     ``batches``: [start, stop) of its micro-batches. A rank without samples gets somebody else's, to run its loop with;
     its gradient does not count. ``means``: of how many means over a batch the script makes the step's by itself.
-    ``dummies``: so many batches at the end are run for the others of a node, and do not count either.
+    ``dummies``: how many batches at the end are run only for the others of a node, and do not count either.
     """
 
     cursor: int
@@ -77,7 +77,7 @@ class Batching:
     micro : the most that a rank takes at once; its share is cut into micro-batches whose gradients accumulate
     drop_last : leave out an epoch's last step where it has fewer samples than the others
     ranks_per_node : among which a node's samples are divided
-    accumulate : so many batches of that size make a step; the script divides their losses by their number
+    accumulate : how many batches of that size make a step; the script divides their losses by this number
     in_step : the ranks of a node run equally many micro-batches, for they compute each together
     """
 

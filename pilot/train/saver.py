@@ -36,10 +36,10 @@ class Saver:
     ----------
     trainer, uid : whose
     directory : where its checkpoints are
-    kept : so many of the newest stay
+    kept : how many of the newest stay
     tell : called with the outcome of each write, from any thread
     agreed_step : before which all ranks held the same for sure; the newest checkpoint up to there stays as well
-    per_node : so many ranks of a node hold shards of the state
+    per_node : how many ranks of a node hold shards of the state
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Saver:
 
     @property
     def busy(self) -> bool:
-        """Whether a write goes on in the background."""
+        """Whether a write is in progress in the background."""
         return self._thread is not None and self._thread.is_alive()
 
     def start(self, generation: int, step: int, state: Encoded) -> None:

@@ -1,4 +1,4 @@
-"""A dataset whose random augmentation depends on (seed, epoch, sample) alone, not on who loads it or when.
+"""A dataset whose random augmentation depends on (seed, epoch, sample) only, not on which process loads it or when.
 
 Each sample has a stream of random numbers of its own in each generator (:mod:`pilot.train.streams`). To set one takes
 time, so only those that the dataset uses are set: a generator that is as it was before a piece had no part in its

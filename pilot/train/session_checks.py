@@ -86,7 +86,33 @@ def _check_modules(model: nn.Module) -> None:
                 f"the model's module {name} has max_norm={module.max_norm}: forward would change the rows that"
                 " this rank looks up, so ranks would differ; limit the norms of all rows after session.step"
             )
-    encoded({"model": dict(model.state_dict())})  # get_extra_state may give anything
+    state = model.state_dict()
+    encoded({"model": dict(state)})  # get_extra_state may give anything
+    _check_state(model, state)
+
+
+def _check_state(model: nn.Module, state: dict[str, Any]) -> None:
+    """It has the parameters as they are, and can be loaded: a module's hooks may change, leave out or rename them."""
+    held = {_memory(value) for value in state.values() if isinstance(value, torch.Tensor)}
+    for name, parameter in model.named_parameters():
+        if parameter.numel() and _memory(parameter) not in held:
+            raise UserError(
+                f"the model's state_dict() has its parameter {name} not as it is, but changed or not at all (by a hook,"
+                " or a state_dict of its own): nodes that join would train another model; do that where the script"
+                " saves, not in the module"
+            )
+    if not state.keys() >= {name for name, _ in model.named_parameters()}:
+        try:
+            model.load_state_dict(state)
+        except RuntimeError as error:
+            raise UserError(
+                "the model's state_dict() has other names than its parameters, and its load_state_dict does not take"
+                f" them: nodes that join could not ({str(error).splitlines()[-1].strip()})"
+            ) from error
+
+
+def _memory(tensor: torch.Tensor) -> tuple[int, torch.dtype, torch.Size]:
+    return tensor.data_ptr(), tensor.dtype, tensor.shape
 
 
 def _check_optimizer(optimizer: torch.optim.Optimizer) -> None:

@@ -103,25 +103,23 @@ def _check(model: nn.Module, sharded: Mapping[str, nn.Parameter], steppers: Step
         place: Any = parameter
         if place.device_mesh.ndim != 1 or place.device_mesh.size() != size or not place.placements[0].is_shard(dim=0):
             raise UserError(
-                f"the model's parameter {name} is not sharded by its rows over the {size} processes of its node: call"
+                f"the model's parameter {name} is not sharded by rows over the {size} processes of its node: call"
                 " fully_shard(module, mesh=pilot.train.node_mesh()), without shard_placement_fn"
             )
     whole = [n for n, p in model.named_parameters() if p.requires_grad and n not in sharded]
     if whole:
         raise UserError(
-            f"the model's parameter {whole[0]} is trained and not sharded, and others are: call fully_shard on the"
+            f"the model's parameter {whole[0]} is trained but not sharded, while others are: call fully_shard on the"
             " whole model as well, after its parts"
         )
     if steppers.apart:
-        raise UserError("a sharded model goes with optimizers that are stepped together: give a list, not a dict")
+        raise UserError("a sharded model needs optimizers that are stepped together: pass a list, not a dict")
     if steppers.scalers:
         raise UserError(
-            "a sharded model does not go with a loss scaler: each process would see its own shard's gradients only; use"
-            " bfloat16 (MixedPrecisionPolicy(param_dtype=torch.bfloat16)), which needs none"
+            "a sharded model cannot be combined with a loss scaler, because each process would see only its own shard's"
+            " gradients: use bfloat16 (MixedPrecisionPolicy(param_dtype=torch.bfloat16)), which needs none"
         )
     for module in _sharded_modules(model):
         for group in module._get_fsdp_state()._fsdp_param_groups:
             if type(group.offload_policy).__name__ != "OffloadPolicy":
-                raise UserError(
-                    "a sharded model whose shards are offloaded to the CPU is not supported: leave that out"
-                )
+                raise UserError("sharded models with CPU offload are not supported: remove offload_policy")

@@ -130,7 +130,7 @@ class HostStaging:
 
 
 class GpuStaging:
-    """Gradients are collected on their GPU, and copied on a stream of their own while backward goes on.
+    """Gradients are collected on their GPU, and copied on a separate stream while backward continues.
 
     The autograd engine runs ahead of the GPU, so few copies are over when backward returns to the script; ``flush``
     then waits for one after the other, and rings for each as it arrives.

@@ -34,6 +34,10 @@ from pilot.train.weights import Weights
 Number = torch.Tensor | float | None
 
 
+_OF_ALL_RANKS = 1 << 62
+"""In the place of a micro-batch's number in what the generators are seeded with."""
+
+
 class Step:
     """One rank's, again and again.
 
@@ -231,8 +235,8 @@ class Step:
         self._alarm.held.forward_ended()
         if weight is not None and self._training.sharding is not None:
             raise UserError(
-                "session.step: weight= does not go with a sharded model, whose gradients are weighed in backward; make"
-                " the loss a mean over the batch's samples"
+                "session.step: weight= cannot be combined with a sharded model, whose gradients are averaged in"
+                " backward; make the loss a mean over the batch's samples"
             )
         factor = self._weights.factor(self._batch, weight)
         if self._held:
@@ -259,6 +263,8 @@ class Step:
                 return None
             checksum = 0
         self._group.sums_came()
+        # What is drawn from here on is alike on all ranks: noise on the sums, or of an optimizer.
+        rng.seed_all(mix(self._seed, position.step, self._phases, _OF_ALL_RANKS))
         return words
 
     def _sum_of(self, stepper: Stepper, checksum: int) -> Words | None:
@@ -325,6 +331,8 @@ class Step:
         if self._apart:
             self._exchanges.only(steppers)
             self._rollback.mark()
+            # What the next optimizer's loss draws is each rank's own again.
+            rng.seed_all(mix(self._seed, self._training.position.step, self.member.rank, self._phases))
 
     def _give_up(self) -> None:
         """The group broke: nothing of this phase counts, nor of what follows for this batch. The script goes on with

@@ -178,6 +178,31 @@ class Steppers:
                 scaler.load_state_dict(copied(_of(state["scaler"], name)))
 
 
+def options_of(steppers: Steppers, *, scheduled: bool = True) -> list[dict[str, Any]]:
+    """Of all groups as they are now; without ``scheduled`` apart from what a scheduler sets."""
+    left_out = ("lr", "initial_lr") if steppers.schedulers and not scheduled else ()
+    return [
+        {
+            option: _cloned(value)
+            for option, value in group.items()
+            if option not in ("params", "param_names", *left_out)
+        }
+        for optimizer in steppers.optimizers.values()
+        for group in optimizer.param_groups
+    ]
+
+
+def set_options(steppers: Steppers, options: list[dict[str, Any]]) -> None:
+    """What :func:`options_of` gave. (Groups may have come since.)"""
+    groups = [group for optimizer in steppers.optimizers.values() for group in optimizer.param_groups]
+    for group, its in zip(groups, options, strict=False):
+        group.update({option: _cloned(value) for option, value in its.items()})
+
+
+def _cloned(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+
+
 def _form(states: dict[str, Any]) -> dict[str, Any]:
     """As it is saved: the state of the only one without its name, which is empty."""
     return states[""] if list(states) == [""] else states
@@ -203,8 +228,8 @@ def _check_form(what: str, given: Any, optimizers: Any) -> None:
         if not unknown:
             return
     raise UserError(
-        f"pilot.train.session: a dict of optimizers, which are stepped by name, goes with a dict of {what}s by the same"
-        " names; optimizers that are stepped together go without"
+        f"pilot.train.session: with a dict of optimizers, which are stepped by name, pass the {what}s as a dict with"
+        " the same names; with optimizers that are stepped together, do not pass a dict"
     )
 
 
@@ -214,7 +239,7 @@ def _advance(scheduler: Scheduler, *measured: float) -> None:
         scheduler.step(*measured)
     except ValueError as error:
         raise UserError(
-            f"{type(scheduler).__name__} cannot go on: {error}; create it for all steps of the run (with"
-            " batch_size= an"
-            " epoch has fewer steps on more nodes: count epochs with schedule='epoch', or use global_batch_size=)"
+            f"{type(scheduler).__name__} cannot continue: {error}; create it for all steps of the run (with"
+            " batch_size= an epoch has fewer steps on more nodes: count epochs with schedule='epoch', or use"
+            " global_batch_size=)"
         ) from error

@@ -28,8 +28,8 @@ class Stream(TrainingLoader):
     ----------
     course : the session
     source : gives an epoch's samples in the same order each time it is iterated over. Where it has
-        ``from_cursor(n)``, that gives the samples from number ``n`` on (else the first ``n`` are read and left out);
-        where it has ``set_epoch(n)``, it is told the epoch before.
+        ``from_cursor(n)``, that gives the samples from number ``n`` on (else the first ``n`` are read and skipped);
+        if it has ``set_epoch(n)``, that is called before each epoch.
     batching : how many samples a step takes
     collate_fn : makes a batch of a list of samples
     """

@@ -3,7 +3,7 @@
 All three are Mersenne Twisters: 624 words, and how many of them were drawn; after the last one all are made anew. Here
 the words are hashes of the sample's seed and of their number. A small augmentation draws a few, so only the first ones
 are made and written into the generator, for all samples of a piece at once. Where a sample has drawn more, which shows
-by a word that nothing else changes, the piece is to be loaded again with more: the numbers are the same, and go on.
+by a word that nothing else changes, the piece is to be loaded again with more: the numbers are the same, and continue.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Known are the parameters that the model or an optimizer has when the session is made; they go by the model's names, and
 those that only an optimizer has by ``param_names``, or as ``optimizer.(its name.)group.number``. A rank that takes a
-state over gets its parameters frozen and unfrozen and its optimizers' groups made as they are in the state.
+state over gets its parameters frozen and unfrozen and its optimizers' groups made as they are in the state, and its
+modules in the mode, training or evaluation, in which they are there.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class TrainedSet:
         self._name_of = {id(parameter): name for name, parameter in self.named.items()}
         self._readding = [_Readding(optimizer) for optimizer in steppers.optimizers.values()]
         self._laid_out = self._now()
+        self._saved = model.state_dict().keys()
 
     def of(self, stepper: Stepper) -> list[nn.Parameter]:
         """Those that ``stepper`` steps, in the model's order. Where several are stepped apart a script may freeze the
@@ -82,6 +84,11 @@ class TrainedSet:
         if now != {name: id(p) for name, p in self._modelled.items()}:
             names = sorted(now.keys() ^ self._modelled.keys()) or ["one of them"]
             raise UserError(f"the model's parameters have changed since the session was created ({names[0]}){_INSTEAD}")
+        if names := sorted(self._model.state_dict().keys() ^ self._saved):
+            raise UserError(
+                f"the model's state_dict() has not the same names as when the session was created ({names[0]}): nodes"
+                " that join later could not load it. Register buffers when the model is made, or with persistent=False"
+            )
         stepped = set()
         for place, parameter in of_groups(self._steppers):
             stepped.add(id(parameter))
@@ -102,6 +109,7 @@ class TrainedSet:
                 name: [[self._name_of[id(p)] for p in group["params"]] for group in optimizer.param_groups]
                 for name, optimizer in self._steppers.optimizers.items()
             },
+            "evaluating": [name for name, module in self._model.named_modules() if not module.training],
         }
 
     def described(self) -> dict[str, str]:
@@ -116,6 +124,9 @@ class TrainedSet:
 
     def restore(self, rows: Rows) -> None:
         """Make it as it was where :meth:`capture` gave ``rows``; the optimizers' states follow."""
+        for name, module in self._model.named_modules() if "evaluating" in rows else ():
+            if module.training == (name in rows["evaluating"]):
+                module.training = not module.training
         trained = set(rows["requires_grad"])
         for name, parameter in self.named.items():
             if parameter.requires_grad != (name in trained):

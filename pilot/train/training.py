@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -25,7 +26,16 @@ from pilot.train.session_checks import admit
 from pilot.train.sharded_state import Wanted, models_adopted, optimizers_adopted, rows_wanted
 from pilot.train.sharding import sharding_of
 from pilot.train.state import encoded
-from pilot.train.stepper import Optimizers, Scalers, Scheduler, Schedulers, Stepper, Steppers
+from pilot.train.stepper import (
+    Optimizers,
+    Scalers,
+    Scheduler,
+    Schedulers,
+    Stepper,
+    Steppers,
+    options_of,
+    set_options,
+)
 from pilot.train.trained_set import TrainedSet
 
 Models = nn.Module | dict[str, nn.Module]
@@ -101,10 +111,12 @@ class Training:
         self.user: dict[str, Any] = {}
         self._user_at_end: dict[str, Any] | None = None
         self._user_taken: dict[str, Any] | None = None
+        self._put_back: Callable[[], None] | None = None
+        self._taken_in_meeting = False
         self.agreed_step = 0
         self._accepted = identity.accepted_by(os.environ)
         self.changes: list[AcceptedChange] = []
-        self._options = _options(self.steppers)
+        self._options = options_of(self.steppers, scheduled=False)
         self.in_meeting = False
         self.behind = False
         self.samples_per_tick = 1
@@ -160,6 +172,7 @@ class Training:
     def does_again(self) -> None:
         """The script comes to the same step again. What it changes until then it has changed before."""
         self._user_taken = copied(self.user)
+        self._put_back = partial(set_options, self.steppers, options_of(self.steppers))
 
     def looks_back(self) -> None:
         """The script does a step that is done: what it changes until it has caught up is put back then."""
@@ -170,7 +183,10 @@ class Training:
         """The epoch has no more steps. Who takes over the state from now on does again what the script does here, so
         it gets the script's values as they are now.
         """
-        self.caught_up()
+        if self.position.at_end:  # the state that was taken over has what the others have done here since
+            self._user_caught_up()
+        else:
+            self.caught_up()
         self.position.at_end = True
         self._user_at_end = copied(self.user)
 
@@ -178,6 +194,24 @@ class Training:
         """The script is where the state is. What it changed since it took the state over belongs to an earlier place,
         and the others had done it already.
         """
+        self.put_back()
+        self._user_caught_up()
+
+    def put_back(self) -> None:
+        """What is trained, and what is tracked, is again as the state had it that was taken over: the script has come
+        to where that was made.
+        """
+        if self._put_back is not None:
+            self._put_back()
+            self._put_back = None
+            self.tell_restored()
+
+    def meets(self) -> None:
+        """The script has come to a meeting that is yet to be held: where a state was made in a meeting, it is this."""
+        if self.position.at_end or self._taken_in_meeting:
+            self.put_back()
+
+    def _user_caught_up(self) -> None:
         self.behind = False
         if self._user_taken is not None:
             self._set_user(self._user_taken)
@@ -186,12 +220,6 @@ class Training:
         self.user.clear()
         self.user.update(copied(values))
         self._user_at_end = self._user_taken = None
-
-    def _set_options(self) -> None:
-        """The script's, as it made them; a scheduler sets what it schedules."""
-        groups = [group for optimizer in self.steppers.optimizers.values() for group in optimizer.param_groups]
-        for group, options in zip(groups, self._options, strict=False):  # some may have come later
-            group.update(options)
 
     def metrics(self) -> dict[str, float]:
         """Of the last step, for the reports."""
@@ -223,6 +251,8 @@ class Training:
 
     def capture(self) -> dict[str, Any]:
         """The state; its tensors are the living ones (see :func:`~pilot.checkpoint.tree.copied`)."""
+        if self._put_back is not None:  # what the script has changed since is not what the others have
+            self._put_back()
         return {
             "identity": dict(self.identity),
             "changes": [list(astuple(change)) for change in self.changes],
@@ -259,20 +289,9 @@ class Training:
         changes = identity.changes(state.get("identity", self.identity), self.identity, self._accepted)
         if self.sharding is not None:
             state = {**state, "model": models_adopted(state["model"], self.model)}
+        own_options = any(name == OPTIONS for name, _, _ in changes)
+        self._adopt(state, own_options=own_options)
         place, rule = self.place, self.rate
-        self.model.load_state_dict(state["model"])
-        with torch.no_grad():
-            for name, parameter in self.trained.bare.items():
-                parameter.copy_(state["parameters"][name])
-        if "trained" in state:
-            self.trained.restore(state["trained"])
-        if self.sharding is not None:
-            state = {**state, "optimizer": optimizers_adopted(state["optimizer"], self.steppers)}
-        self.steppers.restore(state)
-        if any(name == OPTIONS for name, _, _ in changes):
-            self._set_options()
-        for name, one in self.tracked.items():
-            one.load_state_dict(copied(state["tracked"][name]))
         self.changing |= set(state.get("changing", ()))
         self.position = Position(**state["position"])
         self.agreed_step = self.position.step
@@ -286,8 +305,27 @@ class Training:
             self._set_user(state["user"])
             self.behind = state.get("in_meeting", False) and not self.position.at_end
             self._user_taken = copied(state["user"]) if self.position.begun and not self.behind else None
+        self._taken_in_meeting = state.get("in_meeting", False)
+        again = partial(self._adopt, state, own_options=own_options)
+        self._put_back = again if self.position.begun and not self.behind else None
         rng.restore(state["rng"])
         self.tell_restored()
+
+    def _adopt(self, state: Mapping[str, Any], *, own_options: bool) -> None:
+        """What is trained, by what, and what is tracked, as in ``state``."""
+        self.model.load_state_dict(state["model"])
+        with torch.no_grad():
+            for name, parameter in self.trained.bare.items():
+                parameter.copy_(state["parameters"][name])
+        if "trained" in state:
+            self.trained.restore(state["trained"])
+        if self.sharding is not None:
+            state = {**state, "optimizer": optimizers_adopted(state["optimizer"], self.steppers)}
+        self.steppers.restore(state)
+        if own_options:
+            set_options(self.steppers, self._options)
+        for name, one in self.tracked.items():
+            one.load_state_dict(copied(state["tracked"][name]))
 
     def tell_restored(self) -> None:
         """The state is not what the script made it last."""
@@ -309,20 +347,6 @@ def _as_one(model: Models) -> nn.Module:
 
 def _labelled(what: str, name: str) -> str:
     return f"{what}_{name}" if name else what
-
-
-def _options(steppers: Steppers) -> list[dict[str, Any]]:
-    """Of all groups as they are now, apart from what a scheduler sets."""
-    scheduled = ("lr", "initial_lr") if steppers.schedulers else ()
-    return [
-        {
-            option: value.detach().clone() if isinstance(value, torch.Tensor) else value
-            for option, value in group.items()
-            if option not in ("params", "param_names", *scheduled)
-        }
-        for optimizer in steppers.optimizers.values()
-        for group in optimizer.param_groups
-    ]
 
 
 def _check_schedule(schedulers: Collection[Scheduler], schedule: str | None) -> None:

@@ -31,7 +31,7 @@ class Course(Protocol):
         """How many samples an epoch has, as soon as that is known."""
 
     def begin(self, share: StepShare, batch: int) -> None:
-        """The script gets micro-batch ``batch`` of ``share`` next; raises where it left out a ``session.step``."""
+        """The script gets micro-batch ``batch`` of ``share`` next; raises if it skipped a ``session.step``."""
 
     def by_epoch(self) -> bool:
         """Whether the script loops over epochs."""

@@ -53,9 +53,9 @@ class Weights:
         assert self._share is not None
         if self._share.means > 1 and weight is not None:
             raise UserError(
-                "session.step: weight= cannot be combined with accumulate, where the script makes the mean over"
-                " batches; use"
-                " micro_batch_size and call session.step(loss, weight=...) for each batch, with the undivided loss"
+                "session.step: weight= cannot be combined with accumulate, where the script itself averages over"
+                " batches; use micro_batch_size and call session.step(loss, weight=...) for each batch, with the"
+                " undivided loss"
             )
         if not self._together and weight is not None:
             raise UserError("session.step: weight= cannot be combined with optimizers that are stepped by name")

@@ -45,7 +45,7 @@ def test_a_folder_where_a_file_belongs(refused: Refused, tmp_path: Path) -> None
     assert "Is a directory" in refused("agent", "--connection", tmp_path)
     assert "Is a directory" in refused("submit", tmp_path)
     (tmp_path / "file").touch()
-    assert "cannot create the folder" in refused("demo", "--out", tmp_path / "file" / "demo")
+    assert "cannot create the folder" in refused("demo", "--output", tmp_path / "file" / "demo")
 
 
 def test_an_agent_without_its_interpreter(refused: Refused, tmp_path: Path) -> None:

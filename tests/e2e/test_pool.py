@@ -185,6 +185,6 @@ def test_the_doctor_tries_real_pilots(pool: Pool) -> None:
 
 @pytest.mark.slow
 def test_the_demo_passes(pool: Pool) -> None:
-    done = pool.pilot("demo", "--json", "--out", pool.folder / "demo", check=False)
+    done = pool.pilot("demo", "--json", "--output", pool.folder / "demo", check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (pool.folder / "demo" / "nodes.png").read_bytes().startswith(b"\x89PNG")

@@ -94,7 +94,7 @@ def test_a_script_that_was_mended_goes_on_where_it_failed_and_its_name_is_its_ow
 def test_who_is_held_gives_its_node_to_another_and_goes_on_after_it(pool: Pool) -> None:
     pool.up()
     pool.agent()
-    pool.submit(TRAIN, "--epochs", "6", "--step-s", "0.02", options=("--name", "first"))
+    pool.submit(TRAIN, "--epochs", "20", "--step-s", "0.02", options=("--name", "first"))
     pool.until_step("first", 20, nodes=1)
     pool.pilot("hold", "first")
     held = pool.until("it gave its node back", lambda s: not any(n.trainer for n in s.pool)).trainer("first")
@@ -104,7 +104,7 @@ def test_who_is_held_gives_its_node_to_another_and_goes_on_after_it(pool: Pool) 
     pool.pilot("release", "first")
     pool.pilot("wait", "first")
     assert pool.trainer("first").lost_steps == 0
-    proved(pool, "first", 6)
+    proved(pool, "first", 20)
     pool.pilot("down")
 
 

@@ -62,7 +62,7 @@ def test_a_process_that_computes_on_is_slow_and_is_not_killed(pool: Pool) -> Non
     name = training(pool, 2)
     (pool.folder / "spin").touch()
     slow = pool.until("it is shown", lambda s: any("is slow" in r for r in s.trainers[0].remarks))
-    assert "it computes" in " ".join(slow.trainers[0].remarks)
+    assert "it is computing" in " ".join(slow.trainers[0].remarks)
     assert "is slow, the others wait for it" in pool.pilot("status").stdout
     (pool.folder / "go").touch()
     goes_on(pool, name, 2)

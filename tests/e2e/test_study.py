@@ -65,6 +65,11 @@ def test_a_small_study_and_what_becomes_of_its_best_trial(pool: Pool) -> None:
     pool.pilot("wait", "final")
     final = pool.trainer("final")
     assert (final.phase, final.step >= step) == ("finished", True)
+    pool.pilot("down")
+    later = csv.DictReader(io.StringIO(pool.pilot("study", "export", "s", "--csv").stdout))
+    assert [row["accuracy_1"] for row in later] == [row["accuracy_1"] for row in rows]
+    assert study(pool).by_state == over.by_state
+    assert "cannot write" in pool.pilot("study", "report", "s", "--output", "/nosuch/s.html", check=False).stderr
 
 
 @pytest.mark.slow

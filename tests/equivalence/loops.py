@@ -53,6 +53,10 @@ class Plain:
                 for scheduler in self._schedulers.values():
                     scheduler.step()
 
+    def iterations(self, count: int) -> Iterator[int]:
+        self.epoch = 0
+        yield from range(count)
+
     def clip_grad_norm(self, max_norm: float) -> None:
         self._max_norm = max_norm
 
@@ -80,6 +84,16 @@ class Plain:
 class _Batches:
     def __init__(self, plain: Plain, data: TensorDataset) -> None:
         self._plain, self._data = plain, data
+        self._rest: Iterator[Any] | None = None
+
+    def next(self) -> Any:
+        """Epochs follow one another."""
+        self._rest = iter(self) if self._rest is None else self._rest
+        if (batch := next(self._rest, None)) is None:
+            self._plain.epoch += 1
+            self._rest = iter(self)
+            batch = next(self._rest)
+        return batch
 
     def __iter__(self) -> Iterator[Any]:
         order = torch.from_numpy(permutation(SEED, self._plain.epoch, SAMPLES))

@@ -128,6 +128,7 @@ class Recipe(Row):
                 give_gradients(self._sums(step, model, optimizer, buffers, scaler), self.wire_dtype)
                 if scaler is not None:
                     scaler.unscale_(optimizer)
+                rng.seed_all(mix(SEED, step.number, 0, 1 << 62))  # alike on all ranks
                 self.plain_before_step(model)
                 with rates_times(self.factor(len(step.members)), optimizer):
                     _plain_step(optimizer, scaler)

@@ -37,7 +37,7 @@ def play(way: str, folder: Path, node: str) -> None:
 
     def played(session: Session, *arguments: Any, **keywords: Any) -> bool:
         group: Any = session._group
-        if DEATHS.get(way) == session.steps and node == "n1":
+        if DEATHS.get(way) == session._training.position.step and node == "n1":
             dies(folder).touch()
             signal.pause()
         waiting, member = CHANGES.get(way, {}).get(session.steps), group._membership

@@ -187,6 +187,16 @@ def warm(peer: Peer, trainer: str) -> None:
     peer.say(wire.WorkerReady(trainer, 0.1))
 
 
+def warm_all(peers: list[Peer], trainer: str) -> None:
+    """Be ready once all were ordered to start a worker: a trainer starts on its minimum, and the plan for its batch
+    adds the others to a group that has not formed yet.
+    """
+    for peer in peers:
+        assert peer.hears(wire.StartWorker).trainer == trainer
+    for peer in peers:
+        peer.say(wire.WorkerReady(trainer, 0.1))
+
+
 def form(members: list[Peer], trainer: str, step: int = 0, resumed: int | None = None) -> int:
     """Play the forming of a group in which nobody trained before; its generation."""
     for rank, member in enumerate(members):

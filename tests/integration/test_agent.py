@@ -254,7 +254,7 @@ def test_without_a_word_it_leaves_within_the_grace(stage: tuple[Coordinator, Age
 
 def test_it_leaves_before_its_wall_time_ends(stage: tuple[Coordinator, Agents]) -> None:
     coordinator, agents = stage
-    end_s = time.time() + 7.0
+    end_s = time.time() + 12.0
     agent = agents.start(coordinator.file, "--grace-s", "1", SLURM_JOB_END_TIME=str(end_s), SLURM_JOB_ID="77")
     peer = coordinator.peer(agent)
     assert (peer.hello.job, peer.hello.walltime_end_s) == ("77", end_s)

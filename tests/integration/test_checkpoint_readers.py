@@ -148,7 +148,7 @@ def test_damage_ends_verify_with_1_and_is_shown_by_ls(path: Path, capsys: pytest
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["ls", "{dir}/missing"], "there is no"),
+        (["ls", "{dir}/missing"], "no such file"),
         (["ls", "{dir}/empty"], "no checkpoint in"),
         (["export", "{path}", "{dir}/x.onnx"], "unknown format; end the name in .pt or .safetensors"),
         (["export", "{path}", "{dir}/x.pt", "--only", "modle"], "has no 'modle'"),

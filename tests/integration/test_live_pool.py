@@ -19,7 +19,7 @@ from pilot.io.ended import Ended
 from pilot.io.journal import read, replay
 from pilot.io.verbs import Cancelled
 from pilot.service.settings import fresh_core
-from tests.integration.live_pool import Peer, Pool, form, pool, until, warm
+from tests.integration.live_pool import Peer, Pool, form, pool, until, warm, warm_all
 from tests.streams import Stream
 
 
@@ -37,8 +37,7 @@ def joined(live: Pool, count: int) -> list[Peer]:
 
 def trains(live: Pool, peers: list[Peer], **arguments: object) -> str:
     trainer = live.submit(name="a", max_nodes=len(peers), **arguments)
-    for peer in peers:
-        warm(peer, trainer)
+    warm_all(peers, trainer)
     form(peers, trainer, resumed=0)
     until(lambda: live.trainer(trainer).phase == "running")
     return trainer

@@ -18,7 +18,7 @@ from pilot.io.connection import load
 from pilot.io.ended import Ended
 from pilot.io.journal import read, replay
 from pilot.service.settings import fresh_core
-from tests.integration.live_pool import DEADLINE_S, Peer, Pool, form, pool, until, warm
+from tests.integration.live_pool import DEADLINE_S, Peer, Pool, form, pool, until, warm, warm_all
 
 
 @pytest.fixture
@@ -36,8 +36,7 @@ def joined(live: Pool, count: int) -> list[Peer]:
 def running(live: Pool, count: int) -> tuple[str, list[Peer]]:
     peers = joined(live, count)
     trainer = live.submit(name="a", max_nodes=count)
-    for peer in peers:
-        warm(peer, trainer)
+    warm_all(peers, trainer)
     assert form(peers, trainer, resumed=0) == 1
     until(lambda: live.trainer(trainer).phase == "running")
     return trainer, peers
@@ -156,8 +155,9 @@ def test_a_journal_that_is_cut_off_is_taken_up_with_a_warning(live: Pool) -> Non
 
 def test_a_damaged_line_is_left_out_with_a_remark_and_a_copy_is_kept(live: Pool) -> None:
     trainer, peers = running(live, 1)
-    live.kill(signal.SIGKILL)
     journal = live.run_dir / "journal.jsonl"
+    until(lambda: b'"PlanReady"' in journal.read_bytes())  # it trains before the plan for its batch
+    live.kill(signal.SIGKILL)
     lines = journal.read_bytes().splitlines(keepends=True)
     at = next(n for n, line in enumerate(lines) if b'"PlanReady"' in line)
     damaged = b"".join([*lines[:at], b"damage\n", *lines[at + 1 :]])

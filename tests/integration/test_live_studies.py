@@ -136,7 +136,7 @@ def check(live: Pool, total: int = 6) -> None:
 
 def test_a_study_goes_from_its_first_trial_to_its_best(live: Pool) -> None:
     live.client.run_study(STUDY)
-    with pytest.raises(UserError, match="a study named s already"):
+    with pytest.raises(UserError, match="a study named s already exists"):
         live.client.run_study(STUDY)
     peers = [Scripted(live, number) for number in range(2)]
     go_on(live, peers, lambda: live.client.studies().studies[0].state == "over")

@@ -26,7 +26,7 @@ def lab() -> Iterator[Lab]:
 
 def test_what_a_real_slurm_has_idle_becomes_a_trace(lab: Lab, tmp_path: Path) -> None:
     output = tmp_path / "idle.csv"
-    options = ["--scheduler", "slurm", "--interval-s", "1", "--preemptable", "preempt"]
+    options = ["--scheduler", "slurm", "--every-s", "1", "--preemptable", "preempt"]
     command = [sys.executable, "-m", "pilot.cli.main", "trace", "record", str(output), *options]
     recorder = subprocess.Popen(command, env=lab.environment, stdout=subprocess.PIPE, text=True)
     busy, held, _ = lab.nodes

@@ -29,7 +29,7 @@ NO_DISK = ("/proc/", "/sys/", "/dev/")
 """The kernel answers at once."""
 
 ALLOWED = {
-    "pilot/service/solver_process.py:start": "asyncio starts processes on the loop; this interpreter is in memory",
+    "pilot/service/child_process.py:start": "asyncio starts processes on the loop; this interpreter is in memory",
 }
 """``file:function`` of the innermost of our code → why it may."""
 

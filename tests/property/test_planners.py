@@ -1,6 +1,8 @@
 """Every exact planner finds the optimum, whatever the curves, sizes, costs and current counts are."""
 
+import itertools
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from pilot import planners
 from pilot.core.curve import Curve
 from pilot.core.errors import UserError
+from pilot.core.ids import TrainerId
 from pilot.core.problem import Candidate, PlanStatus, Problem
 from pilot.planners import dp, equal_share, milp
 from tests.unit.planners.problems import NAMES, best_plan, best_value, value
@@ -106,6 +109,32 @@ def check(problem: Problem, solver: str, formulation: milp.Formulation) -> None:
         assert outcome.proved
         assert outcome.counts is not None
         assert close(problem, value(problem, outcome.counts))
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(most_trainers=3, most_nodes=6), st.integers(1, 3), st.floats(0.5, 0.99))
+def test_nodes_about_to_leave_are_shared_out_as_trying_out_would(problem: Problem, ending: int, left: float) -> None:
+    problem = replace(problem, ending=ending, ends_in_s=left * problem.t_fwd_s)
+    best = max(problem.objective(counts, late) for counts, late in every_plan_with_ending(problem))
+    largest = max(problem.t_fwd_s * c.value_at(n) for c in problem.candidates for n in range(c.max_nodes + 1))
+    for made in (dp.plan(problem), milp.plan(problem, 60.0)):
+        assert made.status is PlanStatus.OPTIMAL
+        assert problem.feasible(made.as_dict(), dict(made.ending))
+        assert abs(made.objective - best) <= 1e-9 * max(1.0, largest)
+    if any(c.most_within(problem.nodes) for c in problem.candidates):
+        outcome = milp.solve(problem, deadline_s())
+        assert outcome.proved
+        assert outcome.value is not None
+        assert abs(outcome.value - best) <= 1e-6 * max(1.0, largest)
+
+
+def every_plan_with_ending(problem: Problem) -> Iterator[tuple[dict[TrainerId, int], dict[TrainerId, int]]]:
+    names = [c.trainer for c in problem.candidates]
+    for counts in itertools.product(*(range(problem.nodes + problem.ending + 1) for _ in names)):
+        for late in itertools.product(*(range(min(n, problem.ending) + 1) for n in counts)):
+            made = dict(zip(names, counts, strict=True)), {a: n for a, n in zip(names, late, strict=True) if n}
+            if problem.feasible(*made):
+                yield made
 
 
 @st.composite

@@ -162,14 +162,15 @@ def test_a_replay_that_cannot_be(refused: Refused, replay: list[str], options: l
     [
         (["--eta-noise", "1.1"], "from 0 to 1"),
         (["--eta-noise", "nan"], "from 0 to 1"),
-        (["--fail-share", "0.6", "--cancel-share", "0.5"], "over 1"),
+        (["--known-ends", "2"], "from 0 to 1"),
+        (["--fail-share", "0.6", "--cancel-share", "0.5"], "more than 1"),
         (["--scale-up-delay-s", "-1"], "from 0"),
         (["--decide-every-s", "0"], "greater than 0"),
-        (["--sizes", "4,2"], "must rise"),
+        (["--sizes", "4,2"], "must be increasing"),
         (["--sizes", ""], "whole numbers"),
         (["--seed", "x"], "whole number"),
         (["--nodes", "0"], "at least 1"),
-        (["--gpus-per-node", "3"], "4 GPUs are not nodes of 3 GPUs"),
+        (["--gpus-per-node", "3"], "4 GPUs cannot be divided into nodes of 3"),
         (["--times", "/nowhere/times.csv"], "cannot write"),
     ],
 )
@@ -181,7 +182,7 @@ def test_a_still_pool_that_cannot_be(refused: Refused, replay: list[str], option
 def test_trainers_that_hang_need_an_end_of_the_replay(refused: Refused, replay: list[str]) -> None:
     *rest, events = replay
     assert "say how long" in refused(*rest, "--nodes", "4", "--hang-share", "0.1")
-    assert "exclude each other" in refused(*rest, events, "--nodes", "4")
+    assert "not both" in refused(*rest, events, "--nodes", "4")
     assert "EVENTS or --nodes missing" in refused(*rest)
 
 

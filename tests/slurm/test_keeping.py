@@ -16,7 +16,7 @@ from pilot.provisioning.scheduler import Ending
 from pilot.provisioning.scheduler_slurm import SlurmQueue
 from pilot.provisioning.troubles import Troubled
 from tests.crew import POLITE, STUBBORN, Crew, play
-from tests.slurm.lab import Lab, LabConfig
+from tests.slurm.lab import Lab, LabConfig, wait_for
 
 SITE = load_site("slurm_lab")
 TWO_NODES = LabConfig(nodes=2)
@@ -48,6 +48,19 @@ def test_a_preemption_is_noticed_early_by_the_poll(lab: Lab, tmp_path: Path) -> 
         await crew.until(crew.noticed, "a notice")
         assert lab.state(crew.noticed()[0]) == "RUNNING"
         await crew.until(lambda: crew.endings() == [Ending.PREEMPTED], "it is preempted")
+
+    play(crew, script)
+
+
+def test_pilots_run_on_the_nodes_of_their_pool_only(lab: Lab, tmp_path: Path) -> None:
+    ours = lab.nodes[3:5]
+    crew = Crew(tmp_path, POLITE, SITE.replace(only_nodes=",".join(ours)))
+
+    async def script(keeper: Keeper) -> None:
+        keeper.want(3)
+        await crew.until_running(2)
+        assert sorted(lab.run("squeue", "-h", "-t", "R", "-o", "%N").split()) == ours
+        assert keeper.status().pending == 1
 
     play(crew, script)
 
@@ -210,7 +223,7 @@ def test_a_site_that_slurm_refuses_is_told_in_its_words(tmp_path: Path) -> None:
     play(crew, script)
 
 
-def test_one_squeue_and_one_sinfo_per_poll(lab: Lab) -> None:
+def test_one_squeue_about_ours_one_about_who_waits_and_one_sinfo_per_poll(lab: Lab) -> None:
     asked: list[str] = []
 
     def run(command: Sequence[str], limit_s: float) -> str:
@@ -219,7 +232,8 @@ def test_one_squeue_and_one_sinfo_per_poll(lab: Lab) -> None:
         return lab.run(*command)
 
     jobs = [lab.sbatch("-J", "pilot-x.1", "--wrap", "sleep 600") for _ in range(4)]
+    wait_for(lambda: lab.state(jobs[0]) == "RUNNING", "one of them runs", limit_s=30)
     shown = SlurmQueue(SITE, "pilot-x", run).poll(jobs, time.time())
     assert set(shown.jobs) == set(jobs)
-    assert asked == ["squeue", "sinfo"]
+    assert asked == ["squeue", "sinfo", "squeue"]
     lab.run("scancel", *jobs)

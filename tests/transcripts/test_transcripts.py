@@ -71,8 +71,10 @@ def parse(line: str, core: Coordinator) -> Event:
     word, *rest = line.split()
     match word, rest:
         case "pool", _:
-            nodes = {sign: tuple(NodeId(r[1:]) for r in rest if r[0] == sign) for sign in "+-!"}
-            return PoolChanged(joined=nodes["+"], lost=nodes["-"], leaving=nodes["!"], deadline_s=None)
+            named = {r[0]: [n[1:] for n in rest if n[0] == r[0]] for r in rest}
+            nodes = {s: tuple(NodeId(n.partition("@")[0]) for n in named.get(s, ())) for s in "+-!"}
+            ends = tuple(map(_end, (r[1:] for r in rest if "@" in r)))
+            return PoolChanged(joined=nodes["+"], lost=nodes["-"], leaving=nodes["!"], deadline_s=None, ends=ends)
         case "submit", [name, low, high]:
             return TrainerSubmitted(TrainerSpec(TrainerId(name), int(low), int(high)))
         case "submit", [name, low, high, "profile", profile]:
@@ -89,8 +91,9 @@ def parse(line: str, core: Coordinator) -> Event:
         case "plan", [number, "failed"]:
             return PlanFailed(PlanId(int(number)), "the solver died")
         case "plan", [number, *counts]:
-            pairs = [c.split("=") for c in counts]
-            plan = Plan(PlanStatus.OPTIMAL, tuple((TrainerId(t), int(n)) for t, n in pairs), 0.0)
+            pairs = [(TrainerId(t), n.split("/")) for t, n in (c.split("=") for c in counts)]
+            late = tuple((t, int(n[1])) for t, n in pairs if len(n) > 1)
+            plan = Plan(PlanStatus.OPTIMAL, tuple((t, int(n[0])) for t, n in pairs), 0.0, ending=late)
             return PlanReady(PlanId(int(number)), plan)
         case "ready", [name, node]:
             return WorkerReady(TrainerId(name), NodeId(node))
@@ -135,12 +138,21 @@ def parse(line: str, core: Coordinator) -> Event:
     raise ValueError(f"not an event: {line}")
 
 
+def _end(word: str) -> tuple[NodeId, float | None]:
+    """``n1@90``, or ``n1@never``."""
+    node, _, at = word.partition("@")
+    return NodeId(node), None if at == "never" else float(at)
+
+
 def show(command: Command, now_s: float) -> str:
     """One command as a line."""
     match command:
         case Solve():
             asked = " ".join(f"{c.trainer}:{c.current_nodes}{_pin(c.pin)}" for c in command.problem.candidates)
-            return f"solve {command.plan_id} for {command.problem.nodes} nodes, now {asked} ({command.reason})"
+            of = f"{command.problem.nodes} nodes"
+            if command.problem.ending:
+                of += f" and {command.problem.ending} ending in {command.problem.ends_in_s:g} s"
+            return f"solve {command.plan_id} for {of}, now {asked} ({command.reason})"
         case StartWorker() | WriteCheckpoint():
             verb = "start" if isinstance(command, StartWorker) else "save"
             return f"{verb} {command.trainer} {command.node} ({command.reason})"

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from pathlib import Path
 
 import pytest
 
+from pilot import __version__
+from pilot.checkpoint import structure
+from pilot.io import journal, wire
 from tests.architecture import rewritten
 from tests.equivalence import table
 from tests.json_reference import DOCUMENT, written
@@ -15,6 +19,8 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 IN_TEXT = re.compile(r"`((?:pilot|launchers|site_configs|tests|examples|docs|benchmarks)/[\w./*-]*)`")
 LINK = re.compile(r"\]\(([^)#:]+)\)")
+MODULE = re.compile(r"python -m ((?:benchmarks|tests|pilot)[\w.]*)")
+TARGET = re.compile(r"(?:^|`)make ([a-z][\w-]*)", re.MULTILINE)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
@@ -23,6 +29,14 @@ def test_the_files_that_a_document_names_exist(document: Path) -> None:
     named = {ROOT / name.rstrip("/") for name in IN_TEXT.findall(text)}
     linked = {document.parent / name for name in LINK.findall(text)}
     assert [str(path) for path in named | linked if not path.exists()] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_the_modules_and_targets_that_a_document_names_exist(document: Path) -> None:
+    text, makefile = document.read_text(), (ROOT / "Makefile").read_text()
+    modules = [name.rstrip(".") for name in MODULE.findall(text)]
+    assert [name for name in modules if importlib.util.find_spec(name) is None] == []
+    assert [name for name in TARGET.findall(text) if f"\n{name}:" not in makefile] == []
 
 
 def test_architecture_describes_every_package() -> None:
@@ -34,6 +48,13 @@ def test_architecture_describes_every_package() -> None:
 def test_what_is_generated_is_as_the_code_says() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
     assert rewritten(text) == text, "make tables writes it anew"
+
+
+def test_the_changelog_has_this_version_with_its_protocol_and_formats() -> None:
+    row = f"| {__version__} | {wire.PROTOCOL} | {structure.FORMAT} "
+    rows = [line for line in (ROOT / "CHANGELOG.md").read_text().splitlines() if line.startswith(row)]
+    assert len(rows) == 1, f"no row that begins with {row!r}"
+    assert rows[0].endswith(f"| {journal.FORMAT} |")
 
 
 def test_the_json_reference_is_what_the_types_say() -> None:

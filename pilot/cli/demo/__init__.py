@@ -7,21 +7,19 @@ from pathlib import Path
 
 import click
 
-from pilot.cli import candidates
-from pilot.cli.asking import json_option, to_json
+from pilot.cli.asking import json_option, site_option, to_json
 from pilot.cli.numbers import Count
+from pilot.cli.renamed import RenamedOptions
 
 
-@click.command("demo")
+@click.command("demo", cls=RenamedOptions)
+@site_option
 @click.option(
-    "--site", default="local", show_default=True, shell_complete=candidates.sites, help="Name or file of the site."
-)
-@click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), help="Directory for results (default: out/demo-…)."
+    "--output", type=click.Path(file_okay=False, path_type=Path), help="Directory for results (default: out/demo-…)."
 )
 @click.option("--epochs", type=Count(), help="Epochs of each trainer (default: enough for about a minute).")
 @json_option
-def command(site: str, out: Path | None, epochs: int | None, as_json: bool) -> int:
+def command(site: str, output: Path | None, epochs: int | None, as_json: bool) -> int:
     """Show the whole system at work: four pilots, two trainers on real data, a preemption with notice, a kill without,
     a new pilot.
 
@@ -30,14 +28,14 @@ def command(site: str, out: Path | None, epochs: int | None, as_json: bool) -> i
 
     \b
     Example:
-      pilot demo --out out/demo
+      pilot demo --output out/demo
     """
     from rich.console import Console
 
     from pilot.cli.demo.play import play
     from pilot.cli.demo.report import judge, show, write
 
-    folder = (out or Path("out") / time.strftime("demo-%Y%m%d-%H%M%S")).absolute()
+    folder = (output or Path("out") / time.strftime("demo-%Y%m%d-%H%M%S")).absolute()
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     report = judge(play(console, folder, site, epochs))
     picture = write(report)

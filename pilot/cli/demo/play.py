@@ -53,7 +53,7 @@ SETTINGS = {"pilots": PILOTS, "t_fwd_s": 60.0}
 
 @dataclass(slots=True)
 class Run:
-    """What the demo leaves for its report: ``befell`` is what happened when, ``status`` the last status."""
+    """What the demo leaves for its report: ``happened`` says what happened when, ``status`` the last status."""
 
     folder: Path
     root: Path
@@ -61,7 +61,7 @@ class Run:
     grace_s: float
     started_s: float
     status: PoolStatus
-    befell: list[str] = field(default_factory=list)
+    happened: list[str] = field(default_factory=list)
     leftovers: list[str] = field(default_factory=list)
     took_s: float = 0.0
 
@@ -133,7 +133,7 @@ def _course(run: Run, look: Callable[[], PoolStatus]) -> None:
     """What happens to the pool. Each step waits for the previous one, with the demo's limit as deadline."""
     _until(run, look, "two trainers on two nodes each", lambda s: _sizes(s) == [2, 2] and _moved(s, 20))
     victim = _victim(run, look())
-    _say(run, f"preempting {victim.node} of {victim.trainer}: SIGTERM, then SIGKILL after the site's grace")
+    _say(run, f"preempting {victim.node} of {victim.trainer}: SIGTERM, then SIGKILL after the site's grace period")
     preempt(victim)
     _until(run, look, "its trainer continues without it", lambda s: not _has(s, victim) and _survived(s))
     victim = _victim(run, look())
@@ -188,7 +188,7 @@ def _victim(run: Run, status: PoolStatus) -> Victim:
 
 
 def _say(run: Run, text: str) -> None:
-    run.befell.append(f"{time.monotonic() - run.started_s:5.1f} s  {text}")
+    run.happened.append(f"{time.monotonic() - run.started_s:5.1f} s  {text}")
 
 
 def _drain(run: Run) -> None:
@@ -212,7 +212,7 @@ def _screen(console: Console, run: Run) -> Iterator[Callable[[], PoolStatus]]:
                 *node_lines(status.pool, status.now_s),
                 Text(),
             ]
-            live.update(Group(*parts, *(Text(line) for line in run.befell)), refresh=True)
+            live.update(Group(*parts, *(Text(line) for line in run.happened)), refresh=True)
             return status
 
         yield look

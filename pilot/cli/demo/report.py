@@ -33,7 +33,7 @@ class DemoTold(Told, frozen=True):
     passed : whether everything that the demo promises holds
     faults : what does not hold
     took_s : how long it took
-    befell : what happened to the pool, each line with the seconds since the demo began
+    happened : what happened to the pool, each line with the seconds since the demo began
     ledger : by trainer, whether every sample was used exactly once per epoch
     replay : `identical`, or the first difference where the journal is replayed
     left_behind : leftover processes, shared-memory segments and directories
@@ -44,7 +44,7 @@ class DemoTold(Told, frozen=True):
     passed: bool
     faults: list[str]
     took_s: float
-    befell: list[str]
+    happened: list[str]
     ledger: dict[str, Verdict]
     replay: str
     left_behind: list[str]
@@ -74,7 +74,7 @@ class DemoReport:
             passed=self.passed,
             faults=self.faults,
             took_s=self.run.took_s,
-            befell=self.run.befell,
+            happened=self.run.happened,
             ledger=self.proofs,
             replay=self.replay_difference or "identical",
             left_behind=self.run.leftovers,
@@ -108,7 +108,7 @@ def write(report: DemoReport) -> Path:
 def show(console: Console, report: DemoReport, picture: Path) -> None:
     """The tables at the end."""
     status = report.run.status
-    for line in report.run.befell:
+    for line in report.run.happened:
         console.print(line)
     console.print()
     console.print(_trainers(status.trainers))

@@ -8,15 +8,14 @@ from pathlib import Path
 import click
 
 from pilot.cli.asking import find_run_dir, pool_at, run_dir_option
+from pilot.cli.numbers import FiniteRange
 from pilot.core.errors import UserError
 
 LEAST_S = 0.2
 
 
 @click.command("top")
-@click.option(
-    "--every-s", type=click.FloatRange(min=LEAST_S), default=1.0, show_default=True, help="Seconds between updates."
-)
+@click.option("--every-s", type=FiniteRange(min=LEAST_S), default=1.0, show_default=True, help="Time between updates.")
 @run_dir_option
 def command(every_s: float, run_dir: Path | None) -> None:
     """Watch the pool live: its trainers with their rate and loss over time, who has which node, and events.

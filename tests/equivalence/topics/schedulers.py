@@ -49,7 +49,7 @@ TOO_SHORT: list[Row] = [
         name="OneCycleLR with too few steps",
         scheduler=lambda o: LR.OneCycleLR(o, 0.1, total_steps=5),
         schedule="step",
-        refused="OneCycleLR cannot go on",
+        refused="OneCycleLR cannot continue",
         instead="as many steps as the run has, or schedule='epoch'",
     ),
     Recipe(

@@ -14,12 +14,12 @@ GOOD = {"--name": "s", "--param": "lr=log:1e-4:1", "--trials": "4", "--metric": 
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"--param": ""}, "say what the space is"),
+        ({"--param": ""}, "give the search space"),
         ({"--param": "lr=log:0:1"}, "--param lr: 'log:0:1': LOW must not exceed HIGH"),
-        ({"--param": "lr=uniform:0:1"}, "no range; give log:LOW:HIGH"),
-        ({"--param": "=int:1:2"}, "not a name for a parameter"),
-        ({"--rungs": "3,3"}, "--rungs 3,3: they must rise"),
-        ({"--rungs": "0,3"}, "they must rise"),
+        ({"--param": "lr=uniform:0:1"}, "is not a range; give log:LOW:HIGH"),
+        ({"--param": "=int:1:2"}, "not a valid parameter name"),
+        ({"--rungs": "3,3"}, "--rungs 3,3: give increasing numbers"),
+        ({"--rungs": "0,3"}, "give increasing numbers"),
         ({"--rungs": "a"}, "give whole numbers"),
         ({"--metric": "accuracy"}, "give NAME:max or NAME:min"),
         ({"--trials": "0"}, "--trials"),
@@ -42,12 +42,12 @@ def test_a_parameter_that_is_named_twice(tmp_path: Path, capsys: pytest.CaptureF
     script.write_text("")
     options = ["--name", "s", "--trials", "1", "--metric", "a:min", "--param", "x=int:1:2", "--param", "x=int:1:3"]
     assert run(["study", "run", *options, str(script)]) == 2
-    assert "--param names x twice" in capsys.readouterr().err
+    assert "--param x is given twice" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
-    [("def space(trial): pass", "the space is empty"), ("def space(trial): 1 / 0", "ZeroDivisionError")],
+    [("def space(trial): pass", "the search space is empty"), ("def space(trial): 1 / 0", "ZeroDivisionError")],
 )
 def test_a_space_that_is_none(text: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, content in (("train.py", ""), ("space.py", text)):

@@ -51,3 +51,10 @@ def test_each_float16_comes_back_as_it_is_and_what_is_between_two_is_rounded_to_
 def test_float64_and_the_control_vector_travel_as_they_are() -> None:
     layout = lay_out([(4, "float32"), (4, "float64")], 1024, 3, "bfloat16")
     assert [part.wire for part in layout.parts] == ["bfloat16", "", ""]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_keep_their_shape(kind: str) -> None:
+    numbers = np.linspace(-3, 3, 12, dtype=np.float32)
+    words = narrowed(numbers, kind)
+    np.testing.assert_array_equal(widened(words.reshape(3, 4), kind), widened(words, kind).reshape(3, 4))

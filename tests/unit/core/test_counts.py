@@ -1,4 +1,4 @@
-"""What befell a trainer is counted as what it was."""
+"""Preemptions and losses of a trainer are counted as what they were."""
 
 from __future__ import annotations
 

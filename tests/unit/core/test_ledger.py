@@ -65,7 +65,7 @@ def test_a_record_without_steps_is_found() -> None:
 
 def test_a_step_of_another_size_than_the_others_of_its_generation_is_found() -> None:
     made = ledger(row(1, 0, 0, 2, 0, 20), row(1, 0, 2, 4, 20, 36), row(1, 0, 4, 6, 36, 56))
-    assert "16 samples in 2 steps are uneven, 10 to a step" in made.exactly_once({0: 56}).text
+    assert "16 samples in 2 steps are uneven, 10 per step" in made.exactly_once({0: 56}).text
     assert ledger(row(1, 0, 0, 2, 0, 20), row(2, 0, 2, 4, 20, 36)).exactly_once({0: 36}).proved
 
 
@@ -121,7 +121,7 @@ def test_the_last_step_of_an_epoch_may_be_smaller() -> None:
     assert ledger(row(1, 0, 0, 4, 0, 95)).exactly_once({0: 95}).proved is True
     assert ledger(row(1, 0, 0, 4, 0, 72)).exactly_once({0: 100}).proved is False
     empty = ledger(row(1, 0, 0, 2, 0, 20), row(1, 0, 2, 4, 20, 30))
-    assert "10 samples in 2 steps are uneven, 10 to a step" in empty.exactly_once({0: 30}).text
+    assert "10 samples in 2 steps are uneven, 10 per step" in empty.exactly_once({0: 30}).text
 
 
 @dataclass(frozen=True)

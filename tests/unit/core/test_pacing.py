@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from math import sqrt
 
@@ -16,6 +17,7 @@ from pilot.core.events import (
     GroupFormed,
     PlanReady,
     PoolChanged,
+    Progress,
     TrainerSubmitted,
     WorkerReady,
 )
@@ -70,6 +72,35 @@ def test_it_keeps_its_bounds() -> None:
 )
 def test_the_reason_says_what_was_measured(its: Pace, reason: str) -> None:
     assert its.reason() == reason
+
+
+LEAVES = replace(NO_GRACE, write_s=20.0, end_in_s=100.0)
+
+
+def test_where_all_nodes_leave_at_a_known_time_the_last_checkpoint_is_whole_by_then() -> None:
+    """Its leader writes once so much time has passed since the last one as is left until writing must begin."""
+    now_s, written_s = 0.0, -300.0
+    while now_s < 100.0:
+        due_s = written_s + replace(LEAVES, end_in_s=100.0 - now_s).interval_s
+        if due_s <= now_s and now_s + 20.0 <= 100.0:
+            written_s = now_s
+        now_s += 1.0
+    assert 100.0 - 2 * (LEAST_S + 2.0) - 20.0 <= written_s <= 80.0
+    assert LEAVES.reason() == "writing takes 20 s, too long for the grace of 0 s, and its nodes leave in 100 s"
+    assert replace(LEAVES, grace_s=30.0).interval_s == 300.0, "after the notice there is time"
+    assert replace(LEAVES, end_in_s=1e4).interval_s == replace(LEAVES, end_in_s=math.inf).interval_s
+
+
+def test_the_last_of_a_trainers_nodes_to_leave_decides() -> None:
+    core = trains_on(A, B)
+    core.handle(10.0, PoolChanged(ends=((A, 60.0),)))
+    assert core.pace_of(core.trainers[T]).end_in_s == math.inf
+    core.handle(10.0, PoolChanged(ends=((B, 90.0),)))
+    assert core.pace_of(core.trainers[T]).end_in_s == 80.0
+    told = core.handle(20.0, CheckpointPublished(T, 0, 20.0)) + core.handle(30.0, Progress(T, Generation(1), 1, 0, 32))
+    assert [command.interval_s for command in told if isinstance(command, PaceCheckpoints)] == [48.0, 38.0]
+    core.handle(30.0, PoolChanged(ends=((B, None),)))
+    assert core.pace_of(core.trainers[T]).end_in_s == math.inf
 
 
 SECONDS = st.floats(0.0, 1e7, allow_nan=False)

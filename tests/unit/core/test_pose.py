@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pilot.core.blame import Blame
 from pilot.core.config import CoordinatorConfig
+from pilot.core.ends import Ending
 from pilot.core.evidence import SetAside
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.measured import Measured, RescaleCosts
@@ -24,7 +25,9 @@ def test_who_has_room_for_what_it_needs_at_least_is_in_it() -> None:
 
     def asked(reach: dict[TrainerId, int] | None = None) -> tuple[int, dict[TrainerId, int]] | None:
         order = list(trainers.values())
-        problem = pose(pool, Blame(pool, trainers), order, CoordinatorConfig(), RescaleCosts(5), reach, 0.0, {}, {}, 0)
+        problem = pose(
+            pool, Blame(pool, trainers), order, CoordinatorConfig(), RescaleCosts(5), reach, 0.0, {}, {}, 0, Ending()
+        )
         return problem and (problem.nodes, {c.trainer: c.max_nodes for c in problem.candidates})
 
     assert asked() == (3, {A: 8, B: 8})

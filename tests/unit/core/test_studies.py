@@ -123,5 +123,5 @@ def test_a_space_that_fails_stops_the_study_and_the_trial_is_asked_for_again_whe
 
 @pytest.mark.parametrize("rungs", [(), (0,), (3, 3), (3, 1)])
 def test_rungs_rise(rungs: tuple[int, ...]) -> None:
-    with pytest.raises(UserError, match="rungs must rise"):
+    with pytest.raises(UserError, match="rungs must increase"):
         study(rungs=rungs)

@@ -15,11 +15,13 @@ import pytest
 from pilot.core.errors import UserError
 from pilot.core.ids import TrainerUid
 from pilot.io import heartbeat, trainer_folder
+from pilot.io.known_pools import known_pools, remember
 from pilot.io.rundir import Lock, RunDir, default_path, is_abandoned, owner
 
 HOLD = """
 import sys
 from pathlib import Path
+from pilot.io.known_pools import known_pools, remember
 from pilot.io.rundir import Lock, RunDir
 lock = Lock(RunDir(Path(sys.argv[1])))
 print("held", flush=True)
@@ -188,3 +190,18 @@ def test_default_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert default_path("local") == tmp_path / "pilot" / "local"
     monkeypatch.setenv("PILOT_RUN_DIR", str(tmp_path / "mine"))
     assert default_path("local") == tmp_path / "mine"
+
+
+def test_pools_elsewhere_are_remembered_until_they_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    assert known_pools() == []
+    roots = [tmp_path / "state" / "pilot" / "local", tmp_path / "a", tmp_path / "b"]
+    for root in roots:
+        root.mkdir(parents=True)
+        (root / "journal.jsonl").touch()
+        remember(root)
+    (tmp_path / "state" / "pilot" / ".pools" / "note").touch()
+    assert known_pools() == sorted(roots)
+    (tmp_path / "a" / "journal.jsonl").unlink()
+    assert known_pools() == sorted([roots[0], roots[2]])
+    assert len(list((tmp_path / "state" / "pilot" / ".pools").iterdir())) == 2

@@ -1,19 +1,23 @@
 import pytest
 
-from pilot.core.problem import PlanStatus
-from pilot.planners.choice import best_known, can_stay
+from pilot.core.problem import Plan, PlanStatus, Problem
+from pilot.planners.choice import best_known, can_stay, plan_of
 from tests.unit.planners.problems import candidate, problem
 
 GIVEN = problem(10, candidate(2), candidate(3))
 
 
+def plans(given: Problem, *counts: list[int]) -> list[Plan]:
+    return [plan_of(given, each, PlanStatus.OPTIMAL, 0.0, "") for each in counts]
+
+
 def test_the_best_incumbent_is_taken_if_better_than_now() -> None:
-    made = best_known(GIVEN, [[4, 4], [8, 2]], bound=None, planner="p")
+    made = best_known(GIVEN, plans(GIVEN, [4, 4], [8, 2]), bound=None, planner="p")
     assert (made.status, [n for _, n in made.counts], made.gap) == (PlanStatus.INCUMBENT, [8, 2], None)
 
 
 def test_now_is_kept_if_nothing_better_is_known() -> None:
-    for incumbents in ([], [[2, 3]], [[1, 1]]):
+    for incumbents in ([], plans(GIVEN, [2, 3]), plans(GIVEN, [1, 1])):
         made = best_known(GIVEN, incumbents, bound=None, planner="p")
         assert (made.status, made.as_dict()) == (PlanStatus.KEPT, GIVEN.kept())
 
@@ -32,4 +36,4 @@ def test_parked_nodes_may_stay_but_not_more_than_there_are() -> None:
 def test_where_now_is_impossible_the_equal_share_competes() -> None:
     given = problem(5, candidate(now=4), candidate(now=4))
     assert [n for _, n in best_known(given, [], bound=None, planner="p").counts] == [3, 2]
-    assert [n for _, n in best_known(given, [[4, 1]], bound=None, planner="p").counts] == [4, 1]
+    assert [n for _, n in best_known(given, plans(given, [4, 1]), bound=None, planner="p").counts] == [4, 1]

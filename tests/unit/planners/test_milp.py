@@ -9,6 +9,7 @@ from benchmarks.planners import problem as large_problem
 from pilot.core.curve import Curve
 from pilot.core.problem import PlanStatus, Problem
 from pilot.planners import dp, milp, model
+from pilot.planners.choice import plan_of
 from tests.unit.planners.problems import best_plan, best_value, candidate, changes, problem, value
 from tests.unit.planners.test_solvers import installed, program
 
@@ -54,7 +55,8 @@ def test_the_solver_finds_it_by_itself(given: Problem, formulation: milp.Formula
 def test_the_solver_goes_on_from_where_it_starts() -> None:
     given = GIVEN["alike and holding"]
     poor = [2, 2, 2]
-    outcome = milp.solve(given, ends_in(), "cbc", start=poor)
+    start = plan_of(given, poor, PlanStatus.INCUMBENT, None, "")
+    outcome = milp.solve(given, ends_in(), "cbc", start=start)
     assert outcome.counts is not None
     assert value(given, outcome.counts) == pytest.approx(best_value(given), rel=1e-9)
     assert value(given, poor) < best_value(given)
@@ -65,7 +67,7 @@ def test_a_start_is_what_the_model_then_says() -> None:
         counts = list(best_plan(given))
         if any(counts):
             m = model.build(given)
-            model.start(m, counts)
+            model.start(m, plan_of(given, counts, PlanStatus.OPTIMAL, 0.0, ""))
             assert changes(given, model.counts(m)) == changes(given, counts)
             assert value(given, model.counts(m)) == pytest.approx(value(given, counts), rel=1e-12)
 

@@ -6,7 +6,16 @@ import pytest
 
 from pilot.io.site import Site
 from pilot.provisioning.job_record import STARTING_S
-from pilot.provisioning.pilot_jobs import ENDS, STEADY_S, JobEnded, JobNoticed, JobSuspended, PilotJobs
+from pilot.provisioning.pilot_jobs import (
+    ENDS,
+    STEADY_S,
+    EndKnown,
+    JobEnded,
+    JobNews,
+    JobNoticed,
+    JobSuspended,
+    PilotJobs,
+)
 from pilot.provisioning.scheduler import Ending, JobPhase, JobView, Snapshot
 
 SITE = Site(name="x", scheduler="slurm", grace_s=20, poll_s=2)
@@ -27,6 +36,11 @@ def book_with(*jobs: str) -> PilotJobs:
     return book
 
 
+def news(book: PilotJobs, now_s: float, asked_s: float, snapshot: Snapshot) -> list[JobNews]:
+    """What is new apart from known ends."""
+    return [item for item in book.take(now_s, asked_s, snapshot) if not isinstance(item, EndKnown)]
+
+
 def ended(book: PilotJobs, *views: JobView, now_s: float = 10) -> list[JobEnded]:
     """What ends when the scheduler shows ``views``, and agrees to cancel whatever is doubtful."""
     ends = [item for item in book.take(now_s, now_s, shown(*views)) if isinstance(item, JobEnded)]
@@ -41,8 +55,8 @@ def test_a_preemption_is_noticed_once_and_is_no_failure() -> None:
     book = book_with("1")
     book.registered(1, "1", 0)
     soon = view("1", JobPhase.RUNNING, preempt_s=8, end_s=28)
-    assert book.take(10, 10, shown(soon)) == [JobNoticed("1", 28)]
-    assert book.take(12, 12, shown(soon)) == []
+    assert news(book, 10, 10, shown(soon)) == [JobNoticed("1", 28)]
+    assert news(book, 12, 12, shown(soon)) == []
     assert leaving(book, 12) == [True]
     (end,) = ended(book, view("1", JobPhase.OVER, Ending.COMPLETED, preempt_s=8), now_s=14)
     assert (end.ending, end.failed) == (Ending.PREEMPTED, False)
@@ -50,7 +64,27 @@ def test_a_preemption_is_noticed_once_and_is_no_failure() -> None:
 
 
 def test_the_deadline_of_a_notice_without_an_end_is_the_sites_grace() -> None:
-    assert book_with("1").take(10, 10, shown(view("1", JobPhase.RUNNING, preempt_s=8))) == [JobNoticed("1", None)]
+    assert news(book_with("1"), 10, 10, shown(view("1", JobPhase.RUNNING, preempt_s=8))) == [JobNoticed("1", None)]
+
+
+def test_the_end_of_a_job_is_told_again_only_where_it_moves() -> None:
+    """Its agent leaves a grace before the wall time ends. A job of others starts on its node, but not before the time
+    that the site guarantees."""
+    book = PilotJobs(SITE.replace(guaranteed_s=600))
+    book.submitted(0, "1", 3600)
+
+    def told(now_s: float, planned_s: float | None) -> list[EndKnown]:
+        shows = JobView("1", JobPhase.RUNNING, start_s=10, end_s=3610, planned_s=planned_s)
+        return [item for item in book.take(now_s, now_s, shown(shows)) if isinstance(item, EndKnown)]
+
+    assert told(20, None) == [EndKnown("1", 3590)]
+    assert told(22, None) == []
+    assert told(24, 900) == [EndKnown("1", 900)]
+    assert told(26, 902) == [], "within a poll"
+    assert told(28, 100) == [EndKnown("1", 610)]
+    assert told(30, None) == [EndKnown("1", 3590)]
+    book.noticed(40, "1", "SIGTERM")
+    assert told(42, 100) == [], "it leaves"
 
 
 UNIX_S = 1.7e9
@@ -63,9 +97,9 @@ def test_the_end_of_a_wall_time_that_is_shorter_than_asked_is_told_in_time() -> 
     short = view("1", JobPhase.RUNNING, **granted)
     full = view("2", JobPhase.RUNNING, **(granted | {"walltime_s": 3600}))  # its agent knows
     told_s = 1000 - SITE.grace_s - 2 * SITE.poll_s
-    assert book.take(told_s - 1, told_s - 1, shown(short, full)) == []
-    assert book.take(told_s, told_s, shown(short, full)) == [JobNoticed("1", UNIX_S + 1000, ENDS)]
-    assert book.take(told_s + 1, told_s + 1, shown(short, full)) == []
+    assert news(book, told_s - 1, told_s - 1, shown(short, full)) == []
+    assert news(book, told_s, told_s, shown(short, full)) == [JobNoticed("1", UNIX_S + 1000, ENDS)]
+    assert news(book, told_s + 1, told_s + 1, shown(short, full)) == []
     assert leaving(book, told_s + 1) == leaving(book, 1200) == [True, False]  # PBS looks at wall times once in a while
     book.registered(1, "1", 0)
     (end,) = ended(book, view("1", JobPhase.OVER, Ending.COMPLETED, **granted), now_s=990)
@@ -75,7 +109,7 @@ def test_the_end_of_a_wall_time_that_is_shorter_than_asked_is_told_in_time() -> 
 def test_a_job_of_an_earlier_coordinator_that_runs_for_a_shorter_time_is_told_of_its_end_too() -> None:
     book = PilotJobs(SITE, unix_ahead_s=UNIX_S)
     found = view("1", JobPhase.RUNNING, start_s=UNIX_S, end_s=UNIX_S + 900, walltime_s=900)
-    assert book.take(890, 890, shown(found)) == [JobNoticed("1", UNIX_S + 900, ENDS)]
+    assert news(book, 890, 890, shown(found)) == [JobNoticed("1", UNIX_S + 900, ENDS)]
 
 
 def test_a_signal_near_the_end_of_the_wall_time_announces_that_whatever_the_clock_of_the_calls() -> None:
@@ -91,7 +125,7 @@ def test_a_signal_near_the_end_of_the_wall_time_announces_that_whatever_the_cloc
 @pytest.mark.parametrize(("phase", "start_s"), [(JobPhase.PENDING, 0.0), (JobPhase.RUNNING, 9.0)])
 def test_a_preemption_of_an_earlier_life_is_none_of_this_one(phase: JobPhase, start_s: float) -> None:
     book = book_with("1")
-    assert book.take(10, 10, shown(view("1", phase, preempt_s=8, start_s=start_s))) == []
+    assert news(book, 10, 10, shown(view("1", phase, preempt_s=8, start_s=start_s))) == []
     assert leaving(book, 10) == [False]
 
 
@@ -128,9 +162,9 @@ def test_what_counts_as_a_failure(ending: Ending, came_s: float | None, failed: 
 
 def test_a_job_that_is_not_shown_is_alive_until_it_is_missing_twice() -> None:
     book = book_with("1")
-    assert book.take(10, 10, shown()) == []
-    assert book.take(12, 12, shown(view("1", JobPhase.PENDING))) == []
-    assert book.take(14, 14, shown()) == []
+    assert news(book, 10, 10, shown()) == []
+    assert news(book, 12, 12, shown(view("1", JobPhase.PENDING))) == []
+    assert news(book, 14, 14, shown()) == []
     (end,) = ended(book, now_s=16)
     assert (end.job, end.ending, book.jobs) == ("1", Ending.GONE, {})
 
@@ -139,13 +173,13 @@ def test_an_answer_to_an_earlier_question_says_nothing_of_a_newer_job() -> None:
     book = book_with()
     book.submitted(11, "1", 3600)
     for _ in range(5):
-        assert book.take(12, 10, shown()) == []
+        assert news(book, 12, 10, shown()) == []
     assert "1" in book.jobs
 
 
 def test_a_living_job_of_an_earlier_coordinator_is_taken_over_and_an_old_one_is_not() -> None:
     book = book_with()
-    assert book.take(10, 10, shown(view("7", JobPhase.RUNNING), view("8", JobPhase.OVER, Ending.COMPLETED))) == []
+    assert news(book, 10, 10, shown(view("7", JobPhase.RUNNING), view("8", JobPhase.OVER, Ending.COMPLETED))) == []
     assert list(book.jobs) == ["7"]
 
 
@@ -154,7 +188,7 @@ def test_a_requeued_job_lives_again(restart: int) -> None:
     book = book_with("1")
     book.take(10, 10, shown(view("1", JobPhase.RUNNING, preempt_s=8)))
     book.noticed(11, "1", "signal TERM")
-    assert book.take(30, 30, shown(view("1", JobPhase.PENDING, restart=restart))) == []
+    assert news(book, 30, 30, shown(view("1", JobPhase.PENDING, restart=restart))) == []
     (kept,) = book.kept(30, ())
     assert (kept.phase, kept.leaving) == (JobPhase.PENDING, False)
 
@@ -164,7 +198,7 @@ def test_an_agent_of_a_later_life_may_come_before_the_scheduler_shows_it() -> No
     book.registered(1, "1", 0)
     book.noticed(30, "1", "signal TERM")
     book.registered(40, "1", 1)
-    assert book.take(41, 41, shown(view("1", JobPhase.RUNNING, restart=1))) == []
+    assert news(book, 41, 41, shown(view("1", JobPhase.RUNNING, restart=1))) == []
     assert leaving(book, 41) == [False]
 
 
@@ -201,7 +235,7 @@ def test_a_job_with_an_agent_that_answers_is_not_over_whatever_the_scheduler_say
         book.registered(1, job, 0)
     book.connected(2, frozenset({"1", "2"}))
     for now_s in (10, 12, 14):
-        assert book.take(now_s, now_s, shown(view("2", JobPhase.OVER, Ending.COMPLETED))) == []
+        assert news(book, now_s, now_s, shown(view("2", JobPhase.OVER, Ending.COMPLETED))) == []
     assert book.contradicted() == ["1", "2"]
     assert leaving(book, 14) == [False, False]
     book.connected(15, frozenset())
@@ -212,15 +246,15 @@ def test_a_job_that_is_listed_elsewhere_is_not_over() -> None:
     book = book_with("1", "2")
     answer = Snapshot({"2": view("2", JobPhase.OVER, Ending.COMPLETED)}, listed=frozenset({"1", "2"}))
     for now_s in (10, 12, 14):
-        assert book.take(now_s, now_s, answer) == []
+        assert news(book, now_s, now_s, answer) == []
     assert book.to_cancel(14) == []
 
 
 def test_a_job_that_nobody_vouches_for_is_over_when_the_scheduler_agrees_to_cancel_it() -> None:
     book = book_with("1")
-    assert book.take(10, 10, shown(view("1", JobPhase.OVER, Ending.FAILED))) == []
+    assert news(book, 10, 10, shown(view("1", JobPhase.OVER, Ending.FAILED))) == []
     assert (book.to_cancel(10), leaving(book, 10)) == (["1"], [True])
-    assert book.take(12, 12, shown(view("1", JobPhase.RUNNING))) == []
+    assert news(book, 12, 12, shown(view("1", JobPhase.RUNNING))) == []
     assert (book.to_cancel(12), leaving(book, 12)) == ([], [False])
     assert [end.ending for end in ended(book, view("1", JobPhase.OVER, Ending.FAILED), now_s=14)] == [Ending.FAILED]
     assert book.jobs == {}
@@ -234,7 +268,7 @@ def test_an_agent_that_is_silent_beyond_its_lease_is_dead_and_its_job_is_cancell
     book.connected(20, frozenset({"1", "2"}))
     book.connected(20, frozenset({"1"}))
     both = shown(view("1", JobPhase.RUNNING), view("2", JobPhase.RUNNING))
-    assert book.take(20 + lease_s, 20 + lease_s, both) == []
+    assert news(book, 20 + lease_s, 20 + lease_s, both) == []
     assert book.to_cancel(20 + lease_s) == []
     book.take(21 + lease_s, 21 + lease_s, both)
     assert (book.to_cancel(21 + lease_s), leaving(book, 21 + lease_s)) == (["2"], [False, True])
@@ -275,8 +309,8 @@ def test_a_suspended_job_is_not_counted_on_and_not_cancelled() -> None:
     book = book_with("1")
     book.registered(1, "1", 0)
     suspended = shown(view("1", JobPhase.SUSPENDED))
-    assert book.take(10, 10, suspended) == [JobSuspended("1")]
-    assert book.take(12, 12, suspended) == []
+    assert news(book, 10, 10, suspended) == [JobSuspended("1")]
+    assert news(book, 12, 12, suspended) == []
     assert (leaving(book, 9000), book.to_cancel(9000)) == ([True], [])
     book.registered(9001, "1", 0)
     book.take(9002, 9002, shown(view("1", JobPhase.RUNNING)))

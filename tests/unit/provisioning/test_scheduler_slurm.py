@@ -10,12 +10,12 @@ import pytest
 from pilot.core.errors import SubmitError
 from pilot.io.site import Site
 from pilot.provisioning.scheduler import Ending, JobPhase, Refused
-from pilot.provisioning.scheduler_slurm import SlurmQueue
+from pilot.provisioning.scheduler_slurm import SlurmQueue, excluded
 from tests.unit.provisioning.recordings import PREFIX, Recorded, text
 
 SITE = Site(name="x", scheduler="slurm", partition="preempt", account="abc", max_jobs=20)
 NOW_S = 1795172720.0
-PLANNED = "20|2026-11-20T11:05:27\n21|2026-11-20T11:35:00\n18|2026-11-20T11:05:20\n30|N/A\n"
+PLANNED = "20|2026-11-20T11:05:27|(null)\n21|2026-11-20T11:35:00|n[1-3]\n18|2026-11-20T11:05:20|n1\n30|N/A|n1\n"
 """Pending jobs of all users; 18 is ours."""
 SINFO = "n1 alloc\nn2 idle\nn3 plnd\nn4 plnd\nn5 idle~\nn6 down*\n"
 
@@ -108,10 +108,16 @@ def test_no_window_where_no_node_is_planned() -> None:
     assert queue(recorded(sinfo="n1 idle\n")).poll([], NOW_S).window_s is None
 
 
-def test_one_squeue_and_one_sinfo_for_everything_and_only_about_our_users_jobs() -> None:
+def test_a_job_planned_on_the_nodes_of_a_running_one_is_told_with_it() -> None:
+    jobs = queue(recorded()).poll([], NOW_S).jobs
+    assert {job for job, view in jobs.items() if view.planned_s is not None} == {"11", "12", "19"}
+    assert {view.planned_s for view in jobs.values()} == {None, 1795174500.0}
+
+
+def test_one_squeue_about_ours_another_about_who_waits_and_one_sinfo() -> None:
     run = recorded(sinfo="n1 idle\n")
     queue(run).poll([str(job) for job in range(11, 20)], NOW_S)
-    assert (run.times("squeue"), run.times("sinfo"), run.times("sacct")) == (1, 1, 0)
+    assert (run.times("squeue"), run.times("sinfo"), run.times("sacct")) == (2, 1, 0)
     assert run.asked[0][:6] == ["squeue", "-h", "-t", "all", "-u", "ada"]
 
 
@@ -173,3 +179,14 @@ def test_jobs_are_cancelled_in_batches_and_one_that_is_over_already_counts_as_ca
 def test_a_scheduler_that_fails_altogether_cancels_nothing() -> None:
     refused = Refused("scancel", "scancel: error: Unable to contact slurm controller")
     assert queue(recorded(scancel=refused)).cancel(["11", "12"]) == []
+
+
+def test_nodes_that_are_not_ours_are_excluded_and_not_counted_as_idle() -> None:
+    few = SITE.replace(only_nodes="n[1-2]")
+    shown = queue(recorded(), few).poll([], NOW_S)
+    assert (shown.idle_nodes, shown.planned_nodes) == (1, 0)
+    run = recorded(sinfo="n1\nn2\nn3\nn4\nn4\n", scontrol=lambda command: f"<{command[-1]}>\n")
+    assert excluded(few, run) == "<n3,n4>"
+    assert excluded(SITE.replace(only_nodes="n*"), run) == ""
+    with pytest.raises(SubmitError, match=r"no node of partition preempt matches --only-nodes m\*"):
+        excluded(SITE.replace(only_nodes="m*"), run)

@@ -31,7 +31,7 @@ from pilot.io.journal import FORMAT, Header
 from pilot.io.journal_writer import JournalWriter
 from pilot.io.site import Site
 from pilot.provisioning.keeper import Keeper, KeeperEvent
-from pilot.provisioning.pilot_jobs import JobEnded, JobNoticed
+from pilot.provisioning.pilot_jobs import EndKnown, JobEnded, JobNoticed
 from pilot.provisioning.scheduler import Ending
 from pilot.provisioning.scheduler_thread import SchedulerThread
 from pilot.provisioning.troubles import Troubled
@@ -59,6 +59,7 @@ class Bench:
         self.roster = Roster(SITE)
         self.noticed: list[tuple[NodeId, str, float]] = []
         self.lost: list[tuple[NodeId, str]] = []
+        self.known_ends: dict[NodeId, float | None] = {}
         self.scheduler = Scripted()
         self.news: asyncio.Queue[KeeperEvent] = asyncio.Queue()
         thread = SchedulerThread(self.scheduler, self.scheduler, "c", "pilot-x")
@@ -72,6 +73,9 @@ class Bench:
 
     def lose(self, node: NodeId, why: str) -> None:
         self.lost.append((node, why))
+
+    def ends(self, node: NodeId, end_s: float | None) -> None:
+        self.known_ends[node] = end_s
 
     def joins(self, node: NodeId, job: str) -> None:
         """A pilot of ``job`` registers."""
@@ -155,12 +159,19 @@ def test_the_pilots_of_a_job_that_is_to_be_preempted_are_given_notice(bench: Ben
     assert bench.noticed[1][2] == 0
 
 
+def test_the_known_end_of_a_job_is_that_of_all_its_nodes(bench: Bench) -> None:
+    for node in (A, B):
+        bench.joins(node, "7")
+    bench.hear(EndKnown("7", 90.0), EndKnown("elsewhere", 50.0))
+    assert bench.known_ends == {A: 90.0, B: 90.0}
+
+
 def test_of_a_job_that_is_over_those_pilots_are_lost_that_cannot_speak_for_themselves(bench: Bench) -> None:
     bench.joins(A, "7")
     bench.joins(B, "7")
     bench.roster.pilots[B].away_s = 0.0
     bench.hear(JobEnded("7", Ending.PREEMPTED, "requeued", failed=False))
-    assert bench.lost == [(B, "its job 7 is over: preempted")]
+    assert bench.lost == [(B, "its job 7 ended: preempted")]
     assert bench.remarks() == []
 
 
@@ -190,7 +201,7 @@ def test_what_ends_while_it_is_taken_down_is_acted_on(bench: Bench) -> None:
         return left
 
     assert asyncio.run(play()) == []
-    assert bench.lost == [(A, "its job 0 is over: cancelled")]
+    assert bench.lost == [(A, "its job 0 ended: cancelled")]
     assert bench.news.empty()
 
 

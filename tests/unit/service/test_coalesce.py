@@ -30,6 +30,14 @@ def test_what_happens_within_the_window_is_one_event() -> None:
     assert taken(gather) == []
 
 
+def test_known_ends_come_with_what_else_happened_to_their_nodes() -> None:
+    gather = Coalescer()
+    gather.joined(1.0, A)
+    gather.ends(1.0, A, 90.0)
+    gather.ends(1.0, B, None)
+    assert taken(gather) == [PoolChanged(joined=(A,), cause="registered", ends=((A, 90.0), (B, None)))]
+
+
 def test_a_second_fact_about_a_node_is_a_second_event() -> None:
     gather = Coalescer()
     gather.joined(1.0, A)

@@ -134,7 +134,7 @@ def test_a_worker_is_started_as_it_was_submitted(bench: Bench, tmp_path: Path) -
 
 
 def test_its_user_says_how_many_checkpoints_it_keeps_and_who_may_read_its_files(bench: Bench) -> None:
-    bench.launches.mend(SPEC, replace(LAUNCH, checkpoints_kept=7, umask=0o022))
+    bench.launches.change(SPEC, replace(LAUNCH, checkpoints_kept=7, umask=0o022))
     bench.order(StartWorker(T, A, ""))
     [(_, order)] = bench.sent
     assert (order.checkpoints_kept, order.umask) == (7, 0o022)

@@ -9,9 +9,11 @@ import pytest
 from pilot.core.errors import UserError
 from pilot.core.objective import throughput
 from pilot.core.pool import join_order
+from pilot.core.topology import Topology
 from pilot.io.addresses import advertise_address, bind_address
+from pilot.io.journal import Configured
 from pilot.io.site import Site
-from pilot.service.settings import Settings, settings_of
+from pilot.service.settings import Settings, config_of, settings_of
 
 
 def test_settings_come_back_and_make_the_cores_configuration() -> None:
@@ -38,6 +40,14 @@ def test_settings_come_back_and_make_the_cores_configuration() -> None:
 def test_what_makes_no_sense_is_the_users_error(changes: dict[str, object], says: str) -> None:
     with pytest.raises(UserError, match=says):
         Settings(**changes).config()
+
+
+def test_the_topology_is_the_sites() -> None:
+    settings = msgspec.to_builtins(Settings(node_order="topology"))
+    assert config_of(Configured(settings, {"topology": "(x[0-9]+)c"})).topology == Topology("(x[0-9]+)c")
+    with pytest.raises(UserError, match="the site says nothing about its topology"):
+        config_of(Configured(settings, {"topology": None}))
+    assert config_of(Configured(msgspec.to_builtins(Settings()), {"topology": "(x)"})).topology is None
 
 
 def site(**fields: object) -> Site:

@@ -134,7 +134,7 @@ def test_why_a_trainer_that_has_just_come_has_its_nodes() -> None:
     for event in (PoolChanged(joined=(A,)), TrainerSubmitted(TrainerSpec(T))):
         monitor.note(0.0, event, core.handle(0.0, event))
     [said, *_] = explained(core, monitor, T).sentences
-    assert said == "t started on 1 node, the fewest that it can use; the plan with more of them comes shortly."
+    assert said == "t started on 1 node, the fewest that it can use; a plan that may give it more follows shortly."
 
 
 def test_work_of_trainers_that_count_otherwise_adds_up_in_units_of_their_rate_on_one_node() -> None:
@@ -172,8 +172,8 @@ def test_node_hours_are_told_as_the_site_charges_them_wherever_they_are_told(tmp
         monitor.note(now_s, event, commands)
         nodes.note(Decision(number, now_s, event, tuple(commands)))
     monitor.advance(7200.0)
-    told = status(About("p", "s", "", "", 0.0, JOBS), core, monitor, launches, NO_USE)
-    became = history(About("p", "s", "", "", 0.0, JOBS), core, monitor, launches, T)
+    told = status(About("p", "s", "", "", 0.0, JOBS, "throughput"), core, monitor, launches, NO_USE)
+    became = history(About("p", "s", "", "", 0.0, JOBS, "throughput"), core, monitor, launches, T)
     summary = summarise(nodes.made(), core.trainers, Utilisation(1.0, 1.0, None), core.config.charge_factor, ())
     screen = Console(width=200, record=True, file=io.StringIO())
     show(screen, status_lines(told, 200))

@@ -106,13 +106,13 @@ def test_a_space_may_be_conditional(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("space", "why"),
     [
-        ("def space(trial): pass", "the space is empty"),
-        ("def space(trial): 1 / 0", "the space fails: ZeroDivisionError"),
+        ("def space(trial): pass", "the search space is empty"),
+        ("def space(trial): 1 / 0", r"space\(trial\) fails: ZeroDivisionError"),
         ("import nothing_of_this_name", "fails: ModuleNotFoundError"),
         ("x = 1", "no function space"),
-        ("def space(trial): [trial.suggest_float('lr', 0, 1) for _ in (1, 2)]", "names the parameter lr twice"),
-        ("def space(trial): trial.suggest_categorical('a', [None])", "give texts and numbers"),
-        ("def space(trial): trial.suggest_float('a b', 0, 1)", "not a name for a parameter"),
+        ("def space(trial): [trial.suggest_float('lr', 0, 1) for _ in (1, 2)]", "suggests the parameter lr twice"),
+        ("def space(trial): trial.suggest_categorical('a', [None])", "use strings and numbers"),
+        ("def space(trial): trial.suggest_float('a b', 0, 1)", "not a valid parameter name"),
     ],
 )
 def test_what_is_no_space_is_refused_in_words(space: str, why: str) -> None:

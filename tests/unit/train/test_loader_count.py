@@ -43,13 +43,13 @@ def test_where_more_do_not_help_the_least_with_the_best_rate() -> None:
     count = LoaderCount(0, most=64)
     (said,) = train(count, loading(0.8, 0.1, scales_to=4), 0.1)
     assert count.now == 4
-    assert "the training waits all the same" in said
+    assert "training still waits for data" in said
     assert "16: 5 batches/s, waiting 50%" in said  # two counts without a gain are enough: 32 and 64 are not tried
     assert "32:" not in said
     few = LoaderCount(0, most=3)
     (said,) = train(few, loading(0.8, 0.1), 0.1)
     assert few.now == 3
-    assert said.startswith("3 loader processes, of at most 3; the training waits all the same")
+    assert said.startswith("3 loader processes, of at most 3; training still waits for data")
 
 
 def test_a_training_that_waits_in_any_case_keeps_no_process() -> None:
@@ -67,11 +67,11 @@ def test_who_begins_to_wait_later_gets_more_and_who_is_resized_is_measured_anew(
     assert said.startswith("8 loader processes")
     lost = LoaderCount(1, most=2)
     (said,) = train(lost, lambda _processes: 1.0, 0.1)
-    assert lost.now == 1 and "all the same" in said
+    assert lost.now == 1 and "still waits" in said
     assert train(lost, loading(0.1, 0.1), 0.1) == []
     lost.resized()
     (said,) = train(lost, loading(0.15, 0.1), 0.1)
-    assert lost.now == 2 and "all the same" not in said
+    assert lost.now == 2 and "still waits" not in said
 
 
 def test_the_start_of_processes_does_not_count() -> None:

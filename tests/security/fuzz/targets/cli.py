@@ -87,7 +87,7 @@ BASE: dict[str, dict[str, str]] = {
     "rm": {"--run-dir": "@run", "trainers": "t"},
     "scale": {"--run-dir": "@run", "pilots": "2"},
     "explain": {"--run-dir": "@run", "trainer": "t"},
-    "demo": {"--out": "@new"},
+    "demo": {"--output": "@new"},
     "agent": {"--connection": "@run/connection.json"},
     "sites": {},
     "sites show": {"site": "local"},

@@ -1,0 +1,117 @@
+"""``pilot pools``: this user's pools, side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from pilot.cli.asking import AT_REST, json_option, pool_at, to_json
+from pilot.core.errors import PilotError
+from pilot.io.known_pools import known_pools
+from pilot.io.pool_status import Told
+from pilot.io.rundir import RunDir, is_abandoned
+
+ANSWER_S = 3.0
+"""How long each pool is waited for."""
+
+
+class PoolRow(Told, frozen=True):
+    """One pool.
+
+    Parameters
+    ----------
+    run_dir : its run directory
+    state : up, draining, down, crashed (pilot up continues it), or no answer
+    coordinator : its name; like all below only known of one that is up
+    site : the site's name
+    only_nodes : the nodes that it may use; empty: any
+    planner : of its last plan; null: none yet
+    objective : what its plans maximise
+    nodes : how many it has now
+    trainers : how many have not ended
+    """
+
+    run_dir: str
+    state: str
+    coordinator: str = ""
+    site: str = ""
+    only_nodes: str = ""
+    planner: str | None = None
+    objective: str = ""
+    nodes: int | None = None
+    trainers: int | None = None
+
+
+class PoolList(Told, frozen=True):
+    """What `pilot pools --json` prints.
+
+    Parameters
+    ----------
+    pools : by run directory
+    """
+
+    pools: list[PoolRow]
+
+
+@click.command("pools")
+@click.option("--all", "everything", is_flag=True, help="Also those that are down.")
+@json_option
+def command(everything: bool, as_json: bool) -> None:
+    """List your pools: where they are, which nodes each may use, what it maximises. --json always lists all.
+
+    Several pools can share a machine, each with nodes and an objective of its own: give each a --run-dir and
+    --only-nodes at pilot up.
+
+    \b
+    Example:
+      pilot pools
+      pilot pools --all
+    """
+    rows = [_row(root) for root in known_pools()]
+    if as_json:
+        click.echo(to_json(PoolList(pools=rows)))
+        return
+    shown = [row for row in rows if everything or row.state != "down"]
+    if not shown:
+        click.echo(f"no pool is up{'; pilot pools --all lists those that are down' if rows else ''}")
+        return
+    _print(shown)
+
+
+def _row(root: Path) -> PoolRow:
+    rundir = RunDir(root)
+    try:
+        if not rundir.connection.exists():
+            return PoolRow(run_dir=str(root), state="down")
+        if is_abandoned(rundir):
+            return PoolRow(run_dir=str(root), state="crashed")
+        told = pool_at(root, ANSWER_S).status()
+    except PilotError:
+        return PoolRow(run_dir=str(root), state="no answer")
+    return PoolRow(
+        run_dir=str(root),
+        state="draining" if told.draining else "up",
+        coordinator=told.coordinator,
+        site=told.site,
+        only_nodes=told.only_nodes,
+        planner=told.solves.planner,
+        objective=told.objective,
+        nodes=len(told.pool),
+        trainers=sum(trainer.phase not in AT_REST for trainer in told.trainers),
+    )
+
+
+def _print(rows: list[PoolRow]) -> None:
+    from rich.table import Table
+
+    from pilot.cli.show import console
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("pool", "state", "site", "nodes", "trainers", "objective", "only nodes", "run directory"):
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        counts = ["-" if count is None else str(count) for count in (row.nodes, row.trainers)]
+        cells = (row.coordinator, row.state, row.site, *counts, row.objective, row.only_nodes, row.run_dir)
+        table.add_row(*(cell or "-" for cell in cells))
+    console().print(table)

@@ -1,0 +1,49 @@
+"""Free nodes whose end is known: their job's wall time ends, or the scheduler has planned another job on them.
+
+A free node that surely leaves within the forward-looking time is *ending*: it counts for what it has left, and whoever
+gets it pays for a rescale down, too, when it leaves. So a rescale onto it must pay back before. All ending nodes
+of a problem count for the mean of what they have left. Nodes that trainers hold are not classed: the rescale onto them
+has been paid for, and they are worth keeping to their end.
+
+One class of a few nodes keeps planners exact: ``dp`` has another dimension of its size, ``milp`` another constraint.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from pilot.core.ids import NodeId
+from pilot.core.pool import Pool
+
+MOST = 8
+"""So many nodes are ending in a problem at most, the first to leave: the exact methods' time grows with the square."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Free nodes that leave within the forward-looking time, the last to leave first; on average they have ``left_s``
+    left."""
+
+    nodes: tuple[NodeId, ...] = ()
+    left_s: float = 0.0
+
+
+NONE_END = Ending()
+
+
+def ending(pool: Pool, now_s: float, t_fwd_s: float) -> Ending:
+    """Those of ``pool`` at ``now_s``."""
+    if not pool.ends:
+        return NONE_END
+    soon = [node for node in pool.available() if pool.ends.get(node, math.inf) < now_s + t_fwd_s]
+    soon = sorted(soon, key=pool.ends.__getitem__)[:MOST]
+    left_s = fmean(max(0.0, pool.ends[node] - now_s) for node in soon) if soon else 0.0
+    return Ending(tuple(reversed(soon)), left_s)
+
+
+def all_end_s(pool: Pool, nodes: Sequence[NodeId]) -> float:
+    """When the last of ``nodes`` leaves; infinite where that is not known of all."""
+    return max((pool.ends.get(node, math.inf) for node in nodes), default=math.inf) if pool.ends else math.inf

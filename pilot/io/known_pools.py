@@ -1,0 +1,52 @@
+"""Where this user's pools are: in the user's state directory, and wherever else ``pilot up --run-dir`` put one.
+
+Those elsewhere are remembered as links in ``pilot/.pools/`` of the state directory. One whose pool is gone is removed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import suppress
+from pathlib import Path
+
+from pilot.io.files import replace_link
+from pilot.io.rundir import RunDir, state_path
+
+
+def remember(root: Path) -> None:
+    """A pool is up in ``root``. Where the state directory cannot be written, ``pilot pools`` will not list it."""
+    with suppress(OSError, RuntimeError):
+        if root.parent == state_path():
+            return
+        folder = _links()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_link(folder / hashlib.sha256(str(root).encode()).hexdigest()[:16], str(root))
+
+
+def known_pools() -> list[Path]:
+    """The run directories in which a pool is or was, in alphabetical order."""
+    try:
+        found = [path for path in state_path().glob("*") if path.is_dir()]
+        found += [_target(link) for link in _links().glob("*") if link.is_symlink()]
+    except (OSError, RuntimeError):
+        return []
+    return sorted({path for path in found if _has_pool(path)})
+
+
+def _target(link: Path) -> Path:
+    """Where a link leads; the link is removed where that is nowhere."""
+    target = link.readlink()
+    if not _has_pool(target):
+        with suppress(OSError):
+            link.unlink()
+    return target
+
+
+def _has_pool(root: Path) -> bool:
+    with suppress(OSError):
+        return RunDir(root).journal.exists()
+    return False
+
+
+def _links() -> Path:
+    return state_path() / ".pools"

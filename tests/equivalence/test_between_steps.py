@@ -1,0 +1,206 @@
+"""What a script does to a model and its optimizer besides its steps: at an epoch's beginning, at its end, and after
+``session.step``. A node that joins runs the beginning of the epoch's body once more, and a batch may run again.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import mse_loss
+
+import pilot.train
+from pilot.core.errors import UserError
+from tests.equivalence.loops import BATCH, DATA, EPOCHS, Result, assert_equal, fresh, mlp, session, tensors
+from tests.equivalence.rows import on_ranks
+
+Deed = Callable[[int, nn.Module, torch.optim.Optimizer], object]
+
+
+def nothing(_epoch: int, _model: nn.Module, _optimizer: torch.optim.Optimizer) -> None:
+    pass
+
+
+def trained(
+    made: Callable[..., Any],
+    *,
+    model: Callable[[], nn.Module] = mlp,
+    at_first: Deed = nothing,
+    after_step: Deed = nothing,
+    at_last: Deed = nothing,
+) -> Result:
+    """It looks at nothing that ``session.step`` returns."""
+    net = fresh(model)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+    session = made(net, optimizer)
+    loader = session.loader(DATA, global_batch_size=BATCH)
+    for epoch in session.epochs(EPOCHS):
+        at_first(epoch, net, optimizer)
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = mse_loss(net(x), y)
+            loss.backward()
+            session.step(loss)
+            after_step(epoch, net, optimizer)
+        at_last(epoch, net, optimizer)
+    return tensors(model=net, optimizer=optimizer)
+
+
+def lowers_the_rate(_epoch: int, _model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] *= 0.5
+
+
+def forgets_momenta(_epoch: int, _model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.state.clear()
+
+
+def decays_weights(_epoch: int, model: nn.Module, _optimizer: torch.optim.Optimizer) -> None:
+    for p in model.parameters():
+        p.data.mul_(0.9)
+
+
+def loads_weights(_epoch: int, model: nn.Module, _optimizer: torch.optim.Optimizer) -> None:
+    model.load_state_dict({name: value * 0.9 for name, value in model.state_dict().items()})
+
+
+class Halves(nn.Module):
+    """In evaluation mode."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x if self.training else x * 0.5
+
+
+def with_a_mode() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 4), Halves(), nn.Linear(4, 1))
+
+
+def forgets_train(_epoch: int, model: nn.Module, _optimizer: torch.optim.Optimizer) -> None:
+    model.eval()
+
+
+def rate_lowered_at_first(made: Callable[..., Any]) -> Result:
+    return trained(made, at_first=lowers_the_rate)
+
+
+def rate_lowered_at_last(made: Callable[..., Any]) -> Result:
+    return trained(made, at_last=lowers_the_rate)
+
+
+def rate_lowered_after_each_step(made: Callable[..., Any]) -> Result:
+    return trained(made, after_step=lowers_the_rate)
+
+
+def momenta_forgotten(made: Callable[..., Any]) -> Result:
+    return trained(made, at_first=forgets_momenta)
+
+
+def weights_decayed_after_each_step(made: Callable[..., Any]) -> Result:
+    return trained(made, after_step=decays_weights)
+
+
+def weights_loaded_at_last(made: Callable[..., Any]) -> Result:
+    return trained(made, at_last=loads_weights)
+
+
+def left_in_evaluation_mode(made: Callable[..., Any]) -> Result:
+    return trained(made, model=with_a_mode, at_last=forgets_train)
+
+
+def rate_lowered_in_each_iteration(made: Callable[..., Any]) -> Result:
+    """At the beginning of its turn, which is run again where its step is void."""
+    net = fresh(mlp)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+    session = made(net, optimizer)
+    loader = session.loader(DATA, global_batch_size=BATCH)
+    for _ in session.iterations(9):
+        lowers_the_rate(0, net, optimizer)
+        x, y = loader.next()
+        optimizer.zero_grad()
+        mse_loss(net(x), y).backward()
+        session.step()
+    return tensors(model=net, optimizer=optimizer)
+
+
+EQUAL = [
+    rate_lowered_at_first,
+    rate_lowered_at_last,
+    rate_lowered_after_each_step,
+    momenta_forgotten,
+    weights_decayed_after_each_step,
+    weights_loaded_at_last,
+    left_in_evaluation_mode,
+    rate_lowered_in_each_iteration,
+]
+
+
+@pytest.mark.parametrize("script", EQUAL, ids=[script.__name__ for script in EQUAL])
+def test_it_counts_once(script: Callable[[Callable[..., Any]], Result]) -> None:
+    assert_equal(script, operations=range(2, 14), joins=range(2, 14))
+
+
+class Masked(nn.Module):
+    """Its mask is made when the size of a batch is known."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(3, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not hasattr(self, "mask"):
+            self.register_buffer("mask", torch.ones_like(x[0]))
+        return self.last(x * self.mask)
+
+
+def registers_in_forward() -> None:
+    trained(session, model=Masked)
+
+
+class LazyAverage(nn.Module):
+    """Made with its first update."""
+
+    def update(self, model: nn.Module) -> None:
+        self.average = copy.deepcopy(model)
+
+
+def tracks_what_is_made_later() -> None:
+    net, average = fresh(mlp), LazyAverage()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+    elastic = session(net, optimizer)
+    elastic.track("average", average)
+    loader = elastic.loader(DATA, global_batch_size=BATCH)
+    for _ in elastic.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            mse_loss(net(x), y).backward()
+            elastic.step()
+            average.update(net)
+
+
+REFUSED = [
+    (registers_in_forward, r"names .*\(mask\).*persistent=False"),
+    (tracks_what_is_made_later, r"tracked as 'average' .*\(average.0.bias\).*before the loop"),
+]
+
+
+@pytest.mark.parametrize("ranks", [0, 1, 2])
+@pytest.mark.parametrize(("script", "line"), REFUSED, ids=[script.__name__ for script, _ in REFUSED])
+def test_what_a_newcomer_could_not_load_is_refused(script: Callable[[], None], line: str, ranks: int) -> None:
+    fresh(Masked), fresh(mlp)
+    with pytest.raises(UserError, match=line) as refused:
+        script() if ranks == 0 else on_ranks(script, ranks, [])
+    assert "\n" not in str(refused.value)
+
+
+def test_of_a_state_without_modes_each_module_keeps_its_own() -> None:
+    net = with_a_mode()
+    state = pilot.train.session(net, torch.optim.SGD(net.parameters(), lr=0.1))._training
+    kept = state.capture()
+    del kept["trained"]["evaluating"]
+    net[1].eval()
+    state.restore(kept)
+    assert [module.training for module in net] == [True, False, True]
