@@ -90,9 +90,7 @@ def test_what_the_user_accepts_is_another_one_from_there_on_and_is_recorded(monk
     before = made()
     before.position.step = 7
     saved = before.capture()
-    with pytest.raises(
-        UserError, match=r"was 8 and is 9; .* pilot submit --accept-changes dataset$"
-    ):
+    with pytest.raises(UserError, match=r"was 8 and is 9; .* pilot submit --accept-changes dataset$"):
         made(samples=9).restore(saved)
     monkeypatch.setenv("PILOT_ACCEPT_CHANGES", "dataset, options,rules")
     resumed = made(samples=9, rate=0.2, rule="sqrt")

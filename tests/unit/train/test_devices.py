@@ -15,7 +15,7 @@ from pilot.train.membership import Seat
 
 def test_fewer_gpus_than_processes_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
-    with pytest.raises(UserError, match="ranks_per_node is 4 and a process sees 1 GPU on this node"):
+    with pytest.raises(UserError, match="ranks_per_node is 4, but a process sees only 1 GPU on this node"):
         devices.take_own(Seat(3, 4), lambda: 1)
 
 
@@ -38,7 +38,7 @@ class Elsewhere:
 
 def test_a_model_on_the_gpu_of_another_process_is_refused() -> None:
     models: Any = [Elsewhere("cuda:0")]
-    with pytest.raises(UserError, match=re.escape("the model is on cuda:0, and the GPU of this process is cuda:1")):
+    with pytest.raises(UserError, match=re.escape("the model is on cuda:0, but this process has the GPU cuda:1")):
         devices.check_own(models, Seat(1, 2))
     devices.check_own([torch.ones(1)], Seat(1, 2))
 
