@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from pilot.checkpoint import shards
@@ -72,9 +73,8 @@ class _WeightedReduceScatter:
             input_tensor.mul_(self.weight)
         else:
             input_tensor.zero_()  # whatever a batch gives that does not count: it may be infinite
-        return torch.distributed.reduce_scatter_tensor(
-            output=output_tensor, input=input_tensor, group=group, op=op, async_op=async_op
-        )
+        reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor  # torch < 2.13
+        return reduce_scatter(output=output_tensor, input=input_tensor, group=group, op=op, async_op=async_op)
 
 
 def sharding_of(model: nn.Module, steppers: Steppers, size: int) -> Sharding | None:

@@ -55,7 +55,7 @@ def test_what_cannot_be_trained_is_refused_and_why(mesh: Any) -> None:
         sharding_of(model, Steppers(sgd(model)), 2)
     with pytest.raises(UserError, match="pass a list, not a dict"):
         sharding_of(model, Steppers({"one": sgd(model)}), 1)
-    with pytest.raises(UserError, match="a loss scaler"):
+    with pytest.raises(UserError, match="cannot be combined with a loss scaler"):
         sharding_of(model, Steppers(sgd(model), None, torch.amp.GradScaler("cpu")), 1)
     partly = sharded(mesh, whole=False)
     with pytest.raises(UserError, match=r"parameter 1\.weight is trained but not sharded, while others are"):
