@@ -73,7 +73,7 @@ def check(script: Path, arguments: Sequence[str], python: str, limit_s: float) -
     from pilot.cli.check_runs import Failed, Runs
 
     with tempfile.TemporaryDirectory(prefix="pilot-check-") as folder:
-        runs = Runs(Path(folder), [python, "-m", "pilot.train.check_script", str(script), *arguments], limit_s)
+        runs = Runs(Path(folder), [python, "-P", "-m", "pilot.train.check_script", str(script), *arguments], limit_s)
         try:
             runs.play(1)
             (seen, _) = runs.play(2)

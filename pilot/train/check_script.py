@@ -21,7 +21,7 @@ def main() -> None:
     by_design.take_out()
     refusal.show_in_one_line()
     sys.argv = [script, *arguments]
-    sys.path[0] = str(Path(script).resolve().parent)
+    sys.path.insert(0, str(Path(script).resolve().parent))
     seed_all(SEED)
     try:
         runpy.run_path(script, run_name="__main__")

@@ -43,7 +43,9 @@ class Model(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """One number for each sample."""
-        hidden: torch.Tensor = checkpoint(self.first, inputs, use_reentrant=False)  # type: ignore[no-untyped-call]
+        hidden: torch.Tensor = checkpoint(  # type: ignore[no-untyped-call]  # of torch
+            self.first, inputs, use_reentrant=False
+        )
         hidden = torch.tanh(self.tied(torch.tanh(self.second(torch.tanh(hidden)))))
         output: torch.Tensor = self.last(torch.tanh(self.frozen(hidden))) * self.scale
         return output

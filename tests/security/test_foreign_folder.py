@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from pilot.io.objectives import load_objective
+from pilot.service.child_process import ChildProcess
 from tests.pools import LIMIT_S, Pool
 
 PLANTED = ["msgspec", "psutil", "click", "rich", "ssl", "json", "mpi4py", "torch", "h5py", "parsl", "pyomo", "pilot"]
@@ -84,9 +86,9 @@ def test_the_users_objective_is_found_where_the_user_is_and_takes_no_librarys_pl
     [
         "pilot.agent.guardian",
         "pilot.agent.fork_server",
-        "pilot.service.solver_child",
-        "pilot.service.sampler_child",
         "pilot.comm.rank",
+        "pilot.service.daemon",
+        "pilot.train.check_script",
     ],
 )
 def test_every_process_of_ours_is_started_with_a_safe_path(module: str) -> None:
@@ -97,6 +99,23 @@ def test_every_process_of_ours_is_started_with_a_safe_path(module: str) -> None:
     starts = [line for line in starts if '"-m"' in line]
     assert starts
     assert all('"-P", "-m"' in line for line in starts), starts
+
+
+def test_the_solver_and_the_sampler_are_started_with_a_safe_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = list[tuple[object, ...]]()
+
+    async def start(*command: object, **_: object) -> None:
+        started.append(command)
+        raise OSError
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
+    for module in ("pilot.service.solver_child", "pilot.service.sampler_child"):
+        with pytest.raises(OSError):
+            asyncio.run(ChildProcess.start(module, scratch=Path()))
+    assert [command[1:4] for command in started] == [
+        ("-P", "-m", "pilot.service.solver_child"),
+        ("-P", "-m", "pilot.service.sampler_child"),
+    ]
 
 
 def test_the_trap_works(foreign: Foreign) -> None:

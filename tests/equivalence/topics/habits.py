@@ -64,7 +64,7 @@ class Double(torch.autograd.Function):
         return x.sign()
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]  # as torch documents it
         (x,) = ctx.saved_tensors
         return gradient * (x.abs() < 1)
 
