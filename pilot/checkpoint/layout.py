@@ -8,6 +8,7 @@ A skeleton depends on names, types and shapes only, which stay the same while a 
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -75,8 +76,10 @@ def write(fd: int, skeleton: Skeleton, arrays: Sequence[Bytes]) -> None:
 def skeleton(layout: FileLayout) -> Skeleton:
     """Have h5py lay the file out."""
     fd = os.memfd_create("checkpoint", os.MFD_CLOEXEC)
-    with os.fdopen(fd, "r+b", buffering=0) as memory:
+    with _Memory(fd, "r+b") as memory:
         places = _build(memory, layout)
+        if memory.failure is not None:
+            raise memory.failure
         size = os.fstat(fd).st_size
         order = sorted((slot for slot, place in enumerate(places) if place), key=lambda slot: places[slot].start)
         begins = [0, *(places[slot].stop for slot in order)]
@@ -85,7 +88,31 @@ def skeleton(layout: FileLayout) -> Skeleton:
     return Skeleton(size, tuple(place.start for place in places), tuple(order), gaps)
 
 
-def _build(memory: Any, layout: FileLayout) -> list[range]:
+class _Memory(io.FileIO):
+    """Keeps the first ``failure`` (a size limit, no memory) instead of raising it: HDF5 goes on calling methods after
+    an exception of one, and with an exception pending Python may not even find them.
+    """
+
+    failure: OSError | None = None
+
+    def write(self, data: bytes | memoryview) -> int:  # type: ignore[override]  # what h5py gives
+        """As if all had been written."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            self.failure = self.failure or error
+            return memoryview(data).nbytes
+
+    def truncate(self, size: int | None = None) -> int:
+        """As if it had that size."""
+        try:
+            return super().truncate(size)
+        except OSError as error:
+            self.failure = self.failure or error
+            return size or 0
+
+
+def _build(memory: _Memory, layout: FileLayout) -> list[range]:
     """Where the bytes of each slot's array go in the file."""
     with h5py.File(
         memory, "w", libver=_LIBVER, alignment_threshold=16 * _ALIGN_BYTES, alignment_interval=_ALIGN_BYTES

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -22,8 +23,8 @@ class StepGuard:
     """
 
     def __init__(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
+        _watch_steps()
         self._optimizers = list(optimizers)
-        self._thread = threading.get_ident()
         self._ours = False
         self.looping = False
         self.passing = False
@@ -31,13 +32,14 @@ class StepGuard:
     @contextmanager
     def in_loop(self) -> Iterator[None]:
         """Guard the body of ``session.epochs``."""
-        handle = register_optimizer_step_pre_hook(self._before_step)
+        thread = threading.get_ident()
+        _in_loops[thread] = self
         self.looping = True
         try:
             yield
         finally:
             self.looping = self.passing = False
-            handle.remove()
+            _in_loops.pop(thread, None)
 
     @contextmanager
     def session_steps(self) -> Iterator[None]:
@@ -48,9 +50,8 @@ class StepGuard:
         finally:
             self._ours = False
 
-    def _before_step(self, optimizer: torch.optim.Optimizer, _arguments: Any, _keywords: Any) -> None:
-        if threading.get_ident() != self._thread:
-            return
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Refuse a step that is not the session's."""
         if any(optimizer is one for one in self._optimizers):
             if not self._ours:
                 raise UserError("the script calls optimizer.step() in its loop: remove that; session.step does it")
@@ -66,6 +67,21 @@ class StepGuard:
                 " gradients are not summed over the nodes; pass both to pilot.train.session, as a list or a dict by"
                 " name"
             )
+
+
+_in_loops: dict[int, StepGuard] = {}
+"""By thread."""
+
+
+@cache
+def _watch_steps() -> None:
+    """Once for all, before any step: torch calls its hooks without a lock, so none may come or go meanwhile."""
+    register_optimizer_step_pre_hook(_before_step)
+
+
+def _before_step(optimizer: torch.optim.Optimizer, _arguments: Any, _keywords: Any) -> None:
+    if (guard := _in_loops.get(threading.get_ident())) is not None:
+        guard.before_step(optimizer)
 
 
 def _steps_parameters(optimizer: torch.optim.Optimizer) -> bool:
