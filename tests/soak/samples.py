@@ -71,8 +71,8 @@ class Sampler:
         yield "journal MiB", sum(journal) / _MIB
         yield "other files", len(rest) - len(journal) - len(trainers)
         yield "other files MiB", (sum(rest) - sum(journal) - sum(trainers)) / _MIB
-        lasting = _files(self._lasting, "*")
-        yield "lasting trainer's files", len(lasting)
+        lasting, logs = _files(self._lasting, "*"), _files(self._lasting, "logs")
+        yield "lasting trainer's files", len(lasting) - len(logs)  # of its logs the newest 200 pilots' are kept
         yield "lasting trainer's MiB", sum(lasting) / _MIB
         # Those that were ours once and are still there, whoever has them mapped by now.
         self._segments |= {name for process in processes for name in proc.segments(process.pid)}
