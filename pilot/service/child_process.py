@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import select
 import signal
 import sys
 from contextlib import suppress
@@ -74,11 +75,18 @@ class ChildProcess:
 
 
 def end_with_parent(lifeline: int) -> None:
-    """In the child: have the kernel kill this process group when the other end of the pipe ``lifeline`` closes."""
+    """In the child: have the kernel kill this process group when the other end of the pipe ``lifeline`` closes.
+
+    Where it has closed already, while this process was starting, it ends here.
+    """
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgid(0))
     fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
     os.set_inheritable(lifeline, False)
+    closed = select.poll()
+    closed.register(lifeline, 0)  # a hangup is always told
+    if closed.poll(0):
+        sys.exit()
 
 
 def private_stdout() -> BinaryIO:

@@ -247,7 +247,7 @@ def test_odd_numbers_kill_neither_the_coordinator_nor_its_restart(tmp_path: Path
         live.kill()
         live.up()
         assert live.trainer(trainer).step == 1
-        assert "Traceback" not in live.log()
+        assert "Traceback" not in live.log(), live.log()
 
 
 def test_a_pilot_that_says_anything_at_all_ends_nobody_but_itself(live: Pool) -> None:

@@ -204,3 +204,26 @@ def test_a_child_that_cannot_be_started_is_told_and_tried_again(
         await warm(solver)
 
     run(tmp_path, play)
+
+
+@pytest.mark.parametrize(
+    "command", [["pilot.service.solver_child", "{}", "dp", "cbc", "1"], ["pilot.service.sampler_child", "{}"]]
+)
+def test_a_child_whose_coordinator_dies_while_it_starts_says_nothing(command: list[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(writing)
+    answers, theirs = os.pipe()
+    os.close(answers)
+    told = [sys.executable, "-P", "-m", *(word.format(reading) for word in command)]
+    done = subprocess.run(
+        told,
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+        pass_fds=(reading,),
+        text=True,
+        check=False,
+    )
+    os.close(reading)
+    os.close(theirs)
+    assert (done.returncode, done.stderr) == (0, "")
