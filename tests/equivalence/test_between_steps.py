@@ -222,7 +222,7 @@ REFUSED = [
     (changes_the_type, r"parameter 0\.weight has another dtype"),
     (steps_a_scheduler_by_itself, r"schedule=, or .* session\.track"),
     (registers_in_forward, r"names .*\(mask\).*persistent=False"),
-    (tracks_what_is_made_later, r"tracked as 'average' .*\(average.0.bias\).*before the loop"),
+    (tracks_what_is_made_later, r"tracked object 'average' .*\(average.0.bias\).*before the loop"),
 ]
 
 

@@ -245,8 +245,8 @@ def no_optimizer() -> Parts:
 
 REFUSED_WHEN_MADE = [
     (in_two_optimizers, "number 0 of group 0 of the optimizer '1' is number 2 of group 0 of the optimizer '0' as well"),
-    (scheduler_without_name, "dict of schedulers by the same names"),
-    (unknown_scheduler, "dict of schedulers by the same names"),
+    (scheduler_without_name, "pass the schedulers as a dict with the same names"),
+    (unknown_scheduler, "pass the schedulers as a dict with the same names"),
     (list_of_models, "a dict of several by name"),
     (no_optimizer, "needs an optimizer"),
 ]
