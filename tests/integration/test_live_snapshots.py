@@ -125,7 +125,7 @@ def test_a_signal_while_it_reads_its_journal_ends_it_and_changes_nothing(live: P
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=DEADLINE_S)
     assert (process.returncode, said.count("\n")) == (2, 1)
-    assert "stopped by SIGTERM before it served" in said
+    assert "stopped by SIGTERM while starting" in said
     assert {path: path.read_bytes() for path in before} == before
     live.up()
     as_it_was(live, trainer, peers)

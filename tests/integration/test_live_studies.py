@@ -24,7 +24,7 @@ from pilot.io.journal import Decision, read, replay
 from pilot.io.study_definition import Range, StudyDefinition
 from pilot.io.study_verbs import TrialStatus
 from pilot.service.settings import fresh_core
-from tests.integration.live_pool import DEADLINE_S, LAUNCH, Peer, Pool, pool
+from tests.integration.live_pool import DEADLINE_S, LAUNCH, Peer, Pool, pool, until
 
 LR = {"lr": Range.read("log:1e-4:1e-1")}
 STUDY = StudyDefinition(
@@ -115,18 +115,25 @@ def kill_coordinator(live: Pool, peers: list[Scripted]) -> None:
         peer.connect()
 
 
+def happened(live: Pool, event: type[TrialAsked] | type[TrialTold]) -> list[int]:
+    """The numbers of the trials to which it did."""
+    entries = read(live.run_dir / "journal.jsonl").entries
+    return [e.event.number for e in entries if isinstance(e, Decision) and isinstance(e.event, event)]
+
+
 def check(live: Pool, total: int = 6) -> None:
     """Every trial came once, was told once, and its values are what Optuna has; the journal replays alike."""
     told = live.client.trials("s")
     assert told.study.state == "over"
     assert [trial.number for trial in told.trials] == list(range(total))
+    until(lambda: len(happened(live, TrialTold)) == total)  # the study is over before the sampler has heard of the last
     contents = read(live.run_dir / "journal.jsonl")
     decisions = [entry for entry in contents.entries if isinstance(entry, Decision)]
     commands = [command for decision in decisions for command in decision.commands]
     assert sorted({c.number for c in commands if isinstance(c, AskTrial)}) == list(range(total))
     assert sorted(c.number for c in commands if isinstance(c, TellTrial)) == list(range(total))
     for event in (TrialAsked, TrialTold):
-        assert sorted(d.event.number for d in decisions if isinstance(d.event, event)) == list(range(total))
+        assert sorted(happened(live, event)) == list(range(total))
     assert replay(contents, fresh_core(contents)) == ""
     storage = JournalStorage(JournalFileBackend(told.study.optuna))
     found = optuna.load_study(study_name="s", storage=storage).trials
