@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests.flaky.outcomes import RUNNING, failures
+from tests.flaky.outcomes import RUNNING, failures, read
 
 AGAIN = "again-"
 
@@ -18,13 +18,21 @@ def told(folder: Path) -> str:
     """Empty where nothing failed at first."""
     files = sorted(folder.glob("*.jsonl"))
     first = {test: text for path in files if not path.name.startswith(AGAIN) for test, text in failures(path).items()}
-    again = {test for path in files if path.name.startswith(AGAIN) for test in failures(path)}
+    again = [path for path in files if path.name.startswith(AGAIN)]
+    ran = {outcome.test for path in again for outcome in read(path)}
+    failed = {test for path in again for test in failures(path)}
     if not first:
         return ""
-    words = {test: "failed again" if test in again else "FLAKY: failed at first, then passed" for test in first}
+    words = {test: _word(ran=test in ran, failed=test in failed) for test in first}
     texts = [f"--- {test}: {words[test]}\n{text}" for test, text in first.items()]
     names = [f"{word}: {test}" for test, word in words.items()]
-    return "\n".join([*texts, f"=== {len(first)} tests were repeated (their first failures are above)", *names])
+    return "\n".join([*texts, f"=== {len(first)} tests failed at first (how is above)", *names])
+
+
+def _word(*, ran: bool, failed: bool) -> str:
+    if failed:
+        return "failed again"
+    return "FLAKY: failed at first, then passed" if ran else "failed, and was not repeated"
 
 
 def to_repeat(folder: Path, name: str) -> list[str]:

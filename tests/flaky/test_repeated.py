@@ -42,6 +42,8 @@ def test_what_failed_at_first_is_named(tmp_path: Path) -> None:
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         assert done.returncode == 1, done.stdout
         assert sorted(to_repeat(tmp_path, "test")) == sorted(failed)
+        if name == "test.jsonl":
+            assert "failed, and was not repeated: test_three.py::test_never" in told(tmp_path)
     text = told(tmp_path)
     assert "FLAKY: failed at first, then passed: test_three.py::test_only_the_second_time" in text
     assert "failed again: test_three.py::test_never" in text
