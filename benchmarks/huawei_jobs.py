@@ -6,7 +6,6 @@ A file has the columns job, submit_s and duration_s. A job's duration is its wor
 from __future__ import annotations
 
 import csv
-import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,9 +13,9 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from statistics import fmean
 
-from pilot.core.curve import Curve
 from pilot.core.ids import TrainerId
 from pilot.core.spec import TrainerSpec
+from pilot.sim.knowledge import huawei_curve
 from pilot.traces.workload import WorkloadRow
 
 MEAN_S = 235.1 * 60
@@ -82,7 +81,7 @@ def _with_mean(values: Sequence[float], mean: float) -> list[float]:
 
 def rows(jobs: Sequence[Job], sizes: Sequence[int]) -> list[WorkloadRow]:
     """As trainers that run on ``sizes`` at the published speeds; a rescale costs nothing (§5.1)."""
-    curve = Curve.of([(n, n * 0.8 ** math.log2(n)) for n in sizes])
+    curve = huawei_curve(1.0, sizes)
     made = []
     for number, job in enumerate(jobs):
         spec = TrainerSpec(

@@ -18,15 +18,13 @@ from dataclasses import dataclass, field
 from statistics import median
 from unittest.mock import patch
 
+from benchmarks.completion import completion
 from pilot import planners
 from pilot.core.commands import (
     AskTrial,
     Command,
-    FormGroup,
     PauseGroup,
     Solve,
-    StartWorker,
-    StopWorker,
     TellTrial,
     WriteCheckpoint,
 )
@@ -36,14 +34,10 @@ from pilot.core.curve import Curve
 from pilot.core.events import (
     CheckpointWritten,
     Event,
-    ExitCause,
-    GroupFormed,
     GroupPaused,
     PlanReady,
     PoolChanged,
     Progress,
-    WorkerExited,
-    WorkerReady,
 )
 from pilot.core.ids import NodeId, StudyId, TrainerId, TrainerUid
 from pilot.core.spec import TrainerSpec
@@ -162,12 +156,8 @@ class Replay:
 
     def _answer(self, command: Command) -> Event | None:
         match command:
-            case StartWorker(trainer, node):
-                return WorkerReady(trainer, node)
-            case StopWorker(trainer, node):
-                return WorkerExited(trainer, node, ExitCause.STOPPED)
-            case FormGroup(trainer, generation):
-                return GroupFormed(trainer, generation, 0)
+            case Solve():
+                return None
             case PauseGroup(trainer, generation):
                 return GroupPaused(trainer, generation, 0)
             case WriteCheckpoint(trainer, node):
@@ -177,7 +167,7 @@ class Replay:
             case TellTrial(study, number):
                 return TrialTold(study, number)
             case _:
-                return None
+                return completion(command, self.planner)
 
 
 def replay(seed: int, trials: int, nodes: int, power: float, noise: float, deadline_s: float | None = None) -> Replay:

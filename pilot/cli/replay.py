@@ -16,6 +16,7 @@ from pilot.cli.renamed import RenamedOptions
 from pilot.cli.replay_options import all_cases, sweep_options, swept_names
 from pilot.cli.replay_tables import label, print_tables, rows, told
 from pilot.cli.replay_times import print_solve_times, write_times
+from pilot.cli.shared_options import solve_limit_option
 
 if TYPE_CHECKING:
     from pilot.io.journal import Contents
@@ -34,13 +35,7 @@ INTERRUPTED = 130
 @click.option(
     "--hours", type=FiniteRange(min=0, min_open=True, max=1e6), help="Hours of the trace to replay (default: all)."
 )
-@click.option(
-    "--solve-limit-s",
-    type=FiniteRange(min=0, min_open=True),
-    default=10.0,
-    show_default=True,
-    help="Time limit per plan.",
-)
+@solve_limit_option
 @click.option("--only-nodes", metavar="PATTERN", help="Replay only these nodes of EVENTS (see pilot up).")
 @click.option("--site", metavar="NAME|FILE", help="The site whose topology --node-order topology uses.")
 @click.option("--sizes", type=Sizes(), metavar="N,N,...", help="Allow only these node counts, e.g. 1,2,4,8.")

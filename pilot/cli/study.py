@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import click
 
 from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option, to_json, told_by
 from pilot.cli.numbers import Count, FiniteRange
+from pilot.cli.shared_options import env_option, python_option
 from pilot.cli.study_export import export, report
 from pilot.cli.study_show import show_best, show_study, show_trials
 from pilot.cli.submit import launch, with_code
@@ -49,7 +49,7 @@ def _space_options(function: Any) -> Any:
     return param(space(function))
 
 
-@command.command("run", context_settings={"allow_interspersed_args": True, "ignore_unknown_options": False})
+@command.command("run")
 @click.option(
     "--name", metavar="NAME", required=True, help="The study's name; its trials are called NAME-0, NAME-1, ..."
 )
@@ -88,16 +88,8 @@ def _space_options(function: Any) -> Any:
 )
 @click.option("--min-nodes", type=Count(), default=1, show_default=True, help="Fewest nodes to run a trial on.")
 @click.option("--max-nodes", type=Count(), default=64, show_default=True, help="Most nodes to run a trial on.")
-@click.option(
-    "--python", metavar="PATH", default=sys.executable, help="Interpreter for the script (default: this one)."
-)
-@click.option(
-    "--env",
-    "named",
-    multiple=True,
-    metavar="NAME[=VALUE]",
-    help="Set an environment variable, or pass on its current value. Repeatable.",
-)
+@python_option
+@env_option
 @click.option("--live", is_flag=True, help="Run the script in place instead of a copy (see pilot submit).")
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)

@@ -15,6 +15,7 @@ import msgspec
 
 from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option, to_json
 from pilot.cli.numbers import Count, FiniteRange, Sizes
+from pilot.cli.shared_options import env_option, python_option
 from pilot.core.errors import UserError
 from pilot.core.ids import TrainerId
 from pilot.core.run_identity import acceptable
@@ -70,16 +71,8 @@ READ_AT_START = ("LD_", "PYTHON")
     metavar="NODE-HOURS",
     help="Node-hours, as charged by the site, after which the trainer stops (default: no limit).",
 )
-@click.option(
-    "--python", metavar="PATH", default=sys.executable, help="Interpreter for the script (default: this one)."
-)
-@click.option(
-    "--env",
-    "named",
-    multiple=True,
-    metavar="NAME[=VALUE]",
-    help="Set an environment variable, or pass on its current value. Repeatable.",
-)
+@python_option
+@env_option
 @click.option(
     "--seed",
     type=click.IntRange(0, 2**63 - 1),

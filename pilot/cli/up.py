@@ -13,6 +13,7 @@ import click
 
 from pilot.cli.asking import AT_REST, json_option, pool_at, run_dir_option, site_option, to_json
 from pilot.cli.numbers import Count, FiniteRange
+from pilot.cli.shared_options import solve_limit_option
 from pilot.core.errors import PilotError, UserError
 from pilot.core.pool import NODE_ORDER_NAMES
 from pilot.io.pool_status import PoolStatus
@@ -40,13 +41,7 @@ START_LIMIT_S = 600.0
 @click.option(
     "--solver", metavar="NAME", default="cbc", show_default=True, help="Solver of the MILP: cbc, glpk or highs."
 )
-@click.option(
-    "--solve-limit-s",
-    type=FiniteRange(min=0, min_open=True),
-    default=10.0,
-    show_default=True,
-    help="Time limit per plan.",
-)
+@solve_limit_option
 @click.option(
     "--objective",
     metavar="NAME",

@@ -88,7 +88,7 @@ class Studies:
     def offers(self, most: int) -> list[Trainer]:
         """Trials that may be asked for, up to ``most`` in all, as the trainers that they would be; of each study by
         turns."""
-        turns = zip_longest(*(study.next(most) for study in self.studies.values()))
+        turns = zip_longest(*(study.offers(most) for study in self.studies.values()))
         specs = [spec for turn in turns for spec in turn if spec is not None]
         return [Trainer(spec, Measured(spec)) for spec in specs[:most]]
 
@@ -96,7 +96,7 @@ class Studies:
         """The weights of ``trainers``, trials and offers, in a plan for ``nodes`` nodes; other trainers have none."""
         found: dict[TrainerId, float] = {}
         for study in self.studies.values():
-            names = {spec.trainer for spec in study.next(len(trainers))}
+            names = set(study.next(len(trainers)))
             mine = [t for t in trainers if t.id in names or self._trials.get(t.id, (None,))[0] is study]
             trials = [self._trials[t.id][1] for t in mine if t.id in self._trials]
             speedup = max((_speedup(t, min(nodes, t.spec.max_nodes)) for t in mine), default=1.0)
@@ -109,7 +109,7 @@ class Studies:
         have what any of them got."""
         out: list[Command] = []
         for study in self.studies.values():
-            given = [counts.get(spec.trainer, 0) for spec in study.next(len(counts))]
+            given = [counts.get(trainer, 0) for trainer in study.next(len(counts))]
             for nodes in sorted(filter(None, given), reverse=True):
                 number = len(study.trials)
                 study.trials.append(Trial(number))

@@ -139,10 +139,15 @@ class Study:
         """How many more trials it may have, now."""
         return 0 if self.stopped or self.exhausted else max(0, self.total - len(self.trials))
 
-    def next(self, most: int) -> list[TrainerSpec]:
+    def next(self, most: int) -> list[TrainerId]:
         """The trials that it would ask for next, as trainers: ``most`` at most."""
         first = len(self.trials)
-        return [self.spec.trial(first + i) for i in range(min(self.unasked, most))]
+        return [self.spec.trainer(number) for number in range(first, first + min(self.unasked, most))]
+
+    def offers(self, most: int) -> list[TrainerSpec]:
+        """The same ones, as they would be submitted."""
+        first = len(self.trials)
+        return [self.spec.trial(number) for number in range(first, first + min(self.unasked, most))]
 
     @property
     def waits(self) -> Iterator[Trial]:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from pilot.core.curve_model import Fit, Point, Priors, fit
+from pilot.core.curve_model import Fit, Point, Priors, fit, speedup
 
 MEASURED_ERROR = 0.02
 """How well a profile measures."""
@@ -100,13 +100,13 @@ class _Market:
         """A node is worth to others what it is worth to this one at its share: they are taken to be like it."""
         curve = known.ln_a, known.ln_b
         more, less = max(1.0, outlook.share * 1.1), max(1.0, outlook.share) / 1.1
-        price = (_value(more, curve) - _value(less, curve)) / (more - less)
-        planned = max(outlook.allowed, key=lambda n: _value(n, curve) - price * n)
+        price = (speedup(more, *curve) - speedup(less, *curve)) / (more - less)
+        planned = max(outlook.allowed, key=lambda n: speedup(n, *curve) - price * n)
         return cls(outlook.allowed, price, planned, curve)
 
     def surplus(self, nodes: int, curve: tuple[float, float]) -> float:
         """What it gains on a number of nodes beyond their price."""
-        return _value(nodes, curve) - self.price * nodes
+        return speedup(nodes, *curve) - self.price * nodes
 
     def regret(self, known: Fit) -> float:
         """What a plan is expected to lose each second because the curve is not ``known`` better."""
@@ -117,23 +117,16 @@ class _Market:
     def cost(self, counts: Sequence[int], outlook: Outlook) -> float:
         """What it takes to go through ``counts`` and on to what is planned."""
         up_s, down_s, cost = outlook.rescale_up_s, outlook.rescale_down_s, 0.0
-        others, before = _value(max(1.0, outlook.share), self.curve), outlook.held
+        others, before = speedup(max(1.0, outlook.share), *self.curve), outlook.held
         for count in (*counts, self.planned):
             own_s = up_s if count > before else down_s if count < before else 0.0
-            cost += own_s * _value(before, self.curve)
+            cost += own_s * speedup(before, *self.curve)
             from_others = count - (before or self.planned)
             if not outlook.alone and (from_others < 0 or from_others > outlook.idle):
                 cost += others * (up_s if from_others < 0 else down_s)
             before = count
         planned = self.surplus(self.planned, self.curve)
         return cost + MEASURING_S * sum(planned - self.surplus(n, self.curve) for n in counts)
-
-
-def _value(nodes: float, curve: tuple[float, float]) -> float:
-    """What ``nodes`` nodes do, at the speed of one."""
-    if nodes <= 1:
-        return nodes
-    return nodes / (1.0 + math.exp(curve[0]) + math.exp(curve[1]) * math.log2(nodes))
 
 
 def _possible(known: Fit, mean: tuple[float, float]) -> Iterator[tuple[float, float]]:

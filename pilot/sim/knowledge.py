@@ -8,7 +8,7 @@ measured one (MalleTrain §5).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -88,7 +88,7 @@ class Knowledge:
         if self.know == LINEAR:
             return Curve.proportional(one)
         if self.know == HUAWEI:
-            return Curve.of((n, one * n * 0.8 ** math.log2(n)) for n in _doublings(row.spec.max_nodes))
+            return huawei_curve(one, _doublings(row.spec.max_nodes))
         if self.know == OTHER:
             if len(self.curves) < 2:
                 raise UserError("--know guess:other: the curves file has one curve, there is no other to guess")
@@ -125,6 +125,11 @@ def objective_name(curves: ReadCurves) -> str | None:
 def _same(one: Curve, other: Curve) -> bool:
     """Whether they have the same values, but for a rounding."""
     return all(math.isclose(one.at(n), other.at(n), rel_tol=1e-3) for n in other.nodes[1:])
+
+
+def huawei_curve(one: float, counts: Iterable[int]) -> Curve:
+    """That of every job of Huawei's paper (§5.1): each doubling of the nodes keeps 0.8 of the speed of a node."""
+    return Curve.of((n, one * n * 0.8 ** math.log2(n)) for n in counts)
 
 
 def _doublings(most: int) -> list[int]:

@@ -13,6 +13,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from pilot.core.errors import UserError
+from pilot.train.optimizer_state import parameters_of
 
 
 class StepGuard:
@@ -86,4 +87,4 @@ def _before_step(optimizer: torch.optim.Optimizer, _arguments: Any, _keywords: A
 
 def _steps_parameters(optimizer: torch.optim.Optimizer) -> bool:
     """And not tensors that live for one step, as of an attack on the inputs."""
-    return any(isinstance(p, nn.Parameter) for group in optimizer.param_groups for p in group["params"])
+    return any(isinstance(parameter, nn.Parameter) for parameter in parameters_of(optimizer))

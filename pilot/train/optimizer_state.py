@@ -8,6 +8,11 @@ from typing import Any
 import torch
 
 
+def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Of all groups, in the order in which ``state_dict`` counts them."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
 def take_over(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     """What ``optimizer.load_state_dict(state)`` does, with the dtypes of ``state`` and the parameters' strides.
 
@@ -16,7 +21,7 @@ def take_over(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     kernels read both in the order of memory).
     """
     optimizer.load_state_dict(state)
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    parameters = parameters_of(optimizer)
     for index, given in state["state"].items():
         parameter = parameters[index]
         optimizer.state[parameter] = _as_given(given, optimizer.state[parameter], parameter)

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from pilot.checkpoint import shards
+from pilot.train.optimizer_state import parameters_of
 from pilot.train.state import encoded
 from pilot.train.stepper import Steppers
 
@@ -40,7 +41,7 @@ def rows_wanted(model: nn.Module, steppers: Steppers) -> Wanted:
     of_model = {leaf.path: leaf.rows for leaf in encoded({"model": model.state_dict()}).leaves}
     of_parameter: dict[str, shards.Rows | None] = {}
     for name, optimizer in steppers.optimizers.items():
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        parameters = parameters_of(optimizer)
         folder = f"optimizer/{name}/state" if name else "optimizer/state"
         of_parameter |= {f"{folder}/{index}": shards.rows_of(one) for index, one in enumerate(parameters)}
 
@@ -65,7 +66,7 @@ def as_held(value: Any, held: Any) -> Any:
 
 def _of_optimizer(state: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """What is kept for a parameter and has its shape is sharded as it is."""
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    parameters = parameters_of(optimizer)
     kept = {
         index: {key: as_held(value, parameters[index]) for key, value in its.items()}
         for index, its in state["state"].items()
