@@ -48,7 +48,7 @@ SEQUENCE = """\
 trainer,submit_s,min_nodes,max_nodes,rescale_up_s,rescale_down_s,samples,curve
 t,0,1,{most},18,12,1e9,0
 """
-RISING = '[{{"nodes": {nodes}, "samples_per_s": {rates}, "objective_per_s": {rates}}}]'
+RISING = '[{{"nodes": {nodes}, "samples_per_s": {rates}}}]'
 
 
 @main.command()

@@ -366,9 +366,9 @@ class Coordinator:
         free = self.pool.usable - reserved - sum(len(trainer.target) for trainer in admitted)
         trainers = admitted + self._offers(max(1, free))
         learn([trainer.measured for trainer in trainers], self.priors)
-        around = profiles.Around(self.priors, self.costs, self.changes.news_s(self.now_s))
-        pins = profiles.pins(self.now_s, self.pool.usable - reserved, admitted, around)
         weights = self._studies.weights(self.now_s, self.pool.usable, trainers)
+        around = profiles.Around(self.priors, self.costs, self.changes.news_s(self.now_s), config.objective, weights)
+        pins = profiles.pins(self.now_s, self.pool.usable - reserved, admitted, around)
         problem = pose(
             self.pool,
             self.blame,

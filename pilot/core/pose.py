@@ -83,8 +83,7 @@ def wanted(trainers: Sequence[Trainer], config: CoordinatorConfig, costs: Rescal
 
 
 def _candidate(trainer: Trainer, room: int, config: CoordinatorConfig, costs: RescaleCosts) -> Candidate:
-    spec = trainer.spec
-    return trainer.candidate(spec.objective_curve or config.objective(spec, trainer.measured.planned), room, costs)
+    return trainer.candidate(trainer.value(config.objective), room, costs)
 
 
 def outdated(trainer: Trainer, age_s: float, config: CoordinatorConfig) -> str:

@@ -12,10 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pilot.core.curve import Curve
 from pilot.core.curve_model import Priors
 from pilot.core.events import GroupFormed, Progress
 from pilot.core.ids import TrainerId
 from pilot.core.measured import RescaleCosts
+from pilot.core.node_price import counts_samples, node_price
+from pilot.core.objective import Objective
 from pilot.core.profile import allowed, least_top
 from pilot.core.spec import Profiling
 from pilot.core.trainer import Trainer
@@ -50,11 +53,23 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What the pool says of a profile's worth: ``priors`` of curves, ``costs`` of rescales, for how long it is news."""
+    """What the pool says of a profile's worth: ``priors`` of curves, ``costs`` of rescales, for how long it is news;
+    what trainers are worth in plans, by the ``objective`` and the ``weights`` of trials."""
 
     priors: Priors
     costs: RescaleCosts
     news_s: float
+    objective: Objective
+    weights: Mapping[TrainerId, float]
+
+    def value(self, trainer: Trainer) -> Curve:
+        """What ``trainer`` is worth per second, by node count."""
+        return trainer.value(self.objective).scaled(self.weights.get(trainer.id, 1.0))
+
+    def early(self, trainer: Trainer) -> bool:
+        """Whether it is too early to know what a profile of ``trainer`` is worth."""
+        blind = not trainer.measured.points and trainer.spec.profile is Profiling.AUTO
+        return blind and counts_samples(trainer, self.objective)
 
 
 def note(now_s: float, trainer: Trainer, event: object) -> str:
@@ -90,7 +105,7 @@ def pins(now_s: float, usable: int, trainers: Sequence[Trainer], around: Around)
         if trainer.profile.pin is not None:
             _go_on(now_s, usable, trainer, trainers, pinned)
     for trainer in trainers:
-        if trainer.profile.wanted and trainer.profile.pin is None:
+        if trainer.profile.wanted and trainer.profile.pin is None and not around.early(trainer):
             _begin(now_s, usable, trainer, trainers, pinned, around)
     return pinned
 
@@ -126,7 +141,7 @@ def _begin(
     if trainer.spec.fitting(most + spared) < least_top(trainer.spec):
         return
     profile = trainer.profile
-    profile.begin(now_s, _counts(trainer, most, spared, usable / len(trainers), len(trainers) == 1, around))
+    profile.begin(now_s, _counts(usable, trainer, trainers, most, spared, around))
     if profile.pin is None:
         return
     pinned[trainer.id] = profile.pin
@@ -135,7 +150,9 @@ def _begin(
         profile.borrow(lender.id, pinned[lender.id])
 
 
-def _counts(trainer: Trainer, most: int, spared: int, share: float, alone: bool, around: Around) -> tuple[int, ...]:
+def _counts(
+    usable: int, trainer: Trainer, trainers: Sequence[Trainer], most: int, spared: int, around: Around
+) -> tuple[int, ...]:
     """On which counts it is measured, the largest first: every one, or those that are worth most; it may have ``most``
     nodes without a lender, who has ``spared`` more."""
     spec, measured = trainer.spec, trainer.measured
@@ -149,13 +166,14 @@ def _counts(trainer: Trainer, most: int, spared: int, share: float, alone: bool,
             points=measured.points,
             priors=around.priors,
             allowed=can,
-            share=share,
+            share=usable / len(trainers),
             held=held,
             idle=max(0, most - held),
-            alone=alone,
+            alone=len(trainers) == 1,
             rescale_up_s=up_s,
             rescale_down_s=down_s,
             lasts_s=around.news_s,
+            price=node_price(trainer, trainers, usable, around.value),
         )
     )
 

@@ -13,6 +13,7 @@ from pilot.core.events import PoolChanged, WorkerExited, WorkerReady
 from pilot.core.evidence import Evidence
 from pilot.core.ids import NO_GENERATION, Generation, NodeId, TrainerId
 from pilot.core.measured import Measured, RescaleCosts
+from pilot.core.objective import Objective
 from pilot.core.pool import Pool
 from pilot.core.problem import Candidate
 from pilot.core.profile import Profile
@@ -253,6 +254,10 @@ class Trainer:
         if total is None or self.measured.guessed or rate <= 0:
             return None
         return max(LEAST_LEFT_S, (total - self.samples) / rate)
+
+    def value(self, objective: Objective) -> Curve:
+        """What it is worth in plans, per second by node count."""
+        return self.spec.objective_curve or objective(self.spec, self.measured.planned)
 
     def candidate(self, value: Curve, room: int, costs: RescaleCosts) -> Candidate:
         """What a planner sees of it; ``value`` is the objective's curve, ``room`` the most nodes that it could use,

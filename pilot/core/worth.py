@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from pilot.core.curve_model import Fit, Point, Priors, fit, speedup
+from pilot.core.node_price import NodePrice
 
 MEASURED_ERROR = 0.02
 """How well a profile measures."""
@@ -41,11 +42,12 @@ class Outlook:
     ----------
     points, priors : what is known of its curve
     allowed : the counts that it can be measured on, rising
-    share : how many nodes plans will give it, about
+    share : its part of the nodes, if all trainers are alike
     held, idle : how many it has, how many nobody has
     alone : whether nobody else could use its nodes
     rescale_up_s, rescale_down_s : what a rescale costs
     lasts_s : how long plans would not have measured it by themselves
+    price : what nodes are worth to others; None: not known, they are taken to be like it
     """
 
     points: tuple[Point, ...]
@@ -58,6 +60,7 @@ class Outlook:
     rescale_up_s: float
     rescale_down_s: float
     lasts_s: float
+    price: NodePrice | None = None
 
 
 def best_counts(outlook: Outlook) -> tuple[int, ...]:
@@ -91,22 +94,21 @@ class _Market:
     """The ``price`` of a node, the count ``planned`` at it, and the ``allowed`` ones."""
 
     allowed: tuple[int, ...]
-    price: float
+    price: NodePrice
     planned: int
     curve: tuple[float, float]
 
     @classmethod
     def of(cls, known: Fit, outlook: Outlook) -> _Market:
-        """A node is worth to others what it is worth to this one at its share: they are taken to be like it."""
+        """At the known price, or at that among trainers like this one."""
         curve = known.ln_a, known.ln_b
-        more, less = max(1.0, outlook.share * 1.1), max(1.0, outlook.share) / 1.1
-        price = (speedup(more, *curve) - speedup(less, *curve)) / (more - less)
-        planned = max(outlook.allowed, key=lambda n: speedup(n, *curve) - price * n)
+        price = outlook.price or _among_equals(outlook.share, curve)
+        planned = max(outlook.allowed, key=lambda n: speedup(n, *curve) - price.per_node * n)
         return cls(outlook.allowed, price, planned, curve)
 
     def surplus(self, nodes: int, curve: tuple[float, float]) -> float:
         """What it gains on a number of nodes beyond their price."""
-        return speedup(nodes, *curve) - self.price * nodes
+        return speedup(nodes, *curve) - self.price.per_node * nodes
 
     def regret(self, known: Fit) -> float:
         """What a plan is expected to lose each second because the curve is not ``known`` better."""
@@ -116,17 +118,23 @@ class _Market:
 
     def cost(self, counts: Sequence[int], outlook: Outlook) -> float:
         """What it takes to go through ``counts`` and on to what is planned."""
-        up_s, down_s, cost = outlook.rescale_up_s, outlook.rescale_down_s, 0.0
-        others, before = speedup(max(1.0, outlook.share), *self.curve), outlook.held
+        up_s, down_s, cost, before = outlook.rescale_up_s, outlook.rescale_down_s, 0.0, outlook.held
         for count in (*counts, self.planned):
             own_s = up_s if count > before else down_s if count < before else 0.0
             cost += own_s * speedup(before, *self.curve)
             from_others = count - (before or self.planned)
             if not outlook.alone and (from_others < 0 or from_others > outlook.idle):
-                cost += others * (up_s if from_others < 0 else down_s)
+                cost += self.price.rate * (up_s if from_others < 0 else down_s)
             before = count
         planned = self.surplus(self.planned, self.curve)
         return cost + MEASURING_S * sum(planned - self.surplus(n, self.curve) for n in counts)
+
+
+def _among_equals(share: float, curve: tuple[float, float]) -> NodePrice:
+    """A node is worth to others what it is worth to this one at its share."""
+    more, less = max(1.0, share * 1.1), max(1.0, share) / 1.1
+    per_node = (speedup(more, *curve) - speedup(less, *curve)) / (more - less)
+    return NodePrice(per_node, speedup(max(1.0, share), *curve))
 
 
 def _possible(known: Fit, mean: tuple[float, float]) -> Iterator[tuple[float, float]]:

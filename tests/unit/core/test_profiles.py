@@ -10,6 +10,7 @@ from pilot.core.config import CoordinatorConfig
 from pilot.core.curve import Curve
 from pilot.core.events import PlanFailed, Progress, TrainerCancelled, TrainerSubmitted
 from pilot.core.ids import TrainerId
+from pilot.core.objective import scaling_efficiency, throughput
 from pilot.core.profile import MEASURE_S, REACH_S
 from pilot.core.spec import Profiling, TrainerSpec
 from tests.property.world import World
@@ -60,6 +61,18 @@ def test_auto_grows_once_and_measures_two_counts() -> None:
     rates = world.core.trainers[B].measured.rates
     assert (rates[15], rates[1]) == (TRUTH.at(15), TRUTH.at(1))
     assert not world.core.trainers[B].profile.wanted
+
+
+def test_where_samples_count_a_profile_waits_until_one_rate_is_known() -> None:
+    """Before that, plans do not know how many nodes it should have."""
+    for objective, waits in ((throughput, True), (scaling_efficiency, False)):
+        world = World(CoordinatorConfig(objective=objective))
+        world.join(16)
+        submit(world, A)
+        profile = world.core.trainers[A].profile
+        assert profile.wanted and (profile.pin is None) is waits
+        train(world, 90)
+        assert not profile.wanted and 1 in profile.known
 
 
 def test_inverse_measures_each_count_from_the_largest_down() -> None:
