@@ -1,7 +1,7 @@
 """Huawei's experiments (§5, Figs 9-16): jobs on pools that do not change, by several policies. See docs/huawei.md.
 
     python -m benchmarks.huawei --jobs jobs.csv --out huawei.jsonl
-    python -m benchmarks.huawei --jobs jobs.csv --experiments solves --nodes 70 --first 80
+    python -m benchmarks.huawei --jobs jobs.csv --out short.jsonl --experiments short --nodes 70,110,150 --sets 4
 
 Each replay's means and ends become a line of the ``--out`` file; ``python -m benchmarks.huawei_tables`` compares them.
 Lines that are there already are not replayed again.
@@ -21,7 +21,7 @@ from statistics import fmean, quantiles
 
 import click
 
-from benchmarks.huawei_jobs import Job, drawn, read, resampled, rows, with_short
+from benchmarks.huawei_jobs import SHORT_MOST_S, Job, drawn, read, resampled, rows, with_short
 from pilot import planners
 from pilot.core.between import plan as in_between
 from pilot.core.config import CoordinatorConfig
@@ -98,6 +98,7 @@ EXPERIMENTS: dict[str, tuple[Sequence[str], Sequence[str], Sequence[int]]] = {
     "policies": (["baseline"], ["dp", "dp, events"], range(SETS)),
     "combined": (["baseline"], ["rolling-horizon, events"], [0]),
     "left": (["baseline"], ["left", "left, events"], [0]),
+    "short": (["short"], ["greedy", "dp"], range(SETS)),
     "same": (["baseline"], ["rolling-horizon, cbc", "milp", "milp, events"], [0]),
 }
 """Scenarios, policies and sets. ``same``: what is replayed by a quicker method elsewhere, by the solver here."""
@@ -116,7 +117,8 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of it: mean minutes of the jobs that ended, when jobs were completed (minutes), what decisions took."""
+    """What came of it: mean minutes of the jobs that ended (``long``, ``short``: the total of those with five minutes
+    of work or more, and of the others), when jobs were completed (minutes), what decisions took."""
 
     key: Key
     waiting: float
@@ -126,6 +128,8 @@ class Outcome:
     mean_s: float
     p95_s: float
     worst_s: float
+    long: float
+    short: float
 
 
 @dataclass(slots=True)
@@ -159,6 +163,9 @@ def run(jobs: Sequence[Job], key: Key) -> Outcome:
     simulation.run(lambda: False, lambda _: None)
     times = times_of(simulation.accounts)
     ends = sorted(round(one.ended_s / 60, 3) for one in times if one.ending is Ending.FINISHES)
+    brief = {row.spec.trainer for row in those if row.samples < SHORT_MOST_S}
+    of_length = ([t for t in times if (t.trainer in brief) is is_brief] for is_brief in (False, True))
+    long, short = ((mean(some, "total_s") or 0.0) / 60 for some in of_length)
     took = sorted(timed.took_s)
     return Outcome(
         key,
@@ -169,6 +176,8 @@ def run(jobs: Sequence[Job], key: Key) -> Outcome:
         fmean(took),
         quantiles(took, n=20)[-1],
         took[-1],
+        long,
+        short,
     )
 
 
