@@ -11,7 +11,7 @@ import click
 import pytest
 
 from pilot.cli.main import cli
-from tests.unit.documented import ROOT, Block, blocks, pilot_commands
+from tests.unit.documented import ROOT, Block, begins_as_typed, blocks, module_options, pilot_commands, shell_lines
 
 SHARED = """
 import math, os
@@ -84,6 +84,20 @@ def test_a_command_that_a_page_shows_can_be_typed(page: str, words: list[str]) -
         command, words = found, words[1:]
         context = click.Context(command, parent=context, **command.context_settings)
     command.make_parser(context).parse_args(list(words))
+
+
+def test_a_block_of_commands_has_a_command_on_each_line() -> None:
+    assert [(page, line) for page, line in shell_lines() if not begins_as_typed(line)] == []
+
+
+def test_the_options_of_a_benchmark_that_a_page_shows_exist() -> None:
+    shown = set(module_options())
+    assert len(shown) > 10
+    assert [
+        (page, module, option)
+        for page, module, option in sorted(shown)
+        if f'"{option}"' not in (ROOT / f"{module.replace('.', '/')}.py").read_text()
+    ] == []
 
 
 @pytest.mark.parametrize(
