@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
+from textwrap import dedent
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
@@ -15,7 +16,7 @@ PAGES += [ROOT / "examples" / "ported" / "README.md"]
 PROGRAMS = {"pilot", "python", ".venv/bin/python", "pip", "make", "git"}
 PROGRAMS |= {"apt-get", "sbatch", "nvidia-smi", "h5dump", "module", "exec", "eval", "for"}
 _MODULE = re.compile(r"python -m (benchmarks\.\w+)([^`#\n]*)")
-_BLOCK = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^( *)```(\S*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 
 
 class Block(NamedTuple):
@@ -31,7 +32,7 @@ def blocks(language: str) -> list[Block]:
     """All of a language ("": none is given, which is what is typed at a shell)."""
     found = []
     for page in PAGES:
-        texts = [text for kind, text in _BLOCK.findall(page.read_text()) if kind == language]
+        texts = [dedent(text) for _, kind, text in _BLOCK.findall(page.read_text()) if kind == language]
         name = page.relative_to(ROOT).as_posix().removeprefix("docs/")
         found += [Block(name, language, number, text) for number, text in enumerate(texts)]
     return found
