@@ -58,7 +58,7 @@ docs: $(READY)
 
 # Build pilot.__version__, try its wheel in a fresh venv, and tag it.
 release: $(READY)
-	.ci/release
+	TORCH="$(TORCH)" .ci/release
 
 # All hostile inputs of tests/security/fuzz, and a table of what became of them; ONLY=checkpoints tries those alone.
 fuzz: $(READY)
