@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 PAGES += [ROOT / "examples" / "ported" / "README.md"]
 PROGRAMS = {"pilot", "python", ".venv/bin/python", "pip", "make", "git"}
-PROGRAMS |= {"apt-get", "sbatch", "nvidia-smi", "h5dump", "module", "exec", "eval", "for"}
+PROGRAMS |= {"source", "apt-get", "sbatch", "nvidia-smi", "h5dump", "module", "exec", "eval", "for"}
 _MODULE = re.compile(r"python -m (benchmarks\.\w+)([^`#\n]*)")
 _BLOCK = re.compile(r"^( *)```(\S*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 
