@@ -35,11 +35,24 @@ REPLY_TIMEOUT_S = 30.0
 """A coordinator that takes longer to answer is stopped or unreachable."""
 
 
+class _Folder(click.Path):
+    """A folder. What no shell has expanded (it was quoted, or is in a file of variables) means what it would with one;
+    an empty variable does not mean the folder that the user is in."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not value:
+            self.fail("it is empty; name a folder", param, ctx)
+        try:
+            return super().convert(str(Path(value).expanduser()), param, ctx)
+        except RuntimeError:
+            self.fail(f"{value}: there is no such home", param, ctx)
+
+
 def run_dir_option(function: Function) -> Function:
     """``--run-dir``: where the pool's coordinator keeps its files."""
     return click.option(
         "--run-dir",
-        type=click.Path(file_okay=False, path_type=Path),
+        type=_Folder(file_okay=False, path_type=Path),
         envvar="PILOT_RUN_DIR",
         help="The pool's run directory (default: that of the one pool that is up).",
     )(function)
@@ -132,7 +145,7 @@ def _has_owner(folder: Path) -> bool:
 
 
 def _default_folders() -> list[Path]:
-    if "PILOT_RUN_DIR" in os.environ:
+    if os.environ.get("PILOT_RUN_DIR"):
         return []
     return sorted(path for path in default_path("any").parent.glob("*") if path.is_dir())
 
