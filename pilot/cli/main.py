@@ -20,6 +20,7 @@ import click
 from pilot import __version__
 from pilot.cli.start import INTERRUPTED, end_at_once, ends_at_once
 from pilot.core.errors import PilotError, one_line
+from pilot.io.files import SICK
 from pilot.io.printable import printable
 
 COMMANDS = {
@@ -55,9 +56,6 @@ COMMANDS = {
     "trace": "Describe, generate, import and record traces.",
 }
 """Name → one-line help. A table, so that ``pilot --help`` imports none of the commands."""
-
-SICK_STORAGE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.EBADF})
-"""What a full or sick file system answers, also where standard output is a file on it: no mistake of ours."""
 
 
 class LazyGroup(click.Group):
@@ -126,7 +124,7 @@ def run(arguments: list[str] | None = None) -> int:
         click.echo("pilot: interrupted", err=True)
         return INTERRUPTED
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in SICK_STORAGE:
+        if isinstance(error, OSError) and error.errno in SICK | {errno.EBADF}:
             return _sick(error)
         click.echo(f"pilot: internal error; {_crash()}", err=True)
         return 1
