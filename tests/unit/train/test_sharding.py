@@ -111,6 +111,16 @@ def test_what_adds_to_a_gradient_that_was_taken_is_refused(mesh: Any, backwards:
                 session.step()
 
 
+def test_a_tensor_that_is_divided_otherwise_cannot_be_kept(mesh: Any) -> None:
+    from torch.distributed.tensor import DTensor, Replicate
+
+    model = sharded(mesh)
+    session = pilot.train.session(model, sgd(model))
+    session.state["mean"] = DTensor.from_local(torch.ones(2), mesh, [Replicate()])
+    with pytest.raises(UserError, match=r"session\.state\['mean'\] is a DTensor that is not divided by rows"):
+        next(session.epochs(1))
+
+
 def test_a_default_group_of_another_size_is_refused(monkeypatch: pytest.MonkeyPatch, mesh: Any) -> None:
     monkeypatch.setenv("PILOT_LOCAL_SIZE", "2")
     with pytest.raises(UserError, match=r"the script has made a process group of 1, and a node has 2 .* leave"):
