@@ -15,8 +15,8 @@ from pilot.core.trainer import Trainer
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """``changed``: the trainers whose targets are others now. ``short``: those that cannot have their count, and how
-    many nodes they can have; then nothing has been changed.
+    """``changed``: the trainers with a new target. ``short``: those that cannot get their count, with the number of
+    nodes that they can get; if there are any, no target has been changed.
     """
 
     changed: list[Trainer]
@@ -63,7 +63,7 @@ def _share_out(
     ending: Ending,
     late: Mapping[TrainerId, int],
 ) -> list[Trainer]:
-    """Set the targets as far as they go; the changed ones are returned."""
+    """Set the targets as far as there are nodes; returns the trainers whose target changed."""
     changed = [t for t in trainers if counts[t.id] != len(t.target)]
     growing = [t for t in changed if counts[t.id] > len(t.target)]
     parked = [t for t in changed if counts[t.id] == 0 and t.parked]
@@ -102,16 +102,18 @@ def give_back(pool: Pool, trainer: Trainer, count: int, ending: Ending = NONE_EN
 
 
 def start_on(pool: Pool, trainer: Trainer, count: int, ending: Ending = NONE_END) -> None:
-    """Give ``trainer``, which has no nodes, ``count`` of those that are free, or as many as it can run on of them;
-    ``ending`` ones only where nothing else is left."""
+    """Give ``trainer``, which has no nodes, ``count`` free ones, or as many of them as it can run on; ``ending`` ones
+    only where nothing else is left.
+    """
     free = pool.available()
     most = len(_can_take(pool, trainer, free, count))
     _give(pool, trainer, free, trainer.spec.fitting(most) if most >= trainer.spec.min_nodes else 0, ending, 0)
 
 
 def _give(pool: Pool, trainer: Trainer, free: list[NodeId], count: int, ending: Ending, late: int) -> list[NodeId]:
-    """Give ``trainer`` ``count`` of the ``free`` nodes, ``late`` of them ending ones, as far as there are both; what is
-    left of them."""
+    """Give ``trainer`` ``count`` of the ``free`` nodes, ``late`` of them ending ones, as far as there are enough of
+    both; returns the remaining free nodes.
+    """
     soon = [node for node in ending.nodes if node in free]
     stay, most = [node for node in free if node not in soon], len(trainer.target) + count
     stay.sort(key=lambda node: pool.ends_before(node, ending.until_s))
@@ -121,7 +123,7 @@ def _give(pool: Pool, trainer: Trainer, free: list[NodeId], count: int, ending: 
 
 
 def _missing(pool: Pool, growing: Sequence[Trainer], wanted: Mapping[TrainerId, int], free: list[NodeId]) -> int:
-    """How many nodes they still want once the ``free`` ones have been handed out."""
+    """How many nodes are still missing once the ``free`` ones have been handed out."""
     missing = 0
     for trainer in [t for t in growing if t.evidence.aside]:
         taken = dict.fromkeys(_can_take(pool, trainer, free, wanted[trainer.id]))
@@ -137,7 +139,7 @@ def _can_take(pool: Pool, trainer: Trainer, free: list[NodeId], count: int) -> l
 
 
 def _hand_out(pool: Pool, trainer: Trainer, free: list[NodeId], count: int) -> list[NodeId]:
-    """Give ``trainer`` ``count`` of the ``free`` nodes; what is left of them."""
+    """Give ``trainer`` ``count`` of the ``free`` nodes; returns the remaining ones."""
     given = dict.fromkeys(_can_take(pool, trainer, free, count))
     trainer.target.extend(given)
     for node in given:
@@ -146,9 +148,9 @@ def _hand_out(pool: Pool, trainer: Trainer, free: list[NodeId], count: int) -> l
 
 
 def _exchange(pool: Pool, trainer: Trainer, others: Sequence[Trainer], free: list[NodeId]) -> list[Trainer]:
-    """Others, the last submitted first, give nodes to ``trainer``, which cannot run else, and take ``free`` ones.
+    """Let other trainers, the last submitted first, swap nodes for ``free`` ones, so that ``trainer`` can run.
 
-    Who can use none of these gives what it can do without.
+    A trainer that can use no free node gives up those that it can spare.
     """
     donors = []
     for donor in [d for d in reversed(others) if d is not trainer]:
@@ -167,6 +169,6 @@ def _exchange(pool: Pool, trainer: Trainer, others: Sequence[Trainer], free: lis
 
 
 def _can_spare(trainer: Trainer) -> bool:
-    """Whether it runs with a node less, or cannot run anyway and holds no state."""
+    """Whether it can run with one node fewer, or cannot run anyway and holds no state."""
     least = trainer.spec.min_nodes
     return len(trainer.target) > least or (len(trainer.target) < least and not trainer.parked)

@@ -25,7 +25,8 @@ MOST = 8
 @dataclass(frozen=True, slots=True)
 class Ending:
     """Free nodes that leave before ``until_s`` (when the forward-looking time is over), the last to leave first; on
-    average they have ``left_s`` left."""
+    average they have ``left_s`` left.
+    """
 
     nodes: tuple[NodeId, ...] = ()
     left_s: float = 0.0
@@ -36,7 +37,7 @@ NONE_END = Ending()
 
 
 def ending(pool: Pool, now_s: float, t_fwd_s: float) -> Ending:
-    """Those of ``pool`` at ``now_s``."""
+    """The ending nodes of ``pool`` at ``now_s``."""
     if not pool.ends:
         return NONE_END
     until_s = now_s + t_fwd_s
@@ -47,5 +48,5 @@ def ending(pool: Pool, now_s: float, t_fwd_s: float) -> Ending:
 
 
 def all_end_s(pool: Pool, nodes: Sequence[NodeId]) -> float:
-    """When the last of ``nodes`` leaves; infinite where that is not known of all."""
+    """When the last of ``nodes`` leaves; infinite unless the ends of all are known."""
     return max((pool.ends.get(node, math.inf) for node in nodes), default=math.inf) if pool.ends else math.inf
