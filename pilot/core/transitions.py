@@ -1,4 +1,4 @@
-"""Notes what happened to one trainer: its workers, its groups, its progress.
+"""Records what happened to one trainer: its workers, its groups, its progress.
 
 Whatever is stale (of a generation or a worker that is no more) gives None and changes nothing.
 """
@@ -68,7 +68,7 @@ class Noted:
 
 
 def note(now_s: float, trainer: Trainer, event: TrainerEvent) -> Noted | None:
-    """Note ``event``, which is about ``trainer`` and happened at ``now_s``; None where it is stale."""
+    """Record ``event``, which is about ``trainer`` and happened at ``now_s``; None if it is stale."""
     match event:
         case WorkerReady():
             return _worker_ready(trainer, event)
@@ -137,7 +137,9 @@ def _worker_exited(trainer: Trainer, event: WorkerExited) -> Noted | None:
 
 
 def _member_died(trainer: Trainer, worker: Worker, event: WorkerExited, commands: list[Command]) -> Noted:
-    """Three deaths without a new step: on one or two nodes they are the nodes' while others live, else the script's."""
+    """Judge three deaths without a new step: on one or two nodes, while others live, it is the nodes' fault; otherwise
+    the script's.
+    """
     trainer.died[event.node] = None
     if worker.attempt == trainer.deaths_in_a_row:
         trainer.deaths_in_a_row += 1
@@ -188,7 +190,7 @@ def _group_broken(trainer: Trainer, event: GroupBroken) -> Noted | None:
 
 
 def _who_kept_it(trainer: Trainer, forming: Group, event: GroupBroken) -> tuple[Accusation, ...]:
-    """Who trained before could form groups: what is new is suspected, and of that the node that noticed it first."""
+    """Suspect the new nodes, since the others could form groups before; of these, the one that noticed first."""
     newcomers = tuple(n for n in forming.members if not trainer.holds_state(n))
     suspects = newcomers if len(newcomers) < len(forming.members) else forming.members
     if len(suspects) > 1 and event.node is not None:
@@ -224,7 +226,7 @@ def _group_stalled(trainer: Trainer, event: GroupStalled) -> Noted | None:
 
 
 def _group_looked_at(trainer: Trainer, event: GroupLookedAt) -> Noted | None:
-    """Who is lost is killed by its agent, and who is slow is waited for. Where all wait, they wait for one another."""
+    """Agents kill lost members; slow ones are waited for. If all are waiting, they wait for one another."""
     if event.generation != trainer.looking:
         return None
     trainer.looking = NO_GENERATION
