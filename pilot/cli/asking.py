@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pilot.io.pool_client import PoolClient
     from pilot.service.past import PastPool
 
+Answer = TypeVar("Answer")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 ENDED = frozenset(Phase(outcome) for outcome in Outcome)
@@ -31,6 +33,9 @@ AT_REST = ENDED | {Phase.SHELVED}
 
 JSON_FORMAT = 1
 """Incremented when a field that docs/json.md describes is renamed, removed, or changes its type, unit or meaning."""
+
+BACK_S = 60.0
+"""So long whoever follows a pool waits for a coordinator that crashed: its supervisor starts it again."""
 
 REPLY_TIMEOUT_S = 30.0
 """A coordinator that takes longer to answer is stopped or unreachable."""
@@ -160,6 +165,20 @@ def _refuse_abandoned(run_dir: Path) -> None:
     if is_abandoned(rundir):
         gone = f"the coordinator in {run_dir} was killed or crashed (log: {rundir.log})"
         raise PilotError(f"{gone}; run pilot up for this directory to continue its pool")
+
+
+def patiently(ask: Callable[[], Answer]) -> Answer:
+    """The answer of a pool that answered before; a coordinator that crashed is waited for."""
+    deadline = time.monotonic() + BACK_S
+    while True:
+        try:
+            return ask()
+        except UserError:
+            raise
+        except PilotError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(1.0)
 
 
 def is_past(run_dir: Path) -> bool:

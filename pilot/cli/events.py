@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pilot.cli import candidates
-from pilot.cli.asking import find_run_dir, json_option, run_dir_option, what_happened
+from pilot.cli.asking import BACK_S, find_run_dir, is_past, json_option, run_dir_option, what_happened
 from pilot.cli.numbers import Count
 
 if TYPE_CHECKING:
@@ -59,10 +59,13 @@ def _batches(rundir: RunDir, follow: bool) -> Iterator[Iterable[Entry]]:
 
     contents = what_happened(rundir)
     yield contents.entries
-    last, is_up = contents.last, follow
+    last, is_up, seen_s = contents.last, follow, time.monotonic()
     while is_up:
         time.sleep(POLL_S)
-        is_up = owner(rundir) is not None
+        if owner(rundir) is not None:
+            seen_s = time.monotonic()
+        else:  # a coordinator that crashed comes back
+            is_up = not is_past(rundir.root) and time.monotonic() - seen_s < BACK_S
         if (more := read_more(rundir.journal, last)) is not None:
             last = more
             yield more.entries

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from pilot.cli import candidates
-from pilot.cli.asking import ENDED, find_run_dir, is_past, run_dir_option, told_by
+from pilot.cli.asking import ENDED, find_run_dir, is_past, patiently, run_dir_option, told_by
 from pilot.cli.merged_logs import MergedLogs, Piece, newest, text_of
 from pilot.cli.numbers import Count, moment
 from pilot.core.errors import UserError
@@ -48,11 +48,16 @@ def command(
     _print(shown)
     if not logs.names:
         raise UserError(f"trainer {trainer} has no log yet: it has not had a node (pilot explain {trainer})")
-    while follow and not is_past(root) and (row := _row(root, trainer)) is not None and row.phase not in ENDED:
+    while follow and not is_past(root) and patiently(lambda: _trains(root, trainer)):
         time.sleep(POLL_S)
         _print((piece, text_of(piece)) for piece in logs.grown())
     if logs.left_out and sys.stderr.isatty():
         click.echo("(rank 0 only; --all shows every rank)", err=True)
+
+
+def _trains(root: Path, trainer: str) -> bool:
+    row = _row(root, trainer)
+    return row is not None and row.phase not in ENDED
 
 
 def log_folder(root: Path, trainer: str) -> Path:

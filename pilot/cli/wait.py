@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from pilot.cli.asking import (
     REPLY_TIMEOUT_S,
     find_run_dir,
     json_option,
+    patiently,
     pool_at,
     run_dir_option,
     to_json,
@@ -21,7 +23,7 @@ from pilot.cli.numbers import FiniteRange
 from pilot.core.errors import PilotError
 from pilot.core.trainer import Phase
 from pilot.io.pool_status import TrainerStatus
-from pilot.io.verbs import Phases
+from pilot.io.verbs import LONGEST_WAIT_S, Phases
 
 
 @click.command("wait")
@@ -39,15 +41,19 @@ def command(trainers: tuple[str, ...], limit_s: float | None, run_dir: Path | No
     """
     root = find_run_dir(run_dir)
     trainers = trainers or tuple(t.trainer for t in pool_at(root).trainers().trainers if _is_waited_for(t))
-    deadline = time.monotonic() + limit_s if limit_s is not None else None
-    while True:
-        told = pool_at(root, timeout_s=2 * REPLY_TIMEOUT_S).wait(trainers) if trainers else Phases(trainers={})
-        if all(phase in AT_REST for phase in told.trainers.values()):
-            break
-        if deadline is not None and time.monotonic() > deadline:
+    deadline = time.monotonic() + (math.inf if limit_s is None else limit_s)
+    told = _wait(root, trainers, 0.0) if trainers else Phases(trainers={})
+    while not all(phase in AT_REST for phase in told.trainers.values()):
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
             raise PilotError(f"not ended after {limit_s:g} s: {_line(told)}", transient=True)
+        told = patiently(lambda: _wait(root, trainers, min(left_s, LONGEST_WAIT_S)))  # noqa: B023  # it is called here
     click.echo(to_json(told) if as_json else _line(told))
     return 0 if all(phase in (Phase.FINISHED, Phase.SHELVED) for phase in told.trainers.values()) else 1
+
+
+def _wait(root: Path, trainers: tuple[str, ...], limit_s: float) -> Phases:
+    return pool_at(root, timeout_s=2 * REPLY_TIMEOUT_S).wait(trainers, limit_s)
 
 
 def _is_waited_for(trainer: TrainerStatus) -> bool:

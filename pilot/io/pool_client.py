@@ -58,9 +58,9 @@ class PoolClient:
         """The pilots that registered."""
         return self._ask(verbs.PILOTS, verbs.Nothing())
 
-    def wait(self, trainers: Sequence[str] = ()) -> verbs.Phases:
-        """Where ``trainers`` (none given: all) stand when all have ended, or after a while."""
-        return self._ask(verbs.WAIT, verbs.SomeTrainers(list(trainers)))
+    def wait(self, trainers: Sequence[str] = (), limit_s: float = verbs.LONGEST_WAIT_S) -> verbs.Phases:
+        """Where ``trainers`` (none given: all) stand when all have ended, or after ``limit_s`` at the latest."""
+        return self._ask(verbs.WAIT, verbs.Wait(list(trainers), limit_s))
 
     def cancel(self, trainer: str) -> verbs.Cancelled:
         """End a trainer now."""

@@ -115,6 +115,7 @@ class Lock:
 
     def __init__(self, rundir: RunDir) -> None:
         self._rundir = rundir
+        self._missed = 0
         try:
             self._file = os.open(rundir.lock, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
             try:
@@ -158,8 +159,9 @@ class Lock:
 
         Raises
         ------
-        PilotError : another host owns the run directory now: nothing more must be done in it
+        PilotError : another host owns the run directory now, or it was removed: nothing more must be done in it
         """
+        self._refuse_removed()
         found = heartbeat.read(self._rundir.lock)
         if found is not None and not found.is_same(self._owner):
             raise PilotError(
@@ -169,6 +171,20 @@ class Lock:
             )
         self._owner = self._owner.later()
         self._owner.write(self._file)
+
+    def _refuse_removed(self) -> None:
+        """What is written would be lost with it, and nobody would find the pool again."""
+        try:
+            self._rundir.lock.stat()
+        except FileNotFoundError:
+            self._missed += 1
+        else:
+            self._missed = 0
+        if self._missed > 1:  # a shared file system may not show a file for a moment
+            raise PilotError(
+                f"run directory {self._rundir.root} was removed or moved while its pool was up; if it was moved, pilot"
+                " up --run-dir with its new path continues the pool"
+            )
 
     def leave(self) -> None:
         """Nothing more is done in the run directory. It stays ours until the process ends, or :meth:`release`."""

@@ -53,6 +53,17 @@ class SomeTrainers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trainers: list[str] = []
 
 
+LONGEST_WAIT_S = 20.0
+"""A ``wait`` is answered after this time at the latest; the CLI then asks again."""
+
+
+class Wait(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """For which trainers (none given: all), and for how long at most."""
+
+    trainers: list[str] = []
+    limit_s: Annotated[float, msgspec.Meta(ge=0)] = LONGEST_WAIT_S
+
+
 class Pilots(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How many pilots to keep; None: as many as the trainers can use."""
 
@@ -236,7 +247,7 @@ STATUS = Verb("status", Nothing, PoolStatus)
 PILOTS = Verb("pilots", Nothing, PilotList)
 NODES = Verb("nodes", Nothing, NodeList)
 CLEAR = Verb("clear", SomeNodes, Cleared)
-WAIT = Verb("wait", SomeTrainers, Phases)
+WAIT = Verb("wait", Wait, Phases)
 CANCEL = Verb("cancel", OneTrainer, Cancelled)
 SCALE = Verb("scale", Pilots, Scaled)
 RESUME = Verb("resume", Resumption, Standing)

@@ -35,6 +35,7 @@ from pilot.io.learned import Learned
 from pilot.io.pool_status import PoolStatus, Told, TrainerHistory
 from pilot.io.submission import Submission
 from pilot.io.verbs import (
+    LONGEST_WAIT_S,
     A,
     Cancelled,
     Cleared,
@@ -56,6 +57,7 @@ from pilot.io.verbs import (
     Submitted,
     TrainerList,
     Verb,
+    Wait,
 )
 from pilot.service import status_view
 from pilot.service.launch_store import LaunchStore
@@ -67,9 +69,6 @@ from pilot.service.study_api import StudyApi
 from pilot.service.study_store import StudyStore
 
 log = logging.getLogger(__name__)
-
-WAIT_S = 20.0
-"""A ``wait`` is answered after this time at the latest; the CLI then asks again."""
 
 LOOK_S = 0.5
 """How often a request that waits for the disk checks whether it is full."""
@@ -228,15 +227,15 @@ class Api:
             await self._decided(self._driver.post(NodeCleared(node)), f"{node} is cleared")
         return Cleared(nodes=list(map(str, nodes)))
 
-    async def wait(self, asked: SomeTrainers) -> Phases:
-        """The trainers' phases when all have ended, or after :data:`WAIT_S`."""
+    async def wait(self, asked: Wait) -> Phases:
+        """The trainers' phases when all have ended, or after the time that was asked for."""
         core = self._driver.core
         outcomes = {name: core.past.get(TrainerId(name)) for name in asked.trainers}
         past = {name: Phase(outcome.value) for name, outcome in outcomes.items() if outcome is not None}
         named = [self._trainer(name) for name in asked.trainers if name not in past]
         waited = named if asked.trainers else list(core.trainers.values())
         try:
-            async with asyncio.timeout(WAIT_S):
+            async with asyncio.timeout(min(asked.limit_s, LONGEST_WAIT_S)):
                 while any(t.outcome is None and t.phase is not Phase.SHELVED for t in waited):
                     await self._driver.wait_for_change()
         except TimeoutError:

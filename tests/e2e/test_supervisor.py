@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 
 import psutil
 
@@ -16,6 +17,14 @@ def test_a_killed_coordinator_comes_back_and_its_pilots_stay(pool: Pool) -> None
     name = pool.submit(TRAIN, "--epochs", "500", "--step-s", "0.03")
     before = pool.until_step(name, 20, nodes=1).trainer(name)
     (supervisor,) = pool.supervisor()
+    followed = [["wait", name], ["logs", "-f", name], ["events", "-f"]]
+    followers = [
+        subprocess.Popen(pool.command(*words), env=pool.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        for words in followed
+    ]
+    waiting = psutil.Process(followers[0].pid)
+    pool.until("the first one waits", lambda _: bool(waiting.net_connections()))
+    pool.status()  # an answer to whoever asked later: it has had its first one
     for _ in range(2):
         killed = pool.coordinator()
         assert killed is not None
@@ -26,7 +35,12 @@ def test_a_killed_coordinator_comes_back_and_its_pilots_stay(pool: Pool) -> None
     assert (after.generation, after.losses, after.lost_steps) == (before.generation, 0, 0)
     assert agent.poll() is None
     assert any("was restarted" in remark for remark in status.remarks)
+    assert [follower.poll() for follower in followers] == [None, None, None]
+    pool.pilot("cancel", name)
     pool.pilot("down")
+    said = [follower.communicate(timeout=LIMIT_S)[0].decode() for follower in followers]
+    assert [follower.returncode for follower in followers] == [1, 0, 0], said
+    assert (said[0], "cancelled by the user" in said[2]) == (f"{name} cancelled\n", True)
     psutil.wait_procs([supervisor], LIMIT_S)
     assert pool.supervisor() == []
     assert pool.coordinator() is None

@@ -52,6 +52,7 @@ def test_a_trainer_runs_from_submission_to_its_end_and_the_journal_replays(live:
     peers[0].say(wire.Progress(trainer, 1, 10, 0, 320, 100.0, ledger=[row], metrics={"loss": 0.5}))
     seen = until(lambda: (t := live.trainer(trainer)).step == 10 and t)
     assert (seen.samples, seen.metrics, seen.samples_per_s) == (320, {"loss": 0.5}, 100.0)
+    assert live.client.wait([trainer], limit_s=0.0).trainers == {trainer: "running"}
     peers[0].say(wire.TrainerFinished(trainer, 1, 12, 384, {"accuracy": 0.9}))
     for peer in peers:
         assert peer.hears(wire.StopWorker).trainer == trainer

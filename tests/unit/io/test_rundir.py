@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pilot.core.errors import UserError
+from pilot.core.errors import PilotError, UserError
 from pilot.core.ids import TrainerUid
 from pilot.io import heartbeat, trainer_folder
 from pilot.io.known_pools import known_pools, remember
@@ -166,6 +167,21 @@ def test_an_owner_that_was_stopped_and_replaced_does_nothing_more(
     assert elsewhere.returncode == 1
     assert f"taken over by process {os.getpid()} on" in said
     lock.beat()
+    lock.release()
+
+
+def test_an_owner_whose_run_directory_was_moved_has_lost_it(tmp_path: Path) -> None:
+    rundir = RunDir(tmp_path / "run")
+    rundir.create()
+    lock = Lock(rundir)
+    rundir.root.rename(tmp_path / "elsewhere")
+    lock.beat()  # a shared file system may not show it for a moment
+    (tmp_path / "elsewhere").rename(rundir.root)
+    lock.beat()
+    shutil.rmtree(rundir.root)
+    lock.beat()
+    with pytest.raises(PilotError, match="was removed or moved while its pool was up"):
+        lock.beat()
     lock.release()
 
 
