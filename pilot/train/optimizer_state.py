@@ -18,18 +18,64 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def take_over(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """What ``optimizer.load_state_dict(state)`` does, with the dtypes of ``state`` and the parameters' strides.
+Strides = list[tuple[list[Any], list[int]]]
+"""Of tensors in an optimizer's state, by the keys that lead to each."""
+
+
+def strides_of(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> Strides:
+    """Those that :func:`take_over` could not know (a matrix of eigenvectors lies in columns): kernels sum in the order
+    of memory, so a rank with other strides would have other last bits.
+    """
+    parameters = parameters_of(optimizer)
+    return [
+        (keys, list(tensor.stride()))
+        for index, its in state["state"].items()
+        for keys, tensor in _tensors([index], its)
+        if _is_dense(tensor) and tensor.stride() != _usual(tensor, parameters[index] if _is_place(index) else None)
+    ]
+
+
+def take_over(optimizer: torch.optim.Optimizer, state: dict[str, Any], strides: Strides) -> None:
+    """What ``optimizer.load_state_dict(state)`` does, with the dtypes of ``state`` and its strides.
 
     torch casts what is kept for a parameter to the parameter's dtype (float32 masters over bfloat16 would be rounded),
-    and keeps the strides that a tensor has, which are not the parameter's where it came as a block of bytes (fused
-    kernels read both in the order of memory).
+    and keeps the strides that a tensor has, which are not those of who gave it where it came as a block of bytes (fused
+    kernels read it and the parameter in the order of memory). ``strides``: from :func:`strides_of`.
     """
     optimizer.load_state_dict(state)
     parameters = parameters_of(optimizer)
+    known = {tuple(keys): its for keys, its in strides}
     for index, given in state["state"].items():
-        parameter = parameters[index]
-        optimizer.state[parameter] = _as_given(given, optimizer.state[parameter], parameter)
+        its = parameters[index] if _is_place(index) else None
+        key = index if its is None else its
+        states: dict[Any, Any] = optimizer.state
+        states[key] = _as_given(given, states[key], its, known, (index,))
+
+
+def _is_place(key: object) -> bool:
+    """Of a parameter; some optimizers keep something for all of them under a name."""
+    return isinstance(key, int)
+
+
+def _tensors(keys: list[Any], value: Any) -> Iterator[tuple[list[Any], torch.Tensor]]:
+    if isinstance(value, torch.Tensor):
+        yield keys, value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _tensors([*keys, key], inner)
+    elif isinstance(value, list | tuple):
+        for number, inner in enumerate(value):
+            yield from _tensors([*keys, number], inner)
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    return local_of(tensor) is tensor and torch.empty_like(tensor, device="meta").stride() == tensor.stride()
+
+
+def _usual(tensor: torch.Tensor, parameter: torch.Tensor | None) -> tuple[int, ...]:
+    if parameter is not None and parameter.shape == tensor.shape:
+        return parameter.stride()
+    return torch.empty(tensor.shape, device="meta").stride()
 
 
 class OwnAttributes:
@@ -97,24 +143,35 @@ def _equal(one: Encoded, other: Encoded) -> bool:
     )
 
 
-def _as_given(given: Any, loaded: Any, parameter: torch.Tensor) -> Any:
+def _as_given(
+    given: Any,
+    loaded: Any,
+    parameter: torch.Tensor | None,
+    strides: Mapping[tuple[Any, ...], list[int]],
+    keys: tuple[Any, ...],
+) -> Any:
     match given:
         case torch.Tensor():
-            return _like(parameter, given.to(loaded.device)) if _differs(given, loaded, parameter) else loaded
+            return _laid_out(given, loaded, parameter, strides.get(keys))
         case Mapping():
-            return type(loaded)((key, _as_given(value, loaded[key], parameter)) for key, value in given.items())
+            rows = (
+                (key, _as_given(value, loaded[key], parameter, strides, (*keys, key))) for key, value in given.items()
+            )
+            return type(loaded)(rows)
         case list() | tuple():
-            return type(loaded)(_as_given(a, b, parameter) for a, b in zip(given, loaded, strict=True))
+            pairs = enumerate(zip(given, loaded, strict=True))
+            return type(loaded)(_as_given(a, b, parameter, strides, (*keys, number)) for number, (a, b) in pairs)
     return loaded
 
 
-def _differs(given: torch.Tensor, loaded: torch.Tensor, parameter: torch.Tensor) -> bool:
-    of_shape = given.shape == parameter.shape
-    return given.dtype != loaded.dtype or (of_shape and loaded.stride() != parameter.stride())
-
-
-def _like(parameter: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
-    """A copy of ``given``, laid out as the parameter where it has its shape."""
-    if given.shape != parameter.shape:
-        return given.detach().clone()
+def _laid_out(
+    given: torch.Tensor, loaded: torch.Tensor, parameter: torch.Tensor | None, strides: list[int] | None
+) -> torch.Tensor:
+    given = given.detach().to(loaded.device)
+    if strides is not None:
+        return torch.empty_strided(given.shape, strides, dtype=given.dtype, device=given.device).copy_(given)
+    if parameter is None or given.shape != parameter.shape:
+        return given.clone() if given.dtype != loaded.dtype else loaded
+    if given.dtype == loaded.dtype and loaded.stride() == parameter.stride():
+        return loaded
     return torch.empty_like(parameter, dtype=given.dtype, requires_grad=False).copy_(given)

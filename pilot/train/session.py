@@ -88,11 +88,10 @@ class Session:
 
     @property
     def steps(self) -> int:
-        """Steps applied so far in the trainer's whole life. (If optimizers are stepped by name, a step that has begun
-        counts.)
+        """Steps applied so far in the trainer's whole life. (If optimizers are stepped by name, a batch counts from its
+        first ``session.step`` on.)
         """
-        position = self._training.position
-        return position.step + (position.phase > 0)
+        return self._training.position.step + self._step.has_stepped
 
     @property
     def waited_s(self) -> float:
