@@ -149,6 +149,7 @@ class Session:
             loader.length, batching, shuffle=loader.order.shuffle, replacement=replacement
         )
         self._epoch_has(loader.length)
+        self._step.trains_on(dataset)
         return loader
 
     def stream(

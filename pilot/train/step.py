@@ -123,6 +123,10 @@ class Step:
         """Of the group as it was when the step began."""
         return self._revision
 
+    def trains_on(self, dataset: object) -> None:
+        """What the loader takes its samples from."""
+        self._alarm.held.trains_on(dataset)
+
     def renew(self) -> None:
         """Other parameters may be trained from here on: on all ranks, between the same two steps."""
         if self._exchanges.renew():
