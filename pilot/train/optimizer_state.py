@@ -11,6 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from pilot.checkpoint.shards import local_of
 from pilot.checkpoint.tree import Encoded, Unstorable, copied, encode
+from pilot.train import rng
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -79,7 +80,7 @@ def _usual(tensor: torch.Tensor, parameter: torch.Tensor | None) -> tuple[int, .
 
 
 class OwnAttributes:
-    """What an optimizer keeps in attributes of its own and not in its state: counters, averages, a history.
+    """What an optimizer keeps in attributes of its own and not in its state: counters, averages, random generators.
 
     They are a part of the state as far as they have changed since the session was made. What they begin with is the
     script's, which may have been edited since a checkpoint. What no state can hold stays where it is.
@@ -98,18 +99,16 @@ class OwnAttributes:
     def restore(self, changed: Mapping[str, Any]) -> None:
         """Take over what :meth:`capture` gave."""
         begun = {name: self._first[name] for name in self.capture() if name in self._first}
-        for name, value in copied(begun | dict(changed)).items():
-            own = getattr(self._optimizer, name, None)
-            if isinstance(value, torch.Tensor) and isinstance(own, torch.Tensor):
-                value = value.to(own.device)
-            setattr(self._optimizer, name, value)
+        for name, state in copied(begun | dict(changed)).items():
+            setattr(self._optimizer, name, rng.with_state(getattr(self._optimizer, name, None), state))
 
     def _now(self) -> Iterator[tuple[str, Any, Encoded]]:
         known = {_memory(p) for p in parameters_of(self._optimizer) if not is_lazy(p)}
         known |= {_memory(leaf.source) for leaf in _leaves(dict(enumerate(self._optimizer.state.values())))}
-        for name, value in vars(self._optimizer).items():
+        for name, attribute in vars(self._optimizer).items():
             if name in _OF_TORCH:
                 continue
+            value = rng.own_state(attribute)
             try:
                 its = encode({name: value})
             except Unstorable:

@@ -73,6 +73,39 @@ def average_before(made: Callable[..., Any]) -> Result:
     return trained(made, model, body, sgd(model), teacher=teacher)
 
 
+class Slow(torch.optim.Optimizer):
+    """Around another optimizer (Lookahead): the session steps that one, the script does the rest."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.inner = inner
+        super().__init__(inner.param_groups, {})
+        self.slow = [p.detach().clone() for p in self.param_groups[0]["params"]]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"slow": self.slow}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.slow = state_dict["slow"]
+
+    def pull(self) -> None:
+        for slow, p in zip(self.slow, self.param_groups[0]["params"], strict=True):
+            p.data = slow.lerp_(p.data, 0.5).clone()
+
+
+def slow_weights(made: Callable[..., Any]) -> Result:
+    model = fresh(mlp)
+    inner = sgd(model)
+    outer = Slow(inner)
+
+    def body(session: Any, model: nn.Module, _inner: Any, x: torch.Tensor, y: torch.Tensor) -> None:
+        outer.zero_grad()
+        mse_loss(model(x), y).backward()
+        session.step()
+        outer.pull()
+
+    return trained(made, model, body, inner, outer=outer)
+
+
 class Rollouts(nn.Module):
     """What the model does now, as the data of an epoch."""
 
@@ -196,7 +229,15 @@ def batch_norm(made: Callable[..., Any]) -> Result:
     return {name: value for name, value in result.items() if "running" not in name}
 
 
-SCRIPTS: list[Script] = [average_after, average_before, counter, own_scheduler, forward_changes, batch_norm]
+SCRIPTS: list[Script] = [
+    average_after,
+    average_before,
+    counter,
+    own_scheduler,
+    forward_changes,
+    batch_norm,
+    slow_weights,
+]
 IDS = [script.__name__ for script in SCRIPTS]
 
 
