@@ -32,7 +32,7 @@ def strides_of(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> Strid
         (keys, list(tensor.stride()))
         for index, its in state["state"].items()
         for keys, tensor in _tensors([index], its)
-        if _is_dense(tensor) and tensor.stride() != _usual(tensor, parameters[index] if _is_place(index) else None)
+        if not _is_usual(tensor, parameters[index] if _is_place(index) else None)
     ]
 
 
@@ -69,14 +69,15 @@ def _tensors(keys: list[Any], value: Any) -> Iterator[tuple[list[Any], torch.Ten
             yield from _tensors([*keys, number], inner)
 
 
-def _is_dense(tensor: torch.Tensor) -> bool:
-    return local_of(tensor) is tensor and torch.empty_like(tensor, device="meta").stride() == tensor.stride()
-
-
-def _usual(tensor: torch.Tensor, parameter: torch.Tensor | None) -> tuple[int, ...]:
+def _is_usual(tensor: torch.Tensor, parameter: torch.Tensor | None) -> bool:
+    """Laid out as its parameter, if it has its shape, or else in rows; what has gaps is taken over in rows as well."""
     if parameter is not None and parameter.shape == tensor.shape:
-        return parameter.stride()
-    return torch.empty(tensor.shape, device="meta").stride()
+        usual = tensor.stride() == parameter.stride()
+    else:
+        usual = tensor.is_contiguous()
+    return (
+        usual or local_of(tensor) is not tensor or torch.empty_like(tensor, device="meta").stride() != tensor.stride()
+    )
 
 
 class OwnAttributes:
@@ -103,8 +104,7 @@ class OwnAttributes:
             setattr(self._optimizer, name, rng.with_state(getattr(self._optimizer, name, None), state))
 
     def _now(self) -> Iterator[tuple[str, Any, Encoded]]:
-        known = {_memory(p) for p in parameters_of(self._optimizer) if not is_lazy(p)}
-        known |= {_memory(leaf.source) for leaf in _leaves(dict(enumerate(self._optimizer.state.values())))}
+        known: set[int] | None = None
         for name, attribute in vars(self._optimizer).items():
             if name in _OF_TORCH:
                 continue
@@ -113,8 +113,15 @@ class OwnAttributes:
                 its = encode({name: value})
             except Unstorable:
                 continue
-            if not any(leaf.rows is not None or _memory(leaf.source) in known for leaf in its.leaves):
+            if its.leaves and known is None:
+                known = self._known()
+            if not any(leaf.rows is not None or _memory(leaf.source) in (known or ()) for leaf in its.leaves):
                 yield name, value, its
+
+    def _known(self) -> set[int]:
+        """Where parameters and what is in its state lie."""
+        known = {_memory(p) for p in parameters_of(self._optimizer) if not is_lazy(p)}
+        return known | {_memory(leaf.source) for leaf in _leaves(dict(enumerate(self._optimizer.state.values())))}
 
 
 _OF_TORCH = {*vars(torch.optim.Optimizer([torch.zeros(())], {})), "_opt_called"}
