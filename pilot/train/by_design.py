@@ -40,7 +40,7 @@ def look_at_random_numbers() -> None:
     """Whether the script drew some since the batch began, when the session seeded its generators (torch's is asked)."""
     fresh = torch.Generator().manual_seed(torch.initial_seed())
     if not torch.equal(fresh.get_state(), torch.default_generator.get_state()):
-        _seen["random numbers that are drawn for each batch (not taken out)"] = None
+        _seen["random numbers that are drawn for each batch (not taken out: turn them off for the check)"] = None
 
 
 def seen() -> list[str]:

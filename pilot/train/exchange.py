@@ -145,6 +145,8 @@ class Exchange:
         for parameter, stale in zip(self._parameters, self._stale, strict=True):
             if parameter.grad is not None:  # one that is real has been made by this micro-batch
                 parameter.grad = stale if first else None
+        if first and not self._alone:
+            self._staging.begin()
 
     def _look(self, number: int) -> Callable[[torch.Tensor], None]:
         """What a parameter calls. It does not own this exchange: Python cannot see what the hooks of a tensor hold, and
@@ -273,9 +275,15 @@ class Exchange:
         return summed
 
     def drop(self) -> None:
-        """The step is void: no parameter has a gradient."""
-        self.drop_gradients()
+        """The step is void."""
+        self.void_gradients()
         self.idle()
+
+    def void_gradients(self) -> None:
+        """Zeros, for a script that uses them after a step: what it does must not fail where a node dies."""
+        for parameter in self._parameters:
+            if parameter.requires_grad:
+                parameter.grad = torch.zeros_like(parameter)
 
     def drop_gradients(self) -> None:
         """No parameter has one."""

@@ -68,7 +68,7 @@ class Exchanges:
             exchange.begin_batch(weight, last=last)
 
     def drop(self) -> None:
-        """The step is void: no parameter has a gradient."""
+        """The step is void."""
         for exchange in self.each:
             exchange.drop()
 

@@ -20,7 +20,7 @@ import torch
 from pilot.comm.arena import Arena
 from pilot.comm.arena_layout import ArenaLayout
 from pilot.train.node_group import NodeGroup, Work
-from pilot.train.staging import Ring, pin, place_in
+from pilot.train.staging import Ring, keep_apart, pin, place_in
 
 
 class FlatStaging:
@@ -59,6 +59,10 @@ class FlatStaging:
         self._copies: _Copies = _HostCopies() if device.type == "cpu" else _DeviceCopies(device, arena)
         self._under_way: deque[tuple[_Copy, Ring]] = deque()
         self._begun = 0
+
+    def begin(self) -> None:
+        """See :class:`~pilot.train.staging.Staging`."""
+        keep_apart(self._places)
 
     def start(self, number: int, gradients: list[torch.Tensor], weight: float) -> None:
         """See :class:`~pilot.train.staging.Staging`."""

@@ -103,13 +103,19 @@ class StepGuard:
 
     def _expect_ours(self, optimizer: torch.optim.Optimizer, deed: str) -> None:
         its = {id(parameter) for one in self._optimizers for parameter in parameters_of(one)}
-        if not self._has(optimizer) and any(id(parameter) in its for parameter in parameters_of(optimizer)):
+        if not self._belongs(optimizer) and any(id(parameter) in its for parameter in parameters_of(optimizer)):
             raise UserError(
                 f"{deed} another optimizer ({type(optimizer).__name__}) for the session's parameters in its loop, but"
                 " session.step steps the one that pilot.train.session got: to reset that one use"
                 " optimizer.state.clear() and set the options in its param_groups; to train other parameters use"
                 " requires_grad_ or add_param_group, at an epoch's beginning"
             )
+
+    def _belongs(self, optimizer: torch.optim.Optimizer) -> bool:
+        """One of the session's, or one around it (Lookahead, SAM): that has it, or its groups."""
+        around = [*vars(optimizer).values(), optimizer]
+        ours = [*self._optimizers, *(one.param_groups for one in self._optimizers)]
+        return any(one is other for one in around for other in ours)
 
 
 _in_loops: dict[int, StepGuard] = {}

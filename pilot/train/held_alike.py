@@ -1,5 +1,5 @@
-"""What the ranks of a trainer hold alike, by name: parameters, the optimizers' options and state, and
-buffers.
+"""What the ranks of a trainer hold alike, by name: parameters, the optimizers' options and state, buffers, and the data
+that a script makes in its loop (rollouts, pseudo-labels), where the dataset is a ``TensorDataset``.
 
 A buffer that the model changes while it computes is each rank's own, as batch norm's statistics are. Those of batch
 norm are known by their class; of the others it is seen (a tensor counts its changes), or, where a script changes
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
+from torch.utils.data import TensorDataset
 
 from pilot.train import checksums
 
@@ -46,6 +47,14 @@ class HeldAlike:
         self._own: set[str] = set()
         self._before: list[Changes] = []
         self._seen: dict[str, tuple[Changes, int]] = {}
+        self._dataset: TensorDataset | None = None
+        self._data_at_first: list[Changes] = []
+
+    def trains_on(self, dataset: object) -> None:
+        """As it is before the loop; it costs a pass over it only if that changes."""
+        if isinstance(dataset, TensorDataset):
+            self._dataset = dataset
+            self._data_at_first = self._data_changes()
 
     def forward_begins(self) -> None:
         """The script gets a batch."""
@@ -66,7 +75,7 @@ class HeldAlike:
         """By name, 1 to 65521, or ``OWN``."""
         buffers = self._buffer_numbers()
         self._look_at_buffers(buffers)
-        numbers = _numbers(dict(self._values())) | buffers
+        numbers = _numbers(dict(self._values())) | buffers | self._data_numbers()
         return {name: OWN if name in self._own else number for name, number in numbers.items()}
 
     def _values(self) -> Iterator[tuple[str, Any]]:
@@ -88,6 +97,15 @@ class HeldAlike:
         """``_version`` is torch's count of a tensor's changes in place."""
         held = [module._buffers[key] for module, key in self._buffers.values()]
         return [(id(buffer), buffer._version if buffer is not None else 0) for buffer in held]
+
+    def _data_changes(self) -> list[Changes]:
+        return [(id(tensor), tensor._version) for tensor in self._dataset.tensors] if self._dataset is not None else []
+
+    def _data_numbers(self) -> dict[str, int]:
+        names = [f"dataset.tensors[{number}]" for number in range(len(self._data_at_first))]
+        if self._dataset is None or self._data_changes() == self._data_at_first:
+            return dict.fromkeys(names, 1)
+        return dict.fromkeys(names, 1) | _numbers(dict(zip(names, self._dataset.tensors, strict=False)))
 
     def _look_at_buffers(self, numbers: Mapping[str, int]) -> None:
         for name, changes in zip(self._buffers, self._changes(), strict=True):

@@ -11,6 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from pilot.checkpoint.shards import local_of
 from pilot.checkpoint.tree import Encoded, Unstorable, copied, encode
+from pilot.train import rng
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -18,22 +19,69 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def take_over(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """What ``optimizer.load_state_dict(state)`` does, with the dtypes of ``state`` and the parameters' strides.
+Strides = list[tuple[list[Any], list[int]]]
+"""Of tensors in an optimizer's state, by the keys that lead to each."""
+
+
+def strides_of(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> Strides:
+    """Those that :func:`take_over` could not know (a matrix of eigenvectors lies in columns): kernels sum in the order
+    of memory, so a rank with other strides would have other last bits.
+    """
+    parameters = parameters_of(optimizer)
+    return [
+        (keys, list(tensor.stride()))
+        for index, its in state["state"].items()
+        for keys, tensor in _tensors([index], its)
+        if not _is_usual(tensor, parameters[index] if _is_place(index) else None)
+    ]
+
+
+def take_over(optimizer: torch.optim.Optimizer, state: dict[str, Any], strides: Strides) -> None:
+    """What ``optimizer.load_state_dict(state)`` does, with the dtypes of ``state`` and its strides.
 
     torch casts what is kept for a parameter to the parameter's dtype (float32 masters over bfloat16 would be rounded),
-    and keeps the strides that a tensor has, which are not the parameter's where it came as a block of bytes (fused
-    kernels read both in the order of memory).
+    and keeps the strides that a tensor has, which are not those of who gave it where it came as a block of bytes (fused
+    kernels read it and the parameter in the order of memory). ``strides``: from :func:`strides_of`.
     """
     optimizer.load_state_dict(state)
     parameters = parameters_of(optimizer)
+    known = {tuple(keys): its for keys, its in strides}
     for index, given in state["state"].items():
-        parameter = parameters[index]
-        optimizer.state[parameter] = _as_given(given, optimizer.state[parameter], parameter)
+        its = parameters[index] if _is_place(index) else None
+        key = index if its is None else its
+        states: dict[Any, Any] = optimizer.state
+        states[key] = _as_given(given, states[key], its, known, (index,))
+
+
+def _is_place(key: object) -> bool:
+    """Of a parameter; some optimizers keep something for all of them under a name."""
+    return isinstance(key, int)
+
+
+def _tensors(keys: list[Any], value: Any) -> Iterator[tuple[list[Any], torch.Tensor]]:
+    if isinstance(value, torch.Tensor):
+        yield keys, value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _tensors([*keys, key], inner)
+    elif isinstance(value, list | tuple):
+        for number, inner in enumerate(value):
+            yield from _tensors([*keys, number], inner)
+
+
+def _is_usual(tensor: torch.Tensor, parameter: torch.Tensor | None) -> bool:
+    """Laid out as its parameter, if it has its shape, or else in rows; what has gaps is taken over in rows as well."""
+    if parameter is not None and parameter.shape == tensor.shape:
+        usual = tensor.stride() == parameter.stride()
+    else:
+        usual = tensor.is_contiguous()
+    return (
+        usual or local_of(tensor) is not tensor or torch.empty_like(tensor, device="meta").stride() != tensor.stride()
+    )
 
 
 class OwnAttributes:
-    """What an optimizer keeps in attributes of its own and not in its state: counters, averages, a history.
+    """What an optimizer keeps in attributes of its own and not in its state: counters, averages, random generators.
 
     They are a part of the state as far as they have changed since the session was made. What they begin with is the
     script's, which may have been edited since a checkpoint. What no state can hold stays where it is.
@@ -52,24 +100,28 @@ class OwnAttributes:
     def restore(self, changed: Mapping[str, Any]) -> None:
         """Take over what :meth:`capture` gave."""
         begun = {name: self._first[name] for name in self.capture() if name in self._first}
-        for name, value in copied(begun | dict(changed)).items():
-            own = getattr(self._optimizer, name, None)
-            if isinstance(value, torch.Tensor) and isinstance(own, torch.Tensor):
-                value = value.to(own.device)
-            setattr(self._optimizer, name, value)
+        for name, state in copied(begun | dict(changed)).items():
+            setattr(self._optimizer, name, rng.with_state(getattr(self._optimizer, name, None), state))
 
     def _now(self) -> Iterator[tuple[str, Any, Encoded]]:
-        known = {_memory(p) for p in parameters_of(self._optimizer) if not is_lazy(p)}
-        known |= {_memory(leaf.source) for leaf in _leaves(dict(enumerate(self._optimizer.state.values())))}
-        for name, value in vars(self._optimizer).items():
+        known: set[int] | None = None
+        for name, attribute in vars(self._optimizer).items():
             if name in _OF_TORCH:
                 continue
+            value = rng.own_state(attribute)
             try:
                 its = encode({name: value})
             except Unstorable:
                 continue
-            if not any(leaf.rows is not None or _memory(leaf.source) in known for leaf in its.leaves):
+            if its.leaves and known is None:
+                known = self._known()
+            if not any(leaf.rows is not None or _memory(leaf.source) in (known or ()) for leaf in its.leaves):
                 yield name, value, its
+
+    def _known(self) -> set[int]:
+        """Where parameters and what is in its state lie."""
+        known = {_memory(p) for p in parameters_of(self._optimizer) if not is_lazy(p)}
+        return known | {_memory(leaf.source) for leaf in _leaves(dict(enumerate(self._optimizer.state.values())))}
 
 
 _OF_TORCH = {*vars(torch.optim.Optimizer([torch.zeros(())], {})), "_opt_called"}
@@ -97,24 +149,35 @@ def _equal(one: Encoded, other: Encoded) -> bool:
     )
 
 
-def _as_given(given: Any, loaded: Any, parameter: torch.Tensor) -> Any:
+def _as_given(
+    given: Any,
+    loaded: Any,
+    parameter: torch.Tensor | None,
+    strides: Mapping[tuple[Any, ...], list[int]],
+    keys: tuple[Any, ...],
+) -> Any:
     match given:
         case torch.Tensor():
-            return _like(parameter, given.to(loaded.device)) if _differs(given, loaded, parameter) else loaded
+            return _laid_out(given, loaded, parameter, strides.get(keys))
         case Mapping():
-            return type(loaded)((key, _as_given(value, loaded[key], parameter)) for key, value in given.items())
+            rows = (
+                (key, _as_given(value, loaded[key], parameter, strides, (*keys, key))) for key, value in given.items()
+            )
+            return type(loaded)(rows)
         case list() | tuple():
-            return type(loaded)(_as_given(a, b, parameter) for a, b in zip(given, loaded, strict=True))
+            pairs = enumerate(zip(given, loaded, strict=True))
+            return type(loaded)(_as_given(a, b, parameter, strides, (*keys, number)) for number, (a, b) in pairs)
     return loaded
 
 
-def _differs(given: torch.Tensor, loaded: torch.Tensor, parameter: torch.Tensor) -> bool:
-    of_shape = given.shape == parameter.shape
-    return given.dtype != loaded.dtype or (of_shape and loaded.stride() != parameter.stride())
-
-
-def _like(parameter: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
-    """A copy of ``given``, laid out as the parameter where it has its shape."""
-    if given.shape != parameter.shape:
-        return given.detach().clone()
+def _laid_out(
+    given: torch.Tensor, loaded: torch.Tensor, parameter: torch.Tensor | None, strides: list[int] | None
+) -> torch.Tensor:
+    given = given.detach().to(loaded.device)
+    if strides is not None:
+        return torch.empty_strided(given.shape, strides, dtype=given.dtype, device=given.device).copy_(given)
+    if parameter is None or given.shape != parameter.shape:
+        return given.clone() if given.dtype != loaded.dtype else loaded
+    if given.dtype == loaded.dtype and loaded.stride() == parameter.stride():
+        return loaded
     return torch.empty_like(parameter, dtype=given.dtype, requires_grad=False).copy_(given)

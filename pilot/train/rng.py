@@ -106,3 +106,33 @@ def _device_module() -> Any:
     accelerator = torch.accelerator.current_accelerator()
     module: Any = torch.get_device_module(accelerator) if accelerator is not None else None
     return module if module is not None and module.is_initialized() else None
+
+
+def own_state(value: Any) -> Any:
+    """Of a generator that a script or an optimizer has made for itself; of anything else: it is its own state."""
+    match value:
+        case random.Random():
+            return value.getstate()
+        case torch.Generator():
+            return value.get_state()
+        case np.random.Generator():
+            return value.bit_generator.state
+        case np.random.RandomState():
+            return value.get_state(legacy=False)
+    return value
+
+
+def with_state(value: Any, state: Any) -> Any:
+    """``value`` with what :func:`own_state` gave: the same generator, or ``state`` itself."""
+    match value:
+        case random.Random():
+            value.setstate(state)
+        case torch.Generator() | np.random.RandomState():
+            value.set_state(state)
+        case np.random.Generator():
+            value.bit_generator.state = state
+        case torch.Tensor() if isinstance(state, torch.Tensor):
+            return state.to(value.device)
+        case _:
+            return state
+    return value

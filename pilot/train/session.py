@@ -96,10 +96,9 @@ class Session:
     @property
     def steps(self) -> int:
         """Steps applied since the trainer began, over all changes and restarts. (If optimizers are stepped by name, a
-        step that has begun counts.)
+        batch counts from its first ``session.step`` on.)
         """
-        position = self._training.position
-        return position.step + (position.phase > 0)
+        return self._training.position.step + self._step.has_stepped
 
     @property
     def waited_s(self) -> float:
@@ -158,6 +157,7 @@ class Session:
             loader.length, batching, shuffle=loader.order.shuffle, replacement=replacement
         )
         self._epoch_has(loader.length)
+        self._step.trains_on(dataset)
         return loader
 
     def stream(

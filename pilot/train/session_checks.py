@@ -133,6 +133,11 @@ def _check_optimizer(optimizer: torch.optim.Optimizer) -> None:
     if isinstance(optimizer, torch.optim.SparseAdam):
         raise UserError("SparseAdam takes sparse gradients, which cannot be summed: use Adam, without sparse=True")
     for group in optimizer.param_groups:
+        if "lr" not in group:
+            raise UserError(
+                f"{kind} has a parameter group without 'lr', which a session scales with the number of nodes: set"
+                " group['lr'] (to 1.0, if the optimizer does not use it)"
+            )
         if group.get("differentiable"):
             raise UserError(f"{kind}(differentiable=True) does not step a model's parameters: remove it")
         if group.get("capturable") and not all(parameter.is_cuda for parameter in group["params"]):

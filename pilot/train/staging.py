@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from sys import getrefcount
 from typing import Protocol
 
 import torch
@@ -38,6 +39,9 @@ class BucketPlace:
 
 class Staging(Protocol):
     """The way of the gradients, which are known by their index, to their places in the arena and back."""
+
+    def begin(self) -> None:
+        """A step begins: who still has a gradient of an earlier one keeps it as it was."""
 
     def start(self, number: int, gradients: list[torch.Tensor], weight: float) -> None:
         """What is collected first in this step of bucket ``number``: ``weight`` times each of its gradients."""
@@ -77,7 +81,7 @@ class HostStaging:
         self._narrow = [
             p.dtype if p.dtype != place.dtype else None for p, place in zip(parameters, places, strict=True)
         ]
-        self._places = places
+        self._places = list(places)
         self._buckets = buckets
         self._together = [self._are_small(bucket) for bucket in buckets]
 
@@ -87,6 +91,10 @@ class HostStaging:
             for index in bucket.indices
         )
         return alike and bucket.numbers.numel() <= SMALL_NUMBERS * len(bucket.indices)
+
+    def begin(self) -> None:
+        """See :class:`Staging`."""
+        keep_apart(self._places)
 
     def start(self, number: int, gradients: list[torch.Tensor], weight: float) -> None:
         """See :class:`Staging`. Where tensors are small, a call for each takes longer than one more pass over all."""
@@ -151,6 +159,9 @@ class GpuStaging:
         self._collected: dict[int, torch.Tensor] = {}
         self._waiting: deque[tuple[torch.cuda.Event, Ring]] = deque()
         pin(arena)
+
+    def begin(self) -> None:
+        """See :class:`Staging`. Gradients that were given back are copies."""
 
     def add(self, index: int, gradient: torch.Tensor, weight: float, *, first: bool) -> None:
         """See :class:`Staging`."""
@@ -224,6 +235,23 @@ def gradient_strides(parameter: torch.Tensor) -> tuple[int, ...]:
     strides = parameter.stride()
     dense = torch.empty_like(parameter, device="meta").stride() == strides
     return strides if dense else torch.empty(parameter.shape, device="meta").stride()
+
+
+def keep_apart(places: list[torch.Tensor]) -> None:
+    """Where the script or an optimizer still has one of the ``places``, which was a gradient of the last step, it gets
+    memory of its own: in a plain loop backward makes new gradients, and leaves those that somebody has as they are.
+    """
+    if max(map(getrefcount, places), default=0) <= _REFERENCES:
+        return
+    for index in range(len(places)):
+        if getrefcount(places[index]) > _REFERENCES:
+            kept = places[index]
+            places[index] = kept.detach()
+            kept.data = kept.clone()
+
+
+_REFERENCES = 2
+"""The list's, and that of the call."""
 
 
 def place_in(numbers: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:

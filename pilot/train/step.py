@@ -9,7 +9,7 @@ runs again: what was stepped by then is not stepped once more, and what the scri
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -104,6 +104,11 @@ class Step:
         return self._share is not None and self._batch + 1 < len(self._share.batches)
 
     @property
+    def has_stepped(self) -> bool:
+        """Whether an optimizer was stepped for the batch, in this run of it, and others may follow."""
+        return self._share is not None and self._phases > 0
+
+    @property
     def is_void(self) -> bool:
         """Whether the step, for whose batch the script has not come back yet, came to nothing."""
         return self._share is not None and self._void
@@ -117,6 +122,10 @@ class Step:
     def revision(self) -> int:
         """Of the group as it was when the step began."""
         return self._revision
+
+    def trains_on(self, dataset: object) -> None:
+        """What the loader takes its samples from."""
+        self._alarm.held.trains_on(dataset)
 
     def renew(self) -> None:
         """Other parameters may be trained from here on: on all ranks, between the same two steps."""
@@ -176,6 +185,10 @@ class Step:
         share = self._expect_batch()
         if self._counted is None:
             self._count(share, loss, name, weight)
+        if self._again:
+            self._void_gradients(self._counted or [])
+        elif self._sums is None and not self.has_more:
+            self._give_up()
         return self._sums is not None
 
     def step(self, loss: Number, name: str | None, weight: Number) -> bool:
@@ -320,11 +333,14 @@ class Step:
 
     def _pass_over(self, steppers: list[Stepper]) -> bool:
         """It was done before, and counts as it did then."""
-        for stepper in steppers:
-            self._exchanges.each[self._exchanges.number(stepper)].drop_gradients()
+        self._void_gradients(steppers)
         self._rollback.back()
         self._passed(steppers)
         return True
+
+    def _void_gradients(self, steppers: Sequence[Stepper]) -> None:
+        for stepper in steppers:
+            self._exchanges.each[self._exchanges.number(stepper)].void_gradients()
 
     def _passed(self, steppers: list[Stepper]) -> None:
         self._phases += 1

@@ -9,7 +9,7 @@ import torch
 
 from pilot.checkpoint.tree import copied
 from pilot.core.errors import UserError
-from pilot.train.optimizer_state import OwnAttributes, take_over
+from pilot.train.optimizer_state import OwnAttributes, strides_of, take_over
 
 
 class Scheduler(Protocol):
@@ -65,12 +65,13 @@ class Stepper:
         """
         groups = list(self.groups())
         rates = [group["lr"] for group in groups]
-        for group, rate in zip(groups, rates, strict=True):
-            group["lr"] = rate * factor
+        scaled = [rate * factor if factor != 1.0 else rate for rate in rates]
+        for group, rate in zip(groups, scaled, strict=True):
+            group["lr"] = rate
         self.effective_rate = float(groups[0]["lr"])
         stepped = self._step_scaled(self.scaler) if self.scaler is not None else self._step_plain()
-        for group, rate in zip(groups, rates, strict=True):
-            group["lr"] = rate
+        for group, rate, given in zip(groups, rates, scaled, strict=True):
+            group["lr"] = rate if group["lr"] is given else group["lr"] / factor  # an optimizer may set its own
         return stepped
 
     def schedule(self, *metrics: float) -> None:
@@ -162,8 +163,10 @@ class Steppers:
 
     def capture(self) -> dict[str, Any]:
         """The states: of one optimizer as its own, of several by name."""
+        states = {name: one.state_dict() for name, one in self.optimizers.items()}
         return {
-            "optimizer": _form({name: one.state_dict() for name, one in self.optimizers.items()}),
+            "optimizer": _form(states),
+            "strides": {name: strides_of(self.optimizers[name], state) for name, state in states.items()},
             "attributes": {name: one.capture() for name, one in self._attributes.items()},
             "scheduler": _form({name: one.state_dict() for name, one in self.schedulers.items()}),
             "scaler": _form({name: one.state_dict() for name, one in self.scalers.items()}),
@@ -172,7 +175,7 @@ class Steppers:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what :meth:`capture` gave."""
         for name, optimizer in self.optimizers.items():
-            take_over(optimizer, copied(_of(state["optimizer"], name)))
+            take_over(optimizer, copied(_of(state["optimizer"], name)), state.get("strides", {}).get(name, []))
             self._attributes[name].restore(state.get("attributes", {}).get(name, {}))
         for name, scheduler in self.schedulers.items():
             scheduler.load_state_dict(copied(_of(state["scheduler"], name)))

@@ -42,6 +42,7 @@ class Plain:
         self._max_norm = math.inf
         self.state: dict[str, Any] = {}
         self.steps = 0
+        self.has_stepped = False
 
     def loader(self, data: TensorDataset, **_: Any) -> Any:
         return _Batches(self, data)
@@ -64,6 +65,8 @@ class Plain:
         return True
 
     def step(self, _loss: Any = None, name: str | None = None) -> bool:
+        self.steps += not self.has_stepped
+        self.has_stepped = True
         for one in self._optimizers if name is None else [name]:
             parameters = [p for group in self._optimizers[one].param_groups for p in group["params"]]
             if self._max_norm < math.inf:
@@ -98,8 +101,8 @@ class _Batches:
     def __iter__(self) -> Iterator[Any]:
         order = torch.from_numpy(permutation(SEED, self._plain.epoch, SAMPLES))
         for start in range(0, SAMPLES, BATCH):
+            self._plain.has_stepped = False
             yield tuple(tensor[order[start : start + BATCH]] for tensor in self._data.tensors)
-            self._plain.steps += 1
 
 
 def _named(given: Any) -> dict[str, Any]:

@@ -237,6 +237,9 @@ def _rounded(numbers: torch.Tensor, to: torch.dtype | None) -> torch.Tensor:
 @contextmanager
 def rates_times(factor: float, optimizer: torch.optim.Optimizer) -> Iterator[None]:
     """The learning rates are ``factor`` times what they are."""
+    if factor == 1.0:  # an optimizer may set its own
+        yield
+        return
     rates = [group["lr"] for group in optimizer.param_groups]
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = rate * factor

@@ -55,6 +55,7 @@ def gan(
     loader = session.loader(DATA, global_batch_size=BATCH)
     for _ in session.epochs(EPOCHS):
         for noise, real in loader:
+            number = session.steps
             steps_critic.zero_grad()
             critic(real).square().mean().backward()
             fake = generator(noise)
@@ -62,7 +63,7 @@ def gan(
             loss.backward()
             if session.step(loss, "critic"):
                 session.state["critic"] = session.state.get("critic", 0) + 1
-            if session.state.get("critic", 0) % critics == 0:
+            if number % critics == critics - 1:
                 steps_generator.zero_grad()
                 loss = critic(fake).square().mean()
                 loss.backward()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ import torch
 from torch import nn
 from torch.nn.functional import mse_loss
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.utils.data import TensorDataset
 
-from pilot.core.errors import UserError
+from pilot.core.errors import PilotError, UserError
 from pilot.train import rollback
 from tests.equivalence.loops import BATCH, DATA, EPOCHS, Result, Script, assert_equal, fresh, mlp, session, tensors
 from tests.equivalence.rows import on_ranks
@@ -69,6 +71,77 @@ def average_before(made: Callable[..., Any]) -> Result:
         session.step(loss)
 
     return trained(made, model, body, sgd(model), teacher=teacher)
+
+
+class Slow(torch.optim.Optimizer):
+    """Around another optimizer (Lookahead): the session steps that one, the script does the rest."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.inner = inner
+        super().__init__(inner.param_groups, {})
+        self.slow = [p.detach().clone() for p in self.param_groups[0]["params"]]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"slow": self.slow}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.slow = state_dict["slow"]
+
+    def pull(self) -> None:
+        for slow, p in zip(self.slow, self.param_groups[0]["params"], strict=True):
+            p.data = slow.lerp_(p.data, 0.5).clone()
+
+
+def slow_weights(made: Callable[..., Any]) -> Result:
+    model = fresh(mlp)
+    inner = sgd(model)
+    outer = Slow(inner)
+
+    def body(session: Any, model: nn.Module, _inner: Any, x: torch.Tensor, y: torch.Tensor) -> None:
+        outer.zero_grad()
+        mse_loss(model(x), y).backward()
+        session.step()
+        outer.pull()
+
+    return trained(made, model, body, inner, outer=outer)
+
+
+class Rollouts(nn.Module):
+    """What the model does now, as the data of an epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", DATA.tensors[0].clone())
+        self.register_buffer("wanted", DATA.tensors[1].clone())
+
+    @torch.no_grad()
+    def play(self, model: nn.Module) -> None:
+        self.seen.copy_(DATA.tensors[0] + 0.1 * model(DATA.tensors[0]))
+        self.wanted.copy_(model(self.seen).tanh())
+
+
+def learns_from_rollouts(made: Callable[..., Any], *, tracked: bool = False) -> Result:
+    """As reinforcement learning does. A node that joins in the middle of an epoch knows only the model of then."""
+    model, rollouts = fresh(mlp), Rollouts()
+    optimizer = sgd(model)
+    session = made(model, optimizer)
+    if tracked:
+        session.track("rollouts", rollouts)
+    loader = session.loader(TensorDataset(rollouts.seen, rollouts.wanted), global_batch_size=BATCH)
+    for _ in session.epochs(EPOCHS):
+        rollouts.play(model)
+        for x, y in loader:
+            a_step(session, model, optimizer, x, y)
+    return tensors(model=model, optimizer=optimizer)
+
+
+def test_data_that_are_made_in_the_loop_are_tracked() -> None:
+    assert_equal(partial(learns_from_rollouts, tracked=True), joins=range(2, 14))
+
+
+def test_data_that_are_made_in_the_loop_and_differ_are_found() -> None:
+    with pytest.raises(PilotError, match=r"dataset\.tensors\[0\] has differed"):
+        on_ranks(lambda: learns_from_rollouts(session), 1, [End(4, (True,), (False,), 1)])
 
 
 class Counter:
@@ -156,7 +229,15 @@ def batch_norm(made: Callable[..., Any]) -> Result:
     return {name: value for name, value in result.items() if "running" not in name}
 
 
-SCRIPTS: list[Script] = [average_after, average_before, counter, own_scheduler, forward_changes, batch_norm]
+SCRIPTS: list[Script] = [
+    average_after,
+    average_before,
+    counter,
+    own_scheduler,
+    forward_changes,
+    batch_norm,
+    slow_weights,
+]
 IDS = [script.__name__ for script in SCRIPTS]
 
 

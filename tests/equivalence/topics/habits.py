@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn.utils import prune
 
+import pilot.train
 from tests.equivalence.recipe import Recipe, mlp, sgd, square
 from tests.equivalence.rows import SAMPLES, Row, Topic
 
@@ -162,6 +163,27 @@ def _stripped(_module: nn.Module, state: dict[str, Any], _prefix: str, *_: Any) 
         state[name.removeprefix("module.")] = state.pop(name)
 
 
+# --- gradients ---
+
+
+def logs_the_norm(session: pilot.train.Session, _stepped: bool) -> None:
+    """After each step, whatever came of it."""
+    norms = [p.grad.norm() for p in session._training.model.parameters() if p.grad is not None]
+    assert torch.stack(norms).norm().isfinite()
+
+
+def halves_large_sums(session: pilot.train.Session, model: nn.Module) -> None:
+    """Whether they are there or not."""
+    session.sum()
+    halves_large(model)
+
+
+def halves_large(model: nn.Module) -> None:
+    for p in model.parameters():
+        if p.grad.norm() > 0.1:
+            p.grad.mul_(0.5)
+
+
 # --- optimizers ---
 
 
@@ -291,6 +313,12 @@ ROWS: list[Row] = [
     Recipe(name="register_post_accumulate_grad_hook, in place", fitted=changes_what_was_accumulated),
     Recipe(name="register_full_backward_hook", fitted=scales_in_a_backward_hook),
     Recipe(name="activations kept by a forward hook, with a hook on them", loss=keeps_activations),
+    Recipe(
+        name="session.sum without a look at what it returns",
+        before_step=halves_large_sums,
+        plain_before_step=halves_large,
+    ),
+    Recipe(name="the gradients' norm after each step", after_step=logs_the_norm),
     Recipe(name="saved_tensors_hooks", loss=packs_what_is_saved),
     Recipe(name="an autograd.Function of one's own (straight-through)", model=Binarized),
     Recipe(name="weight norm (torch.nn.utils)", fitted=old_weight_norm),

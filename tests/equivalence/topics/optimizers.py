@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -61,16 +63,59 @@ class Counting(torch.optim.Optimizer):
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters, {"lr": 0.05})
         self.count, self.norms, self.average = 0, [1.0], {"sum": torch.zeros((), dtype=torch.float64)}
+        self.chance, self.noise = random.Random(3), torch.Generator().manual_seed(3)
+        self.chances, self.old_chances = np.random.default_rng(3), np.random.RandomState(3)
         self.listed = [p for group in self.param_groups for p in group["params"]]
 
     @torch.no_grad()
     def step(self, _closure: Any = None) -> None:
         self.count += 1
+        drawn = self.chance.random() + self.chances.random() + self.old_chances.rand()
+        drawn += float(torch.rand((), generator=self.noise))
         for p in self.listed:
             if p.grad is not None:
                 self.average["sum"] += p.grad.sum()
                 self.norms.append(float(p.norm()))
-                p.sub_(p.grad, alpha=0.05 / (self.count + sum(self.norms[-4:]) + float(self.average["sum"].square())))
+                of_all = sum(self.norms[-4:]) + float(self.average["sum"].square())
+                p.sub_(p.grad, alpha=0.05 * (1 + drawn) / (self.count + of_all))
+
+
+class Remembering(torch.optim.Optimizer):
+    """It has the last gradient itself (as MARS), the averages of all under one name (as MADGRAD), and sets its rate."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.05})
+        self.state: Any
+        self.state["all"] = {"steps": torch.zeros(1)}
+
+    @torch.no_grad()
+    def step(self, _closure: Any = None) -> None:
+        self.state["all"]["steps"] += 1
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    last = self.state[p].get("last", p.grad)
+                    p.sub_(0.75 * p.grad + 0.25 * last, alpha=group["lr"])
+                    self.state[p]["last"] = p.grad
+            group["lr"] = group["lr"] * 0.99 + 1e-4 * float(self.state["all"]["steps"])
+
+
+class Rotating(torch.optim.Optimizer):
+    """Along the eigenvectors of its gradients (as SOAP), which LAPACK gives in columns."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.05})
+
+    @torch.no_grad()
+    def step(self, _closure: Any = None) -> None:
+        for p in self.param_groups[0]["params"]:
+            gradient = p.grad.reshape(len(p), -1)
+            sums, axes = self.state[p].setdefault("sums", [torch.eye(len(p), dtype=p.dtype)]), self.state[p].get("axes")
+            if axes is not None:
+                p.sub_((axes[0] @ (axes[0].T @ gradient)).reshape(p.shape), alpha=0.05)
+            sums[0] += gradient @ gradient.T
+            if axes is None or self.param_groups[0].get("renewed"):
+                self.state[p]["axes"] = (torch.linalg.qr(sums[0])[0],)
 
 
 class Masters(torch.optim.Optimizer):
@@ -140,7 +185,11 @@ ROWS: list[Row] = [
     Recipe(name="Rprop", optimizer=made(OF.Rprop), tolerance=math.inf),
     Recipe(name="an optimizer of one's own, with a nested state", optimizer=Own),
     Recipe(name="an optimizer with a hook after its step", optimizer=with_a_hook),
-    Recipe(name="an optimizer of one's own, that counts in attributes", optimizer=Counting),
+    Recipe(name="an optimizer of one's own, with counters and generators in attributes", optimizer=Counting),
+    Recipe(
+        name="an optimizer of one's own, that keeps p.grad, a state for all, and sets its rate", optimizer=Remembering
+    ),
+    Recipe(name="an optimizer of one's own, with matrices in columns", optimizer=Rotating),
     Recipe(
         name="float32 masters over bfloat16",
         optimizer=Masters,

@@ -225,7 +225,7 @@ def looks_at_a_batch_before(made: Made) -> None:
     next(iter(made.loader))
 
 
-@_refused("next(batches) with StopIteration, over the epoch's end", "are over", "`for batch in loader`")
+@_refused("next(batches) with StopIteration, over the epoch's end", "have all been used", "`for batch in loader`")
 def begins_anew_at_stop_iteration(made: Made) -> None:
     for _ in made.session.epochs(1):
         batches = iter(made.loader)

@@ -59,6 +59,17 @@ def own_closure() -> Parts:
     return model, NeedsClosure(model.parameters(), lr=0.1)
 
 
+class WithoutRate(torch.optim.Optimizer):
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"beta": 0.9})
+
+
+@_refused("an optimizer without learning rates", "WithoutRate has a parameter group without 'lr'", "group['lr'] = 1.0")
+def without_rates() -> Parts:
+    model = nn.Linear(2, 1)
+    return model, WithoutRate(model.parameters())
+
+
 @_refused("a lazy layer without a shape yet", "0.weight has no shape yet", "one batch through the model first")
 def lazy() -> Parts:
     model = nn.Sequential(nn.LazyLinear(1))

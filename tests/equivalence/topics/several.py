@@ -43,6 +43,8 @@ TRACKED = elsewhere(
         "average_before": "an EMA teacher in the loss, tracked",
         "counter": "an object with state_dict, tracked",
         "own_scheduler": "a scheduler that the script steps, tracked",
+        "slow_weights": "an optimizer around the session's (Lookahead), tracked",
+        "learns_from_rollouts": "data made in the loop (rollouts), tracked",
         "forward_changes": "a module whose forward replaces and scales its tensors",
     },
     refused={

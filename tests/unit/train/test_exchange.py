@@ -76,6 +76,8 @@ def test_one_parameter_of_a_bucket_is_looked_at_however_many_there_are() -> None
         exchange.begin_batch(1.0, last=True)
         torch.cat(order).sum().backward()
         exchange.drop()
+        for p in parameters:
+            p.grad = None
         assert sum(len(getattr(p, "_post_accumulate_grad_hooks", None) or ()) for p in parameters) == 1
 
 
@@ -205,16 +207,16 @@ def test_a_second_backward_in_one_batch_is_refused() -> None:
         model(torch.ones(1, 3)).sum().backward()
 
 
-def test_a_void_step_leaves_no_gradient() -> None:
+def test_a_void_step_leaves_zeros() -> None:
     model = nn.Linear(3, 1)
     exchange = Exchange(list(model.parameters()))
     exchange.begin(Rings())
     exchange.begin_batch(1.0, last=True)
     backward(model, torch.ones(1, 3))
     exchange.drop()
-    assert all(p.grad is None for p in model.parameters())
+    assert all(not p.grad.any() for p in model.parameters())
     backward(model, torch.ones(1, 3))
-    assert all(p.grad is not None for p in model.parameters())
+    assert all(p.grad.all() for p in model.parameters())
 
 
 def test_parameters_of_8_bits_are_refused() -> None:
