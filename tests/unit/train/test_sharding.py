@@ -59,9 +59,6 @@ def test_what_cannot_be_trained_is_refused_and_why(mesh: Any) -> None:
         sharding_of(model, Steppers({"one": sgd(model)}), 1)
     with pytest.raises(UserError, match="cannot be combined with a loss scaler"):
         sharding_of(model, Steppers(sgd(model), None, torch.amp.GradScaler("cpu")), 1)
-    partly = sharded(mesh, whole=False)
-    with pytest.raises(UserError, match=r"parameter 1\.weight is trained but not sharded, while others are"):
-        sharding_of(partly, Steppers(sgd(partly)), 1)
     offloaded = sharded(mesh, offload_policy=CPUOffloadPolicy(pin_memory=False))
     with pytest.raises(UserError, match="CPU offload"):
         sharding_of(offloaded, Steppers(sgd(offloaded)), 1)
@@ -119,6 +116,29 @@ def test_a_tensor_that_is_divided_otherwise_cannot_be_kept(mesh: Any) -> None:
     session.state["mean"] = DTensor.from_local(torch.ones(2), mesh, [Replicate()])
     with pytest.raises(UserError, match=r"session\.state\['mean'\] is a DTensor that is not divided by rows"):
         next(session.epochs(1))
+
+
+def test_what_is_trained_and_not_sharded_is_refused(mesh: Any) -> None:
+    partly = sharded(mesh, whole=False)
+    with pytest.raises(UserError, match=r"parameter 1\.weight is trained but not sharded, while others are"):
+        pilot.train.session(partly, sgd(partly))
+    model, temperature = sharded(mesh), nn.Parameter(torch.ones(1))
+    with pytest.raises(UserError, match=r"parameter optimizer\.0\.4 is trained but not sharded.* part of the model"):
+        pilot.train.session(model, torch.optim.SGD([*model.parameters(), temperature], lr=0.1))
+
+
+def test_what_is_not_sharded_cannot_be_unfrozen(mesh: Any) -> None:
+    model = sharded(mesh, whole=False)
+    model[1].requires_grad_(requires_grad=False)
+    session = pilot.train.session(model, sgd(model))
+    loader = session.loader(TensorDataset(torch.ones(4, 4)), global_batch_size=4)
+    with pytest.raises(UserError, match=r"parameter 1\.weight is trained but not sharded"):
+        for epoch in session.epochs(2):
+            model[1].requires_grad_(epoch > 0)
+            for (inputs,) in loader:
+                model.zero_grad()
+                model(inputs).sum().backward()
+                session.step()
 
 
 def test_a_default_group_of_another_size_is_refused(monkeypatch: pytest.MonkeyPatch, mesh: Any) -> None:
