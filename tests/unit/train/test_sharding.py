@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import pilot.train
+from pilot.checkpoint import shards
 from pilot.core.errors import UserError
+from pilot.train.alarm import Alarm
 from pilot.train.node_mesh import node_mesh
 from pilot.train.sharding import Sharding, sharding_of
 from pilot.train.stepper import Steppers
@@ -139,6 +142,31 @@ def test_what_is_not_sharded_cannot_be_unfrozen(mesh: Any) -> None:
                 model.zero_grad()
                 model(inputs).sum().backward()
                 session.step()
+
+
+@pytest.mark.parametrize("buffers", [(1.0, 1.0), (1.0, 2.0)])
+def test_what_is_not_sharded_is_compared_in_the_node(mesh: Any, buffers: tuple[float, float]) -> None:
+    """By processes of a node that have other shards of the same parameter."""
+    words: list[int] = []
+    ties: Any = SimpleNamespace(say=lambda word: [words.append(word), word][1:])
+    alarms = []
+    for number, buffer in enumerate(buffers):
+        model = sharded(mesh)
+        model.register_buffer("mean", torch.tensor(buffer))
+        with torch.no_grad():
+            shards.local_of(model[0].weight).fill_(number)
+            for name in ("0.bias", "1.weight", "1.bias"):
+                shards.local_of(dict(model.named_parameters())[name]).zero_()
+        session = pilot.train.session(model, sgd(model))
+        sharding: Any = session._training.sharding
+        sharding.size = 2
+        alarms.append(Alarm(session._training, ties))
+    group: Any = SimpleNamespace(generation=1, size=4)
+    for alarm in alarms:
+        alarm.checksum(0, group)
+    ties.say = lambda _word: words
+    numbers = {alarm.checksum(1, group) for alarm in alarms}
+    assert len(numbers) == (1 if buffers[0] == buffers[1] else 2)
 
 
 def test_a_default_group_of_another_size_is_refused(monkeypatch: pytest.MonkeyPatch, mesh: Any) -> None:
