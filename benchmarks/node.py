@@ -34,7 +34,7 @@ from pilot.agent import fork_server
 from tests.integration.plane import Node, plane
 
 SCRIPT = Path(__file__).with_name("node_script.py")
-STEPS = {"1M": 20, "25M": 4, "100M": 3}
+STEPS = {"1M": 20, "25M": 4, "100M": 2}
 """Of a block."""
 ROUNDS = 5
 WAYS = {
