@@ -58,7 +58,7 @@ docs: $(READY)
 
 # Build pilot.__version__, try its wheel in a fresh venv, and tag it.
 release: $(READY)
-	.ci/release
+	TORCH="$(TORCH)" .ci/release
 
 # All hostile inputs of tests/security/fuzz, and a table of what became of them; ONLY=checkpoints tries those alone.
 fuzz: $(READY)
@@ -87,7 +87,7 @@ $(READY): setup.cfg pyproject.toml
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/python -m pip install --quiet "$(TORCH)" \
 		|| echo "$(TORCH) is not available here; the next step installs another version"
-	$(BIN)/python -m pip install --quiet -e ".[dev]"
+	PYTHONWARNINGS="ignore:Editable installation" $(BIN)/python -m pip install --quiet -e ".[dev]"
 	touch $(READY)
 
 clean:

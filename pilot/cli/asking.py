@@ -13,6 +13,7 @@ from pilot.cli import candidates
 from pilot.core.commands import Outcome
 from pilot.core.errors import PilotError, UserError
 from pilot.core.trainer import Phase
+from pilot.io.known_pools import known_pools
 from pilot.io.rundir import RunDir, check_readable, default_path, is_abandoned, owner
 
 if TYPE_CHECKING:
@@ -35,14 +36,30 @@ REPLY_TIMEOUT_S = 30.0
 """A coordinator that takes longer to answer is stopped or unreachable."""
 
 
-def run_dir_option(function: Function) -> Function:
-    """``--run-dir``: where the pool's coordinator keeps its files."""
-    return click.option(
-        "--run-dir",
-        type=click.Path(file_okay=False, path_type=Path),
-        envvar="PILOT_RUN_DIR",
-        help="The pool's run directory (default: that of the one pool that is up).",
-    )(function)
+class _Folder(click.Path):
+    """A folder. What no shell has expanded (it was quoted, or is in a file of variables) means what it would with one;
+    an empty variable does not mean the folder that the user is in."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not value:
+            self.fail("it is empty; name a folder", param, ctx)
+        try:
+            return super().convert(str(Path(value).expanduser()), param, ctx)
+        except RuntimeError:
+            self.fail(f"{value}: there is no such home", param, ctx)
+
+
+def _run_dir_option(default: str) -> Callable[[Function], Function]:
+    kind = _Folder(file_okay=False, path_type=Path)
+    said = f"The pool's run directory (default: {default})."
+    return click.option("--run-dir", type=kind, envvar="PILOT_RUN_DIR", help=said)
+
+
+run_dir_option = _run_dir_option("that of the one pool that is up")
+"""``--run-dir``: where the coordinator of the pool in question keeps its files."""
+
+site_run_dir_option = _run_dir_option("one per site, in ~/.local/state/pilot")
+"""``--run-dir`` where the pool need not be up: see :func:`pilot.io.rundir.default_path`."""
 
 
 def site_option(function: Function) -> Function:
@@ -77,8 +94,8 @@ def to_json(value: Any) -> str:
 
 
 def find_run_dir(given: Path | None, *, past: bool = False) -> Path:
-    """``given``, or the run directory of this user's one pool that is up. If none is up and ``past`` is set: that of
-    the one pool that was."""
+    """``given``, or the run directory of this user's one pool that is up: of those in their sites' own run directories,
+    or, if none of these is up, of those elsewhere. If none is up and ``past`` is set: that of the one pool that was."""
     if given is not None:
         root = given.absolute()
         check_readable(root)
@@ -93,7 +110,7 @@ def find_run_dir(given: Path | None, *, past: bool = False) -> Path:
         if were:
             names = ", ".join(map(str, were))
             raise UserError(f"no pool is up; earlier pools: {names}; choose one with --run-dir or PILOT_RUN_DIR")
-        raise UserError("no pool is up; start one with pilot up, or give its directory with --run-dir")
+        raise UserError("no pool is up; start one with pilot up, or choose one of 'pilot pools --all' with --run-dir")
     if len(up) > 1:
         names = ", ".join(map(str, up))
         raise UserError(f"several pools are up: {names}; choose one with --run-dir or PILOT_RUN_DIR")
@@ -120,8 +137,8 @@ def what_happened(rundir: RunDir) -> Contents:
 
 
 def running_pools() -> list[Path]:
-    """The default run directories whose coordinator is alive."""
-    return [folder for folder in _default_folders() if _has_owner(folder)]
+    """The default run directories whose coordinator is alive; if there is none, those elsewhere."""
+    return [one for one in _default_folders() if _has_owner(one)] or [one for one in known_pools() if _has_owner(one)]
 
 
 def _has_owner(folder: Path) -> bool:
@@ -132,7 +149,7 @@ def _has_owner(folder: Path) -> bool:
 
 
 def _default_folders() -> list[Path]:
-    if "PILOT_RUN_DIR" in os.environ:
+    if os.environ.get("PILOT_RUN_DIR"):
         return []
     return sorted(path for path in default_path("any").parent.glob("*") if path.is_dir())
 

@@ -39,7 +39,11 @@ class Verdict:
     "--python", metavar="PATH", default=sys.executable, help="Interpreter for the script (default: this one)."
 )
 @click.option(
-    "--limit-s", type=FiniteRange(min=0), default=600.0, show_default=True, help="Timeout for each of the two runs."
+    "--limit-s",
+    type=FiniteRange(min=0),
+    default=600.0,
+    show_default=True,
+    help="Timeout for each of the two runs: on one process, and on two ranks.",
 )
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)

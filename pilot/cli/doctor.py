@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pilot.cli.asking import json_option, run_dir_option, site_option, to_json
+from pilot.cli.asking import json_option, site_option, site_run_dir_option, to_json
 from pilot.cli.numbers import Count, FiniteRange
 
 if TYPE_CHECKING:
@@ -21,16 +21,16 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 @site_option
 @click.option("--pilots", type=Count(), help="Also submit this many pilots and train across them.")
 @click.option("--limit-s", type=FiniteRange(min=0), default=600.0, show_default=True, help="Timeout for these pilots.")
-@run_dir_option
+@site_run_dir_option
 @json_option
 def command(site: str, run_dir: Path | None, pilots: int | None, limit_s: float, as_json: bool) -> int:
     """Check this host and the site for what goes wrong in practice. Exit status 1 if something must be fixed.
 
     Checks MPI and its fabric, the solvers, limits on tasks and files, the run directory's file system (locks,
     checkpoints, space, quota), clocks, interfaces and ports, the scheduler and its queue. Only --pilots submits jobs:
-    it then tests connections in both directions, a cold and a warm start and an allreduce over these nodes; tells their
-    GPUs, NCCL's version, and the bandwidths between host and GPU and between the processes of a node; and, on a PBS
-    queue that does not publish it, how long a job lives after TERM. Everything is removed afterwards.
+    it then tests connections in both directions, a cold and a warm start and an allreduce over these nodes; reports
+    their GPUs, NCCL's version, and the bandwidths between host and GPU and between the processes of a node; and, on a
+    PBS queue that does not publish it, how long a job lives after TERM. Everything is removed afterwards.
 
     \b
     Examples:

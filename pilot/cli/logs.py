@@ -33,7 +33,7 @@ def command(
 ) -> None:
     """Print the output of TRAINER's script in chronological order, each line with its node and [rank].
 
-    By default the output of rank 0, on whichever node it ran, and of processes that never got to training.
+    By default it prints the output of rank 0, on whichever node it ran, and of processes that never reached training.
 
     \b
     Examples:

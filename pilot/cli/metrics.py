@@ -22,7 +22,13 @@ PEER_TIMEOUT_S = 10.0
     metavar="PORT",
     help="Serve the metrics on this port until interrupted (0: any free port).",
 )
-@click.option("--address", default="127.0.0.1", show_default=True, help="With --port: the address to listen on.")
+@click.option(
+    "--address",
+    metavar="ADDRESS",
+    default="127.0.0.1",
+    show_default=True,
+    help="With --port: the address to listen on.",
+)
 @run_dir_option
 def command(port: int | None, address: str, run_dir: Path | None) -> None:
     """Print the pool's metrics in Prometheus format, or serve them to a Prometheus server.

@@ -24,7 +24,7 @@ def command(cleared: tuple[str, ...], run_dir: Path | None, as_json: bool) -> No
     others, the node is not used for that trainer for a while, and for no trainer once a second one fails there, too.
 
     \b
-    Example:
+    Examples:
       pilot nodes
       pilot nodes --clear n17.4811-0
     """

@@ -64,7 +64,7 @@ def command(everything: bool, as_json: bool) -> None:
     --only-nodes with pilot up.
 
     \b
-    Example:
+    Examples:
       pilot pools
       pilot pools --all
     """

@@ -15,7 +15,7 @@ from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option,
 @run_dir_option
 @json_option
 def command(trainer: str, run_dir: Path | None, as_json: bool) -> None:
-    """Give TRAINER, which is held, nodes again; it continues from its checkpoint.
+    """Give nodes to TRAINER again, which is held; it continues from its checkpoint.
 
     \b
     Example:

@@ -26,7 +26,7 @@ def command(context: click.Context, as_json: bool) -> None:
     """List the sites, show what would be submitted to one, check a site file.
 
     \b
-    Example:
+    Examples:
       pilot sites
       pilot sites show delta
       pilot sites show delta --own-script > pilot.sh

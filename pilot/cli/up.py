@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from pilot.cli.asking import AT_REST, json_option, pool_at, run_dir_option, site_option, to_json
+from pilot.cli.asking import AT_REST, json_option, pool_at, site_option, site_run_dir_option, to_json
 from pilot.cli.numbers import Count, FiniteRange
 from pilot.cli.shared_options import solve_limit_option
 from pilot.core.errors import PilotError, UserError
@@ -85,7 +85,7 @@ START_LIMIT_S = 600.0
 )
 @click.option("--fresh", is_flag=True, help="Start a new pool; the previous one is moved to earlier/.")
 @click.option("--foreground", is_flag=True, help="Stay in the foreground; Ctrl-C drains the pool.")
-@run_dir_option
+@site_run_dir_option
 @json_option
 def command(run_dir: Path | None, site: str, foreground: bool, as_json: bool, **settings: Any) -> None:
     """Start the coordinator and keep pilots submitted.

@@ -23,7 +23,7 @@ Act = Callable[[Standing], list[Command]]
 
 
 def wait(_: Standing) -> list[Command]:
-    """Nothing; an event that will come is awaited."""
+    """Do nothing: an event that is certain to come decides."""
     return []
 
 
@@ -47,14 +47,14 @@ def close(standing: Standing) -> list[Command]:
 
 
 def close_stopped(standing: Standing) -> list[Command]:
-    """Close a trainer that was to stop."""
+    """Close a trainer that was asked to stop."""
     trainer = standing.trainer
     trainer.outcome, trainer.reason, trainer.held, trainer.stops = Outcome.STOPPED, trainer.held, "", False
     return [CloseTrainer(trainer.id, Outcome.STOPPED, trainer.reason)]
 
 
 def start_lacking(standing: Standing) -> list[Command]:
-    """Start the workers that it lacks."""
+    """Start a worker on each target node that has none."""
     trainer, lacking = standing.trainer, standing.lacking
     for node in lacking:
         trainer.workers[node] = Worker(attempt=trainer.deaths_in_a_row)
@@ -63,7 +63,7 @@ def start_lacking(standing: Standing) -> list[Command]:
 
 
 def stop_surplus(standing: Standing) -> list[Command]:
-    """Stop the workers that nobody needs."""
+    """Stop the workers that are no longer needed."""
     return _stop(standing.trainer, standing.surplus, "the plan takes this node back")
 
 
@@ -78,12 +78,12 @@ def _stop(trainer: Trainer, nodes: list[NodeId], reason: str) -> list[Command]:
 
 
 def save_parked(standing: Standing) -> list[Command]:
-    """Save the state where it stays."""
+    """Save the state of a parked trainer; it stays in memory as well."""
     return _save(standing.trainer, standing.staying, "it is parked")
 
 
 def save_going(standing: Standing) -> list[Command]:
-    """Save the state where it cannot stay."""
+    """Save a state that is only on nodes that do not stay."""
     return _save(standing.trainer, standing.trainer.holders(), "its nodes are given back")
 
 
@@ -95,7 +95,7 @@ def _save(trainer: Trainer, holders: list[NodeId], reason: str) -> list[Command]
 
 
 def pause(reason: str) -> Act:
-    """Pause the group that trains, for ``reason``."""
+    """Pause the training group, for ``reason``."""
 
     def act(standing: Standing) -> list[Command]:
         trainer, group = standing.trainer, standing.trainer.group
@@ -107,7 +107,7 @@ def pause(reason: str) -> Act:
 
 
 def form(reason: str) -> Act:
-    """Form the next group of those that stay and the newcomers, for ``reason``."""
+    """Form the next group from the members that stay and the newcomers, for ``reason``."""
 
     def act(standing: Standing) -> list[Command]:
         trainer, members = standing.trainer, (*standing.staying, *standing.newcomers)
@@ -120,7 +120,7 @@ def form(reason: str) -> Act:
 
 
 def dissolve(trainer: Trainer, reason: str) -> list[Command]:
-    """Give up the group that trains and the one that forms; their workers may differ by a step from now on."""
+    """Dissolve the training group and the forming one; from now on their workers may differ by a step."""
     groups = [g for g in (trainer.group, trainer.forming) if g is not None]
     trainer.group = trainer.forming = None
     trainer.pausing = trainer.synced = False
@@ -128,7 +128,9 @@ def dissolve(trainer: Trainer, reason: str) -> list[Command]:
 
 
 def dissolve_broken(trainer: Trainer) -> list[Command]:
-    """Dissolve if a member has lost its worker; reconcile then forms the next group of the survivors at once."""
+    """Dissolve the groups if a member has lost its worker; reconcile then forms the next one from the survivors at
+    once.
+    """
     groups = (trainer.group, trainer.forming)
     if not any(n not in trainer.workers for group in groups if group is not None for n in group.members):
         return []

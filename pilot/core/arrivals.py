@@ -20,27 +20,29 @@ BATCHES_LONGEST = 5
 
 @dataclass(slots=True)
 class Arrivals:
-    """The ``trainers`` of a batch that is open; the first one came at ``first_s``, the last one at ``last_s``."""
+    """The open batch: its ``trainers``, of which the first arrived at ``first_s`` and the last at ``last_s``."""
 
     trainers: list[TrainerId] = field(default_factory=list)
     first_s: float = 0.0
     last_s: float = 0.0
 
     def note(self, now_s: float, trainer: TrainerId) -> None:
-        """One came that nodes could be given to."""
+        """Add a trainer that arrived and could be given nodes."""
         if not self.trainers:
             self.first_s = now_s
         self.trainers.append(trainer)
         self.last_s = now_s
 
     def due_s(self, within_s: float) -> float:
-        """When the batch is closed if no other trainer arrives; ``within_s``: of one another they are one batch."""
+        """When the batch closes if no other trainer arrives; trainers that arrive within ``within_s`` of one another
+        are a batch.
+        """
         if not self.trainers:
             return math.inf
         return min(self.last_s + within_s, self.first_s + BATCHES_LONGEST * within_s)
 
     def close(self) -> str:
-        """Why another plan is needed; "" if no arrival still waits for one."""
+        """Close the batch; returns why another plan is needed ("": no arrival is still waiting for one)."""
         came, self.trainers = self.trainers, []
         if len(came) < 2:
             return f"trainer {came[0]} arrived" if came else ""

@@ -14,8 +14,8 @@ from pilot.core.problem import Plan, PlanStatus, Problem
 
 
 def filled(problem: Problem, held: Mapping[TrainerId, int]) -> dict[TrainerId, int]:
-    """The counts that follow from those that are ``held``. Who is parked waits, too, and its nodes are not idle; a plan
-    says 0 of it where it can have no more.
+    """The new counts, given those that are ``held``. A parked trainer counts as waiting, and its nodes are not idle;
+    its count is 0 if it cannot get more.
     """
     counts, idle = _running(problem, held), problem.nodes - sum(held.values())
     for candidate in problem.candidates:
@@ -30,7 +30,7 @@ def _running(problem: Problem, held: Mapping[TrainerId, int]) -> dict[TrainerId,
 
 
 def staying(problem: Problem) -> dict[TrainerId, int]:
-    """What each has, as far as it may stay: where nodes went, the last submitted lack them."""
+    """What each trainer keeps: if nodes were lost, those submitted last go without."""
     counts: dict[TrainerId, int] = {}
     left = problem.nodes
     for c in problem.candidates:
@@ -41,7 +41,7 @@ def staying(problem: Problem) -> dict[TrainerId, int]:
 
 
 def question(problem: Problem) -> Problem | None:
-    """The problem of in between; None where nobody can have more, and pins are as they should be."""
+    """The problem between two decisions; None if no trainer can get more and all pins hold."""
     held = problem.kept()
     pinned = all(c.pin is None or c.pin == c.current_nodes for c in problem.candidates)
     asks = not pinned or filled(problem, held) != _running(problem, held)
@@ -49,11 +49,11 @@ def question(problem: Problem) -> Problem | None:
 
 
 def next_due_s(decided_s: float, every_s: float) -> float:
-    """The next multiple of the cadence after a decision; none where there is no cadence (0)."""
+    """The next multiple of the cadence after a decision; None without a cadence (0)."""
     return (math.floor(decided_s / every_s) + 1) * every_s if every_s else math.inf
 
 
 def plan(problem: Problem) -> Plan:
-    """What all planners answer in between."""
+    """The plan between two decisions, the same for all planners."""
     counts = filled(problem, staying(problem))
     return Plan(PlanStatus.INCUMBENT, tuple(counts.items()), problem.objective(counts), None, "in-between")

@@ -11,7 +11,7 @@ three deaths in starting; three groups that the node kept  nodes, and this one i
 from forming; three deaths in groups, on at most two
 nodes, while others hold the state
 a worker of it gets warm elsewhere (for a failure in       the doubt is settled: the trainer blames the node
-starting), its group makes a step (for one in a group)
+starting), its group makes a new step (for one in a group)
 a second trainer blames the node, or the same one again    the node is set aside for all; who works on it stays
 three nodes in doubt, or all that there are, or the same   the script's fault: the trainer fails; where it lives on
 one once more; and nothing of the trainer runs             others, it only stops to grow for a time
@@ -45,7 +45,9 @@ BLAMES = 2
 
 @dataclass(slots=True)
 class Judgement:
-    """``commands`` tell of it; ``failure``: it was the script's; ``question``: why another plan is needed."""
+    """``commands``: what reports it; ``failure``: why it is the script's fault; ``question``: why another plan is
+    needed.
+    """
 
     commands: list[Command] = field(default_factory=list)
     failure: str = ""
@@ -54,7 +56,7 @@ class Judgement:
 
 @dataclass(eq=False)
 class BlameState:
-    """How often nodes were blamed and set aside for all, and which trainers know something of them."""
+    """How often nodes were blamed and set aside for all, and which trainers have evidence against them."""
 
     blames: dict[NodeId, int] = field(default_factory=dict)
     times: dict[NodeId, int] = field(default_factory=dict)
@@ -62,7 +64,7 @@ class BlameState:
 
 
 class Blame(BlameState):
-    """What all trainers together know of the pool's nodes."""
+    """The evidence of all trainers against the pool's nodes."""
 
     def __init__(self, pool: Pool, trainers: Mapping[TrainerId, Trainer], state: BlameState | None = None) -> None:
         super().__init__(**vars(state or BlameState()))
@@ -70,7 +72,7 @@ class Blame(BlameState):
         self._trainers = trainers
 
     def accused(self, now_s: float, trainer: Trainer, accusations: tuple[Accusation, ...]) -> Judgement:
-        """Something of ``trainer`` failed on nodes; its targets lose those that are set aside."""
+        """Record that ``trainer`` failed on nodes; those that are set aside are removed from its target."""
         out = Judgement()
         for accusation in accusations:
             node, evidence = accusation.node, trainer.evidence
@@ -88,7 +90,9 @@ class Blame(BlameState):
         return out
 
     def worked(self, now_s: float, trainer: Trainer, on: tuple[NodeId, ...], stage: Stage) -> Judgement:
-        """``trainer`` came as far as ``stage`` ``on`` these nodes: what failed elsewhere was the nodes' fault."""
+        """Record that ``trainer`` reached ``stage`` ``on`` these nodes: earlier failures elsewhere were those nodes'
+        fault.
+        """
         out = Judgement()
         for node in trainer.evidence.worked(on, stage):
             self.blames[node] = self.blames.get(node, 0) + 1
@@ -98,7 +102,7 @@ class Blame(BlameState):
         return out
 
     def retried(self, event: NodeRetried) -> str:
-        """It is tried again. Why another plan is needed; "" where nothing was set aside."""
+        """Use a node again; returns why another plan is needed ("": it was not set aside)."""
         if event.trainer is None:
             return f"{event.node} is tried again" if self._pool.aside.pop(event.node, None) else ""
         trainer = self._trainers[event.trainer] if event.trainer in self.known.get(event.node, {}) else None
@@ -109,7 +113,7 @@ class Blame(BlameState):
         return f"{event.node} is tried again for {event.trainer}"
 
     def forget(self, node: NodeId) -> bool:
-        """Nothing is known of ``node`` any more: it is gone, or somebody put it right. False: nothing was."""
+        """Forget what is known about ``node``, which is gone or repaired; returns whether anything was."""
         trainers = self.known.pop(node, {})
         for trainer in trainers:
             self._trainers[trainer].evidence.forget(node)
@@ -119,13 +123,13 @@ class Blame(BlameState):
         return self._pool.aside.pop(node, None) is not None or bool(trainers)
 
     def ended(self, trainer: Trainer) -> None:
-        """``trainer`` has ended; whom it blamed stays blamed."""
+        """Forget the evidence of ``trainer``, which has ended; nodes that it blamed stay blamed."""
         for trainers in self.known.values():
             trainers.pop(trainer.id, None)
         trainer.evidence = Evidence()
 
     def set_aside(self) -> Iterator[tuple[NodeId, TrainerId | None, SetAside]]:
-        """All that is set aside now, for whom (None: for all), and until when."""
+        """Every node that is set aside, for which trainer (None: for all), and until when."""
         for node, aside in self._pool.aside.items():
             yield node, None, aside
         for node, trainers in self.known.items():
@@ -135,7 +139,7 @@ class Blame(BlameState):
                     yield node, trainer, its[node]
 
     def useless_to(self, trainers: Sequence[Trainer]) -> int:
-        """How many free nodes none of ``trainers`` can use, of those that are not set aside for all."""
+        """How many free nodes, not set aside for all, none of ``trainers`` can use."""
         if not trainers:
             return 0
         first, *others = (trainer.evidence.aside for trainer in trainers)
@@ -143,11 +147,11 @@ class Blame(BlameState):
         return sum(self._pool.is_free(node) and node not in self._pool.aside for node in shunned)
 
     def due(self, now_s: float) -> list[NodeRetried]:
-        """What is to be tried again by now."""
+        """The nodes whose time set aside is over."""
         return [NodeRetried(node, trainer) for node, trainer, aside in self.set_aside() if aside.until_s <= now_s]
 
     def _script(self, trainer: Trainer, accusation: Accusation, once_more: bool) -> str:
-        """Why it is the script's fault, "" where that is not known."""
+        """Why the script is at fault; "" if that is not known."""
         doubted = trainer.evidence.doubted(accusation.stage)
         lives = any(w.phase is not WorkerPhase.STOPPING for n, w in trainer.workers.items() if n not in doubted)
         tried_out = len(doubted) >= NODES_TRIED

@@ -18,7 +18,7 @@ SLACK_S = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A ``warning``, or why it is to ``end``; "": neither."""
+    """A ``warning``, or the reason for its ``end``; "" for each that does not apply."""
 
     warning: str = ""
     end: str = ""
@@ -38,19 +38,19 @@ class Usage:
     warned: bool = False
 
     def count(self, now_s: float, nodes: int) -> None:
-        """From ``now_s`` on it is on ``nodes`` nodes."""
+        """Count ``nodes`` nodes from ``now_s`` on."""
         self.used_s, self.since_s, self.nodes = self.until(now_s), now_s, nodes
 
     def until(self, now_s: float) -> float:
-        """Node-seconds until ``now_s``."""
+        """Node-seconds used until ``now_s``."""
         return self.used_s + (now_s - self.since_s) * self.nodes
 
     def allow(self, budget_s: float | None) -> None:
-        """Set what may be used, of all that it ever uses."""
+        """Set the budget for its total use."""
         self.budget_s, self.warned = budget_s, False
 
     def due_s(self) -> float:
-        """When the next part of the budget is used up, if it stays on its nodes."""
+        """When the next threshold of the budget is reached if the number of nodes does not change."""
         if self.budget_s is None:
             return math.inf
         left_s = (1.0 if self.warned else WARNED_AT) * self.budget_s - self.used_s
@@ -59,7 +59,7 @@ class Usage:
         return self.since_s + left_s / self.nodes if self.nodes else math.inf
 
     def look(self, now_s: float, charge_factor: float) -> Verdict:
-        """What follows from what is used by now. A warning is given once."""
+        """Check the use so far against the budget. A warning is given once."""
         if self.budget_s is None:
             return Verdict()
         used_s, budget = self.until(now_s) + SLACK_S * max(1, self.nodes), self._said(charge_factor)
@@ -76,7 +76,7 @@ class Usage:
 
 
 def seconds(node_hours: float | None, charge_factor: float) -> float | None:
-    """The node-seconds that a budget of charged ``node_hours`` buys; None: no end of them."""
+    """The node-seconds in a budget of charged ``node_hours``; None: unlimited."""
     if node_hours is None or charge_factor == 0:
         return None
     return node_hours * HOUR_S / charge_factor
@@ -88,5 +88,5 @@ def hours(node_seconds: float, charge_factor: float) -> float:
 
 
 def unit(charge_factor: float) -> str:
-    """What people read after a number of charged node-hours."""
+    """The unit to print after a number of charged node-hours."""
     return "node-hours" if charge_factor == 1 else f"charged node-hours ({charge_factor:g} for an hour on a node)"

@@ -142,7 +142,7 @@ class WarnOfBudget:
 
 @dataclass(frozen=True, slots=True)
 class DrainPool:
-    """The pool is to end. Completes with ``DrainRequested``."""
+    """End the pool. Completes with ``DrainRequested``."""
 
     reason: str
 
@@ -159,7 +159,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CloseTrainer:
-    """The trainer has ended; nothing of it runs any more or will."""
+    """The trainer has ended: nothing of it is running, and nothing will be started."""
 
     trainer: TrainerId
     outcome: Outcome

@@ -44,7 +44,7 @@ from pilot.core.blame import Blame, Judgement
 from pilot.core.budget import Usage, seconds
 from pilot.core.commands import CloseTrainer, Command, DrainPool, Outcome, ReleaseNode, Solve, WarnOfBudget
 from pilot.core.config import CoordinatorConfig
-from pilot.core.ends import all_end_s, ending
+from pilot.core.ends import Ending, all_end_s, ending
 from pilot.core.errors import InvariantError
 from pilot.core.events import (
     ArrivalsDue,
@@ -125,15 +125,15 @@ class Coordinator:
 
     @property
     def config(self) -> CoordinatorConfig:
-        """The one that holds now."""
+        """The current configuration."""
         return self._configs[min(self.reopened, len(self._configs) - 1)]
 
     def snapshot(self) -> State:
-        """All that it knows. It shares what changes with the coordinator: write it down before the next event."""
+        """The complete state. It shares mutable parts with the coordinator, so serialize it before the next event."""
         return State(**{item.name: getattr(self, item.name) for item in fields(State)})
 
     def restore(self, state: State) -> None:
-        """Go on from a ``state`` that is nobody else's."""
+        """Continue from ``state``, which must not be shared with anyone."""
         for name in [item.name for item in fields(State) if item.name not in ("pool", "blame")]:
             setattr(self, name, getattr(state, name))
         self._roll = Roll(self.trainers, self.past)
@@ -142,7 +142,7 @@ class Coordinator:
         self.blame = Blame(self.pool, self.trainers, state.blame)
 
     def handle(self, now_s: float, event: Event) -> list[Command]:
-        """Note ``event``, which happened at ``now_s``, and answer with what is to be done."""
+        """Record ``event``, which happened at ``now_s``, and return the commands that follow."""
         self.now_s = now_s
         self._touched.clear()
         self._vacant.clear()
@@ -229,7 +229,7 @@ class Coordinator:
         return []
 
     def _reopened(self) -> list[Command]:
-        """A configuration takes over with its order of nodes."""
+        """Switch to the next configuration, with its order of nodes."""
         self.draining = False
         self.reopened += 1
         self.pool.order_by(self.config.node_order, self.config.topology)
@@ -254,12 +254,12 @@ class Coordinator:
         """Give ``trainer`` its minimum of the free nodes until its batch is planned for. A plan that is being made
         counts on these nodes itself, and a cadence has its own rule for what is free."""
         if not (self.planning or self.config.decide_every_s):
-            soon = ending(self.pool, self.now_s, self.config.t_fwd_s)
+            soon = self._ending(self.now_s)
             for started in assign(self.pool, [trainer], {trainer.id: trainer.spec.min_nodes}, ending=soon).changed:
                 self._touch(started.id)
 
     def _take_back(self, trainer: Trainer) -> None:
-        """It is to have no nodes."""
+        """Empty its target."""
         for node in trainer.target:
             del self.pool.owner[node]
         trainer.target.clear()
@@ -290,18 +290,18 @@ class Coordinator:
     # --- studies ----------------------------------------------------------------------------------------------------
 
     def _follow(self, followed: Followed) -> list[Command]:
-        """Have trainers give their nodes back that were shelved, and a trial begin on those that were kept for it."""
+        """Take back the nodes of shelved trainers, and start a new trial on the nodes kept for it."""
         for trainer in followed.shelved:
             self._take_back(trainer)
         if (trial := followed.trial) is not None and not self.draining:
-            start_on(self.pool, trial, followed.nodes)
+            start_on(self.pool, trial, followed.nodes, self._ending(self.now_s))
             self._touch(trial.id)
             followed.question = followed.question or ("" if trial.target else f"trainer {trial.id} arrived")
         self._question = self._question or followed.question
         return followed.commands
 
     def _closed(self, commands: Sequence[Command]) -> list[Command]:
-        """Trials among the trainers that ended."""
+        """Tell the studies which of their trials have ended."""
         out: list[Command] = []
         for command in commands:
             if isinstance(command, CloseTrainer):
@@ -312,7 +312,7 @@ class Coordinator:
 
     @property
     def timers(self) -> Timers:
-        """What happens by time alone."""
+        """The coordinator's timers."""
         usage = None if self.draining else self.usage
         open_ = list(self._roll.open.values())
         return Timers(
@@ -356,7 +356,7 @@ class Coordinator:
         return self._studies.offers(min(room, most))
 
     def _ask_if(self, reason: str) -> list[Command]:
-        """Another plan is needed where there is a ``reason``."""
+        """Ask for another plan if there is a ``reason``."""
         self._question = reason
         return []
 
@@ -380,7 +380,7 @@ class Coordinator:
             pins,
             weights,
             reserved,
-            ending(self.pool, self.now_s, config.t_fwd_s),
+            self._ending(self.now_s),
         )
         if problem is not None and config.decide_every_s and not self.awaited:
             problem = question(problem)
@@ -412,7 +412,7 @@ class Coordinator:
         counts, late = event.plan.as_dict(), dict(event.plan.ending)
         if not self.problem.feasible(counts, late):
             raise InvariantError(f"plan {event.plan_id} is not feasible: {counts}, ending: {late}")
-        soon = ending(self.pool, self.asked_s, self.config.t_fwd_s)
+        soon = self._ending(self.asked_s)
         assigned = assign(self.pool, self.admitted(), counts, self.config.gpus, soon, late)
         if assigned.short:  # too many nodes are set aside for them: what nobody else can use is no node for them
             self._reach = {c.trainer: c.max_nodes for c in self.problem.candidates} | assigned.short
@@ -464,17 +464,20 @@ class Coordinator:
         return self._about_trainer(event)
 
     def pace_of(self, trainer: Trainer) -> Pace:
-        """How often it is to write a checkpoint, and why."""
+        """How often the trainer should write a checkpoint, and why."""
         return pace_of(self.config, trainer, self.now_s, all_end_s(self.pool, trainer.target))
 
+    def _ending(self, since_s: float) -> Ending:
+        return ending(self.pool, since_s, self.config.t_fwd_s)
+
     def wanted_nodes(self) -> int:
-        """How many nodes there should be: what a plan would use, and those that nobody can use."""
+        """How many nodes the pool should have: as many as a plan would use, plus those here that no trainer can use."""
         offers = self._offers(self.config.max_parallel_trainers)
         return wanted(self.admitted() + offers, self.config, self.costs) + self._studies.reserved + self.useless()
 
     def useless(self) -> int:
-        """How many nodes are here and can be used by nobody: other pilots must take their place. Where it is the script
-        that cannot start, no other pilot would help.
+        """How many nodes of the pool no trainer can use, so that other pilots must replace them. If it is the script
+        that cannot start, replacing them would not help, and they do not count.
         """
         aside = sum(self.pool.is_free(node) for node in self.pool.aside)
         return aside + self.blame.useless_to([trainer for trainer in self.admitted() if not trainer.refusal])
@@ -482,8 +485,9 @@ class Coordinator:
     # --- common -----------------------------------------------------------------------------------------------------
 
     def _touch(self, trainer_id: TrainerId, *, stands: bool = False) -> None:
-        """Something happened to a trainer. ``stands``: it was only measured, none of the facts changed for which
-        :mod:`pilot.core.reconcile` has rules."""
+        """Mark a trainer as touched by the event. ``stands``: it was only measured, and no fact changed for which
+        :mod:`pilot.core.reconcile` has a rule.
+        """
         self._touched[trainer_id] = self._touched.get(trainer_id, False) or not stands
 
     def _reconcile_touched(self) -> list[Command]:

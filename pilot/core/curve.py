@@ -15,7 +15,7 @@ RATES = (1e-9, 1e15)
 
 
 def is_rate(per_s: float | None) -> TypeGuard[float]:
-    """Whether ``per_s`` can be reckoned with: 0, or within :data:`RATES`."""
+    """Whether ``per_s`` is a usable rate: 0, or within :data:`RATES`."""
     return per_s is not None and (per_s == 0 or RATES[0] <= per_s <= RATES[1])
 
 
@@ -61,7 +61,7 @@ class Curve:
 
     @classmethod
     def proportional(cls, per_node_s: float = 1.0) -> Curve:
-        """Twice the nodes, twice the rate."""
+        """The curve of perfect scaling: twice the nodes, twice the rate."""
         return cls((0.0, 1.0), (0.0, per_node_s))
 
     def at(self, nodes: float) -> float:
@@ -81,5 +81,5 @@ class Curve:
         return Curve(self.nodes, tuple(v * factor for v in self.per_s))
 
     def single_node_rate(self) -> float:
-        """What one node yields: the value at 1 node, or per node at the first measured count above 1."""
+        """The value of one node: at 1 node, or per node at the first measured count above 1."""
         return self.at(1.0)

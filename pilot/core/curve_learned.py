@@ -23,7 +23,7 @@ GIVEN_ERROR = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What is known of the rate on ``nodes`` nodes.
+    """What is known about the rate on ``nodes`` nodes.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def _given(curve: Curve) -> tuple[Callable[[float], float], Callable[[float], fl
 
 
 def _between(ratios: Sequence[tuple[float, float]], nodes: int) -> float:
-    """By how much the logarithm is off the shape: linear in log n between the ``ratios``, constant beyond."""
+    """By how much the logarithm differs from the shape's: linear in log n between the ``ratios``, constant beyond."""
     if not ratios:
         return 0.0
     right = bisect_left(ratios, (nodes, -math.inf))
@@ -92,7 +92,7 @@ def _between(ratios: Sequence[tuple[float, float]], nodes: int) -> float:
 
 
 def _held_between(points: Sequence[Point], nodes: int, per_s: float) -> float:
-    """Not outside of what the measured neighbours on both sides do."""
+    """Limit an estimate to the range between its measured neighbours."""
     right = bisect_left([p.nodes for p in points], nodes)
     if right in (0, len(points)):
         return per_s

@@ -44,8 +44,10 @@ class Normal:
 
 @dataclass(frozen=True, slots=True)
 class Priors:
-    """What is known of ln a and ln b before anything is measured. As it stands: of seven ImageNet models on Summit
-    (FreeTrain, Table 2), with larger deviations, as another machine differs by more than they do from each other."""
+    """What is known about ln a and ln b before anything is measured. The defaults come from seven ImageNet models on
+    Summit (FreeTrain, Table 2), with larger deviations, because another machine differs from these by more than they
+    differ from one another.
+    """
 
     ln_a: Normal = Normal(-5.9, 2.0)
     ln_b: Normal = Normal(-3.3, 1.0)
@@ -60,7 +62,9 @@ WIDE = Priors(Normal(-6.0, 2.5), Normal(-3.5, 1.4))
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """``per_s`` (greater than 0) was measured on ``nodes`` nodes, right within ``error`` (one deviation, relative)."""
+    """``per_s`` (samples/s, greater than 0) was measured on ``nodes`` nodes, with a relative standard deviation
+    ``error``.
+    """
 
     nodes: float
     per_s: float
@@ -68,7 +72,7 @@ class Point:
 
     @property
     def weight(self) -> float:
-        """Of its logarithm in a fit."""
+        """The weight of its logarithm in a fit."""
         return 1.0 / (SIGMA**2 + self.error**2)
 
 
@@ -93,7 +97,7 @@ class Fit:
         return math.exp(math.log(nodes) - self.ln_t1 - _growth(nodes, self.ln_a, self.ln_b)[0])
 
     def error(self, nodes: float) -> float:
-        """One standard deviation of it, relative; what the model misses is part of it."""
+        """Its relative standard deviation, the model's own error included."""
         longer, by_a, by_b = _growth(nodes, self.ln_a, self.ln_b)
         near = min(self.nodes, key=lambda n: abs(math.log(n / nodes)), default=1.0)
         missed = MISFIT * (longer - _growth(near, self.ln_a, self.ln_b)[0])
@@ -104,7 +108,7 @@ class Fit:
 
 
 def fit(points: Sequence[Point], priors: Priors) -> Fit:
-    """The model that is most likely after ``points``, at different counts."""
+    """The most likely model given ``points``, which are at different counts."""
     rows = [_Row(p.weight, math.log(p.nodes / p.per_s), float(p.nodes > 1), math.log2(max(1, p.nodes))) for p in points]
     ln_a, ln_b, damping = priors.ln_a.mean, priors.ln_b.mean, 1e-3
     at = _look(rows, priors, ln_a, ln_b)
@@ -156,7 +160,7 @@ def _normal(found: Sequence[tuple[float, float]], around: Normal, worth: float) 
 
 
 def speedup(nodes: float, ln_a: float, ln_b: float) -> float:
-    """What ``nodes`` nodes do, at the speed of one."""
+    """The speed-up of ``nodes`` nodes over one."""
     if nodes <= 1:
         return nodes
     return nodes / (1.0 + math.exp(ln_a) + math.exp(ln_b) * math.log2(nodes))
@@ -181,7 +185,7 @@ class _Row(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """What a place in the search costs (to be smallest), and which way that falls there."""
+    """A point of the search: its cost, which is minimised, and the cost's slopes."""
 
     cost: float
     ln_t1: float
@@ -191,7 +195,7 @@ class _Place(NamedTuple):
 
 
 def _look(rows: Sequence[_Row], priors: Priors, ln_a: float, ln_b: float) -> _Place:
-    """t1 is the best one for ln a and ln b, so that two parameters remain."""
+    """The cost at ln a and ln b, with the best t1 for them, so that two parameters remain."""
     a, b, total = math.exp(ln_a), math.exp(ln_b), 0.0
     mean_time = mean_a = mean_b = 0.0
     terms = []
@@ -220,7 +224,7 @@ def _look(rows: Sequence[_Row], priors: Priors, ln_a: float, ln_b: float) -> _Pl
 
 
 def _step(at: _Place, damping: float) -> tuple[float, float]:
-    """Towards the smallest cost."""
+    """One step towards the smallest cost."""
     aa, ab, bb = at.curvature[0] * (1 + damping), at.curvature[1], at.curvature[2] * (1 + damping)
     whole = aa * bb - ab * ab
     return (at.down[0] * bb - at.down[1] * ab) / whole, (at.down[1] * aa - at.down[0] * ab) / whole

@@ -24,26 +24,29 @@ MOST = 8
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Free nodes that leave within the forward-looking time, the last to leave first; on average they have ``left_s``
-    left."""
+    """Free nodes that leave before ``until_s`` (when the forward-looking time is over), the last to leave first; on
+    average they have ``left_s`` left.
+    """
 
     nodes: tuple[NodeId, ...] = ()
     left_s: float = 0.0
+    until_s: float = -math.inf
 
 
 NONE_END = Ending()
 
 
 def ending(pool: Pool, now_s: float, t_fwd_s: float) -> Ending:
-    """Those of ``pool`` at ``now_s``."""
+    """The ending nodes of ``pool`` at ``now_s``."""
     if not pool.ends:
         return NONE_END
-    soon = [node for node in pool.available() if pool.ends.get(node, math.inf) < now_s + t_fwd_s]
+    until_s = now_s + t_fwd_s
+    soon = [node for node in pool.available() if pool.ends_before(node, until_s)]
     soon = sorted(soon, key=pool.ends.__getitem__)[:MOST]
     left_s = fmean(max(0.0, pool.ends[node] - now_s) for node in soon) if soon else 0.0
-    return Ending(tuple(reversed(soon)), left_s)
+    return Ending(tuple(reversed(soon)), left_s, until_s)
 
 
 def all_end_s(pool: Pool, nodes: Sequence[NodeId]) -> float:
-    """When the last of ``nodes`` leaves; infinite where that is not known of all."""
+    """When the last of ``nodes`` leaves; infinite unless the ends of all are known."""
     return max((pool.ends.get(node, math.inf) for node in nodes), default=math.inf) if pool.ends else math.inf

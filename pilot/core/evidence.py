@@ -12,7 +12,7 @@ STRIKES = 3
 
 
 class Stage(StrEnum):
-    """How far a worker had come when it failed; what contradicts a failure is another node that came further."""
+    """How far a worker had got when it failed; a failure is refuted when another node gets further."""
 
     START = "start"
     """It was not in a group yet. A worker that gets warm elsewhere shows that the script can start."""
@@ -22,7 +22,7 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Accusation:
-    """Something of a trainer failed on ``node``. ``strikes``: how much that counts."""
+    """A trainer failed on ``node``. ``strikes``: how much that counts."""
 
     node: NodeId
     stage: Stage
@@ -32,14 +32,14 @@ class Accusation:
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """A node gets no work until ``until_s``, when it is tried again."""
+    """A node that gets no work until ``until_s``; then it is tried again."""
 
     until_s: float
     reason: str
 
 
 def headline(reason: str) -> str:
-    """What a reason of several lines (a traceback, and where the log is) comes down to."""
+    """The most telling line of a reason of several lines (a traceback, and where the log is)."""
     told = [line for line in reason.splitlines() if line.strip() and not line.startswith("(log: ")]
     return told[-1].strip() if told else "no reason was given"
 
@@ -59,16 +59,18 @@ class Evidence:
     times: dict[NodeId, int] = field(default_factory=dict)
 
     def struck(self, accusation: Accusation) -> bool:
-        """Count a failure; whether the node is to be set aside."""
+        """Count a failure; returns whether the node should be set aside."""
         self.strikes[accusation.node] = self.strikes.get(accusation.node, 0) + accusation.strikes
         return self.strikes[accusation.node] >= STRIKES
 
     def doubted(self, stage: Stage) -> list[NodeId]:
-        """The nodes that it failed on at ``stage`` without having come further on another one since."""
+        """The nodes on which it failed at ``stage`` without having got further on another one since."""
         return [node for node, at in self.doubts.items() if at is stage]
 
     def worked(self, on: tuple[NodeId, ...], stage: Stage) -> list[NodeId]:
-        """It works ``on`` these nodes, up to ``stage``; those whose doubts that settles: it was their fault."""
+        """Record that it works ``on`` these nodes, up to ``stage``; returns the nodes whose failures that explains:
+        they were at fault.
+        """
         for node in on if stage is Stage.RUN else ():
             self.strikes.pop(node, None)
         settled = [n for n in self.doubted(stage) if n not in on]
@@ -80,6 +82,6 @@ class Evidence:
         return settled
 
     def forget(self, node: NodeId) -> None:
-        """Nothing is known of ``node``."""
+        """Forget what is known about ``node``."""
         for known in (self.strikes, self.doubts, self.aside, self.times):
             known.pop(node, None)

@@ -97,7 +97,7 @@ _STATUS = {
 
 
 def explain(problem: Problem, plan: Plan, trainer: TrainerId) -> Explanation | None:
-    """Explain what ``plan`` gave ``trainer``; None where the problem was not about it."""
+    """Explain what ``plan`` gave ``trainer``; None if the problem did not include it."""
     counts = plan.as_dict() if plan.status is not PlanStatus.KEPT else problem.kept()
     candidate = next((c for c in problem.candidates if c.trainer == trainer), None)
     if candidate is None:
@@ -125,7 +125,7 @@ def _neighbours(candidate: Candidate, nodes: int) -> tuple[int, int, int]:
 
 
 def rate_sentences(known: Sequence[Estimate], *, guessed: bool, curve_from: str = "") -> list[str]:
-    """What is known of a trainer's rate, where it was measured and where it is an estimate or as given, in words.
+    """What is known about a trainer's rate (measured, estimated or given), in words.
 
     ``curve_from``: whose measurements it began with.
     """

@@ -1,4 +1,4 @@
-"""How far a trainer has to go, from what its session reports beside the script's own metrics."""
+"""How much work a trainer has left, from what its session reports beside the script's own metrics."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class Goal:
 
     @classmethod
     def of(cls, metrics: Mapping[str, float]) -> Goal:
-        """What ``metrics`` say of it."""
+        """The goal that ``metrics`` describe."""
         return cls(_whole(metrics, EPOCHS), _whole(metrics, ITERATIONS), _whole(metrics, EPOCH_SAMPLES))
 
     def left_s(self, epoch: int, step: int, samples: int, samples_per_s: float | None) -> float | None:
-        """Seconds to the end at this rate, from where the trainer is; None where that cannot be told.
+        """Seconds to the end at this rate, from where the trainer is; None if unknown.
 
         The first epoch of a stream has no known length, nor has a loop of which no step is done.
         """
@@ -52,7 +52,7 @@ class Goal:
         return None if total is None or not samples_per_s else max(0.0, total - samples) / samples_per_s
 
     def total_samples(self, epoch: int, step: int, samples: int) -> float | None:
-        """How many samples the whole loop has; None where that cannot be told."""
+        """How many samples the whole loop has; None if unknown."""
         if self.iterations is not None:
             return self.iterations * samples / step if step else None
         in_one = self.epoch_samples or (samples / epoch if epoch else None)

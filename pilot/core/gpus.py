@@ -27,13 +27,13 @@ Host = Callable[[NodeId], int]
 
 @dataclass(frozen=True, slots=True)
 class GpuNodes:
-    """Where GPUs are: ``host`` says on which node, of which each has ``per_node``."""
+    """Which GPU is on which node: ``host`` gives its node; each node has ``per_node``."""
 
     host: Host
     per_node: int
 
     def spread(self, gpus: Sequence[NodeId]) -> int:
-        """The nodes that a trainer's ``gpus`` span beyond the least that would do."""
+        """How many nodes a trainer's ``gpus`` span beyond the minimum for their number."""
         return len(set(map(self.host, gpus))) - -(-len(gpus) // self.per_node)
 
     def whole_first(self, free: Sequence[NodeId]) -> list[NodeId]:
@@ -58,7 +58,7 @@ class GpuNodes:
 
 
 def _taken(order: Sequence[int], wants: Sequence[int], free: Sequence[NodeId]) -> list[Sequence[NodeId]]:
-    """What each takes, in ``order`` (``assignGPUs``)."""
+    """Which GPUs each trainer takes, in ``order`` (``assignGPUs``)."""
     taken, used = [], 0
     for i in order:
         taken.append(free[used : used + wants[i]])
@@ -67,7 +67,7 @@ def _taken(order: Sequence[int], wants: Sequence[int], free: Sequence[NodeId]) -
 
 
 def _whole_nodes(wants: Sequence[int], per_node: int) -> tuple[list[int], list[int]]:
-    """Who fills whole nodes, alone or next to its pair, in the order for that; and the others."""
+    """The trainers that fill whole nodes, alone or in pairs, in the order for that, and the other trainers."""
     alone = [i for i, count in enumerate(wants) if count % per_node == 0]
     waiting: dict[int, list[int]] = {}
     pairs: list[int] = []

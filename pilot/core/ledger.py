@@ -23,7 +23,7 @@ from pilot.core.step_ranges import StepRanges
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the ledger says of a trainer's samples.
+    """What the ledger proves about a trainer's samples.
 
     Parameters
     ----------
@@ -47,16 +47,18 @@ class Ledger:
     _began: dict[Generation, int] = field(default_factory=dict)
 
     def began(self, generation: Generation, step: int) -> None:
-        """``generation`` trains from ``step`` on: it voids what is beyond, even if its first record is missing."""
+        """Record that ``generation`` trains from ``step`` on: that voids all earlier records from there on, even if its
+        own first record is missing.
+        """
         self._began[generation] = step
 
     def add(self, records: Iterable[LedgerRange]) -> None:
-        """Take in what a leader reported."""
+        """Add what a leader reported."""
         for record in records:
             self._epochs.setdefault(record.generation, {}).setdefault(record.epoch, StepRanges()).add(record)
 
     def lineage(self) -> list[LedgerRange]:
-        """What is behind the current parameters, in the order of steps; cut records end where they were voided."""
+        """The records behind the current parameters, in order of steps; a record that was voided in part ends there."""
         kept: list[list[LedgerRange]] = []
         for generation, cut in self._cuts():
             kept.append(list(_before(self._own(generation), cut)))
@@ -72,7 +74,7 @@ class Ledger:
                 cut = begin
 
     def _own(self, generation: Generation) -> list[LedgerRange]:
-        """What is known of ``generation``, in the order of steps."""
+        """The records of ``generation``, in order of steps."""
         known = [record for epoch in self._epochs.get(generation, {}).values() for record in epoch.ranges]
         return sorted(known, key=lambda record: (record.step, record.epoch))
 
@@ -84,12 +86,12 @@ class Ledger:
         return _Cut(first.step, first)
 
     def voided_steps(self) -> int:
-        """Recorded steps that a later generation did again."""
+        """Recorded steps that a later generation repeated."""
         recorded = sum(_covered(self._own(generation)) for generation in self._epochs)
         return recorded - _covered(self.lineage())
 
     def _disputed(self) -> str:
-        """A report about steps that count which contradicts another one."""
+        """A report that contradicts another one about steps that count."""
         for generation, cut in self._cuts():
             for epoch in self._epochs.get(generation, {}).values():
                 record = epoch.disputed
@@ -114,7 +116,7 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """Where a later generation begins, and its first record where that is there."""
+    """Where a later generation begins, and its first record, if it has been reported."""
 
     step: int
     first: LedgerRange | None

@@ -1,4 +1,4 @@
-"""The ledger held against what the run itself is known to be: its dataset's length, its batches, what was changed."""
+"""The ledger compared with what is known about the run: its dataset's length, its batches, accepted changes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def proof(ledger: Ledger, epochs: int) -> Verdict:
 
 
 def _inside(lineage: Sequence[LedgerRange], step: int) -> int | None:
-    """The epoch in whose middle ``step`` is the next one to do."""
+    """The epoch in the middle of which ``step`` comes next."""
     return next(
         (record.epoch for record in lineage if record.step <= step < record.step_end and _cuts(record, step)), None
     )

@@ -37,18 +37,18 @@ LEAST_MOVE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """``per_s`` samples per second, measured for ``seconds``."""
+    """``per_s`` samples per second, measured over ``seconds``."""
 
     per_s: float
     seconds: float
 
     @property
     def error(self) -> float:
-        """One standard deviation, relative."""
+        """Its relative standard deviation."""
         return NOISE / math.sqrt(self.seconds)
 
     def and_then(self, per_s: float, seconds: float) -> Rate:
-        """With what was measured after it: the mean of the logarithms, weighted by time."""
+        """Combined with a later measurement: the mean of the logarithms, weighted by time."""
         whole_s = self.seconds + seconds
         ratio = (per_s / self.per_s) ** (seconds / whole_s)
         return Rate(self.per_s * ratio, min(whole_s, MEMORY_S))
@@ -63,20 +63,20 @@ class RescaleCosts:
     down_s: list[float] = field(default_factory=list)
 
     def note(self, *, up: bool, seconds: float) -> None:
-        """Take in what a rescale cost."""
+        """Add the cost of a rescale."""
         costs = self.up_s if up else self.down_s
         costs.append(seconds)
         del costs[: -self.kept]
 
     def median_s(self, *, up: bool) -> float | None:
-        """What one costs; None: none was measured."""
+        """The median cost in seconds; None: nothing measured."""
         costs = self.up_s if up else self.down_s
         return median(costs) if costs else None
 
 
 @dataclass(slots=True)
 class Measured:
-    """What is known of a trainer: what was given, and what was measured since (unless ``fixed_curve``).
+    """What is known about a trainer: what was given, and (unless ``fixed_curve``) what has been measured since.
 
     Plans go by the curve as it was when the last one was asked for, ``planned``, until what is measured differs from it
     by more than its error (``moved``): noise asks for no plan, and makes no problem a new one.
@@ -97,17 +97,17 @@ class Measured:
 
     @property
     def rates(self) -> dict[int, float]:
-        """Measured samples per second by nodes."""
+        """Measured samples per second, by node count."""
         return {nodes: rate.per_s for nodes, rate in self._rates.items()}
 
     @property
     def guessed(self) -> bool:
-        """Whether neither a curve was given nor a rate measured: the curve is in units of what one node does."""
+        """Whether no curve was given and no rate measured: then the curve is in units of one node's rate."""
         return self._spec.curve is None and not self._rates
 
     @property
     def estimates(self) -> tuple[Estimate, ...]:
-        """What is known of its rate, by nodes, up to its ``max_nodes`` at least."""
+        """What is known about its rate, by node count, up to ``max_nodes`` at least."""
         given = self._spec.curve
         if given is not None and self._spec.fixed_curve:
             return tuple(
@@ -117,7 +117,7 @@ class Measured:
 
     @property
     def points(self) -> tuple[Point, ...]:
-        """What was measured, by nodes."""
+        """What was measured, by node count."""
         return tuple(Point(nodes, rate.per_s, rate.error) for nodes, rate in sorted(self._rates.items()))
 
     @property
@@ -134,7 +134,7 @@ class Measured:
 
     @property
     def moved(self) -> bool:
-        """Whether it was measured otherwise than the last plan had it, or that had only a guess."""
+        """Whether measurements contradict the curve of the last plan, or that curve was a guess."""
         if self._planned is None or self._spec.fixed_curve or not self._rates:
             return False
         return self._guessed or any(self._differs(self._planned.at(n), rate) for n, rate in self._rates.items())
@@ -152,7 +152,7 @@ class Measured:
             self._planned, self._guessed = self.curve, False
 
     def curve_for(self, most: int) -> Curve:
-        """What is expected of another trainer of the same script, on up to ``most`` nodes."""
+        """The expected curve of another trainer of the same script, on up to ``most`` nodes."""
         return curve_of(estimates(self.points, self._spec.curve, self._priors, most))
 
     def rescale_s(self, pool: RescaleCosts, *, up: bool) -> float:
@@ -167,27 +167,30 @@ class Measured:
 
     @property
     def write_s(self) -> float | None:
-        """What one rank needs for a checkpoint: the longest of the last ones, for a grace must do; None: none yet."""
+        """Seconds that one rank needs for a checkpoint: the longest of the last ones, because it must fit into a grace
+        period; None: not known yet.
+        """
         return max(self._writes_s, default=None)
 
     def trained_s(self, now_s: float) -> float:
-        """How long it has trained until now."""
+        """Seconds that it has trained until now."""
         return self._trained_s + (now_s - self._trains_since_s if self._trains_since_s is not None else 0.0)
 
     def trains(self, now_s: float, *, now: bool) -> None:
-        """Take in whether it trains from ``now_s`` on."""
+        """Record whether it trains from ``now_s`` on."""
         if now == (self._trains_since_s is not None):
             return
         self._trained_s, self._trains_since_s = self.trained_s(now_s), now_s if now else None
 
     def wrote(self, alone_s: float) -> None:
-        """Take in what writing a checkpoint took."""
+        """Add the duration of writing a checkpoint."""
         self._writes_s.append(alone_s)
         del self._writes_s[:-KEPT_COSTS]
 
     def rate(self, now_s: float, nodes: int, samples_per_s: float) -> None:
-        """Take in a rate on ``nodes`` nodes, as of ``now_s``; a falling curve is valid, a rate of 0 is no measure, nor
-        is one that no machine can have."""
+        """Add a rate measured on ``nodes`` nodes at ``now_s``. A falling curve is valid; a rate of 0, or one that no
+        machine can have, is ignored.
+        """
         if samples_per_s <= 0 or not is_rate(samples_per_s):
             return
         since_s = now_s - self._rated_s if nodes == self._rated_on else 0.0
@@ -197,20 +200,21 @@ class Measured:
         self._rated_on, self._rated_s = nodes, now_s
 
     def cost(self, grew: bool, seconds: float) -> None:
-        """Take in what a rescale up (``grew``) or down cost."""
+        """Add the cost of a rescale up (``grew``) or down."""
         if not self._spec.fixed_curve:
             self._costs.note(up=grew, seconds=seconds)
 
 
 def experience(trainers: Sequence[Measured], at_first: Priors, before: Priors) -> Priors:
-    """What the pool expects of the next trainer, from how the newest of ``trainers`` scaled that were measured on two
-    counts or more; ``at_first``, ``before``: what it expected when it came up, and until now."""
+    """What the pool expects of the next trainer, from the newest of ``trainers`` that were measured on two counts or
+    more; ``at_first``, ``before``: what it expected when it came up, and until now.
+    """
     measured = [points for trainer in trainers if len(points := trainer.points) > 1]
     return priors_of(measured[-KEPT_OF_POOL:], at_first, start=before, rounds=2) if measured else before
 
 
 def learn(trainers: Sequence[Measured], priors: Priors) -> None:
-    """A plan for ``trainers`` is asked for by a pool that has ``priors`` for them.
+    """Update what is known about ``trainers`` before a plan; ``priors`` are the pool's.
 
     Who is not known yet is taken to be as fast on one node as the others are on the geometric mean: else it would never
     be tried where the objective is throughput.

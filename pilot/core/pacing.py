@@ -55,18 +55,19 @@ class Pace:
 
     @property
     def fits(self) -> bool:
-        """Whether the state can be written after a notice. As long as nothing is known, it is hoped so."""
+        """Whether the state can be written after a notice. Assumed as long as nothing is known."""
         return self.write_s is None or self.write_s + MARGIN_S <= self.grace_s
 
     @property
     def mean_time_between_s(self) -> float:
-        """Between losses of all nodes. One more is counted than was seen: the next one may be about to come."""
+        """Mean time between losses of all nodes. One more is counted than was seen: the next may be imminent."""
         return self.trained_s / (self.wipeouts + 1)
 
     @property
     def interval_s(self) -> float:
-        """Between two checkpoints: at most the site's. Where all nodes leave at a known time, the last one is to be
-        whole by then."""
+        """Time between two checkpoints: at most the site's. If all nodes leave at known times, the last checkpoint must
+        be complete by then.
+        """
         if self.write_s is None or self.fits:
             return self.site_interval_s
         young_s = math.sqrt(2 * self.write_s * self.mean_time_between_s)
@@ -75,11 +76,11 @@ class Pace:
 
     @property
     def _time_to_begin_s(self) -> float:
-        """Until writing must have begun, to be done when the last node leaves."""
+        """Time until writing must begin, to be complete when the last node leaves."""
         return self.end_in_s - (self.write_s or 0.0) - MARGIN_S
 
     def reason(self) -> str:
-        """Why this interval."""
+        """Why it has this interval."""
         if self.write_s is None:
             return "the site's interval, until it is known how long writing takes"
         writing = f"writing takes {self.write_s:.2g} s"
@@ -94,12 +95,12 @@ class Pace:
         return f"{writing}, too long for the grace period of {self.grace_s:g} s, and {lost} (Young/Daly)"
 
     def sentence(self) -> str:
-        """For ``pilot explain``."""
+        """The interval and its reason in a sentence, for ``pilot explain``."""
         return f"It writes a checkpoint every {self.interval_s:.3g} s: {self.reason()}."
 
 
 def pace_of(config: CoordinatorConfig, trainer: Trainer, now_s: float, end_s: float = math.inf) -> Pace:
-    """How often ``trainer``, whose last node leaves at ``end_s``, is to write a checkpoint, and why."""
+    """How often ``trainer``, whose last node leaves at ``end_s``, should write a checkpoint, and why."""
     measured = trainer.measured
     trained_s = measured.trained_s(now_s)
     times = (config.checkpoint_interval_s, config.grace_s, measured.write_s, trained_s)
@@ -111,7 +112,7 @@ def _span(seconds: float) -> str:
 
 
 def pace(trainer: Trainer, wanted: Pace) -> list[Command]:
-    """Tell the leader of the group that trains, where it goes by another interval than it should."""
+    """Tell the training group's leader its interval, if that has changed."""
     if trainer.group is None or trainer.group.members[0] not in trainer.workers:
         return []
     leader = trainer.group.members[0]

@@ -1,7 +1,8 @@
-"""The pool: the nodes held now, whose they are, and whose worker runs on them."""
+"""The pool: the nodes held now, which trainers they are planned for, and whose workers run on them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -80,15 +81,15 @@ class Pool(PoolState):
 
     @property
     def usable(self) -> int:
-        """How many nodes a plan may count on: all but those that are leaving, or set aside and nobody's."""
+        """How many nodes a plan may count on: all except those that are leaving, and free ones that are set aside."""
         return len(self.numbers) - len(self.leaving) - sum(self.is_free(node) for node in self.aside)
 
     def is_free(self, node: NodeId) -> bool:
-        """Whether ``node`` is here to stay and nobody's."""
+        """Whether ``node`` has no owner and is not leaving."""
         return node in self.numbers and node not in self.owner and node not in self.leaving
 
     def join(self, node: NodeId) -> bool:
-        """Add ``node``; False where it is in the pool already."""
+        """Add ``node``; False if it is in the pool already."""
         if node in self.numbers:
             return False
         self.numbers[node] = self.joined
@@ -97,7 +98,7 @@ class Pool(PoolState):
         return True
 
     def leave(self, node: NodeId, deadline_s: float | None) -> bool:
-        """Mark ``node`` as leaving and take it from its owner; False where that is known or the node is not here."""
+        """Mark ``node`` as leaving and take it from its owner; False if it was leaving already, or is not here."""
         if node not in self.numbers or node in self.leaving:
             return False
         self.leaving[node] = deadline_s
@@ -105,7 +106,7 @@ class Pool(PoolState):
         return True
 
     def remove(self, node: NodeId) -> bool:
-        """Drop ``node``; False where it is not in the pool."""
+        """Remove ``node``; False if it is not in the pool."""
         if self.numbers.pop(node, None) is None:
             return False
         del self._keys[node]
@@ -117,11 +118,15 @@ class Pool(PoolState):
         return True
 
     def know_end(self, node: NodeId, at_s: float | None) -> None:
-        """``node`` will have left at ``at_s``; None: nobody says so any more."""
+        """Record that ``node`` will have left at ``at_s``; None: no longer known."""
         if at_s is None or node not in self.numbers:
             self.ends.pop(node, None)
         else:
             self.ends[node] = at_s
+
+    def ends_before(self, node: NodeId, at_s: float) -> bool:
+        """Whether it is known that ``node`` will have left before ``at_s``."""
+        return self.ends.get(node, math.inf) < at_s
 
     def in_order(self, nodes: list[NodeId]) -> list[NodeId]:
         """``nodes`` in the order in which they are handed out and taken back."""

@@ -25,7 +25,7 @@ class PoolChange:
         self._pool, self._trainers, self._blame = pool, trainers, blame
 
     def note(self, event: PoolChanged, *, draining: bool) -> list[Command]:
-        """Take in ``event``; groups that cannot go on are dissolved at once."""
+        """Record ``event``; groups that cannot continue are dissolved at once."""
         went = [n for n in event.lost if self._lose(n)]
         came = [n for n in event.joined if self._pool.join(n)]
         stays = [n for n, at_s in event.ends if self._stays_longer(n, at_s)]
@@ -44,12 +44,12 @@ class PoolChange:
         return [c for trainer_id in self.touched for c in dissolve_broken(self._trainers[trainer_id])]
 
     def _stays_longer(self, node: NodeId, at_s: float | None) -> bool:
-        """Whether a free ``node`` is worth more than plans took it for."""
+        """Whether a free ``node`` stays longer than plans assumed."""
         known_s = self._pool.ends.get(node, math.inf)
         return self._pool.is_free(node) and (math.inf if at_s is None else at_s) > known_s
 
     def _warn(self, node: NodeId, deadline_s: float | None) -> bool:
-        """``node`` got a notice: its owner must do without it."""
+        """Record that ``node`` got a notice; it leaves its owner's target."""
         owner, occupant = self._pool.owner.get(node), self._pool.occupant.get(node)
         if not self._pool.leave(node, deadline_s):
             return False
@@ -60,7 +60,7 @@ class PoolChange:
         return True
 
     def _lose(self, node: NodeId) -> bool:
-        """``node`` is gone; whether that is news to the plan (one with a notice was not counted on any more)."""
+        """Record that ``node`` is gone; returns whether plans still counted on it (not if it had got a notice)."""
         owner, occupant = self._pool.owner.get(node), self._pool.occupant.get(node)
         announced = node in self._pool.leaving
         if not self._pool.remove(node):

@@ -1,4 +1,4 @@
-"""What a planner is asked: who can use how many nodes of the pool."""
+"""Poses problems for planners: which trainers can use how many nodes of the pool."""
 
 from __future__ import annotations
 

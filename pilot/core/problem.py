@@ -62,7 +62,7 @@ class Candidate:
         return t_fwd_s * self.value_at(nodes) - self.value_at(self.current_nodes) * self.rescale_s(nodes)
 
     def wants(self, t_fwd_s: float) -> int:
-        """The nodes that the best plan would give it if there were enough for all: the least that gain most.
+        """The nodes that the best plan would give it if there were enough for all: the smallest count of maximum gain.
 
         Its gain is linear between the counts that are tried: where its curve bends, and on both sides of
         ``current_nodes``, where the cost of a rescale begins.
@@ -81,7 +81,7 @@ class Candidate:
         return nodes == 0 or (within and (not self.sizes or nodes in self.sizes))
 
     def most_within(self, nodes: int) -> int:
-        """The most that a plan may give of ``nodes`` nodes."""
+        """The largest count within ``nodes`` that a plan may give."""
         if self.pin is not None:
             return self.pin if self.pin <= nodes else 0
         most = largest_fitting(self.sizes, min(nodes, self.max_nodes))
@@ -132,7 +132,7 @@ class Problem:
         return fits and all(c.allows(counts.get(c.trainer, 0)) and c.allows(stays[c.trainer]) for c in self.candidates)
 
     def kept(self) -> dict[TrainerId, int]:
-        """The counts as they are now: what holds where no better plan is known."""
+        """The current counts, which stay in force if no better plan is known."""
         return {c.trainer: c.current_nodes for c in self.candidates}
 
 

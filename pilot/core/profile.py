@@ -53,40 +53,40 @@ class Profile:
 
     @classmethod
     def of(cls, spec: TrainerSpec) -> Profile:
-        """The profile of a trainer that was submitted: none where nobody wants one or the curve is known."""
+        """The profile of a newly submitted trainer: none if it is not wanted, or if its curve is known."""
         known = spec.curve is not None and not spec.reprofile
         return cls(wanted=not known and spec.max_nodes >= least_top(spec))
 
     @property
     def pin(self) -> int | None:
-        """On how many nodes it is measured now; None: it does not run."""
+        """The node count that is being measured; None: no profile is running."""
         return self.left[0] if self.wanted and self.left else None
 
     def sentence(self) -> str:
-        """Where it is, for people; "" where it does not run."""
+        """The state of the profile in words; "" if none is running."""
         if self.pin is None:
             return ""
         then = f", then at {', '.join(map(str, self.left[1:]))}" if self.left[1:] else ""
         return f"profiling at {self.pin} node{'' if self.pin == 1 else 's'}{then}"
 
     def begin(self, now_s: float, counts: Sequence[int]) -> None:
-        """Measure it on ``counts``, the largest first, but for those that are known."""
+        """Begin to measure ``counts``, the largest first, except those whose rate is known."""
         self.left = [count for count in counts if count not in self.known]
         self.wanted = bool(self.left)
         self._turn(now_s)
 
     def borrow(self, lender: TrainerId, nodes: int) -> None:
-        """``lender`` is left with ``nodes`` nodes."""
+        """Borrow from ``lender``, which keeps ``nodes`` nodes."""
         self.lender, self.lender_nodes = lender, nodes
 
     def came_to(self, now_s: float, nodes: int) -> None:
-        """It trains on ``nodes`` nodes from now on."""
+        """Record that it trains on ``nodes`` nodes from now on."""
         self.size, self.rates = nodes, []
         if nodes == self.pin and not self.there:
             self.there, self.by_s = True, now_s + MEASURE_S
 
     def report(self, now_s: float, nodes: int, samples_per_s: float) -> bool:
-        """Take in a rate; whether the trainer moves on to the next count, or is done."""
+        """Add a measured rate; returns whether the trainer moves on to the next count, or is done."""
         if nodes != self.size:
             self.came_to(now_s, nodes)
         self.rates.append(samples_per_s)
@@ -99,7 +99,7 @@ class Profile:
         return True
 
     def next(self, now_s: float) -> None:
-        """Go on to the next count: this one is known, or there is no more time for it."""
+        """Move on to the next count: this one is known, or its time is over."""
         del self.left[0]
         self.wanted = bool(self.left)
         self._turn(now_s)
@@ -124,13 +124,13 @@ class Profile:
 
 
 def _is_known(rates: Sequence[float]) -> bool:
-    """Whether the last of ``rates`` say what it is: the last 5 if it has just settled, 10, 20, … if they scatter."""
+    """Whether the last ``rates`` determine the rate: the last 5 if it has just settled; 10, 20, … if they scatter."""
     ends = (rates[-(REPORTS << i) :] for i in range((len(rates) // REPORTS).bit_length()))
     return any(stdev(end) <= KNOWN * fmean(end) * math.sqrt(len(end)) for end in ends)
 
 
 def least_top(spec: TrainerSpec) -> float:
-    """The least count from which a profile is worth its scale-up; with fewer nodes plans come to each count anyway."""
+    """How large the top count must be for a profile to be worth its scale-up; below it, plans reach every count."""
     match spec.profile:
         case Profiling.NEVER:
             return math.inf
@@ -141,5 +141,5 @@ def least_top(spec: TrainerSpec) -> float:
 
 
 def allowed(spec: TrainerSpec, most: int) -> tuple[int, ...]:
-    """The counts that a trainer can have of ``most`` nodes, rising."""
+    """The counts up to ``most`` that a trainer may have, increasing."""
     return tuple(n for n in range(spec.min_nodes, min(most, spec.max_nodes) + 1) if spec.fitting(n) == n)

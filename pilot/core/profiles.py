@@ -33,24 +33,26 @@ NEWS_MOST_S = 3600.0
 
 @dataclass(slots=True)
 class Changes:
-    """Of the pool: the last one, and how long it is from one to the next on the mean."""
+    """Changes of the pool: when the last one was, and the mean time between two."""
 
     last_s: float = 0.0
     mean_s: float = 600.0
 
     def note(self, now_s: float) -> None:
-        """The pool changed."""
+        """Record that the pool changed."""
         self.mean_s += (min(now_s - self.last_s, NEWS_MOST_S) - self.mean_s) / CHANGES_KEPT
         self.last_s = now_s
 
     def news_s(self, now_s: float) -> float:
-        """For how long a profile tells what plans would not have found out."""
+        """For how many seconds a profile tells what plans would not have found out by themselves."""
         return min(NEWS_CHANGES * max(self.mean_s, now_s - self.last_s), NEWS_MOST_S)
 
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What the pool says of a profile's worth: ``priors`` of curves, ``costs`` of rescales, for how long it is news."""
+    """What a profile is worth in this pool depends on ``priors`` of curves, ``costs`` of rescales, and how long it
+    stays news.
+    """
 
     priors: Priors
     costs: RescaleCosts
@@ -58,7 +60,7 @@ class Around:
 
 
 def note(now_s: float, trainer: Trainer, event: object) -> str:
-    """Take in what happened to ``trainer``; why another plan is needed, "" where none is."""
+    """Record what happened to ``trainer``; returns why another plan is needed ("": none is)."""
     profile, group = trainer.profile, trainer.group
     if group is None or not (profile.wanted and isinstance(event, GroupFormed | Progress)):
         return ""
@@ -71,7 +73,7 @@ def note(now_s: float, trainer: Trainer, event: object) -> str:
 
 
 def give_up(now_s: float, trainer: Trainer | None) -> str:
-    """The time is over for the count on which ``trainer`` is measured; why another plan is needed, if it is."""
+    """The time for the count on which ``trainer`` is measured is over; returns why another plan is needed, if it is."""
     if trainer is None or trainer.profile.by_s > now_s or trainer.profile.pin is None:
         return ""
     nodes = trainer.profile.pin
@@ -84,7 +86,7 @@ def _measured(trainer: Trainer, nodes: int) -> str:
 
 
 def pins(now_s: float, usable: int, trainers: Sequence[Trainer], around: Around) -> dict[TrainerId, int]:
-    """The counts that are pinned in a problem of ``usable`` nodes for ``trainers``; who can begin begins."""
+    """The pinned counts in a problem of ``usable`` nodes for ``trainers``; profiles that can begin do so."""
     pinned: dict[TrainerId, int] = {}
     for trainer in trainers:
         if trainer.profile.pin is not None:
@@ -98,7 +100,7 @@ def pins(now_s: float, usable: int, trainers: Sequence[Trainer], around: Around)
 def _go_on(
     now_s: float, usable: int, trainer: Trainer, trainers: Sequence[Trainer], pinned: dict[TrainerId, int]
 ) -> None:
-    """Pin it, and who lends it nodes, where it can still have them."""
+    """Pin the trainer and its lender, if it can still have the nodes."""
     profile = trainer.profile
     lender = next((t for t in trainers if t.id == profile.lender), None)
     if lender is not None and len(lender.target) >= lender.spec.min_nodes:  # unless it lost nodes meanwhile
@@ -161,7 +163,7 @@ def _counts(trainer: Trainer, most: int, spared: int, share: float, alone: bool,
 
 
 def _kept(trainer: Trainer, others: Sequence[Trainer], pinned: Mapping[TrainerId, int]) -> int:
-    """How many nodes all but ``trainer`` keep."""
+    """How many nodes all trainers except ``trainer`` keep."""
     return sum(
         pinned.get(t.id, t.profile.pin or max(len(t.target), t.spec.min_nodes)) for t in others if t is not trainer
     )

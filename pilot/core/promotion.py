@@ -24,7 +24,7 @@ def promotable(study: Study) -> Iterator[Trial]:
 
 
 def ranked(study: Study, rung: int) -> list[Trial]:
-    """The trials that have reached ``rung``, the best first; of equals the earlier one."""
+    """The trials that have reached ``rung``, the best first; among equals, the earlier one first."""
     there = [trial for trial in study.trials if len(trial.values) > rung]
     return sorted(there, key=lambda trial: (study.key(trial.values[rung]), trial.number))
 

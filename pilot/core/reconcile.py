@@ -44,7 +44,7 @@ from pilot.core.trainer import Trainer
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Where ``applies``, ``act`` gives commands, all of them of the kinds ``gives``.
+    """If ``applies``, ``act`` gives the commands; ``gives`` lists their kinds.
 
     ``facts`` says to people what ``applies`` asks, once the rules above it do not apply. ``final``: nothing more is
     asked after this rule.
@@ -60,7 +60,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The first of its ``rules`` that applies answers it; where none does, nothing is to be done."""
+    """The first of its ``rules`` that applies answers it; if none does, nothing needs to be done."""
 
     asked: str
     rules: tuple[Rule, ...]

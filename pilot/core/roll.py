@@ -27,7 +27,7 @@ class Roll:
         self.open = {trainer.id: trainer for trainer in trainers.values() if trainer.open}
 
     def note(self, event: RollEvent, charge_factor: float) -> Trainer | None:
-        """Take in ``event``; who may have nodes from now on. Budgets are in charged node-hours."""
+        """Record ``event``; returns the trainer that may have nodes from now on. Budgets are in charged node-hours."""
         match event:
             case TrainerSubmitted():
                 return self.submit(event.spec, charge_factor)
@@ -42,7 +42,7 @@ class Roll:
                 assert_never(event)
 
     def submit(self, spec: TrainerSpec, charge_factor: float) -> Trainer:
-        """A new trainer, the last one."""
+        """Add a new trainer, the last in order."""
         if spec.trainer in self.trainers or spec.trainer in self.past:
             raise InvariantError(f"trainer {spec.trainer} was submitted twice")
         usage = Usage(seconds(spec.budget_node_hours, charge_factor))
@@ -63,14 +63,16 @@ class Roll:
         return replace(spec, curve=known.measured.curve_for(spec.max_nodes), curve_from=f"trainer {known.id}")
 
     def close(self, trainer_id: TrainerId, outcome: Outcome, reason: str) -> Trainer | None:
-        """It ends; None where it had ended before, or there is none."""
+        """End a trainer; None if it had ended before, or does not exist."""
         trainer = self.open.pop(trainer_id, None)
         if trainer is not None:
             trainer.closing, trainer.reason = outcome, reason
         return trainer
 
     def _resume(self, event: TrainerResumed, charge_factor: float) -> Trainer | None:
-        """Reopen a trainer that failed or was cancelled, last in order, its failures forgotten; None: it cannot be."""
+        """Reopen a trainer that failed or was cancelled, last in order and with its failures forgotten; None if it
+        cannot be.
+        """
         trainer = self.trainers.get(event.trainer)
         if trainer is None or trainer.outcome in (None, Outcome.FINISHED):
             return None
@@ -81,14 +83,14 @@ class Roll:
         return trainer
 
     def _remove(self, trainer_id: TrainerId) -> None:
-        """One that has ended is forgotten."""
+        """Forget a trainer that has ended."""
         self.past.pop(trainer_id, None)
         trainer = self.trainers.get(trainer_id)
         if trainer is not None and trainer.outcome is not None:
             del self.trainers[trainer_id]
 
     def forget_oldest(self, kept: int) -> None:
-        """Of the trainers that have ended only the last ``kept`` are known whole."""
+        """Keep only the last ``kept`` of the trainers that have ended; of the others, only how they ended."""
         ended = [trainer for trainer in self.trainers.values() if trainer.outcome is not None]
         for trainer in ended[: max(0, len(ended) - kept)]:
             assert trainer.outcome is not None
@@ -96,7 +98,7 @@ class Roll:
             del self.trainers[trainer.id]
 
     def hold(self, trainer_id: TrainerId, reason: str) -> Trainer | None:
-        """It gets no nodes for ``reason`` ("": it gets some again); None where that changes nothing."""
+        """Give a trainer no nodes, for ``reason`` ("": give it nodes again); None if that changes nothing."""
         trainer = self.open.get(trainer_id)
         if trainer is None or bool(trainer.held) == bool(reason) or trainer.stops:
             return None
@@ -104,11 +106,11 @@ class Roll:
         return trainer
 
     def stop(self, trainer: Trainer, reason: str) -> None:
-        """It ends for ``reason`` once its state is saved and no worker of it is left."""
+        """Stop a trainer for ``reason``: it ends once its state is saved and none of its workers is left."""
         trainer.held, trainer.stops = reason, True
 
     def stopped(self, trainer: Trainer) -> bool:
-        """Whether it has just ended after it was to stop."""
+        """Whether a trainer that was asked to stop has just ended."""
         return trainer.outcome is not None and self.open.pop(trainer.id, None) is not None
 
     def admitted(self, most: int) -> list[Trainer]:

@@ -1,4 +1,4 @@
-"""What a trainer's leader says that it trains on, in words by name, and what was changed at a resume.
+"""What a trainer's leader reports about what it trains on, as words by name, and what changed at a resume.
 
 All of it is the training process's (:mod:`pilot.train.identity`); here is what the ledger's proof must know of it.
 """
@@ -35,7 +35,7 @@ ACCEPTABLE = {
 
 
 def acceptable(kinds: str) -> frozenset[str]:
-    """The names that ``kinds`` stand for, which are separated by commas; :class:`UserError` where one is unknown."""
+    """The names that ``kinds``, separated by commas, stand for; :class:`UserError` if one is unknown."""
     given = [kind.strip() for kind in kinds.split(",") if kind.strip()]
     for kind in given:
         if kind not in ACCEPTABLE:
@@ -45,7 +45,7 @@ def acceptable(kinds: str) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class AcceptedChange:
-    """At a resume after ``step`` steps ``what`` was another one than before; the user accepted that."""
+    """A change of ``what`` at a resume after ``step`` steps, which the user accepted."""
 
     step: int
     what: str
@@ -58,7 +58,7 @@ class AcceptedChange:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """How a run goes through its samples, as far as its words tell.
+    """How a run goes through its samples, as far as its identity tells.
 
     Parameters
     ----------
@@ -73,20 +73,20 @@ class Samples:
 
     @classmethod
     def of(cls, words: Mapping[str, str]) -> Samples:
-        """From a leader's words; what is no number there is not believed."""
+        """From a leader's words; values that should be numbers and are not are ignored."""
         told = words.get(LENGTH, "")
         multiple = max(1, _number(words.get(WHOLE, words.get(PER_NODE, ""))))
         return cls(None if told == STREAM else _number(told), multiple, words.get(DROP_LAST) == "True")
 
     def size(self, cursor: int, batch: int) -> int:
-        """Of an epoch that ended at sample ``cursor`` with steps of ``batch``: how many samples it should have had."""
+        """How many samples an epoch should have had that ended at sample ``cursor`` with steps of ``batch``."""
         if self.length is None or (self.drop_last and 0 <= self.length - cursor < batch):
             return cursor
         return self.length
 
 
 def before(words: Mapping[str, str], changes: tuple[AcceptedChange, ...], step: int) -> dict[str, str]:
-    """``words`` as they were when step ``step`` was made."""
+    """``words`` as they were at step ``step``."""
     then = dict(words)
     for change in reversed(changes):
         if change.step > step:

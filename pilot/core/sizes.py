@@ -15,7 +15,7 @@ SIZES_MAX = 1000
 
 
 def check_sizes(sizes: tuple[int, ...], least: int, most: int) -> None:
-    """Raise :class:`UserError` unless ``sizes`` (not empty) rise and lie within ``least`` to ``most``."""
+    """Raise :class:`UserError` unless ``sizes`` (not empty) are increasing and within ``least`` to ``most``."""
     if len(sizes) > SIZES_MAX:
         raise UserError(f"at most {SIZES_MAX} sizes can be given, not {len(sizes)}")
     if any(b <= a for a, b in pairwise(sizes)):
@@ -26,7 +26,7 @@ def check_sizes(sizes: tuple[int, ...], least: int, most: int) -> None:
 
 
 def largest_fitting(sizes: tuple[int, ...], nodes: int) -> int:
-    """The largest allowed count that ``nodes`` nodes are enough for.
+    """The largest allowed count within ``nodes`` nodes.
 
     Nodes that are too few for the smallest one are left as they are: they may hold a state (parked).
     """
@@ -35,5 +35,5 @@ def largest_fitting(sizes: tuple[int, ...], nodes: int) -> int:
 
 
 def listed(sizes: tuple[int, ...]) -> str:
-    """``1,2,4``."""
+    """``sizes`` as in ``1,2,4``."""
     return ",".join(map(str, sizes))

@@ -1,4 +1,4 @@
-"""The facts that decide what a trainer needs next: where it stands against its target."""
+"""The facts that decide what a trainer needs next: where it stands, compared with its target."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ class Standing:
 
     @property
     def staying(self) -> list[NodeId]:
-        """Target nodes that carry on: members of the group that trains, or without one the holders of the state."""
+        """Target nodes that continue: members of the training group; without a group, the holders of the state."""
         return self._members[0]
 
     @property
     def newcomers(self) -> list[NodeId]:
-        """Target nodes whose workers are ready to join those that stay."""
+        """Target nodes whose workers are ready to join the staying ones."""
         return self._members[1]
 
     @property
     def _members(self) -> tuple[list[NodeId], list[NodeId]]:
-        """Those that stay and the newcomers, together as many as the largest size that is allowed of them."""
+        """Staying nodes and newcomers, as many as the largest allowed size within them."""
         if self._worked_out is None:
             staying = self._stay()
             carry_on = set(staying)
@@ -55,57 +55,57 @@ class Standing:
 
     @property
     def too_few(self) -> bool:
-        """Whether those that stay and the newcomers are not enough for a group."""
+        """Whether staying nodes and newcomers are too few for a group."""
         return len(self.staying) + len(self.newcomers) < self.trainer.spec.min_nodes
 
     @property
     def too_few_stay(self) -> bool:
-        """Whether those that stay are not enough for a group of their own."""
+        """Whether the staying nodes alone are too few for a group."""
         return len(self.staying) < self.trainer.spec.min_nodes
 
     @property
     def pending(self) -> bool:
-        """Whether a node of the target will be ready soon. Who is slow is not waited for, and joins later."""
+        """Whether a target node will be ready soon. Slow ones are not waited for, and join later."""
         return any(self.trainer.awaited_on(node) for node in self.trainer.target)
 
     @property
     def parting(self) -> bool:
-        """Whether a member of the group that trains does not stay."""
+        """Whether a member of the training group does not stay."""
         group = self.trainer.group
         return group is not None and len(self.staying) < len(group.members)
 
     @property
     def noticed(self) -> bool:
-        """Whether a member of the group that trains got a notice."""
+        """Whether a member of the training group got a notice."""
         group = self.trainer.group
         return group is not None and any(n in self.pool.leaving for n in group.members)
 
     @property
     def holds_up(self) -> bool:
-        """Whether a member of the group that trains is another trainer's by now."""
+        """Whether the node of a member of the training group belongs to another trainer by now."""
         group, owner = self.trainer.group, self.pool.owner
         return group is not None and any(owner.get(n, self.trainer.id) != self.trainer.id for n in group.members)
 
     @property
     def unsaved(self) -> bool:
-        """Whether workers hold a state that no checkpoint has, and saving it has not failed too often."""
+        """Whether workers hold a state that is in no checkpoint, and saving it has not failed too often."""
         return not self.trainer.saved and self.trainer.failed_writes < WRITES_TRIED and bool(self.trainer.holders())
 
     @property
     def saving_what_goes(self) -> bool:
-        """Whether a checkpoint is awaited of a state that no worker holds that stays."""
+        """Whether a checkpoint is being written of a state that no staying worker holds."""
         trainer = self.trainer
         return bool(trainer.writing) and not any(trainer.holds_state(node) for node in trainer.target)
 
     @property
     def lacking(self) -> list[NodeId]:
-        """Target nodes on which nobody's worker is."""
+        """Target nodes without any trainer's worker."""
         workers, occupant = self.trainer.workers, self.pool.occupant
         return [n for n in self.trainer.target if n not in workers and n not in occupant]
 
     @property
     def surplus(self) -> list[NodeId]:
-        """Nodes of workers that neither the target nor a group nor a checkpoint needs."""
+        """Nodes whose workers are needed neither by the target nor by a group or checkpoint."""
         trainer = self.trainer
         needed = {*trainer.target, *trainer.writing}
         for group in (trainer.group, trainer.forming):

@@ -1,4 +1,4 @@
-"""What a coordinator knows."""
+"""The state of a coordinator."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from pilot.core.trainer import Trainer
 
 @dataclass(slots=True)
 class State:
-    """All that a coordinator knows besides its configuration: plain data in a fixed order, so that the same events
-    give the same bytes wherever it is written down."""
+    """The complete state of a coordinator, without its configuration: plain data in a fixed order, so that the same
+    events give the same bytes wherever it is written.
+    """
 
     trainers: dict[TrainerId, Trainer]
     past: dict[TrainerId, Outcome]

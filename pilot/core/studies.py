@@ -48,8 +48,9 @@ HEARD_MOST = 20
 
 @dataclass(slots=True)
 class Followed:
-    """What follows: ``commands``; trainers that are ``shelved`` and have to give their nodes back; a trainer that came
-    (``trial``) and the nodes kept for it; why another plan is needed ("": none is)."""
+    """What follows: ``commands``; trainers that are ``shelved`` and must give their nodes back; a new trainer
+    (``trial``) and the nodes kept for it; why another plan is needed ("": none is).
+    """
 
     commands: list[Command] = field(default_factory=list)
     shelved: list[Trainer] = field(default_factory=list)
@@ -67,16 +68,16 @@ class Studies:
 
     @property
     def reserved(self) -> int:
-        """How many nodes are kept free for trials whose parameters are asked for."""
+        """How many nodes are kept free for trials whose parameters are being chosen."""
         return sum(kept.nodes for study in self.studies.values() for kept in study.reserved.values())
 
     def drain(self) -> None:
-        """No more trials start."""
+        """Start no more trials."""
         for study in self.studies.values():
             study.reserved.clear()
 
     def due(self) -> Iterator[tuple[float, ReservationDue | StudyDue]]:
-        """What happens by time alone, and when."""
+        """The events that are due by time alone, and when."""
         for study in self.studies.values():
             for number, kept in study.reserved.items():
                 yield kept.since_s + RESERVE_S, ReservationDue(study.id, number)
@@ -86,14 +87,13 @@ class Studies:
     # --- the plan ---------------------------------------------------------------------------------------------------
 
     def offers(self, most: int) -> list[Trainer]:
-        """Trials that may be asked for, up to ``most`` in all, as the trainers that they would be; of each study by
-        turns."""
+        """Up to ``most`` trials that may be asked for, as the trainers that they would be, from each study in turn."""
         turns = zip_longest(*(study.offers(most) for study in self.studies.values()))
         specs = [spec for turn in turns for spec in turn if spec is not None]
         return [Trainer(spec, Measured(spec)) for spec in specs[:most]]
 
     def weights(self, now_s: float, nodes: int, trainers: Sequence[Trainer]) -> dict[TrainerId, float]:
-        """The weights of ``trainers``, trials and offers, in a plan for ``nodes`` nodes; other trainers have none."""
+        """The weights of those ``trainers`` that are trials or offers, in a plan for ``nodes`` nodes."""
         found: dict[TrainerId, float] = {}
         for study in self.studies.values():
             names = set(study.next(len(trainers)))
@@ -105,8 +105,9 @@ class Studies:
         return found
 
     def won(self, now_s: float, counts: Mapping[TrainerId, int]) -> list[Command]:
-        """A plan gave ``counts``: ask for the trials that got nodes. Offers of a study are alike, so the first of them
-        have what any of them got."""
+        """Ask for the trials to which a plan gave nodes (``counts``). Offers of a study are alike, so the first ones
+        get what any of them got.
+        """
         out: list[Command] = []
         for study in self.studies.values():
             given = [counts.get(trainer, 0) for trainer in study.next(len(counts))]
@@ -121,7 +122,7 @@ class Studies:
     # --- what happens -------------------------------------------------------------------------------------------------
 
     def note(self, event: StudyEvent, charge_factor: float) -> Followed:
-        """Take in ``event``. Budgets of trials are in charged node-hours."""
+        """Record ``event``. Budgets of trials are in charged node-hours."""
         if isinstance(event, StudySubmitted):
             return self._submitted(event)
         study = self.studies.get(event.study)
@@ -160,7 +161,7 @@ class Studies:
         return self._settle(study, study.trials, f"study {study.id} stopped")
 
     def _resume(self, study: Study, event: StudyResumed) -> Followed:
-        """Go on; those whose parameters could not be had are asked for again."""
+        """Resume a study; trials whose parameters could not be chosen are asked for again."""
         study.stopped, study.failures = "", 0
         study.total = max(study.total, event.trials or 0)
         again = [trial for trial in study.waits if trial.asks == 0]
@@ -197,7 +198,7 @@ class Studies:
         return self._stop(study, event.reason)
 
     def _exhausted(self, study: Study, number: int) -> Followed:
-        """There are no more trials than ``number``: answers come in the order of the questions."""
+        """Record that there are no trials from ``number`` on: answers come in the order of the questions."""
         for trial in study.trials[number:]:
             del self._trials[study.spec.trainer(trial.number)]
             study.reserved.pop(trial.number, None)
@@ -208,7 +209,7 @@ class Studies:
         return followed
 
     def heard(self, now_s: float, trainer: Trainer, event: object) -> Followed:
-        """Take in what happened to ``trainer``, if it is a trial."""
+        """Record what happened to ``trainer``, if it is a trial."""
         study, trial = self._trials.get(trainer.id, (None, None))
         if study is None or trial is None or trial.ended:
             return Followed()
@@ -232,7 +233,7 @@ class Studies:
     def _report(
         self, now_s: float, study: Study, trial: Trial, trainer: Trainer, number: int, value: float
     ) -> list[Command]:
-        """The ``number``-th report of the study's metric; one that was heard before changes nothing."""
+        """Record the ``number``-th report of the study's metric; a repeated one changes nothing."""
         if number > trial.reports:
             if trial.reported_s is not None and trainer.group is not None:
                 took_s = (now_s - trial.reported_s) / (number - trial.reports)
@@ -246,7 +247,7 @@ class Studies:
         return [] if rung else self._tell(study, trial, value)
 
     def closed(self, command: CloseTrainer) -> Followed:
-        """A trainer has ended."""
+        """Record that a trainer has ended."""
         study, trial = self._trials.get(command.trainer, (None, None))
         if study is None or trial is None or trial.ended:
             return Followed()
@@ -276,12 +277,12 @@ class Studies:
     # --- common -------------------------------------------------------------------------------------------------------
 
     def _waiting(self, study: Study, number: int) -> Trial | None:
-        """Trial ``number``, whose parameters are asked for; None: they are known, or there is no such trial."""
+        """Trial ``number``, if its parameters are being chosen; None: they are known, or there is no such trial."""
         trial = study.trials[number] if 0 <= number < len(study.trials) else None
         return trial if trial is not None and not trial.asked and not trial.ended else None
 
     def _tell(self, study: Study, trial: Trial, value: float | None) -> list[Command]:
-        """The first rung's value is what the sampler learns; None: the trial failed."""
+        """Tell the sampler the first rung's value; None: the trial failed."""
         trial.told = True
         known = None if value is None or not math.isfinite(value) else value
         return [TellTrial(study.id, trial.number, known)]
@@ -315,6 +316,6 @@ class Studies:
 
 
 def _speedup(trainer: Trainer, nodes: int) -> float:
-    """How much faster it is on ``nodes`` nodes than on one, as far as that is known."""
+    """The speed-up of a trial on ``nodes`` nodes over one, as far as it is known."""
     curve = trainer.measured.planned
     return curve.at(nodes) / one if (one := curve.single_node_rate()) > 0 else 1.0

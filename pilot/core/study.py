@@ -63,11 +63,11 @@ class StudySpec:
             raise UserError(f"a study has between 1 and {TRIALS_MAX} trials, got {self.trials}")
 
     def trainer(self, number: int) -> TrainerId:
-        """The trainer that trial ``number`` is."""
+        """The id of trial ``number`` as a trainer."""
         return TrainerId(f"{self.study}-{number}")
 
     def trial(self, number: int) -> TrainerSpec:
-        """Trial ``number`` as a trainer: the same whenever it is asked for."""
+        """The specification of trial ``number`` as a trainer; always the same."""
         uid = TrainerUid(f"{self.template.uid[:24]}{number:08x}")
         return replace(self.template, trainer=self.trainer(number), uid=uid)
 
@@ -97,13 +97,13 @@ class Trial:
 
     @property
     def trains(self) -> bool:
-        """Whether it is to have nodes, as long as its study runs."""
+        """Whether it should have nodes while its study runs."""
         return self.asked and not self.ended and len(self.values) <= self.rung
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """``nodes`` are kept free since ``since_s`` for a trial whose parameters are being asked for."""
+    """``nodes`` that are kept free since ``since_s`` for a trial whose parameters are being chosen."""
 
     nodes: int
     since_s: float
@@ -136,27 +136,27 @@ class Study:
 
     @property
     def unasked(self) -> int:
-        """How many more trials it may have, now."""
+        """How many more trials it may ask for now."""
         return 0 if self.stopped or self.exhausted else max(0, self.total - len(self.trials))
 
     def next(self, most: int) -> list[TrainerId]:
-        """The trials that it would ask for next, as trainers: ``most`` at most."""
+        """The trials that it would ask for next, as trainers; at most ``most``."""
         first = len(self.trials)
         return [self.spec.trainer(number) for number in range(first, first + min(self.unasked, most))]
 
     def offers(self, most: int) -> list[TrainerSpec]:
-        """The same ones, as they would be submitted."""
+        """The same trials, as they would be submitted."""
         first = len(self.trials)
         return [self.spec.trial(number) for number in range(first, first + min(self.unasked, most))]
 
     @property
     def waits(self) -> Iterator[Trial]:
-        """The trials whose parameters are being asked for."""
+        """The trials whose parameters are being chosen."""
         return (trial for trial in self.trials if not trial.asked and not trial.ended)
 
     @property
     def over(self) -> bool:
-        """Whether it has come to its end: nothing of it trains, and nothing will unless trials are added."""
+        """Whether it is over: none of its trials trains, and none will unless trials are added."""
         going_on = any(trial.trains or not (trial.asked or trial.ended) for trial in self.trials)
         return not self.stopped and not self.unasked and not going_on
 
@@ -165,12 +165,12 @@ class Study:
         return len(trial.values) == len(self.spec.rungs)
 
     def key(self, value: float) -> float:
-        """By which values are compared: the smaller the better; a value that is none comes last."""
+        """The key by which values are compared: smaller is better; NaN comes last."""
         if math.isnan(value):
             return math.inf
         return -value if self.spec.maximise else value
 
     def best(self) -> Trial | None:
-        """The trial that is best at the highest rung that any reached; None: no trial reached one."""
+        """The best trial at the highest rung that any trial reached; None: no trial reached one."""
         reached = [trial for trial in self.trials if trial.values]
         return min(reached, key=lambda t: (-len(t.values), self.key(t.values[-1]), t.number), default=None)

@@ -1,4 +1,4 @@
-"""What happens by time alone. A driver, live or simulated, asks what is due and posts it."""
+"""Events that are due by time alone. A driver, live or simulated, asks which are due and posts them."""
 
 from __future__ import annotations
 
@@ -39,12 +39,13 @@ class Timers:
     studies: Studies
 
     def due(self, now_s: float) -> list[Due]:
-        """What is due by ``now_s``: nodes to be tried again, trainers to be planned for or measured on their next
-        count, budgets to be looked at."""
+        """The events that are due by ``now_s``: nodes to use again, trainers to plan for or to measure on their next
+        count, budgets to check.
+        """
         return [*self.blame.due(now_s), *(event for at_s, event in self._all() if at_s <= now_s)]
 
     def due_s(self) -> float:
-        """When the next of them is, if all stays as it is; of nodes that are tried again nobody waits for that."""
+        """When the next event is due if nothing else happens; nothing waits for nodes that can be used again."""
         return min(at_s for at_s, _ in self._all())
 
     def _all(self) -> Iterator[tuple[float, Due]]:

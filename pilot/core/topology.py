@@ -23,7 +23,7 @@ Units = tuple[tuple[str, ...], ...]
 @dataclass(frozen=True, slots=True)
 class Topology:
     """Nodes by their units: ``pattern`` is a regular expression on the start of a host's name, with a group for each
-    level. Nodes that it does not match are near nobody.
+    level. Nodes that do not match are near no other node.
 
     Raises
     ------
@@ -61,7 +61,7 @@ class Topology:
         return sorted(free, key=lambda node: self._nearness(node, near))[:count]
 
     def farthest(self, own: Sequence[NodeId]) -> list[NodeId]:
-        """``own`` in the order in which a trainer gives them back: first those with the fewest others near them."""
+        """``own`` in the order in which a trainer gives them back: those with the fewest others near them first."""
         near = self._members(own)
         return sorted(own, key=lambda node: self._nearness(node, near), reverse=True)
 

@@ -31,7 +31,9 @@ class WorkerPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PhaseChange:
-    """A phase and one that may follow it, and the commands or events with which it does. None: it is not there."""
+    """A phase, one that may follow it, and the commands or events that cause the change. None: the trainer does not
+    exist.
+    """
 
     before: StrEnum | None
     after: StrEnum | None
@@ -114,15 +116,16 @@ class Counts:
 class Trainer:
     """One trainer in the core.
 
-    ``target`` are the nodes that the last plan gave it (its allocation), ``workers`` its processes by node,
-    ``group`` what trains, ``forming`` what will. ``pausing``: the group is to stop after an agreed step.
-    ``looking``: the generation whose members are being looked at. ``writing``: the nodes whose checkpoint is
-    awaited. ``synced``: all state holders hold the same state; ``saved``: a checkpoint holds it, too. ``died``: the
-    nodes on which members of its groups died since the last step. ``refusal``: why no further worker can start (the
-    script was edited); the trainer then does not grow until a node is tried again. ``held``: why it gets no nodes;
-    ``stops``: and ends once it has none. ``shelved``: why it, a trial, gets none until its study promotes it.
-    ``usage``: what its workers used. ``total_samples``: of its whole loop, as its session last said. ``profile``: on
-    which counts it is measured. ``interrupted_s``: when its last group formed.
+    ``target`` are the nodes that the last plan gave it (its allocation), ``workers`` its processes by node, ``group``
+    what trains, ``forming`` what will. ``pausing``: the group is to stop after an agreed step. ``looking``: the
+    generation whose members are being looked at. ``writing``: the nodes whose checkpoint is awaited. ``reached``: the
+    step that it had come to when its state was lost; up to there steps are done again. ``synced``: all state holders
+    hold the same state; ``saved``: a checkpoint holds it, too. ``died``: the nodes on which members of its groups died
+    since the last new step. ``refusal``: why no further worker can start (the script was edited); the trainer then does
+    not grow until a node is tried again. ``held``: why it gets no nodes; ``stops``: and ends once it has none.
+    ``shelved``: why it, a trial, gets none until its study promotes it. ``usage``: what its workers used.
+    ``total_samples``: of its whole loop, as its session last said. ``profile``: on which counts it is measured.
+    ``interrupted_s``: when its last group formed.
     """
 
     spec: TrainerSpec
@@ -139,6 +142,7 @@ class Trainer:
     failed_writes: int = 0
     generation: Generation = NO_GENERATION
     step: int = 0
+    reached: int = 0
     epoch: int = 0
     samples: int = 0
     deaths_in_a_row: int = 0
@@ -170,18 +174,19 @@ class Trainer:
         return self.closing is None and self.outcome is None
 
     def reopen(self) -> None:
-        """Go on after an end, with what is known of its speed; nothing that failed is held against it any more."""
+        """Continue after an end, with what is known about its speed; earlier failures no longer count."""
         self.outcome, self.reason, self.held, self.shelved, self.stops, self.refusal = None, "", "", "", False, ""
         self.deaths_in_a_row, self.died, self.broken_in_a_row, self.failed_writes = 0, {}, 0, 0
+        self.reached = 0
 
     @property
     def living(self) -> tuple[Generation, ...]:
-        """Generations that may say that it finished: the newest, and the one that trains while that forms."""
+        """Generations that may report its end: the newest, and the one that trains while that forms."""
         return (self.generation,) if self.group is None else (self.generation, self.group.generation)
 
     @property
     def phase(self) -> Phase:
-        """Where it stands."""
+        """Its phase."""
         if self.outcome is not None:
             return Phase(self.outcome.value)
         if self.closing is not None:
@@ -201,7 +206,7 @@ class Trainer:
 
     @property
     def refuses_to_grow(self) -> bool:
-        """Whether it is parked, and no plan could help it: no further worker of it can start."""
+        """Whether it is parked and no plan could help it, because no further worker of it can start."""
         return bool(self.refusal) and self.parked
 
     def holds_state(self, node: NodeId) -> bool:
@@ -219,13 +224,13 @@ class Trainer:
         return [n for n, w in self.workers.items() if w.has_state and w.phase is WorkerPhase.READY]
 
     def lost_all(self, pool: Pool, went: Set[NodeId]) -> bool:
-        """Whether nobody of the group that trains stays, now that the nodes ``went`` are gone or on notice."""
+        """Whether no member of the training group stays, now that the nodes ``went`` are gone or have got a notice."""
         members = self.group.members if self.group is not None else ()
         stays = any(n in pool and n not in pool.leaving for n in members)
         return not stays and any(n in went for n in members)
 
     def lose(self, node: NodeId, *, announced: bool) -> None:
-        """Its worker on ``node`` is gone with the node."""
+        """Record that its worker on ``node`` is gone, with the node."""
         if self.workers.pop(node).ends_alone:
             self.reason += f"; {node} was lost before its script had ended"
         self.writing.pop(node, None)
@@ -237,14 +242,14 @@ class Trainer:
         return worker is None or (worker.phase is not WorkerPhase.READY and not worker.slow)
 
     def room(self, pool: Pool) -> int:
-        """The most nodes that it could use: of the pool's, where it has something against some of them."""
+        """The most nodes that it could use; if some are set aside for it, those of the pool that remain."""
         if not self.evidence.aside:
             return self.spec.max_nodes
         without = (pool.leaving, pool.aside)
         return pool.usable - sum(n in pool and not any(n in out for out in without) for n in self.evidence.aside)
 
     def left_s(self) -> float | None:
-        """What is left of it, in seconds on one node; None where its length or its speed is not known yet.
+        """Its remaining work, in seconds on one node; None if its length or its speed is not known yet.
 
         It is never less than :data:`LEAST_LEFT_S`: a trainer that runs beyond its estimated end is not done.
         """
@@ -256,7 +261,8 @@ class Trainer:
 
     def candidate(self, value: Curve, room: int, costs: RescaleCosts) -> Candidate:
         """What a planner sees of it; ``value`` is the objective's curve, ``room`` the most nodes that it could use,
-        ``costs`` what rescales cost in its pool."""
+        ``costs`` the costs of rescales in its pool.
+        """
         held = len(self.target)
         most = self.spec.max_nodes if not self.refusal else max(self.spec.min_nodes, held)
         most = max(self.spec.min_nodes, min(most, room))

@@ -1,4 +1,4 @@
-"""Notes what happened to one trainer: its workers, its groups, its progress.
+"""Records what happened to one trainer: its workers, its groups, its progress.
 
 Whatever is stale (of a generation or a worker that is no more) gives None and changes nothing.
 """
@@ -30,13 +30,14 @@ from pilot.core.ids import NO_GENERATION, NodeId
 from pilot.core.trainer import Group, Trainer, Worker, WorkerPhase
 
 DEATHS_ALLOWED = 3
-"""So many deaths of members of a trainer's groups, without a step between them, and it or its nodes have failed."""
+"""So many deaths of members of a trainer's groups, without a step between them that was not done before, and it or its
+nodes have failed: what dies again and again where it died before gets no further."""
 
 SICK_NODES = 2
 """Deaths on at most this many nodes, while others hold the state, are these nodes' fault."""
 
 BREAKS_ALLOWED = 5
-"""So many groups of a trainer that broke on living pilots, without a step between them, and it has failed."""
+"""So many groups of a trainer that broke on living pilots, without a new step between them, and it has failed."""
 
 TrainerEvent = (
     WorkerReady
@@ -67,7 +68,7 @@ class Noted:
 
 
 def note(now_s: float, trainer: Trainer, event: TrainerEvent) -> Noted | None:
-    """Note ``event``, which is about ``trainer`` and happened at ``now_s``; None where it is stale."""
+    """Record ``event``, which is about ``trainer`` and happened at ``now_s``; None if it is stale."""
     match event:
         case WorkerReady():
             return _worker_ready(trainer, event)
@@ -136,14 +137,16 @@ def _worker_exited(trainer: Trainer, event: WorkerExited) -> Noted | None:
 
 
 def _member_died(trainer: Trainer, worker: Worker, event: WorkerExited, commands: list[Command]) -> Noted:
-    """Three deaths without a step: on one or two nodes they are the nodes' while others live, else the script's."""
+    """Judge three deaths without a new step: on one or two nodes, while others live, it is the nodes' fault; otherwise
+    the script's.
+    """
     trainer.died[event.node] = None
     if worker.attempt == trainer.deaths_in_a_row:
         trainer.deaths_in_a_row += 1
     if trainer.deaths_in_a_row < DEATHS_ALLOWED:
         return Noted(commands)
     died, others = list(trainer.died), [n for n in trainer.holders() if n not in trainer.died]
-    times = f"its process died {DEATHS_ALLOWED} times in a row on living pilots, without a step in between"
+    times = f"its process died {DEATHS_ALLOWED} times in a row on living pilots, without a new step in between"
     reason = f"{times}; the last time: {event.detail}"
     if len(died) > (SICK_NODES if others else 1):
         return Noted(commands, failure=reason)
@@ -159,6 +162,7 @@ def _group_formed(trainer: Trainer, event: GroupFormed) -> Noted | None:
     _count_rescale(trainer, before, len(trainer.group.members))
     if event.resumed is not None:
         trainer.counts.lost_steps += max(0, trainer.step - event.resumed)
+        trainer.reached = max(trainer.reached, trainer.step)
     trainer.step = event.step
     trainer.synced, trainer.saved, trainer.failed_writes = True, False, 0
     for node in trainer.group.members:
@@ -186,7 +190,7 @@ def _group_broken(trainer: Trainer, event: GroupBroken) -> Noted | None:
 
 
 def _who_kept_it(trainer: Trainer, forming: Group, event: GroupBroken) -> tuple[Accusation, ...]:
-    """Who trained before could form groups: what is new is suspected, and of that the node that noticed it first."""
+    """Suspect the new nodes, since the others could form groups before; of these, the one that noticed first."""
     newcomers = tuple(n for n in forming.members if not trainer.holds_state(n))
     suspects = newcomers if len(newcomers) < len(forming.members) else forming.members
     if len(suspects) > 1 and event.node is not None:
@@ -199,7 +203,9 @@ def _broke(trainer: Trainer, reason: str, accusations: tuple[Accusation, ...] = 
     trainer.broken_in_a_row += 1
     failure = ""
     if trainer.broken_in_a_row >= BREAKS_ALLOWED:
-        failure = f"{BREAKS_ALLOWED} of its groups broke in a row, without a step in between; the last one: {reason}"
+        failure = (
+            f"{BREAKS_ALLOWED} of its groups broke in a row, without a new step in between; the last one: {reason}"
+        )
     return Noted(dissolve(trainer, reason), failure, accusations)
 
 
@@ -220,7 +226,7 @@ def _group_stalled(trainer: Trainer, event: GroupStalled) -> Noted | None:
 
 
 def _group_looked_at(trainer: Trainer, event: GroupLookedAt) -> Noted | None:
-    """Who is lost is killed by its agent, and who is slow is waited for. Where all wait, they wait for one another."""
+    """Agents kill lost members; slow ones are waited for. If all are waiting, they wait for one another."""
     if event.generation != trainer.looking:
         return None
     trainer.looking = NO_GENERATION
@@ -244,8 +250,8 @@ def _checkpoint_written(trainer: Trainer, event: CheckpointWritten) -> Noted | N
 def _progress(now_s: float, trainer: Trainer, event: Progress) -> Noted | None:
     if trainer.group is None or event.generation != trainer.group.generation:
         return None
-    stepped = event.step > trainer.step
-    if stepped:
+    advanced = event.step > max(trainer.step, trainer.reached)
+    if advanced:
         trainer.deaths_in_a_row = trainer.broken_in_a_row = 0
         trainer.died = {}
     trainer.step, trainer.epoch, trainer.samples = event.step, event.epoch, event.samples
@@ -256,4 +262,4 @@ def _progress(now_s: float, trainer: Trainer, event: Progress) -> Noted | None:
     if event.rescale_s is not None:
         trainer.measured.cost(trainer.grew, event.rescale_s)
     doubtful = bool(trainer.evidence.strikes or trainer.evidence.doubts)
-    return Noted(works=(trainer.group.members, Stage.RUN) if stepped and doubtful else None)
+    return Noted(works=(trainer.group.members, Stage.RUN) if advanced and doubtful else None)

@@ -31,7 +31,7 @@ NEW = Trial(-1)
 
 
 def weights(study: Study, trials: Sequence[Trial], left_reports: float) -> Mapping[TrainerId | None, float]:
-    """The weights of ``trials``, by trainer; that of one more trial under None.
+    """The weights of ``trials``, by trainer; under None, that of one more trial.
 
     ``left_reports`` : how many reports a trial can still make before the deadline, on as many nodes as it can use.
     """
@@ -50,21 +50,21 @@ def weights(study: Study, trials: Sequence[Trial], left_reports: float) -> Mappi
 
 
 def reports_left(study: Study, now_s: float, speedup: float) -> float:
-    """How many reports a trial can make before the deadline, if it goes ``speedup`` times as fast as on one node."""
+    """How many reports a trial can make before the deadline if it is ``speedup`` times as fast as on one node."""
     if study.spec.deadline_s is None or not study.report_s:
         return float("inf")
     return max(0.0, study.spec.deadline_s - now_s) * speedup / median(study.report_s)
 
 
 def _reach(study: Study, trial: Trial, left_reports: float) -> int:
-    """The highest rung that it can still come to; -1: none."""
+    """The highest rung that it can still reach; -1: none."""
     rungs = enumerate(study.spec.rungs)
     there = [rung for rung, reports in rungs if rung >= trial.rung and reports - trial.reports <= left_reports]
     return there[-1] if there else -1
 
 
 def _ranks(study: Study, rung: int) -> dict[int, float]:
-    """Of those that were promoted from ``rung``, by number: how good they are, from 0 (the best) to 1."""
+    """The ranks of the trials that were promoted from ``rung``, by number, from 0 (the best) to 1."""
     order = ranked(study, rung)
     promoted = order[: max(1, places(study, rung, len(order)))]
     return {trial.number: (place + 0.5) / len(promoted) for place, trial in enumerate(promoted)}

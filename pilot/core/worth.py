@@ -35,7 +35,7 @@ FEW = 8
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What awaits a trainer.
+    """What a trainer can expect.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class Outlook:
 
 
 def best_counts(outlook: Outlook) -> tuple[int, ...]:
-    """The counts that are worth most, the largest first; none, if none are worth what they cost."""
+    """The counts that are worth most, the largest first; none if none are worth their cost."""
     known = fit(outlook.points, outlook.priors)
     market = _Market.of(known, outlook)
     now = market.regret(known)
@@ -97,7 +97,7 @@ class _Market:
 
     @classmethod
     def of(cls, known: Fit, outlook: Outlook) -> _Market:
-        """A node is worth to others what it is worth to this one at its share: they are taken to be like it."""
+        """Assume that a node is worth to others what it is worth to this trainer at its share."""
         curve = known.ln_a, known.ln_b
         more, less = max(1.0, outlook.share * 1.1), max(1.0, outlook.share) / 1.1
         price = (speedup(more, *curve) - speedup(less, *curve)) / (more - less)
@@ -105,17 +105,17 @@ class _Market:
         return cls(outlook.allowed, price, planned, curve)
 
     def surplus(self, nodes: int, curve: tuple[float, float]) -> float:
-        """What it gains on a number of nodes beyond their price."""
+        """Its gain on a number of nodes, minus their price."""
         return speedup(nodes, *curve) - self.price * nodes
 
     def regret(self, known: Fit) -> float:
-        """What a plan is expected to lose each second because the curve is not ``known`` better."""
+        """What a plan is expected to lose per second because the curve is only ``known`` so well."""
         curves = list(_possible(known, self.curve))
         best = sum(max(self.surplus(n, curve) for n in self.allowed) for curve in curves)
         return (best - sum(self.surplus(self.planned, curve) for curve in curves)) / len(curves)
 
     def cost(self, counts: Sequence[int], outlook: Outlook) -> float:
-        """What it takes to go through ``counts`` and on to what is planned."""
+        """The cost of going through ``counts`` and on to the planned count."""
         up_s, down_s, cost = outlook.rescale_up_s, outlook.rescale_down_s, 0.0
         others, before = speedup(max(1.0, outlook.share), *self.curve), outlook.held
         for count in (*counts, self.planned):

@@ -162,18 +162,18 @@ class Story:
     ) -> Iterator[Happening]:
         match event:
             case StudySubmitted():
-                text = f"study {event.spec.study} submitted, of {event.spec.trials} trials"
+                text = f"study {event.spec.study} submitted: {event.spec.trials} trials"
             case StudyStopped():
                 text = f"study {event.study} {event.reason}"
             case StudyResumed():
-                text = f"study {event.study} goes on"
+                text = f"study {event.study} continues"
             case TrialAsked():
                 given = ", ".join(f"{name}={value}" for name, value in event.parameters)
                 yield self._told(now_s, Kind.TRAINER, f"trial of {event.study}: {given}", event.spec.trainer)
                 return
             case TrialNotAsked():
-                why = "all of its space was tried" if event.exhausted else headline(event.reason)
-                text = f"study {event.study} has no trial {event.number}: {why}"
+                why = "every point of the search space has been tried" if event.exhausted else headline(event.reason)
+                text = f"no trial {event.number} of study {event.study}: {why}"
         yield self._told(now_s, Kind.POOL, text)
 
     def _group(self, now_s: float, event: Event) -> Iterator[Happening]:

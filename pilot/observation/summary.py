@@ -93,9 +93,8 @@ def sentences(name: str, site: str, summary: Summary) -> list[str]:
     told.append(_losses(summary))
     if summary.u is not None:
         told.append(
-            f"It trained {summary.u:.0%} of what as many dedicated nodes as it held on average while it had trainers"
-            " would"
-            " have (U)."
+            f"It trained {summary.u:.0%} of what dedicated nodes would have, as many as it held on average while it had"
+            " trainers (U)."
         )
     return told
 

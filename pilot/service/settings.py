@@ -111,7 +111,7 @@ def config_of(configured: Configured) -> CoordinatorConfig:
 def topology_of(pattern: str) -> Topology:
     """From a site's pattern; :class:`UserError` where it has none, or one that is malformed."""
     if not pattern:
-        raise UserError("--node-order topology: the site says nothing about its topology (see docs/sites.md)")
+        raise UserError("--node-order topology: the site file defines no topology (see docs/sites.md)")
     return Topology(pattern)
 
 

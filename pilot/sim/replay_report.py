@@ -68,7 +68,7 @@ def sentences(replay: Replay) -> list[str]:
         f" completed; all of them processed {told.samples:,.4g} samples.",
     ]
     if told.efficiency is not None:
-        said.append(f"This trained {told.efficiency:.0%} of what as many dedicated nodes would have (U).")
+        said.append(f"They trained {told.efficiency:.0%} of what {told.eq_nodes:.3g} dedicated nodes would have (U).")
     if (budget := replay.case.budget) is not None and told.budget_ended_h is not None:
         said.append(f"Then its budget of {budget:g} node-hours was used up, and the pool drained.")
     elif budget is not None:

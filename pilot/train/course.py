@@ -121,9 +121,8 @@ class SessionCourse:
         before = self.where()
         if before[0] == self._ended:
             raise UserError(
-                f"the batches of epoch {before[0]} are over: an epoch is one pass over session.loader; the next epoch"
-                " begins"
-                " with the next turn of session.epochs"
+                f"the batches of epoch {before[0]} have all been used: an epoch is one pass over session.loader;"
+                " the next epoch begins with the next turn of session.epochs"
             )
         if not self._training.position.at_end:
             self.align()

@@ -357,7 +357,7 @@ def _wire_kind(parameter: nn.Parameter, count: int) -> tuple[int, str]:
         return count, "float32"
     if parameter.dtype in _REAL:
         return count * (1 + parameter.is_complex()), _REAL[parameter.dtype]
-    raise UserError(f"a parameter is of {parameter.dtype}: gradients are summed in float32 and float64 only")
+    raise UserError(f"a parameter is of {parameter.dtype}, whose gradients cannot be summed; use float32 or float64")
 
 
 def _nobody() -> None:

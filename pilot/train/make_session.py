@@ -42,6 +42,11 @@ def session(
     wire_dtype : ``bfloat16`` or ``float16``: send float32 gradients between nodes at half the size, rounded before and
         after the sum
     seed : seed of the sample order, the augmentation and the ranks' random generators
+
+    Raises
+    ------
+    pilot.core.errors.UserError
+        These cannot be trained together, or the site's nodes cannot train them; one line says what to change.
     """
     refusal.show_in_one_line()
     rate = LearningRate(lr_rule, warmup_steps)

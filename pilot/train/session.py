@@ -36,7 +36,14 @@ from pilot.train.training_loader import TrainingLoader
 
 
 class Session:
-    """An elastic training loop; create one with :func:`pilot.train.session`."""
+    """An elastic training loop; create one with :func:`pilot.train.session`.
+
+    Raises
+    ------
+    pilot.core.errors.UserError
+        Every method raises it if it is called in the wrong place, or with values that cannot work. Its one line says
+        what to change; unless the script catches it, it becomes the reason why the trainer failed.
+    """
 
     def __init__(self, training: Training, seed: int, wire_dtype: str | None) -> None:
         self.seed = seed
@@ -45,7 +52,7 @@ class Session:
         training.identity[SEED] = str(seed)
         self._metrics: dict[str, float] = {}
         self._check = StateCheck(training)
-        self._guard = StepGuard(training.steppers.optimizers.values())
+        self._guard = StepGuard(training.steppers)
         self._rollback = Rollback(training, with_user=training.steppers.apart)
         fabric = NodeFabric.of(os.environ, self._seat, training)
         exchanges = Exchanges(training, wire_dtype, fabric.group)
@@ -88,8 +95,8 @@ class Session:
 
     @property
     def steps(self) -> int:
-        """Steps applied so far in the trainer's whole life. (If optimizers are stepped by name, a step that has begun
-        counts.)
+        """Steps applied since the trainer began, over all changes and restarts. (If optimizers are stepped by name, a
+        step that has begun counts.)
         """
         position = self._training.position
         return position.step + (position.phase > 0)
@@ -101,11 +108,12 @@ class Session:
 
     @property
     def state(self) -> dict[str, Any]:
-        """The script's own values. They survive rescales and are saved in checkpoints, and keep their types.
+        """The script's own values, by name. They survive rescales, are saved in checkpoints, and keep their types.
 
-        Tensors, numpy arrays of numbers or text, numbers, strings, bytes, None, and list, tuple, set and dict (keys:
-        str or int) of these. Anything else is refused with its location when it is found: when :meth:`epochs` begins,
-        before a step (as often as costs nothing), before an evaluation, and at the end of each epoch.
+        A value may be a tensor, a numpy array of numbers or text, a number, a string, bytes, None, or a list, tuple,
+        set or dict (keys: str or int) of these. Anything else is refused, with its location, when it is found: when
+        :meth:`epochs` begins, before a step (as often as costs nothing), before an evaluation, and at the end of each
+        epoch.
         """
         return self._training.user
 
@@ -178,11 +186,12 @@ class Session:
         return stream
 
     def epochs(self, count: int, **measures: Callable[[], float]) -> Iterator[int]:
-        """Iterate over the remaining ones of ``count`` epochs, starting with the current one. After the last one the
-        trainer has finished.
+        """Yield the indices, from 0, of those of ``count`` epochs that are still to do; the first is the current one.
+        After the last one the trainer has finished.
 
         Parameters
         ----------
+        count : epochs of the whole training, done ones included
         measures : functions called after each epoch on every worker; rank 0's values are reported under these names
             (``accuracy=...``) and passed to a scheduler that needs them
         """
@@ -196,8 +205,8 @@ class Session:
         yield from self._loop(lambda: self._training.position.epoch, count, self._course.new_epoch, end)
 
     def iterations(self, count: int) -> Iterator[int]:
-        """Iterate over the remaining ones of ``count`` steps, one per turn, starting with the current one; epochs
-        advance by themselves. After the last one the trainer has finished.
+        """Yield the indices, from 0, of those of ``count`` steps that are still to do, one per turn; epochs advance by
+        themselves. After the last step the trainer has finished.
 
         Within a turn, ``for batch in loader:`` yields the batches of the step, or ``loader.next()`` the next one of
         them; then call ``session.step``. A turn whose step is void is repeated with the same number.
@@ -246,7 +255,7 @@ class Session:
         ----------
         dataset : map-style dataset with a length
         function : takes a batch and returns values by name, each a mean over the batch (as torch's losses are)
-        batch_size : samples that a rank processes at once
+        batch_size : most samples that a rank processes at once
         options : options of torch's ``DataLoader``
         """
         self._step.came_back()
@@ -291,7 +300,10 @@ class Session:
         return self._step.sum(loss, name, weight)
 
     def clip_grad_norm(self, max_norm: float) -> None:
-        """In this step (of this optimizer), scale the group's gradients so that their norm is at most ``max_norm``."""
+        """Scale the gradients of this step (and optimizer) so that their 2-norm over the group is at most ``max_norm``.
+
+        Replaces torch's function; call it before :meth:`step`.
+        """
         self._step.max_norm = max_norm
 
     def track(self, name: str, stateful: Stateful) -> None:
@@ -315,7 +327,7 @@ class Session:
         self._training.on_restore.append(function)
 
     def report(self, **metrics: float) -> None:
-        """Show these values with the trainer's progress."""
+        """Show these values, by name, with the trainer's progress; studies compare trials by one of them."""
         check_reported(metrics)
         values = {name: float(value) for name, value in metrics.items()}
         self._metrics.update(values)

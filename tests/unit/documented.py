@@ -7,11 +7,16 @@ import shlex
 from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
+from textwrap import dedent
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-_BLOCK = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGES += [ROOT / "examples" / "ported" / "README.md"]
+PROGRAMS = {"pilot", "python", ".venv/bin/python", "pip", "make", "git"}
+PROGRAMS |= {"source", "apt-get", "sbatch", "nvidia-smi", "h5dump", "module", "exec", "eval", "for"}
+_MODULE = re.compile(r"python -m (benchmarks\.\w+)([^`#\n]*)")
+_BLOCK = re.compile(r"^( *)```(\S*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 
 
 class Block(NamedTuple):
@@ -27,9 +32,34 @@ def blocks(language: str) -> list[Block]:
     """All of a language ("": none is given, which is what is typed at a shell)."""
     found = []
     for page in PAGES:
-        texts = [text for kind, text in _BLOCK.findall(page.read_text()) if kind == language]
-        found += [Block(page.name, language, number, text) for number, text in enumerate(texts)]
+        texts = [dedent(text) for _, kind, text in _BLOCK.findall(page.read_text()) if kind == language]
+        name = page.relative_to(ROOT).as_posix().removeprefix("docs/")
+        found += [Block(name, language, number, text) for number, text in enumerate(texts)]
     return found
+
+
+def shell_lines() -> Iterator[tuple[str, str]]:
+    """(page, line) of each block with a line that begins with one of PROGRAMS; lines end where no backslash does."""
+    for block in blocks(""):
+        lines = block.text.replace("\\\n", " ").splitlines()
+        if any(_program(line) in PROGRAMS for line in lines):
+            yield from ((block.page, line) for line in lines if line)
+
+
+def begins_as_typed(line: str) -> bool:
+    """Whether a line of such a block begins with a program, or sets a variable."""
+    return _program(line) in PROGRAMS or re.match(r"(export )?[A-Z_]+=", line) is not None
+
+
+def module_options() -> Iterator[tuple[str, str, str]]:
+    """(page, module, option) of what follows ``python -m benchmarks.…``, in blocks and in sentences."""
+    for page in PAGES:
+        for module, words in _MODULE.findall(page.read_text()):
+            yield from ((page.name, module, option) for option in re.findall(r"(?<!\S)--[a-z][\w-]*", words))
+
+
+def _program(line: str) -> str:
+    return line.split(maxsplit=1)[0] if line.split() else ""
 
 
 def pilot_commands() -> Iterator[tuple[str, list[str]]]:

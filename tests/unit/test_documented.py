@@ -11,7 +11,7 @@ import click
 import pytest
 
 from pilot.cli.main import cli
-from tests.unit.documented import ROOT, Block, blocks, pilot_commands
+from tests.unit.documented import ROOT, Block, begins_as_typed, blocks, module_options, pilot_commands, shell_lines
 
 SHARED = """
 import math, os
@@ -39,39 +39,59 @@ dataset = crops = validation = TensorDataset(torch.randn(64, 4), torch.randint(0
 """
 SESSION = SHARED + "session = pilot.train.session(model, optimizer)\n"
 LOADER = SESSION + "loader = session.loader(dataset, batch_size=32)\n"
+NOTICED = """
+import os, signal
+from types import SimpleNamespace
+
+
+def batches():
+    yield 0, 0
+    raise SystemExit("it has not saved")
+
+
+rank, loader, save = 0, batches(), lambda: os._exit(0)
+optimizer = SimpleNamespace(step=lambda: None)
+"""
 STEP = "optimizer.zero_grad(); loss = criterion(model(x), y); loss.backward(); session.step(loss)"
 CONTEXTS: dict[tuple[str, int], tuple[str, dict[str, str]]] = {
     ("README.md", 0): (SHARED + "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 30)\n", {}),
-    ("elastic-script.md", 0): (
+    ("elastic-script.md", 0): (NOTICED, {"...": "os.kill(os.getpid(), signal.SIGUSR1)"}),
+    ("elastic-script.md", 2): (
         SESSION + "max_iters, learning_rate = 2, lambda iteration: 0.1 / (1 + iteration)\n",
         {},
     ),
-    ("elastic-script.md", 1): (LOADER, {"...": STEP, "epochs(100)": "epochs(2)"}),
-    ("elastic-script.md", 2): (
+    ("elastic-script.md", 3): (LOADER, {"...": STEP, "epochs(100)": "epochs(2)"}),
+    ("elastic-script.md", 4): (
         SHARED + "muon = torch.optim.Muon([model.head.weight, model.backbone.weight])\n"
         "adamw = torch.optim.AdamW([model.head.bias, model.backbone.bias])\n",
         {},
     ),
-    ("elastic-script.md", 3): (
+    ("elastic-script.md", 5): (
         LOADER,
         {
             "...\n        session.step(loss)": "for epoch in session.epochs(1):\n    for x, y in loader:\n"
             "        optimizer.zero_grad(); loss = criterion(model(x), y); loss.backward()\n        session.step(loss)"
         },
     ),
-    ("elastic-script.md", 4): (
+    ("elastic-script.md", 6): (
         SHARED + "model.backbone.requires_grad_(False)\noptimizer = torch.optim.SGD(model.head.parameters(), lr=0.1)\n"
         "session = pilot.train.session(model, optimizer)\nloader = session.loader(dataset, batch_size=32)\n",
         {"...": STEP},
     ),
-    ("elastic-script.md", 5): (SHARED, {}),
-    ("elastic-script.md", 6): (SHARED + "model.blocks = [model.backbone]\n", {}),
+    ("elastic-script.md", 7): (SHARED, {}),
+    ("elastic-script.md", 8): (SHARED + "model.blocks = [model.backbone]\n", {}),
     ("planners.md", 0): ("", {}),
     ("sites.md", 0): ("", {}),
 }
-"""(page, number) → what comes before the block, and what stands for its ellipses. Those of checkpoint-format.md read
-files that are not here; tests/integration/test_checkpoint_readers.py reads such files in these ways.
-"""
+"""(page, number) → what comes before the block, and what stands for its ellipses."""
+
+RUN_ELSEWHERE = {
+    ("elastic-script.md", 1): "tests/frameworks, where Lightning and transformers are installed",
+    ("checkpoint-format.md", 0): "tests/integration/test_checkpoint_readers.py, on a checkpoint",
+    ("checkpoint-format.md", 1): "tests/integration/test_checkpoint_readers.py, on a checkpoint",
+    ("checkpoint-format.md", 2): "tests/integration/test_checkpoint_readers.py, on a checkpoint",
+}
+"""Blocks that need what is not here → which tests run such code. Here they are only compiled."""
 
 
 @pytest.mark.parametrize(("page", "words"), [pytest.param(*one, id=" ".join(one[1])) for one in pilot_commands()])
@@ -84,6 +104,20 @@ def test_a_command_that_a_page_shows_can_be_typed(page: str, words: list[str]) -
         command, words = found, words[1:]
         context = click.Context(command, parent=context, **command.context_settings)
     command.make_parser(context).parse_args(list(words))
+
+
+def test_a_block_of_commands_has_a_command_on_each_line() -> None:
+    assert [(page, line) for page, line in shell_lines() if not begins_as_typed(line)] == []
+
+
+def test_the_options_of_a_benchmark_that_a_page_shows_exist() -> None:
+    shown = set(module_options())
+    assert len(shown) > 10
+    assert [
+        (page, module, option)
+        for page, module, option in sorted(shown)
+        if f'"{option}"' not in (ROOT / f"{module.replace('.', '/')}.py").read_text()
+    ] == []
 
 
 @pytest.mark.parametrize(
@@ -99,7 +133,22 @@ def test_the_python_of_a_page_runs(block: Block, tmp_path: Path) -> None:
 
 
 def test_no_block_is_left_out() -> None:
-    assert {(b.page, b.number) for b in blocks("python") if b.page != "checkpoint-format.md"} == set(CONTEXTS)
+    found = {(block.page, block.number): block.text for block in blocks("python")}
+    assert set(found) == set(CONTEXTS) | set(RUN_ELSEWHERE)
+    for place in RUN_ELSEWHERE:
+        compile(found[place], str(place), "exec")
+
+
+def test_the_first_difference_is_that_of_the_two_examples() -> None:
+    plain, elastic = (ROOT / "examples" / name for name in ("digits_cnn_plain.py", "digits_cnn.py"))
+    sides = {"-": [plain], "+": [elastic], " ": [plain, elastic]}
+    shown = next(block for block in blocks("diff") if block.page == "elastic-script.md").text.splitlines()
+    assert [
+        (line, path.name)
+        for line in shown
+        for path in sides[line[:1] or " "]
+        if line[1:].strip() not in map(str.strip, path.read_text().splitlines())
+    ] == []
 
 
 def _run(code: str, folder: Path) -> None:

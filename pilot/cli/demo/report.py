@@ -165,11 +165,11 @@ def _rates(trainers: list[TrainerStatus]) -> str:
 def _pool(status: PoolStatus) -> str:
     use = status.utilisation
     return (
-        f"\n{status.node_seconds:.0f} node-seconds, {use.eq_nodes:.2f} nodes on average; by the given curves, trained "
-        f"{number(use.u, '.1%')} of what as many dedicated nodes would have"
+        f"\n{status.node_seconds:.0f} node-seconds, {use.eq_nodes:.2f} nodes on average; they trained "
+        f"{number(use.u, '.1%')} of what that many dedicated nodes would have (U, by the given curves)"
     )
 
 
 def _solves(solves: list[SolveTimes]) -> str:
     each = ", ".join(f"{t.build_s * 1e3:.0f}+{t.solve_s * 1e3:.0f} ({t.answer_s * 1e3:.0f})" for t in solves)
-    return f"{len(solves)} plans solved, ms to build + solve (in all): {each}"
+    return f"{len(solves)} plans solved, ms to build + solve (total): {each}"

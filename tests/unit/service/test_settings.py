@@ -45,7 +45,7 @@ def test_what_makes_no_sense_is_the_users_error(changes: dict[str, object], says
 def test_the_topology_is_the_sites() -> None:
     settings = msgspec.to_builtins(Settings(node_order="topology"))
     assert config_of(Configured(settings, {"topology": "(x[0-9]+)c"})).topology == Topology("(x[0-9]+)c")
-    with pytest.raises(UserError, match="the site says nothing about its topology"):
+    with pytest.raises(UserError, match="the site file defines no topology"):
         config_of(Configured(settings, {"topology": None}))
     assert config_of(Configured(msgspec.to_builtins(Settings()), {"topology": "(x)"})).topology is None
 
