@@ -47,9 +47,17 @@ class Alarm:
             return 0
         self._numbers = self.held.numbers()
         number = combined(list(self._numbers.values()), MODULUS)
-        if self._shards > 1:  # nodes hold the same, each shard by shard
-            number = combined(self._ties.say(number), MODULUS)
-        return number + 1
+        return 1 + (number if self._shards == 1 else self._of_node(number))
+
+    def _of_node(self, number: int) -> int:
+        """Nodes hold the same, each shard by shard. What is not sharded all processes of a node hold alike, too; where
+        they do not, each says a number of its own.
+        """
+        of_shards = self.held.of_shards
+        whole = combined([one for name, one in self._numbers.items() if name not in of_shards], MODULUS)
+        said = self._ties.say(number * MODULUS + whole)
+        alike = len({word % MODULUS for word in said}) == 1
+        return combined([word // MODULUS for word in said], MODULUS) if alike else whole
 
     def compare(self, words: Words, step: int, group: RankGroup, size: int) -> bool:
         """With the sums of step ``step``. :class:`PilotError` on all ranks where what they hold was not equal.
@@ -71,7 +79,7 @@ class Alarm:
         since = min(row[0] for row in table)
         columns = dict(zip(self._numbers, zip(*(row[1:] for row in table), strict=True), strict=True))
         self.held.are_own({name for name, column in columns.items() if OWN in column})
-        differing = [name for name, column in columns.items() if OWN not in column and self._differ(column)]
+        differing = [name for name, column in columns.items() if OWN not in column and self._differ(name, column)]
         if differing:
             raise PilotError(
                 f"the ranks no longer hold the same state: {differing[0]} has differed since a step between {since}"
@@ -81,8 +89,9 @@ class Alarm:
                 f" submit it again from an earlier checkpoint: {group.distrust(since)}"
             )
 
-    def _differ(self, column: Sequence[int]) -> bool:
-        return any(len(set(column[shard :: self._shards])) > 1 for shard in range(self._shards))
+    def _differ(self, name: str, column: Sequence[int]) -> bool:
+        shards = self._shards if name in self.held.of_shards else 1
+        return any(len(set(column[shard::shards])) > 1 for shard in range(shards))
 
 
 def _others(count: int) -> str:

@@ -10,6 +10,7 @@ from pilot.train.exchange import Exchange
 from pilot.train.late_exchange import LateExchange
 from pilot.train.node_group import NodeGroup
 from pilot.train.sharded_exchange import ShardedExchange
+from pilot.train.sharding import check_trained
 from pilot.train.stepper import Stepper
 from pilot.train.training import Training
 
@@ -85,5 +86,6 @@ class Exchanges:
         if steppers.apart:
             return [LateExchange(trained.of(stepper), self._wire_dtype) for stepper in steppers]
         if (sharding := self._training.sharding) is not None:
+            check_trained(trained.trained())
             return [ShardedExchange(trained.of(stepper), self._wire_dtype, sharding) for stepper in steppers]
         return [Exchange(trained.of(stepper), self._wire_dtype, group=self._group) for stepper in steppers]

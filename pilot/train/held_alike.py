@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.data import TensorDataset
 
+from pilot.checkpoint import shards
 from pilot.train import checksums
 
 OWN = 0
@@ -27,6 +28,8 @@ Changes = tuple[int, int]
 
 class HeldAlike:
     """Of one rank.
+
+    ``of_shards``: names of what is sharded; of that only ranks with the same shard hold the same.
 
     Parameters
     ----------
@@ -45,6 +48,7 @@ class HeldAlike:
         self._optimizers = {f"optimizer{name and f'[{name!r}]'}": one for name, one in optimizers.items()}
         self._buffers = dict(_buffers(model))
         self._own: set[str] = set()
+        self.of_shards: set[str] = set()
         self._before: list[Changes] = []
         self._seen: dict[str, tuple[Changes, int]] = {}
         self._dataset: TensorDataset | None = None
@@ -75,7 +79,9 @@ class HeldAlike:
         """By name, 1 to 65521, or ``OWN``."""
         buffers = self._buffer_numbers()
         self._look_at_buffers(buffers)
-        numbers = _numbers(dict(self._values())) | buffers | self._data_numbers()
+        values = dict(self._values())
+        self.of_shards = {name for name, one in values.items() if torch.is_tensor(one) and shards.is_sharded(one)}
+        numbers = _numbers(values) | buffers | self._data_numbers()
         return {name: OWN if name in self._own else number for name, number in numbers.items()}
 
     def _values(self) -> Iterator[tuple[str, Any]]:

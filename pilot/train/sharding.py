@@ -112,6 +112,16 @@ def sharding_of(model: nn.Module, steppers: Steppers, size: int) -> Sharding | N
     return Sharding(model, size)
 
 
+def check_trained(trained: Mapping[str, nn.Parameter]) -> None:
+    """:class:`UserError` where one of these, by name, is not sharded: nobody would sum its gradients in the node."""
+    whole = next((name for name, parameter in trained.items() if not shards.is_sharded(parameter)), None)
+    if whole is not None:
+        raise UserError(
+            f"the parameter {whole} is trained but not sharded, while others are: make it part of the model, and call"
+            " fully_shard on the whole model as well, after its parts"
+        )
+
+
 def reshard(model: nn.Module) -> None:
     """After a forward pass without backward: FSDP keeps the root's parameters whole until one comes."""
     for module in _sharded_modules(model):
@@ -132,12 +142,6 @@ def _check(model: nn.Module, sharded: Mapping[str, nn.Parameter], steppers: Step
                 f"the model's parameter {name} is not sharded by rows over the {size} processes of its node: call"
                 " fully_shard(module, mesh=pilot.train.node_mesh()), without shard_placement_fn"
             )
-    whole = [n for n, p in model.named_parameters() if p.requires_grad and n not in sharded]
-    if whole:
-        raise UserError(
-            f"the model's parameter {whole[0]} is trained but not sharded, while others are: call fully_shard on the"
-            " whole model as well, after its parts"
-        )
     if steppers.apart:
         raise UserError("a sharded model needs optimizers that are stepped together: pass a list, not a dict")
     if steppers.scalers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import pilot.train
+from pilot.checkpoint import shards
 from pilot.core.errors import UserError
+from pilot.train.alarm import Alarm
 from pilot.train.node_mesh import node_mesh
 from pilot.train.sharding import Sharding, sharding_of
 from pilot.train.stepper import Steppers
@@ -59,9 +62,6 @@ def test_what_cannot_be_trained_is_refused_and_why(mesh: Any) -> None:
         sharding_of(model, Steppers({"one": sgd(model)}), 1)
     with pytest.raises(UserError, match="cannot be combined with a loss scaler"):
         sharding_of(model, Steppers(sgd(model), None, torch.amp.GradScaler("cpu")), 1)
-    partly = sharded(mesh, whole=False)
-    with pytest.raises(UserError, match=r"parameter 1\.weight is trained but not sharded, while others are"):
-        sharding_of(partly, Steppers(sgd(partly)), 1)
     offloaded = sharded(mesh, offload_policy=CPUOffloadPolicy(pin_memory=False))
     with pytest.raises(UserError, match="CPU offload"):
         sharding_of(offloaded, Steppers(sgd(offloaded)), 1)
@@ -119,6 +119,54 @@ def test_a_tensor_that_is_divided_otherwise_cannot_be_kept(mesh: Any) -> None:
     session.state["mean"] = DTensor.from_local(torch.ones(2), mesh, [Replicate()])
     with pytest.raises(UserError, match=r"session\.state\['mean'\] is a DTensor that is not divided by rows"):
         next(session.epochs(1))
+
+
+def test_what_is_trained_and_not_sharded_is_refused(mesh: Any) -> None:
+    partly = sharded(mesh, whole=False)
+    with pytest.raises(UserError, match=r"parameter 1\.weight is trained but not sharded, while others are"):
+        pilot.train.session(partly, sgd(partly))
+    model, temperature = sharded(mesh), nn.Parameter(torch.ones(1))
+    with pytest.raises(UserError, match=r"parameter optimizer\.0\.4 is trained but not sharded.* part of the model"):
+        pilot.train.session(model, torch.optim.SGD([*model.parameters(), temperature], lr=0.1))
+
+
+def test_what_is_not_sharded_cannot_be_unfrozen(mesh: Any) -> None:
+    model = sharded(mesh, whole=False)
+    model[1].requires_grad_(requires_grad=False)
+    session = pilot.train.session(model, sgd(model))
+    loader = session.loader(TensorDataset(torch.ones(4, 4)), global_batch_size=4)
+    with pytest.raises(UserError, match=r"parameter 1\.weight is trained but not sharded"):
+        for epoch in session.epochs(2):
+            model[1].requires_grad_(epoch > 0)
+            for (inputs,) in loader:
+                model.zero_grad()
+                model(inputs).sum().backward()
+                session.step()
+
+
+@pytest.mark.parametrize("buffers", [(1.0, 1.0), (1.0, 2.0)])
+def test_what_is_not_sharded_is_compared_in_the_node(mesh: Any, buffers: tuple[float, float]) -> None:
+    """By processes of a node that have other shards of the same parameter."""
+    words: list[int] = []
+    ties: Any = SimpleNamespace(say=lambda word: [words.append(word), word][1:])
+    alarms = []
+    for number, buffer in enumerate(buffers):
+        model = sharded(mesh)
+        model.register_buffer("mean", torch.tensor(buffer))
+        with torch.no_grad():
+            shards.local_of(model[0].weight).fill_(number)
+            for name in ("0.bias", "1.weight", "1.bias"):
+                shards.local_of(dict(model.named_parameters())[name]).zero_()
+        session = pilot.train.session(model, sgd(model))
+        sharding: Any = session._training.sharding
+        sharding.size = 2
+        alarms.append(Alarm(session._training, ties))
+    group: Any = SimpleNamespace(generation=1, size=4)
+    for alarm in alarms:
+        alarm.checksum(0, group)
+    ties.say = lambda _word: words
+    numbers = {alarm.checksum(1, group) for alarm in alarms}
+    assert len(numbers) == (1 if buffers[0] == buffers[1] else 2)
 
 
 def test_a_default_group_of_another_size_is_refused(monkeypatch: pytest.MonkeyPatch, mesh: Any) -> None:
