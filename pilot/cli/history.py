@@ -34,7 +34,7 @@ def history_lines(status: PoolStatus, width: int) -> list[Text]:
     if status.charge_factor != 1:
         out.append(Text(f"node-hours are {unit(status.charge_factor)}"))
     if sum(t.phase in ENDED for t in status.trainers) >= status.ended_kept:
-        out.append(Text(f"only the last {status.ended_kept} that have ended are listed; pilot report shows all"))
+        out.append(Text(f"ended trainers before the last {status.ended_kept} are not listed; pilot report shows all"))
     return out
 
 
