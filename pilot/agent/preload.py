@@ -38,24 +38,24 @@ _read_variable = _ENVIRONMENT.__getitem__
 
 
 class Preloader:
-    """``loaded`` are the packages that were imported here, also by others of them; ``variables`` what was read then."""
+    """``loaded`` are the packages that were imported here, also by others of them; ``variables`` what was read then.
+
+    ``has_more``: :meth:`next_name` has not said yet that nothing is left to import.
+    """
 
     def __init__(self) -> None:
         self.loaded: set[str] = set()
         self.variables: set[str] = set()
+        self.has_more = False
         self._file = Path()
         self._todo: list[str] = []
         self._base_bytes = _memory_bytes()
-
-    @property
-    def has_more(self) -> bool:
-        """Whether something is to be imported."""
-        return bool(self._todo)
 
     def take(self, path: Path) -> None:
         """Import what the file says, as far as it is not there yet."""
         self._file = path
         self._todo = [name for name in imports.read(path).wanted() if name not in sys.modules][::-1]
+        self.has_more |= bool(self._todo)
 
     def next_name(self) -> str:
         """What :meth:`load` is to import next; "" where nothing is left, or no memory."""
@@ -63,7 +63,9 @@ class Preloader:
             self._todo.pop()
         if self._todo and _memory_bytes() - self._base_bytes > MEMORY_BYTES:
             self._todo.clear()
-        return self._todo.pop() if self._todo else ""
+        name = self._todo.pop() if self._todo else ""
+        self.has_more = bool(self._todo)
+        return name
 
     def load(self, name: str) -> str:
         """Import ``name``; why this process must not fork any more, "" where it may.

@@ -30,7 +30,7 @@ from pilot.io.rundir import Lock, RunDir, default_path, learned_path
 from pilot.io.site_files import SiteFile, load_site_file
 from pilot.provisioning.keeper import KeeperEvent
 from pilot.provisioning.keeper_factory import make_keeper
-from pilot.service import housekeeping, log_file, startup
+from pilot.service import housekeeping, log_file, memory, startup
 from pilot.service.admission import Admission
 from pilot.service.api import Api
 from pilot.service.autoscaler import Autoscaler
@@ -120,6 +120,7 @@ class Live:
 
     async def run(self) -> Ended:
         """Serve until the pool has drained, or a second signal demands an immediate end. Returns what is left."""
+        memory.freeze_what_is_loaded()
         stopped = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -277,6 +278,7 @@ async def _either(*waits: Coroutine[Any, Any, object]) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Run a coordinator in the foreground; returns its exit status."""
     os.umask(0o077)
+    memory.return_large_blocks()
     allow_many_files()
     _children_without_threads()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -93,6 +93,23 @@ def test_what_can_be_is_loaded_and_what_makes_a_server_unfit_is_left_out(install
     asyncio.run(play())
 
 
+def test_a_server_that_is_asked_again_while_it_imports_says_when_it_is_done(installed: Path) -> None:
+    """The one import may bring all that is left to import: what is asked for again is there then."""
+    folder = installed / "site"
+    (folder / "slow_one.py").write_text("import fine_one, time\ntime.sleep(0.5)\n")
+    imports.add(imports.file_of(installed / "other", sys.executable), ["fine_one", "slow_one"])
+
+    async def play() -> None:
+        async with bench(installed) as it:
+            it.workers.imports = installed / "other"
+            server = it.workers.warm_up()
+            await it.until(lambda: server.importing == "slow_one", "an import that takes its time")
+            server.preload(imports.file_of(installed / "other", sys.executable), [])
+            await it.until(lambda: not server.importing, "its word that all is imported")
+
+    asyncio.run(play())
+
+
 def test_only_modules_of_installed_packages_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(imported, "_before", frozenset())
     found = imported.new_modules()
