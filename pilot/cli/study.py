@@ -140,7 +140,9 @@ def run(
     if as_json:
         click.echo(to_json(told))
         return
-    click.echo(f"submitted study {told.study}, of {told.trials} trials; see pilot study status {told.study}")
+    click.echo(
+        f"submitted study {told.study}: {told.trials} trials; pilot study status {told.study} shows its progress"
+    )
 
 
 @command.command("status")
