@@ -1,9 +1,11 @@
 """Nodes of two ranks each: plain models by shared memory and by gloo, and sharded ones, on one and two nodes, against
-PyTorch's DDP and HSDP over gloo with as many ranks. All on CPUs of one machine: that says nothing of NCCL's speed.
+PyTorch's DDP and FSDP (on two nodes HSDP) over gloo with as many ranks. All on CPUs of one machine: that says nothing
+of NCCL's speed.
 
-One after the other in turns, so that a ratio compares what ran in the same minutes; a run's time is the median of its
-steps, a ratio the median over the rounds. The bytes between nodes are what the kernel counts on the sockets of the rank
-processes. ``--checkpoint`` compares checkpoints as well (:mod:`benchmarks.node_checkpoint`).
+Each way is there at once with its peer, and they take turns (:mod:`benchmarks.turns`); a block's time is the median of
+its steps, a ratio the median over the blocks. The bytes between nodes are what the kernel counts on the sockets of the
+rank processes during the blocks. Memory is how much more a process holds after the last block than before it made its
+model. ``--checkpoint`` compares checkpoints as well (:mod:`benchmarks.node_checkpoint`).
 """
 
 from __future__ import annotations
@@ -15,6 +17,9 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,93 +29,98 @@ import psutil
 from benchmarks import node_checkpoint
 from benchmarks.node_script import PER_NODE
 from benchmarks.subjects import make
+from benchmarks.turns import Turns
 from pilot.agent import fork_server
-from pilot.io import wire
-from tests.integration.plane import plane
+from tests.integration.plane import Node, plane
 
 SCRIPT = Path(__file__).with_name("node_script.py")
-STEPS = {"1M": 30, "25M": 6, "100M": 4}
-ROUNDS = 3
+STEPS = {"1M": 20, "25M": 4, "100M": 3}
+"""Of a block."""
+ROUNDS = 5
+WAYS = {
+    "plain, shared memory": ("plain", "shared-memory", "ddp"),
+    "plain, gloo": ("plain", "gloo", "ddp"),
+    "sharded": ("sharded", "gloo", "hsdp"),
+}
+"""Name → kind, fabric of the node, and the peer's kind."""
 _WARM_UP_STEPS = 1
+_DEADLINE_S = 300.0
+_LOOK_S = 0.005
+_STATE_BYTES = 16
+"""Of a parameter of float32: itself, its gradient, and Adam's two."""
 _SENT = re.compile(r"bytes_sent:(\d+)")
 
 Result = dict[str, Any]
 
 
-def ours(kind: str, fabric: str, subject: str, nodes: int) -> Result:
-    """One run of a session."""
-    steps = STEPS[subject]
+@contextmanager
+def ours(kind: str, fabric: str, nodes: int, arguments: list[str]) -> Iterator[tuple[Turns, list[Node]]]:
+    """A session."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        arguments = ["--kind", kind, "--subject", subject, "--steps", str(steps), "--folder", name]
-        with plane(folder, SCRIPT, *arguments, ranks_per_node=PER_NODE, node_fabric=fabric) as cluster:
+        command = ["--kind", kind, "--folder", name, *arguments]
+        with plane(Path(name), SCRIPT, *command, ranks_per_node=PER_NODE, node_fabric=fabric) as cluster:
             members = cluster.start(nodes * PER_NODE)
-            cluster.form(members)
-            cluster.wait(lambda: bool(members[0].heard(wire.TrainerFinished)), "the end", deadline_s=600)
-            sent = [_sent_bytes(member.rank_process(1).pid) for member in members[::PER_NODE]]
+            cluster.form(members, wait=False)
+            wait = lambda done: cluster.wait(done, "a block of steps", _DEADLINE_S)  # noqa: E731  # it is passed on
+            yield Turns(Path(name), len(members), wait), members[::PER_NODE]
+            cluster.wait_finished()
             cluster.stop()
-        found = [json.loads(path.read_text()) for path in sorted(folder.glob(f"{kind}-*.json"))]
-    return _summary(found) | {"sent_bytes_per_step_and_node": max(sent) / steps}
 
 
-def theirs(kind: str, subject: str, ranks: int) -> Result:
-    """One run of PyTorch's own."""
+@contextmanager
+def theirs(kind: str, nodes: int, arguments: list[str]) -> Iterator[Turns]:
+    """PyTorch's own."""
     with tempfile.TemporaryDirectory() as name:
-        arguments = ["--kind", kind, "--subject", subject, "--steps", str(STEPS[subject]), "--folder", name]
+        command = [sys.executable, "-m", "benchmarks.node_script", "--kind", kind, "--folder", name, *arguments]
         peers = [
-            subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.node_script", *arguments],
-                env={**os.environ, "PEER_RANK": str(rank), "PEER_RANKS": str(ranks), "PEER_STORE": f"{name}/store"},
-            )
-            for rank in range(ranks)
+            subprocess.Popen(command, env={**os.environ, "PEER_RANK": str(rank)}) for rank in range(nodes * PER_NODE)
         ]
-        if any(peer.wait() for peer in peers):
-            raise SystemExit(f"{kind} failed")
-        return _summary([json.loads(path.read_text()) for path in sorted(Path(name).glob(f"{kind}-*.json"))])
+
+        def wait(done: Callable[[], bool]) -> None:
+            while not done():
+                if any(peer.poll() for peer in peers):
+                    raise SystemExit(f"{kind} failed")
+                time.sleep(_LOOK_S)
+
+        try:
+            yield Turns(Path(name), len(peers), wait)
+        finally:
+            for peer in peers:
+                peer.kill()
+                peer.wait()
 
 
-def _summary(ranks: list[dict[str, Any]]) -> Result:
-    return {
-        "step_ms": 1e3 * median(ranks[0]["seconds"][_WARM_UP_STEPS:]),
-        "state_bytes_of_a_process": max(rank["state_bytes"] for rank in ranks),
-    }
+def compare(way: str, subject: str, nodes: int, rounds: int) -> Result:
+    """One way and its peer: times, and what it sends and holds."""
+    kind, fabric, peer = WAYS[way]
+    arguments = ["--subject", subject, "--nodes", str(nodes), "--steps", str(STEPS[subject])]
+    arguments += ["--blocks", str(1 + rounds)]
+    with ours(kind, fabric, nodes, arguments) as (us, leaders), theirs(peer, nodes, arguments) as them:
+        ways = {"pilot": us, peer: them}
+        for turns in ways.values():
+            turns.run()
+        before = _sent_bytes(leaders)
+        blocks = [{name: turns.run() for name, turns in ways.items()} for _ in range(rounds)]
+        sent = [now - then for now, then in zip(_sent_bytes(leaders), before, strict=True)]
+    steps = {name: [1e3 * median(block[name][0]["seconds"][_WARM_UP_STEPS:]) for block in blocks] for name in ways}
+    ratios = [its / our for our, its in zip(steps["pilot"], steps[peer], strict=True)]
+    numbers = sum(parameter.numel() for parameter in make(subject).parameters())
+    result: Result = {f"{name}_ms": median(times) for name, times in steps.items()}
+    result |= {f"speed_relative_to_{peer}": median(ratios), "ratios": ratios}
+    for name, ranks in blocks[-1].items():
+        held = max(rank["memory_bytes"] for rank in ranks)
+        result[f"{name}_memory_relative_to_the_whole_state"] = held / (_STATE_BYTES * numbers)
+    if nodes > 1:
+        least = 2 * (nodes - 1) / nodes * 4 * numbers
+        result["sent_relative_to_the_least"] = max(sent) / (rounds * STEPS[subject]) / least
+    return result
 
 
-def _sent_bytes(pid: int) -> int:
-    """By all TCP sockets that the process has open."""
+def _sent_bytes(leaders: list[Node]) -> list[int]:
+    """By all TCP sockets that the rank process of each node has open."""
     lines = subprocess.run(["ss", "-tinpHO"], capture_output=True, text=True, check=True).stdout.splitlines()
-    return sum(int(count) for line in lines if f"pid={pid}," in line for count in _SENT.findall(line))
-
-
-def compare(subject: str, nodes: int, rounds: int) -> Result:
-    """All ways to train ``subject`` on ``nodes`` nodes, and what they are against each other."""
-    runs: dict[str, list[Result]] = {}
-    for _ in range(rounds):
-        for fabric in ("shared-memory", "gloo"):
-            runs.setdefault(f"plain, {fabric}", []).append(ours("plain", fabric, subject, nodes))
-        runs.setdefault("sharded", []).append(ours("sharded", "gloo", subject, nodes))
-        runs.setdefault("DDP", []).append(theirs("ddp", subject, nodes * PER_NODE))
-        if nodes > 1:
-            runs.setdefault("HSDP", []).append(theirs("hsdp", subject, nodes * PER_NODE))
-    found: Result = {name: {key: median(run[key] for run in its) for key in its[0]} for name, its in runs.items()}
-    peers = {name: "HSDP" if name == "sharded" and nodes > 1 else "DDP" for name in runs if name not in ("DDP", "HSDP")}
-    gradients = 4 * sum(parameter.numel() for parameter in make(subject).parameters())
-    least = 2 * (nodes - 1) / nodes * gradients
-    for name, peer in peers.items():
-        ratios = [a["step_ms"] / b["step_ms"] for a, b in zip(runs[peer], runs[name], strict=True)]
-        found[name] |= {f"speed_relative_to_{peer}": median(ratios), "ratios": ratios}
-        if nodes > 1:
-            found[name]["sent_relative_to_the_least"] = found[name]["sent_bytes_per_step_and_node"] / least
-    whole = found["DDP"]["state_bytes_of_a_process"]
-    found["sharded"]["state_relative_to_the_whole"] = found["sharded"]["state_bytes_of_a_process"] / whole
-    return found
-
-
-def show(subject: str, nodes: int, found: Result) -> None:
-    """One line for each way."""
-    for name, result in found.items():
-        extra = {key: round(value, 3) for key, value in result.items() if "relative" in key}
-        print(f"{subject:>6}, {nodes} node(s), {name:>20}: {result['step_ms']:8.1f} ms {extra}", flush=True)
+    pids = [leader.rank_process(1).pid for leader in leaders]
+    return [sum(int(n) for line in lines if f"pid={pid}," in line for n in _SENT.findall(line)) for pid in pids]
 
 
 def main() -> None:
@@ -120,6 +130,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--subjects", nargs="*", default=["25M", "100M"], choices=list(STEPS))
     parser.add_argument("--nodes", nargs="*", type=int, default=[1, 2])
+    parser.add_argument("--ways", nargs="*", default=list(WAYS), choices=list(WAYS))
     parser.add_argument("--checkpoint", action="store_true")
     arguments = parser.parse_args()
     os.environ |= fork_server.ALLOCATOR  # as in the agent's training processes
@@ -128,12 +139,16 @@ def main() -> None:
         if arguments.checkpoint:
             results[f"{subject}, checkpoint"] = found = node_checkpoint.compare(subject)
             node_checkpoint.show(subject, found)
-        for nodes in arguments.nodes:
-            found = compare(subject, nodes, arguments.rounds)
-            results[f"{subject}, {nodes} node(s)"] = found
-            show(subject, nodes, found)
+        for nodes, way in [(nodes, way) for nodes in arguments.nodes for way in arguments.ways]:
+            name = f"{subject}, {nodes} node(s), {way}"
+            results[name] = found = compare(way, subject, nodes, arguments.rounds)
+            print(f"{name}: {_in_short(found)}", flush=True)
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=2))
+
+
+def _in_short(found: Result) -> str:
+    return ", ".join(f"{key} {value:.3f}" for key, value in found.items() if isinstance(value, float))
 
 
 if __name__ == "__main__":

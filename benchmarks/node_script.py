@@ -1,90 +1,95 @@
-"""What each rank of ``benchmarks.node`` runs: ``--kind plain`` or ``sharded`` with a session, ``hsdp`` or ``ddp`` with
-PyTorch's own over gloo (``PEER_RANK`` and ``PEER_STORE`` say who it is then). It leaves the seconds of its steps in the
-folder, and what its memory is made of.
+"""What each rank of ``benchmarks.node`` runs: ``--kind plain`` or ``sharded`` with a session, ``ddp`` or ``hsdp`` with
+PyTorch's own over gloo (``PEER_RANK`` says who it is then). It tells the seconds of the steps of each block, and how
+many bytes it holds then.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 import torch.distributed as dist
 from torch import nn
 
 import pilot.train
 from benchmarks.subjects import BATCH, data, make
-from pilot.checkpoint.shards import local_of
+from benchmarks.turns import Seat
 
-NODES, PER_NODE = 2, 2
+PER_NODE = 2
 
 
 def main() -> None:
-    """Train, and write down what it took."""
+    """Train when it is its turn, and write down what it took."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--kind", required=True)
     parser.add_argument("--subject", required=True)
-    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--nodes", type=int, required=True)
+    parser.add_argument("--steps", type=int, required=True, help="of a block")
+    parser.add_argument("--blocks", type=int, required=True)
     parser.add_argument("--folder", type=Path, required=True)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     ours = arguments.kind in ("plain", "sharded")
-    seconds = (_with_session if ours else _by_itself)(arguments)
-    rank = os.environ["PEER_RANK"] if not ours else Path(os.environ["PILOT_WORKER_SOCKET"]).stem[1:]
-    (arguments.folder / f"{arguments.kind}-{rank}.json").write_text(json.dumps(seconds))
+    rank = int(Path(os.environ["PILOT_WORKER_SOCKET"]).stem[1:] if ours else os.environ["PEER_RANK"])
+    before, seat = _resident(), Seat(arguments.folder, rank)
+    for block in (_with_session if ours else _by_itself)(arguments, rank, seat):
+        seat.tell({"seconds": list(block), "memory_bytes": _resident() - before})
 
 
-def _with_session(arguments: argparse.Namespace) -> dict[str, Any]:
+def _with_session(arguments: argparse.Namespace, _rank: int, seat: Seat) -> Iterator[Iterator[float]]:
     model = make(arguments.subject)
     if arguments.kind == "sharded":
         shard(model, pilot.train.node_mesh())
     optimizer = torch.optim.Adam(model.parameters())
     session = pilot.train.session(model, optimizer, lr_rule="none")
-    loader = session.loader(data(arguments.subject, arguments.steps * BATCH * 2), batch_size=BATCH)
-    times = []
-    for _ in session.epochs(1):
-        began_s = time.perf_counter()
-        for x, y in loader:
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(model(x), y)
-            loss.backward()
-            session.step(loss)
-            times.append(time.perf_counter() - began_s)
-            began_s = time.perf_counter()
-    return {"seconds": times, "state_bytes": _state_bytes(model, optimizer)}
+    samples = data(arguments.subject, arguments.steps * BATCH * arguments.nodes)
+    loader = session.loader(samples, batch_size=BATCH)
+    for _ in session.epochs(arguments.blocks):
+        seat.wait()
+        yield _steps(model, optimizer, loader, session.step)
 
 
-def _by_itself(arguments: argparse.Namespace) -> dict[str, Any]:
+def _by_itself(arguments: argparse.Namespace, rank: int, seat: Seat) -> Iterator[Iterator[float]]:
     from torch.distributed.device_mesh import init_device_mesh
 
-    rank, ranks = int(os.environ["PEER_RANK"]), int(os.environ["PEER_RANKS"])
+    ranks = arguments.nodes * PER_NODE
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    dist.init_process_group("gloo", init_method=f"file://{os.environ['PEER_STORE']}", rank=rank, world_size=ranks)
+    dist.init_process_group("gloo", init_method=f"file://{arguments.folder}/store", rank=rank, world_size=ranks)
     model = make(arguments.subject)
     if arguments.kind == "hsdp":
-        shard(model, init_device_mesh("cpu", (NODES, PER_NODE), mesh_dim_names=("nodes", "node")))
+        mesh = init_device_mesh("cpu", (arguments.nodes, PER_NODE), mesh_dim_names=("nodes", "node"))
+        shard(model, mesh if arguments.nodes > 1 else mesh["node"])
     call: Callable[..., Any] = nn.parallel.DistributedDataParallel(model) if arguments.kind == "ddp" else model
     optimizer = torch.optim.Adam(model.parameters())
     share = BATCH // PER_NODE
     inputs, labels = data(arguments.subject, arguments.steps * share).tensors
-    times = []
-    for step in range(arguments.steps):
-        began_s = time.perf_counter()
-        batch = slice(step * share, (step + 1) * share)
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(call(inputs[batch]), labels[batch]).backward()
-        optimizer.step()
-        times.append(time.perf_counter() - began_s)
+    batches = list(zip(inputs.split(share), labels.split(share), strict=True))
+    for _ in range(arguments.blocks):
+        seat.wait()
+        yield _steps(call, optimizer, batches, lambda _loss: optimizer.step())
     dist.barrier()
-    return {"seconds": times, "state_bytes": _state_bytes(model, optimizer)}
+
+
+def _steps(call: Any, optimizer: torch.optim.Optimizer, batches: Any, step: Callable[[Any], object]) -> Iterator[float]:
+    """The seconds of each."""
+    began_s = time.perf_counter()
+    for x, y in batches:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(call(x), y)
+        loss.backward()
+        step(loss)
+        yield time.perf_counter() - began_s
+        began_s = time.perf_counter()
 
 
 def shard(model: nn.Module, mesh: Any) -> None:
+    """Each layer, and the rest."""
     from torch.distributed.fsdp import fully_shard
 
     for module in model.modules():
@@ -93,11 +98,9 @@ def shard(model: nn.Module, mesh: Any) -> None:
     fully_shard(model, mesh=mesh)
 
 
-def _state_bytes(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Of parameters, gradients and what the optimizer keeps, in this process."""
-    held = [*model.parameters(), *(p.grad for p in model.parameters() if p.grad is not None)]
-    held += [value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
-    return sum(local_of(tensor).nbytes for tensor in held)
+def _resident() -> int:
+    held: int = psutil.Process().memory_info().rss
+    return held
 
 
 if __name__ == "__main__":

@@ -39,10 +39,11 @@ def stall_s(subject: str) -> float:
 
 
 def loss_s(subject: str) -> float:
-    """Seconds without a step when one of two agents is killed."""
+    """Seconds without a step when one of two agents is killed: not the first, which has the rendezvous's store."""
     with tempfile.TemporaryDirectory() as name:
         folder, port = Path(name), _free_port()
         with _agent(folder, subject, port):
+            _until(lambda: bool(_steps(folder, 1)), "step of one agent")
             with _agent(folder, subject, port):
                 _until(lambda: len(_steps(folder, 2)) >= STEPS_BEFORE, "steps of two agents")
             killed_s = time.monotonic()

@@ -1,5 +1,5 @@
 """``python -m pilot`` is the same as ``pilot``."""
 
-from pilot.cli.main import main
+from pilot.cli.start import main
 
 main()

@@ -1,31 +1,29 @@
-"""A script's output goes to its log; if there is no space, the script continues without it."""
+"""A script's output goes to its log; if that cannot be written, the script continues without it."""
 
 from __future__ import annotations
 
-import errno
 import io
 import sys
 from typing import Any
 
+from pilot.io.files import SICK
 from pilot.io.log_marks import Marker, mark_log
-
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class Log(io.FileIO):
-    """A file that keeps what fits: ``print`` on a full disk is no reason to lose a trainer."""
+    """A file that keeps what its disk takes: ``print`` on one that is full or fails is no reason to lose a trainer."""
 
     def __init__(self, descriptor: int, marker: Marker) -> None:
         super().__init__(descriptor, "wb", closefd=False)
         self._marker = marker
 
     def write(self, data: Any, /) -> int:
-        """As of a file; what finds no room counts as written."""
+        """As of a file; what the disk does not take counts as written."""
         self._marker.about_to_write()
         try:
             return super().write(data)
         except OSError as error:
-            if error.errno not in NO_ROOM:
+            if error.errno not in SICK:
                 raise
             return memoryview(data).nbytes
 

@@ -46,6 +46,17 @@ def rows_of(tensor: torch.Tensor) -> Rows | None:
     return rows_on(tuple(tensor.shape), mesh.get_local_rank(), mesh.size())
 
 
+def why_no_rows(tensor: torch.Tensor) -> str | None:
+    """Why it is not known which rows of ``tensor`` are here, and what to do; None where it is."""
+    if not is_sharded(tensor):
+        return None
+    mesh: Any = tensor.device_mesh  # type: ignore[attr-defined]  # of DTensor
+    placements: Any = tensor.placements  # type: ignore[attr-defined]  # of DTensor
+    if mesh.ndim == 1 and placements[0].is_shard(dim=0):
+        return None
+    return f"is a DTensor that is not divided by rows (its placements are {placements}): store a plain tensor"
+
+
 def rows_on(whole: tuple[int, ...], rank: int, size: int) -> Rows:
     """Those of process ``rank`` of ``size``."""
     each = -(-whole[0] // size)

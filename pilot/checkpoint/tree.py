@@ -177,6 +177,8 @@ class _Encoder:
             self._depth -= 1
 
     def _tensor(self, value: torch.Tensor, path: str) -> str:
+        if why := shards.why_no_rows(value):
+            raise Unstorable(why)
         rows, value = shards.rows_of(value), shards.local_of(value)
         if why := leaves.why_no_tensor(value):
             raise Unstorable(why)

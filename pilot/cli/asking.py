@@ -36,8 +36,21 @@ REPLY_TIMEOUT_S = 30.0
 """A coordinator that takes longer to answer is stopped or unreachable."""
 
 
+class _Folder(click.Path):
+    """A folder. What no shell has expanded (it was quoted, or is in a file of variables) means what it would with one;
+    an empty variable does not mean the folder that the user is in."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not value:
+            self.fail("it is empty; name a folder", param, ctx)
+        try:
+            return super().convert(str(Path(value).expanduser()), param, ctx)
+        except RuntimeError:
+            self.fail(f"{value}: there is no such home", param, ctx)
+
+
 def _run_dir_option(default: str) -> Callable[[Function], Function]:
-    kind = click.Path(file_okay=False, path_type=Path)
+    kind = _Folder(file_okay=False, path_type=Path)
     said = f"The pool's run directory (default: {default})."
     return click.option("--run-dir", type=kind, envvar="PILOT_RUN_DIR", help=said)
 
@@ -136,7 +149,7 @@ def _has_owner(folder: Path) -> bool:
 
 
 def _default_folders() -> list[Path]:
-    if "PILOT_RUN_DIR" in os.environ:
+    if os.environ.get("PILOT_RUN_DIR"):
         return []
     return sorted(path for path in default_path("any").parent.glob("*") if path.is_dir())
 

@@ -5,6 +5,7 @@ Subcommand ``x-y`` is the click command ``command`` in ``pilot/cli/x_y.py``, imp
 
 from __future__ import annotations
 
+import errno
 import importlib
 import io
 import os
@@ -17,7 +18,9 @@ from pathlib import Path
 import click
 
 from pilot import __version__
+from pilot.cli.start import INTERRUPTED, end_at_once, ends_at_once
 from pilot.core.errors import PilotError, one_line
+from pilot.io.files import SICK
 from pilot.io.printable import printable
 
 COMMANDS = {
@@ -54,8 +57,6 @@ COMMANDS = {
 }
 """Name → one-line help. A table, so that ``pilot --help`` imports none of the commands."""
 
-INTERRUPTED = 130
-
 
 class LazyGroup(click.Group):
     """A click group that imports a command only when it is called."""
@@ -68,7 +69,8 @@ class LazyGroup(click.Group):
         """Import the command's module."""
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"pilot.cli.{cmd_name.replace('-', '_')}")
+        with ends_at_once():
+            module = importlib.import_module(f"pilot.cli.{cmd_name.replace('-', '_')}")
         command: click.Command = module.command
         return command
 
@@ -100,7 +102,9 @@ def main(arguments: list[str] | None = None) -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores one of them
             signal.signal(number, signal.default_int_handler)  # treated like Ctrl-C, so that commands clean up
-    sys.exit(run(arguments))
+    status = run(arguments)
+    end_at_once()
+    sys.exit(status)
 
 
 def run(arguments: list[str] | None = None) -> int:
@@ -119,10 +123,20 @@ def run(arguments: list[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo("pilot: interrupted", err=True)
         return INTERRUPTED
-    except Exception:
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in SICK | {errno.EBADF}:
+            return _sick(error)
         click.echo(f"pilot: internal error; {_crash()}", err=True)
         return 1
     return result if isinstance(result, int) else 0
+
+
+def _sick(error: OSError) -> int:
+    """Say that a file, or standard output, cannot be read or written."""
+    where = f"cannot use {error.filename}" if error.filename else "cannot write the output, or a file"
+    click.echo(f"pilot: {one_line(f'{where}: {error.strerror}')}", err=True)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still to be printed would fail again, with a traceback
+    return 1
 
 
 def _crash() -> str:

@@ -17,6 +17,43 @@ PIECE_BYTES = 1 << 20
 BLOCK_BYTES = 1 << 16
 
 
+@dataclass(slots=True)
+class LineStarts:
+    """Finds where lines begin in a log, and remembers the line that it saw last: one to which a progress bar adds for
+    hours is cut into thousands of pieces, and is not to be searched to its end for each of them.
+    """
+
+    _begin: int = 0
+    _end: int = 0
+    """No line ends from ``_begin`` on and before ``_end``."""
+    _ended: bool = False
+    """Whether one ends there."""
+
+    def first_from(self, file: BinaryIO, offset: int) -> int:
+        """Where the first line begins at ``offset`` or after it; the file's end where none does."""
+        if offset == 0:
+            return 0
+        begin = offset - 1
+        if begin > self._end:
+            self._begin, self._end, self._ended = begin, begin, False
+        elif begin < self._begin:
+            end, found = _line_end(file, begin, self._begin)
+            self._begin, self._end, self._ended = begin, end if found else self._end, found or self._ended
+        if not self._ended:
+            self._end, self._ended = _line_end(file, self._end)
+        return self._end + self._ended
+
+
+def _line_end(file: BinaryIO, begin: int, end: int | None = None) -> tuple[int, bool]:
+    """Where a line ends from ``begin`` on, and True; the end of what was searched, and False, where none does."""
+    file.seek(begin)
+    while block := file.read(BLOCK_BYTES if end is None else min(BLOCK_BYTES, end - begin)):
+        if (at := block.find(b"\n")) >= 0:
+            return begin + at, True
+        begin += len(block)
+    return begin, False
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Bytes ``begin`` to ``end`` of a log, written at ``unix_s`` or soon after by ``rank``; ``name`` is the process's.
@@ -30,6 +67,7 @@ class Piece:
     begin: int
     end: int
     rank: int
+    lines: LineStarts
 
 
 @dataclass(slots=True)
@@ -80,12 +118,12 @@ class ProcessLog:
         """[begin, end) cut at the marks. What comes before the first one continues from the last one before it."""
         first = self._last if self._last.unix_s else Mark(new[0].unix_s if new else path.stat().st_mtime, 0, NO_RANK)
         known = [first, *_with_ranks(new)]
-        pieces = []
+        pieces, lines = [], LineStarts()
         for mark, following in zip(known, [*known[1:], Mark(0.0, end, NO_RANK)], strict=True):
             start, stop = max(begin, 0 if mark is first else mark.offset), min(end, following.offset)
             for cut in range(start, stop, PIECE_BYTES):
                 upto = min(stop, cut + PIECE_BYTES)
-                pieces.append(Piece(mark.unix_s, self.path.stem, path, cut, upto, mark.rank))
+                pieces.append(Piece(mark.unix_s, self.path.stem, path, cut, upto, mark.rank, lines))
         self._last = known[-1]._replace(offset=0)
         return pieces
 
@@ -152,26 +190,12 @@ def text_of(piece: Piece) -> bytes:
     """The lines that begin in ``piece``."""
     try:
         with open_regular(piece.path) as file:
-            begin = _line_from(file, piece.begin)
-            end = _line_from(file, piece.end)
+            begin = piece.lines.first_from(file, piece.begin)
+            end = piece.lines.first_from(file, piece.end)
             file.seek(begin)
             return file.read(max(0, end - begin))
     except OSError as error:
         raise UserError(f"cannot read the log {piece.path}: {error.strerror}") from None
-
-
-def _line_from(file: BinaryIO, offset: int) -> int:
-    """Where the first line begins at ``offset`` or after it; the file's end where none does."""
-    if offset == 0:
-        return 0
-    position = offset - 1
-    file.seek(position)
-    while block := file.read(BLOCK_BYTES):
-        found = block.find(b"\n")
-        if found >= 0:
-            return position + found + 1
-        position += len(block)
-    return min(file.seek(0, os.SEEK_END), position)
 
 
 def newest(pieces: Sequence[Piece], count: int) -> list[tuple[Piece, bytes]]:

@@ -100,6 +100,10 @@ def command(
         raise click.UsageError(f"{missing} missing: a replay needs {needs}")
     if events is not None and swept["nodes"] is not None:
         raise click.UsageError("give either EVENTS (a trace) or --nodes (a pool of fixed size), not both")
+    if events is None and (unused := _of_traces(only_nodes, swept["known_ends"] or ())):
+        raise click.UsageError(
+            f"{unused} needs EVENTS: the nodes of a pool of fixed size never leave, and have no names"
+        )
     from pilot.io.site_files import load_site
     from pilot.sim.replay_report import make_directory
     from pilot.sim.sweep import Inputs
@@ -132,6 +136,11 @@ def command(
         of = events.name if events is not None else "a pool that does not change"
         _write_report(report, f"Replay of {of}", replays, names)
     return _report_interruption(replays, len(cases))
+
+
+def _of_traces(only_nodes: str | None, known_ends: Sequence[float]) -> str:
+    """The option that was given and says something about a trace; "" where none was."""
+    return "--known-ends" if any(known_ends) else "--only-nodes" if only_nodes is not None else ""
 
 
 def _run(inputs: Inputs, cases: Sequence[Case], solve_limit_s: float, processes: int | None) -> list[Replay]:

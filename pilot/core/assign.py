@@ -39,7 +39,9 @@ def assign(
     a trainer is not handed out to it: who is choosy chooses first, and may fall short of its count. Only where it
     could not run at all for that does something migrate: another trainer takes the node and gives one that it can use.
     Where the pool's unit is a GPU, ``gpus`` says in which order they are handed out. Of the ``ending`` nodes a
-    trainer gets as many as ``late`` says; others get one only where nothing else is left.
+    trainer gets as many as ``late`` says; others get one only where nothing else is left. A trainer that shrinks so
+    that another can grow keeps its nodes that end soon: nobody pays a rescale for them. Where nobody grows it keeps
+    those that stay.
     """
     counts = {t.id: counts.get(t.id, 0) for t in trainers}
     owner, targets = dict(pool.owner), {t.id: list(t.target) for t in trainers}
@@ -67,12 +69,12 @@ def _share_out(
     parked = [t for t in changed if counts[t.id] == 0 and t.parked]
     for trainer in changed:
         if trainer not in parked:
-            give_back(pool, trainer, counts[trainer.id])
+            give_back(pool, trainer, counts[trainer.id], ending, stays_go=bool(growing))
     growing.sort(key=lambda t: -len(t.evidence.aside))
     wanted = {t.id: counts[t.id] - len(t.target) for t in growing}
     for trainer in parked:
         missing = _missing(pool, growing, wanted, pool.available())
-        give_back(pool, trainer, max(0, len(trainer.target) - missing))
+        give_back(pool, trainer, max(0, len(trainer.target) - missing), ending, stays_go=True)
     free = pool.available() if growing else []
     if gpus is not None and growing:
         free = gpus.whole_first(free)
@@ -85,23 +87,27 @@ def _share_out(
     return list({trainer.id: trainer for trainer in (*changed, *donors)}.values())
 
 
-def give_back(pool: Pool, trainer: Trainer, count: int) -> None:
-    """Take nodes until ``count`` are left: those without state first, so that a shrink never loses a state."""
+def give_back(pool: Pool, trainer: Trainer, count: int, ending: Ending = NONE_END, *, stays_go: bool = False) -> None:
+    """Take nodes until ``count`` are left: those without state first, so that a shrink never loses a state; then those
+    that end soon, or, if ``stays_go``, those that do not."""
     surplus = len(trainer.target) - count
     if surplus <= 0:
         return
     ordered = pool.taken_back(trainer.target)
-    ordered.sort(key=lambda node: trainer.holds_state(node))
+    ordered.sort(key=lambda node: (trainer.holds_state(node), pool.ends_before(node, ending.until_s) is stays_go))
     given = dict.fromkeys(ordered[:surplus])
     trainer.target = [n for n in trainer.target if n not in given]
     for node in given:
         del pool.owner[node]
 
 
-def start_on(pool: Pool, trainer: Trainer, count: int) -> None:
-    """Give ``trainer``, which has no nodes, ``count`` free ones, or as many of them as it can run on."""
-    free = _can_take(pool, trainer, pool.available(), count)
-    _hand_out(pool, trainer, free, trainer.spec.fitting(len(free)) if len(free) >= trainer.spec.min_nodes else 0)
+def start_on(pool: Pool, trainer: Trainer, count: int, ending: Ending = NONE_END) -> None:
+    """Give ``trainer``, which has no nodes, ``count`` free ones, or as many of them as it can run on; ``ending`` ones
+    only where nothing else is left.
+    """
+    free = pool.available()
+    most = len(_can_take(pool, trainer, free, count))
+    _give(pool, trainer, free, trainer.spec.fitting(most) if most >= trainer.spec.min_nodes else 0, ending, 0)
 
 
 def _give(pool: Pool, trainer: Trainer, free: list[NodeId], count: int, ending: Ending, late: int) -> list[NodeId]:
@@ -110,6 +116,7 @@ def _give(pool: Pool, trainer: Trainer, free: list[NodeId], count: int, ending: 
     """
     soon = [node for node in ending.nodes if node in free]
     stay, most = [node for node in free if node not in soon], len(trainer.target) + count
+    stay.sort(key=lambda node: pool.ends_before(node, ending.until_s))
     soon = _hand_out(pool, trainer, soon, late)
     stay = _hand_out(pool, trainer, stay, most - len(trainer.target))
     return stay + _hand_out(pool, trainer, soon, most - len(trainer.target))

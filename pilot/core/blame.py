@@ -11,7 +11,7 @@ three deaths in starting; three groups that the node kept  nodes, and this one i
 from forming; three deaths in groups, on at most two
 nodes, while others hold the state
 a worker of it gets warm elsewhere (for a failure in       the doubt is settled: the trainer blames the node
-starting), its group makes a step (for one in a group)
+starting), its group makes a new step (for one in a group)
 a second trainer blames the node, or the same one again    the node is set aside for all; who works on it stays
 three nodes in doubt, or all that there are, or the same   the script's fault: the trainer fails; where it lives on
 one once more; and nothing of the trainer runs             others, it only stops to grow for a time

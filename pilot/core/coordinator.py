@@ -44,7 +44,7 @@ from pilot.core.blame import Blame, Judgement
 from pilot.core.budget import Usage, seconds
 from pilot.core.commands import CloseTrainer, Command, DrainPool, Outcome, ReleaseNode, Solve, WarnOfBudget
 from pilot.core.config import CoordinatorConfig
-from pilot.core.ends import all_end_s, ending
+from pilot.core.ends import Ending, all_end_s, ending
 from pilot.core.errors import InvariantError
 from pilot.core.events import (
     ArrivalsDue,
@@ -254,7 +254,7 @@ class Coordinator:
         """Give ``trainer`` its minimum of the free nodes until its batch is planned for. A plan that is being made
         counts on these nodes itself, and a cadence has its own rule for what is free."""
         if not (self.planning or self.config.decide_every_s):
-            soon = ending(self.pool, self.now_s, self.config.t_fwd_s)
+            soon = self._ending(self.now_s)
             for started in assign(self.pool, [trainer], {trainer.id: trainer.spec.min_nodes}, ending=soon).changed:
                 self._touch(started.id)
 
@@ -294,7 +294,7 @@ class Coordinator:
         for trainer in followed.shelved:
             self._take_back(trainer)
         if (trial := followed.trial) is not None and not self.draining:
-            start_on(self.pool, trial, followed.nodes)
+            start_on(self.pool, trial, followed.nodes, self._ending(self.now_s))
             self._touch(trial.id)
             followed.question = followed.question or ("" if trial.target else f"trainer {trial.id} arrived")
         self._question = self._question or followed.question
@@ -380,7 +380,7 @@ class Coordinator:
             pins,
             weights,
             reserved,
-            ending(self.pool, self.now_s, config.t_fwd_s),
+            self._ending(self.now_s),
         )
         if problem is not None and config.decide_every_s and not self.awaited:
             problem = question(problem)
@@ -412,7 +412,7 @@ class Coordinator:
         counts, late = event.plan.as_dict(), dict(event.plan.ending)
         if not self.problem.feasible(counts, late):
             raise InvariantError(f"plan {event.plan_id} is not feasible: {counts}, ending: {late}")
-        soon = ending(self.pool, self.asked_s, self.config.t_fwd_s)
+        soon = self._ending(self.asked_s)
         assigned = assign(self.pool, self.admitted(), counts, self.config.gpus, soon, late)
         if assigned.short:  # too many nodes are set aside for them: what nobody else can use is no node for them
             self._reach = {c.trainer: c.max_nodes for c in self.problem.candidates} | assigned.short
@@ -466,6 +466,9 @@ class Coordinator:
     def pace_of(self, trainer: Trainer) -> Pace:
         """How often the trainer should write a checkpoint, and why."""
         return pace_of(self.config, trainer, self.now_s, all_end_s(self.pool, trainer.target))
+
+    def _ending(self, since_s: float) -> Ending:
+        return ending(self.pool, since_s, self.config.t_fwd_s)
 
     def wanted_nodes(self) -> int:
         """How many nodes the pool should have: as many as a plan would use, plus those here that no trainer can use."""

@@ -24,12 +24,13 @@ MOST = 8
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Free nodes that leave within the forward-looking time, the last to leave first; on average they stay for
-    ``left_s``.
+    """Free nodes that leave before ``until_s`` (when the forward-looking time is over), the last to leave first; on
+    average they have ``left_s`` left.
     """
 
     nodes: tuple[NodeId, ...] = ()
     left_s: float = 0.0
+    until_s: float = -math.inf
 
 
 NONE_END = Ending()
@@ -39,10 +40,11 @@ def ending(pool: Pool, now_s: float, t_fwd_s: float) -> Ending:
     """The ending nodes of ``pool`` at ``now_s``."""
     if not pool.ends:
         return NONE_END
-    soon = [node for node in pool.available() if pool.ends.get(node, math.inf) < now_s + t_fwd_s]
+    until_s = now_s + t_fwd_s
+    soon = [node for node in pool.available() if pool.ends_before(node, until_s)]
     soon = sorted(soon, key=pool.ends.__getitem__)[:MOST]
     left_s = fmean(max(0.0, pool.ends[node] - now_s) for node in soon) if soon else 0.0
-    return Ending(tuple(reversed(soon)), left_s)
+    return Ending(tuple(reversed(soon)), left_s, until_s)
 
 
 def all_end_s(pool: Pool, nodes: Sequence[NodeId]) -> float:

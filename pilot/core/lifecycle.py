@@ -112,7 +112,7 @@ EFFECTS = (
     Effect(GroupFormed, "the forming group trains; its members hold the state"),
     Effect(
         GroupBroken,
-        "the group is dissolved; five in a row without a step: the trainer failed; a node that keeps groups from "
+        "the group is dissolved; five in a row without a new step: the trainer failed; a node that keeps groups from "
         "forming is set aside",
         "if it failed, or a node was set aside",
     ),
@@ -125,7 +125,8 @@ EFFECTS = (
     Effect(CheckpointPublished, "how long writing takes"),
     Effect(
         Progress,
-        "the step, the measured rate and rescale cost; if others failed in groups, their nodes were at fault",
+        "the step, the measured rate and rescale cost; if others failed in groups and the step was not done before, "
+        "their nodes were at fault",
         "if a node was set aside for all, or the rate is now known on the count that a profile measures; or if its "
         "curve was a guess or moved by more than its error, and the last problem is half the forward-looking time old",
     ),

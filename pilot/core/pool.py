@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -122,6 +123,10 @@ class Pool(PoolState):
             self.ends.pop(node, None)
         else:
             self.ends[node] = at_s
+
+    def ends_before(self, node: NodeId, at_s: float) -> bool:
+        """Whether it is known that ``node`` will have left before ``at_s``."""
+        return self.ends.get(node, math.inf) < at_s
 
     def in_order(self, nodes: list[NodeId]) -> list[NodeId]:
         """``nodes`` in the order in which they are handed out and taken back."""

@@ -116,15 +116,16 @@ class Counts:
 class Trainer:
     """One trainer in the core.
 
-    ``target`` are the nodes that the last plan gave it (its allocation), ``workers`` its processes by node,
-    ``group`` what trains, ``forming`` what will. ``pausing``: the group is to stop after an agreed step.
-    ``looking``: the generation whose members are being looked at. ``writing``: the nodes whose checkpoint is
-    awaited. ``synced``: all state holders hold the same state; ``saved``: a checkpoint holds it, too. ``died``: the
-    nodes on which members of its groups died since the last step. ``refusal``: why no further worker can start (the
-    script was edited); the trainer then does not grow until a node is tried again. ``held``: why it gets no nodes;
-    ``stops``: and ends once it has none. ``shelved``: why it, a trial, gets none until its study promotes it.
-    ``usage``: what its workers used. ``total_samples``: of its whole loop, as its session last said. ``profile``: on
-    which counts it is measured. ``interrupted_s``: when its last group formed.
+    ``target`` are the nodes that the last plan gave it (its allocation), ``workers`` its processes by node, ``group``
+    what trains, ``forming`` what will. ``pausing``: the group is to stop after an agreed step. ``looking``: the
+    generation whose members are being looked at. ``writing``: the nodes whose checkpoint is awaited. ``reached``: the
+    step that it had come to when its state was lost; up to there steps are done again. ``synced``: all state holders
+    hold the same state; ``saved``: a checkpoint holds it, too. ``died``: the nodes on which members of its groups died
+    since the last new step. ``refusal``: why no further worker can start (the script was edited); the trainer then does
+    not grow until a node is tried again. ``held``: why it gets no nodes; ``stops``: and ends once it has none.
+    ``shelved``: why it, a trial, gets none until its study promotes it. ``usage``: what its workers used.
+    ``total_samples``: of its whole loop, as its session last said. ``profile``: on which counts it is measured.
+    ``interrupted_s``: when its last group formed.
     """
 
     spec: TrainerSpec
@@ -141,6 +142,7 @@ class Trainer:
     failed_writes: int = 0
     generation: Generation = NO_GENERATION
     step: int = 0
+    reached: int = 0
     epoch: int = 0
     samples: int = 0
     deaths_in_a_row: int = 0
@@ -175,6 +177,7 @@ class Trainer:
         """Continue after an end, with what is known about its speed; earlier failures no longer count."""
         self.outcome, self.reason, self.held, self.shelved, self.stops, self.refusal = None, "", "", "", False, ""
         self.deaths_in_a_row, self.died, self.broken_in_a_row, self.failed_writes = 0, {}, 0, 0
+        self.reached = 0
 
     @property
     def living(self) -> tuple[Generation, ...]:

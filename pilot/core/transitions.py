@@ -30,13 +30,14 @@ from pilot.core.ids import NO_GENERATION, NodeId
 from pilot.core.trainer import Group, Trainer, Worker, WorkerPhase
 
 DEATHS_ALLOWED = 3
-"""So many deaths of members of a trainer's groups, without a step between them, and it or its nodes have failed."""
+"""So many deaths of members of a trainer's groups, without a step between them that was not done before, and it or its
+nodes have failed: what dies again and again where it died before gets no further."""
 
 SICK_NODES = 2
 """Deaths on at most this many nodes, while others hold the state, are these nodes' fault."""
 
 BREAKS_ALLOWED = 5
-"""So many groups of a trainer that broke on living pilots, without a step between them, and it has failed."""
+"""So many groups of a trainer that broke on living pilots, without a new step between them, and it has failed."""
 
 TrainerEvent = (
     WorkerReady
@@ -136,8 +137,8 @@ def _worker_exited(trainer: Trainer, event: WorkerExited) -> Noted | None:
 
 
 def _member_died(trainer: Trainer, worker: Worker, event: WorkerExited, commands: list[Command]) -> Noted:
-    """Judge three deaths without a step: on one or two nodes, while others live, it is the nodes' fault; otherwise the
-    script's.
+    """Judge three deaths without a new step: on one or two nodes, while others live, it is the nodes' fault; otherwise
+    the script's.
     """
     trainer.died[event.node] = None
     if worker.attempt == trainer.deaths_in_a_row:
@@ -145,7 +146,7 @@ def _member_died(trainer: Trainer, worker: Worker, event: WorkerExited, commands
     if trainer.deaths_in_a_row < DEATHS_ALLOWED:
         return Noted(commands)
     died, others = list(trainer.died), [n for n in trainer.holders() if n not in trainer.died]
-    times = f"its process died {DEATHS_ALLOWED} times in a row on living pilots, without a step in between"
+    times = f"its process died {DEATHS_ALLOWED} times in a row on living pilots, without a new step in between"
     reason = f"{times}; the last time: {event.detail}"
     if len(died) > (SICK_NODES if others else 1):
         return Noted(commands, failure=reason)
@@ -161,6 +162,7 @@ def _group_formed(trainer: Trainer, event: GroupFormed) -> Noted | None:
     _count_rescale(trainer, before, len(trainer.group.members))
     if event.resumed is not None:
         trainer.counts.lost_steps += max(0, trainer.step - event.resumed)
+        trainer.reached = max(trainer.reached, trainer.step)
     trainer.step = event.step
     trainer.synced, trainer.saved, trainer.failed_writes = True, False, 0
     for node in trainer.group.members:
@@ -201,7 +203,9 @@ def _broke(trainer: Trainer, reason: str, accusations: tuple[Accusation, ...] = 
     trainer.broken_in_a_row += 1
     failure = ""
     if trainer.broken_in_a_row >= BREAKS_ALLOWED:
-        failure = f"{BREAKS_ALLOWED} of its groups broke in a row, without a step in between; the last one: {reason}"
+        failure = (
+            f"{BREAKS_ALLOWED} of its groups broke in a row, without a new step in between; the last one: {reason}"
+        )
     return Noted(dissolve(trainer, reason), failure, accusations)
 
 
@@ -246,8 +250,8 @@ def _checkpoint_written(trainer: Trainer, event: CheckpointWritten) -> Noted | N
 def _progress(now_s: float, trainer: Trainer, event: Progress) -> Noted | None:
     if trainer.group is None or event.generation != trainer.group.generation:
         return None
-    stepped = event.step > trainer.step
-    if stepped:
+    advanced = event.step > max(trainer.step, trainer.reached)
+    if advanced:
         trainer.deaths_in_a_row = trainer.broken_in_a_row = 0
         trainer.died = {}
     trainer.step, trainer.epoch, trainer.samples = event.step, event.epoch, event.samples
@@ -258,4 +262,4 @@ def _progress(now_s: float, trainer: Trainer, event: Progress) -> Noted | None:
     if event.rescale_s is not None:
         trainer.measured.cost(trainer.grew, event.rescale_s)
     doubtful = bool(trainer.evidence.strikes or trainer.evidence.doubts)
-    return Noted(works=(trainer.group.members, Stage.RUN) if stepped and doubtful else None)
+    return Noted(works=(trainer.group.members, Stage.RUN) if advanced and doubtful else None)

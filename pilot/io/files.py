@@ -9,6 +9,12 @@ import tempfile
 from pathlib import Path
 from typing import BinaryIO
 
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""What a full disk, a quota or a limit answers."""
+
+SICK = NO_ROOM | {errno.EIO, errno.ESTALE, errno.EROFS}
+"""What a file system answers that is full or fails, for a while perhaps: nobody's mistake."""
+
 
 def publish(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Write ``data`` to ``path`` so that a reader sees the old file or the new one, never a part.

@@ -21,7 +21,7 @@ from pilot.core.commands import Command
 from pilot.core.errors import JournalError
 from pilot.core.events import Event, Progress
 from pilot.io import segments
-from pilot.io.files import publish
+from pilot.io.files import NO_ROOM, publish
 from pilot.io.journal import Contents, Decision, Header, JournalNote, header_line
 
 log = logging.getLogger(__name__)
@@ -34,8 +34,6 @@ UNSYNCED_BYTES = 1 << 20
 
 RETRY_S = 1.0
 """So often it is tried whether there is room again."""
-
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 @dataclass(frozen=True, slots=True)

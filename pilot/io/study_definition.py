@@ -13,7 +13,7 @@ import msgspec
 from pilot.core.errors import UserError
 from pilot.core.ids import StudyId, TrainerId, TrainerUid
 from pilot.core.spec import TrainerSpec
-from pilot.core.study import Parameters, StudySpec
+from pilot.core.study import TRIALS_MAX, Parameters, StudySpec
 from pilot.io.submission import LaunchSpec
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
@@ -69,13 +69,14 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return cls(kind, low, high, step)
 
     def values(self) -> tuple[str | int | float, ...]:
-        """All values; () if they cannot be enumerated."""
+        """All values; () if they cannot be enumerated: there are no steps, or more than a study can have trials."""
         if self.kind == "choice":
             return self.choices
         step = self.step or (1.0 if self.kind == "int" else 0.0)
-        if not step:
+        last = (self.high - self.low) / step + 1e-9 if step else math.inf
+        if last >= TRIALS_MAX:
             return ()
-        found = [self.low + i * step for i in range(int((self.high - self.low) / step + 1e-9) + 1)]
+        found = [self.low + i * step for i in range(int(last) + 1)]
         return tuple(int(value) for value in found) if self.kind == "int" else tuple(found)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import time
 from collections.abc import Sequence
 
 import msgspec
@@ -23,7 +24,7 @@ from pilot.provisioning.scheduler import (
 _PENDING = {"PEND", "PSUSP", "WAIT"}
 _SUSPENDED = {"USUSP", "SSUSP"}
 _OVER = {"DONE", "EXIT"}
-_COLUMNS = "jobid stat user queue project job_name exit_code exit_reason exec_host"
+_COLUMNS = "jobid stat user queue project job_name exit_code exit_reason exec_host finish_time"
 _REASONS = {
     "TERM_PREEMPT": Ending.PREEMPTED,
     "TERM_RUNLIMIT": Ending.WALLTIME,
@@ -50,6 +51,7 @@ class _Row(msgspec.Struct, rename="upper"):
     exit_code: str = ""
     exit_reason: str = ""
     exec_host: str = ""
+    finish_time: str = ""
 
 
 class _Reply(msgspec.Struct):
@@ -68,13 +70,13 @@ class LsfQueue:
         self._run = run
         self._user = user or getpass.getuser()
 
-    def poll(self, jobs: Sequence[str], now_s: float) -> Snapshot:  # noqa: ARG002  # the protocol's signature
+    def poll(self, jobs: Sequence[str], now_s: float) -> Snapshot:
         """See :class:`pilot.provisioning.scheduler.Queue`."""
         rows = self._bjobs()
         asked = set(jobs)
         ours = {row.jobid: row for row in rows if row.jobid in asked or self._is_ours(row)}
         others = sum(row.stat not in _OVER and row.jobid not in ours for row in rows)
-        return Snapshot({job: _view(row) for job, row in ours.items()}, others)
+        return Snapshot({job: _view(row, now_s) for job, row in ours.items()}, others)
 
     def cancel(self, jobs: Sequence[str]) -> list[str]:
         """See :class:`pilot.provisioning.scheduler.Queue`."""
@@ -106,13 +108,14 @@ class LsfQueue:
             raise SubmitError(f"cannot parse the output of bjobs -json: {error}", transient=True) from None
 
 
-def _view(row: _Row) -> JobView:
+def _view(row: _Row, now_s: float) -> JobView:
     phase = _phase(row)
     return JobView(
         row.jobid,
         phase,
         ending=_ending(row) if phase is JobPhase.OVER else None,
         name=row.job_name,
+        end_s=_end_s(row.finish_time, now_s) if phase is JobPhase.RUNNING else None,
         nodes=row.exec_host,
         detail=" ".join(part for part in (row.stat, row.exit_code, row.exit_reason) if part),
     )
@@ -134,3 +137,19 @@ def _ending(row: _Row) -> Ending:
     known = _REASONS.get(row.exit_reason.split(":")[0].strip())
     by_signal = row.exit_code.isdecimal() and int(row.exit_code) > _BY_SIGNAL
     return known or (Ending.GONE if by_signal else Ending.FAILED)
+
+
+def _end_s(said: str, now_s: float) -> float | None:
+    """Unix time of LSF's ``Nov 22 23:50 L``, which is local time without its year; None where it says no run limit (L),
+    but an estimate (E) or nothing."""
+    when, _, what = said.strip().rpartition(" ")
+    year = time.localtime(now_s).tm_year
+    ends_s = [end_s for y in (year - 1, year, year + 1) if (end_s := _time_s(f"{y} {when}")) is not None]
+    return min(ends_s, key=lambda end_s: abs(end_s - now_s), default=None) if what == "L" else None
+
+
+def _time_s(text: str) -> float | None:
+    try:
+        return time.mktime(time.strptime(text, "%Y %b %d %H:%M"))
+    except ValueError:
+        return None

@@ -188,8 +188,7 @@ class Live:
         log.warning("%s; %d nodes may come back", text, len(driver.core.pool))
 
     def _read_back(self, trainer: TrainerSpec) -> None:
-        """A file that cannot be read now may be readable when a worker is to be started; the pool continues"
-        " meanwhile."""
+        """What cannot be read now may be readable when a worker is to be started; the pool continues meanwhile."""
         try:
             self._launches.launch(trainer)
         except JournalError as error:

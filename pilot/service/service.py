@@ -136,8 +136,7 @@ class Service:
             self.driver.post(DrainRequested(reason))
 
     def lose(self, node: NodeId, why: str) -> None:
-        """``node`` is lost: tell the core, together with other current changes; a pilot that is still alive must"
-        " leave."""
+        """``node`` is lost: tell the core, together with other current changes; a pilot that still lives must leave."""
         if node not in self.roster.pilots:
             return
         log.log(logging.INFO if self.roster.pilots[node].leaving else logging.WARNING, "%s is gone: %s", node, why)

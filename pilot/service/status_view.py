@@ -45,8 +45,7 @@ training after this long."""
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What the core does not know: which pool this is and whether it is up, its jobs, why its decisions have to"
-    " wait."""
+    """What the core does not know: which pool this is and whether it is up, its jobs, why its decisions must wait."""
 
     coordinator: str
     site: str

@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from pathlib import Path
 from pilot.core.arrivals import ARRIVALS_S
 from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
-from pilot.core.errors import UserError
+from pilot.core.errors import PilotError, UserError
 from pilot.core.gpus import GpuNodes
 from pilot.core.ids import TrainerId, natural_key
 from pilot.core.objective import Objective
@@ -302,6 +303,11 @@ def run_sweep(
     """Replay ``cases`` in parallel; ``progress`` is told the share of all that is done.
 
     Ctrl-C ends those that run and leaves out those that have not begun; each summary says how far it came.
+
+    Raises
+    ------
+    UserError : what is wrong with a file or an option
+    PilotError : a process was killed
     """
     context = multiprocessing.get_context("spawn")
     stop, shares = context.Event(), context.Array("d", len(cases), lock=False)
@@ -315,6 +321,9 @@ def run_sweep(
         except BaseException as error:
             stop.set()
             pool.shutdown(cancel_futures=True)
+            if isinstance(error, BrokenProcessPool):
+                told = "a process of the replay was killed, perhaps for lack of memory; --processes limits how many run"
+                raise PilotError(told) from None
             if not isinstance(error, KeyboardInterrupt):
                 raise
     return [future.result() for future in futures if not future.cancelled()]
@@ -346,6 +355,8 @@ _process: list[tuple[Callable[[], bool], Callable[[int, float], None]]] = []
 
 def _begin_process(stop: multiprocessing.synchronize.Event, shares: list[float], parent: int) -> None:
     die_with_parent(parent)
+    for number in (signal.SIGTERM, signal.SIGHUP):  # sent to the whole process group, they are the parent's affair, too
+        signal.signal(number, lambda *_: None)
     _process.append((stop.is_set, shares.__setitem__))
 
 

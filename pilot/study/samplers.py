@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import warnings
 from typing import Any
 
@@ -10,6 +11,7 @@ import optuna
 from optuna.samplers import BaseSampler
 
 from pilot.core.errors import UserError
+from pilot.core.study import TRIALS_MAX
 from pilot.io.study_definition import Sampler, StudyDefinition
 
 NEEDS = {Sampler.GP: ("torch", "scipy"), Sampler.CMAES: ("cmaes",), Sampler.QMC: ("scipy",)}
@@ -49,6 +51,7 @@ def make_sampler(definition: StudyDefinition, number: int) -> BaseSampler:
         case Sampler.CMAES:
             return optuna.samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False)
         case Sampler.BRUTE:
+            _countable(definition)
             return optuna.samplers.BruteForceSampler(seed=seed)
         case Sampler.GRID:
             return optuna.samplers.GridSampler(_grid(definition), seed=definition.seed)
@@ -57,10 +60,19 @@ def make_sampler(definition: StudyDefinition, number: int) -> BaseSampler:
 def _grid(definition: StudyDefinition) -> dict[str, tuple[Any, ...]]:
     if not definition.parameters:
         raise UserError("the sampler grid needs --param; with --space use brute-force")
+    values = _countable(definition)
+    if (points := math.prod(map(len, values.values()))) > TRIALS_MAX:
+        raise UserError(f"the grid has {points:,} points, and a study has at most {TRIALS_MAX:,} trials")
+    return values
+
+
+def _countable(definition: StudyDefinition) -> dict[str, tuple[Any, ...]]:
+    """The values of each parameter; Optuna lists them all."""
     values = {name: range_.values() for name, range_ in definition.parameters.items()}
-    endless = [name for name, found in values.items() if not found]
-    if endless:
-        raise UserError(
-            f"the sampler grid cannot count the values of {endless[0]}: give choice:, int:, or float: with a step"
-        )
+    for name, found in values.items():
+        if not found:
+            raise UserError(
+                f"the sampler {definition.sampler} cannot count the values of {name}: give choice:, int:, or float: "
+                f"with a step, and at most {TRIALS_MAX:,} values"
+            )
     return values

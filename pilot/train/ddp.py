@@ -12,7 +12,7 @@ pause, or this rank parts     waiting for what comes
 the generation was dissolved  the script is ended at once: a peer is gone
 the script ended well         on rank 0 the trainer has finished
 the script failed             where nobody takes the generation back in a moment, it was not for a peer that is gone:
-                              ``GroupBroken``. Five in a row without a step, and the trainer has failed
+                              ``GroupBroken``. Five in a row without a new step, and the trainer has failed
 ============================  ========================================================================================
 
 Steps are the calls of ``optimizer.step``, samples are steps times ranks; the measured rate and what a restart costs
@@ -98,7 +98,9 @@ class Restarts:
                 if self._process is None:
                     return
                 if group.rank == 0:
-                    self._link.tell(wire.GroupFormed(self._trainer, group.generation, self._progress.steps))
+                    steps = self._progress.steps
+                    again = steps if self._progress.again else None
+                    self._link.tell(wire.GroupFormed(self._trainer, group.generation, steps, again))
                 self._follow(group, self._process)
         except Released:
             self._end_generation()
@@ -116,11 +118,11 @@ class Restarts:
         if group.rank == 0:
             self._store = Store(self._address)
         here = [int(IPv4Address(self._address)), self._store.port] if self._store is not None else [0, 0]
-        rows = self._gather(group, [self._progress.steps, self._progress.samples, *here])
-        self._progress.began(group, max(row[0] for row in rows), max(row[1] for row in rows))
+        rows = self._gather(group, [*here, *self._progress.row()])
+        self._progress.began(group, [row[2:] for row in rows])
         if self._store is not None:
             self._store.serve()
-        return str(IPv4Address(rows[0][2])), rows[0][3]
+        return str(IPv4Address(rows[0][0])), rows[0][1]
 
     def _gather(self, group: Membership, row: list[int]) -> list[list[int]]:
         self._link.channel(group.generation).send(Gather(row))
@@ -147,8 +149,12 @@ class Restarts:
             elif self._membership.pause_asked or self._membership.ready_for:
                 self._change(group, process)
             elif status:
-                failed_s = failed_s or now_s
+                if not failed_s:
+                    failed_s = now_s
+                    if group.rank == 0:
+                        self._link.tell(self._progress.report(group, process.tally.read()))
                 if now_s - failed_s >= (PEER_LOSS_S if group.size > 1 else 0.0):
+                    self._progress.failed = not process.has_saved()
                     self._link.tell(wire.GroupBroken(self._trainer, group.generation, _why(status)))
                     failed_s = now_s + PERIOD_S
             elif group.rank == 0 and self._progress.due(now_s):
@@ -251,10 +257,15 @@ class Restarts:
 
 
 class Progress:
-    """What rank 0 reports, in steps and in samples: a step of each rank is one."""
+    """What rank 0 reports, in steps and in samples: a step of each rank is one.
+
+    ``failed``: the script has failed in this generation and had not saved, so it comes to the same steps again;
+    ``again``: that was so in the one before.
+    """
 
     def __init__(self, trainer: str) -> None:
         self.steps, self.samples = 0, 0
+        self.failed = self.again = False
         self._trainer = trainer
         self._size = 0
         self._before = (0, 0)
@@ -263,9 +274,15 @@ class Progress:
         self._stall_told = True
         self._resized = False
 
-    def began(self, group: Membership, steps: int, samples: int) -> None:
-        """A generation starts, at the most steps that any of its ranks knows of."""
-        self._before = self.steps, self.samples = steps, samples
+    def row(self) -> list[int]:
+        """What the ranks of the next generation must know of this one."""
+        return [self.steps, self.samples, *self._before, int(self.failed)]
+
+    def began(self, group: Membership, rows: list[list[int]]) -> None:
+        """A generation starts, at the most steps that any of its ranks knows of and that are not done again."""
+        self.failed, self.again = False, any(failed for *_, failed in rows)
+        known = [(row[2], row[3]) if self.again else (row[0], row[1]) for row in rows]
+        self._before = self.steps, self.samples = max(known)
         self._resized, self._size, self._stall_told = group.size != self._size, group.size, False
 
     def ended(self, tally: tuple[int, float, float]) -> None:

@@ -66,7 +66,10 @@ class ScriptProcess:
     notice: Path
     checkpoint: Path
     status: int | None = None
-    _before: int = field(default=0)
+    _before: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._before = self._saved_ns()
 
     def poll(self) -> int | None:
         """Its status; None while it runs."""
@@ -96,7 +99,7 @@ class ScriptProcess:
         os.kill(self.pid, signal.SIGUSR1)
 
     def has_saved(self) -> bool:
-        """Whether it, or its rank 0 on another node, has saved since the notice."""
+        """Whether it, or its rank 0 on another node, has saved since its start, or since the notice."""
         return self._saved_ns() != self._before
 
     def kill(self) -> None:

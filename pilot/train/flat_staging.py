@@ -3,7 +3,7 @@
 Each bucket is one tensor on the device of the gradients. When it is full the node's processes sum it; of the sum each
 stages its share (one part in as many as they are) in its arena, where the rank process sums it over the nodes; the
 shares are copied back and gathered in the node. The same goes for a sharded model, whose gradients are this process's
-own as they come: there nothing is summed or gathered here.
+own as they come: there nothing is summed or gathered here. On CPUs a share is in the arena from the beginning.
 
 The collectives of a node begin in the order of the buckets on all of its processes, whatever the order in which their
 buckets become full; and they all end, also where the group breaks meanwhile.
@@ -12,8 +12,8 @@ buckets become full; and they all end, also where the group breaks meanwhile.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 
@@ -43,11 +43,11 @@ class FlatStaging:
         arena: Arena,
         group: NodeGroup | None,
     ) -> None:
-        device, size = parameters[0].device, group.size if group is not None else 1
+        device = parameters[0].device
         self._group = group
         self._shares = shares
-        self._flats = [torch.zeros(len(share) * size, dtype=share.dtype, device=device) for share in shares]
-        self._own = [torch.empty_like(flat[: len(flat) // size]) for flat in self._flats] if group else self._flats
+        self._own = shares if device.type == "cpu" else [torch.zeros_like(share, device=device) for share in shares]
+        self._flats = [own.new_zeros(len(own) * group.size) for own in self._own] if group is not None else self._own
         self._places = []
         self._of_bucket: list[list[int]] = [[] for _ in shares]
         for index, (slot, parameter) in enumerate(zip(whole.slots, parameters, strict=True)):
@@ -96,7 +96,7 @@ class FlatStaging:
     def back(self, indices: Sequence[int]) -> list[torch.Tensor]:
         """See :class:`~pilot.train.staging.Staging`. A gradient is its bucket's memory where the dtypes agree."""
         for own, share in zip(self._own, self._shares, strict=True):
-            own.copy_(share, non_blocking=True)
+            own.copy_(share, non_blocking=True)  # nothing where they are the same
         if self._group is not None:
             spread = [self._group.spread(own, flat) for own, flat in zip(self._own, self._flats, strict=True)]
             for work in spread:
@@ -131,21 +131,22 @@ class _Copy(Protocol):
 class _Copies(Protocol):
     """How shares get there from one kind of device."""
 
-    def out(self, begin: Any, own: torch.Tensor, share: torch.Tensor) -> _Copy:
+    def out(self, begin: Callable[[], Work | None], own: torch.Tensor, share: torch.Tensor) -> _Copy:
         """``begin`` begins the node's sum, if there is one, which gives ``own``; that is copied to ``share``."""
 
 
 class _HostCopies:
-    """From the host's memory."""
+    """From the host's memory: a share is there when it is summed."""
 
-    def out(self, begin: Any, own: torch.Tensor, share: torch.Tensor) -> _Copy:
+    def out(self, begin: Callable[[], Work | None], own: torch.Tensor, share: torch.Tensor) -> _Copy:
         """See :class:`_Copies`."""
-        return _HostCopy(begin(), own, share)
+        del own, share
+        return _HostCopy(begin())
 
 
 class _HostCopy:
-    def __init__(self, work: Work | None, own: torch.Tensor, share: torch.Tensor) -> None:
-        self._work, self._own, self._share = work, own, share
+    def __init__(self, work: Work | None) -> None:
+        self._work = work
 
     def is_over(self) -> bool:
         return self._work is None or self._work.is_completed()
@@ -153,7 +154,6 @@ class _HostCopy:
     def finish(self) -> None:
         if self._work is not None:
             self._work.wait()
-        self._share.copy_(self._own)
 
 
 class _DeviceCopies:
@@ -167,7 +167,7 @@ class _DeviceCopies:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has no types here
         pin(arena)
 
-    def out(self, begin: Any, own: torch.Tensor, share: torch.Tensor) -> _Copy:
+    def out(self, begin: Callable[[], Work | None], own: torch.Tensor, share: torch.Tensor) -> _Copy:
         """See :class:`_Copies`. The buckets and shares live as long as the staging, so no stream need record them."""
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):

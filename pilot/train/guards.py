@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, wraps
 from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from pilot.core.errors import UserError
 from pilot.train.optimizer_state import parameters_of
+from pilot.train.stepper import Steppers
 
 
 class StepGuard:
-    """Only the session steps its optimizers, and no other one steps parameters with them.
+    """Only the session steps its optimizers, no other one steps parameters with them, and none takes their place.
 
     ``looping``: the script is in the body of ``session.epochs``; ``passing``: there in its pass over the loader. (What
     it trains between two passes, as a probe, is its own.)
     """
 
-    def __init__(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
-        _watch_steps()
-        self._optimizers = list(optimizers)
+    def __init__(self, steppers: Steppers) -> None:
+        _watch()
+        self._optimizers = list(steppers.optimizers.values())
+        self._scalers = list(steppers.scalers.values())
         self._ours = False
         self.looping = False
         self.passing = False
@@ -53,7 +56,7 @@ class StepGuard:
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Refuse a step that is not the session's."""
-        if any(optimizer is one for one in self._optimizers):
+        if self._has(optimizer):
             if not self._ours:
                 raise UserError("the script calls optimizer.step() in its loop: remove that; session.step does it")
         elif self.passing and _steps_parameters(optimizer):
@@ -69,15 +72,72 @@ class StepGuard:
                 " name"
             )
 
+    def created(self, optimizer: torch.optim.Optimizer) -> None:
+        """Refuse one that is to take the place of the session's."""
+        self._expect_ours(optimizer, "the script creates")
+
+    def zeroed(self, optimizer: torch.optim.Optimizer) -> None:
+        """Refuse one that has taken it."""
+        if self.passing:
+            self._expect_ours(optimizer, "the script uses")
+
+    def scheduled(self, scheduler: LRScheduler) -> None:
+        """Refuse one that a node that joins would begin anew."""
+        if self._has(scheduler.optimizer):
+            raise UserError(
+                f"the script creates a learning-rate scheduler ({type(scheduler).__name__}) in its loop, which nodes"
+                " that join would begin anew: create it before the loop, and pass it to pilot.train.session with"
+                " schedule=, or step it yourself and call session.track('scheduler', it)"
+            )
+
+    def scaled(self, scaler: torch.amp.GradScaler) -> None:
+        """Refuse one that the session knows nothing of: who would unscale?"""
+        if self.passing and scaler.is_enabled() and not any(scaler is one for one in self._scalers):
+            raise UserError(
+                "the script scales its loss by a GradScaler that the session does not have, so it would step with"
+                " scaled gradients: pass it to pilot.train.session as scaler="
+            )
+
+    def _has(self, optimizer: torch.optim.Optimizer) -> bool:
+        return any(optimizer is one for one in self._optimizers)
+
+    def _expect_ours(self, optimizer: torch.optim.Optimizer, deed: str) -> None:
+        its = {id(parameter) for one in self._optimizers for parameter in parameters_of(one)}
+        if not self._has(optimizer) and any(id(parameter) in its for parameter in parameters_of(optimizer)):
+            raise UserError(
+                f"{deed} another optimizer ({type(optimizer).__name__}) for the session's parameters in its loop, but"
+                " session.step steps the one that pilot.train.session got: to reset that one use"
+                " optimizer.state.clear() and set the options in its param_groups; to train other parameters use"
+                " requires_grad_ or add_param_group, at an epoch's beginning"
+            )
+
 
 _in_loops: dict[int, StepGuard] = {}
 """By thread."""
 
 
 @cache
-def _watch_steps() -> None:
+def _watch() -> None:
     """Once for all, before any step: torch calls its hooks without a lock, so none may come or go meanwhile."""
     register_optimizer_step_pre_hook(_before_step)
+    _tell(torch.optim.Optimizer, "__init__", StepGuard.created)
+    _tell(torch.optim.Optimizer, "zero_grad", StepGuard.zeroed)
+    _tell(LRScheduler, "__init__", StepGuard.scheduled)
+    _tell(torch.amp.GradScaler, "scale", StepGuard.scaled)
+
+
+def _tell(kind: type, method: str, said: Any) -> None:
+    """Of these calls, for which torch has no hooks."""
+    original = getattr(kind, method)
+
+    @wraps(original)
+    def told(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        given = original(self, *arguments, **keywords)
+        if (guard := _in_loops.get(threading.get_ident())) is not None:
+            said(guard, self)
+        return given
+
+    setattr(kind, method, told)
 
 
 def _before_step(optimizer: torch.optim.Optimizer, _arguments: Any, _keywords: Any) -> None:

@@ -1,11 +1,16 @@
-"""The optimizer's state, taken over to the last bit."""
+"""The optimizer's state, taken over to the last bit, and what an optimizer keeps beside it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
+from torch.nn.parameter import is_lazy
+
+from pilot.checkpoint.shards import local_of
+from pilot.checkpoint.tree import Encoded, Unstorable, copied, encode
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -25,6 +30,71 @@ def take_over(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     for index, given in state["state"].items():
         parameter = parameters[index]
         optimizer.state[parameter] = _as_given(given, optimizer.state[parameter], parameter)
+
+
+class OwnAttributes:
+    """What an optimizer keeps in attributes of its own and not in its state: counters, averages, a history.
+
+    They are a part of the state as far as they have changed since the session was made. What they begin with is the
+    script's, which may have been edited since a checkpoint. What no state can hold stays where it is.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer = optimizer
+        self._first = copied({name: value for name, value, _ in self._now()})
+        self._first_encoded = {name: encode({name: value}) for name, value in self._first.items()}
+
+    def capture(self) -> dict[str, Any]:
+        """Those that have changed, by name."""
+        first = self._first_encoded
+        return {name: value for name, value, now in self._now() if name not in first or not _equal(now, first[name])}
+
+    def restore(self, changed: Mapping[str, Any]) -> None:
+        """Take over what :meth:`capture` gave."""
+        begun = {name: self._first[name] for name in self.capture() if name in self._first}
+        for name, value in copied(begun | dict(changed)).items():
+            own = getattr(self._optimizer, name, None)
+            if isinstance(value, torch.Tensor) and isinstance(own, torch.Tensor):
+                value = value.to(own.device)
+            setattr(self._optimizer, name, value)
+
+    def _now(self) -> Iterator[tuple[str, Any, Encoded]]:
+        known = {_memory(p) for p in parameters_of(self._optimizer) if not is_lazy(p)}
+        known |= {_memory(leaf.source) for leaf in _leaves(dict(enumerate(self._optimizer.state.values())))}
+        for name, value in vars(self._optimizer).items():
+            if name in _OF_TORCH:
+                continue
+            try:
+                its = encode({name: value})
+            except Unstorable:
+                continue
+            if not any(leaf.rows is not None or _memory(leaf.source) in known for leaf in its.leaves):
+                yield name, value, its
+
+
+_OF_TORCH = {*vars(torch.optim.Optimizer([torch.zeros(())], {})), "_opt_called"}
+
+
+def _leaves(state: dict[Any, Any]) -> list[Any]:
+    try:
+        return encode(state).leaves
+    except Unstorable:  # which the check of the whole state says better
+        return []
+
+
+def _memory(source: Any) -> int:
+    """Where it lies; what has no elements lies nowhere, and is like nothing else."""
+    if isinstance(source, np.ndarray):
+        return source.ctypes.data or id(source)
+    local = local_of(source)
+    return (local.untyped_storage().data_ptr() if local.layout is torch.strided else 0) or id(source)
+
+
+def _equal(one: Encoded, other: Encoded) -> bool:
+    return one.tree == other.tree and all(
+        a.dtype == b.dtype and a.shape == b.shape and np.array_equal(a.data, b.data)
+        for a, b in zip(one.leaves, other.leaves, strict=True)
+    )
 
 
 def _as_given(given: Any, loaded: Any, parameter: torch.Tensor) -> Any:

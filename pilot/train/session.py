@@ -52,7 +52,7 @@ class Session:
         training.identity[SEED] = str(seed)
         self._metrics: dict[str, float] = {}
         self._check = StateCheck(training)
-        self._guard = StepGuard(training.steppers.optimizers.values())
+        self._guard = StepGuard(training.steppers)
         self._rollback = Rollback(training, with_user=training.steppers.apart)
         fabric = NodeFabric.of(os.environ, self._seat, training)
         exchanges = Exchanges(training, wire_dtype, fabric.group)

@@ -9,6 +9,7 @@ from torch import nn
 
 from pilot.checkpoint import shards
 from pilot.comm.arena_layout import ArenaLayout, shares_of
+from pilot.core.errors import UserError
 from pilot.train.exchange import Exchange
 from pilot.train.flat_staging import FlatStaging
 from pilot.train.node_group import NodeGroup
@@ -33,8 +34,23 @@ class ShardedExchange(Exchange):
         """See :class:`~pilot.train.exchange.Exchange`. All processes of the node have something of every batch of it:
         that of the others.
         """
+        self._check_reduced(weight)
         self._sharding.weight = weight
         super().begin_batch(1.0 if self._sharding.size > 1 else weight, last=last)
+
+    def flush(self) -> None:
+        """See :class:`~pilot.train.exchange.Exchange`."""
+        self._check_reduced(0.0)
+        super().flush()
+
+    def _check_reduced(self, weight: float) -> None:
+        """What was left for a later batch counts as that does, with ``weight``."""
+        if not self._first and weight != self._sharding.weight and not self._sharding.reduces:
+            raise UserError(
+                "model.set_requires_gradient_sync(False) leaves a batch's gradients to be summed with those of the next"
+                " one, which must be a batch of the same step and as large: leave it out (between nodes gradients are"
+                " summed once per step anyway)"
+            )
 
     def _numel(self, parameter: nn.Parameter) -> int:
         return shards.padded_numel(parameter)

@@ -23,6 +23,7 @@ from torch import nn
 
 from pilot.checkpoint import shards
 from pilot.core.errors import UserError
+from pilot.train.placeholder import Placeholder
 from pilot.train.stepper import Steppers
 
 
@@ -40,10 +41,14 @@ class Sharding:
     def __init__(self, model: nn.Module, size: int) -> None:
         self._scatter = _WeightedReduceScatter()
         self.size = size
+        self._groups: list[Any] = []
         for module in _sharded_modules(model):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
             module.set_custom_reduce_scatter(self._scatter)
+            self._groups += module._get_fsdp_state()._fsdp_param_groups
+        for group in self._groups:
+            _explain(group)
 
     @property
     def weight(self) -> float:
@@ -53,6 +58,11 @@ class Sharding:
     @weight.setter
     def weight(self, weight: float) -> None:
         self._scatter.weight = weight
+
+    @property
+    def reduces(self) -> bool:
+        """Whether a backward pass leaves no gradient for a later one to be reduced with."""
+        return all(group.reduce_grads for group in self._groups)
 
 
 class _WeightedReduceScatter:
@@ -75,6 +85,22 @@ class _WeightedReduceScatter:
             input_tensor.zero_()  # whatever a batch gives that does not count: it may be infinite
         reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor  # torch < 2.13
         return reduce_scatter(output=output_tensor, input=input_tensor, group=group, op=op, async_op=async_op)
+
+
+def _explain(group: Any) -> None:
+    """Where ``group`` of FSDP asserts that a gradient is a shard, and it is a placeholder, that says what to do."""
+    post_backward = group.post_backward
+
+    def explained(*unused: Any) -> None:
+        try:
+            post_backward(*unused)
+        except AssertionError:
+            for gradient in (one.sharded_param.grad for one in group.fsdp_params):
+                if isinstance(gradient, Placeholder):
+                    gradient.refuse()
+            raise
+
+    group.post_backward = explained
 
 
 def sharding_of(model: nn.Module, steppers: Steppers, size: int) -> Sharding | None:

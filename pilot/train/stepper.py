@@ -9,7 +9,7 @@ import torch
 
 from pilot.checkpoint.tree import copied
 from pilot.core.errors import UserError
-from pilot.train.optimizer_state import take_over
+from pilot.train.optimizer_state import OwnAttributes, take_over
 
 
 class Scheduler(Protocol):
@@ -117,6 +117,7 @@ class Steppers:
             )
         self.apart = isinstance(optimizers, dict)
         self.optimizers: dict[str, torch.optim.Optimizer] = named
+        self._attributes = {name: OwnAttributes(one) for name, one in named.items()}
         schedules = _named(schedulers)
         _check_form("scheduler", schedulers, optimizers)
         _check_form("scaler", None if isinstance(scalers, Scaler) else scalers, optimizers)
@@ -163,6 +164,7 @@ class Steppers:
         """The states: of one optimizer as its own, of several by name."""
         return {
             "optimizer": _form({name: one.state_dict() for name, one in self.optimizers.items()}),
+            "attributes": {name: one.capture() for name, one in self._attributes.items()},
             "scheduler": _form({name: one.state_dict() for name, one in self.schedulers.items()}),
             "scaler": _form({name: one.state_dict() for name, one in self.scalers.items()}),
         }
@@ -171,6 +173,7 @@ class Steppers:
         """Take over what :meth:`capture` gave."""
         for name, optimizer in self.optimizers.items():
             take_over(optimizer, copied(_of(state["optimizer"], name)))
+            self._attributes[name].restore(state.get("attributes", {}).get(name, {}))
         for name, scheduler in self.schedulers.items():
             scheduler.load_state_dict(copied(_of(state["scheduler"], name)))
         for name, scaler in self.scalers.items():

@@ -66,11 +66,26 @@ def test_notice_lets_it_save_before_its_node_goes_and_a_session_trains_beside_it
         pool.pilot("cancel", trainer)
 
 
+FAILS_LATER = """
+import torch
+weight = torch.nn.Parameter(torch.ones(1))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for _ in range(20):
+    weight.square().sum().backward()
+    optimizer.step()
+raise ValueError("evaluation")
+"""
+"""It saves nothing and fails where it failed before, however often it is started."""
+
+
 def test_a_script_that_fails_has_failed(pool: Pool) -> None:
-    bad = pool.folder / "bad.py"
+    bad, later = pool.folder / "bad.py", pool.folder / "later.py"
     bad.write_text("raise ValueError('no such data set')\n")
+    later.write_text(FAILS_LATER)
     pool.up()
     pool.agent()
-    name = pool.submit(bad, options=("--ddp",))
-    failed = pool.until("it has failed", lambda s: s.trainer(name).phase == "failed")
-    assert "ValueError: no such data set" in failed.trainer(name).reason
+    names = [pool.submit(bad, options=("--ddp",)), pool.submit(later, options=("--ddp",))]
+    failed = pool.until("both have failed", lambda s: all(s.trainer(name).phase == "failed" for name in names))
+    reasons = [failed.trainer(name).reason for name in names]
+    assert "ValueError: no such data set" in reasons[0]
+    assert "without a new step" in reasons[1] and "ValueError: evaluation" in reasons[1]

@@ -388,13 +388,24 @@ def until(true: Callable[[], bool], limit_s: float = 120) -> None:
     pytest.fail("it did not happen in time")
 
 
-def test_ctrl_c_says_how_far_it_came_and_prints_what_it_has(inputs: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_says_how_far_it_came_and_prints_what_it_has(inputs: Path, number: int) -> None:
+    """So does a TERM to its process group, as `timeout` sends it."""
     process = started(inputs)
-    os.killpg(process.pid, signal.SIGINT)
+    os.killpg(process.pid, number)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     assert "interrupted: 0 of 2 replays are complete; stopped at" in err
     assert "A_s is the work of the same trainers" in out
+
+
+def test_a_process_of_a_replay_that_is_killed_ends_it_with_one_line(inputs: Path) -> None:
+    process = started(inputs)
+    solver = next(child for child in descendants(process.pid) if child.name() == "cbc")
+    next(one for one in descendants(process.pid) if solver in one.children()).kill()
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "a process of the replay was killed" in err and "internal error" not in err
 
 
 def test_a_killed_replay_leaves_no_process(inputs: Path) -> None:

@@ -165,6 +165,8 @@ def test_a_replay_that_cannot_be(refused: Refused, replay: list[str], options: l
         (["--known-ends", "2"], "a share from 0 to 1"),
         (["--known-ends", "-1"], "a share from 0 to 1"),
         (["--known-ends", "x"], "a share from 0 to 1"),
+        (["--known-ends", "0,0.5"], "--known-ends needs EVENTS"),
+        (["--only-nodes", "n*"], "--only-nodes needs EVENTS"),
         (["--fail-share", "0.6", "--cancel-share", "0.5"], "more than 1"),
         (["--scale-up-delay-s", "-1"], "from 0"),
         (["--decide-every-s", "0"], "greater than 0"),

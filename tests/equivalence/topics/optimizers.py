@@ -55,6 +55,24 @@ class Own(torch.optim.Optimizer):
                 p.lerp_(row["slow"], 0.25)
 
 
+class Counting(torch.optim.Optimizer):
+    """What it keeps is in attributes of its own."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.05})
+        self.count, self.norms, self.average = 0, [1.0], {"sum": torch.zeros((), dtype=torch.float64)}
+        self.listed = [p for group in self.param_groups for p in group["params"]]
+
+    @torch.no_grad()
+    def step(self, _closure: Any = None) -> None:
+        self.count += 1
+        for p in self.listed:
+            if p.grad is not None:
+                self.average["sum"] += p.grad.sum()
+                self.norms.append(float(p.norm()))
+                p.sub_(p.grad, alpha=0.05 / (self.count + sum(self.norms[-4:]) + float(self.average["sum"].square())))
+
+
 class Masters(torch.optim.Optimizer):
     """float32 masters over bfloat16 parameters."""
 
@@ -122,6 +140,7 @@ ROWS: list[Row] = [
     Recipe(name="Rprop", optimizer=made(OF.Rprop), tolerance=math.inf),
     Recipe(name="an optimizer of one's own, with a nested state", optimizer=Own),
     Recipe(name="an optimizer with a hook after its step", optimizer=with_a_hook),
+    Recipe(name="an optimizer of one's own, that counts in attributes", optimizer=Counting),
     Recipe(
         name="float32 masters over bfloat16",
         optimizer=Masters,

@@ -140,6 +140,38 @@ def has_a_second_optimizer(made: Made) -> None:
         second.step()
 
 
+@_refused("a new optimizer at an epoch's beginning", "creates another optimizer .Adam.", "optimizer.state.clear()")
+def makes_a_new_optimizer(made: Made) -> None:
+    for epoch in made.session.epochs(2):
+        if epoch == 1:
+            made.optimizer = torch.optim.Adam(made.model.parameters())
+        for (x,) in made.loader:
+            made.optimizer.zero_grad()
+            made.loss(x).backward()
+            made.session.step()
+
+
+@_refused("another optimizer takes over", "uses another optimizer .Adam.", "one optimizer, with other options")
+def changes_to_another_optimizer(made: Made) -> None:
+    other = torch.optim.Adam(made.model.parameters())
+    for _ in made.batches():
+        other.zero_grad()
+
+
+@_refused("a new scheduler at an epoch's beginning", "creates a learning-rate scheduler .StepLR.", "before the loop")
+def makes_a_new_scheduler(made: Made) -> None:
+    for _ in made.batches():
+        torch.optim.lr_scheduler.StepLR(made.optimizer, 2)
+
+
+@_refused("a GradScaler that the session has not", "scaler=", "scaler=")
+def scales_the_loss_by_itself(made: Made) -> None:
+    scaler = torch.amp.GradScaler("cpu")
+    for x in made.batches():
+        scaler.scale(made.loss(x)).backward()
+        made.session.step()
+
+
 @_refused("no zero_grad", "zero_grad is missing", "zero_grad before backward")
 def never_zeroes(made: Made) -> None:
     for _ in made.session.epochs(1):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import random
 import time
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from click.testing import CliRunner
 
 from pilot.cli import logs
 from pilot.cli.logs import command
-from pilot.cli.merged_logs import MergedLogs, newest, text_of
+from pilot.cli.merged_logs import LineStarts, MergedLogs, newest, text_of
 from pilot.io import log_marks, log_rotation
 from pilot.io.log_marks import BEGINS, NO_RANK, times_of
 
@@ -132,3 +134,25 @@ def test_a_log_without_marks_or_with_nonsense_for_marks_is_shown(folder: Path) -
     assert sorted(line[6:] for line in shown(folder)) == ["one", "three", "two"]
     pieces = MergedLogs(folder).grown()
     assert [text for _, text in newest(pieces, 10)] and logs.newest_lines(folder.parents[2], "vit", 9)
+
+
+class Counted(io.BytesIO):
+    read_bytes = 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        block = super().read(size)
+        self.read_bytes += len(block)
+        return block
+
+
+@pytest.mark.parametrize("order", ["up", "down", "any"])
+def test_a_line_to_which_a_progress_bar_adds_for_hours_is_searched_once(order: str) -> None:
+    drawn = random.Random(order)
+    content = b"first\n" + b"\r 12%" * 100_000 + b"\nthen\n" + b"\r 99%" * 100_000
+    file, starts, offsets = Counted(content), LineStarts(), [drawn.randrange(len(content)) for _ in range(2000)]
+    offsets = {"up": sorted(offsets), "down": sorted(offsets, reverse=True), "any": offsets[:10]}[order]
+    for offset in offsets:
+        ended = content.find(b"\n", max(0, offset - 1))
+        expected = 0 if offset == 0 else len(content) if ended < 0 else ended + 1
+        assert starts.first_from(file, offset) == expected
+    assert order == "any" or file.read_bytes < 4 * len(content)

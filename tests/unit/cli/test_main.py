@@ -89,3 +89,38 @@ def test_a_signal_ends_a_command_as_ctrl_c_does(name: str) -> None:
 def test_an_unknown_command_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli_main.run(["sumbit"]) == 2
     assert capsys.readouterr().err == "pilot: No such command 'sumbit'.\n"
+
+
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-", "<&- >&-"])
+def test_with_closed_streams_a_command_does_what_it_does_else(closed: str, tmp_path: Path) -> None:
+    command = f"XDG_STATE_HOME={tmp_path} {sys.executable} -m pilot sites {closed}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr, list(tmp_path.iterdir())) == (0, "", [])
+
+
+def test_a_disk_that_is_full_under_the_output_is_no_bug(tmp_path: Path) -> None:
+    command = f"XDG_STATE_HOME={tmp_path} {sys.executable} -m pilot sites --json >/dev/full"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, list(tmp_path.iterdir())) == (1, [])
+    assert done.stderr == "pilot: cannot write the output, or a file: No space left on device\n"
+
+
+IMPORTS_FOR_LONG = """
+import os, signal, sys, time
+class Slow:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.1)
+sys.meta_path.insert(0, Slow())
+sys.argv = ["pilot", "sites"]
+from pilot.cli.start import main
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["click", "pilot.cli.sites"])
+def test_ctrl_c_while_modules_are_imported_is_one_line(module: str) -> None:
+    code = IMPORTS_FOR_LONG.format(module=module)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "pilot: interrupted\n")

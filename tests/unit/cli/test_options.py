@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
+import pytest
 
-from pilot.cli.main import cli
+from pilot.cli.main import cli, run
+
+Said = pytest.CaptureFixture[str]
 
 DIFFERENT = {
     "--node-order": "in up one of three, in replay several",
@@ -48,3 +52,17 @@ def test_each_option_says_in_a_sentence_what_it_does() -> None:
         text = option.help or ""
         assert text[:1].isalnum() or text[:1] == "-", f"{path} {option.opts[-1]}: {text!r}"
         assert text.rstrip().endswith((".", "]")), f"{path} {option.opts[-1]}: {text!r}"
+
+
+@pytest.mark.parametrize("given", ["~/x", "./x"])
+def test_a_quoted_home_is_the_home(given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PILOT_RUN_DIR", given)
+    assert run(["ls"]) == 2
+    assert f" {tmp_path}/x/connection.json;" in capsys.readouterr().err
+
+
+def test_an_empty_run_directory_is_not_the_folder_that_one_is_in(capsys: Said) -> None:
+    assert run(["down", "--run-dir", ""]) == 2
+    assert "it is empty" in capsys.readouterr().err

@@ -1,8 +1,11 @@
-"""Who is parked keeps the nodes that nobody else needs."""
+"""Who is parked keeps the nodes that nobody else needs; who gets and gives nodes that end soon."""
 
 from __future__ import annotations
 
-from pilot.core.assign import assign
+import pytest
+
+from pilot.core.assign import assign, start_on
+from pilot.core.ends import Ending, ending
 from pilot.core.evidence import SetAside
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.measured import Measured
@@ -11,6 +14,24 @@ from pilot.core.spec import TrainerSpec
 from pilot.core.trainer import Trainer, Worker, WorkerPhase
 
 X, Y, Z = map(NodeId, "xyz")
+SOON, LATER, T_FWD_S = 50.0, 500.0, 120.0
+
+
+def pool_of(ends: dict[str, float]) -> Pool:
+    """A pool of the nodes of ``ends`` at time 0."""
+    pool = Pool()
+    for node, at_s in ends.items():
+        pool.join(NodeId(node))
+        pool.know_end(NodeId(node), at_s)
+    return pool
+
+
+def trainer_of(pool: Pool, name: str, *nodes: str) -> Trainer:
+    """A trainer whose target is ``nodes``; no worker has started."""
+    trainer = Trainer(spec := TrainerSpec(TrainerId(name), 1, 4), Measured(spec))
+    trainer.target = [NodeId(node) for node in nodes]
+    pool.owner |= dict.fromkeys(trainer.target, trainer.id)
+    return trainer
 
 
 def test_a_choosy_trainer_that_finds_a_free_node_takes_none_of_who_is_parked() -> None:
@@ -26,3 +47,28 @@ def test_a_choosy_trainer_that_finds_a_free_node_takes_none_of_who_is_parked() -
         choosy.target, choosy.evidence.aside = [], {Z: SetAside(9.0, "it failed")}
         assign(pool, [parked, choosy], {parked.id: 0, choosy.id: 1})
         assert (parked.target, choosy.target) == (kept, [*free] or [X])
+
+
+@pytest.mark.parametrize("soon", ["a", "b", "c"])
+def test_a_node_that_ends_soon_does_not_change_hands_and_goes_first_where_nobody_takes_it(soon: str) -> None:
+    """For a node that leaves within T, whoever gets it would pay a rescale up and one down."""
+    ends = {node: SOON if node == soon else LATER for node in "abc"}
+    pool = pool_of(ends)
+    giver, taker = trainer_of(pool, "giver", *"abc"), trainer_of(pool, "taker")
+    until = ending(pool, 0.0, T_FWD_S)
+    assert until == Ending((), 0.0, T_FWD_S), "held nodes are not classed"
+    assign(pool, [giver, taker], {giver.id: 1, taker.id: 2}, ending=until)
+    assert giver.target == [soon] and soon not in taker.target
+    pool = pool_of(ends)
+    giver = trainer_of(pool, "giver", *"abc")
+    assign(pool, [giver], {giver.id: 2}, ending=ending(pool, 0.0, T_FWD_S))
+    assert soon not in giver.target and len(giver.target) == 2
+
+
+def test_a_trial_starts_on_nodes_that_stay() -> None:
+    pool = pool_of({"a": SOON, "b": LATER, "c": LATER})
+    for want, got in ((2, {"b", "c"}), (3, {"a", "b", "c"})):
+        trial = trainer_of(pool, "trial")
+        start_on(pool, trial, want, ending(pool, 0.0, T_FWD_S))
+        assert set(trial.target) == got
+        pool.owner.clear()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from pilot.core.errors import SubmitError
@@ -36,6 +38,31 @@ def test_every_state_is_read() -> None:
         "210": (JobPhase.RUNNING, None),
         "213": (JobPhase.SUSPENDED, None),
     }
+
+
+@pytest.mark.parametrize(
+    ("now", "finishes", "ends"),
+    [
+        ("2026-06-01 10:00", "Jun  1 12:30 L", "2026-06-01 12:30"),
+        ("2026-12-31 23:50", "Jan  1 01:10 L", "2027-01-01 01:10"),
+        ("2027-01-01 00:10", "Dec 31 23:59 L", "2026-12-31 23:59"),
+        ("2028-02-28 23:50", "Feb 29 01:10 L", "2028-02-29 01:10"),
+        ("2026-06-01 10:00", "Jun  1 12:30 E", None),
+        ("2026-06-01 10:00", "Jun  1 12:30", None),
+        ("2026-06-01 10:00", "-", None),
+        ("2026-06-01 10:00", "Jux 99 L", None),
+    ],
+)
+def test_a_run_limit_says_when_a_running_job_ends(now: str, finishes: str, ends: str | None) -> None:
+    """In local time without a year; an estimated run time ends nothing."""
+    row = '{"JOBID": "%s", "STAT": "%s", "USER": "ada", "JOB_NAME": "' + PREFIX + '.x", "FINISH_TIME": "%s"}'
+    rows = ", ".join(row % (job, stat, finishes) for job, stat in (("1", "RUN"), ("2", "PEND"), ("3", "DONE")))
+    jobs = queue(Recorded({"bjobs": f'{{"RECORDS": [{rows}]}}'})).poll([], _unix_s(now)).jobs
+    assert [jobs[job].end_s for job in "123"] == [ends and _unix_s(ends), None, None]
+
+
+def _unix_s(text: str) -> float:
+    return time.mktime(time.strptime(text, "%Y-%m-%d %H:%M"))
 
 
 def test_one_question_for_everything() -> None:

@@ -128,6 +128,16 @@ def test_what_is_no_range_is_refused(text: str) -> None:
         Range.read(text)
 
 
-def test_a_grid_needs_values_that_can_be_counted() -> None:
-    with pytest.raises(UserError, match="cannot count the values of lr"):
-        check(study(Sampler.GRID))
+@pytest.mark.parametrize("sampler", [Sampler.GRID, Sampler.BRUTE])
+@pytest.mark.parametrize("text", ["log:1e-4:1", "float:0:1", "int:0:100000", "int:1:1000000000000", "float:0:1:1e-300"])
+def test_a_sampler_that_lists_all_values_needs_values_that_can_be_counted(sampler: Sampler, text: str) -> None:
+    with pytest.raises(UserError, match=r"cannot count the values of lr.* at most 100,000"):
+        check(study(sampler, parameters={"lr": Range.read(text)}))
+    assert len(Range.read("int:1:100000").values()) == 100_000
+
+
+def test_a_grid_has_no_more_points_than_a_study_can_have_trials() -> None:
+    large = {name: Range.read("int:1:1000") for name in "ab"}
+    with pytest.raises(UserError, match="1,000,000 points"):
+        check(study(Sampler.GRID, parameters=large))
+    check(study(Sampler.BRUTE, parameters=large))

@@ -11,6 +11,7 @@ from torch import nn
 
 from pilot.train.lr import LearningRate
 from pilot.train.state import Packed, unpack
+from pilot.train.stepper import Steppers
 from pilot.train.training import Training
 
 
@@ -77,3 +78,29 @@ def test_a_fused_optimizer_s_moments_are_laid_out_as_their_channels_last_paramet
         step(model, optimizer, x)
         step(theirs, steps, x)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), theirs.parameters(), strict=True))
+
+
+class Counts(torch.optim.SGD):
+    """In attributes; some of them are its options, some are no values."""
+
+    def __init__(self, parameters: Any, limit: float) -> None:
+        super().__init__(parameters, lr=0.1)
+        self.limit, self.count, self.total, self.own = limit, 0, torch.zeros(2), object()
+        self.history: list[float] = []
+        self.listed = self.param_groups[0]["params"]
+
+
+def test_of_its_own_attributes_it_has_those_that_changed_and_no_parameters() -> None:
+    first, second = (Counts(nn.Linear(1, 1).parameters(), limit) for limit in (1.0, 2.0))
+    before, after = Steppers(first), Steppers(second)
+    at_first = before.capture()
+    first.count, first.history = 3, [1.0]
+    first.total += 1
+    first.listed[0].data += 1
+    captured = before.capture()
+    assert captured["attributes"][""].keys() == {"count", "total", "history"}
+    after.restore(captured)
+    assert (second.limit, second.count, second.history, second.total.tolist()) == (2.0, 3, [1.0], [1.0, 1.0])
+    assert second.listed[0] is second.param_groups[0]["params"][0]
+    after.restore(at_first)
+    assert (second.count, second.total.tolist()) == (0, [0.0, 0.0])

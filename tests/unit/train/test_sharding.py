@@ -9,7 +9,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils.data import TensorDataset
 
+import pilot.train
 from pilot.core.errors import UserError
 from pilot.train.node_mesh import node_mesh
 from pilot.train.sharding import Sharding, sharding_of
@@ -63,6 +65,60 @@ def test_what_cannot_be_trained_is_refused_and_why(mesh: Any) -> None:
     offloaded = sharded(mesh, offload_policy=CPUOffloadPolicy(pin_memory=False))
     with pytest.raises(UserError, match="CPU offload"):
         sharding_of(offloaded, Steppers(sgd(offloaded)), 1)
+
+
+@pytest.mark.parametrize(("samples", "last"), [(4, False), (3, True)])
+def test_gradients_that_wait_for_a_batch_that_weighs_less_are_refused(mesh: Any, samples: int, *, last: bool) -> None:
+    model: Any = sharded(mesh)
+    session = pilot.train.session(model, sgd(model))
+    loader = session.loader(TensorDataset(torch.ones(samples, 4)), global_batch_size=4, micro_batch_size=2)
+    with pytest.raises(UserError, match=r"set_requires_gradient_sync\(False\) leaves a batch's gradients"):
+        for _ in session.epochs(1):
+            for number, (inputs,) in enumerate(loader):
+                model.set_requires_gradient_sync(number == 1 and last)
+                model(inputs).sum().backward()
+                session.step()
+
+
+def test_gradients_that_wait_for_an_equal_batch_count_the_same(mesh: Any) -> None:
+    trained = []
+    for synced in (True, False):
+        torch.manual_seed(1)
+        model: Any = sharded(mesh)
+        session = pilot.train.session(model, sgd(model))
+        loader = session.loader(TensorDataset(torch.arange(16.0).view(4, 4)), global_batch_size=4, micro_batch_size=2)
+        for _ in session.epochs(2):
+            for number, (inputs,) in enumerate(loader):
+                model.set_requires_gradient_sync(synced or number == 1)
+                if number == 0:
+                    model.zero_grad()
+                model(inputs).sum().backward()
+                session.step()
+        trained.append([parameter.full_tensor() for parameter in model.parameters()])
+    assert all(torch.equal(one, other) for one, other in zip(*trained, strict=True))
+
+
+@pytest.mark.parametrize(("backwards", "said"), [(1, "zero_grad is missing"), (2, "call backward once per batch")])
+def test_what_adds_to_a_gradient_that_was_taken_is_refused(mesh: Any, backwards: int, said: str) -> None:
+    model = sharded(mesh)
+    session = pilot.train.session(model, sgd(model))
+    loader = session.loader(TensorDataset(torch.ones(4, 4)), global_batch_size=2)
+    with pytest.raises(UserError, match=said):
+        for _ in session.epochs(1):
+            for (inputs,) in loader:
+                for _ in range(backwards):
+                    model(inputs).sum().backward()
+                session.step()
+
+
+def test_a_tensor_that_is_divided_otherwise_cannot_be_kept(mesh: Any) -> None:
+    from torch.distributed.tensor import DTensor, Replicate
+
+    model = sharded(mesh)
+    session = pilot.train.session(model, sgd(model))
+    session.state["mean"] = DTensor.from_local(torch.ones(2), mesh, [Replicate()])
+    with pytest.raises(UserError, match=r"session\.state\['mean'\] is a DTensor that is not divided by rows"):
+        next(session.epochs(1))
 
 
 def test_a_default_group_of_another_size_is_refused(monkeypatch: pytest.MonkeyPatch, mesh: Any) -> None:
