@@ -12,7 +12,6 @@ from pilot.cli.rows import INDENT, NAME_WIDTH, PHASE_STYLE, counts_epochs, folde
 from pilot.core.budget import unit
 from pilot.core.evidence import headline
 from pilot.io.pool_status import PoolStatus, TrainerHistory, TrainerStatus
-from pilot.observation.words import node_count
 
 COLUMNS = ("trainer", "state", "submitted", "elapsed", "node-hours", "samples", "steps")
 LEFT_ALIGNED = (0, 1, 2)
@@ -34,7 +33,7 @@ def history_lines(status: PoolStatus, width: int) -> list[Text]:
     if status.charge_factor != 1:
         out.append(Text(f"node-hours are {unit(status.charge_factor)}"))
     if sum(t.phase in ENDED for t in status.trainers) >= status.ended_kept:
-        out.append(Text(f"only the last {status.ended_kept} that have ended are listed; pilot report shows all"))
+        out.append(Text(f"ended trainers before the last {status.ended_kept} are not listed; pilot report shows all"))
     return out
 
 
@@ -83,14 +82,14 @@ def _sentences(told: TrainerHistory, t: TrainerStatus) -> list[str]:
         lines[-1] += f", first trained {date(began_s + t.started_s)}"
     if t.ended_s is not None:
         lines[-1] += f", ended {date(began_s + t.ended_s)}"
-    taken = f"{node_count(t.preemptions)} preempted, {t.losses} lost{_lost(t)}"
+    nodes = f"nodes: {t.preemptions} preempted, {t.losses} lost{_lost(t)}"
     samples = f", {t.samples:,} samples" if counts_epochs(t) else ""
     kept = f"the newest {t.checkpoints_kept}" if t.checkpoints_kept is not None else "as many as the site sets"
     budget = f" of its budget of {t.budget_node_hours:g}" if t.budget_node_hours is not None else ""
     return [
         *lines,
         f"used {t.used_node_hours:.3g}{budget} {unit(told.charge_factor)}: {t.step:,} steps{samples}",
-        f"rescaled up {t.rescales_up} times, down {t.rescales_down} times; {taken}",
+        f"rescales: {t.rescales_up} up, {t.rescales_down} down; {nodes}",
         f"files: {t.directory}",
         f"checkpoints kept: {kept}",
         *t.remarks,

@@ -45,9 +45,11 @@ def command(
     logs = MergedLogs(log_folder(root, trainer), every_rank=every_rank, since_s=since or 0.0, whole_lines=follow)
     pieces = logs.grown()
     shown = ((piece, text_of(piece)) for piece in pieces) if tail is None else newest(pieces, tail)
-    _print(shown)
+    printed = _print(shown)
     if not logs.names:
         raise UserError(f"trainer {trainer} has no log yet: it has not had a node (pilot explain {trainer})")
+    if not printed and not follow and tail != 0:
+        click.echo("no output so far" if since is None else "no output since then", err=True)
     while follow and not is_past(root) and patiently(lambda: _trains(root, trainer)):
         time.sleep(POLL_S)
         _print((piece, text_of(piece)) for piece in logs.grown())
@@ -87,11 +89,12 @@ def newest_lines(root: Path, trainer: str, count: int) -> list[str]:
     return [line for text in told for line in text.decode(errors="replace").splitlines()]
 
 
-def _print(pieces: Iterable[tuple[Piece, bytes]]) -> None:
+def _print(pieces: Iterable[tuple[Piece, bytes]]) -> bool:
+    """Print them; returns whether there was anything to print."""
     out, for_screen = sys.stdout.buffer, sys.stdout.isatty()
-    for piece, text in pieces:
-        out.write(_prefixed(piece, text, for_screen=for_screen))
+    written = sum(out.write(_prefixed(piece, text, for_screen=for_screen)) for piece, text in pieces)
     out.flush()
+    return written > 0
 
 
 def _prefixed(piece: Piece, text: bytes, *, for_screen: bool) -> bytes:

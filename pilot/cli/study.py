@@ -140,7 +140,7 @@ def run(
     if as_json:
         click.echo(to_json(told))
         return
-    click.echo(f"submitted study {told.study}, of {told.trials} trials; see pilot study status {told.study}")
+    click.echo(f"submitted study {told.study}: {told.trials} trials (progress: pilot study status {told.study})")
 
 
 @command.command("status")

@@ -9,8 +9,7 @@ from pathlib import Path
 import click
 
 from pilot.cli.asking import find_run_dir, run_dir_option, to_json, told_by
-from pilot.core.errors import UserError
-from pilot.io.files import publish
+from pilot.cli.pages import page_option, write_page
 from pilot.io.study_verbs import TrialList
 
 
@@ -31,7 +30,7 @@ def export(study: str, as_csv: bool, run_dir: Path | None) -> None:
 
 @click.command("report")
 @click.argument("study")
-@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="File to write.  [default: STUDY.html]")
+@page_option("STUDY.html")
 @run_dir_option
 def report(study: str, output: Path | None, run_dir: Path | None) -> None:
     """Write an HTML page about STUDY. It shows learning curves, the importance of parameters, and nodes over time.
@@ -46,13 +45,8 @@ def report(study: str, output: Path | None, run_dir: Path | None) -> None:
     pool = told_by(find_run_dir(run_dir, past=True))
     told = pool.trials(study)
     histories = [pool.history(t.trainer) for t in told.trials if t.phase is not None]
-    path = output or Path(f"{study}.html")
     text = page(told, histories, importance(Path(told.study.optuna), study))
-    try:
-        publish(path.absolute(), text.encode())
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from None
-    click.echo(f"wrote {path}")
+    write_page(output or Path(f"{study}.html"), text)
 
 
 def _csv(told: TrialList) -> str:

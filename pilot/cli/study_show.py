@@ -31,9 +31,8 @@ def show_study(study: StudyStatus) -> None:
 
 def show_trials(told: TrialList) -> None:
     """All of one study."""
-    table = Table(
-        "trial", "state", "nodes", "reports", *(f"rung {n}" for n in told.study.rungs), "parameters", "reason"
-    )
+    columns = ["trial", "state", "nodes", "reports", *(f"rung {n}" for n in told.study.rungs), "parameters", "reason"]
+    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for trial in told.trials:
         values = [*map(_number, trial.values), *[""] * (len(told.study.rungs) - len(trial.values))]
         nodes = str(trial.nodes or "")

@@ -290,7 +290,7 @@ def _print_statistics(
     from rich.table import Table
 
     rows = {name: dict(_statistics_rows(column)) for name, column in columns.items()}
-    table = Table("", *columns)
+    table = Table("", *columns, box=None, pad_edge=False, header_style="bold")
     for label in next(iter(rows.values())):
         table.add_row(label, *(column[label] for column in rows.values()))
     Console().print(table)

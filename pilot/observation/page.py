@@ -115,12 +115,12 @@ def _row(trainer: Trainer, course: Course) -> dict[str, str]:
     paused = [rescale.paused_s for rescale in course.rescales if rescale.paused_s is not None]
     return {
         "trainer": trainer.id,
-        "phase": str(trainer.phase),
+        "state": str(trainer.phase),
         "epoch": str(trainer.epoch),
         "steps": f"{trainer.step:,}",
         "samples": f"{trainer.samples:,}",
-        "changes of its nodes": str(max(0, len(course.rescales) - 1)),
+        "node changes": str(max(0, len(course.rescales) - 1)),
         "longest pause": f"{max(paused):.2f} s" if paused else "-",
-        "steps done again": str(trainer.counts.lost_steps),
-        "why it ended": headline(trainer.reason) if trainer.reason else "",
+        "repeated steps": str(trainer.counts.lost_steps),
+        "reason for the end": headline(trainer.reason) if trainer.reason else "",
     }

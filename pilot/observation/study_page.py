@@ -75,7 +75,7 @@ def _spans(axes: Axes, histories: Sequence[TrainerHistory]) -> None:
             axes.barh(row, until_s - held.from_s, left=held.from_s, height=0.8, color=colour, alpha=0.6)
     axes.set_yticks(range(len(histories)), [history.trainer.trainer for history in histories])
     axes.invert_yaxis()
-    axes.set_xlabel("seconds since the pool began; one colour is one node")
+    axes.set_xlabel("seconds since the pool started; each colour is a node")
 
 
 def _table(told: TrialList) -> str:

@@ -81,7 +81,7 @@ def sentences(name: str, site: str, summary: Summary) -> list[str]:
     used = summary.all_node_hours
     told = [
         f"The pool {name} on {site} was up for {duration(summary.lasted_s)} and held up to"
-        f" {node_count(summary.most_nodes)}: {used * summary.charge_factor:.3g} {unit(summary.charge_factor)} in all."
+        f" {node_count(summary.most_nodes)}: {used * summary.charge_factor:.3g} {unit(summary.charge_factor)} in total."
     ]
     if used:
         training, starting, idle = (summary.node_hours[use] / used for use in (Use.TRAINING, Use.WARMING, Use.IDLE))

@@ -136,7 +136,7 @@ class CheckGroup:
 
     def applied(self, words: Words, share: StepShare, metrics: Metrics) -> None:  # noqa: ARG002  # the protocol's signature
         """One step is enough."""
-        seen = by_design.seen() + (["batch_size= per node"] if PER_NODE in self._training.identity else [])
+        seen = by_design.seen() + (["batch_size= is per node"] if PER_NODE in self._training.identity else [])
         self._end(samples=share.total, loss=words.loss, by_design=seen, compared=self._compared())
 
     def settle(self) -> None:

@@ -81,7 +81,7 @@ def test_followed_through_the_end_of_a_segment(
 def test_a_directory_in_which_no_pool_has_run_is_bad_input(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    output = [str(tmp_path / "report.html")] if command == "report" else []
+    output = ["--output", str(tmp_path / "report.html")] if command == "report" else []
     assert run([command, *output, "--run-dir", str(tmp_path)]) == 2
     assert f"no pool has run in {tmp_path}" in capsys.readouterr().err
     (tmp_path / "journal.jsonl").write_text("nothing\n")

@@ -39,6 +39,15 @@ def shown(folder: Path, *options: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+def said(folder: Path, *options: str) -> str:
+    return CliRunner().invoke(command, ["vit", "--run-dir", str(folder.parents[2]), *options]).stderr
+
+
+def test_that_nothing_was_printed_is_said(folder: Path) -> None:
+    write(folder / "a.log", (1, BEGINS, ""))
+    assert (shown(folder), said(folder), said(folder, "--tail", "0")) == ([], "no output so far\n", "")
+
+
 def test_rank_0_is_followed_from_node_to_node_and_who_never_trained_is_shown(folder: Path) -> None:
     write(folder / "a.log", (1, BEGINS, "imports a\n"), (3, 0, "epoch 0\n"), (5, 1, "I am rank 1 now\n"))
     write(folder / "b.log", (2, BEGINS, "imports b\n"), (3.5, 1, "epoch 0 too\n"), (6, 0, "epoch 1\n"))
@@ -61,6 +70,7 @@ def test_since_a_moment(folder: Path) -> None:
     assert shown(folder, "--since", "10m") == ["a[0]: new"]
     assert shown(folder, "--since", "3h") == ["a[0]: old", "a[0]: new"]
     assert shown(folder, "--since", "2001-02-03 04:05") == ["a[0]: old", "a[0]: new"]
+    assert (shown(folder, "--since", "1s"), said(folder, "--since", "1s")) == ([], "no output since then\n")
     refused = CliRunner().invoke(command, ["vit", "--since", "yesterday"])
     assert refused.exit_code == 2 and "is not a time; use 10m" in refused.stderr
 

@@ -222,7 +222,7 @@ def test_a_large_old_pool_is_summed_up() -> None:
 def test_that_more_have_ended_than_are_listed_is_said() -> None:
     for ended_kept, said in ((1, True), (2, False)):
         told = history_lines(msgspec.structs.replace(STATUS, ended_kept=ended_kept), 80)
-        assert (str(told[-1]) == "only the last 1 that have ended are listed; pilot report shows all") is said
+        assert (str(told[-1]) == "ended trainers before the last 1 are not listed; pilot report shows all") is said
 
 
 def test_what_one_copies_is_on_one_line() -> None:

@@ -1,0 +1,28 @@
+"""HTML pages that commands write: ``pilot report`` and ``pilot study report``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from pilot.core.errors import UserError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def page_option(default: str) -> Callable[[Function], Function]:
+    """``--output``: the page's file."""
+    kind = click.Path(dir_okay=False, path_type=Path)
+    return click.option("--output", type=kind, metavar="FILE", help=f"File to write.  [default: {default}]")
+
+
+def write_page(path: Path, text: str) -> None:
+    """Write ``text`` to ``path``; :class:`UserError` if that fails."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from None
+    click.echo(f"wrote {path}")
