@@ -18,7 +18,7 @@ from pilot.core.trainer import Phase
 from pilot.io.learned import Learned
 from pilot.io.rundir import RunDir
 from pilot.io.submission import LaunchSpec, Submission
-from pilot.io.verbs import OneTrainer, SomeTrainers
+from pilot.io.verbs import OneTrainer, Wait
 from pilot.service.api import Api
 from pilot.service.launch_store import LaunchStore
 
@@ -39,7 +39,7 @@ def api(tmp_path: Path) -> Api:
 
 
 def test_who_waits_for_a_past_trainer_is_told_how_it_ended(api: Api) -> None:
-    told = asyncio.run(api.wait(SomeTrainers(trainers=["second", "first"])))
+    told = asyncio.run(api.wait(Wait(trainers=["second", "first"])))
     assert told.trainers == {"first": Phase.CANCELLED, "second": Phase.CANCELLED}
 
 

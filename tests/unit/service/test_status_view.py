@@ -185,6 +185,6 @@ def test_node_hours_are_told_as_the_site_charges_them_wherever_they_are_told(tmp
     assert f"1 {unit} so far" in shown
     assert f"used 1 of its budget of 4 {unit}: 0 steps" in shown
     assert " 1.00 " in shown, "ls --all"
-    assert f"held up to 1 node: 1 {unit} in all" in shown
+    assert f"held up to 1 node: 1 {unit} in total" in shown
     assert "2.00" not in shown
     assert (told.trainers[0].used_node_hours, told.trainers[0].node_seconds) == (1.0, 7200.0)
