@@ -27,47 +27,75 @@ class Restored:
     left_out: list[str] = field(default_factory=list)
 
 
+Beginning = Callable[[], tuple[Restored, Iterable[Segment]]]
+"""What is known before the first entry, anew for each attempt, and the segments to replay from there."""
+
+
 def restore(contents: Contents, fresh: Callable[[], Coordinator]) -> Restored:
     """From the snapshot with which the last segment begins, or, if that is unusable, from the journal's beginning.
 
     An entry that the core cannot apply (an earlier version could, or a bug wrote it) is skipped, and everything before
-    it is replayed, from the same starting point or a ``fresh`` core.
+    it is replayed, from the same starting point or a ``fresh`` core. After a snapshot that may be the snapshot's fault,
+    so the whole journal is tried first.
 
     Raises
     ------
     JournalError
         There are more than :data:`REFUSED_MAX` such entries, or a required segment is missing or damaged.
     """
+
+    def from_snapshot() -> tuple[Restored, Iterable[Segment]]:
+        state, books = snapshot.read(contents)
+        core = fresh()
+        core.restore(state)
+        return Restored(core, books), [contents.last]
+
+    def from_nothing() -> tuple[Restored, Iterable[Segment]]:
+        core = fresh()
+        return Restored(core, Books.beside(core)), contents.segments if contents.header.after else [contents.last]
+
+    if contents.header.after == 0:
+        return _skipping(contents, from_nothing)
+    usable = False
+    try:
+        restored, found = from_snapshot()
+        usable = True
+        bad = _replay(restored, found, ())
+        if bad is None:
+            return restored
+        why = f"{_said(*bad)} cannot be applied after the snapshot"
+    except JournalError as error:
+        why = str(error)
+    try:
+        restored = _skipping(contents, from_nothing)
+    except JournalError:
+        if not usable:
+            raise
+        return _skipping(contents, from_snapshot)
+    restored.remarks.insert(0, f"{why}; the whole journal was replayed instead")
+    return restored
+
+
+def _skipping(contents: Contents, beginning: Beginning) -> Restored:
+    """Replay without the entries that fail, each of which is only found when it does."""
     refused: dict[int, str] = {}
     while True:
-        restored, found = _beginning(contents, fresh)
+        restored, found = beginning()
         bad = _replay(restored, found, refused)
         if bad is None:
             restored.left_out += refused.values()
             return restored
-        decision, error = bad
-        refused[decision.seq] = f"entry {decision.seq} ({type(decision.event).__name__}): {one_line(str(error))}"
+        refused[bad[0].seq] = _said(*bad)
         if len(refused) > REFUSED_MAX:
             raise JournalError(
-                f"more than {REFUSED_MAX} entries of the journal cannot be applied: {refused[decision.seq]}; use the "
+                f"more than {REFUSED_MAX} entries of the journal cannot be applied: {_said(*bad)}; use the "
                 f"version that wrote it, {contents.header.version}, or start a new pool: pilot up --fresh keeps this"
                 " one aside"
             )
 
 
-def _beginning(contents: Contents, fresh: Callable[[], Coordinator]) -> tuple[Restored, Iterable[Segment]]:
-    """Where to begin, and the segments to replay from there."""
-    core = fresh()
-    restored = Restored(core, Books.beside(core))
-    if contents.header.after == 0:
-        return restored, [contents.last]
-    try:
-        state, restored.books = snapshot.read(contents)
-    except JournalError as error:
-        restored.remarks.append(f"{error}; the whole journal was replayed instead")
-        return restored, contents.segments
-    restored.core.restore(state)
-    return restored, [contents.last]
+def _said(decision: Decision, error: Exception) -> str:
+    return f"entry {decision.seq} ({type(decision.event).__name__}): {one_line(str(error))}"
 
 
 def _replay(
