@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -106,7 +107,7 @@ class OwnAttributes:
     def _now(self) -> Iterator[tuple[str, Any, Encoded]]:
         known: set[int] | None = None
         for name, attribute in vars(self._optimizer).items():
-            if name in _OF_TORCH:
+            if name in _of_torch():
                 continue
             value = rng.own_state(attribute)
             try:
@@ -124,7 +125,10 @@ class OwnAttributes:
         return known | {_memory(leaf.source) for leaf in _leaves(dict(enumerate(self._optimizer.state.values())))}
 
 
-_OF_TORCH = {*vars(torch.optim.Optimizer([torch.zeros(())], {})), "_opt_called"}
+@cache
+def _of_torch() -> set[str]:
+    """Not made when this is imported, which a pilot does early: torch's first optimizer imports its compiler."""
+    return {*vars(torch.optim.Optimizer([torch.zeros(())], {})), "_opt_called"}
 
 
 def _leaves(state: dict[Any, Any]) -> list[Any]:

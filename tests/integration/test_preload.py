@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pilot.agent import fork_server
 from pilot.agent.preload import Preloader
 from pilot.io import imports, proc
 from pilot.io.prctl import become_subreaper
@@ -108,6 +109,13 @@ def test_a_server_that_is_asked_again_while_it_imports_says_when_it_is_done(inst
             await it.until(lambda: not server.importing, "its word that all is imported")
 
     asyncio.run(play())
+
+
+def test_what_every_pilot_imports_has_not_torchs_compiler_in_it() -> None:
+    """It takes a second, and 70 MB: scripts that need it have it preloaded."""
+    code = f"import sys\nfor name in {fork_server.BASE}: __import__(name)\nprint('torch._dynamo' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
 
 
 def test_only_modules_of_installed_packages_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
