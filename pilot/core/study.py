@@ -141,13 +141,15 @@ class Study:
 
     def next(self, most: int) -> list[TrainerId]:
         """The trials that it would ask for next, as trainers; at most ``most``."""
-        first = len(self.trials)
-        return [self.spec.trainer(number) for number in range(first, first + min(self.unasked, most))]
+        return [self.spec.trainer(number) for number in self._next(most)]
 
     def offers(self, most: int) -> list[TrainerSpec]:
         """The same trials, as they would be submitted."""
+        return [self.spec.trial(number) for number in self._next(most)]
+
+    def _next(self, most: int) -> range:
         first = len(self.trials)
-        return [self.spec.trial(number) for number in range(first, first + min(self.unasked, most))]
+        return range(first, first + min(self.unasked, most))
 
     @property
     def waits(self) -> Iterator[Trial]:

@@ -12,6 +12,7 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -245,6 +246,14 @@ def what_became(
         # The same signal announces both; only near the end of its wall time it means that.
         return Ending.WALLTIME if WALLTIME_WORD in word or _was_used_up(view, now_s, lead_s) else Ending.PREEMPTED
     return seen or Ending.GONE
+
+
+def local_time_s(text: str, form: str) -> float | None:
+    """Unix time of a scheduler's local time in the ``form`` of :func:`time.strptime`; None where it is none."""
+    try:
+        return time.mktime(time.strptime(text, form))
+    except ValueError:
+        return None
 
 
 def _was_used_up(view: JobView | None, now_s: float, lead_s: float) -> bool:

@@ -18,6 +18,7 @@ from pilot.provisioning.scheduler import (
     Snapshot,
     batches,
     cancel_by,
+    local_time_s,
     run_command,
 )
 
@@ -144,12 +145,6 @@ def _end_s(said: str, now_s: float) -> float | None:
     but an estimate (E) or nothing."""
     when, _, what = said.strip().rpartition(" ")
     year = time.localtime(now_s).tm_year
-    ends_s = [end_s for y in (year - 1, year, year + 1) if (end_s := _time_s(f"{y} {when}")) is not None]
+    years = [local_time_s(f"{y} {when}", "%Y %b %d %H:%M") for y in (year - 1, year, year + 1)]
+    ends_s = [end_s for end_s in years if end_s is not None]
     return min(ends_s, key=lambda end_s: abs(end_s - now_s), default=None) if what == "L" else None
-
-
-def _time_s(text: str) -> float | None:
-    try:
-        return time.mktime(time.strptime(text, "%Y %b %d %H:%M"))
-    except ValueError:
-        return None

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import getpass
 import re
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from pilot.core.errors import SubmitError
@@ -24,6 +23,7 @@ from pilot.provisioning.scheduler import (
     Snapshot,
     batches,
     cancel_by,
+    local_time_s,
     run_command,
 )
 
@@ -221,8 +221,5 @@ def _walltime_s(text: str) -> float | None:
 
 
 def _time_s(text: str) -> float | None:
-    """Unix time of PBS's ``Thu Mar 13 17:32:05 2026``, which is local time."""
-    try:
-        return time.mktime(time.strptime(text))
-    except ValueError:
-        return None
+    """Unix time of PBS's ``Thu Mar 13 17:32:05 2026``."""
+    return local_time_s(text, "%a %b %d %H:%M:%S %Y")

@@ -7,7 +7,6 @@ for only where they matter, in a few columns: for a cap that counts a project's,
 from __future__ import annotations
 
 import getpass
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -23,6 +22,7 @@ from pilot.provisioning.scheduler import (
     Snapshot,
     batches,
     cancel_by,
+    local_time_s,
     run_command,
 )
 from pilot.traces.hostlist import expand
@@ -245,11 +245,8 @@ def _phase(row: _Row) -> JobPhase:
 
 
 def _time_s(text: str) -> float | None:
-    """Unix time of squeue's ``2026-11-22T05:41:15``, which is local time; None for ``N/A`` and ``NONE``."""
-    try:
-        return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
-    except ValueError:
-        return None
+    """Unix time of squeue's ``2026-11-22T05:41:15``; None for ``N/A`` and ``NONE``."""
+    return local_time_s(text, "%Y-%m-%dT%H:%M:%S")
 
 
 def limit_s(text: str) -> float | None:

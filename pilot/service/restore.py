@@ -52,7 +52,7 @@ def restore(contents: Contents, fresh: Callable[[], Coordinator]) -> Restored:
 
     def from_nothing() -> tuple[Restored, Iterable[Segment]]:
         core = fresh()
-        return Restored(core, Books.beside(core)), contents.segments if contents.header.after else [contents.last]
+        return Restored(core, Books.beside(core)), contents.segments
 
     if contents.header.after == 0:
         return _skipping(contents, from_nothing)
