@@ -25,7 +25,7 @@ STEADY_S = 60.0
 needed again at once.
 """
 REFUSED = 2
-"""The exit status of a coordinator that cannot start as things are: another one is here, or it was told to stop."""
+"""The exit status of a coordinator that is not needed: another one is here, or the pool was shut down."""
 
 
 def main(pid: int, command: list[str]) -> None:
