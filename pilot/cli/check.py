@@ -13,6 +13,7 @@ import msgspec
 
 from pilot.cli.asking import json_option, to_json
 from pilot.cli.numbers import FiniteRange
+from pilot.cli.script_arguments import for_script, mention_our_options
 from pilot.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ def command(script: Path, arguments: tuple[str, ...], python: str, limit_s: floa
     """
     if not script.is_file():
         raise UserError(f"cannot read the script {script}: not a file")
-    verdict = check(script, arguments, python, limit_s)
+    mention_our_options(script, arguments)
+    verdict = check(script, for_script(arguments), python, limit_s)
     if as_json:
         click.echo(to_json({"passed": verdict.passed} | msgspec.to_builtins(verdict)))
     else:

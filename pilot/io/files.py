@@ -9,6 +9,8 @@ import tempfile
 from pathlib import Path
 from typing import BinaryIO
 
+from pilot.core.errors import UserError
+
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """What a full disk, a quota or a limit answers."""
 
@@ -33,6 +35,31 @@ def publish(path: Path, data: bytes, mode: int = 0o600) -> None:
         Path(temporary).unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
+
+
+def write_output(path: Path, data: bytes) -> None:
+    """Publish a file that the user named, with the permissions that the user's umask allows; a pipe or device that has
+    this name is written to instead.
+
+    Raises
+    ------
+    UserError
+        It cannot be written.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            path.write_bytes(data)
+        else:
+            publish(path.resolve(), data, 0o666 & ~umask())
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def umask() -> int:
+    """This process's umask, which can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def replace_link(path: Path, target: str) -> None:
