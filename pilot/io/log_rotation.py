@@ -1,4 +1,4 @@
-"""Log rotation: the content of a log larger than :data:`LOG_BYTES` is moved to ``<name>.1``, replacing what was there."""
+"""Log rotation: what a log larger than :data:`LOG_BYTES` contains is moved to ``<name>.1``, replacing the old one."""
 
 from __future__ import annotations
 
