@@ -70,7 +70,7 @@ def command(script: Path, arguments: tuple[str, ...], python: str, limit_s: floa
     else:
         click.echo(f"{verdict.script_class}: {verdict.text}")
         if verdict.by_design:
-            click.echo(f"differs by design: {', '.join(verdict.by_design)}")
+            click.echo(f"these differ by design: {', '.join(verdict.by_design)}")
     return 0 if verdict.passed else 1
 
 
@@ -92,4 +92,4 @@ def check(script: Path, arguments: Sequence[str], python: str, limit_s: float) -
     text = f"{len(seen.compared)} gradients of {seen.samples} samples are the same on one process and on two ranks"
     if not seen.by_design:
         return Verdict("equal", text)
-    return Verdict("different by design", f"apart from that, {text}", seen.by_design)
+    return Verdict("different by design", f"otherwise, {text}", seen.by_design)

@@ -36,13 +36,16 @@ def command(run_dir: Path | None, everything: bool, as_json: bool) -> None:
     screen = console()
     if is_past(root):
         click.echo(f"the pool in {root} is down; its trainers:")
+    listed = told.trainers().trainers
+    if not listed:
+        click.echo("no trainer has been submitted")
+        return
     if everything:
         status = told.status()
         show(screen, history_lines(status, screen.width))
         if len(status.trainers) > status.ended_kept:
             click.echo(f"only the last {status.ended_kept} that ended (pilot up --ended-kept)")
         return
-    listed = told.trainers().trainers
     shown = of_interest(listed)
     show(screen, trainer_rows(shown, screen.width))
     if left_out := len(listed) - len(shown):

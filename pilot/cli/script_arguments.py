@@ -8,7 +8,21 @@ from pathlib import Path
 
 import click
 
+from pilot.core.errors import UserError
+
 END_OF_OPTIONS = "--"
+
+
+class TakesScript(click.Command):
+    """A command whose own options may also follow the script, so that the script's own must follow ``--``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse as usual; an unknown option may be the script's, so the error says where to put it."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            place = f"put -- before the script's own options: SCRIPT -- {error.option_name} ..."
+            raise UserError(f"{ctx.command_path} has no option {error.option_name}; {place}") from None
 
 
 def for_script(arguments: Sequence[str]) -> list[str]:

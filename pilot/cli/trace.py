@@ -72,6 +72,7 @@ def stats(events: Path, nodes: int | None, output: Path | None, as_json: bool) -
     changes = read_changes(events)
     if output is not None:
         plot_trace(output, changes)
+        click.echo(f"wrote {output}", err=True)
     _print_statistics({events.name: describe(changes, nodes)}, as_json)
 
 

@@ -15,7 +15,7 @@ from pilot.core.commands import DrainPool, WarnOfBudget
 from pilot.core.coordinator import Coordinator
 from pilot.core.events import BudgetDue
 from pilot.io.journal import Contents
-from pilot.observation.words import duration
+from pilot.observation.words import amount, duration
 from pilot.service.settings import remembering_core
 
 
@@ -51,9 +51,8 @@ class Trial:
                 f" and {self.samples_then:,} of its {self.samples:,} samples were processed by then"
             )
         warning = f"; the warning would come after {duration(self.warned_s)}" if self.warned_s is not None else ""
-        return (
-            f"{self.used:.3g} would be used ({self.used / budget:.0%}) in {lasted}{warning}; nothing else would change"
-        )
+        used = f"{amount(self.used)} would be used ({self.used / budget:.0%}) in {lasted}"
+        return f"{used}{warning}; nothing else would change"
 
 
 def trials(contents: Contents, budget: float) -> Iterator[Trial]:

@@ -8,6 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from pilot.cli.main import run
 from pilot.cli.script_arguments import for_script, mention_our_options
 
 
@@ -42,3 +43,10 @@ def test_an_option_of_ours_after_the_script(
     notes = [line.partition("note: ")[2] for line in result.stderr.splitlines()]
     assert [note.partition(" was passed to train.py.")[0] for note in notes] == mentioned
     assert all(f"For the option of submit, put {mentioned[0]} before the script" in note for note in notes)
+
+
+def test_an_option_of_the_script_before_the_dashes_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    study = ["study", "run", "hpo.py", "--name", "s", "--trials", "3", "--metric", "a:max", "--epochs", "3"]
+    assert run(study) == 2
+    told = "pilot study run has no option --epochs; put -- before the script's own options: SCRIPT -- --epochs ..."
+    assert capsys.readouterr().err == f"pilot: {told}\n"
