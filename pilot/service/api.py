@@ -1,4 +1,4 @@
-"""Answers what the CLI asks of the coordinator: one method per verb of :mod:`pilot.io.verbs`."""
+"""Answers the CLI's requests: one method per verb of :mod:`pilot.io.verbs`."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ class Api:
     # --- verbs ----------------------------------------------------------------------------------------------------
 
     async def submit(self, given: Submission) -> Submitted:
-        """Submit a new trainer. Answered once it is journaled."""
+        """Submit a new trainer. Answered once it is in the journal."""
         self._refuse_when_draining()
         trainer = self._name(given.name, replaces=given.replace)
         spec = self._learned.with_curve(given.spec(trainer, TrainerUid(secrets.token_hex(16))))
@@ -229,7 +229,7 @@ class Api:
         return Cleared(nodes=list(map(str, nodes)))
 
     async def wait(self, asked: Wait) -> Phases:
-        """The trainers' phases when all have ended, or after the time that was asked for."""
+        """The trainers' phases when all have ended, or after the requested time."""
         core = self._driver.core
         outcomes = {name: core.past.get(TrainerId(name)) for name in asked.trainers}
         past = {name: Phase(outcome.value) for name, outcome in outcomes.items() if outcome is not None}
@@ -275,7 +275,7 @@ class Api:
         return await self._stands(trainer, TrainerHeld(trainer.id), "is held")
 
     async def release(self, asked: OneTrainer) -> Standing:
-        """Let it have nodes again."""
+        """Give a held trainer nodes again."""
         trainer = self._unended(asked.trainer)
         if not trainer.held:
             raise UserError(f"trainer {trainer.id} is not held")
@@ -309,7 +309,7 @@ class Api:
         return status_view.history(self._about(), core, monitor, self._launches, name)
 
     async def down(self, _: Nothing) -> Draining:
-        """Drain. Answered once it is journaled; the coordinator ends when everything is gone."""
+        """Drain. Answered once this is in the journal; the coordinator exits when everything is gone."""
         if (decision := self.drain("pilot down")) is not None:
             await self._decided(decision, "the pool is drained")
         return Draining(run_dir=self._about().run_dir, nodes=len(self._driver.core.pool))
@@ -384,6 +384,6 @@ class Api:
 
 
 async def _in(thread: ThreadPoolExecutor, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """Run what would block the event loop: files on a slow disk, long computations."""
+    """Run in a thread what would block the event loop: files on a slow disk, long computations."""
     call = partial(function, *arguments, **named)
     return await asyncio.get_running_loop().run_in_executor(thread, call)

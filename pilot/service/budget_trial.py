@@ -29,7 +29,7 @@ class Trial:
     charge_factor : its site's at that time
     used : charged node-hours
     warned_s, ended_s : when 80% and all of the budget was used; None: never
-    samples, samples_then : processed by all trainers in the end, and when the budget was used up
+    samples, samples_then : processed by all trainers: in total, and when the budget was used up
     """
 
     since_s: float
@@ -73,7 +73,7 @@ def trials(contents: Contents, budget: float) -> Iterator[Trial]:
 
 
 def _look(core: Coordinator, trial: Trial, now_s: float) -> None:
-    """What is due of the pool's budget until ``now_s``."""
+    """Note the budget's events up to ``now_s``."""
     while trial.ended_s is None and not core.draining and (due_s := core.usage.due_s()) <= now_s:
         for command in core.handle(due_s, BudgetDue(None)):
             if isinstance(command, WarnOfBudget):

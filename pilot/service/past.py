@@ -44,8 +44,8 @@ AT_WORK = frozenset({Phase.STARTING, Phase.RUNNING, Phase.PAUSED, Phase.CLOSING}
 
 
 class PastPool:
-    """The pool whose journal lies in ``root``. Its methods answer as those of :class:`pilot.io.pool_client.PoolClient`
-    do, as things stood at the end.
+    """The pool whose journal is in ``root``. Its methods answer like those of :class:`pilot.io.pool_client.PoolClient`,
+    with the state at its end.
 
     Raises
     ------
