@@ -115,7 +115,8 @@ def find_run_dir(given: Path | None, *, past: bool = False) -> Path:
         if were:
             names = ", ".join(map(str, were))
             raise UserError(f"no pool is up; earlier pools: {names}; choose one with --run-dir or PILOT_RUN_DIR")
-        raise UserError("no pool is up; start one with pilot up, or choose one of 'pilot pools --all' with --run-dir")
+        earlier = ", or continues an earlier one (pilot pools --all lists them)" if known_pools() else ""
+        raise UserError(f"no pool is up; pilot up starts one{earlier}")
     if len(up) > 1:
         names = ", ".join(map(str, up))
         raise UserError(f"several pools are up: {names}; choose one with --run-dir or PILOT_RUN_DIR")

@@ -39,7 +39,10 @@ def show_trials(told: TrialList) -> None:
         table.add_row(
             trial.trainer, trial.state, nodes, str(trial.reports), *values, _parameters(trial), trial.reason[:60]
         )
-    console().print(table)
+    if told.trials:
+        console().print(table)
+    else:
+        click.echo(f"study {told.study.study} has no trials yet")
 
 
 def show_best(study: StudyStatus, best: TrialStatus) -> None:
