@@ -12,6 +12,7 @@ completion.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -233,18 +234,19 @@ class Studies:
     def _report(
         self, now_s: float, study: Study, trial: Trial, trainer: Trainer, number: int, value: float
     ) -> list[Command]:
-        """Record the ``number``-th report of the study's metric; a repeated one changes nothing."""
+        """Record the ``number``-th report of the study's metric; a repeated one changes nothing. It counts for every
+        rung that the trial has come to: reports may be lost with a connection."""
         if number > trial.reports:
             if trial.reported_s is not None and trainer.group is not None:
                 took_s = (now_s - trial.reported_s) / (number - trial.reports)
                 study.report_s = [*study.report_s, took_s * _speedup(trainer, len(trainer.group.members))][-LATEST:]
             trial.reports, trial.reported_s = number, now_s
-        rung = len(trial.values)
-        if rung >= len(study.spec.rungs) or number != study.spec.rungs[rung]:
-            return []
-        trial.values.append(value)
-        study.failures = 0
-        return [] if rung else self._tell(study, trial, value)
+        come_to = bisect_right(study.spec.rungs, number)
+        new = range(len(trial.values), come_to)
+        trial.values += [value for _ in new]
+        if new:
+            study.failures = 0
+        return self._tell(study, trial, value) if 0 in new else []
 
     def closed(self, command: CloseTrainer) -> Followed:
         """Record that a trainer has ended."""

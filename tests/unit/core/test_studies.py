@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pilot.core.commands import AskTrial, Outcome
+from pilot.core.commands import AskTrial, Outcome, TellTrial
 from pilot.core.errors import UserError
 from pilot.core.events import ExitCause, Progress, TrainerFinished, WorkerExited
 from pilot.core.ids import StudyId, TrainerId
@@ -96,6 +96,19 @@ def test_a_study_stops_after_a_bound_of_failures_in_a_row_and_goes_on_when_it_is
     world.send(StudyResumed(S))
     world.settle()
     assert len(world.core.studies[S].trials) == 6
+
+
+def test_a_report_that_was_lost_with_a_connection_is_made_up_for_by_the_next() -> None:
+    world = begun(nodes=1, trials=1)
+    world.settle()
+    trainer = world.core.trainers[TrainerId("s-0")]
+    assert trainer.group is not None
+    heard = Progress(trainer.id, trainer.group.generation, 3, 0, 96, reports=((3, 0.3),))
+    assert [type(command) for command in world.send(heard)].count(TellTrial) == 1
+    trial = world.core.studies[S].trials[0]
+    assert trial.values == [0.3, 0.3]
+    world.send(replace(heard, reports=((1, 0.1), (2, 0.2), (3, 0.3), (4, 0.4))))
+    assert trial.values == [0.3, 0.3, 0.4]
 
 
 def test_a_metric_that_nobody_reports_stops_the_study_and_says_what_was_reported() -> None:
