@@ -253,25 +253,21 @@ class Studies:
         study, trial = self._trials.get(command.trainer, (None, None))
         if study is None or trial is None or trial.ended:
             return Followed()
-        trial.ended = command.reason or command.outcome.value
         unheard = command.outcome is Outcome.FINISHED and not trial.values
+        lacks = study.lacks(trial) if command.outcome is Outcome.FINISHED else ""
+        trial.ended = f"ended {lacks}" if lacks else command.reason or command.outcome.value
         trial.failed = command.outcome is Outcome.FAILED or unheard
         study.failures += trial.failed
         out = [] if trial.told else self._tell(study, trial, None)
-        why = self._given_up(study, unheard, command)
+        why = self._given_up(study, trial.ended if unheard else "", command)
         followed = self._stop(study, why) if why else self._advance(study, [], f"trial {command.trainer} ended")
         followed.commands = [*out, *followed.commands]
         return followed
 
-    def _given_up(self, study: Study, unheard: bool, command: CloseTrainer) -> str:
-        """Why the study stops, now that a trial failed; "" if it continues."""
-        if unheard and not any(trial.values for trial in study.trials):
-            names = ", ".join(study.heard) or "nothing"
-            first = study.spec.rungs[0]
-            return (
-                f"{command.trainer} ended without {first} report{'' if first == 1 else 's'} of {study.spec.metric}; "
-                f"it reported {names}"
-            )
+    def _given_up(self, study: Study, ended: str, command: CloseTrainer) -> str:
+        """Why the study stops, now that a trial failed; "" if it continues. ``ended``: it never reported the metric."""
+        if ended and not any(trial.values for trial in study.trials):
+            return f"{command.trainer} {ended}; it reported {', '.join(study.heard) or 'nothing'}"
         if study.failures >= FAILURES_ALLOWED:
             return f"{study.failures} trials in a row failed; the last one, {command.trainer}: {command.reason}"
         return ""

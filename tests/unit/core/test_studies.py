@@ -35,8 +35,9 @@ def begun(nodes: int = 2, trials: int = 6) -> World:
     return world
 
 
-def test_a_third_goes_on_and_nan_is_the_worst() -> None:
-    one = reached([0.1, 0.9, math.nan, 0.5, 0.8, 0.2])
+@pytest.mark.parametrize("diverged", [math.nan, math.inf, -math.inf])
+def test_a_third_goes_on_and_what_is_not_finite_is_the_worst(diverged: float) -> None:
+    one = reached([0.1, 0.9, diverged, 0.5, 0.8, 0.2])
     assert [trial.number for trial in promotable(one)] == [1, 4]
 
 
@@ -122,6 +123,26 @@ def test_a_metric_that_nobody_reports_stops_the_study_and_says_what_was_reported
     world.settle()
     assert world.core.studies[S].stopped == "s-0 ended without 1 report of accuracy; it reported acc, loss"
     assert trainer.outcome is Outcome.FINISHED
+
+
+def test_a_trial_that_ends_too_early_says_how_many_reports_it_made() -> None:
+    world = begun(nodes=1, trials=2)
+    world.settle()
+    first = world.core.trainers[TrainerId("s-0")]
+    assert first.group is not None
+    world.report(first.id, 0.5)
+    world.settle()
+    second = world.core.trainers[TrainerId("s-1")]
+    assert second.group is not None
+    world.send(TrainerFinished(second.id, second.group.generation, 9, 9))
+    world.settle()
+    world.send(TrainerFinished(first.id, first.group.generation, 9, 9))
+    world.settle()
+    ended = [(trial.ended, trial.failed) for trial in world.core.studies[S].trials]
+    assert ended == [
+        ("ended after 1 of 2 reports of accuracy", False),
+        ("ended without 1 report of accuracy", True),
+    ]
 
 
 def test_a_space_that_fails_stops_the_study_and_the_trial_is_asked_for_again_when_it_goes_on() -> None:
