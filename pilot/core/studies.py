@@ -120,6 +120,10 @@ class Studies:
                 out.append(AskTrial(study.id, number, study.spec.trial(number)))
         return out
 
+    def reports(self, trainer: TrainerId) -> int:
+        """How many reports are known of ``trainer``; 0 where it is no trial."""
+        return self._trials[trainer][1].reports if trainer in self._trials else 0
+
     # --- what happens -------------------------------------------------------------------------------------------------
 
     def note(self, event: StudyEvent, charge_factor: float) -> Followed:
@@ -236,11 +240,12 @@ class Studies:
     ) -> list[Command]:
         """Record the ``number``-th report of the study's metric; a repeated one changes nothing. It counts for every
         rung that the trial has come to: reports may be lost with a connection."""
-        if number > trial.reports:
-            if trial.reported_s is not None and trainer.group is not None:
-                took_s = (now_s - trial.reported_s) / (number - trial.reports)
-                study.report_s = [*study.report_s, took_s * _speedup(trainer, len(trainer.group.members))][-LATEST:]
-            trial.reports, trial.reported_s = number, now_s
+        if number <= trial.reports:
+            return []
+        if trial.reported_s is not None and trainer.group is not None:
+            took_s = (now_s - trial.reported_s) / (number - trial.reports)
+            study.report_s = [*study.report_s, took_s * _speedup(trainer, len(trainer.group.members))][-LATEST:]
+        trial.reports, trial.reported_s = number, now_s
         come_to = bisect_right(study.spec.rungs, number)
         new = range(len(trial.values), come_to)
         trial.values += [value for _ in new]
