@@ -187,7 +187,7 @@ def test_trainers_that_hang_need_an_end_of_the_replay(refused: Refused, replay: 
     *rest, events = replay
     assert "say how long" in refused(*rest, "--nodes", "4", "--hang-share", "0.1")
     assert "not both" in refused(*rest, events, "--nodes", "4")
-    assert "EVENTS or --nodes missing" in refused(*rest)
+    assert "missing: EVENTS (or --nodes)" in refused(*rest)
 
 
 @pytest.mark.parametrize(
