@@ -43,7 +43,7 @@ RESERVE_S = 30.0
 """Nodes are kept this long for a trial whose parameters are being chosen; then others may have them."""
 
 HEARD_MOST = 20
-"""So many names of metrics are kept, to tell what a script reports in place of the study's."""
+"""How many names of metrics to keep, to tell the user what a script reports instead of the study's metric."""
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pilot.core.ids import NodeId
 
 NAMED = 4
-"""So many nodes are named in a sentence; of more, the first ones and their number."""
+"""How many nodes to name in a sentence; the others are only counted."""
 
 SCHEDULERS = {"slurm": "Slurm", "pbspro": "PBS", "lsf": "LSF"}
 

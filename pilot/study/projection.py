@@ -45,7 +45,7 @@ class Projection:
         try:
             self._study = self._open(file)
             self._agree(known)
-        except Exception:  # whatever is wrong with the file: it is made anew
+        except Exception:  # whatever is wrong with the file, it is created again
             file.unlink(missing_ok=True)
             self._study = self._open(file)
             self._agree(known)
