@@ -35,7 +35,7 @@ class Happening:
 
 
 class History:
-    """Fed with each answer in turn. Pure: it asks nobody and has no clock.
+    """Fed with each answer in turn. Pure: no requests and no clock.
 
     Parameters
     ----------
