@@ -17,6 +17,10 @@ _NO_SESSION = (
     " torchrun with --ddp)"
 )
 
+_CAUSES: dict[int, str] = {
+    signal.SIGKILL: " (by hand, or out of memory)",
+    signal.SIGBUS: " (is /dev/shm full? df /dev/shm on that node; or a file that it had mapped was cut short)",
+}
 _NOT_FINISHED = "the script ended on a node (status 0) while the trainer had not finished"
 
 
@@ -102,4 +106,4 @@ def _by_signal(number: int) -> str:
         name = signal.Signals(number).name
     except ValueError:
         name = f"signal {number}"
-    return f"killed by {name}" + (" (by hand, or out of memory)" if number == signal.SIGKILL else "")
+    return f"killed by {name}{_CAUSES.get(number, '')}"

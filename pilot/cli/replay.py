@@ -15,7 +15,7 @@ from pilot.cli.numbers import Count, FiniteRange, Sizes
 from pilot.cli.renamed import RenamedOptions
 from pilot.cli.replay_options import all_cases, sweep_options, swept_names
 from pilot.cli.replay_tables import label, print_tables, rows, told
-from pilot.cli.replay_times import print_solve_times, write_times
+from pilot.cli.replay_times import print_solve_times, warn_of_short_time, write_times
 from pilot.cli.shared_options import solve_limit_option
 
 if TYPE_CHECKING:
@@ -131,6 +131,7 @@ def command(
     else:
         print_tables(replays, names)
         print_solve_times(replays, names)
+    warn_of_short_time(replays, names, solve_limit_s)
     if times is not None:
         write_times(times, replays, names)
     if report is not None and replays:

@@ -289,7 +289,7 @@ def _space(given: tuple[str, ...], space: Path | None) -> dict[str, Any]:
         raise UserError("give the search space: either --param NAME=RANGE, repeated, or --space FILE")
     if space is not None:
         try:
-            return {"space": read_regular(space, MOST_SPACE_BYTES).decode()}
+            return {"space": read_regular(space, MOST_SPACE_BYTES).decode("utf-8-sig")}
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"--space: cannot read {space}: {getattr(error, 'strerror', None) or error}") from None
     found: dict[str, Range] = {}

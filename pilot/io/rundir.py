@@ -9,7 +9,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from pilot.core.errors import PilotError, UserError
+from pilot.core.errors import NoRestartError, PilotError, UserError
 from pilot.core.ids import TrainerId
 from pilot.io import heartbeat, trainer_folder
 from pilot.io.heartbeat import Owner
@@ -147,9 +147,9 @@ class Lock:
             if (now := heartbeat.read(self._rundir.lock)) != found:
                 raise self._owned_by(now)
 
-    def _owned_by(self, other: Owner | None) -> UserError:
+    def _owned_by(self, other: Owner | None) -> NoRestartError:
         name = f"{other.pid} on {other.host}" if other is not None else "unknown"
-        return UserError(
+        return NoRestartError(
             f"the pool in {self._rundir.root} is already up (coordinator: process {name}); pilot scale changes "
             "its pilots, pilot status shows it; another pool needs another --run-dir"
         )

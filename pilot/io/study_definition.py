@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
@@ -17,6 +18,9 @@ from pilot.core.study import TRIALS_MAX, Parameters, StudySpec
 from pilot.io.submission import LaunchSpec
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+WHOLE_MOST = 2**53
+"""Beyond it not every whole number is a float."""
+
 KINDS = "log:LOW:HIGH, float:LOW:HIGH[:STEP], int:LOW:HIGH[:STEP] or choice:A,B"
 
 
@@ -40,7 +44,7 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kind : log, float, int or choice
     low, high : bounds, both included
     step : for int and float; 0: none
-    choices : converted to numbers where possible
+    choices : numbers where that writes them as they were given
     """
 
     kind: str
@@ -54,7 +58,9 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Parse ``log:1e-4:1e-1`` and the like; :class:`UserError` if it is not a range."""
         kind, _, rest = text.partition(":")
         if kind == "choice" and rest:
-            return cls(kind, choices=tuple(map(_value, rest.split(","))))
+            choices = tuple(map(_value, rest.split(",")))
+            check_choices(text, choices)
+            return cls(kind, choices=choices)
         try:
             numbers = [float(part) for part in rest.split(":")]
         except ValueError:
@@ -66,6 +72,8 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise UserError(f"{text!r}: LOW must not exceed HIGH, and for log it must be greater than 0")
         if kind == "int" and not all(number.is_integer() for number in numbers):
             raise UserError(f"{text!r}: an int range takes whole numbers")
+        if kind == "int" and max(-low, high) > WHOLE_MOST:
+            raise UserError(f"{text!r}: whole numbers are at most {WHOLE_MOST}")
         return cls(kind, low, high, step)
 
     def values(self) -> tuple[str | int | float, ...]:
@@ -152,6 +160,22 @@ def check_name(name: str) -> str:
     return name
 
 
+def check_choices(name: str, choices: Sequence[Hashable]) -> None:
+    """:class:`UserError` where ``choices`` cannot be stored, or where two of them are equal, as 1, 1.0 and True are:
+    samplers do not tell these apart."""
+    seen: dict[Hashable, Hashable] = {}
+    for choice in choices:
+        if choice in seen:
+            raise UserError(f"{name}: the choices {seen[choice]!r} and {choice!r} are the same; leave one out")
+        seen[choice] = choice
+        if isinstance(choice, float) and not math.isfinite(choice):
+            raise UserError(f"{name}: the choice {choice!r} is not a finite number; give it as a string")
+        if isinstance(choice, int) and abs(choice) > WHOLE_MOST:
+            raise UserError(f"{name}: the choice {choice} is too large; give it as a string")
+        if isinstance(choice, str) and not choice.isprintable():
+            raise UserError(f"{name}: the choice {choice!r} has characters that cannot be printed")
+
+
 def differences(here: StudyDefinition, given: StudyDefinition) -> list[str]:
     """How the search space of ``given`` differs from that of ``here``."""
     found = []
@@ -174,9 +198,13 @@ def _shown(range_: Range | None) -> str:
 
 
 def _value(text: str) -> str | int | float:
+    """A number where that is written as ``text`` again, since scripts get it as an argument; 007 and 1e-3 stay as they
+    are."""
     for kind in (int, float):
         try:
-            return kind(text)
+            number = kind(text)
         except ValueError:
             continue
+        if str(number) == text and abs(number) <= WHOLE_MOST:
+            return number
     return text

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pilot.core.errors import JournalError, PilotError, UserError
+from pilot.core.errors import JournalError, NoRestartError, PilotError, UserError
 from pilot.core.ids import StudyId
 from pilot.core.spec import TrainerSpec
 from pilot.core.study import Study
@@ -306,7 +306,10 @@ def main(arguments: list[str] | None = None) -> int:
         again = "no pool was changed; pilot up continues one that is here"
         return _fail(UserError(f"the coordinator was stopped by {stop} while starting; {again}"), screen, owned)
     except Exception as error:
-        return _fail(error, screen, owned)
+        status = _fail(error, screen, owned)
+        if options.go_on and not isinstance(error, NoRestartError):
+            return PilotError.exit_status  # what worked before may work again (a disk, a quota): the supervisor tries
+        return status
     return 0
 
 

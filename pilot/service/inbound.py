@@ -130,7 +130,7 @@ class Inbound:
         """Progress from the leader of a group; also accepted late, because its ledger still counts."""
         if not self._leads(node, message):
             return []
-        return [_progress(message)]
+        return [_progress(message, self._core.reports_of(TrainerId(message.trainer)))]
 
     def trainer_finished(self, node: NodeId, message: wire.TrainerFinished) -> list[Event]:
         """The trainer ended; its last metrics are progress."""
@@ -159,7 +159,8 @@ def _cause(text: str) -> ExitCause:
         return ExitCause.DIED
 
 
-def _progress(message: wire.Progress) -> Progress:
+def _progress(message: wire.Progress, reports: int) -> Progress:
+    """``reports``: how many are known. Those are told again, as some may have been lost; the journal has them once."""
     return Progress(
         *_of(message),
         step=message.step,
@@ -170,7 +171,7 @@ def _progress(message: wire.Progress) -> Progress:
         rescale_s=_measured(message.rescale_s),
         ledger=tuple(LedgerRange(Generation(row[0]), *row[1:]) for row in message.ledger),
         metrics=_metrics(message.metrics),
-        reports=tuple(message.reports[-REPORTS_MOST:]),
+        reports=tuple(row for row in message.reports[-REPORTS_MOST:] if row[0] > reports),
         total_samples=Goal.of(message.metrics).total_samples(message.epoch, message.step, message.samples),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -69,6 +70,8 @@ class LaunchStore:
         try:
             self._launches[name] = self._write(trainer, launch, start)
         except OSError as error:
+            with suppress(PilotError):
+                self.remove(trainer)
             which = f" ({error.filename})" if error.filename in start else ""
             reason = f"{error.strerror}{which}"
             raise PilotError(f"cannot record the submission of {name}: {reason}", transient=True) from None

@@ -13,7 +13,7 @@ import msgspec
 
 from pilot import __version__
 from pilot.core.coordinator import Coordinator
-from pilot.core.errors import JournalError, UserError
+from pilot.core.errors import JournalError, NoRestartError, UserError
 from pilot.core.events import DrainRequested, PoolReopened
 from pilot.io import connection
 from pilot.io.addresses import advertise_address, bind_address
@@ -86,7 +86,7 @@ def open_pool(
     ------
     JournalError
         The journal's header is damaged: nothing can be restored.
-    UserError
+    NoRestartError
         There is none to continue, and ``anew`` is off.
     """
     if fresh and anew:
@@ -107,11 +107,11 @@ def open_pool(
                 log.warning("this pool keeps the settings with which it was started: %s", pool.settings)
             return pool
         elif not anew:
-            raise UserError(f"the pool in {rundir.root} was shut down; pilot up continues its trainers")
+            raise NoRestartError(f"the pool in {rundir.root} was shut down; pilot up continues its trainers")
         else:
             return _again(rundir, contents, now, site.port)
     if not anew:
-        raise UserError(f"there is no pool in {rundir.root} to continue; pilot up starts one")
+        raise NoRestartError(f"there is no pool in {rundir.root} to continue; pilot up starts one")
     name = f"{site.name}-{secrets.token_hex(3)}"
     header = Header(FORMAT, __version__, name, time.time(), now.settings, now.site)
     return PoolIdentity(header, new_token(), new_token(), Certificate.make(), site.port)

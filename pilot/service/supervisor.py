@@ -23,9 +23,9 @@ TIMES = 10
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 300.0
 STEADY_S = 60.0
 """A coordinator that crashes because of a bug does so at its start; one that is killed from outside (by a limit of the
-login node, say) has run for longer, and should be restarted at once. """
+login node, say) has run for longer, and should be restarted at once."""
 REFUSED = 2
-"""The exit status of a coordinator that refuses to start: another one is running, or it was told to stop."""
+"""The exit status of a coordinator that is not needed: another one is running, or the pool was shut down."""
 
 
 def main(pid: int, command: list[str]) -> None:

@@ -64,15 +64,31 @@ class AutoLoading:
         if self._made_for != count.now:
             self._loader, self._made_for = self._make(count.now), count.now
         count.begins()
-        batches = iter(self._loader)
+        batches: Iterator[Any] | None = None
         while self._made_for == count.now or self._in_step():
             asked_s = time.monotonic()
             try:
+                batches = batches or iter(self._loader)
                 batch = next(batches)
             except StopIteration:
                 return False
+            except Exception as error:
+                if self._in_step() or not (found := count.failed(_last_line(error))):
+                    raise
+                _say(found)
+                return True
             came_s = time.monotonic()
             yield batch
             if found := count.took(came_s - asked_s, time.monotonic() - came_s):
-                print(f'pilot: session.loader(num_workers="{AUTO}"): {found}', file=sys.stderr, flush=True)
+                _say(found)
         return True
+
+
+def _say(found: str) -> None:
+    print(f'pilot: session.loader(num_workers="{AUTO}"): {found}', file=sys.stderr, flush=True)
+
+
+def _last_line(error: Exception) -> str:
+    """That of a process's traceback names its error."""
+    lines = str(error).strip().splitlines()
+    return lines[-1] if lines else type(error).__name__

@@ -16,7 +16,13 @@ from pilot.train.training import Training
 
 PERIOD_S = 1.0
 RETOLD_ROWS = 256
-"""A new leader repeats this many of the newest rows, because its predecessor may not have reported its last second. """
+"""A new leader repeats this many of the newest rows, because its predecessor may not have reported its last second."""
+
+RETOLD_REPORTS = 32
+"""How many of the newest reports of a study's metric each message repeats: the last message may have been lost with the
+coordinator or with the connection.
+"""
+
 ROWS_PER_FRAME = 10_000
 
 Metrics = Callable[[], dict[str, float]]
@@ -96,7 +102,7 @@ class Reporter:
             rescale_s=stall_s if self._resized else None,
             ledger=list(rows),
             metrics=metrics,
-            reports=self._training.reports.since(self._reports_told),
+            reports=self._training.reports.since(max(0, self._reports_told - RETOLD_REPORTS)),
         )
         self._reports_told = self._training.reports.count
         self._tell(report)

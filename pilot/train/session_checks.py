@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -56,10 +56,19 @@ def check_whole(name: str, stateful: Any) -> None:
         raise UserError(f"session.track({name!r}, ...) holds shards of a sharded model, which is not supported")
 
 
-def check_reported(names: Collection[str]) -> None:
-    """:class:`UserError` if ``session.report`` cannot use these names."""
-    if taken := sorted(BY_SESSION.intersection(names)):
+def reported(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """What ``session.report`` was given, as numbers; :class:`UserError` if it cannot use a name or a value."""
+    if taken := sorted(BY_SESSION.intersection(metrics)):
         raise UserError(f"session.report: {', '.join(taken)} is reserved; choose another name")
+    return {name: _number(name, value) for name, value in metrics.items()}
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        told = str(error).splitlines()[0]
+        raise UserError(f"session.report: {name} must be a number, got {type(value).__name__} ({told})") from None
 
 
 def _check_tensors(model: nn.Module) -> None:
