@@ -43,7 +43,7 @@ class Pace:
     write_s : what one rank needs to write the whole state, as measured; None: not known yet
     trained_s : how long the trainer has trained
     wipeouts : how often all of its nodes went at once meanwhile
-    end_in_s : when the last of its nodes leaves; infinite where that is not known of all
+    end_in_s : when the last of its nodes leaves; infinite if that is not known of all
     """
 
     site_interval_s: float

@@ -121,7 +121,7 @@ class Studies:
         return out
 
     def reports(self, trainer: TrainerId) -> int:
-        """How many reports are known of ``trainer``; 0 where it is no trial."""
+        """How many reports are known of ``trainer``; 0 if it is no trial."""
         return self._trials[trainer][1].reports if trainer in self._trials else 0
 
     # --- what happens -------------------------------------------------------------------------------------------------

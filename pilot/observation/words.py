@@ -49,7 +49,7 @@ def duration(seconds: float) -> str:
 
 
 def expected_start(scheduler: str, unix_s: float | None) -> str:
-    """When a scheduler expects a job to start; "" where it does not say."""
+    """When a scheduler expects a job to start; "" if it does not say."""
     return "" if unix_s is None else f"{SCHEDULERS.get(scheduler, scheduler)} expects {_moment(unix_s)}"
 
 

@@ -108,7 +108,7 @@ class WorkerSockets:
         self._control.send(message)
 
     def channel(self, generation: int) -> Channel:
-        """To the rank process of ``generation``; :class:`~pilot.comm.channel.Gone` where it has none (any more)."""
+        """To the rank process of ``generation``; :class:`~pilot.comm.channel.Gone` if it has none (any more)."""
         try:
             return self._channels[generation]
         except KeyError:
@@ -120,7 +120,7 @@ class WorkerSockets:
             self._channels.pop(generation).close()
 
     def hang_up(self, generation: int) -> bool:
-        """Have the rank process of ``generation`` end; ``RankGone`` follows. False where there is none."""
+        """Have the rank process of ``generation`` end; ``RankGone`` follows. False if there is none."""
         if generation not in self._channels:
             return False
         self._channels[generation].hang_up()
@@ -176,7 +176,7 @@ class WorkerSockets:
 
 
 def _answer(channel: Channel) -> tuple[AnyNote | None, int | None]:
-    """What a rank process says that has been introduced; :class:`ProtocolError` where it is no answer."""
+    """What a rank process says that has been introduced; :class:`ProtocolError` if it is no answer."""
     note, fd = channel.receive()
     if fd is not None and not isinstance(note, Spreaded):
         os.close(fd)
