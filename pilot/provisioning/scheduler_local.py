@@ -94,7 +94,10 @@ class LocalQueue:
 
     def _over(self, job: str) -> JobView:
         output = self._output_of(job)
-        text = output.with_suffix(".ec").read_text().strip() if output else ""
+        text = ""
+        if output is not None:
+            with contextlib.suppress(FileNotFoundError):  # the disk was full when its shell ended, or it was removed
+                text = output.with_suffix(".ec").read_text().strip()
         code = int(text) if text.isdecimal() else None
         if code is None or code > 128:
             return JobView(job, JobPhase.OVER, Ending.GONE, detail="killed")
