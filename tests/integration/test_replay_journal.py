@@ -68,7 +68,7 @@ def test_its_report_is_the_pools(journal: Path, tmp_path: Path, capsys: pytest.C
 
 def test_what_a_replay_lacks_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["replay", "week.csv.gz"]) == 2
-    assert "--trainers and --curves missing" in capsys.readouterr().err
+    assert "missing: --trainers, --curves" in capsys.readouterr().err
 
 
 def test_a_difference_is_named_and_fails(journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
