@@ -108,5 +108,5 @@ def test_another_budget_is_tried_on_a_run_that_had_none(journal: Path, capsys: p
     then, all_of_them = (int(number.replace(",", "")) for number in found.group(2, 3))
     assert 0 <= then < all_of_them
     assert re.fullmatch(
-        r"with a budget of 1000 node-hours: \S+ would be used \(\d%\) in .*; nothing else would change", large
+        r"with a budget of 1000 node-hours: .+ would be used \(\d%\) in .*; nothing else would change", large
     )
