@@ -95,7 +95,7 @@ class Projection:
         )
 
     def _agree(self, known: Sequence[KnownTrial]) -> None:
-        """Have the file say what is ``known``; ValueError if it says something else."""
+        """Make the file agree with what is ``known``; ValueError if it contains something else."""
         trials = self._study.get_trials(deepcopy=False)
         for trial in known:
             if trial.number < len(trials):

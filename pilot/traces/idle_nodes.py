@@ -73,7 +73,7 @@ def _states(states: Any) -> set[str]:
 
 
 def _ask(*command: str) -> Any:
-    """The JSON that ``command`` prints; :class:`SubmitError` (transient) if it cannot be read."""
+    """The JSON that ``command`` prints; :class:`SubmitError` (transient) if it cannot be parsed."""
     answer = _answer(*command)
     try:
         return json.loads(answer)
