@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def run(name: str) -> object | None:
-    """The JSON of one benchmark, None where it failed (what it printed says why)."""
+    """The JSON of one benchmark, None if it failed (what it printed says why)."""
     print(f"== {name}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "result.json"

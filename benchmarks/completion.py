@@ -10,7 +10,7 @@ from pilot.core.problem import Plan, Problem
 
 
 def completion(command: Command, best: Callable[[Problem], Plan], step: int = 0) -> Event | None:
-    """The event that completes ``command``, None where none does; groups form at ``step``, ``best`` plans."""
+    """The event that completes ``command``, None if none does; groups form at ``step``, ``best`` plans."""
     match command:
         case Solve():
             return PlanReady(command.plan_id, best(command.problem))

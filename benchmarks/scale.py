@@ -67,7 +67,7 @@ TARGETS = (
 
 
 def main() -> int:
-    """Exit status 1 where a target is missed."""
+    """Exit status 1 if a target is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
     parser.add_argument("--pilots", type=int, default=PILOTS)
     parser.add_argument("--trainers", type=int, default=TRAINERS)

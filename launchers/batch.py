@@ -1,4 +1,5 @@
-"""Renders a batch script of one's own that runs a pilot and joins a pool without Parsl, from a site and a template."""
+"""Renders a batch script that users submit themselves, from a site and a template: it runs a pilot that joins a
+pool."""
 
 from __future__ import annotations
 
@@ -13,13 +14,13 @@ _FOLDER = Path(__file__).parent / "templates"
 
 
 class _Template(Template):
-    """``@name``: a shell script is full of dollars."""
+    """``@name`` instead of ``$name``, because shell scripts are full of dollar signs."""
 
     delimiter = "@"
 
 
 def batch_script(site: Site, connection: str, *, python: str = "python") -> str:
-    """The script, to be handed to the site's ``sbatch``, ``qsub`` or ``bsub``.
+    """The script, for the site's ``sbatch``, ``qsub`` or ``bsub``.
 
     Parameters
     ----------
@@ -49,7 +50,7 @@ def batch_script(site: Site, connection: str, *, python: str = "python") -> str:
 
 
 def _place(site: Site) -> list[str]:
-    """Where the job goes: what Parsl puts into its scripts, or on its command line, by itself."""
+    """The job's queue, account and nodes, which Parsl puts into its own scripts or on its command line."""
     match site.scheduler:
         case "slurm":
             options = {"--partition=": site.partition, "--qos=": site.qos, "--account=": site.account}

@@ -1,8 +1,8 @@
 """How the agent gets from a job's script onto the job's nodes, and which signals reach it there.
 
-Each launcher ends in ``exec``: the script *becomes* the agent or the step launcher, so no shell is left that a signal
-could stop without the agent hearing of it. ``srun`` hands on what it is sent; besides, Slurm signals a step earlier
-than the script. PBS keeps a login shell above the script: there it is one that survives the signal (``PBS_SHELL``).
+Each launcher ends in ``exec``: the script *becomes* the agent or the step launcher, so there is no shell that could
+receive a signal instead of the agent. ``srun`` forwards signals; besides, Slurm signals a step earlier than the script.
+PBS keeps a login shell above the script, so we use one that survives the signal (``PBS_SHELL``).
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ exec /bin/bash -l "$@"
 
 
 def pbs_shell(pilots: Path) -> Path:
-    """Where ``PBS_SHELL`` is, beside the scripts and the output of a pool's jobs in ``pilots``."""
+    """The path of ``PBS_SHELL``, beside the scripts and output of a pool's jobs in ``pilots``."""
     return pilots / "shell"
 
 
 def agent_command(site: Site, connection: str | None = None, python: str = sys.executable) -> str:
-    """The shell command that runs the agent; ``connection`` is the path of the connection file, None: it is in the
+    """The shell command that runs the agent; ``connection`` is the path of the connection file; None: it is in the
     environment.
 
-    ``python`` is the interpreter unless the site names its own. ``-P``: what lies in the job's folder is not imported.
+    ``python`` is the interpreter unless the site names its own. ``-P``: nothing is imported from the job's folder.
     """
     options = ["--connection", connection] if connection is not None else []
     options += ["--interface", site.interface] if site.interface else []
@@ -61,10 +61,10 @@ def step(site: Site, command: str) -> str:
 
 
 def preamble(site: Site, walltime_s: int) -> str:
-    """Shell lines before the step: what the agent must know of its job, where temporary files go, the prologue."""
+    """Shell lines before the step: what the agent must know about its job, where temporary files go, the prologue."""
     lines = [f"export PILOT_WALLTIME_END=$(( $(date +%s) + {walltime_s} ))"]
     if site.scheduler == "local":
-        # Parsl's job id of a local process is that of the shell that runs the script.
+        # For a local process, Parsl's job id is the process id of the shell that runs the script.
         lines.append("export PILOT_JOB=$PPID")
     if site.scratch_dir is not None:
         lines.append(f"export TMPDIR={shlex.quote(site.scratch_dir)}")
@@ -72,16 +72,16 @@ def preamble(site: Site, walltime_s: int) -> str:
 
 
 def directives(site: Site, *, own: bool = False) -> list[str]:
-    """The scheduler's options beyond queue, account, nodes and wall time, one directive a line.
+    """The scheduler's options beyond queue, account, nodes and wall time, one directive per line.
 
-    ``own``: of a script of one's own, which may become a job array; PBS takes only those that may be run again.
+    ``own``: for a user's own script, which may become a job array; PBS requires these to be rerunnable.
     """
     more = [line for line in site.scheduler_options.splitlines() if line.strip()]
     match site.scheduler:
         case "slurm":
             return [*_slurm(site), *more]
         case "pbspro":
-            # The output is written where it is to be, and not copied there when the job has ended.
+            # Write the output directly to its place, instead of copying it there when the job has ended.
             output = f"#PBS -r {'y' if site.requeue or own else 'n'}", "#PBS -k oed"
             return [*output, *([] if own else _shrinks(site)), *more]
         case "lsf":
@@ -91,8 +91,8 @@ def directives(site: Site, *, own: bool = False) -> list[str]:
 
 
 def _shrinks(site: Site) -> list[str]:
-    """PBS may run it for less than the site's wall time, where a window is shorter (shrink-to-fit). The coordinator
-    tells the agent of that end: of a script of one's own nobody knows what it was granted.
+    """Let PBS run it for less than the site's wall time, if a window is shorter (shrink-to-fit). The coordinator then
+    tells the agent its end; for a user's own script nobody knows what was granted.
     """
     if site.walltime_min is None:
         return []

@@ -51,7 +51,7 @@ class Stream:
         return bool(self._came)
 
     def recv(self) -> bytes:
-        """The next frame; ConnectionError where the other side closed."""
+        """The next frame; ConnectionError if the other side closed."""
         if not self.poll(DEADLINE_S):
             raise ConnectionError("no frame")
         return self._came.popleft()

@@ -35,15 +35,15 @@ JSON_FORMAT = 1
 """Incremented when a field that docs/json.md describes is renamed, removed, or changes its type, unit or meaning."""
 
 BACK_S = 60.0
-"""So long whoever follows a pool waits for a coordinator that crashed: its supervisor starts it again."""
+"""How long a command that follows a pool waits for a crashed coordinator, which its supervisor restarts."""
 
 REPLY_TIMEOUT_S = 30.0
 """A coordinator that takes longer to answer is stopped or unreachable."""
 
 
 class _Folder(click.Path):
-    """A folder. What no shell has expanded (it was quoted, or is in a file of variables) means what it would with one;
-    an empty variable does not mean the folder that the user is in."""
+    """A folder. ``~`` is expanded even if no shell did it (because it was quoted, or comes from a file of variables);
+    an empty variable does not mean the current folder."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not value:

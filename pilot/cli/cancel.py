@@ -8,6 +8,7 @@ import click
 
 from pilot.cli import candidates
 from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option, to_json
+from pilot.core.trainer import Phase
 
 
 @click.command("cancel")
@@ -22,4 +23,5 @@ def command(trainer: str, run_dir: Path | None, as_json: bool) -> None:
       pilot cancel vit
     """
     told = pool_at(find_run_dir(run_dir)).cancel(trainer)
-    click.echo(to_json(told) if as_json else f"{told.trainer} is {told.phase}")
+    stopping = "; its processes are being stopped" if told.phase is Phase.CLOSING else ""
+    click.echo(to_json(told) if as_json else f"cancelled {told.trainer}{stopping}")

@@ -30,7 +30,7 @@ class LineStarts:
     """Whether one ends there."""
 
     def first_from(self, file: BinaryIO, offset: int) -> int:
-        """Where the first line begins at ``offset`` or after it; the file's end where none does."""
+        """Where the first line at or after ``offset`` begins; the file's end if there is none."""
         if offset == 0:
             return 0
         begin = offset - 1
@@ -45,7 +45,7 @@ class LineStarts:
 
 
 def _line_end(file: BinaryIO, begin: int, end: int | None = None) -> tuple[int, bool]:
-    """Where a line ends from ``begin`` on, and True; the end of what was searched, and False, where none does."""
+    """Where the next line after ``begin`` ends, and True; if there is none, the end of what was searched, and False."""
     file.seek(begin)
     while block := file.read(BLOCK_BYTES if end is None else min(BLOCK_BYTES, end - begin)):
         if (at := block.find(b"\n")) >= 0:

@@ -141,7 +141,7 @@ def command(
 
 
 def _of_traces(only_nodes: str | None, known_ends: Sequence[float]) -> str:
-    """The option that was given and says something about a trace; "" where none was."""
+    """The option that was given and says something about a trace; "" if none was."""
     return "--known-ends" if any(known_ends) else "--only-nodes" if only_nodes is not None else ""
 
 

@@ -37,7 +37,7 @@ def sweep_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def all_cases(swept: Mapping[str, Values | None], *, share_curves: bool = False) -> list[Case]:
-    """All combinations of the swept values, each once: how trainers are measured matters only where they are."""
+    """All combinations of the swept values, each once; options about measuring matter only if trainers are measured."""
     from pilot.sim.knowledge import MEASURED, TRUTH
     from pilot.sim.sweep import Case
 

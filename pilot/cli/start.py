@@ -1,4 +1,4 @@
-"""Where the ``pilot`` command starts: what must be right before anything else of it is imported."""
+"""Where the ``pilot`` command starts: what must be set up before anything else is imported."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def main() -> None:
 
 @contextmanager
 def ends_at_once() -> Iterator[None]:
-    """While modules are imported there is nothing to clean up: Ctrl-C ends the process with one line."""
+    """While modules are being imported there is nothing to clean up, so Ctrl-C ends the process with one line."""
     if not end_at_once():
         yield
         return
@@ -34,9 +34,9 @@ def ends_at_once() -> Iterator[None]:
 
 
 def end_at_once() -> bool:
-    """Let Ctrl-C end the process with one line from now on; returns False where it is ignored or handled otherwise.
+    """Let Ctrl-C end the process with one line from now on; returns False if it is ignored or handled otherwise.
 
-    A :class:`KeyboardInterrupt` would be shown as a traceback where nothing catches it, and one that is raised in a
+    A :class:`KeyboardInterrupt` that nothing catches would be shown as a traceback, and one that is raised in a
     callback (of the import system, say) is printed and lost.
     """
     usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -52,8 +52,8 @@ def _end(*_: Any) -> None:
 
 
 def open_standard_streams() -> None:
-    """Open those that are closed (``>&-``, some batch systems): else a file or socket of ours gets the number, and what
-    is printed goes there."""
+    """Open standard streams that are closed (``>&-``, some batch systems): otherwise a file or socket of ours would get
+    the number, and output would go there."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)

@@ -219,7 +219,8 @@ def launch_again(root: Path, trainer: str) -> LaunchSpec:
 
 
 def _digest(script: Path, python: str) -> str:
-    """By which nodes recognise the script. One that ``python`` could not parse is refused, where it is this Python."""
+    """The digest by which nodes recognise the script. A syntax error is refused here, if ``python`` is this
+    interpreter."""
     content = _content(script)
     try:
         str(script.absolute()).encode()

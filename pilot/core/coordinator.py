@@ -312,7 +312,7 @@ class Coordinator:
         return out + self._reconcile_touched()
 
     def reports_of(self, trainer: TrainerId) -> int:
-        """How many reports of its study's metric are known of a trial; 0 where it is none."""
+        """How many reports of its study's metric are known of a trial; 0 if it is none."""
         return self._studies.reports(trainer)
 
     # --- time -------------------------------------------------------------------------------------------------------

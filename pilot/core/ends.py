@@ -1,9 +1,9 @@
 """Free nodes whose end is known: their job's wall time ends, or the scheduler has planned another job on them.
 
-A free node that surely leaves within the forward-looking time is *ending*: it counts for what it has left, and whoever
-gets it pays for a rescale down, too, when it leaves. So a rescale onto it must pay back before. All ending nodes
-of a problem count for the mean of what they have left. Nodes that trainers hold are not classed: the rescale onto them
-has been paid for, and they are worth keeping to their end.
+A free node that surely leaves within the forward-looking time is *ending*: it counts only for the time it has left, and
+the trainer that gets it also pays for a rescale down when it leaves. So a rescale onto it must pay back before that.
+All ending nodes of a problem count with their mean remaining time. Nodes that trainers hold are not classified: the
+rescale onto them has been paid for, and they are worth keeping to their end.
 
 One class of a few nodes keeps planners exact: ``dp`` has another dimension of its size, ``milp`` another constraint.
 """
@@ -19,7 +19,7 @@ from pilot.core.ids import NodeId
 from pilot.core.pool import Pool
 
 MOST = 8
-"""So many nodes are ending in a problem at most, the first to leave: the exact methods' time grows with the square."""
+"""Most ending nodes in a problem, the first to leave: the time of exact methods grows with the square."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ def headline(reason: str) -> str:
 
 @dataclass(slots=True)
 class Evidence:
-    """What one trainer knows of nodes; nodes that are gone are forgotten.
+    """What one trainer knows about nodes; nodes that have left are forgotten.
 
     ``strikes`` : failures on a node since it last worked there; ``doubts`` : the nodes that it failed on without having
     worked on another one since, and how far it had come; ``aside`` : the nodes that it does without; ``times`` : how

@@ -1,13 +1,13 @@
-"""Which GPUs each trainer gets where a pool's unit is a GPU, so that trainers span few nodes more than they must.
+"""Which GPUs each trainer gets if a pool's unit is a GPU, so that trainers span few more nodes than necessary.
 
-FLEET's Algorithms 2 and 3. Free GPUs are handed out in their order, whole nodes first, to one trainer after the other;
-what is chosen is that order. First come trainers who want a multiple of a node's GPUs, then pairs whose rests fill a
-node: where whole nodes are free, all of these begin and end with a node. For the others permutations are tried, at most
-1,024.
+FLEET's Algorithms 2 and 3. Free GPUs are handed out in order, whole nodes first, to one trainer after the other; the
+decision is the order of the trainers. First come those that want a multiple of a node's GPUs, then pairs whose
+remainders fill a node: if whole nodes are free, all of these begin and end at node boundaries. For the others up to
+1,024 permutations are tried.
 
-The score is not in the paper's appendix (it is its main part's eq. 7). Ours: over all trainers, the nodes spanned
-beyond the least. As printed, lines 11 to 14 pair two trainers with the *same* rest; line 18 shows what is meant: with
-the rest that is missing to a whole node. The paper assigns all GPUs anew; here a trainer keeps those that it has.
+The score is not in the paper's appendix (it is eq. 7 of the main part). Ours is the number of nodes spanned beyond the
+minimum, over all trainers. As printed, lines 11 to 14 pair two trainers with the *same* remainder; line 18 shows that
+remainders should add up to a whole node. The paper reassigns all GPUs; here a trainer keeps those that it has.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""The ledger: which samples are behind a trainer's parameters, and the proof that each was used once per epoch.
+"""The ledger: which samples a trainer's parameters were trained on, and the proof that each was used once per epoch.
 
 Records are ranges: samples [cursor, cursor_end) of an epoch went into steps [step, step_end) of a generation. A
 generation's first record voids what earlier generations recorded at or beyond its step: those steps were lost or
-redone. What is left is the *lineage*. Records may arrive late, twice, cut anew and in any order: they are made disjoint
-and joined when they are noted (:mod:`pilot.core.step_ranges`), so a trainer's ledger grows with its generations and
-epochs and not with its steps.
+redone. What is left is the *lineage*. Records may arrive late, twice, split differently and in any order: they are made
+disjoint and merged when they are recorded (:mod:`pilot.core.step_ranges`), so a trainer's ledger grows with its
+generations and epochs and not with its steps.
 
-Within one generation all steps of an epoch use the same number of samples, except the epoch's last one. So where a
-record is voided from its middle on, the cursor of the cut is known up to that rule, and it is checked.
+Within one generation all steps of an epoch use the same number of samples, except the epoch's last one. So if a record
+is voided from its middle on, the cursor of the cut follows from that rule, and it is checked.
 """
 
 from __future__ import annotations

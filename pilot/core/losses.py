@@ -20,7 +20,7 @@ MEMORY_S = 3600.0
 class LossRate:
     """``nodes_per_node_s``: nodes lost per node and second; ``events_per_s``: how many times per second some are.
 
-    0 where nothing has been lost yet.
+    0 if nothing has been lost yet.
     """
 
     nodes_per_node_s: float = 0.0

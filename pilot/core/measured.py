@@ -26,10 +26,10 @@ MEMORY_S = 300.0
 """A rate is the mean over this time, so that it follows a script whose speed changes."""
 
 LONGEST_S = 30.0
-"""So much time between two reports counts as measured, at most: it may have stood still."""
+"""Longer times between two reports count only as this much, because the trainer may have stood still."""
 
 FIRST_S = 1.0
-"""What the first report of a rate counts."""
+"""The time for which the first report of a rate counts."""
 
 LEAST_MOVE = 0.05
 """A curve that has moved by less than this, relative, is taken to stand."""

@@ -1,13 +1,13 @@
 """How often a trainer writes a checkpoint by itself.
 
-Where a whole checkpoint fits into the grace between a notice and the end of a node, the state is written then, and the
-site's interval is only a precaution against crashes. Where it does not fit, what was done since the last checkpoint is
-lost whenever all nodes of the trainer go at once; as long as one stays, nothing is. The interval then follows from how
-often that happens (Young, CACM 17(9), 1974, eq. 10; Daly, FGCS 22(3), 2006, eq. 5 without its small terms):
+If a whole checkpoint fits into the grace between a notice and the end of a node, the state is written then, and the
+site's interval is only a precaution against crashes. If not, everything since the last checkpoint is lost whenever all
+of the trainer's nodes go at once; as long as one stays, nothing is lost. The interval then follows from how often that
+happens (Young, CACM 17(9), 1974, eq. 10; Daly, FGCS 22(3), 2006, eq. 5 without its small terms):
 
     interval = sqrt(2 · time of a checkpoint · mean time between such losses)
 
-Checkpoints are written while training goes on, so they cost less than the formula takes them to: it errs to the safe
+Checkpoints are written while training continues, so they cost less than the formula assumes, which errs on the safe
 side.
 """
 
@@ -30,7 +30,7 @@ MOST_WRITING = 0.1
 """A trainer writes for no more than this part of the time."""
 
 TELL_RATIO = 1.25
-"""A worker is told of a new interval that differs from its own by more than this factor."""
+"""A worker gets a new interval only if it differs from the current one by more than this factor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Pace:
     write_s : what one rank needs to write the whole state, as measured; None: not known yet
     trained_s : how long the trainer has trained
     wipeouts : how often all of its nodes went at once meanwhile
-    end_in_s : when the last of its nodes leaves; infinite where that is not known of all
+    end_in_s : when the last of its nodes leaves; infinite if that is not known of all
     """
 
     site_interval_s: float

@@ -33,7 +33,7 @@ def pose(
     ending: Ending,
     losses: LossRate,
 ) -> Problem | None:
-    """The problem of dividing ``pool`` among ``trainers``; None where none of them could run.
+    """The problem of dividing ``pool`` among ``trainers``; None if none of them could run.
 
     ``costs``: what rescales cost in the pool. ``reach``: the most nodes that each can have (without an entry: none),
     where a plan gave more than that. ``pins``: counts that are fixed; one that does not fit is dropped. ``weights``: of

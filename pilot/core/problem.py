@@ -155,7 +155,7 @@ class Plan:
     """Trainer → node count, and what is known of its quality.
 
     ``counts`` has one entry per candidate, in the problem's order. ``objective`` is eq. 16's value for the counts.
-    ``gap`` is (bound - objective) / max(1, \\|objective\\|): 0 where proved optimal, None where no bound is known.
+    ``gap`` is (bound - objective) / max(1, \\|objective\\|): 0 where proved optimal, None if no bound is known.
     ``ending``: how many of them are ending nodes, of trainers that get such.
     ``build_s`` is the time for building (and writing) the model, ``solve_s`` the solver's; they decide nothing.
     """

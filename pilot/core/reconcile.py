@@ -18,7 +18,7 @@ ARCHITECTURE.md shows the table as it is here.
   pauses.
 - The state of workers that have to go is saved before they are stopped, if no other worker can keep it.
 
-A node that leaves and has nobody's worker on it is released by the coordinator; that is no one trainer's matter.
+A leaving node without workers is released by the coordinator, because it concerns no single trainer.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ ACCEPTABLE = {
     "rules": (RULES,),
     "options": (OPTIONS,),
 }
-"""What may be another one at a resume, if the user says so. What is trained is not among it: it could not be loaded."""
+"""What may change at a resume, if the user accepts it. The model is not included, because it could not be loaded."""
 
 
 def acceptable(kinds: str) -> frozenset[str]:

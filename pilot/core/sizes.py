@@ -11,7 +11,7 @@ from itertools import pairwise
 from pilot.core.errors import UserError
 
 SIZES_MAX = 1000
-"""So many sizes are a list; what is longer is a slip."""
+"""A list with more sizes is a mistake."""
 
 
 def check_sizes(sizes: tuple[int, ...], least: int, most: int) -> None:

@@ -44,7 +44,7 @@ RESERVE_S = 30.0
 """Nodes are kept this long for a trial whose parameters are being chosen; then others may have them."""
 
 HEARD_MOST = 20
-"""So many names of metrics are kept, to tell what a script reports in place of the study's."""
+"""How many names of metrics to keep, to tell the user what a script reports instead of the study's metric."""
 
 
 @dataclass(slots=True)
@@ -121,7 +121,7 @@ class Studies:
         return out
 
     def reports(self, trainer: TrainerId) -> int:
-        """How many reports are known of ``trainer``; 0 where it is no trial."""
+        """How many reports are known of ``trainer``; 0 if it is no trial."""
         return self._trials[trainer][1].reports if trainer in self._trials else 0
 
     # --- what happens -------------------------------------------------------------------------------------------------

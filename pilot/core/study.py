@@ -17,10 +17,10 @@ from pilot.core.ids import StudyId, TrainerId, TrainerUid
 from pilot.core.spec import TrainerSpec
 
 FAILURES_ALLOWED = 5
-"""So many trials in a row that failed, and the study stops: it is not the parameters."""
+"""After this many failed trials in a row the study stops, because parameters cannot be the cause."""
 
 ASKS_ALLOWED = 3
-"""So often the sampler is asked for one trial; then the study stops."""
+"""How often the sampler is asked for one trial before the study stops."""
 
 TRIALS_MAX = 100_000
 REPORTS_MAX = 1_000_000
@@ -113,10 +113,10 @@ class Reservation:
 class Study:
     """One study in the core.
 
-    ``trials`` are those whose parameters were asked for, by number. ``reserved`` : what those of them have that are not
-    trainers yet. ``total`` is how many there are to be; ``exhausted``: the space has no more. ``stopped``: why nothing
-    of it goes on; "": it does. ``failures``: trials in a row that failed. ``heard``: names of metrics that were
-    reported, until the study's own was. ``report_s``: what the last reports took on one node, in seconds.
+    ``trials`` are those whose parameters were asked for, by number. ``reserved``: the nodes kept for those that are not
+    trainers yet. ``total`` is how many there will be; ``exhausted``: the space has no more. ``stopped``: why the study
+    does not continue; "": it does. ``failures``: failed trials in a row. ``heard``: names of reported metrics, until
+    the study's own is reported. ``report_s``: how long the last reports took on one node, in seconds.
     """
 
     spec: StudySpec

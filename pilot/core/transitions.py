@@ -30,14 +30,14 @@ from pilot.core.ids import NO_GENERATION, NodeId
 from pilot.core.trainer import Group, Trainer, Worker, WorkerPhase
 
 DEATHS_ALLOWED = 3
-"""So many deaths of members of a trainer's groups, without a step between them that was not done before, and it or its
-nodes have failed: what dies again and again where it died before gets no further."""
+"""After this many deaths of members of a trainer's groups without a new step between them, it or its nodes have failed:
+something that always dies at the same place gets no further."""
 
 SICK_NODES = 2
 """Deaths on at most this many nodes, while others hold the state, are these nodes' fault."""
 
 BREAKS_ALLOWED = 5
-"""So many groups of a trainer that broke on living pilots, without a new step between them, and it has failed."""
+"""After this many of a trainer's groups broke on running pilots without a new step between them, it has failed."""
 
 TrainerEvent = (
     WorkerReady

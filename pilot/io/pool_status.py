@@ -120,7 +120,7 @@ class HeldNode(Told, frozen=True):
     Parameters
     ----------
     node : its name in the pool: the host's and the pilot's
-    job : the batch scheduler's id of its job; empty where there is none
+    job : the batch scheduler's id of its job; empty if there is none
     from_s : since when
     until_s : until when; null: it still has one
     """
@@ -157,7 +157,7 @@ class NodeStatus(Told, frozen=True):
     ----------
     node : its name in the pool: the host's and the pilot's
     host : its host's name
-    job : the batch scheduler's id of its job; empty where there is none
+    job : the batch scheduler's id of its job; empty if there is none
     trainer : the trainer whose worker runs on it or is planned for it; null: it is free
     leaving : whether it got a preemption notice
     set_aside : whether it is not used for a while, because trainers failed on it that work elsewhere
@@ -200,7 +200,7 @@ class PilotStatus(Told, frozen=True):
     node : its name in the pool
     host : its host's name; empty if not reported yet after a restart of the coordinator
     pilot : its own name, which is new in each life of it
-    job : the batch scheduler's id of its job; empty where there is none
+    job : the batch scheduler's id of its job; empty if there is none
     pid : the process id of its agent on its host; null if not reported yet
     connected : whether it is connected now
     notice : why it is about to leave; empty: it stays

@@ -26,7 +26,7 @@ POINTS_MAX = 2000
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A trainer's progress at ``at_s``; rate in samples/s, None where it is not known yet."""
+    """A trainer's progress at ``at_s``; rate in samples/s, None if it is not known yet."""
 
     at_s: float
     samples: int

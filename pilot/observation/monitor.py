@@ -135,7 +135,7 @@ class Monitor:
             del remarks[:-REMARKS_KEPT]
 
     def advance(self, now_s: float) -> None:
-        """Account for the time until ``now_s``, in which nothing changed: for whoever looks at the sums."""
+        """Account for the time until ``now_s``, in which nothing changed, before the sums are read."""
         self.now_s = max(now_s, self.now_s)
         self._settle()
         for trainer in self.open:

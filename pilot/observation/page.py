@@ -18,10 +18,10 @@ from pilot.observation.summary import Summary, sentences
 from pilot.observation.timeline import Fate, Timeline, Use
 
 CHARTS_MAX = 40
-"""So many trainers get curves, those with the most samples; all are in the table."""
+"""How many trainers get curves, those with the most samples; all are in the table."""
 
 EVENTS_MAX = 2000
-"""So many of the newest events are listed."""
+"""How many of the newest events are listed."""
 
 PALETTE = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#76b7b2", "#edc948", "#9c755f", "#ff9da7", "#499894", "#d37295")
 MARKS = {Fate.NOTICE: "#d4a000", Fate.GONE: "#d4a000", Fate.LOST: "#c0202a"}

@@ -24,7 +24,7 @@ class TrainerRecord:
     """One trainer. ``seconds_on`` is for how long it trained on so many nodes, its measured pauses taken off, until
     ``settled_s``.
 
-    ``nodes`` is the size of the group that trains, 0 where none does; ``known_step`` the highest step ever heard of.
+    ``nodes`` is the size of the group that trains, 0 if none does; ``known_step`` the highest step ever heard of.
     ``held_since_s`` are the nodes on which it has a worker, ``spans`` the last :data:`SPANS_KEPT` that it had before,
     ``node_seconds`` the sum of all of these.
     """

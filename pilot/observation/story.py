@@ -105,7 +105,7 @@ class Story:
         self._draining = False
 
     def tell(self, entry: Entry) -> list[Happening]:
-        """What ``entry`` tells a person; empty where it is of no interest."""
+        """What ``entry`` tells a person; empty if it is of no interest."""
         if not isinstance(entry, Decision):
             trainer, text = str(entry.note.get("trainer", "")), str(entry.note.get("text", ""))
             kind = Kind.TRAINER if trainer else Kind.POOL

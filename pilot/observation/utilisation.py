@@ -48,7 +48,7 @@ class Utilisation:
 
     @property
     def u(self) -> float | None:
-        """U (FreeTrain eq. 18); None where there is nothing to compare with."""
+        """U (FreeTrain eq. 18); None if there is nothing to compare with."""
         return self.work / self.static_work if self.static_work else None
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pilot.core.ids import NodeId
 
 NAMED = 4
-"""So many nodes are named in a sentence; of more, the first ones and their number."""
+"""How many nodes to name in a sentence; the others are only counted."""
 
 SCHEDULERS = {"slurm": "Slurm", "pbspro": "PBS", "lsf": "LSF"}
 
@@ -49,7 +49,7 @@ def duration(seconds: float) -> str:
 
 
 def expected_start(scheduler: str, unix_s: float | None) -> str:
-    """When a scheduler expects a job to start; "" where it does not say."""
+    """When a scheduler expects a job to start; "" if it does not say."""
     return "" if unix_s is None else f"{SCHEDULERS.get(scheduler, scheduler)} expects {_moment(unix_s)}"
 
 

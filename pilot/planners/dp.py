@@ -14,7 +14,7 @@ order. Floating-point sums of equal value differ in their last bits; therefore g
 - the unit is a decimal one, 10^-12 of the largest gain's power of ten; what differs by less is a tie. Numbers that
   people write are exact in it. Of a curve the *differences* between neighbouring counts are rounded and summed up, so
   that equal slopes stay exactly equal whatever they are;
-- a key is ``units * (candidates + 1) - (1 where the count changes)``: more value first, fewer changes second. Among
+- a key is ``units * (candidates + 1) - (1 if the count changes)``: more value first, fewer changes second. Among
   equal keys the way back takes the most nodes for the earlier candidate.
 """
 

@@ -1,11 +1,11 @@
 """Planner ``flotilla``: who trains together at one pace (FLEET's Algorithm 1, ``createFlotilla``).
 
-The trainer that is fastest on its smallest size, one node for most, sets the pace. Then whoever comes nearest to that
-pace joins, on as many nodes as it takes for that, as long as nodes are left; what is left in the end goes to the
-slowest, again and again. Who does not join gets nothing until a member has ended. Rates are values of the objective:
-samples per second under ``throughput``, which is what goes with this planner unless another is asked for.
+The trainer that is fastest on its smallest size, one node for most, sets the pace. Then the trainer that can come
+nearest to that pace joins, on as many nodes as that takes, as long as nodes are left; remaining nodes go to the slowest
+member, repeatedly. A trainer that does not join gets nothing until a member has ended. Rates are values of the
+objective: samples per second under ``throughput``, the default with this planner.
 
-The paper's appendix leaves open what ``findNext`` does, and knows no sizes. Ours:
+The paper's appendix does not specify ``findNext``, and has no sizes. Ours:
 
 - Next is the trainer and count whose rate differs least from the pace; of equals the one with fewer nodes, then the
   one submitted first.

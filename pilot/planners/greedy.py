@@ -56,5 +56,5 @@ def _shared(problem: Problem, counts: dict[TrainerId, int]) -> dict[TrainerId, i
 
 
 def _half(candidate: Candidate, nodes: int) -> int:
-    """What a trainer keeps of ``nodes``; 0 where it cannot run on less."""
+    """How many of ``nodes`` a trainer keeps; 0 if it cannot run on fewer."""
     return candidate.most_within(nodes // 2)

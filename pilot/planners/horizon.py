@@ -27,7 +27,7 @@ class Job:
     sizes : K, the counts that it may have
     speeds : how many times as fast as on one node it is with each
     demand_s : d, what is left of it in seconds on one node
-    shares : of ``demand_s``, what a step is expected to do with each size; 1 where that is all
+    shares : of ``demand_s``, what a step is expected to do with each size; 1 if that is all
     held : the nodes that it has now
     held_speed : how many times as fast as on one node it is with them
     up_s, down_s : what a change to more and to fewer nodes costs, at the rate before it (FreeTrain eq. 16); not in the

@@ -157,7 +157,7 @@ def _start(m: ConcreteModel, columns: Mapping[str, Any], formulation: Formulatio
 
 
 def _load(m: ConcreteModel, columns: Mapping[str, Any], values: Mapping[str, float]) -> None:
-    """Set each variable of the model to what the solver said, 0 where it said nothing."""
+    """Set each variable of the model to the solver's value; 0 if it gave none."""
     for variable in m.component_data_objects(Var):
         variable.set_value(0.0, skip_validation=True)
     for name, value in values.items():

@@ -24,9 +24,9 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 ROUNDS = 80
-"""So often prices are improved at most."""
+"""Most rounds of improving prices."""
 COURSES_MAX = 40_000
-"""A trainer with more courses than that has only those of a few of its sizes here, and there is no bound."""
+"""A trainer with more courses has only those of a few of its sizes here, and then there is no bound."""
 CLOSE = 1e-9
 """A plan that is within so small a share of the bound is optimal; a gain that is less is none."""
 

@@ -29,8 +29,8 @@ class SolverAnswer:
     Parameters
     ----------
     proved : the values are optimal
-    values : column name → value, zeros may be missing; None where no whole solution was found
-    bound : what no solution's objective exceeds; None where it said none
+    values : column name → value, zeros may be missing; None if no whole solution was found
+    bound : an upper bound of the objective; None if the solver gave none
     """
 
     proved: bool
@@ -42,7 +42,7 @@ Solver = Callable[[Path, float, Mapping[str, float], float], SolverAnswer]
 """Maximizes an LP file within a time (seconds), from a solution that is known (column name → value; may be empty), to
 within a share of the objective (0: to the optimum).
 
-Raises :class:`SolverError` where it gives no readable answer.
+Raises :class:`SolverError` if its answer cannot be parsed.
 """
 
 NOTHING = SolverAnswer(proved=False, values=None)
@@ -52,7 +52,7 @@ _OWN_SHARE = 0.8
 
 
 def find(name: str) -> Solver:
-    """The solver called ``name``; :class:`UserError` where there is none, or where it is not installed."""
+    """The solver called ``name``; :class:`UserError` if there is none, or if it is not installed."""
     if name not in _SOLVERS:
         raise UserError(f"unknown solver {name!r}; there are: {', '.join(_SOLVERS)}")
     solver, installed, remedy = _SOLVERS[name]
@@ -139,7 +139,7 @@ def _write_start(lp: Path, start: Mapping[str, float]) -> Path:
 
 
 def _run(command: list[str], limit_s: float) -> str | None:
-    """What the program printed; None where it had to be killed."""
+    """The program's output; None if it had to be killed."""
     one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     try:
         done = subprocess.run(

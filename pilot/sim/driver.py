@@ -64,7 +64,7 @@ from pilot.traces.workload import Ending, WorkloadRow
 
 
 class Completions(StrEnum):
-    """When the core hears of completions and arrivals."""
+    """When the core learns of completions and arrivals."""
 
     AT_ONCE = "at-once"
     """When they happen (FreeTrain §3)."""
@@ -169,7 +169,7 @@ class Simulation:
         return gained
 
     def _events(self, change: Change) -> list[Event]:
-        """What the core hears of at this time."""
+        """The events that the core gets at this time."""
         changed = PoolChanged(change.joined, lost=change.left, cause="trace", ends=change.ends)
         pool = [changed] if change.joined or change.left else []
         waits = not pool and self.config.completions is Completions.AT_NODE_EVENTS

@@ -53,7 +53,7 @@ def _times(name: TrainerId, account: Account, ended_s: float) -> TrainerTimes:
 
 
 def mean(times: Sequence[TrainerTimes], what: Literal["waiting_s", "training_s", "total_s"]) -> float | None:
-    """The mean of one of the times; None where no trainer has ended."""
+    """The mean of one of the times; None if no trainer has ended."""
     return fmean(getattr(one, what) for one in times) if times else None
 
 

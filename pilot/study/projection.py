@@ -45,7 +45,7 @@ class Projection:
         try:
             self._study = self._open(file)
             self._agree(known)
-        except Exception:  # whatever is wrong with the file: it is made anew
+        except Exception:  # whatever is wrong with the file, it is created again
             file.unlink(missing_ok=True)
             self._study = self._open(file)
             self._agree(known)
@@ -95,7 +95,7 @@ class Projection:
         )
 
     def _agree(self, known: Sequence[KnownTrial]) -> None:
-        """Have the file say what is ``known``; ValueError where it says something else."""
+        """Make the file agree with what is ``known``; ValueError if it contains something else."""
         trials = self._study.get_trials(deepcopy=False)
         for trial in known:
             if trial.number < len(trials):

@@ -73,7 +73,7 @@ def _states(states: Any) -> set[str]:
 
 
 def _ask(*command: str) -> Any:
-    """The JSON that ``command`` prints; :class:`SubmitError` (transient) where it cannot be read."""
+    """The JSON that ``command`` prints; :class:`SubmitError` (transient) if it cannot be parsed."""
     answer = _answer(*command)
     try:
         return json.loads(answer)
@@ -82,7 +82,7 @@ def _ask(*command: str) -> Any:
 
 
 def _answer(*command: str) -> str:
-    """What ``command`` prints; :class:`SubmitError` (transient) where it does not answer."""
+    """What ``command`` prints; :class:`SubmitError` (transient) if it does not answer."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=QUERY_LIMIT_S, check=False)
     except FileNotFoundError:

@@ -24,9 +24,8 @@ LONGEST_LINE = 16 * 1024 * 1024
 MOST_RATIO = 100
 SMALL_BYTES = 16 * 1024 * 1024
 SHORTEST_LINE = 16
-"""A gzip file that grows to more than both limits is none of a trace (these shrink to a tenth), but made to keep us
-busy. For that, an empty line counts as one of 16 characters.
-"""
+"""A gzip file that expands beyond both limits is not a trace (traces compress to about a tenth) but an attack. In this,
+an empty line counts as 16 characters. """
 
 MOST_NUMBER = 1e15
 """Samples, or seconds: with more of them the arithmetic ends."""

@@ -17,13 +17,13 @@ from pilot.core.spec import TrainerSpec
 from pilot.traces.text_files import bad_input, number, read_lines, read_records
 
 PRIORITY = "priority"
-"""A column that may be missing: the factor of the objective ``priority``; 1 where nothing is said."""
+"""An optional column: the factor of the objective ``priority``; default 1."""
 
 SIZES = "sizes"
-"""Another one: the node counts that are allowed, rising, with blanks between them; all where nothing is said."""
+"""An optional column: the allowed node counts, increasing, separated by blanks; default: all."""
 
 BUDGET = "budget"
-"""Another one: the node-hours after which the trainer stops; none where nothing is said."""
+"""An optional column: the node-hours after which the trainer stops; default: no limit."""
 
 COLUMNS = ("trainer", "submit_s", "min_nodes", "max_nodes", "rescale_up_s", "rescale_down_s", "samples", "curve")
 

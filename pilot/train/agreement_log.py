@@ -8,10 +8,10 @@ from typing import Any
 
 END_OF_EPOCH = 1 << 32
 TRAINING = END_OF_EPOCH + 1
-"""What ranks meet about, beside evaluations, whose topics are smaller numbers."""
+"""Topics of meetings, apart from evaluations, whose topics are smaller numbers."""
 
 STOP = "asked to stop"
-"""Among the sums at an epoch's end: how many ranks want no more of them."""
+"""In the sums at the end of an epoch: how many ranks want no more epochs."""
 
 Sums = dict[str, float]
 Place = tuple[int, int]
@@ -20,7 +20,7 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """A meeting at (``epoch``, ``step``) about ``topic``: the sums by name of what the ranks brought."""
+    """A meeting at (``epoch``, ``step``) about ``topic``: the sums by name of the ranks' contributions."""
 
     epoch: int
     step: int
@@ -34,16 +34,16 @@ class Agreement:
 
 
 class AgreementLog:
-    """The entries of the newest two places, in their order.
+    """The entries of the newest two places, in order.
 
-    Two, because a rank that missed the end of a meeting may find the others one place on.
+    Two, because a rank that missed the end of a meeting may find the others one place further.
     """
 
     def __init__(self, entries: Iterable[Iterable[Any]] = ()) -> None:
         self._entries = [Agreement(*entry) for entry in entries]
 
     def add(self, entry: Agreement) -> None:
-        """The ranks agreed."""
+        """Record an agreement."""
         self._entries.append(entry)
         kept = sorted({entry.place for entry in self._entries})[-2:]
         self._entries = [entry for entry in self._entries if entry.place in kept]
@@ -53,16 +53,17 @@ class AgreementLog:
         return [entry.sums for entry in self._entries if (entry.place, entry.topic) == (place, topic)]
 
     def count(self, place: Place) -> int:
-        """How often the ranks agreed at ``place``."""
+        """How many agreements there were at ``place``."""
         return sum(entry.place == place for entry in self._entries)
 
     def rows(self) -> list[list[Any]]:
-        """For the state that travels."""
+        """For the state that is saved and sent."""
         return [list(astuple(entry)) for entry in self._entries]
 
 
 def total(brought: Iterable[Sums]) -> Sums:
-    """The sums by name, in float64 and in the order given: the same on whoever has the same ``brought``."""
+    """The sums by name, in float64 and in the given order, so that the same ``brought`` gives the same result
+    everywhere."""
     sums: Sums = {}
     for one in brought:
         for name, value in one.items():

@@ -1,8 +1,8 @@
-"""The alarm: at intervals the ranks compare checksums of what they hold alike. Equal ranks stay equal; if they
-do not, a script, a library or a machine has a fault, and all that is trained from there on is worth nothing.
+"""The alarm: at intervals the ranks compare checksums of what must be the same on all of them. Identical ranks stay
+identical; if not, a script, a library or a machine is faulty, and training from there on is worthless.
 
-The comparison rides with a step's sums (one number per rank, see :mod:`pilot.train.step_words`). Only where that
-differs the ranks gather their numbers tensor by tensor, and see whether it is a buffer of their own.
+The comparison is part of a step's sums (one number per rank, see :mod:`pilot.train.step_words`). Only if it fails do
+the ranks gather a checksum per tensor, to see whether the difference is in a buffer that belongs to each rank.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from pilot.train.step_words import Words
 from pilot.train.training import Training
 
 EVERY_STEPS = 100
-"""One look reads each tensor once, as a step does several times: see ``benchmarks.guards``."""
+"""A check reads each tensor once; a step does so several times. See ``benchmarks.guards``."""
 FIRST_STEPS = (1, 10)
-"""Most faults of a script show at once."""
+"""Most faults of a script show early."""
 
 
 class Alarm:
-    """Of one rank; ``held`` is told when the script computes. ``ties``: to the other processes of the node."""
+    """One rank's alarm; ``held`` is told when the script computes. ``ties``: to the other processes of the node."""
 
     def __init__(self, training: Training, ties: NodeTies) -> None:
         self._training = training
@@ -37,8 +37,9 @@ class Alarm:
         self._generation: int | None = None
 
     def checksum(self, step: int, group: Membership) -> int:
-        """What this rank says before step ``step`` of its group: 1 to 65521; 0: nothing is compared there. In a group's
-        first step they compare: who came may do other things than who was there (a learning rate by its own counter).
+        """This rank's checksum before step ``step`` of its group: 1 to 65521; 0: no comparison in this step. There is
+        one in a group's first step, because newcomers may behave differently (such as a learning rate by the script's
+        own counter).
         """
         is_new, self._generation = group.generation != self._generation, group.generation
         if group.size == 1:
@@ -50,8 +51,8 @@ class Alarm:
         return 1 + (number if self._shards == 1 else self._of_node(number))
 
     def _of_node(self, number: int) -> int:
-        """Nodes hold the same, each shard by shard. What is not sharded all processes of a node hold alike, too; where
-        they do not, each says a number of its own.
+        """Combine the checksums of a node's processes, so that nodes can be compared shard by shard. If what is not
+        sharded differs within the node, each process returns a different number.
         """
         of_shards = self.held.of_shards
         whole = combined([one for name, one in self._numbers.items() if name not in of_shards], MODULUS)
@@ -60,7 +61,7 @@ class Alarm:
         return combined([word // MODULUS for word in said], MODULUS) if alike else whole
 
     def compare(self, words: Words, step: int, group: RankGroup, size: int) -> bool:
-        """With the sums of step ``step``. :class:`PilotError` on all ranks where what they hold was not equal.
+        """Check the sums of step ``step``. :class:`PilotError` on all ranks if their states differ.
 
         False: the group broke meanwhile, so the step is void.
         """

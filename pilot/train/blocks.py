@@ -1,4 +1,4 @@
-"""Blocks of bytes between ranks, through gathers of equally long rows of numbers."""
+"""Exchanges blocks of bytes between ranks by gathering rows of numbers of equal length."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _WORD_BYTES = 8
 
 
 def gather_blocks(block: bytes, gather: Callable[[list[int]], list[list[int]]]) -> list[bytes]:
-    """The blocks of all ranks, by rank; ``gather`` gives the rows of all."""
+    """The blocks of all ranks, by rank; ``gather`` returns the rows of all."""
     sizes = [size for (size,) in gather([len(block)])]
     length = -(-max(sizes) // _WORD_BYTES) * _WORD_BYTES
     rows = gather(np.frombuffer(block.ljust(length, b"\0"), np.int64).tolist())

@@ -1,7 +1,7 @@
-"""What differs between ranks by design, in a script run by ``pilot check``: detected, and disabled, so that it hides
-nothing else. Dropout keeps everything; batch norm uses its running statistics, if it has any.
+"""Detects and disables what differs between ranks by design in a script run by ``pilot check``, so that it does not
+hide other differences. Dropout keeps everything; batch norm uses its running statistics, if it has any.
 
-All of torch's modules call the functions of ``torch.nn.functional`` by that module's names.
+All of torch's modules call functions of ``torch.nn.functional`` through that module.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Function = Callable[..., Any]
 
 
 def take_out() -> None:
-    """From here on, in this process."""
+    """Disable it in this process from now on."""
     for name in _DROPOUTS:
         setattr(functional, name, _without_dropout(getattr(functional, name)))
     replaced: Any = functional
@@ -37,14 +37,14 @@ def take_out() -> None:
 
 
 def look_at_random_numbers() -> None:
-    """Whether the script drew some since the batch began, when the session seeded its generators (torch's is asked)."""
+    """Note whether the script drew random numbers since the batch began, when the session seeded torch's generator."""
     fresh = torch.Generator().manual_seed(torch.initial_seed())
     if not torch.equal(fresh.get_state(), torch.default_generator.get_state()):
         _seen["random numbers that are drawn for each batch (not taken out: turn them off for the check)"] = None
 
 
 def seen() -> list[str]:
-    """What the script used so far."""
+    """What the script has used so far."""
     return list(_seen)
 
 

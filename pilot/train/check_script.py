@@ -12,11 +12,11 @@ from pilot.train.rng import seed_all
 
 NO_SESSION = "the script ended without a step of a pilot.train session: nothing to check"
 SEED = 0
-"""As on all nodes of a trainer, the generators are seeded alike before the script's first line."""
+"""As on the nodes of a trainer, the generators are seeded identically before the script starts."""
 
 
 def main() -> None:
-    """Ends in the session's first step; else says why it did not."""
+    """Ends in the session's first step; otherwise reports why it did not."""
     script, *arguments = sys.argv[1:]
     by_design.take_out()
     refusal.show_in_one_line()

@@ -1,5 +1,4 @@
-"""Batches as torch's ``default_collate`` makes them, but faster: for small samples collating takes as long as reading
-them."""
+"""The same batches as torch's ``default_collate``, but faster: for small samples collating takes as long as reading."""
 
 from __future__ import annotations
 
@@ -12,23 +11,23 @@ from torch.utils.data import Dataset, Subset, TensorDataset, default_collate, ge
 
 
 class Batch(list[Any]):
-    """One that was read as such, not as samples."""
+    """A batch that was read as a whole, not sample by sample."""
 
 
 def collate(samples: Any) -> Any:
-    """What ``default_collate`` gives. Of plain tuples it looks at each by itself; here all are looked at together."""
+    """Collate like ``default_collate``, which handles tuples one by one; here all are handled together."""
     if isinstance(samples, Batch):
         return list(samples)
     if not (isinstance(samples, list) and samples and type(samples[0]) is tuple):
         return default_collate(samples)
     if len(set(map(len, samples))) != 1:
-        return default_collate(samples)  # says so
+        return default_collate(samples)  # raises the error
     return [_column(column) for column in zip(*samples, strict=True)]
 
 
 def _column(values: Any) -> Any:
-    """The values in one place of all samples."""
-    if type(values[0]) is torch.Tensor and get_worker_info() is None:  # in a worker they go to shared memory
+    """Collate the values at one position of all samples."""
+    if type(values[0]) is torch.Tensor and get_worker_info() is None:  # in a worker they must go to shared memory
         return torch.stack(values)
     if set(map(type, values)) == {int}:
         return torch.from_numpy(np.array(values, np.int64))
@@ -36,8 +35,8 @@ def _column(values: Any) -> Any:
 
 
 def reader(dataset: Dataset[Any]) -> Callable[[list[int]], Batch | None] | None:
-    """How to read a batch of ``dataset`` without making its samples one by one (it gives None where its tensors cannot
-    be read so); None: it has nothing but samples.
+    """A function that reads a batch of ``dataset`` without creating its samples one by one (and returns None if its
+    tensors cannot be read like that); None if the dataset has only samples.
     """
     if type(dataset) is TensorDataset:
         return lambda indices: _rows(dataset.tensors, indices)

@@ -1,8 +1,8 @@
 """Runs a script for ``torchrun`` (DistributedDataParallel) unchanged, restarting it whenever its group changes.
 
-This is TorchElastic's contract: at every change of members all processes end and restart from what the script has
-saved. Here a process with torch imported stays, and the script's process is forked from it for each generation
-(:mod:`pilot.train.ddp_process`). To the agent it behaves like the worker of a session (:mod:`.elastic`):
+This follows TorchElastic's contract: at every change of members all processes end and restart from what the script has
+saved. Here a process with torch imported stays, and the script's process is forked from it in each generation
+(:mod:`pilot.train.ddp_process`). To the agent it looks like a session's worker (:mod:`.elastic`):
 
 ============================  ========================================================================================
 a generation can start        its ranks gather, rank 0 tells where its store is, each forks the script, and rank 0 says
@@ -42,24 +42,24 @@ from pilot.train.script_end import Released
 from pilot.train.sockets import Happening, RankCame, RankGone, RankSaid, WorkerSockets
 
 ADDRESS = "PILOT_DDP_ADDRESS"
-"""In the environment of such a worker: its node's address on the site's interface."""
+"""The environment variable of such a worker with its node's address on the site's interface."""
 
 CHECKPOINT = "checkpoint.pt"
 """In the trainer's folder."""
 
 WITH_OPTIMIZERS = "torch._dynamo"
-"""What torch imports together with the first optimizer, in 2 to 4 s: here once, not in each generation. It starts no
-thread.
+"""torch imports this with the first optimizer, which takes 2 to 4 s: we do it once, not in each generation. It starts
+no thread.
 """
 
 POLL_S = 0.05
 PERIOD_S = 1.0
 PEER_LOSS_S = 2.0
-"""A script that fails, as its peer is gone, is ended with its generation before this time is over."""
+"""If a script fails because a peer is gone, its generation is dissolved within this time."""
 
 
 def drive(environment: Mapping[str, str]) -> None:
-    """Returns in each process that is to run the script. In this one it does not: ``SystemExit`` when told to stop."""
+    """Returns in each process that will run the script. In this process it raises ``SystemExit`` when told to stop."""
     Restarts(environment).run()
 
 
@@ -114,7 +114,7 @@ class Restarts:
         return self._membership.start(membership.generation)
 
     def _meet(self, group: Membership) -> tuple[str, int]:
-        """Where the store of this generation is, which rank 0 has."""
+        """The address of this generation's store, which rank 0 runs."""
         if group.rank == 0:
             self._store = Store(self._address)
         here = [int(IPv4Address(self._address)), self._store.port] if self._store is not None else [0, 0]
@@ -135,7 +135,7 @@ class Restarts:
         raise Gone
 
     def _follow(self, group: Membership, process: ScriptProcess) -> None:
-        """Until the generation is over."""
+        """Follow the script until the generation is over."""
         failed_s, told_s = 0.0, 0.0
         while self._membership.current is group:
             self._attend(POLL_S)
@@ -162,11 +162,11 @@ class Restarts:
         self._end_generation()
 
     def _change(self, group: Membership, process: ScriptProcess) -> None:
-        """In good order: the next generation, a pause, or this rank parts."""
+        """A planned change: the next generation, a pause, or this rank parts."""
         if process.poll() is None and process.wants_notice():
             process.give_notice()
             self._wait_until(group, process, process.has_saved, NOTICE_S)
-        if self._parts():  # who stays may still save: that they have ended ends the script, or the agent does
+        if self._parts():  # those that stay may still be saving; their end, or the agent, will end the script
             self._wait_until(group, process, lambda: False, math.inf)
         if self._membership.current is not group:
             return
@@ -182,7 +182,7 @@ class Restarts:
         return self._membership.joining is None and not self._membership.pause_asked
 
     def _wait_until(self, group: Membership, process: ScriptProcess, done: Callable[[], bool], limit_s: float) -> None:
-        """While the script runs, in a generation that is still in force."""
+        """Wait while the script runs and its generation is in force."""
         end_s = time.monotonic() + limit_s
         while process.poll() is None and not done() and self._membership.current is group:
             if time.monotonic() >= end_s:
@@ -238,12 +238,12 @@ class Restarts:
         self._membership.rank_lost(generation)
 
     def _say_saved(self) -> None:
-        """What the script has saved is all that there is."""
+        """Answer that the state is saved: there is nothing but what the script has saved."""
         steps, path = self._progress.steps, str(self._checkpoint)
         self._link.tell(wire.CheckpointWritten(self._trainer, 0, steps, asked=True, path=path))
 
     def _stop(self, reason: str) -> None:
-        """Where rank 0 has come to the script's end, the others come to theirs; the agent ends whoever does not."""
+        """When rank 0 has reached the script's end, the others will, too; the agent ends those that do not."""
         if reason == Outcome.FINISHED.value and self._process is not None:
             self._process.wait()
         if self._membership.current is not None:
@@ -251,16 +251,16 @@ class Restarts:
         raise Released(0)
 
     def _quit(self, group: Membership) -> None:
-        """Its rank process ends in good order."""
+        """Let its rank process exit normally."""
         with suppress(Gone):
             self._link.channel(group.generation).send(Quit())
 
 
 class Progress:
-    """What rank 0 reports, in steps and in samples: a step of each rank is one.
+    """What rank 0 reports, in steps and in samples: a step of each rank counts as one sample.
 
-    ``failed``: the script has failed in this generation and had not saved, so it comes to the same steps again;
-    ``again``: that was so in the one before.
+    ``failed``: the script has failed in this generation without saving, so it will repeat the same steps; ``again``:
+    the same in the previous generation.
     """
 
     def __init__(self, trainer: str) -> None:
@@ -275,30 +275,31 @@ class Progress:
         self._resized = False
 
     def row(self) -> list[int]:
-        """What the ranks of the next generation must know of this one."""
+        """What the ranks of the next generation must know about this one."""
         return [self.steps, self.samples, *self._before, int(self.failed)]
 
     def began(self, group: Membership, rows: list[list[int]]) -> None:
-        """A generation starts, at the most steps that any of its ranks knows of and that are not done again."""
+        """A generation starts, with the largest number of steps that any of its ranks knows and that will not be
+        repeated."""
         self.failed, self.again = False, any(failed for *_, failed in rows)
         known = [(row[2], row[3]) if self.again else (row[0], row[1]) for row in rows]
         self._before = self.steps, self.samples = max(known)
         self._resized, self._size, self._stall_told = group.size != self._size, group.size, False
 
     def ended(self, tally: tuple[int, float, float]) -> None:
-        """The script's process is gone."""
+        """The script's process has ended."""
         self._take(tally)
         self._stopped_s = tally[2] or time.monotonic()
 
     def due(self, now_s: float) -> bool:
-        """Whether to report by now; once in a period."""
+        """Whether to report now; once per period."""
         if now_s < self._due_s:
             return False
         self._due_s = now_s + PERIOD_S
         return True
 
     def report(self, group: Membership, tally: tuple[int, float, float]) -> wire.Progress:
-        """Where the script is."""
+        """The script's progress."""
         self._take(tally)
         steps, first_s, last_s = tally
         per_s = self._size * (steps - 1) / (last_s - first_s) if last_s - first_s >= PERIOD_S else None
@@ -323,7 +324,7 @@ class Progress:
 
 
 def _why(status: int) -> str:
-    """The script's last line, which is in its log: the process that it was forked from writes there, too."""
+    """Why the script failed, in a line for its log, to which this process writes, too."""
     how = f"ended with status {status}" if status > 0 else f"was killed by signal {-status}"
     try:
         with Path("/proc/self/fd/2").resolve().open("rb") as log:

@@ -1,7 +1,7 @@
-"""The processes of one generation of a script for ``torchrun``: the script's own, and the store where its ranks meet.
+"""The processes of one generation of a script for ``torchrun``: the script itself, and the store where its ranks meet.
 
-Both are forked from a process that has imported torch and runs one thread. The script gets the environment that
-``torchrun`` gives (torch's documentation, *torchrun (Elastic Launch)*, "Environment Variables") and three more:
+Both are forked from a process that has imported torch and runs one thread. The script gets the environment variables of
+``torchrun`` (torch's documentation, *torchrun (Elastic Launch)*, "Environment Variables") and three more:
 
 ``PILOT_CHECKPOINT``    one file, the same on all nodes and in all generations: where to save, and to resume from
 ``PILOT_NOTICE``        a file that is there once the process is about to be ended
@@ -28,25 +28,25 @@ from pilot.train import imported
 from pilot.train.membership import Membership, Seat
 
 NOTICE_S = 10.0
-"""How long a script that saves before a change has for it."""
+"""How long a script may take to save before a change."""
 
 _COUNTS = struct.Struct("Qdd")
 
 
 class Tally:
-    """How many steps the script's optimizers did, and when the first and the last one was; shared by two processes."""
+    """How many steps the script's optimizers did, and when the first and the last were; shared by two processes."""
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, _COUNTS.size)
 
     def begin(self) -> None:
-        """In the script's process: count from here on."""
+        """In the script's process: count from now on."""
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         register_optimizer_step_post_hook(self._stepped)
 
     def read(self) -> tuple[int, float, float]:
-        """(steps, time of the first, time of the last), by the monotonic clock."""
+        """(steps, time of the first, time of the last), on the monotonic clock."""
         return _COUNTS.unpack_from(self._memory)
 
     def _stepped(self, *_: object) -> None:
@@ -79,12 +79,12 @@ class ScriptProcess:
         return self.status
 
     def wait(self) -> None:
-        """Until it has ended by itself."""
+        """Wait until it has ended by itself."""
         while self.poll() is None:
             time.sleep(0.01)
 
     def wants_notice(self) -> bool:
-        """Whether it handles SIGUSR1, or ignores it and looks for the file; else the signal would be its end."""
+        """Whether it handles SIGUSR1, or ignores it and checks for the file; otherwise the signal would end it."""
         with suppress(OSError):
             for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
                 name, _, mask = line.partition(":")
@@ -93,7 +93,7 @@ class ScriptProcess:
         return False
 
     def give_notice(self) -> None:
-        """It is about to be ended."""
+        """Tell it that it will be ended."""
         self._before = self._saved_ns()
         self.notice.touch()
         os.kill(self.pid, signal.SIGUSR1)
@@ -118,13 +118,13 @@ class ScriptProcess:
 
 
 def start(environment: Mapping[str, str], checkpoint: Path, notice: Path) -> ScriptProcess | None:
-    """Fork the process that is to run the script; None in that process itself."""
+    """Fork the process that will run the script; returns None in that process."""
     tally, parent = Tally(), os.getpid()
     ours = {"PILOT_CHECKPOINT": checkpoint, "PILOT_NOTICE": notice, "PILOT_NOTICE_S": f"{NOTICE_S:g}"}
     sys.stdout.flush()
     pid = os.fork()
     if pid:
-        with suppress(PermissionError):  # it has done so itself, and runs another program by now
+        with suppress(PermissionError):  # it did so itself, and has called exec since
             os.setpgid(pid, pid)
         return ScriptProcess(pid, tally, notice, checkpoint)
     os.setpgid(0, 0)
@@ -160,8 +160,8 @@ def torchrun_environment(group: Membership, seat: Seat, endpoint: tuple[str, int
 
 
 class Store:
-    """torch's TCPStore at ``address``, which is that of the site's interface: nothing listens elsewhere. It runs in a
-    process of its own, so that no process that forks has its thread.
+    """torch's TCPStore, listening only at ``address``, which is on the site's interface. It runs in a separate process,
+    so that no forking process has its thread.
     """
 
     def __init__(self, address: str) -> None:
@@ -170,12 +170,12 @@ class Store:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port on which it listens."""
         port: int = self._socket.getsockname()[1]
         return port
 
     def serve(self) -> None:
-        """From here on; until then whoever connects waits."""
+        """Start serving; until then, connections wait."""
         parent = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:

@@ -1,5 +1,5 @@
-"""What ``pilot doctor --pilots`` wants to know of a node: its GPUs, and how fast bytes move between them and the host
-and between the node's training processes.
+"""What ``pilot doctor --pilots`` finds out about a node: its GPUs, and the bandwidths between them and the host and
+between the node's training processes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TIMES = 5
 
 
 def seen(environment: Mapping[str, str], numbers: int = NUMBERS) -> list[str]:
-    """One line each. To be called by all training processes of a node."""
+    """The findings, one line each. Must be called by all training processes of a node."""
     seat, accelerator = Seat.of(environment), torch.accelerator.current_accelerator()
     device = torch.device("cpu") if accelerator is None else torch.device(accelerator.type, seat.rank)
     lines = ["no GPU that torch can use"] if accelerator is None else [*_gpus(accelerator), _copies(device, numbers)]
@@ -32,7 +32,7 @@ def _gpus(accelerator: torch.device) -> list[str]:
     count, module = torch.accelerator.device_count(), torch.get_device_module(accelerator)
     names = sorted({module.get_device_name(index) for index in range(count)})
     lines = [f"{count} GPU{'s' * (count > 1)} that torch sees: {', '.join(names)}"]
-    if accelerator.type == "cuda":  # AMD's are called so as well
+    if accelerator.type == "cuda":  # AMD's GPUs have the same type
         lines.append(f"NCCL (RCCL) {_nccl()}" + (f"; {_reach(count)}" if count > 1 else ""))
     return lines
 
@@ -73,7 +73,7 @@ def _between(environment: Mapping[str, str], seat: Seat, device: torch.device, n
 
 
 def _bytes_per_s(act: Callable[[], object], moved: torch.Tensor) -> float:
-    """The median, after one time that does not count."""
+    """The median rate, after one warm-up call."""
     seconds = []
     for _ in range(_TIMES + 1):
         began_s = time.perf_counter()

@@ -1,5 +1,5 @@
-"""The script that ``pilot doctor --pilots`` submits: some steps with 8 MB of gradients, and the time of a step. What it
-sees of each node (:mod:`pilot.train.doctor_node`) is left in the trainer's folder.
+"""The script that ``pilot doctor --pilots`` submits: some steps with 8 MB of gradients, and the time per step. What it
+finds out about each node (:mod:`pilot.train.doctor_node`) is written to the trainer's folder.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pilot.train import doctor_node
 from pilot.train.membership import Seat
 
 SEEN = "node-"
-"""How the names of the files begin that say what is seen of a node: JSON, its name and some lines."""
+"""Prefix of the files with the findings about a node: JSON with its name and some lines."""
 
 STEPS = 30
 GRADIENT_BYTES = 8_000_000

@@ -1,18 +1,18 @@
-"""A worker in its groups: joins generations, brings them to one state, switches, parks, pauses, and finishes.
+"""A worker's life in its groups: it joins generations, synchronises state, switches, parks, pauses, and finishes.
 
-Everything happens at *safe points*, on the script's own thread: where a session enters a group, when the script comes
-for the batch after a step, and in meetings (:mod:`pilot.train.collectives`). The sockets are read there and where sums
-are waited for (a generation that forms can wait for the end of a step). Only checkpoints are written by another thread,
-from a copy.
+Everything happens at *safe points*, on the script's own thread: when a session enters a group, when the script asks for
+the batch after a step, and in meetings (:mod:`pilot.train.collectives`). The sockets are read there and while waiting
+for sums (a forming generation can wait for the end of a step). Only checkpoints are written by another thread, from a
+copy.
 
 How a generation starts, on each of its ranks:
 
-1. The rank process, in MPI with all others, is handed the gradient arena.
-2. All ranks come to one state (:mod:`pilot.train.state_sharing`).
-3. Rank 0 leads: it says ``GroupFormed``, and reports from then on.
+1. The rank process, which is in MPI with all others, gets the gradient arena.
+2. All ranks get the same state (:mod:`pilot.train.state_sharing`).
+3. Rank 0 is the leader: it sends ``GroupFormed``, and reports from then on.
 
-Whatever goes wrong on the way (a rank process ends, the agent kills the generation) is a ``Gone``, and the worker
-waits for the next generation with the state that it held before.
+Any failure (a rank process ends, the agent kills the generation) raises ``Gone``, and the worker waits for the next
+generation with its previous state.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ class Elastic:
 
     Parameters
     ----------
-    seat : of this process on its node
+    seat : this process's place on its node
     link : to the agent and to the rank processes
-    training, exchanges : of the session
-    saver : of the trainer's checkpoints
+    training, exchanges : the session's
+    saver : for the trainer's checkpoints
     interval_s : between two periodic checkpoints, until told otherwise
-    stall_timer : with other ranks
-    resized : called with the number of ranks when a generation starts, when its state is there
+    stall_timer : for waits for other ranks
+    resized : called with the number of ranks when a generation has started, with its state
     ties : to the other processes of the node
     """
 
@@ -98,7 +98,7 @@ class Elastic:
     # --- what the session uses ---------------------------------------------------------------------------------------
 
     def enter(self) -> Membership:
-        """Be in a group; waits for the next one where none is in force. After the end: the last one."""
+        """Enter a group; waits for the next one if none is in force. After the end: the last one."""
         if self._let_go is not None:
             return self._let_go
         self._announce()
@@ -139,14 +139,14 @@ class Elastic:
             self._lose(group.generation)
 
     def words(self, loss: float) -> Words:
-        """What this rank has to say with this step, as of now."""
+        """What this rank sends along with this step."""
         self._attend(0.0)
         group, periodic = self._group, self._periodic
         save, saved = periodic.may_save(group), periodic.has_saved(group)
         return Words.of(self._membership.ready_for, self._membership.pause_asked, loss, save=save, saved=saved)
 
     def summed(self) -> bool:
-        """Wait for the step's sums. False: this generation has gone, the step is void."""
+        """Wait for the step's sums. False: the generation is gone and the step is void."""
         group = self._group
         if group is None or group.size == 1:
             return group is not None
@@ -157,7 +157,7 @@ class Elastic:
         return True
 
     def sums_came(self) -> None:
-        """Nobody looks."""
+        """Not needed here."""
 
     def applied(self, words: Words, share: StepShare, metrics: Metrics) -> None:
         """Report an applied step."""
@@ -167,7 +167,7 @@ class Elastic:
         self._agreed = group, words
 
     def settle(self) -> None:
-        """The safe point after an applied step, when the script comes for the next one: pause or switch if that was
+        """The safe point after an applied step, when the script asks for the next batch: pause or switch if that was
         agreed, save if it is due.
         """
         agreement, self._agreed = self._agreed, None
@@ -184,7 +184,7 @@ class Elastic:
     def gather(self, row: list[int]) -> list[list[int]]:
         """The rows of all ranks, between two steps; pause or switch instead if that is agreed in the same gather.
 
-        A switch waits for the next step, or for the epoch's end: there a newcomer does what the others did since.
+        A switch waits for the next step, or for the end of the epoch, where a newcomer can catch up with the others.
         """
         self._attend(0.0)
         group = self._group
@@ -202,14 +202,15 @@ class Elastic:
         raise Gone
 
     def hand_over(self, giver: int, takers: Sequence[int]) -> None:
-        """As at the start of a generation."""
+        """Hand over the state as at the start of a generation."""
         group = self._group
         if group is None:
             raise Gone
         self._sharing.deal(group, Spreading(giver, tuple(takers), fresh=False))
 
     def distrust(self, step: int) -> str:
-        """See :class:`~pilot.train.group.RankGroup`. All ranks do it: any of them may be the last to live."""
+        """See :class:`~pilot.train.group.RankGroup`. All ranks do this, because any of them may be the last
+        survivor."""
         self._periodic.abandon()
         path = self._saver.distrust(step)
         return f"the newest checkpoint from then is {path}" if path is not None else "there is no checkpoint from then"
@@ -219,9 +220,10 @@ class Elastic:
         self._reporter.rested(seconds)
 
     def finish(self, metrics: Metrics) -> None:
-        """The script's loop is over: the leader says so; wait to be stopped, and regroup where a leader died before.
+        """The script's loop is over: the leader reports it; then wait to be stopped, and regroup if a leader died
+        before.
 
-        It says so again while nobody stops it: its word may have been lost with a coordinator that was killed.
+        The report is repeated until it is stopped, because it may have been lost with a killed coordinator.
         """
         told, again_s = NOTHING, 0.0
         self._periodic.abandon()
@@ -237,7 +239,7 @@ class Elastic:
                         again_s = time.monotonic() + self._stall_timer.silent_s
                     self._attend(self._stall_timer.silent_s)
                     self._in_force.look_again()
-                    if self._membership.pause_asked:  # there is no step more to agree on it: all are where they end
+                    if self._membership.pause_asked:  # no further step is needed to agree on it: all are at the end
                         self._pause(group)
         except Released:
             self._let_go = self._group
@@ -253,7 +255,7 @@ class Elastic:
             self._link.tell(wire.WorkerReady(self._trainer, time.time() - psutil.Process().create_time()))
 
     def _attend(self, timeout_s: float | None) -> None:
-        """Take in what happens; waits up to ``timeout_s`` for it (None: without end)."""
+        """Process events; waits up to ``timeout_s`` for one (None: no limit)."""
         for happening in self._link.wait(timeout_s):
             self._take_in(happening)
 
@@ -271,7 +273,7 @@ class Elastic:
                 self._lose(generation)
                 self._membership.killed(generation)
             case wire.WriteCheckpoint():
-                if self._seat.rank < self._shards:  # where nothing is sharded one process has all
+                if self._seat.rank < self._shards:  # without shards one process has everything
                     self._write(asked=True)
             case wire.PaceCheckpoints(_, interval_s):
                 self._periodic.interval_s = interval_s
@@ -287,7 +289,7 @@ class Elastic:
                 self._membership.rank_lost(generation)
 
     def _lose(self, generation: int) -> None:
-        """A generation has gone. Its rank process must end before anybody else uses the arena."""
+        """A generation is gone. Its rank process must end before the arena is used again."""
         if self._link.hang_up(generation):
             self._hanging_up.add(generation)
         self._membership.rank_lost(generation)
@@ -298,8 +300,8 @@ class Elastic:
             self._link.tell(wire.RankPaused(self._trainer, generation, self._training.position.step))
 
     def _answer(self, generation: int, *, summing: bool = False) -> AnyNote | int | None:
-        """What the rank process of ``generation``, which must be in force, says next: a note, a descriptor, or its
-        doorbell.
+        """The next message from the rank process of ``generation``, which must be in force: a note, a descriptor, or
+        its doorbell.
         """
         self._stall_timer.begin(summing)
         while self._membership.current is not None and self._membership.current.generation == generation:
@@ -316,7 +318,7 @@ class Elastic:
         raise Gone
 
     def _tell_what_for(self) -> None:
-        """What this rank waits for, and for how long by now."""
+        """Report what this rank is waiting for, and for how long."""
         group, step = self._membership.current, self._training.position.step
         waited_s, summing = self._stall_timer.waited_s(), self._stall_timer.summing
         self._link.tell(wire.RankStalled(self._trainer, group.generation if group else 0, step, waited_s, summing))
@@ -324,7 +326,7 @@ class Elastic:
     # --- the start of a generation -----------------------------------------------------------------------------------
 
     def _start(self, generation: int) -> None:
-        """Start ``generation``. Where that fails none is in force afterwards."""
+        """Start ``generation``. If that fails, none is in force afterwards."""
         self.revision += 1
         try:
             group = self._ties.together(lambda: self._begin(generation))
@@ -360,13 +362,14 @@ class Elastic:
         gathered = self._answer(group.generation, summing=isinstance(note, Select))
         if isinstance(gathered, Gathered) and [len(row) for row in gathered.rows] == [length] * group.size:
             return gathered.rows
-        self._lose(group.generation)  # a rank process that talks nonsense is as good as none
+        self._lose(group.generation)  # a rank process that sends nonsense is useless
         raise Gone
 
     # --- the end of a generation -------------------------------------------------------------------------------------
 
     def _switch(self, group: Membership, generation: int) -> None:
-        """All ranks stop here; continue in ``generation``, or hold the state until told otherwise if it is not ours."""
+        """All ranks stop here; continue in ``generation``, or keep the state until told otherwise if we are not in
+        it."""
         self._quit(group)
         if self._membership.joining is not None and self._membership.joining.generation == generation:
             self._start(generation)
@@ -374,7 +377,7 @@ class Elastic:
             self._leave()
 
     def _pause(self, group: Membership) -> None:
-        """All ranks stop here; hold the state until told what becomes of it."""
+        """All ranks stop here; keep the state until told what to do with it."""
         self._quit(group)
         self._leave()
         self._link.tell(wire.RankPaused(self._trainer, group.generation, self._training.position.step))
@@ -385,7 +388,7 @@ class Elastic:
         self.revision += 1
 
     def _quit(self, group: Membership) -> None:
-        """The generation ends in good order: its rank processes are done with the arena."""
+        """The generation ends normally: its rank processes are done with the arena."""
         try:
             self._link.channel(group.generation).send(Quit())
         except Gone:

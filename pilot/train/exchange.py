@@ -25,7 +25,7 @@ from pilot.train.step_words import FIELDS, Words
 
 BUCKET_BYTES = 4 * 1024 * 1024
 _NARROW = {torch.bfloat16, torch.float16}
-"""Summed in float32: MPI has no type for them, and their sums lose digits."""
+"""Summed in float32, because MPI has no type for them, and their sums would lose digits."""
 _REAL = {
     torch.float32: "float32",
     torch.float64: "float64",
@@ -37,23 +37,23 @@ _REAL = {
 class Exchange:
     """The gradients of one model in one arena.
 
-    Autograd makes each gradient in memory of its own; when those of a bucket are there, each is written, times its
-    weight, into the bucket. That one pass replaces the scaling that an average needs anyway, and spares the zeroing and
-    the adding that gradients which live in the bucket would need. After the sum the parameter's ``grad`` *is* the
+    Autograd creates each gradient in its own memory; when those of a bucket are complete, each is multiplied by its
+    weight and written into the bucket. This single pass replaces the scaling that an average needs anyway, and avoids
+    the zeroing and adding that gradients inside the bucket would need. After the sum the parameter's ``grad`` *is* the
     bucket's memory.
 
-    From the moment at which a gradient is taken until its sum is there, and from the next batch on until the script
-    zeroed it, ``grad`` is a :class:`~pilot.train.placeholder.Placeholder`. That holds alone as well: there gradients
-    are taken as they are and given back.
+    From the moment a gradient is taken until its sum is available, and from the next batch on until the script zeroes
+    it, ``grad`` is a :class:`~pilot.train.placeholder.Placeholder`. This also applies to a script that runs alone: its
+    gradients are taken and given back unchanged.
 
-    A call from autograd into Python per parameter would cost as much as a small tensor's whole way, so of each bucket
-    only the parameter that was the last is watched. What is left for each parameter and step is what
-    ``benchmarks.guards`` measures: keep Python's part of its loops small.
+    A call from autograd into Python for each parameter would cost as much as exchanging a small tensor, so only the
+    last parameter of each bucket is watched. ``benchmarks.guards`` measures what remains per parameter and step: keep
+    the Python part of these loops small.
 
     Parameters
     ----------
-    parameters : those that are trained, in the model's order
-    wire_dtype : as what float32 travels, see :mod:`pilot.comm.narrow`; None: as it is
+    parameters : the trained ones, in the model's order
+    wire_dtype : the type in which float32 is sent, see :mod:`pilot.comm.narrow`; None: unchanged
     bucket_bytes : see :func:`~pilot.comm.arena_layout.lay_out`
     group : in which the node's processes sum among themselves; None: the rank process adds them up
     """
@@ -67,7 +67,7 @@ class Exchange:
     ) -> None:
         if wire_dtype not in (None, *KINDS):
             raise UserError(f"wire_dtype must be {' or '.join(KINDS)} or None, got {wire_dtype!r}")
-        self._parameters = list(reversed(parameters))  # backward begins at the end
+        self._parameters = list(reversed(parameters))  # backward starts with the last ones
         kinds = [_wire_kind(p, self._numel(p)) for p in self._parameters]
         whole = lay_out(kinds, bucket_bytes, FIELDS + len(kinds), wire_dtype or "")
         self.layout: ArenaLayout = self._laid_out(whole, group)
@@ -105,7 +105,7 @@ class Exchange:
         return torch.frombuffer(self.arena.memory, dtype=dtype, count=part.count, offset=part.offset)
 
     def close(self) -> None:
-        """Another one takes its place: no parameter is watched any more."""
+        """Another exchange replaces it: stop watching parameters."""
         for bucket in self._buckets:
             bucket.unwatch()
         self.arena.close_fd()
@@ -122,10 +122,10 @@ class Exchange:
             bucket.kept = []
 
     def begin(self, ring: Callable[[], None], *, alone: bool = False, held: bool = False) -> None:
-        """A step begins. ``ring`` is called for each bucket that is full, in their order; for the last one when the
-        control vector is, too: who sums is woken once for both. ``alone``: of one micro-batch on one rank, there is
-        nothing to add up. ``held``: what gradients count shows only after backward, and is said by :meth:`release`;
-        until then they stay where they are.
+        """A step begins. ``ring`` is called for each full bucket, in order; for the last one once the control vector is
+        written, too, so that the summing process is woken only once for both. ``alone``: one micro-batch on one rank,
+        so there is nothing to add up. ``held``: the gradients' weight is known only after backward, and given by
+        :meth:`release`; until then they stay where they are.
         """
         self.open, self._ring, self._alone, self._held = True, ring, alone, held
         self._holds = bytearray(len(self._parameters))
@@ -134,23 +134,22 @@ class Exchange:
         self._first = True
 
     def begin_batch(self, weight: float, *, last: bool) -> None:
-        """A micro-batch begins, whose gradients count with ``weight`` (0: not at all); buckets leave with the last
-        one.
-        """
+        """A micro-batch begins, whose gradients have this ``weight`` (0: they do not count); buckets are sent with the
+        last one."""
         first, self._first = self._first, False
         if not first:
             self._collect_rest()
         self._weight, self._last = weight, last
         self._collected = [False] * len(self._buckets)
         for parameter, stale in zip(self._parameters, self._stale, strict=True):
-            if parameter.grad is not None:  # one that is real has been made by this micro-batch
+            if parameter.grad is not None:  # a real one was computed by this micro-batch
                 parameter.grad = stale if first else None
         if first and not self._alone:
             self._staging.begin()
 
     def _look(self, number: int) -> Callable[[torch.Tensor], None]:
-        """What a parameter calls. It does not own this exchange: Python cannot see what the hooks of a tensor hold, and
-        would not collect the two.
+        """The hook of a parameter. It does not own this exchange: Python cannot see what a tensor's hooks refer to, and
+        could not collect the cycle.
         """
         reference = weakref.ref(self)
 
@@ -162,7 +161,7 @@ class Exchange:
         return look
 
     def _finished(self, number: int) -> None:
-        """A gradient is finished that is usually the last of its bucket: collect them, or watch what was later."""
+        """The gradient that is usually the last of its bucket is complete: collect the bucket, or watch a later one."""
         if not self.open:
             return
         bucket = self._buckets[number]
@@ -177,7 +176,7 @@ class Exchange:
             bucket.watch(missing, self._look(number))
 
     def _collect(self, number: int, gradients: Sequence[torch.Tensor | None]) -> None:
-        """Take the gradients of a bucket as they are; with the last micro-batch it leaves."""
+        """Take the gradients of a bucket; with the last micro-batch, send it."""
         self._collected[number] = True
         bucket = self._buckets[number]
         if self._held or self._alone:
@@ -195,7 +194,7 @@ class Exchange:
             self._staging.send(number, self._holds[self._buckets[number].range])
 
     def _tell_collected(self) -> None:
-        """Ring for all parts up to the first that is not full."""
+        """Ring for all parts before the first that is not full."""
         while self._next < len(self._buckets) and self._collected[self._next]:
             self._then_ring(self._next)
             self._next += 1
@@ -216,7 +215,7 @@ class Exchange:
                 self._holds[index] = 1
 
     def release(self, weight: float) -> None:
-        """Of a step that is held: the gradients made since the last call count with ``weight``."""
+        """In a held step: the gradients computed since the last call get this ``weight``."""
         self._collect_rest()
         self._weight = weight
         for number, bucket in enumerate(self._buckets):
@@ -238,19 +237,19 @@ class Exchange:
                 bucket.taken[0].refuse()  # what the script zeroed or set there would not count
 
     def flush(self) -> None:
-        """Backward is over: what it did not reach is zero; returns when all buckets have left."""
+        """Backward is over: what it did not reach is zero. Returns when all buckets have been sent."""
         self._collect_rest()
         self._staging.flush()
 
     def finish(self, words: Words) -> None:
-        """All buckets have left, or are full; the control vector follows."""
+        """All buckets have been sent, or are full; send the control vector."""
         words.write(self._fields)
         self._used[:] = np.frombuffer(self._holds, np.uint8)
         self._ring()
 
     def take(self) -> Words:
-        """The sums are there: give each parameter its gradient (none where no rank had one). Where the script gave
-        weights, theirs is there as well, and makes means of them.
+        """The sums are available: give each parameter its gradient (none if no rank had one). If the script gave
+        weights, divide by their sum.
         """
         words = Words.read(self._fields)
         if self._alone:
@@ -280,22 +279,22 @@ class Exchange:
         self.idle()
 
     def void_gradients(self) -> None:
-        """Zeros, for a script that uses them after a step: what it does must not fail where a node dies."""
+        """Set gradients to zero, for a script that uses them after a step, which must not fail if a node dies."""
         for parameter in self._parameters:
             if parameter.requires_grad:
                 parameter.grad = torch.zeros_like(parameter)
 
     def drop_gradients(self) -> None:
-        """No parameter has one."""
+        """Set all gradients to None."""
         for parameter in self._parameters:
             parameter.grad = None
 
 
 class _Bucket:
-    """The parameters of a bucket, with their numbers in the exchange, and what stands for their gradients.
+    """The parameters of a bucket, with their numbers in the exchange, and their placeholders.
 
-    ``kept``: the gradients themselves, where there is nothing to add up. The hook is on the parameter whose gradient
-    was the last one.
+    ``kept``: the gradients themselves, if there is nothing to add up. The hook is on the parameter whose gradient was
+    the last.
     """
 
     def __init__(self) -> None:
@@ -306,28 +305,28 @@ class _Bucket:
         self._hook: Any = None
 
     def append(self, index: int, parameter: nn.Parameter) -> None:
-        """``parameter``, number ``index``, is in it."""
+        """Add ``parameter`` with number ``index``."""
         self.indices.append(index)
         self.parameters.append(parameter)
         self.taken.append(Taken(parameter))
 
     @property
     def range(self) -> slice:
-        """Of the numbers."""
+        """The range of the numbers."""
         return slice(self.indices[0], self.indices[-1] + 1)
 
     def gradients(self) -> list[torch.Tensor | None]:
-        """What the parameters have now."""
+        """The parameters' current gradients."""
         return list(map(_grad_of, self.parameters))
 
     def give_back(self) -> None:
-        """What was kept."""
+        """Give back the kept gradients."""
         for parameter, gradient in zip(self.parameters, self.kept or repeat(None), strict=False):
             parameter.grad = gradient
 
     def watch(self, place: int, look: Callable[[torch.Tensor], None]) -> None:
-        """Call ``look`` whenever the gradient of the parameter at ``place`` is finished, and of no other any more. (One
-        that was frozen gets none; the session refuses that at the end of the step.)
+        """Call ``look`` whenever the gradient of the parameter at ``place`` is complete, and for no other. (A frozen
+        one gets no gradient; the session refuses that at the end of the step.)
         """
         if not self.parameters[place].requires_grad:
             return
@@ -335,7 +334,7 @@ class _Bucket:
         self._hook = self.parameters[place].register_post_accumulate_grad_hook(look)  # type: ignore[no-untyped-call]  # torch has no types here
 
     def unwatch(self) -> None:
-        """No more."""
+        """Stop watching."""
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
@@ -345,7 +344,8 @@ _grad_of, _layout_of, _requires_grad = attrgetter("grad"), attrgetter("layout"),
 
 
 def check_gradients(gradients: Sequence[torch.Tensor | None], *, in_backward: bool = False) -> None:
-    """:class:`UserError` where they cannot be summed; ``in_backward``: which is about to end, and made all of them."""
+    """:class:`UserError` if they cannot be summed; ``in_backward``: backward is about to end, and computed all of
+    them."""
     made = [gradient for gradient in gradients if gradient is not None]
     for gradient in made if not {torch.Tensor}.issuperset(map(type, made)) else ():
         if isinstance(gradient, Placeholder):
@@ -360,7 +360,7 @@ def check_gradients(gradients: Sequence[torch.Tensor | None], *, in_backward: bo
 
 
 def _wire_kind(parameter: nn.Parameter, count: int) -> tuple[int, str]:
-    """How many numbers of which type are summed for ``count`` of it; a complex number is two."""
+    """How many numbers of which type are summed for ``count`` of its numbers; a complex number counts as two."""
     if parameter.dtype in _NARROW:
         return count, "float32"
     if parameter.dtype in _REAL:

@@ -1,5 +1,5 @@
-"""The gradients of a session: one exchange for all optimizers that are stepped together, one for each that is stepped
-by itself. A group knows them by their numbers.
+"""The gradients of a session: one exchange for all optimizers that are stepped together, or one for each that is
+stepped separately. Groups identify them by number.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from pilot.train.training import Training
 
 
 class Exchanges:
-    """Of one session.
+    """The exchanges of one session.
 
-    ``each``: by their numbers.
+    ``each``: the exchanges by number.
 
     Parameters
     ----------
     training : whose parameters
     wire_dtype : see :class:`~pilot.train.exchange.Exchange`
-    group : in which the node's processes sum among themselves. (Not gradients that are stepped by name: which of them
-        are there differs from step to step.)
+    group : in which the node's processes sum among themselves (except for optimizers stepped by name, whose set of
+        gradients varies from step to step)
     """
 
     def __init__(self, training: Training, wire_dtype: str | None, group: NodeGroup | None = None) -> None:
@@ -36,7 +36,7 @@ class Exchanges:
         self.each = self._made()
 
     def renew(self) -> bool:
-        """Between two steps: whether other parameters are trained now, which are exchanged from here on."""
+        """Between two steps: returns whether other parameters are trained now; they are exchanged from now on."""
         if not self._training.trained.changed():
             return False
         for exchange in self.each:
@@ -45,7 +45,7 @@ class Exchanges:
         return True
 
     def number(self, stepper: Stepper) -> int:
-        """Of the exchange whose gradients ``stepper`` takes."""
+        """The number of the exchange with the gradients of ``stepper``."""
         return self._names.index(stepper.name)
 
     def idle(self) -> None:
@@ -74,7 +74,7 @@ class Exchanges:
             exchange.drop()
 
     def only(self, steppers: Sequence[Stepper]) -> None:
-        """These were stepped: what there is for others counts only once it was zeroed."""
+        """These were stepped: gradients of the others must be zeroed before they count."""
         stepped = {self.number(stepper) for stepper in steppers}
         for number, exchange in enumerate(self.each):
             if number not in stepped and isinstance(exchange, LateExchange):

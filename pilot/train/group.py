@@ -1,4 +1,4 @@
-"""The ranks that train together, as the session sees them: of an elastic trainer, or of a script by itself."""
+"""The ranks that train together, as seen by the session: an elastic trainer's, or a script that runs alone."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from pilot.train.training import Training
 
 
 class RankGroup(Protocol):
-    """Of an elastic trainer, or of a script by itself."""
+    """The group of an elastic trainer, or of a script that runs alone."""
 
     revision: int
     """Changes when the group does, and when a step is void."""
 
     def enter(self) -> Membership:
-        """Be in a group; waits for one."""
+        """Enter a group; waits for one."""
 
     def attach(self) -> None:
-        """The session has other exchanges from here on; on all ranks, between two steps."""
+        """The session has new exchanges from now on; on all ranks, between two steps."""
 
     def select(self, number: int) -> list[int]:
-        """The gradients that follow are those of this exchange: which all ranks have selected, by rank. Where there are
-        several, before each sum. Raises :class:`~pilot.comm.channel.Gone` where the group broke.
+        """The following gradients belong to this exchange; returns what all ranks have selected, by rank. Called before
+        each sum if there are several exchanges. Raises :class:`~pilot.comm.channel.Gone` if the group broke.
         """
 
     def ring(self) -> None:
         """A part of the step's gradients is full."""
 
     def words(self, loss: float) -> Words:
-        """What this rank says with the step."""
+        """What this rank sends along with the step."""
 
     def summed(self) -> bool:
-        """Whether the sums of this step came."""
+        """Whether the sums of this step arrived."""
 
     def sums_came(self) -> None:
         """Each parameter has the sum over the group as its gradient; the optimizer's step follows."""
@@ -57,29 +57,30 @@ class RankGroup(Protocol):
         """The safe point after a step: when the script comes for the next batch, or the epoch is over."""
 
     def gather(self, row: list[int]) -> list[list[int]]:
-        """The rows of all ranks, equally long, by rank; between two steps, and a safe point as well.
+        """The rows of all ranks, of equal length, by rank; between two steps. Also a safe point.
 
-        Raises :class:`~pilot.comm.channel.Gone` where the group broke, or changed here: nobody uses the rows then.
+        Raises :class:`~pilot.comm.channel.Gone` if the group broke or changed here; then no rank uses the rows.
         """
 
     def hand_over(self, giver: int, takers: Sequence[int]) -> None:
-        """Rank ``giver`` gives its state to ``takers``; on all ranks. Raises as :meth:`gather`."""
+        """Rank ``giver`` gives its state to ``takers``; called on all ranks. Raises like :meth:`gather`."""
 
     def distrust(self, step: int) -> str:
-        """What was saved after ``step`` is not to be gone on from: set it apart; what is left, in words."""
+        """Set aside what was saved after ``step``, so that nothing continues from it; returns what is left, in
+        words."""
 
     def rested(self, seconds: float) -> None:
-        """A time without steps that was not caused by the group."""
+        """The script spent ``seconds`` without steps, not because of the group."""
 
     def finish(self, metrics: Metrics) -> None:
-        """The loop is over; returns when the worker is let go."""
+        """The loop is over; returns when the worker is released."""
 
 
 ALONE = Membership(generation=0, rank=0, size=1)
 
 
 class Alone:
-    """The script by itself, under plain ``python``: a group of one that never changes."""
+    """A script that runs alone, under plain ``python``: a group of one that never changes."""
 
     revision = 0
 
@@ -105,7 +106,7 @@ class Alone:
         return Words.of(0, False, loss)
 
     def summed(self) -> bool:
-        """The sum over one rank is there."""
+        """The sum over one rank is already there."""
         return True
 
     def sums_came(self) -> None:
@@ -143,7 +144,7 @@ def group_of(
     resized: Callable[[int], None],
     ties: NodeTies,
 ) -> RankGroup:
-    """By what the agent put into the environment, see ``docs/processes.md``."""
+    """The group according to the agent's environment variables, see ``docs/processes.md``."""
     _claim()
     if SEAT in environment and training.sharding is not None:
         raise UserError("pilot check does not run sharded models: try the script on two nodes")
@@ -166,7 +167,7 @@ _claimed: list[bool] = []
 
 
 def _claim() -> None:
-    """The process is a member of one group."""
+    """Ensure that the process has only one session."""
     if _claimed:
         raise UserError(
             "this process already has a session: train everything together in one session, and run the next"

@@ -1,4 +1,4 @@
-"""What a script must not do in its loop, because ranks would silently differ; also refused when it runs alone."""
+"""Refuses what a script must not do in its loop because ranks would silently diverge; also if it runs alone."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from pilot.train.stepper import Steppers
 
 
 class StepGuard:
-    """Only the session steps its optimizers, no other one steps parameters with them, and none takes their place.
+    """Ensures that only the session steps its optimizers, and that no other optimizer steps parameters beside them or
+    replaces them.
 
-    ``looping``: the script is in the body of ``session.epochs``; ``passing``: there in its pass over the loader. (What
-    it trains between two passes, as a probe, is its own.)
+    ``looping``: the script is in the body of ``session.epochs``; ``passing``: it is there in its pass over the loader.
+    (It may train something of its own between two passes, such as a probe.)
     """
 
     def __init__(self, steppers: Steppers) -> None:
@@ -73,16 +74,16 @@ class StepGuard:
             )
 
     def created(self, optimizer: torch.optim.Optimizer) -> None:
-        """Refuse one that is to take the place of the session's."""
+        """Refuse an optimizer that would replace the session's."""
         self._expect_ours(optimizer, "the script creates")
 
     def zeroed(self, optimizer: torch.optim.Optimizer) -> None:
-        """Refuse one that has taken it."""
+        """Refuse an optimizer that has replaced the session's."""
         if self.passing:
             self._expect_ours(optimizer, "the script uses")
 
     def scheduled(self, scheduler: LRScheduler) -> None:
-        """Refuse one that a node that joins would begin anew."""
+        """Refuse a scheduler that a joining node would restart from the beginning."""
         if self._has(scheduler.optimizer):
             raise UserError(
                 f"the script creates a learning-rate scheduler ({type(scheduler).__name__}) in its loop, which nodes"
@@ -91,7 +92,7 @@ class StepGuard:
             )
 
     def scaled(self, scaler: torch.amp.GradScaler) -> None:
-        """Refuse one that the session knows nothing of: who would unscale?"""
+        """Refuse a scaler that the session does not know, because nothing would unscale."""
         if self.passing and scaler.is_enabled() and not any(scaler is one for one in self._scalers):
             raise UserError(
                 "the script scales its loss by a GradScaler that the session does not have, so it would step with"
@@ -112,7 +113,7 @@ class StepGuard:
             )
 
     def _belongs(self, optimizer: torch.optim.Optimizer) -> bool:
-        """One of the session's, or one around it (Lookahead, SAM): that has it, or its groups."""
+        """Whether it is one of the session's, or a wrapper (Lookahead, SAM), which has it or its groups."""
         around = [*vars(optimizer).values(), optimizer]
         ours = [*self._optimizers, *(one.param_groups for one in self._optimizers)]
         return any(one is other for one in around for other in ours)
@@ -124,7 +125,7 @@ _in_loops: dict[int, StepGuard] = {}
 
 @cache
 def _watch() -> None:
-    """Once for all, before any step: torch calls its hooks without a lock, so none may come or go meanwhile."""
+    """Install the hooks once, before any step: torch calls hooks without a lock, so they must not change later."""
     register_optimizer_step_pre_hook(_before_step)
     _tell(torch.optim.Optimizer, "__init__", StepGuard.created)
     _tell(torch.optim.Optimizer, "zero_grad", StepGuard.zeroed)
@@ -133,7 +134,7 @@ def _watch() -> None:
 
 
 def _tell(kind: type, method: str, said: Any) -> None:
-    """Of these calls, for which torch has no hooks."""
+    """Watch a method for which torch has no hooks."""
     original = getattr(kind, method)
 
     @wraps(original)
@@ -152,5 +153,5 @@ def _before_step(optimizer: torch.optim.Optimizer, _arguments: Any, _keywords: A
 
 
 def _steps_parameters(optimizer: torch.optim.Optimizer) -> bool:
-    """And not tensors that live for one step, as of an attack on the inputs."""
+    """Whether it steps parameters, and not temporary tensors, as in an attack on the inputs."""
     return any(isinstance(parameter, nn.Parameter) for parameter in parameters_of(optimizer))

@@ -1,10 +1,9 @@
-"""What the ranks of a trainer hold alike, by name: parameters, the optimizers' options and state, buffers, and the data
-that a script makes in its loop (rollouts, pseudo-labels), where the dataset is a ``TensorDataset``.
+"""What must be the same on all ranks of a trainer, by name: parameters, the optimizers' options and state, buffers, and
+data that a script generates in its loop (rollouts, pseudo-labels), if the dataset is a ``TensorDataset``.
 
-A buffer that the model changes while it computes is each rank's own, as batch norm's statistics are. Those of batch
-norm are known by their class; of the others it is seen (a tensor counts its changes), or, where a script changes
-``.data``, that the values changed and the count did not. On whose rank a buffer is seen to be its own says so by 0, and
-then it is so for all.
+A buffer that the model changes while computing belongs to each rank, like batch norm's statistics. Batch norm is
+recognised by its class; other buffers by their change counter, or, if a script changes ``.data``, by changed values
+with an unchanged counter. A rank that notices this reports 0, and then it applies to all ranks.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ Changes = tuple[int, int]
 
 
 class HeldAlike:
-    """Of one rank.
+    """One rank's values.
 
-    ``of_shards``: names of what is sharded; of that only ranks with the same shard hold the same.
+    ``of_shards``: names of sharded values, which are the same only on ranks with the same shard.
 
     Parameters
     ----------
-    model : whose buffers
+    model : the model with the buffers
     named : the parameters
-    optimizers : by name; the only one's is empty
+    optimizers : by name; "" if there is only one
     """
 
     def __init__(
@@ -55,7 +54,7 @@ class HeldAlike:
         self._data_at_first: list[Changes] = []
 
     def trains_on(self, dataset: object) -> None:
-        """As it is before the loop; it costs a pass over it only if that changes."""
+        """Set the dataset, as it is before the loop; checking it costs a pass over the data only if it changes."""
         if isinstance(dataset, TensorDataset):
             self._dataset = dataset
             self._data_at_first = self._data_changes()
@@ -67,12 +66,12 @@ class HeldAlike:
             self._look_at_buffers(self._buffer_numbers())
 
     def forward_ended(self) -> None:
-        """The script is done with it."""
+        """The script is done with the batch."""
         if self._before != (now := self._changes()):
             self._own.update(n for n, a, b in zip(self._buffers, self._before, now, strict=True) if a != b)
 
     def are_own(self, names: set[str]) -> None:
-        """Another rank has seen that these are its own."""
+        """Another rank has noticed that these belong to each rank."""
         self._own |= names
 
     def numbers(self) -> dict[str, int]:
@@ -85,7 +84,7 @@ class HeldAlike:
         return {name: OWN if name in self._own else number for name, number in numbers.items()}
 
     def _values(self) -> Iterator[tuple[str, Any]]:
-        """Options first: where they differ, all that follows does."""
+        """Options come first: if they differ, so does everything after them."""
         for place, optimizer in self._optimizers.items():
             for number, group in enumerate(optimizer.param_groups):
                 options = {key: value for key, value in group.items() if key != "params"}
@@ -122,7 +121,7 @@ class HeldAlike:
 
 
 def _buffers(model: nn.Module) -> Iterator[tuple[str, tuple[nn.Module, str]]]:
-    """Those that are part of the state, apart from statistics of batches."""
+    """The buffers that are part of the state, except batch statistics."""
     for path, module in model.named_modules():
         if not isinstance(module, _NormBase):
             for key in module._buffers.keys() - module._non_persistent_buffers_set:

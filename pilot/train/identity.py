@@ -28,7 +28,7 @@ from pilot.train.stepper import Steppers
 from pilot.train.trained_set import TrainedSet
 
 Identity = dict[str, str]
-"""What is the same on all ranks, by its name in words."""
+"""What must be the same on all ranks, by a readable name."""
 
 ACCEPT = "PILOT_ACCEPT_CHANGES"
 """The variable that ``pilot submit --accept-changes`` sets."""
@@ -36,14 +36,14 @@ ACCEPT = "PILOT_ACCEPT_CHANGES"
 _TENSORS = ("the parameter ", "the buffer ")
 _LONGEST = 500
 _NOT_COMPARED = ("params", "param_names", "foreach", "fused", "capturable", "differentiable")
-"""Of an optimizer's group: names, and how it computes what it computes."""
+"""Options of an optimizer's group that are only names, or only affect how it computes."""
 
 _decoder = msgspec.msgpack.Decoder(Identity)
 
 
 def of_training(model: nn.Module, steppers: Steppers, trained: TrainedSet) -> Identity:
-    """Names, shapes, dtypes and strides of what is trained, of the buffers, and the optimizers' groups: as they are
-    when the session is made. (What of it is trained may change after that, with the state.)
+    """Names, shapes, dtypes and strides of the parameters and buffers, and the optimizers' groups, when the session is
+    created. (Which parameters are trained may change later, as part of the state.)
     """
     identity = {_of_optimizer(name): _its_groups(one) for name, one in steppers.optimizers.items()}
     identity[OPTIONS] = _options(steppers)
@@ -56,7 +56,8 @@ def of_training(model: nn.Module, steppers: Steppers, trained: TrainedSet) -> Id
 
 
 def of_data(length: int | None, batching: Batching, *, shuffle: str, replacement: bool = False) -> Identity:
-    """Of the training loader; ``length`` in samples, None for a stream. (How a rank cuts its share is its own.)"""
+    """The identity of the training loader; ``length`` in samples, None for a stream. (Ranks may split their shares
+    differently.)"""
     per_node = batching.per_node is not None
     several = {ACCUMULATE: str(batching.accumulate)} if batching.accumulate > 1 else {}
     return several | {
@@ -68,20 +69,20 @@ def of_data(length: int | None, batching: Batching, *, shuffle: str, replacement
 
 
 def in_short(identity: Identity) -> Identity:
-    """For the ledger: what is trained as one number."""
+    """A short form for the ledger: the parameters as one number."""
     long = [name for name in identity if name.startswith(_TENSORS)]
     kept = {name: words[:_LONGEST] for name, words in identity.items() if name not in long}
     return kept | {"what is trained": f"{len(long)} tensors, {fingerprint({n: identity[n] for n in long}):016x}"}
 
 
 def fingerprint(identity: Identity) -> int:
-    """A number that differs where the identities do; it fits into 63 bits."""
+    """A 63-bit number that differs if the identities do."""
     digest = hashlib.blake2b(msgspec.msgpack.encode(sorted(identity.items())), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
 
 def expect_same(identities: Sequence[Identity]) -> None:
-    """:class:`UserError` with both values where ranks differ."""
+    """:class:`UserError` with both values if ranks differ."""
     for rank, identity in enumerate(identities):
         for name, first, other in _differences(identities[0], identity):
             raise UserError(
@@ -91,13 +92,13 @@ def expect_same(identities: Sequence[Identity]) -> None:
 
 
 def accepted_by(environment: Mapping[str, str]) -> frozenset[str]:
-    """The names of what may have changed since a checkpoint, as ``pilot submit --accept-changes`` said."""
+    """What may have changed since a checkpoint, according to ``pilot submit --accept-changes``."""
     return acceptable(environment.get(ACCEPT, ""))
 
 
 def changes(saved: Mapping[str, str], own: Identity, accepted: frozenset[str]) -> list[tuple[str, str, str]]:
-    """Name, value then and now of each ``accepted`` difference to a checkpoint; :class:`UserError` with both values
-    where there is another.
+    """Name, old and new value of each ``accepted`` difference to a checkpoint; :class:`UserError` with both values for
+    any other difference.
     """
     found = list(_differences(saved, own))
     for name, before, now in found:
@@ -112,7 +113,7 @@ def changes(saved: Mapping[str, str], own: Identity, accepted: frozenset[str]) -
 
 
 def tell(identity: Identity, gather: Callable[[list[int]], list[list[int]]]) -> list[Identity]:
-    """What all ranks have, by rank; see :func:`~pilot.train.blocks.gather_blocks`."""
+    """Exchange identities; returns those of all ranks, by rank. See :func:`~pilot.train.blocks.gather_blocks`."""
     return [_decoder.decode(block) for block in gather_blocks(msgspec.msgpack.encode(identity), gather)]
 
 
@@ -123,7 +124,7 @@ def _differences(one: Mapping[str, str], other: Mapping[str, str]) -> Iterator[t
 
 
 def _of_kept(value: object) -> str:
-    """Of a buffer, or of what a module's ``get_extra_state`` gives."""
+    """A description of a buffer, or of a module's extra state."""
     return _of_tensor(value) if isinstance(value, torch.Tensor) else f"of type {type(value).__name__}"
 
 
@@ -137,7 +138,7 @@ def _its_groups(optimizer: torch.optim.Optimizer) -> str:
 
 
 def _options(steppers: Steppers) -> str:
-    """Of all groups, one after the other."""
+    """The options of all groups, in order."""
     return "; ".join(
         ", ".join(f"{option}={_plain(value)}" for option, value in group.items() if option not in _NOT_COMPARED)
         for optimizer in steppers.optimizers.values()

@@ -1,4 +1,4 @@
-"""Tells the pilot which installed packages a script imported, so that the next script finds them loaded."""
+"""Tells the pilot which installed packages a script imported, so that they are preloaded for the next script."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from types import ModuleType
 from pilot.io import imports
 
 FILE = "PILOT_IMPORTS"
-"""The variable that says where; see :mod:`pilot.io.imports`."""
+"""The environment variable with the path of the file; see :mod:`pilot.io.imports`."""
 
 _before: frozenset[str] = frozenset()
 
 
 def begin() -> None:
-    """The script begins: what is loaded now was loaded by its pilot."""
+    """The script begins: modules loaded by now were loaded by its pilot."""
     global _before  # a process runs one script
     _before = frozenset(sys.modules)
 
 
 def tell() -> None:
-    """The script has come to its training, so it has imported what it needs."""
+    """The script has reached its training, so it has imported what it needs."""
     if path := os.environ.get(FILE):
         imports.add(Path(path), new_modules())
 
@@ -31,7 +31,7 @@ def tell() -> None:
 def new_modules() -> list[str]:
     """The modules of installed packages that the script imported, in the order in which their imports began.
 
-    Nothing of the user's own is among them, nor what is installed in place (``pip install -e``).
+    The user's own modules, and packages installed in place (``pip install -e``), are not included.
     """
     places = tuple({f"{sysconfig.get_path(kind)}{os.sep}" for kind in ("purelib", "platlib")})
     return [

@@ -1,5 +1,5 @@
-"""Which generation is in force on a node: what each of its processes knows by itself, and what they agree on where they
-are tied (:mod:`pilot.train.node_ties`).
+"""Which generation is in force on a node: what each of its processes knows, and what they agree on if they are tied
+(:mod:`pilot.train.node_ties`).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ _Result = TypeVar("_Result")
 
 
 class InForce:
-    """Of one training process.
+    """One training process's view.
 
     Parameters
     ----------
     membership : what this process knows
     ties : to the other processes of the node
-    lose : a generation has gone
+    lose : called when a generation is gone
     """
 
     def __init__(self, membership: MembershipState, ties: NodeTies, lose: Callable[[int], None]) -> None:
@@ -32,7 +32,7 @@ class InForce:
 
     @property
     def group(self) -> Membership | None:
-        """The one in force. On a node whose processes are tied, that it is gone counts when all of them know."""
+        """The generation in force. If the node's processes are tied, it counts as gone only once all of them know."""
         return self._started if self._ties.tied else self._membership.current
 
     def started(self, group: Membership) -> None:
@@ -40,17 +40,17 @@ class InForce:
         self._started = group
 
     def ended(self) -> None:
-        """None is."""
+        """No generation is in force any more."""
         self._started = None
 
     def look_again(self) -> None:
-        """At the end of a script, when nothing is computed any more, each sees by itself that it is gone."""
+        """At the end of a script, when nothing is computed any more, each process checks for itself."""
         if self._membership.current is None:
             self._started = None
 
     def next(self, attend: Callable[[], None], ready: Callable[[], bool]) -> int:
-        """Wait for the generation to start: the same on all processes that are tied. ``attend`` waits for what happens;
-        ``ready``: this process could start one.
+        """Wait for the generation to start, the same on all tied processes. ``attend`` waits for events; ``ready``:
+        whether this process could start one.
         """
         newest = 0
         while True:
@@ -63,14 +63,14 @@ class InForce:
                 newest = -said
 
     def begin(self, generation: int) -> Membership:
-        """It is what this process starts; :class:`~pilot.comm.channel.Gone` where it was dissolved meanwhile."""
+        """Start ``generation``; :class:`~pilot.comm.channel.Gone` if it was dissolved meanwhile."""
         joining = self._membership.joining
         if joining is None or joining.generation != generation:
             raise Gone
         return self._membership.start(generation)
 
     def together(self, group: Membership, act: Callable[[], _Result]) -> _Result:
-        """What ``act`` gives. Where it does not come to pass on all of the node, ``group`` is gone."""
+        """The result of ``act``. If it does not succeed on all processes of the node, ``group`` is gone."""
         try:
             return self._ties.together(act)
         except Gone:

@@ -1,6 +1,5 @@
-"""A loop by iteration: each turn of ``session.iterations`` does one step, and epochs advance by themselves.
-
-A turn whose step is void is run again, with the same number.
+"""A loop that counts iterations: each turn of ``session.iterations`` does one step, and epochs advance by themselves.
+A turn whose step is void is repeated with the same number.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from pilot.train.training_loader import Rest, TrainingLoader
 
 
 class Turns:
-    """Of one session, whose loop is by iteration.
+    """The turns of a session that counts iterations.
 
     Parameters
     ----------
     loader : the session's
-    in_step : whether the step under way has more batches for this rank
+    in_step : whether the current step has more batches for this rank
     """
 
     def __init__(self, loader: TrainingLoader, in_step: Callable[[], bool]) -> None:
@@ -47,14 +46,14 @@ class Turns:
             )
 
     def batches(self, rest: Rest) -> Iterator[Any]:
-        """Those of this turn's step."""
+        """The batches of this turn's step."""
         while True:
             yield self._take(rest)
             if not self._in_step():
                 return
 
     def next(self, rest: Rest) -> Any:
-        """The next one of this turn's step."""
+        """The next batch of this turn's step."""
         if not self._by_one:
             raise UserError(
                 "with micro_batch_size a step has as many batches as this rank's share takes: use `for batch in"

@@ -1,6 +1,5 @@
-"""Which samples are behind the current parameters, as ranges (generation, epoch, step, step_end, cursor,
-cursor_end).
-"""
+"""Which samples the current parameters were trained on, as ranges (generation, epoch, step, step_end, cursor,
+cursor_end)."""
 
 from __future__ import annotations
 
@@ -26,15 +25,14 @@ class LineageRow(NamedTuple):
 
 _WIDTH = len(LineageRow._fields)
 _STEP_END, _CURSOR_END = (LineageRow._fields.index(name) - _WIDTH for name in ("step_end", "cursor_end"))
-"""Of the newest row, counted from the end of all numbers."""
+"""Positions in the newest row, counted from the end of the array."""
 
 
 class Lineage:
-    """The rows of one lineage, in the order of their steps, neighbours merged.
+    """The rows of one lineage, in the order of their steps, with adjacent rows merged.
 
-    It is part of the state: who takes over another rank's state, or a checkpoint, takes over its ledger, so no row is
-    void. It has a row for each epoch, and is copied for each checkpoint: rows are kept as numbers side by side, 48
-    bytes each.
+    It is part of the state: a rank that takes over a state or a checkpoint takes over its ledger, so no row is void. It
+    has about one row per epoch and is copied for each checkpoint, so rows are stored as plain numbers, 48 bytes each.
     """
 
     def __init__(self, rows: Iterable[Iterable[int]] = ()) -> None:
@@ -59,5 +57,5 @@ class Lineage:
         return [LineageRow(*numbers[i : i + _WIDTH]) for i in range(0, len(numbers), _WIDTH)]
 
     def table(self) -> NDArray[np.int64]:
-        """A copy, one line of six numbers for each row."""
+        """A copy, with six numbers per row."""
         return np.array(self._numbers, np.int64).reshape(-1, _WIDTH)

@@ -1,6 +1,6 @@
 """Which generation a worker is in, and which comes next: a pure state machine.
 
-Facts come in (what the agent says, what the rank processes say); the session reads at its safe points what is due.
+It receives facts (messages from the agent and the rank processes); the session asks at its safe points what to do.
 
 ============  ===================================================================================================
 state         meaning
@@ -10,10 +10,10 @@ state         meaning
 ``parting``   the generation at whose start we stop and hold our state
 ============  ===================================================================================================
 
-A worker says with every step which generation it is *ready* for: ``joining`` when its rank process is in MPI, or
-``parting``. All switch after the step in which all ranks are ready for the same one. A worker without ``current``
-needs no such agreement: it starts as soon as it is ready. Whatever is of an older generation than the newest that was
-named is ignored: that is the fence.
+With every step a worker sends which generation it is *ready* for: ``joining`` when its rank process is in MPI, or
+``parting``. All switch after the step in which all ranks are ready for the same one. A worker without ``current`` needs
+no such agreement: it starts as soon as it is ready. Anything about a generation older than the newest known one is
+ignored: that is the fence.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ class Membership:
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """Which of its node's training processes this one is: ``rank`` of ``size``. All nodes have as many."""
+    """Which of its node's training processes this one is: ``rank`` of ``size``, the same number on all nodes."""
 
     rank: int = 0
     size: int = 1
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Seat:
-        """As the agent says; a script by itself has the node to itself."""
+        """According to the agent's environment; a script that runs alone has the node to itself."""
         return cls(int(environment.get("PILOT_LOCAL_RANK", 0)), int(environment.get("PILOT_LOCAL_SIZE", 1)))
 
     def member(self, generation: int, node: int, nodes: int, granted: int) -> Membership:
-        """Who this process is in a group where its node is number ``node`` of ``nodes``."""
+        """This process's membership in a group in which its node is number ``node`` of ``nodes``."""
         return Membership(generation, node * self.size + self.rank, nodes * self.size, granted)
 
 
 class MembershipState:
-    """See the module. Methods named in the past tense take in facts; the others answer."""
+    """See the module. Methods in the past tense record facts; the others answer questions."""
 
     def __init__(self) -> None:
         self.current: Membership | None = None
@@ -61,14 +61,14 @@ class MembershipState:
         self._ranks_here: set[int] = set()
 
     def told_to_join(self, membership: Membership) -> None:
-        """The agent said ``JoinGroup``."""
+        """The agent sent ``JoinGroup``."""
         if membership.generation > self._newest:
             self._newest = membership.generation
             self.joining = membership
             self.parting = None
 
     def told_to_part(self, generation: int) -> None:
-        """The agent said ``PartFromGroup``."""
+        """The agent sent ``PartFromGroup``."""
         if generation > self._newest:
             self._newest = generation
             self.joining = None
@@ -88,7 +88,7 @@ class MembershipState:
             self.parting = None
 
     def rank_came(self, generation: int) -> bool:
-        """Our rank process of ``generation`` is in MPI. Whether it is wanted."""
+        """Our rank process of ``generation`` is in MPI. Returns whether it is wanted."""
         if generation < self._newest or (self.current is not None and generation <= self.current.generation):
             return False
         self._ranks_here.add(generation)
@@ -124,9 +124,10 @@ class MembershipState:
 
 
 def agreed(total: float, squares: float, size: int) -> int:
-    """The generation that all ``size`` ranks are ready for, given the sum of their numbers and of their squares.
+    """The generation that all ``size`` ranks are ready for (0: none), given the sum of their numbers and of the
+    squares.
 
-    By Cauchy-Schwarz the numbers are equal if and only if size · Σg² = (Σg)²; in float64 that is exact up to 2^26. 0:
-    none.
+    By the Cauchy-Schwarz inequality the numbers are equal if and only if size · Σg² = (Σg)²; in float64 that is exact
+    up to 2^26.
     """
     return int(total) // size if total > 0 and squares * size == total * total else 0

@@ -1,9 +1,9 @@
-"""What a session logs to TensorBoard: one run, whichever process writes it, with each point exactly once.
+"""Logs a session to TensorBoard: one run, whichever process writes, with each point exactly once.
 
-Every rank keeps its newest points and rank 0 writes them, each at once: a process that is killed loses none. Who
-becomes rank 0 opens a file of its own, says that what is logged from its first point on is void (TensorBoard's
-``purge_step``: a run that resumes does those steps again), and writes what it has kept. What a script reports at the
-end of an epoch it reports again where all ranks were killed after a checkpoint from just there: then it comes twice.
+Every rank keeps its newest points, and rank 0 writes each immediately, so that a kill loses none. A new rank 0 opens
+its own file, declares what was logged from its first step on void (TensorBoard's ``purge_step``, because a resumed run
+repeats those steps), and writes the points that it has kept. Only what a script reports at the end of an epoch appears
+twice, if all ranks were killed after a checkpoint from exactly there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ VERSION = "brain.Event:2"
 
 
 class Point(NamedTuple):
-    """Values by name, with the number of steps. ``reported``: by the script, else measured for that step."""
+    """Values by name, with the number of steps. ``reported``: by the script; otherwise measured for that step."""
 
     step: int
     unix_s: float
@@ -48,13 +48,13 @@ class MetricLog:
         self._file: EventFile | None = None
 
     def report(self, step: int, values: Mapping[str, float]) -> None:
-        """The script reported ``values`` after ``step`` steps; what it says again of that step takes their place."""
+        """The script reported ``values`` after ``step`` steps; repeated reports for a step replace earlier ones."""
         self._reported.setdefault(step, {}).update(values)
 
     def stepped(self, member: Membership, step: int, values: Mapping[str, float]) -> None:
-        """It is step number ``step`` that is done now, with these values."""
+        """Step ``step`` is done, with these values."""
         reported = self._taken(step)
-        if self._step not in (NEVER, step - 1):  # steps were done elsewhere: whoever did them has logged until here
+        if self._step not in (NEVER, step - 1):  # steps were done elsewhere, and logged by whoever did them
             self._kept.clear()
             reported = []
         self._step = step
@@ -69,7 +69,7 @@ class MetricLog:
         self._write(member, new)
 
     def _taken(self, before: int) -> list[Point]:
-        """What was reported until step ``before``: a step that was void has been reported on again by now."""
+        """What was reported up to step ``before``: a void step has been reported again by now."""
         steps = sorted(step for step in self._reported if step < before)
         return [Point(step, time.time(), self._reported.pop(step), reported=True) for step in steps]
 
@@ -85,14 +85,14 @@ class MetricLog:
 
 
 class EventFile:
-    """A file as TensorBoard reads them, written without a thread and without a buffer."""
+    """A TensorBoard event file, written without a thread or a buffer."""
 
     def __init__(self, folder: Path, generation: int, purge_step: int) -> None:
         from tensorboard.compat.proto.event_pb2 import SessionLog
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         folder.mkdir(parents=True, exist_ok=True)
-        # They are read in the order of their names: after those that are there, also where a node's clock is late.
+        # Files are read in the order of their names: sort after the existing ones, even if this node's clock is slow.
         stamp = max([int(time.time()), *map(_stamp, folder.glob(f"{PREFIX}*"))])
         path = folder / f"{PREFIX}{stamp:010d}.g{generation:08d}.{socket.gethostname()}.{os.getpid()}"
         self._records: RecordWriter = RecordWriter(path.open("wb", buffering=0))
@@ -119,11 +119,11 @@ def _stamp(path: Path) -> int:
 
 
 def metric_log(kind: str, folder: str | os.PathLike[str]) -> MetricLog:
-    """What ``session.log_to`` asks for; :class:`UserError` where there is no such thing."""
+    """The log requested by ``session.log_to``; :class:`UserError` if that is not supported."""
     if kind != "tensorboard":
         raise UserError(f"session.log_to({kind!r}, ...): only 'tensorboard' is supported")
     try:
-        import tensorboard.summary.writer.record_writer  # noqa: F401  # the log's first point would come too late
+        import tensorboard.summary.writer.record_writer  # noqa: F401  # importing it later would delay the first point
     except ImportError:
         raise UserError("session.log_to('tensorboard', ...) needs the package: pip install tensorboard") from None
     return MetricLog(Path(folder))

@@ -1,4 +1,4 @@
-"""How the processes of one node sum among themselves: decided once, by where the model is and what the site says."""
+"""How the processes of one node sum among themselves: decided once, by the model's device and the site."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from pilot.train.training import Training
 
 @dataclass(frozen=True, slots=True)
 class NodeFabric:
-    """``group``: sums gradients in the node; None: the rank process does it, in shared memory. ``ties``: see there."""
+    """``group``: sums gradients within the node; None: the rank process does it, in shared memory. ``ties``: see
+    there."""
 
     group: NodeGroup | None = None
     ties: NodeTies = field(default_factory=NodeTies)
 
     @classmethod
     def of(cls, environment: Mapping[str, str], seat: Seat, training: Training) -> NodeFabric:
-        """By what the agent says, for what is trained."""
+        """Choose according to the agent's environment and to what is trained."""
         if seat.size == 1 or STORE not in environment:
             return cls()
         check_own(training.trained.named.values(), seat)

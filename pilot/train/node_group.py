@@ -1,12 +1,12 @@
-"""The node's own communicator: the training processes of one worker live and die together, so between them the ordinary
-collectives of ``torch.distributed`` do the work, through all generations.
+"""The communicator within a node: a worker's training processes live and die together, so the ordinary collectives of
+``torch.distributed`` work between them, through all generations.
 
-What is said with it is of two kinds. *Collectives* move gradients (:meth:`NodeGroup.reduce`, :meth:`NodeGroup.spread`),
-by gloo on CPUs and by NCCL on GPUs. *Words* are numbers by which the processes of a node stay in step
-(:mod:`pilot.train.node_ties`), always by gloo.
+It is used for two things. *Collectives* move gradients (:meth:`NodeGroup.reduce`, :meth:`NodeGroup.spread`), with gloo
+on CPUs and NCCL on GPUs. *Words* are numbers by which the processes of a node stay in step
+(:mod:`pilot.train.node_ties`), always with gloo.
 
-Its store is a file in the agent's private directory, and what gloo and NCCL open is bound to the loopback interface.
-The process groups are objects of their own, not the default group: that stays the script's, unless it asks for
+Its store is a file in the agent's private directory, and the ports of gloo and NCCL are bound to the loopback
+interface. The process groups are separate from the default group, which is left to the script unless it calls
 :func:`~pilot.train.node_mesh.node_mesh`.
 """
 
@@ -28,25 +28,25 @@ FABRIC, STORE = "PILOT_NODE_FABRIC", "PILOT_NODE_STORE"
 
 LOOPBACK = "lo"
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-"""What tells torch's backends which interface to use, and to listen on."""
+"""The variables that tell torch's backends which interface to use and listen on."""
 
 NEVER = timedelta(days=365)
-"""Who waits too long is looked at by its agent and ended, not by a limit of gloo or NCCL."""
+"""No time limit of gloo or NCCL: an agent examines and ends a process that waits too long."""
 
 
 class Work(Protocol):
-    """A collective under way."""
+    """A pending collective."""
 
     def is_completed(self) -> bool:
-        """Whether it is over."""
+        """Whether it is complete."""
 
     def wait(self) -> Any:
-        """Until it is; on a GPU the current stream waits."""
+        """Wait until it is; on a GPU the current stream waits."""
 
 
 def fabric_of(environment: Mapping[str, str], device: torch.device) -> str:
-    """How the processes of a node sum gradients that are on ``device``: what the site says, else
-    ``shared-memory`` on CPUs, and ``nccl`` on GPUs; :class:`UserError` where that cannot be.
+    """How the processes of a node sum gradients on ``device``: as set by the site, or else ``shared-memory`` on CPUs
+    and ``nccl`` on GPUs; :class:`UserError` if that is impossible.
     """
     told = environment.get(FABRIC, "")
     if told == "nccl" and device.type == "cpu":
@@ -55,11 +55,11 @@ def fabric_of(environment: Mapping[str, str], device: torch.device) -> str:
 
 
 class NodeGroup:
-    """Of this process with the others of its node.
+    """The group of this process and the others of its node.
 
     Parameters
     ----------
-    seat : of this process
+    seat : this process's
     store : the file where they meet
     fabric : ``gloo`` or ``nccl``
     """
@@ -71,23 +71,24 @@ class NodeGroup:
 
     def reduce(self, whole: torch.Tensor, own: torch.Tensor) -> Work:
         """``own`` becomes this process's part (number ``rank`` of ``size`` equal ones) of the sum of all ``whole``,
-        which are of one dimension and equally long. ``whole`` is overwritten. On all processes in the same order.
+        which are one-dimensional and of equal length. ``whole`` is overwritten. Must be called in the same order on all
+        processes.
         """
         if not self._gloo:
             scattered: Work = self._sums._reduce_scatter_base(own, whole)
             return scattered
         return _ThenCopy(
             self._sums.allreduce([whole]), own, whole.chunk(self.size)[self.rank]
-        )  # a reduce-scatter of gloo takes twice as long
+        )  # gloo's reduce-scatter takes twice as long
 
     def spread(self, own: torch.Tensor, whole: torch.Tensor) -> Work:
-        """``whole`` becomes all of ``own``, one after the other."""
+        """``whole`` becomes the concatenation of all ``own``."""
         work: Work = self._sums._allgather_base(whole, own)
         return work
 
 
 class _ThenCopy:
-    """A collective, and a copy of what is of use of it."""
+    """A collective, followed by a copy of the useful part."""
 
     def __init__(self, work: Work, target: torch.Tensor, source: torch.Tensor) -> None:
         self._work, self._target, self._source = work, target, source
@@ -103,7 +104,7 @@ class _ThenCopy:
 
 
 def keep_to_loopback() -> None:
-    """For what gloo and NCCL open in this process from here on, unless the job says otherwise."""
+    """Bind what gloo and NCCL open in this process to loopback, unless the job's environment says otherwise."""
     for name in INTERFACES:
         os.environ.setdefault(name, LOOPBACK)
 

@@ -16,8 +16,8 @@ from pilot.train.node_group import NEVER, STORE, keep_to_loopback, store_of
 def node_mesh() -> Any:
     """The ``DeviceMesh`` of this node's processes, one-dimensional, for ``fully_shard(module, mesh=mesh)``.
 
-    It makes the default process group of ``torch.distributed`` over them: a script that calls it makes none of its own
-    (:class:`~pilot.core.errors.UserError`). Alone, under plain ``python``, it is a mesh of one process.
+    It creates the default process group of ``torch.distributed`` over them, so the script must not create one itself
+    (:class:`~pilot.core.errors.UserError`). Under plain ``python``, it is a mesh of one process.
     """
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh

@@ -1,4 +1,4 @@
-"""The optimizer's state, taken over to the last bit, and what an optimizer keeps beside it."""
+"""Takes over an optimizer's state bit for bit, and what the optimizer keeps in attributes."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from pilot.train import rng
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """Of all groups, in the order in which ``state_dict`` counts them."""
+    """The parameters of all groups, in the order of ``state_dict``."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 Strides = list[tuple[list[Any], list[int]]]
-"""Of tensors in an optimizer's state, by the keys that lead to each."""
+"""Strides of tensors in an optimizer's state, by the keys that lead to each."""
 
 
 def strides_of(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> Strides:
-    """Those that :func:`take_over` could not know (a matrix of eigenvectors lies in columns): kernels sum in the order
-    of memory, so a rank with other strides would have other last bits.
+    """Strides that :func:`take_over` could not infer (a matrix of eigenvectors is stored by columns): kernels sum in
+    memory order, so a rank with different strides would differ in the last bits.
     """
     parameters = parameters_of(optimizer)
     return [
@@ -38,11 +38,10 @@ def strides_of(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> Strid
 
 
 def take_over(optimizer: torch.optim.Optimizer, state: dict[str, Any], strides: Strides) -> None:
-    """What ``optimizer.load_state_dict(state)`` does, with the dtypes of ``state`` and its strides.
-
-    torch casts what is kept for a parameter to the parameter's dtype (float32 masters over bfloat16 would be rounded),
-    and keeps the strides that a tensor has, which are not those of who gave it where it came as a block of bytes (fused
-    kernels read it and the parameter in the order of memory). ``strides``: from :func:`strides_of`.
+    """Like ``optimizer.load_state_dict(state)``, but preserving the dtypes and strides of ``state``.  torch casts a
+    parameter's state to the parameter's dtype (float32 masters of bfloat16 parameters would be rounded), and keeps a
+    tensor's strides, which are lost if it was sent as a block of bytes (fused kernels read state and parameter in
+    memory order). ``strides``: from :func:`strides_of`.
     """
     optimizer.load_state_dict(state)
     parameters = parameters_of(optimizer)
@@ -55,7 +54,7 @@ def take_over(optimizer: torch.optim.Optimizer, state: dict[str, Any], strides: 
 
 
 def _is_place(key: object) -> bool:
-    """Of a parameter; some optimizers keep something for all of them under a name."""
+    """Whether it is a parameter's index; some optimizers keep shared state under a name."""
     return isinstance(key, int)
 
 
@@ -71,7 +70,8 @@ def _tensors(keys: list[Any], value: Any) -> Iterator[tuple[list[Any], torch.Ten
 
 
 def _is_usual(tensor: torch.Tensor, parameter: torch.Tensor | None) -> bool:
-    """Laid out as its parameter, if it has its shape, or else in rows; what has gaps is taken over in rows as well."""
+    """Whether it has its parameter's strides, if it has its shape, or else is contiguous; tensors with gaps become
+    contiguous."""
     if parameter is not None and parameter.shape == tensor.shape:
         usual = tensor.stride() == parameter.stride()
     else:
@@ -82,10 +82,10 @@ def _is_usual(tensor: torch.Tensor, parameter: torch.Tensor | None) -> bool:
 
 
 class OwnAttributes:
-    """What an optimizer keeps in attributes of its own and not in its state: counters, averages, random generators.
+    """What an optimizer keeps in its own attributes and not in its state: counters, averages, random generators.
 
-    They are a part of the state as far as they have changed since the session was made. What they begin with is the
-    script's, which may have been edited since a checkpoint. What no state can hold stays where it is.
+    They are part of the state if they have changed since the session was created. Initial values come from the script,
+    which may have been edited since a checkpoint. Values that cannot be stored are left alone.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -94,7 +94,7 @@ class OwnAttributes:
         self._first_encoded = {name: encode({name: value}) for name, value in self._first.items()}
 
     def capture(self) -> dict[str, Any]:
-        """Those that have changed, by name."""
+        """The changed attributes, by name."""
         first = self._first_encoded
         return {name: value for name, value, now in self._now() if name not in first or not _equal(now, first[name])}
 
@@ -120,26 +120,27 @@ class OwnAttributes:
                 yield name, value, its
 
     def _known(self) -> set[int]:
-        """Where parameters and what is in its state lie."""
+        """The addresses of parameters and of everything in the state."""
         known = {_memory(p) for p in parameters_of(self._optimizer) if not is_lazy(p)}
         return known | {_memory(leaf.source) for leaf in _leaves(dict(enumerate(self._optimizer.state.values())))}
 
 
 @cache
 def _of_torch() -> set[str]:
-    """Not made when this is imported, which a pilot does early: torch's first optimizer imports its compiler."""
+    """Attributes of torch's own optimizers. Not computed at import time, because torch's first optimizer imports its
+    compiler."""
     return {*vars(torch.optim.Optimizer([torch.zeros(())], {})), "_opt_called"}
 
 
 def _leaves(state: dict[Any, Any]) -> list[Any]:
     try:
         return encode(state).leaves
-    except Unstorable:  # which the check of the whole state says better
+    except Unstorable:  # the check of the whole state gives a better message
         return []
 
 
 def _memory(source: Any) -> int:
-    """Where it lies; what has no elements lies nowhere, and is like nothing else."""
+    """Its address; something without elements has none, and equals nothing else."""
     if isinstance(source, np.ndarray):
         return source.ctypes.data or id(source)
     local = local_of(source)

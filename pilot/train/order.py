@@ -1,7 +1,7 @@
-"""The order of an epoch's samples: a function of (seed, epoch) and of nothing else.
+"""The order of an epoch's samples: a function only of (seed, epoch).
 
-A shuffled order of few samples is a permutation held as a whole. One of many is computed in blocks, where it is needed:
-a new plan, a newcomer or a restart in the middle of an epoch pays for one block, whatever the epoch's length.
+A shuffled order of few samples is a permutation kept in memory. One of many samples is computed in blocks, as needed: a
+new plan, a newcomer or a restart in the middle of an epoch costs one block, whatever the epoch's length.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pilot.train.sampler import mix
 
 WHOLE = 1 << 20
-"""Up to this many samples an epoch's order is made at once (tens of milliseconds) and held (4 bytes each)."""
+"""Up to this many samples, an epoch's order is computed at once (tens of milliseconds) and kept (4 bytes each)."""
 _ROUNDS = 3
 _FACTORS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)  # of SplitMix64
 
@@ -22,10 +22,10 @@ Numbers = NDArray[np.uint64]
 
 
 class Order(Protocol):
-    """Of each epoch."""
+    """The order of samples in each epoch."""
 
     length: int
-    """Positions of an epoch."""
+    """Number of positions in an epoch."""
     shuffle: str
     """Its name in the run's identity: a run that resumes from a checkpoint must have the same order."""
 
@@ -41,12 +41,11 @@ def permutation(seed: int, epoch: int, length: int) -> NDArray[np.int32]:
 
 
 class Bijection:
-    """A permutation of [0, length) of which any part can be computed by itself.
+    """A permutation of [0, length) of which any part can be computed separately.
 
-    An alternating Feistel network over the bits of a position, whose result is put through it again while it is not
-    below ``length`` (cycle walking: Black and Rogaway 2002; as a shuffle: Mitchell et al., "Bandwidth-optimal random
-    shuffling for GPUs", 2022). Its round function is a multiply-and-shift hash with a key of its own for each half
-    round.
+    It is an alternating Feistel network over the bits of a position, applied repeatedly until the result is below
+    ``length`` (cycle walking: Black and Rogaway 2002; as a shuffle: Mitchell et al., "Bandwidth-optimal random
+    shuffling for GPUs", 2022). Its round function is a multiply-and-shift hash with a separate key for each half round.
     """
 
     def __init__(self, key: int, length: int) -> None:
@@ -57,7 +56,7 @@ class Bijection:
         self._keys = [(np.uint64(mix(key, i, 0)), np.uint64(mix(key, i, 1))) for i in range(_ROUNDS)]
 
     def __call__(self, positions: Numbers) -> Numbers:
-        """What is at ``positions``, of the same shape."""
+        """The values at ``positions``, with the same shape."""
         values = self._once(positions)
         while (outside := np.flatnonzero(values >= self._length)).size:
             values[outside] = self._once(values[outside])
@@ -73,7 +72,7 @@ class Bijection:
 
 
 def _hashed(numbers: Numbers, shift: np.uint64) -> Numbers:
-    """In place: the topmost bits of a hash of each."""
+    """The highest bits of a hash of each number, in place."""
     numbers *= _FACTORS[0]
     numbers ^= numbers >> np.uint64(32)
     numbers *= _FACTORS[1]
@@ -82,7 +81,7 @@ def _hashed(numbers: Numbers, shift: np.uint64) -> Numbers:
 
 
 class Sequential:
-    """As the dataset has them."""
+    """The dataset's own order."""
 
     shuffle = "False"
 
@@ -95,12 +94,13 @@ class Sequential:
 
 
 class Blocks:
-    """An order made in blocks of ``size`` positions. The last one is kept: a loader asks for one piece after another.
+    """An order computed in blocks of ``size`` positions. The last block is kept, because a loader asks for consecutive
+    pieces.
 
     Parameters
     ----------
-    seed : of all epochs
-    length : positions of an epoch
+    seed : for all epochs
+    length : number of positions in an epoch
     """
 
     shuffle = "True"
@@ -141,7 +141,7 @@ class Shuffled(Blocks):
 
 
 class ShuffledInBlocks(Blocks):
-    """Each sample once per epoch, of more than ``WHOLE``."""
+    """Each sample once per epoch, for more than ``WHOLE`` samples."""
 
     shuffle = "in blocks"
     size = 1 << 14  # about a millisecond
@@ -158,7 +158,7 @@ class ShuffledInBlocks(Blocks):
 
 
 class Drawn(Blocks):
-    """Sampling with replacement: each position is any sample, whatever came before. An epoch may have any length."""
+    """Sampling with replacement: each position is an independent draw. An epoch may have any length."""
 
     def __init__(self, seed: int, samples: int, length: int) -> None:
         super().__init__(seed, length)

@@ -2,13 +2,13 @@
 
 They agree without extra messages, through two numbers that are summed with each step (:mod:`pilot.train.step_words`):
 
-1. ``save``: this rank could begin a checkpoint after this step; the leader says so only when one is due. Where all say
-   so, each copies its state after that same step, and its saver's thread writes its part from the copy.
-2. ``saved``: this rank's part is on disk (or could not be written). Where all say so, the leader's saver publishes the
-   index, which makes one checkpoint of the parts; it finds out where one is missing or holds another state.
+1. ``save``: this rank could start a checkpoint after this step; the leader sets it only when one is due. If all set it,
+   each copies its state after that step, and its saver's thread writes its part from the copy.
+2. ``saved``: this rank's part is on disk (or could not be written). If all set it, the leader's saver publishes the
+   index, which makes the parts a checkpoint; it notices if one is missing or has a different state.
 
-A regroup meanwhile gives the checkpoint up: the next one is due at once, and takes the parts away when it is published.
-A group of one, and the leader of a group whose parts made no checkpoint, write the whole.
+If there is a regroup meanwhile, the checkpoint is abandoned: the next one is due at once, and its publication removes
+the parts. A group of one rank, and the leader of a group whose parts made no checkpoint, write the whole state.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from pilot.train.training import Training
 
 
 class Periodic:
-    """Each rank has one; it is used at its safe points only.
+    """Each rank has one; it is used only at safe points.
 
     Parameters
     ----------
-    saver, training : of the session
+    saver, training : the session's
     interval_s : between two checkpoints; may be set at any time
     """
 
@@ -48,7 +48,7 @@ class Periodic:
         return group.rank != 0 or self._due()
 
     def has_saved(self, group: Membership | None) -> bool:
-        """Whether this rank is done with its part of the checkpoint under way."""
+        """Whether this rank is done with its part of the current checkpoint."""
         return group is not None and self._in_parts(group) is not None and not self._saver.busy
 
     def stepped(self, group: Membership, words: Words) -> None:
@@ -62,7 +62,7 @@ class Periodic:
                 self._saver.start_index(group, step)
 
     def abandon(self) -> None:
-        """There will be no step more."""
+        """There will be no more steps."""
         if self._under_way is not None:
             self._under_way = None
             self._saver.drop_part()
@@ -79,11 +79,11 @@ class Periodic:
             self._saver.start(group.generation, step, self._training.encoded())
 
     def _in_parts(self, group: Membership) -> int | None:
-        """The step of the checkpoint that ``group`` writes together now, if it does. (Another group's was given up.)"""
+        """The step of the checkpoint that ``group`` is writing together, if any. (Other groups' were abandoned.)"""
         return self._under_way[1] if self._under_way is not None and self._under_way[0] == group else None
 
     def _whole(self, group: Membership) -> bool:
-        """Of a sharded model nobody has the whole."""
+        """Whether to write the whole state; for a sharded model no rank has it."""
         failed = self._saver.failed_in == group.generation and self._training.sharding is None
         return group.size == 1 or failed
 

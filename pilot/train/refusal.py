@@ -17,14 +17,14 @@ _before = sys.excepthook
 
 
 def show_in_one_line() -> None:
-    """From here on; whatever else ends the script is shown as ever, with its traceback."""
+    """Do so from now on; any other exception is shown as usual, with its traceback."""
     global _before
     if sys.excepthook is not _show:
         _before, sys.excepthook = sys.excepthook, _show
 
 
 def line(error: BaseException) -> str:
-    """``error`` with its place: the innermost one that is not in a library."""
+    """``error`` with its place: the innermost frame that is not in a library."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)]
     place = f"{own[-1].filename}, line {own[-1].lineno}: " if own else ""

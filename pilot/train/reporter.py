@@ -16,20 +16,20 @@ from pilot.train.training import Training
 
 PERIOD_S = 1.0
 RETOLD_ROWS = 256
-"""A new leader repeats this many of the newest rows: its predecessor may have died with the last second
-unreported.
-"""
+"""A new leader repeats this many of the newest rows, because its predecessor may not have reported its last second."""
+
 RETOLD_REPORTS = 32
-"""So many of the newest reports of a study's metric are in each message: the last message may have been lost with the
+"""How many of the newest reports of a study's metric each message repeats: the last message may have been lost with the
 coordinator or with the connection.
 """
+
 ROWS_PER_FRAME = 10_000
 
 Metrics = Callable[[], dict[str, float]]
 
 
 class Reporter:
-    """Every rank has one, so that any can lead next; only rank 0 tells.
+    """Every rank has one, because any may become the leader; only rank 0 reports.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ class Reporter:
         self._meter.rested(seconds)
 
     def finished(self, group: Membership, metrics: Metrics) -> None:
-        """The loop ended: tell the whole ledger once more, so that the coordinator's proof has all of it."""
+        """The loop ended: report the whole ledger once more, so that the coordinator's proof is complete."""
         rows = self._training.ledger.rows
         for start in range(0, max(len(rows), 1), ROWS_PER_FRAME):
             self._report(group, rows[start : start + ROWS_PER_FRAME], metrics())

@@ -1,4 +1,4 @@
-"""The random generators that a script may use: torch's (of the CPU and of the own GPU), numpy's and Python's."""
+"""The random generators that a script may use: torch's (for the CPU and the process's GPU), numpy's and Python's."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from numpy.random import mtrand
 
 from pilot.train.streams import OfTorch, Stream, of_numpy, of_python
 
-# Both numpy's generator and Python's are an array of 624 words and the position in it, which each use moves on. Where
-# it is the same again, after a whole round, all words are others. So the position and two words beside it tell.
+# Both numpy's generator and Python's are an array of 624 words and a position, which each use advances. If it is the
+# same after a whole round, all words have changed. So comparing the position and two words suffices.
 _SEEN_BYTES = 3 * 4
 _NUMPY_SEEN = 622 * 4  # the position follows the words
 _PYTHON: Any = random.random.__self__  # type: ignore[attr-defined]  # typeshed calls it a function
@@ -24,13 +24,13 @@ _PYTHON_SEEN = object.__basicsize__  # the words follow the position, in the obj
 
 @dataclass(frozen=True, slots=True)
 class Generator:
-    """One of the three.
+    """One of the three generators.
 
     Parameters
     ----------
     seed : sets it
-    snapshot : a copy of its state, which differs from an earlier one if and only if it was used or set since
-    stream : makes what sets it for one sample after the other
+    snapshot : returns a copy of its state, which differs from an earlier one if and only if it was used or set since
+    stream : creates a stream, which sets it for each sample
     """
 
     seed: Callable[[int], object]
@@ -51,8 +51,8 @@ def _torch_snapshot() -> bytes:
 
 
 def _numpy_snapshot() -> bytes:
-    """From its memory: ``get_state`` takes 100 µs. The normal number that numpy may hold back is dropped: taking that
-    one would change nothing here.
+    """Read from its memory, because ``get_state`` takes 100 µs. The normal number that numpy may have in reserve is
+    dropped, because drawing it would not change the state.
     """
     generator = mtrand.get_bit_generator()
     mtrand.set_bit_generator(generator)
@@ -60,7 +60,7 @@ def _numpy_snapshot() -> bytes:
 
 
 def _python_snapshot() -> tuple[bytes, object]:
-    """From its memory: ``getstate`` makes 625 numbers, in 20 µs."""
+    """Read from its memory, because ``getstate`` creates 625 numbers, in 20 µs."""
     return string_at(id(_PYTHON) + _PYTHON_SEEN, _SEEN_BYTES), _PYTHON.gauss_next
 
 
@@ -80,7 +80,7 @@ def seed_all(seed: int) -> None:
 
 
 def capture() -> dict[str, Any]:
-    """The states of all, as arrays and numbers; that of the GPU where the script uses one."""
+    """The states of all, as arrays and numbers; including the GPU's if the script uses one."""
     device = _device_module()
     kind, keys, position, has_gauss, gauss = np.random.get_state()
     version, internal, gauss_next = random.getstate()
@@ -92,7 +92,7 @@ def capture() -> dict[str, Any]:
 
 
 def restore(state: Mapping[str, Any]) -> None:
-    """Set what :func:`capture` gave."""
+    """Restore a result of :func:`capture`."""
     torch.set_rng_state(state["torch"].clone())
     if (device := _device_module()) is not None and "device" in state:
         device.set_rng_state(state["device"].clone())
@@ -102,14 +102,14 @@ def restore(state: Mapping[str, Any]) -> None:
 
 
 def _device_module() -> Any:
-    """``torch.cuda`` or its like, whose current device is this process's own; None: the script has used none so far."""
+    """``torch.cuda`` or the like, whose current device is this process's; None: the script has not used one so far."""
     accelerator = torch.accelerator.current_accelerator()
     module: Any = torch.get_device_module(accelerator) if accelerator is not None else None
     return module if module is not None and module.is_initialized() else None
 
 
 def own_state(value: Any) -> Any:
-    """Of a generator that a script or an optimizer has made for itself; of anything else: it is its own state."""
+    """The state of a generator that a script or an optimizer created; any other value is its own state."""
     match value:
         case random.Random():
             return value.getstate()
@@ -123,7 +123,7 @@ def own_state(value: Any) -> Any:
 
 
 def with_state(value: Any, state: Any) -> Any:
-    """``value`` with what :func:`own_state` gave: the same generator, or ``state`` itself."""
+    """``value`` with a result of :func:`own_state`: the same generator, or ``state`` itself."""
     match value:
         case random.Random():
             value.setstate(state)

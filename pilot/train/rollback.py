@@ -1,16 +1,15 @@
-"""Restores what a forward pass, or the script between two steps, may change besides the optimizers' parameters: after a
-void step its batch then runs again as if for the first time.
+"""Restores what a forward pass, or the script between two steps, may change besides the optimizers' parameters, so that
+after a void step its batch runs again as if for the first time.
 
-That is the models' buffers and extra states, the parameters that no optimizer trains (a momentum encoder's), what is
-tracked, and, where optimizers are stepped one by one, ``session.state``. Of what optimizers train, and of their
-options, it is what the script does to them after a step that is void. A step that ends well must cost next to nothing,
-so:
+This includes the models' buffers and extra states, parameters that no optimizer trains (a momentum encoder's), tracked
+objects, and, if optimizers are stepped separately, ``session.state``. Of trained parameters and the optimizers'
+options, it includes what the script does to them after a void step. A successful step must cost almost nothing, so:
 
-* What is small is copied when a step begins. Version counters would not do: batch norm's statistics and all writes
-  through ``.data`` leave them as they are.
-* Of what is large, only that is copied which was seen to change between a step's beginning and its sum: its bits are
-  compared in the first step. From then on that is known, also to who takes over the state.
-* The rest is copied when a step is void: so what the script does after ``session.step`` is put back as well.
+* Small values are copied when a step begins. Version counters would not suffice: batch norm's statistics and writes
+through ``.data`` do not change them. * Large values are copied only if they were seen to change between a step's
+beginning and its sum: their bits are compared in the first step. From then on that is known, also to ranks that take
+over the state. * The rest is copied when a step turns out to be void, so what the script does after ``session.step`` is
+restored, too.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ from pilot.train.stepper import Steppers, options_of, set_options
 from pilot.train.training import Stateful, Training
 
 SMALL_BYTES = 1 << 20
-"""Of one tensor, or of all of one tracked object: less time to copy than to think about."""
+"""Size of one tensor, or of all of a tracked object, below which copying is cheaper than checking."""
 
 
 class Rollback:
-    """Of one session. What is put back is what was *marked*.
+    """The rollback of one session. It restores what was *marked*.
 
     Parameters
     ----------
     training : of the session
-    with_user : whether ``session.state`` is put back
+    with_user : whether ``session.state`` is restored
     """
 
     def __init__(self, training: Training, *, with_user: bool) -> None:
@@ -48,14 +47,14 @@ class Rollback:
         self._looking = False
 
     def begin(self) -> None:
-        """A step begins, perhaps once more."""
+        """A step begins, or is repeated."""
         self._looking = self._kept is None
         if self._kept is None:
             self._kept = list(self._look_around())
         self.mark()
 
     def mark(self) -> None:
-        """As it is now."""
+        """Remember the current values."""
         _mark([one for one in self._kept or () if one.changes])
 
     def seen(self) -> None:
@@ -67,11 +66,11 @@ class Rollback:
                     self._training.changing.add(one.name)
 
     def hold(self) -> None:
-        """The step is void: what the script changes from here on is put back as well."""
+        """The step is void: what the script changes from now on will be restored, too."""
         _mark([one for one in self._kept or () if not one.changes])
 
     def back(self) -> None:
-        """As it was marked."""
+        """Restore the marked values."""
         for one in self._kept or ():
             one.back()
             if not one.changes:
@@ -109,9 +108,9 @@ class Rollback:
 
 
 class _Kept(Protocol):
-    """Something that can be put back.
+    """Something that can be restored.
 
-    ``changes``: it may change in a forward pass; ``bits_before``: where that is not known yet, what it was.
+    ``changes``: it may change in a forward pass; ``bits_before``: its previous value, while that is not known yet.
     """
 
     name: str
@@ -164,7 +163,8 @@ class _Slot:
             if self._holder[self._key] is not self.tensor:
                 self._holder[self._key] = self.tensor
             if self.tensor is not None and self.copy is not None:
-                # Through .data: a graph that the step still needs has kept the tensor, and would not know it again.
+                # Through .data, because a graph that the step still needs has saved the tensor and would notice a
+                # change.
                 local_of(self.tensor).data.copy_(local_of(self.copy))
 
     def forget(self) -> None:
@@ -200,7 +200,7 @@ class _Object:
         self._state = copied(self._stateful.state_dict())
 
     def back(self) -> None:
-        # What is as it was is left alone: a graph that the step still needs would notice that it was written to.
+        # Unchanged values are not written: a graph that the step still needs would notice.
         if self._state is not None and self._bits_of(self._state) != self.bits():
             self._stateful.load_state_dict(copied(self._state))
 
@@ -209,8 +209,8 @@ class _Object:
 
 
 class _Trained:
-    """A parameter that an optimizer trains: only what is changed after a void step is put back. The copy is in the
-    host's memory, since a GPU may have no room for it.
+    """A parameter that an optimizer trains: only changes after a void step are restored. The copy is in host memory,
+    because a GPU may have no space for it.
     """
 
     small = False
@@ -237,7 +237,7 @@ class _Trained:
 
 
 class _Options:
-    """Of all parameter groups, as :class:`_Trained`."""
+    """The options of all parameter groups, handled like :class:`_Trained`."""
 
     small = False
 
@@ -263,7 +263,7 @@ class _Options:
 
 
 class _Extra:
-    """What a module keeps beside its tensors."""
+    """A module's extra state."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
@@ -295,7 +295,7 @@ def _has_extra_state(module: nn.Module) -> bool:
 
 
 def _mark(kept: Iterable[_Kept]) -> None:
-    """In one call for all tensors that are where they were."""
+    """Mark all, with one call for the tensors that have not moved."""
     copies, tensors = [], []
     for one in kept:
         if isinstance(one, _Slot) and one.copy is not None and one.tensor is not None and one.tensor is one.now:

@@ -1,7 +1,7 @@
-"""Which samples a rank takes in a step: a function of (seed, epoch, global cursor, group size) and of nothing else.
+"""Which samples a rank takes in a step: a function only of (seed, epoch, global cursor, group size).
 
-Each epoch is one permutation of the samples. A step of the whole group takes the next stretch of it, from the global
-cursor on; the ranks divide the stretch. So the samples behind the cursor are used exactly once, however often the
+Each epoch is one permutation of the samples. A step of the whole group takes the next range of it, from the global
+cursor on; the ranks divide the range. So the samples before the cursor have been used exactly once, however often the
 group changes.
 """
 
@@ -35,9 +35,9 @@ def _chain(numbers: Iterable[int]) -> int:
 class StepShare:
     """One rank's part of one step: ``samples`` of the step's [cursor, cursor_end), all in the epoch's order.
 
-    ``batches``: [start, stop) of its micro-batches. A rank without samples gets somebody else's, to run its loop with;
-    its gradient does not count. ``means``: of how many means over a batch the script makes the step's by itself.
-    ``dummies``: how many batches at the end are run only for the others of a node, and do not count either.
+    ``batches``: [start, stop) of its micro-batches. A rank without samples gets another's, so that its loop runs; its
+    gradient does not count. ``means``: how many batch means the script itself averages per step. ``dummies``: how many
+    batches at the end are run only to keep in step with the node's other processes, and do not count either.
     """
 
     cursor: int
@@ -49,17 +49,17 @@ class StepShare:
 
     @property
     def total(self) -> int:
-        """Of all ranks."""
+        """Samples of all ranks."""
         return self.cursor_end - self.cursor
 
     def moved(self, by: int) -> StepShare:
-        """The same part of a step that begins ``by`` samples later."""
+        """The same share of a step that begins ``by`` samples later."""
         batches = tuple([(start + by, stop + by) for start, stop in self.batches])
         return StepShare(self.cursor + by, self.cursor_end + by, self.samples, batches, self.means, self.dummies)
 
     def weight(self, batch: int) -> float:
-        """Factor of the mean gradient of micro-batch ``batch`` in the mean over the step: its samples ÷ all (of one of
-        the script's own means: ÷ those of that).
+        """The weight of micro-batch ``batch``'s mean gradient in the step's mean: its samples ÷ all samples (or, with
+        the script's own means, ÷ the samples of its mean).
         """
         start, stop = self.batches[batch]
         counts = self.samples and batch < len(self.batches) - self.dummies
@@ -74,11 +74,11 @@ class Batching:
     ----------
     per_node : samples per node and step (the global batch varies with the group), or None
     whole : samples per step over all ranks (each rank's share varies), or None; exactly one of the two is given
-    micro : the most that a rank takes at once; its share is cut into micro-batches whose gradients accumulate
-    drop_last : leave out an epoch's last step where it has fewer samples than the others
-    ranks_per_node : among which a node's samples are divided
-    accumulate : how many batches of that size make a step; the script divides their losses by this number
-    in_step : the ranks of a node run equally many micro-batches, for they compute each together
+    micro : most samples that a rank processes at once; its share is split into micro-batches whose gradients accumulate
+    drop_last : skip an epoch's last step if it has fewer samples than the others
+    ranks_per_node : ranks among which a node's samples are divided
+    accumulate : how many batches make a step; the script divides their losses by this number
+    in_step : the ranks of a node run the same number of micro-batches, because they compute together
     """
 
     per_node: int | None = None
@@ -117,7 +117,7 @@ class Batching:
 
     @property
     def of_one_node(self) -> int:
-        """Samples of a full step where there is one node."""
+        """Samples of a full step on one node."""
         return (self.per_node or self.whole or 0) * self.accumulate
 
     def full(self, size: int) -> int:
@@ -129,11 +129,12 @@ class Batching:
         return self.per_node * self.nodes(size) if self.per_node is not None else self.whole or 0
 
     def nodes(self, size: int) -> int:
-        """On how many nodes ``size`` ranks are."""
+        """The number of nodes of ``size`` ranks."""
         return size // self.ranks_per_node
 
     def quota_before(self, rank: int, size: int) -> int:
-        """Samples that the ranks before ``rank`` take of a full batch: an even division, the lower ranks first."""
+        """How many samples of a full batch go to ranks before ``rank``: divided evenly, with remainders to lower
+        ranks."""
         if self.per_node is None:
             return _evenly_before(self.batch(size), rank, size)
         node, local = divmod(rank, self.ranks_per_node)
@@ -145,13 +146,13 @@ class Batching:
         return left <= 0 or (self.drop_last and left < self.full(size))
 
     def last_cursor(self, length: int, size: int) -> int:
-        """Where the last step of an epoch of ``length`` samples begins, if the group is of this ``size`` all along."""
+        """Where the last step of an epoch of ``length`` samples begins, if the group always has this ``size``."""
         full = self.full(size)
         last = (length - 1) // full * full
         return last - full if last and self.over(last, length, size) else last
 
     def share(self, cursor: int, length: int, rank: int, size: int) -> StepShare:
-        """The part of ``rank`` in the step at ``cursor``. An epoch's last step fills the lower ranks first."""
+        """The share of ``rank`` in the step at ``cursor``. An epoch's last step fills the lower ranks first."""
         end = min(cursor + self.full(size), length)
         cuts = range(cursor, end, self.batch(size))
         parts = [self._part(start, min(start + self.batch(size), end), rank, size) for start in cuts]
@@ -161,12 +162,12 @@ class Batching:
         return StepShare(cursor, end, own, batches + batches[-1:] * dummies, self.accumulate, dummies)
 
     def _most(self, cursor: int, end: int, rank: int, size: int) -> int:
-        """The most micro-batches that a rank has on the node of ``rank``, in a step of one batch."""
+        """The largest number of micro-batches of any rank on the node of ``rank``, in a step of one batch."""
         first = rank - rank % self.ranks_per_node
         return max(len(self._part(cursor, end, one, size)[1]) for one in range(first, first + self.ranks_per_node))
 
     def _part(self, cursor: int, end: int, rank: int, size: int) -> tuple[int, tuple[tuple[int, int], ...]]:
-        """Of ``rank`` in the batch [cursor, end): its samples, and its micro-batches."""
+        """The samples and micro-batches of ``rank`` in the batch [cursor, end)."""
         start = min(cursor + self.quota_before(rank, size), end)
         stop = min(cursor + self.quota_before(rank + 1, size), end)
         if start == stop:
@@ -174,7 +175,7 @@ class Batching:
         return stop - start, self._cut(start, stop)
 
     def shares(self, cursor: int, length: int, rank: int, size: int) -> Iterator[StepShare]:
-        """The parts of ``rank`` in all steps from ``cursor`` to the epoch's end, if the group stays as it is."""
+        """The shares of ``rank`` in all steps from ``cursor`` to the end of the epoch, if the group does not change."""
         full = self.full(size)
         one = self.share(0, full, rank, size)
         while length - cursor >= full:
@@ -184,7 +185,7 @@ class Batching:
             yield self.share(cursor, length, rank, size)
 
     def batches(self, length: int, rank: int, size: int) -> int:
-        """How many micro-batches ``rank`` gets in a whole epoch, if the group stays as it is."""
+        """How many micro-batches ``rank`` gets in a whole epoch, if the group does not change."""
         steps, left = divmod(length, self.full(size))
         count = steps * len(self.share(0, self.full(size), rank, size).batches)
         if left and not self.drop_last:

@@ -20,25 +20,25 @@ if TYPE_CHECKING:
     from pilot.checkpoint.reader import Wanted
 
 Part = tuple[int, Callable[[str], bool]]
-"""Which process of the node, and which arrays all processes hold the same."""
+"""Which process of the node, and which arrays are the same on all processes."""
 
 _PARTS_LIMIT_S = 60.0
-"""So long the first process of a node waits for the parts of the others."""
+"""How long the first process of a node waits for the parts of the others."""
 _LOOK_S = 0.05
 
 
 class Saver:
     """Writes one checkpoint, or one part of one, at a time.
 
-    ``failed_in`` is the newest generation in which the parts of its ranks made no checkpoint.
+    ``failed_in`` is the newest generation in which the ranks' parts did not make a checkpoint.
 
     Parameters
     ----------
-    trainer, uid : whose
+    trainer, uid : whose checkpoints
     directory : where its checkpoints are
-    kept : how many of the newest stay
+    kept : how many of the newest to keep
     tell : called with the outcome of each write, from any thread
-    agreed_step : before which all ranks held the same for sure; the newest checkpoint up to there stays as well
+    agreed_step : up to which all ranks certainly held the same state; the newest checkpoint up to there is kept as well
     per_node : how many ranks of a node hold shards of the state
     """
 
@@ -75,9 +75,9 @@ class Saver:
         self._start(lambda: self._write(generation, step, copy, False))
 
     def start_part(self, group: Membership, step: int, state: Encoded, shared: Callable[[str], bool]) -> None:
-        """Write this rank's part of ``state`` in the background, from a copy of what it writes; not while ``busy``.
+        """Write this rank's part of ``state`` in the background, from a copy; not while ``busy``.
 
-        ``shared`` says of which arrays all ranks hold the same.
+        ``shared`` says which arrays are the same on all ranks.
         """
         own = own_rows(state, group.rank // self._per_node, group.size // self._per_node)
         copy = self._snapshots.take(own)
@@ -85,36 +85,36 @@ class Saver:
         self._start(lambda: self._write_part(group, step, copy, shared))
 
     def start_index(self, group: Membership, step: int) -> None:
-        """Make one checkpoint of the parts in the background, after all ranks wrote theirs; not while ``busy``."""
+        """Combine the parts into a checkpoint in the background, after all ranks wrote theirs; not while ``busy``."""
         part, self._part = self._part, None
-        if part is None:  # ours could not be written; that was told
+        if part is None:  # ours could not be written, which was reported
             self.failed_in = group.generation
         else:
             self._start(lambda: self._write_index(group, step, part))
 
     def wait(self) -> None:
-        """Until it is not ``busy``."""
+        """Wait until it is not ``busy``."""
         if self._thread is not None:
             self._thread.join()
 
     def distrust(self, step: int) -> Path | None:
-        """Set apart what was saved after ``step``; the newest checkpoint that is left."""
+        """Set aside what was saved after ``step``; returns the newest remaining checkpoint."""
         from pilot.checkpoint import store
 
         self.wait()
         return store.set_apart(self._directory, step)
 
     def drop_part(self) -> None:
-        """Remove the part that was written or is being written: nobody will make a checkpoint of it."""
+        """Remove the part that was or is being written, because there will be no checkpoint of it."""
         self.wait()
         if self._part is not None:
             self._part.path.unlink(missing_ok=True)
             self._part = None
 
     def write(self, generation: int, step: int, state: Encoded, *, asked: bool, part: Part | None = None) -> None:
-        """Write ``state`` now, after the write in the background. ``part``: it is that of one process of a node, all of
-        which do so; the first one makes one checkpoint of it when the parts of the others are there: where that was
-        ``asked`` for, in the background.
+        """Write ``state`` now, after any write in the background. ``part``: all processes of a node write their parts,
+        and the first one combines them into a checkpoint when the others' parts are there; if that was ``asked`` for,
+        in the background.
         """
         self.wait()
         if part is None:
@@ -204,14 +204,14 @@ class Saver:
         self._tell(wire.CheckpointWritten(self._trainer, generation, step, False, str(done.path), "", *sizes))
 
     def load(self, granted: int, remark: Callable[[str], None], wanted: Wanted | None) -> Mapping[str, Any] | None:
-        """The newest checkpoint that verifies, of a generation up to ``granted``, else what the trainer starts from;
-        None: there is neither.
+        """The newest intact checkpoint of a generation up to ``granted``, or else the one that the trainer starts from;
+        None if there is neither.
 
-        ``remark`` is called with each file that was skipped, and why. ``wanted``: which rows of what are; None: all.
+        ``remark`` is called for each file that was skipped, with the reason. ``wanted``: which rows to load; None: all.
 
         Raises
         ------
-        UserError : what it starts from does not verify
+        UserError : the checkpoint that it starts from is damaged
         """
         from pilot.checkpoint import reader, store
 

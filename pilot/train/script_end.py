@@ -1,6 +1,7 @@
-"""How a script ends: let go while it waits at its end, or run to its end after it left the loop by ``break``.
+"""How a script ends: released while it waits at its end, or by itself after it left the loop by ``break``.
 
-A generator that is closed cannot tell ``break`` from an exception in the loop's body; the end of the script can.
+A closed generator cannot tell ``break`` from an exception in the loop's body, but this is known at the end of the
+script.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _left: list[Callable[[], None]] = []
 
 
 class Released(SystemExit):
-    """The worker was told to stop. Uncaught it ends the script, quietly and with status 0."""
+    """The worker was told to stop. If not caught, it ends the script silently with status 0."""
 
 
 @contextmanager
@@ -32,12 +33,12 @@ def released() -> Iterator[None]:
 
 
 def at_good_end(call: Callable[[], None]) -> None:
-    """Have ``call`` done if the script ends well."""
+    """Call ``call`` if the script ends without an error."""
     _left.append(call)
 
 
 def script_ended(leaving: SystemExit | None = None) -> None:
-    """The script ran to its end, or was left by ``sys.exit``; called by whoever ran it."""
+    """The script ran to its end, or called ``sys.exit``; called by whoever ran it."""
     if leaving is not None and (leaving.code not in (None, 0) or isinstance(leaving, Released)):
         return
     while _left:

@@ -1,9 +1,9 @@
-"""A dataset whose random augmentation depends on (seed, epoch, sample) only, not on which process loads it or when.
+"""A dataset whose random augmentation depends only on (seed, epoch, sample), not on which process loads it or when.
 
-Each sample has a stream of random numbers of its own in each generator (:mod:`pilot.train.streams`). To set one takes
-time, so only those that the dataset uses are set: a generator that is as it was before a piece had no part in its
-samples. Where one was used that had not been set, or a sample drew more than was made of its stream, the piece is
-loaded again, and so is the first of a loader: by its first sample.
+Each sample has its own stream of random numbers in each generator (:mod:`pilot.train.streams`). Setting a generator
+takes time, so only those that the dataset uses are set: a generator that is unchanged after a piece was not used for
+its samples. If a generator was used without having been set, or a sample drew more numbers than were generated, the
+piece is loaded again; to find out, a loader first loads a single sample.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pilot.train.streams import Stream
 class Piece(NamedTuple):
     """What is loaded at once.
 
-    ``numbers``: what the samples' seeds are made of, besides ``seed`` and ``epoch``.
+    ``numbers``: from which, with ``seed`` and ``epoch``, the samples' seeds are derived.
     """
 
     seed: int
@@ -33,7 +33,7 @@ class Piece(NamedTuple):
     numbers: Sequence[int]
 
     def seed_of(self, place: int) -> int:
-        """That of the sample at ``place``."""
+        """The seed of the sample at ``place``."""
         return mix(self.seed, self.epoch, self.numbers[place])
 
     def part(self, start: int, stop: int | None) -> Piece:
@@ -64,7 +64,7 @@ class Seeded(Dataset[Any]):
     def __getitems__(self, piece: Piece) -> Any:
         if self._batch and (batch := self._batch(piece.indices)) is not None:
             return batch  # nothing is random in it
-        if self._fresh and self._at_once is None:  # so that one sample is loaded twice, not a whole piece
+        if self._fresh and self._at_once is None:  # so that only one sample is loaded twice, not a whole piece
             samples = [*self._load(piece.part(0, 1)), *self._load(piece.part(1, None))]
         else:
             samples = self._load(piece)
@@ -87,7 +87,7 @@ class Seeded(Dataset[Any]):
             self._streams |= {generator: generator.stream() for generator in used}
 
     def _attempt(self, piece: Piece) -> tuple[Any, Exception | None]:
-        """The samples, or why there are none; that may be for want of the right numbers."""
+        """The samples, or the error, which may be due to wrong random numbers."""
         try:
             return (self._one_by_one(piece) if self._streams else self._read(piece.indices)), None
         except Exception as error:
@@ -102,7 +102,7 @@ class Seeded(Dataset[Any]):
         return [load(index) for index in indices]
 
     def _load_one(self, index: int) -> Any:
-        """By ``__getitems__``."""
+        """Load one sample by ``__getitems__``."""
         one = self._read([index])
         if not isinstance(one, list | tuple) or len(one) != 1:
             raise UserError(
@@ -124,7 +124,7 @@ def _seeded(dataset: Any, collated: bool) -> Seeded:
 
 
 class PieceLoader(DataLoader[Any]):
-    """Of a :class:`Seeded`: torch's, without what it does around each batch where there is no worker to talk to."""
+    """A ``DataLoader`` of a :class:`Seeded`, without torch's overhead per batch if there are no workers."""
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch names the class of its own one
         if self.num_workers or self.pin_memory:
@@ -136,7 +136,8 @@ class PieceLoader(DataLoader[Any]):
 
 
 class OwnDataset:
-    """How a worker begins: ``get_worker_info().dataset`` is the script's own, then its ``worker_init_fn`` runs."""
+    """A worker's initialisation: make ``get_worker_info().dataset`` the script's own, then run its
+    ``worker_init_fn``."""
 
     def __init__(self, worker_init_fn: Callable[[int], object] | None) -> None:
         self._init = worker_init_fn

@@ -349,7 +349,7 @@ class Session:
     # --- its parts ---------------------------------------------------------------------------------------------------
 
     def _end_epoch(self, measured: Sums) -> None:
-        """The ranks agree that the epoch is over, on its measures, and whether it was the last."""
+        """Agree with the other ranks that the epoch is over, on its measures, and on whether it was the last."""
         self._step.came_back()
         self._check.whole()
         stop = {STOP: 1.0} if self._stopping else {}
@@ -388,7 +388,7 @@ class Session:
         return self._loader
 
     def _epoch_has(self, samples: int) -> None:
-        self._metrics[EPOCH_SAMPLES] = float(samples)  # whoever checks the ledger needs to know it
+        self._metrics[EPOCH_SAMPLES] = float(samples)  # needed to check the ledger
 
     def _resized(self, size: int) -> None:
         batching = self._made_loader().batching

@@ -23,7 +23,7 @@ class ShardedExchange(Exchange):
     Parameters
     ----------
     parameters, wire_dtype : as there
-    sharding : weighs what a batch gives
+    sharding : weights a batch's gradients
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], wire_dtype: str | None, sharding: Sharding) -> None:
@@ -31,8 +31,8 @@ class ShardedExchange(Exchange):
         super().__init__(parameters, wire_dtype)
 
     def begin_batch(self, weight: float, *, last: bool) -> None:
-        """See :class:`~pilot.train.exchange.Exchange`. All processes of the node have something of every batch of it:
-        that of the others.
+        """See :class:`~pilot.train.exchange.Exchange`. Every process gets a part of every batch of the node, because
+        the others' gradients are reduced, too.
         """
         self._check_reduced(weight)
         self._sharding.weight = weight
@@ -44,7 +44,7 @@ class ShardedExchange(Exchange):
         super().flush()
 
     def _check_reduced(self, weight: float) -> None:
-        """What was left for a later batch counts as that does, with ``weight``."""
+        """Check that gradients left for a later batch get the same ``weight`` as that batch."""
         if not self._first and weight != self._sharding.weight and not self._sharding.reduces:
             raise UserError(
                 "model.set_requires_gradient_sync(False) leaves a batch's gradients to be summed with those of the next"

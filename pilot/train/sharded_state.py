@@ -1,7 +1,7 @@
-"""A state as a sharded model takes it over: each tensor as this process's rows of it.
+"""Converts a state for a sharded model: of each tensor, this process's rows.
 
-A state comes from the process of the same local rank on another node, with the same rows; or from a checkpoint, with
-whole tensors.
+A state comes either from the process of the same local rank on another node, with the same rows, or from a checkpoint,
+with whole tensors.
 """
 
 from __future__ import annotations
@@ -22,22 +22,20 @@ Wanted = Callable[[str, tuple[int, ...]], shards.Rows | None]
 
 
 def models_adopted(state: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
-    """``state`` of ``model`` with shards in place of plain tensors where that has shards."""
+    """``state`` for ``model``, with shards instead of plain tensors where the model has shards."""
     held = model.state_dict()
     return {name: as_held(value, held.get(name)) for name, value in state.items()}
 
 
 def optimizers_adopted(state: Mapping[str, Any], steppers: Steppers) -> dict[str, Any]:
-    """``state`` of the optimizers, whose groups are those of the state by now."""
+    """``state`` for the optimizers, whose groups already match the state."""
     if "" in steppers.optimizers:
         return _of_optimizer(state, steppers.optimizers[""])
     return {name: _of_optimizer(one, steppers.optimizers[name]) for name, one in state.items()}
 
 
 def rows_wanted(model: nn.Module, steppers: Steppers) -> Wanted:
-    """By the paths in a checkpoint: a sharded parameter's rows that are here, and those of what an optimizer keeps for
-    it in its shape.
-    """
+    """By path in a checkpoint: the local rows of each sharded parameter, and of optimizer state with its shape."""
     of_model = {leaf.path: leaf.rows for leaf in encoded({"model": model.state_dict()}).leaves}
     of_parameter: dict[str, shards.Rows | None] = {}
     for name, optimizer in steppers.optimizers.items():
@@ -53,7 +51,7 @@ def rows_wanted(model: nn.Module, steppers: Steppers) -> Wanted:
 
 
 def as_held(value: Any, held: Any) -> Any:
-    """``value``, a whole tensor or the rows that are here, divided as ``held`` is; anything else as it is."""
+    """``value``, a whole tensor or the local rows, divided like ``held``; anything else is returned unchanged."""
     rows = shards.rows_of(held) if isinstance(held, torch.Tensor) else None
     if rows is None or not isinstance(value, torch.Tensor) or shards.is_sharded(value):
         return value
@@ -65,7 +63,7 @@ def as_held(value: Any, held: Any) -> Any:
 
 
 def _of_optimizer(state: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """What is kept for a parameter and has its shape is sharded as it is."""
+    """Optimizer state with a parameter's shape is sharded like the parameter."""
     parameters = parameters_of(optimizer)
     kept = {
         index: {key: as_held(value, parameters[index]) for key, value in its.items()}

@@ -1,4 +1,4 @@
-"""A worker's sockets: the one to its agent, and those to its rank processes. Nothing here decides anything."""
+"""A worker's sockets: to its agent, and to its rank processes. No decisions are made here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pilot.io.readable import readable
 
 ORPHANED_STATUS = 3
 MOST_STRANGERS = 16
-"""Who has connected and said nothing yet; where there are more, the first one is shown the door."""
+"""Most connections that have not sent anything yet; if there are more, the oldest is closed."""
 
 
 class AgentSocket:
@@ -37,7 +37,7 @@ class AgentSocket:
         return self._socket.fileno()
 
     def send(self, message: wire.Message) -> None:
-        """Send one message; from any thread. A worker without agent is an orphan and ends at once."""
+        """Send one message; from any thread. A worker without an agent is an orphan and exits at once."""
         frame = framed(wire.encode(message))
         with self._sending:
             try:
@@ -46,7 +46,7 @@ class AgentSocket:
                 os._exit(ORPHANED_STATUS)
 
     def receive(self) -> Iterator[wire.ToAgent]:
-        """What has come; to be called when the socket is readable."""
+        """The messages that have arrived; call it when the socket is readable."""
         try:
             piece = self._socket.recv(1 << 16)
         except OSError:
@@ -56,7 +56,7 @@ class AgentSocket:
         try:
             for frame in self._frames.feed(piece):
                 yield wire.decode_at_agent(frame)
-        except ProtocolError as error:  # an agent that cannot be understood is none
+        except ProtocolError as error:  # an agent that sends nonsense is useless
             print(f"pilot: this process ends because of what its agent sent: {error}", file=sys.stderr, flush=True)
             os._exit(ORPHANED_STATUS)
 
@@ -70,7 +70,7 @@ class RankCame:
 
 @dataclass(frozen=True, slots=True)
 class RankSaid:
-    """A note, with a descriptor, of the rank process of ``generation``; None: its doorbell."""
+    """A note, perhaps with a descriptor, from the rank process of ``generation``; None: its doorbell."""
 
     generation: int
     note: AnyNote | None
@@ -92,7 +92,7 @@ class WorkerSockets:
 
     Parameters
     ----------
-    control_fd : of the stream socket to the agent
+    control_fd : descriptor of the stream socket to the agent
     worker_socket : where to listen for rank processes
     """
 
@@ -108,7 +108,8 @@ class WorkerSockets:
         self._control.send(message)
 
     def channel(self, generation: int) -> Channel:
-        """To the rank process of ``generation``; :class:`~pilot.comm.channel.Gone` where it has none (any more)."""
+        """The channel to the rank process of ``generation``; :class:`~pilot.comm.channel.Gone` if there is none (any
+        more)."""
         try:
             return self._channels[generation]
         except KeyError:
@@ -120,15 +121,15 @@ class WorkerSockets:
             self._channels.pop(generation).close()
 
     def hang_up(self, generation: int) -> bool:
-        """Have the rank process of ``generation`` end; ``RankGone`` follows. False where there is none."""
+        """Have the rank process of ``generation`` end; ``RankGone`` follows. False if there is none."""
         if generation not in self._channels:
             return False
         self._channels[generation].hang_up()
         return True
 
     def wait(self, timeout_s: float | None = None) -> Iterator[Happening]:
-        """What happens next: waits up to ``timeout_s`` (None: without end) and yields all that is there, the
-        agent's words first.
+        """Wait up to ``timeout_s`` (None: no limit) for something to happen, and yield everything that has, the agent's
+        messages first.
         """
         ready = readable(self.fds(), timeout_s)
         if self._control.fileno() in ready:
@@ -156,7 +157,7 @@ class WorkerSockets:
     def _hear(self, generation: int, channel: Channel) -> Happening:
         try:
             return RankSaid(generation, *_answer(channel))
-        except (Gone, ProtocolError):  # a rank process that talks nonsense is as good as none
+        except (Gone, ProtocolError):  # a rank process that sends nonsense is useless
             if self._channels.get(generation) is channel:
                 self.drop(generation)
             return RankGone(generation)
@@ -176,7 +177,7 @@ class WorkerSockets:
 
 
 def _answer(channel: Channel) -> tuple[AnyNote | None, int | None]:
-    """What a rank process says that has been introduced; :class:`ProtocolError` where it is no answer."""
+    """A message from a known rank process; :class:`ProtocolError` if it is not an answer."""
     note, fd = channel.receive()
     if fd is not None and not isinstance(note, Spreaded):
         os.close(fd)
@@ -187,7 +188,7 @@ def _answer(channel: Channel) -> tuple[AnyNote | None, int | None]:
 
 
 def _close_in_forked_children(link: WorkerSockets) -> None:
-    """DataLoader's workers are forks of a worker: with its sockets in their hands, nobody would see that it died."""
+    """DataLoader's workers are forked from a worker: if they kept its sockets open, its death would go unnoticed."""
     reference = weakref.ref(link)
 
     def close() -> None:

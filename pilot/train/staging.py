@@ -1,6 +1,6 @@
-"""Between where gradients are made and the arena: nothing where that is host memory, pinned copies where it is a GPU.
+"""Moves gradients between their device and the arena: nothing to do in host memory, pinned copies for a GPU.
 
-The exchange decides what leaves when; a staging area only moves it. The rank process reads and writes the arena in
+The exchange decides what is sent when; a staging area only moves data. The rank process reads and writes the arena in
 host memory in both cases (between separate batch jobs the network is TCP anyway).
 """
 
@@ -26,43 +26,44 @@ Ring = Callable[[], None]
 
 
 SMALL_NUMBERS = 2048
-"""Of a tensor, or on average of those of a bucket."""
+"""A tensor, or on average the tensors of a bucket, with fewer numbers than this is small."""
 
 
 @dataclass(frozen=True, slots=True)
 class BucketPlace:
-    """``indices``: of the gradients in a bucket; ``numbers``: all of it in the arena, one-dimensional."""
+    """``indices``: of the gradients in a bucket; ``numbers``: the whole bucket in the arena, one-dimensional."""
 
     indices: Sequence[int]
     numbers: torch.Tensor
 
 
 class Staging(Protocol):
-    """The way of the gradients, which are known by their index, to their places in the arena and back."""
+    """Moves the gradients, identified by their index, to their places in the arena and back."""
 
     def begin(self) -> None:
-        """A step begins: who still has a gradient of an earlier one keeps it as it was."""
+        """A step begins: gradients of earlier steps that are still referenced must not change."""
 
     def start(self, number: int, gradients: list[torch.Tensor], weight: float) -> None:
-        """What is collected first in this step of bucket ``number``: ``weight`` times each of its gradients."""
+        """Start to collect bucket ``number`` in this step, with ``weight`` times each of its gradients."""
 
     def add(self, index: int, gradient: torch.Tensor, weight: float, *, first: bool) -> None:
-        """Add ``weight`` times ``gradient`` to what is collected in this step; ``first``: nothing is yet."""
+        """Add ``weight`` times ``gradient`` to what is collected in this step; ``first``: there is nothing yet."""
 
     def send(self, number: int, holds: bytearray) -> None:
-        """All of bucket ``number`` is collected: have it in the arena; zeros where it ``holds`` (0 or 1) nothing."""
+        """All of bucket ``number`` is collected: move it to the arena, with zeros where ``holds`` is 0 (nothing
+        collected)."""
 
     def then(self, ring: Ring) -> None:
         """Call ``ring`` as soon as all that was sent before is in the arena."""
 
     def flush(self) -> None:
-        """Returns when all of those have been called."""
+        """Returns when all of these have been called."""
 
     def back(self, indices: Sequence[int]) -> list[torch.Tensor]:
-        """What is in the arena now, as gradients of the parameters."""
+        """The present content of the arena, as gradients of the parameters."""
 
     def forget(self) -> None:
-        """The step is over or void: what was collected and not sent, and who was to be called, no longer counts."""
+        """The step is over or void: drop what was collected and not sent, and the pending calls."""
 
 
 class HostStaging:
@@ -72,7 +73,7 @@ class HostStaging:
     ----------
     parameters : whose gradients
     places : their places in the arena, of the parameters' shapes, in the dtype in which they are summed
-    buckets : of each, its indices, and all its numbers in the arena
+    buckets : for each, its indices, and all its numbers in the arena
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class HostStaging:
         keep_apart(self._places)
 
     def start(self, number: int, gradients: list[torch.Tensor], weight: float) -> None:
-        """See :class:`Staging`. Where tensors are small, a call for each takes longer than one more pass over all."""
+        """See :class:`Staging`. For small tensors, one call per tensor takes longer than another pass over all."""
         bucket = self._buckets[number]
         if self._together[number]:
             torch._foreach_copy_([self._places[index] for index in bucket.indices], gradients)
@@ -107,7 +108,7 @@ class HostStaging:
             self.add(index, gradient, weight, first=True)
 
     def add(self, index: int, gradient: torch.Tensor, weight: float, *, first: bool) -> None:
-        """See :class:`Staging`. One pass: the scaling that a weighted mean needs writes the arena."""
+        """See :class:`Staging`. In one pass: the scaling for the weighted mean writes into the arena."""
         if first:
             place = self._places[index]
             torch.mul(gradient, _factor(weight, place.dtype), out=place)
@@ -129,7 +130,7 @@ class HostStaging:
         """See :class:`Staging`."""
 
     def back(self, indices: Sequence[int]) -> list[torch.Tensor]:
-        """See :class:`Staging`. A gradient *is* the arena's memory where the dtypes agree."""
+        """See :class:`Staging`. A gradient *is* the arena's memory if the dtypes agree."""
         places, narrow = self._places, self._narrow
         return [places[i] if narrow[i] is None else places[i].to(narrow[i]) for i in indices]
 
@@ -140,8 +141,8 @@ class HostStaging:
 class GpuStaging:
     """Gradients are collected on their GPU, and copied on a separate stream while backward continues.
 
-    The autograd engine runs ahead of the GPU, so few copies are over when backward returns to the script; ``flush``
-    then waits for one after the other, and rings for each as it arrives.
+    The autograd engine runs ahead of the GPU, so few copies are complete when backward returns to the script; ``flush``
+    then waits for them in order, and rings for each one.
     """
 
     def __init__(
@@ -161,7 +162,7 @@ class GpuStaging:
         pin(arena)
 
     def begin(self) -> None:
-        """See :class:`Staging`. Gradients that were given back are copies."""
+        """See :class:`Staging`. Returned gradients are copies, so nothing has to be done."""
 
     def add(self, index: int, gradient: torch.Tensor, weight: float, *, first: bool) -> None:
         """See :class:`Staging`."""
@@ -181,7 +182,7 @@ class GpuStaging:
             self._send(index, empty=not held)
 
     def _send(self, index: int, *, empty: bool) -> None:
-        """Zeros take the same way, or they could overtake the last step's copy back."""
+        """Zeros are sent in the same way, or they could overtake the copy back of the last step."""
         place = self._places[index]
         source = torch.zeros_like(place, device=self._device) if empty else self._collected.pop(index)
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
@@ -215,22 +216,22 @@ class GpuStaging:
 def staging(
     parameters: Sequence[nn.Parameter], places: Sequence[torch.Tensor], buckets: Sequence[BucketPlace], arena: Arena
 ) -> Staging:
-    """What suits the device of the parameters."""
+    """The staging for the device of the parameters."""
     if parameters and parameters[0].is_cuda:
         return GpuStaging(parameters, places, buckets, arena)
     return HostStaging(parameters, places, buckets)
 
 
 def check_devices(parameters: Sequence[torch.Tensor]) -> None:
-    """:class:`UserError` where they are on several devices, or on one of another kind."""
+    """:class:`UserError` if they are on several devices, or on an unsupported one."""
     devices = sorted({str(parameter.device) for parameter in parameters})
     if devices not in ([], ["cpu"]) and not (len(devices) == 1 and parameters[0].is_cuda):
         raise UserError(f"the parameters are on {', '.join(devices)}: a rank trains on the CPU or on one CUDA device")
 
 
 def gradient_strides(parameter: torch.Tensor) -> tuple[int, ...]:
-    """As autograd lays a gradient out: as its parameter, which fused optimizers rely on; in rows where that has
-    gaps.
+    """The strides that autograd gives a gradient: those of its parameter, which fused optimizers rely on; contiguous if
+    those have gaps.
     """
     strides = parameter.stride()
     dense = torch.empty_like(parameter, device="meta").stride() == strides
@@ -238,8 +239,8 @@ def gradient_strides(parameter: torch.Tensor) -> tuple[int, ...]:
 
 
 def keep_apart(places: list[torch.Tensor]) -> None:
-    """Where the script or an optimizer still has one of the ``places``, which was a gradient of the last step, it gets
-    memory of its own: in a plain loop backward makes new gradients, and leaves those that somebody has as they are.
+    """If the script or an optimizer still references one of ``places`` (a gradient of the last step), give that its own
+    memory: in a plain loop backward creates new gradients, and does not change referenced ones.
     """
     if max(map(getrefcount, places), default=0) <= _REFERENCES:
         return
@@ -251,23 +252,24 @@ def keep_apart(places: list[torch.Tensor]) -> None:
 
 
 _REFERENCES = 2
-"""The list's, and that of the call."""
+"""The references by the list and by the call."""
 
 
 def place_in(numbers: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """The gradient of ``parameter`` in the numbers that are summed."""
+    """A view of the summed ``numbers`` as the gradient of ``parameter``."""
     flat = torch.view_as_complex(numbers.view(-1, 2)) if parameter.is_complex() else numbers
     return flat.as_strided(parameter.shape, gradient_strides(parameter))
 
 
 @lru_cache(maxsize=16)
 def _factor(weight: float, dtype: torch.dtype) -> torch.Tensor:
-    """torch makes such a tensor of each number, at more than what it takes to scale a small gradient."""
+    """``weight`` as a tensor: torch would create one for each call, which takes longer than scaling a small
+    gradient."""
     return torch.tensor(weight, dtype=dtype)
 
 
 def pin(arena: Arena) -> None:
-    """Tell CUDA of the arena, which stays for the life of the process: copies from and to it need not wait then."""
+    """Register the arena, which exists as long as the process, with CUDA, so that copies are asynchronous."""
     address = torch.frombuffer(arena.memory, dtype=torch.uint8).data_ptr()
     status = torch.cuda.cudart().cudaHostRegister(address, arena.size, 0)  # type: ignore[no-untyped-call]  # torch has no types here
     if int(status) != 0:

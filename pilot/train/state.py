@@ -1,4 +1,4 @@
-"""A state taken apart, and as one block of bytes and back, to travel between ranks: no pickle, one copy of each tensor.
+"""Packs a state into one block of bytes, to send it between ranks, and back: no pickle, one copy of each tensor.
 
 The block: the length of the index (8 bytes, little endian), the index (MessagePack: the tree of
 :mod:`pilot.checkpoint.tree`, and path, type, shape and offset of each leaf), then each leaf at a multiple of 64 bytes.
@@ -24,8 +24,8 @@ Buffer = Any  # what the buffer protocol takes: bytes, mmap, memoryview
 
 
 def encoded(state: Mapping[str, Any]) -> tree.Encoded:
-    """What :meth:`Training.capture <pilot.train.training.Training.capture>` gave, taken apart; :class:`UserError` names
-    what does not fit.
+    """Encode a result of :meth:`Training.capture <pilot.train.training.Training.capture>`; :class:`UserError` names
+    what cannot be stored.
     """
     try:
         return tree.encode(state)
@@ -34,11 +34,11 @@ def encoded(state: Mapping[str, Any]) -> tree.Encoded:
 
 
 class Packed:
-    """A state measured and indexed, before its bytes are copied.
+    """A state with known size and index, before its bytes are copied.
 
     Parameters
     ----------
-    encoded : the state; its leaves must not change before they were written
+    encoded : the state; its leaves must not change until they are written
     """
 
     def __init__(self, encoded: Encoded) -> None:
@@ -54,7 +54,7 @@ class Packed:
 
     @property
     def size(self) -> int:
-        """Bytes of the block."""
+        """Size of the block in bytes."""
         return self._start + self._end
 
     def write(self, block: Buffer) -> None:
@@ -72,7 +72,7 @@ class Packed:
 
 
 def unpack(block: Buffer) -> dict[str, Any]:
-    """The state in ``block``; its tensors and arrays look into the block and keep it alive."""
+    """The state in ``block``; its tensors and arrays are views of the block and keep it alive."""
     length = int.from_bytes(memoryview(block)[:_HEAD_BYTES], "little")
     structure, rows = msgspec.msgpack.decode(memoryview(block)[_HEAD_BYTES : _HEAD_BYTES + length])
     flat = np.frombuffer(block, np.uint8)[aligned(_HEAD_BYTES + length) :]

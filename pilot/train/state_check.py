@@ -1,6 +1,5 @@
-"""Refuses what cannot be saved or sent as soon as it is seen, naming its place as the script writes it.
-
-So a script that runs by itself is refused as well, and not only when a node comes or a checkpoint is due.
+"""Refuses values that cannot be saved or sent as soon as they are seen, and names their place in the script's notation.
+So this also happens when a script runs alone, and not only when a node joins or a checkpoint is due.
 """
 
 from __future__ import annotations
@@ -14,15 +13,17 @@ from pilot.train.state import encoded
 from pilot.train.training import Training
 
 _PAUSE = 1000
-"""The time between two checks of ``session.state``, in durations of a check: checks take 0.1% of the time."""
+"""The time between two checks of ``session.state``, in multiples of a check's duration, so that checks take 0.1% of the
+time."""
 
 
 class StateCheck:
-    """When a session looks.
+    """When a session checks.
 
-    The whole state (model, optimizer, scheduler, ``session.state``) is checked where ``session.epochs`` begins, before
+    The whole state (model, optimizer, scheduler, ``session.state``) is checked when ``session.epochs`` begins, before
     the second step (an optimizer has no state before the first) and at the end of each epoch; ``session.state`` also
-    before an evaluation, and before steps, as often as costs nothing. A checkpoint and a transfer check what they take.
+    before an evaluation, and before steps as often as the cost is negligible. Checkpoints and transfers check what they
+    use.
     """
 
     def __init__(self, training: Training) -> None:
@@ -32,18 +33,19 @@ class StateCheck:
         self._due_s = 0.0
 
     def whole(self) -> None:
-        """All that is saved and spread now, and ``session.state`` as it is (at an epoch's end that is saved later)."""
+        """Check everything that would be saved and sent now, and ``session.state`` (at the end of an epoch it is saved
+        later)."""
         self.user()
         self._training.encoded()
         self._training.trained.check_model()
         self._check_tracked()
 
     def user(self) -> None:
-        """``session.state``."""
+        """Check ``session.state``."""
         encoded({"user": self._training.user})
 
     def _check_tracked(self) -> None:
-        """A module that makes its parts later: one that has not made them could not load it."""
+        """Check that tracked modules have not created parts later: a node without these could not load the state."""
         modules = {name: one for name, one in self._training.tracked.items() if isinstance(one, nn.Module)}
         for name, module in modules.items():
             now = set(module.state_dict())
@@ -54,7 +56,7 @@ class StateCheck:
                 )
 
     def before_step(self) -> None:
-        """Once per step."""
+        """Check before a step, if it is time."""
         self._steps += 1
         began_s = time.monotonic()
         if self._steps == 2:

@@ -1,8 +1,8 @@
 """How the ranks of a generation get the same state.
 
-1. All gather what they hold: the generation of their state, its step and phase, the run's fingerprint.
-2. The most advanced one spreads its state to those that hold less (:mod:`pilot.train.state_transfer`). Where none holds
-   any, rank 0 loads the newest checkpoint that verifies, or begins from its fresh model, and spreads that.
+1. All gather the generation, step and phase of their states, and the run's fingerprint.
+2. The most advanced rank sends its state to those that are behind (:mod:`pilot.train.state_transfer`). If no rank has a
+   state, rank 0 loads the newest intact checkpoint, or starts from its fresh model, and sends that.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from pilot.train.training import Training
 
 
 class StateSharing:
-    """Of one rank; everything here raises :class:`~pilot.comm.channel.Gone` where the generation has gone.
+    """One rank's part; all methods raise :class:`~pilot.comm.channel.Gone` if the generation is gone.
 
     Parameters
     ----------
-    training, saver : of the session
+    training, saver : the session's
     link : to the rank processes
-    gather : the rows of all ranks of a group
-    answer : what the rank process of a generation says next
-    lose : a generation is as good as gone
-    ties : to the other processes of the node, which take a state over together or not at all
+    gather : returns the rows of all ranks of a group
+    answer : returns the next message of a generation's rank process
+    lose : called when a generation must be considered gone
+    ties : to the other processes of the node, which take over a state together or not at all
     """
 
     def __init__(
@@ -59,8 +59,8 @@ class StateSharing:
         self._per_node = training.sharding.size if training.sharding is not None else 1
 
     def share(self, group: Membership, held: int) -> int | None:
-        """As a generation starts; ``held``: in which one this rank's state was last confirmed. The step that the group
-        resumes from, where nobody held a state.
+        """At the start of a generation; ``held``: the generation in which this rank's state was last confirmed. Returns
+        the step from which the group resumes, if no rank had a state.
         """
         position, met = self._training.position, self._training.agreements.count(self._training.place)
         own = Holding(held, position.step, fingerprint(self._training.identity), position.epoch, met, position.phase)
@@ -74,9 +74,10 @@ class StateSharing:
         return self._training.position.step if spreading.fresh else None
 
     def deal(self, group: Membership, spreading: Spreading) -> None:
-        """One rank gives its state to others; of a sharded model each process of its node, to the same of others."""
+        """One rank gives its state to others; for a sharded model, each process of its node gives its shard to the same
+        local rank of others."""
         arenas = [self._dealt(group, one) for one in by_local_rank(spreading, self._per_node) if one.takers]
-        for arena in filter(None, arenas):  # not before all are there: the shards of a node are of one step
+        for arena in filter(None, arenas):  # only once all have arrived: the shards of a node must be of one step
             arena.close_fd()
             self._training.restore(unpack(arena.memory))
 
@@ -95,7 +96,7 @@ class StateSharing:
         self._answer(generation)
 
     def _take(self, generation: int, spreading: Spreading) -> Arena | None:
-        """The root's state; a rank that holds the same gets none."""
+        """The root's state; None for a rank that already has it."""
         self._link.channel(generation).send(Spread(spreading.root, list(spreading.takers)))
         given = self._answer(generation)
         return self._received(generation, given) if isinstance(given, int) else None

@@ -1,4 +1,4 @@
-"""Which rank sends the state to which when a generation starts: a pure decision, the same on all ranks."""
+"""Decides which rank sends its state to which when a generation starts; pure, and the same on all ranks."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ NOTHING = -1
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What a rank holds: a state after ``step``, last confirmed in ``generation`` (``NOTHING``: none yet), of which
-    run (see :mod:`pilot.train.identity`). After that step come ``phase`` optimizers' of the next one; or the ends of
-    epochs, and ``met`` meetings in this one.
+    """A rank's state: after ``step``, last confirmed in ``generation`` (``NOTHING``: none yet), and of which run (see
+    :mod:`pilot.train.identity`). After that step it may have stepped ``phase`` optimizers of the next one, or have
+    ended epochs and held ``met`` meetings in this one.
     """
 
     generation: int
@@ -24,7 +24,7 @@ class Holding:
 
     @property
     def progress(self) -> tuple[int, int, int, int, int]:
-        """What is compared."""
+        """The basis of comparison."""
         return self.generation, self.step, self.phase, self.epoch, self.met
 
     def row(self) -> list[int]:
@@ -34,7 +34,7 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Spreading:
-    """``root`` gives its state to ``takers``. ``fresh``: nobody holds one, so ``root`` first loads or begins one."""
+    """``root`` gives its state to ``takers``. ``fresh``: nobody has one, so ``root`` first loads or creates one."""
 
     root: int
     takers: tuple[int, ...]
@@ -42,11 +42,9 @@ class Spreading:
 
 
 def who_spreads(table: Sequence[Holding], per_node: int = 1) -> Spreading:
-    """The most advanced rank (of the newest generation, then of the highest step, ..., then the lowest) gives to all
-    that differ.
-
-    Where a node's ``per_node`` ranks hold shards, nodes are compared, and the answer names the first rank of each. A
-    node whose ranks hold different states holds none.
+    """The most advanced rank (by generation, then by step, …, then the lowest rank) gives its state to all that differ.
+    If a node's ``per_node`` ranks hold shards, nodes are compared, and the answer names the first rank of each. A node
+    whose ranks hold different states counts as having none.
     """
     nodes = [table[first : first + per_node] for first in range(0, len(table), per_node)]
     held = [_of_node([holding.progress for holding in node]) for node in nodes]
@@ -58,9 +56,7 @@ def who_spreads(table: Sequence[Holding], per_node: int = 1) -> Spreading:
 
 
 def by_local_rank(spreading: Spreading, per_node: int) -> list[Spreading]:
-    """The same for each rank of the nodes: local rank i gives to local rank i. The ranks of a node are all where one of
-    them is.
-    """
+    """The same for each local rank: local rank i gives to local rank i."""
     root, takers = spreading.root // per_node, dict.fromkeys(taker // per_node for taker in spreading.takers)
     return [
         Spreading(root * per_node + i, tuple(taker * per_node + i for taker in takers), spreading.fresh)

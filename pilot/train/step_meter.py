@@ -1,4 +1,4 @@
-"""Measures the rate, and the cost of a regroup, from the times at which steps end. Time is an argument."""
+"""Measures the rate and the cost of a regroup from the times at which steps end. Time is an argument."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ WINDOW = 20
 class StepMeter:
     """Rates within a generation, and the stall between two generations.
 
-    ``stall_s`` is the time between a rank's last step before and its first step after the last regroup, less the
-    median step time before; None where it had no step before, or none after yet.
+    ``stall_s`` is the time between a rank's last step before and its first step after the last regroup, minus the
+    median step time before; None if there was no step before, or none after yet.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class StepMeter:
         self.stall_s: float | None = None
 
     def regrouped(self) -> None:
-        """A new generation begins, or the old one stopped."""
+        """A new generation begins, or the old one has stopped."""
         if self._steps:
             self._before_s = median(seconds for seconds, _ in self._steps)
         self._steps.clear()
@@ -40,7 +40,7 @@ class StepMeter:
         self._last_s = now_s
 
     def rested(self, seconds: float) -> None:
-        """A time without steps for the script's own reasons (an evaluation)."""
+        """The script spent ``seconds`` without steps for its own reasons (such as an evaluation)."""
         if self._last_s is not None:
             self._last_s += seconds
 

@@ -1,4 +1,4 @@
-"""The head of the control vector: what the ranks of a group tell each other with every step, as sums."""
+"""The head of the control vector: what the ranks of a group exchange with every step, as sums."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Words:
     """One rank's words, or the sum of all.
 
     ``ready`` is the generation that a rank is ready for, ``squares`` its square (see
-    :func:`~pilot.train.membership.agreed`), ``pause`` 1 where it was asked to pause, ``loss`` its part of the mean loss
-    over the step, ``save`` 1 where a checkpoint could begin after this step, ``saved`` 1 where its part of the one
-    under way is written (see :mod:`pilot.train.periodic`), ``checksum`` that of what it trains (0: not compared in this
-    step), ``checksum_squares`` its square (see :mod:`pilot.train.alarm`), ``weight`` that of its gradients where the
-    script says it (see :mod:`pilot.train.weights`), ``stop`` 1 where its script wants no step after this one.
+    :func:`~pilot.train.membership.agreed`), ``pause`` 1 if it was asked to pause, ``loss`` its part of the mean loss
+    over the step, ``save`` 1 if a checkpoint could begin after this step, ``saved`` 1 if its part of the current one is
+    written (see :mod:`pilot.train.periodic`), ``checksum`` that of its state (0: not compared in this step),
+    ``checksum_squares`` its square (see :mod:`pilot.train.alarm`), ``weight`` that of its gradients if given by the
+    script (see :mod:`pilot.train.weights`), ``stop`` 1 if its script wants no step after this one.
     """
 
     ready: float
@@ -40,16 +40,16 @@ class Words:
         return cls(ready, ready * ready, pause, loss, save, saved)
 
     def with_checksum(self, checksum: int) -> Words:
-        """The same words, and a checksum."""
+        """The same words with a checksum."""
         return replace(self, checksum=checksum, checksum_squares=checksum * checksum)
 
     @classmethod
     def read(cls, vector: NDArray[np.float64]) -> Words:
-        """From the vector, shape (FIELDS,)."""
+        """Read from the vector, shape (FIELDS,)."""
         return cls(*vector.tolist())
 
     def write(self, vector: NDArray[np.float64]) -> None:
-        """Into the vector, shape (FIELDS,)."""
+        """Write into the vector, shape (FIELDS,)."""
         vector[:] = _values(self)
 
 

@@ -1,4 +1,4 @@
-"""What one call of ``session.step`` steps: optimizers, with their schedulers and their loss scaler."""
+"""What one call of ``session.step`` steps: optimizers with their schedulers and loss scaler."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pilot.train.optimizer_state import OwnAttributes, strides_of, take_over
 
 
 class Scheduler(Protocol):
-    """What is used of torch's learning-rate schedulers."""
+    """The part of torch's learning-rate schedulers that we use."""
 
     def step(self, *metrics: float) -> None:
-        """One step of the schedule; ``ReduceLROnPlateau`` takes what was measured."""
+        """One step of the schedule; ``ReduceLROnPlateau`` takes a measure."""
 
     def state_dict(self) -> dict[str, Any]:
         """Its state."""
@@ -34,11 +34,11 @@ Scalers = Scaler | dict[str, Scaler]
 class Stepper:
     """See the module.
 
-    ``effective_rate`` is the learning rate of the last step, of the first optimizer's first group.
+    ``effective_rate`` is the last step's learning rate of the first optimizer's first group.
 
     Parameters
     ----------
-    name : as which the script steps it; empty: there is one
+    name : the name by which the script steps it; empty: there is only one
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class Stepper:
             yield from optimizer.param_groups
 
     def step(self, factor: float) -> bool:
-        """Step the optimizers at ``factor`` times their learning rates. Whether it did: not where the loss scaler finds
-        a gradient that is not finite, which is then so on all ranks.
+        """Step the optimizers at ``factor`` times their learning rates. Returns whether it did: not if the loss scaler
+        found a gradient that is not finite, which is then so on all ranks.
         """
         groups = list(self.groups())
         rates = [group["lr"] for group in groups]
@@ -80,7 +80,7 @@ class Stepper:
             _advance(scheduler, *metrics)
 
     def unscale(self) -> None:
-        """The gradients are those of the loss from here on."""
+        """From now on the gradients are those of the unscaled loss."""
         if self.scaler is not None:
             for optimizer in self.optimizers.values():
                 self.scaler.unscale_(optimizer)
@@ -91,7 +91,7 @@ class Stepper:
         return True
 
     def _step_scaled(self, scaler: Scaler) -> bool:
-        """It unscales where :meth:`clip` did not; and it shrinks exactly where it left an optimizer out."""
+        """It unscales if :meth:`clip` has not; its scale shrinks exactly when it skipped an optimizer."""
         scale = scaler.get_scale()
         for optimizer in self.optimizers.values():
             scaler.step(optimizer)
@@ -100,12 +100,12 @@ class Stepper:
 
 
 class Steppers:
-    """All of a session, by name.
+    """All steppers of a session, by name.
 
     Parameters
     ----------
-    optimizers : one; or a list, which are stepped together; or a dict, which are stepped by their names
-    schedulers, scalers : in the same form, where they are (one scaler may serve all)
+    optimizers : one; or a list, to be stepped together; or a dict, to be stepped by name
+    schedulers, scalers : in the same form, if any (one scaler may serve all)
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Steppers:
         return iter(self._of.values())
 
     def named(self, name: str | None) -> list[Stepper]:
-        """What a script means by ``name``; None: all."""
+        """The steppers called ``name``; None: all."""
         if name is None:
             return list(self)
         if not self.apart or name not in self._of:
@@ -154,7 +154,7 @@ class Steppers:
 
     @property
     def scalers(self) -> dict[str, Scaler]:
-        """All, by name; one that serves several under the first of them."""
+        """All, by name; one that serves several has the name of the first."""
         found: dict[str, Scaler] = {}
         for stepper in self:
             if stepper.scaler is not None and all(stepper.scaler is not one for one in found.values()):
@@ -162,7 +162,7 @@ class Steppers:
         return found
 
     def capture(self) -> dict[str, Any]:
-        """The states: of one optimizer as its own, of several by name."""
+        """The states: of a single optimizer directly, of several by name."""
         states = {name: one.state_dict() for name, one in self.optimizers.items()}
         return {
             "optimizer": _form(states),
@@ -173,7 +173,7 @@ class Steppers:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over what :meth:`capture` gave."""
+        """Take over a result of :meth:`capture`."""
         for name, optimizer in self.optimizers.items():
             take_over(optimizer, copied(_of(state["optimizer"], name)), state.get("strides", {}).get(name, []))
             self._attributes[name].restore(state.get("attributes", {}).get(name, {}))
@@ -185,7 +185,7 @@ class Steppers:
 
 
 def options_of(steppers: Steppers, *, scheduled: bool = True) -> list[dict[str, Any]]:
-    """Of all groups as they are now; without ``scheduled`` apart from what a scheduler sets."""
+    """The current options of all groups; without ``scheduled``, except those set by a scheduler."""
     left_out = ("lr", "initial_lr") if steppers.schedulers and not scheduled else ()
     return [
         {
@@ -199,7 +199,7 @@ def options_of(steppers: Steppers, *, scheduled: bool = True) -> list[dict[str, 
 
 
 def set_options(steppers: Steppers, options: list[dict[str, Any]]) -> None:
-    """What :func:`options_of` gave. (Groups may have come since.)"""
+    """Restore a result of :func:`options_of`. (There may be more groups by now.)"""
     groups = [group for optimizer in steppers.optimizers.values() for group in optimizer.param_groups]
     for group, its in zip(groups, options, strict=False):
         group.update({option: _cloned(value) for option, value in its.items()})
@@ -210,7 +210,7 @@ def _cloned(value: Any) -> Any:
 
 
 def _form(states: dict[str, Any]) -> dict[str, Any]:
-    """As it is saved: the state of the only one without its name, which is empty."""
+    """The form in which states are saved: without the name if there is only one."""
     return states[""] if list(states) == [""] else states
 
 
@@ -240,7 +240,7 @@ def _check_form(what: str, given: Any, optimizers: Any) -> None:
 
 
 def _advance(scheduler: Scheduler, *measured: float) -> None:
-    """One step of the schedule; :class:`UserError` where it has no more (``OneCycleLR`` counts them)."""
+    """One step of the schedule; :class:`UserError` if it has no more steps (``OneCycleLR`` counts them)."""
     try:
         scheduler.step(*measured)
     except ValueError as error:

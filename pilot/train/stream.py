@@ -1,7 +1,7 @@
 """The training loader of a stream: samples that arrive one after the other, in an order that every rank can read.
 
-Each rank reads the whole order and keeps its share of each step. It holds no more than that at a time: after a void
-step, or where another rank's state was taken over, it reads again from the cursor on.
+Each rank reads all samples in order and keeps only its share of the current step: after a void step, or after taking
+over another rank's state, it reads again from the cursor on.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _END = object()
 
 
 class Stream(TrainingLoader):
-    """Iterate over it once per epoch, as over a ``DataLoader``.
+    """Iterate over it once per epoch, like over a ``DataLoader``.
 
     Parameters
     ----------
     course : the session
-    source : gives an epoch's samples in the same order each time it is iterated over. Where it has
-        ``from_cursor(n)``, that gives the samples from number ``n`` on (else the first ``n`` are read and skipped);
-        if it has ``set_epoch(n)``, that is called before each epoch.
+    source : yields an epoch's samples in the same order each time. If it has ``from_cursor(n)``, that yields the
+        samples from number ``n`` on (otherwise the first ``n`` are read and skipped); if it has ``set_epoch(n)``, that
+        is called before each epoch.
     batching : how many samples a step takes
-    collate_fn : makes a batch of a list of samples
+    collate_fn : makes a batch from a list of samples
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Stream(TrainingLoader):
                 return
 
     def _read(self, epoch: int, cursor: int, rank: int, size: int) -> tuple[int, _Kept]:
-        """Where the step at ``cursor`` ends, and those of its samples that this rank may need."""
+        """Where the step at ``cursor`` ends, and the samples of it that this rank may need."""
         if self._reads != (epoch, cursor):
             self._samples = self._open(epoch, cursor)
         before, after, filler = self._wanted(rank, size)
@@ -94,7 +94,7 @@ class Stream(TrainingLoader):
         return end, kept
 
     def _wanted(self, rank: int, size: int) -> tuple[int, int, int]:
-        """[before, after) of this rank in a full batch, and where that part ends that ranks without samples get."""
+        """[before, after) of this rank in a full batch, and where the part ends that ranks without samples get."""
         one, before, after = (self.batching.quota_before(r, size) for r in (1, rank, rank + 1))
         return before, after, min(one, self.batching.micro or one)
 

@@ -1,9 +1,9 @@
 """Which parameters are trained, and in which group of which optimizer: a part of the state, so a script may change it.
 
-Known are the parameters that the model or an optimizer has when the session is made; they go by the model's names, and
-those that only an optimizer has by ``param_names``, or as ``optimizer.(its name.)group.number``. A rank that takes a
-state over gets its parameters frozen and unfrozen and its optimizers' groups made as they are in the state, and its
-modules in the mode, training or evaluation, in which they are there.
+The known parameters are those of the model and the optimizers when the session is created. They have the model's names;
+those that only an optimizer has are named by ``param_names``, or ``optimizer.(its name.)group.number``. When a rank
+takes over a state, its parameters are frozen or unfrozen, its optimizers' groups are created, and its modules' training
+or evaluation modes are set as in the state.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Rows = dict[str, Any]
 
 
 class TrainedSet:
-    """Of one session.
+    """The trained set of one session.
 
-    ``named``: the known parameters; ``bare``: those of them that no model has.
+    ``named``: the known parameters; ``bare``: those of them that are in no model.
     """
 
     def __init__(self, model: nn.Module, steppers: Steppers) -> None:
@@ -44,8 +44,8 @@ class TrainedSet:
         self._layouts = {name: _layout(p) for name, p in self.named.items()}
 
     def of(self, stepper: Stepper) -> list[nn.Parameter]:
-        """Those that ``stepper`` steps, in the model's order. Where several are stepped apart a script may freeze the
-        parameters of one while it trains another, so these are all of its groups.
+        """The parameters that ``stepper`` steps, in the model's order. If several are stepped separately, a script may
+        freeze the parameters of one while it trains another, so these are all parameters in its groups.
         """
         its = {id(p) for group in stepper.groups() for p in group["params"]}
         return [
@@ -55,12 +55,12 @@ class TrainedSet:
         ]
 
     def trained(self) -> dict[str, nn.Parameter]:
-        """Those of all, by name."""
+        """The trained parameters of all optimizers, by name."""
         its = {id(p) for stepper in self._steppers for p in self.of(stepper)}
         return {name: p for name, p in self.named.items() if id(p) in its}
 
     def changed(self) -> bool:
-        """Whether it is another one than when it was last :meth:`laid_out`; what that costs: ``benchmarks.guards``."""
+        """Whether it has changed since the last :meth:`laid_out`; for the cost see ``benchmarks.guards``."""
         (required, groups), (was_required, were) = self._now(), self._laid_out
         return required != was_required or not (
             len(groups) == len(were)
@@ -68,11 +68,12 @@ class TrainedSet:
         )
 
     def laid_out(self) -> None:
-        """The gradients are summed for it as it is."""
+        """The exchange now matches the current set."""
         self._laid_out = self._now()
 
     def check_step(self) -> None:
-        """:class:`UserError` where it has changed since the pass over the loader began: others would not know."""
+        """:class:`UserError` if it has changed since the pass over the loader began, because other nodes would not
+        know."""
         if self.changed():
             raise UserError(
                 f"{self._difference()} between two batches: change what is trained inside session.epochs but"
@@ -80,7 +81,7 @@ class TrainedSet:
             )
 
     def check_model(self) -> None:
-        """:class:`UserError` where there are parameters that are not known; it walks over the modules."""
+        """:class:`UserError` if there are unknown parameters; walks over all modules."""
         now = {name: id(p) for name, p in self._model.named_parameters()}
         if now != {name: id(p) for name, p in self._modelled.items()}:
             names = sorted(now.keys() ^ self._modelled.keys()) or ["one of them"]
@@ -109,7 +110,7 @@ class TrainedSet:
                 )
 
     def capture(self) -> Rows:
-        """For the state; the groups' options are the optimizers' own."""
+        """The set as part of the state; the groups' options are in the optimizers' states."""
         return {
             "requires_grad": [name for name, parameter in self.named.items() if parameter.requires_grad],
             "groups": {
@@ -120,7 +121,7 @@ class TrainedSet:
         }
 
     def described(self) -> dict[str, str]:
-        """In words, to be compared. (Not what a script may freeze within a step.)"""
+        """A description to compare. (Without what a script may freeze within a step.)"""
         groups = {f"the groups of the optimizer {name}": str(its) for name, its in self.capture()["groups"].items()}
         if self._steppers.apart:
             return groups
@@ -130,7 +131,7 @@ class TrainedSet:
         }
 
     def restore(self, rows: Rows) -> None:
-        """Make it as it was where :meth:`capture` gave ``rows``; the optimizers' states follow."""
+        """Restore the result ``rows`` of :meth:`capture`; the optimizers' states are restored afterwards."""
         for name, module in self._model.named_modules() if "evaluating" in rows else ():
             if module.training == (name in rows["evaluating"]):
                 module.training = not module.training
@@ -159,8 +160,8 @@ class TrainedSet:
 
 
 class _Readding:
-    """A script's ``add_param_group`` where the group has come with the state already: a rank that joins in the middle
-    of an epoch runs the beginning of that epoch's body.
+    """Handles a script's ``add_param_group`` for a group that already came with the state: a rank that joins in the
+    middle of an epoch runs the beginning of the epoch's body, too.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -170,7 +171,7 @@ class _Readding:
         setattr(optimizer, "add_param_group", self._asked)  # noqa: B010  # the script's own object is watched
 
     def add(self, parameters: list[nn.Parameter]) -> None:
-        """A group of the state; its options come with the optimizer's."""
+        """Add a group from the state; its options come with the optimizer's state."""
         first = self._optimizer.param_groups[0] if self._optimizer.param_groups else {}
         names = {"param_names": [str(n) for n in range(len(parameters))]} if "param_names" in first else {}
         self._add({"params": parameters} | names)
@@ -183,7 +184,7 @@ class _Readding:
         if its in self._came:
             self._came.remove(its)
             return
-        if not isinstance(given, set):  # which torch refuses
+        if not isinstance(given, set):  # torch refuses a set
             group["params"] = listed
         self._add(group)
 
@@ -196,7 +197,7 @@ def _layout(parameter: nn.Parameter) -> tuple[torch.dtype, torch.device, tuple[i
 
 
 def of_groups(steppers: Steppers) -> Iterator[tuple[str, nn.Parameter]]:
-    """All parameters of the optimizers, and where they are."""
+    """All parameters of the optimizers, with their places."""
     for name, optimizer in steppers.optimizers.items():
         for number, group in enumerate(optimizer.param_groups):
             for index, parameter in enumerate(group["params"]):

@@ -42,10 +42,10 @@ Models = nn.Module | dict[str, nn.Module]
 
 
 class Stateful(Protocol):
-    """What a script may have tracked."""
+    """What ``session.track`` accepts."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Its state: what :mod:`pilot.checkpoint.tree` can hold."""
+        """Its state, of types that :mod:`pilot.checkpoint.tree` can store."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
         """Take over a state."""
@@ -53,10 +53,10 @@ class Stateful(Protocol):
 
 @dataclass(slots=True)
 class Position:
-    """``step``: steps applied so far; ``phase``: of the next one's optimizers, where each is stepped by itself, so many
-    have been; ``cursor``: samples of ``epoch`` behind the parameters; ``samples``: of all epochs; ``at_end``: the
-    script does what belongs to the end of the epoch; ``stopped``: there is no epoch more; ``begun``: the script has
-    come to its first batch; ``weight``: the weights of the last step added up, 0: its samples are (see
+    """``step``: steps applied so far; ``phase``: how many optimizers of the next step have been stepped, if they are
+    stepped separately; ``cursor``: samples of ``epoch`` used so far; ``samples``: of all epochs; ``at_end``: the script
+    is in its code at the end of the epoch; ``stopped``: there are no more epochs; ``begun``: the script has reached its
+    first batch; ``weight``: the sum of the last step's weights, 0: its samples are the weights (see
     :mod:`pilot.train.weights`), None: there was no step yet.
     """
 
@@ -72,15 +72,15 @@ class Position:
 
 
 class Training:
-    """Models, what steps them, the run's identity, position, ledger, what was agreed, learning-rate factor, what the
-    script tracks, and its own ``user`` dict.
+    """Models, their optimizers, the run's identity, position, ledger, agreements, learning-rate factor, tracked
+    objects, and the script's own ``user`` dict.
 
-    ``agreed_step``: up to there all ranks held the same (:mod:`pilot.train.alarm`). ``changing``: what a forward pass
-    changes (:mod:`pilot.train.rollback`). ``on_restore``: called when a state was taken over or put back.
-    ``in_meeting``: the script is in a meeting (:mod:`pilot.train.collectives`); ``behind``: the state was taken over
-    from one in a meeting, who has done more since. ``samples_per_tick``: of a step on one node, for a schedule that
-    counts samples. ``reports``: what a trial reported of its study's metric. ``sharding``: of the model, if it is
-    sharded.
+    ``agreed_step``: up to this step all ranks held the same state (:mod:`pilot.train.alarm`). ``changing``: what a
+    forward pass changes (:mod:`pilot.train.rollback`). ``on_restore``: called when a state was taken over or rolled
+    back. ``in_meeting``: the script is in a meeting (:mod:`pilot.train.collectives`); ``behind``: the state was taken
+    over from a rank in a meeting, which has done more since. ``samples_per_tick``: samples of a step on one node, for a
+    schedule that counts samples. ``reports``: a trial's reports of its study's metric. ``sharding``: the model's, if it
+    is sharded.
     """
 
     def __init__(
@@ -124,21 +124,22 @@ class Training:
 
     @property
     def place(self) -> Place:
-        """Between which two steps it is."""
+        """The two steps between which it is."""
         return self.position.epoch, self.position.step
 
     def shared(self) -> Callable[[str], bool]:
-        """Of which arrays in the state all ranks hold the same, by their paths: parameters and the optimizers'."""
+        """Which arrays of the state, by path, are the same on all ranks: the parameters and the optimizers' arrays."""
         names = {f"model/{name}" for name, _ in self.model.named_parameters(remove_duplicate=False)}
         return lambda path: path in names or path.startswith(("optimizer/", "parameters/"))
 
     def apply(self, generation: int, share: StepShare) -> None:
-        """A whole step: of all optimizers."""
+        """Apply a whole step, of all optimizers."""
         self.apply_phase(list(self.steppers), share)
         self.close(generation, share)
 
     def apply_phase(self, steppers: Sequence[Stepper], share: StepShare) -> None:
-        """Step these at the learning rate of this size; with each its scheduler, unless the loss scaler left it out."""
+        """Step these at the learning rate for the group's size, each with its scheduler, unless the loss scaler skipped
+        it."""
         factor = self.rate.factor(self.position.step)
         for stepper in steppers:
             if stepper.step(factor):
@@ -147,7 +148,8 @@ class Training:
         self.position.phase += 1
 
     def _ticks(self, share: StepShare) -> int:
-        """How often a step moves a scheduler: with ``samples`` as often as one node would have stepped for them."""
+        """How many times a step advances a scheduler: with ``samples``, as many times as one node would have
+        stepped."""
         if self._schedule == "samples":
             return -(-share.cursor_end // self.samples_per_tick) - -(-share.cursor // self.samples_per_tick)
         return self._schedule == "step"
@@ -162,7 +164,8 @@ class Training:
         position.samples += share.total
 
     def clip(self, max_norm: float, steppers: Sequence[Stepper] | None = None) -> float:
-        """Scale the gradients of these (None: of all) so that their norm is at most ``max_norm``; their norm before."""
+        """Scale the gradients of these (None: all) so that their norm is at most ``max_norm``; returns the norm
+        before."""
         parameters = []
         for stepper in self.steppers if steppers is None else steppers:
             stepper.unscale()
@@ -170,20 +173,20 @@ class Training:
         return shards.summed_up(nn.utils.clip_grad_norm_(parameters, max_norm))
 
     def does_again(self) -> None:
-        """The script comes to the same step again. What it changes until then it has changed before."""
+        """The script repeats a step. What it changes until then, it has changed before."""
         self._user_taken = copied(self.user)
         self._put_back = partial(set_options, self.steppers, options_of(self.steppers))
 
     def looks_back(self) -> None:
-        """The script does a step that is done: what it changes until it has caught up is put back then."""
+        """The script runs a step that is already done: what it changes until it has caught up is rolled back then."""
         if self._user_taken is None:
             self._user_taken = copied(self.user)
 
     def reached_end(self) -> None:
-        """The epoch has no more steps. Who takes over the state from now on does again what the script does here, so
-        it gets the script's values as they are now.
+        """The epoch has no more steps. A rank that takes over the state from now on will run the script's code here
+        again, so it gets the script's values as they are now.
         """
-        if self.position.at_end:  # the state that was taken over has what the others have done here since
+        if self.position.at_end:  # the state taken over includes what the others have done here since
             self._user_caught_up()
         else:
             self.caught_up()
@@ -191,15 +194,15 @@ class Training:
         self._user_at_end = copied(self.user)
 
     def caught_up(self) -> None:
-        """The script is where the state is. What it changed since it took the state over belongs to an earlier place,
-        and the others had done it already.
+        """The script has reached the state's position. What it changed since taking over the state belongs to an
+        earlier position, and the others had done that already.
         """
         self.put_back()
         self._user_caught_up()
 
     def put_back(self) -> None:
-        """What is trained, and what is tracked, is again as the state had it that was taken over: the script has come
-        to where that was made.
+        """Reset models and tracked objects to the state that was taken over: the script has reached the position where
+        it was made.
         """
         if self._put_back is not None:
             self._put_back()
@@ -207,7 +210,8 @@ class Training:
             self.tell_restored()
 
     def meets(self) -> None:
-        """The script has come to a meeting that is yet to be held: where a state was made in a meeting, it is this."""
+        """The script has reached a meeting that is still to be held; if the state was made in a meeting, it is this
+        one."""
         if self.position.at_end or self._taken_in_meeting:
             self.put_back()
 
@@ -222,7 +226,7 @@ class Training:
         self._user_at_end = self._user_taken = None
 
     def metrics(self) -> dict[str, float]:
-        """Of the last step, for the reports."""
+        """The metrics of the last step, for reports."""
         rates = {_labelled("learning_rate", one.name): one.effective_rate for one in self.steppers}
         scales = {_labelled("loss_scale", name): one.get_scale() for name, one in self.steppers.scalers.items()}
         return rates | scales
@@ -250,8 +254,8 @@ class Training:
             raise UserError(f"the scheduler needs session.epochs(..., {self._schedule}=function), see schedule=")
 
     def capture(self) -> dict[str, Any]:
-        """The state; its tensors are the living ones (see :func:`~pilot.checkpoint.tree.copied`)."""
-        if self._put_back is not None:  # what the script has changed since is not what the others have
+        """The state; its tensors are not copied (see :func:`~pilot.checkpoint.tree.copied`)."""
+        if self._put_back is not None:  # the others do not have what the script has changed since
             self._put_back()
         return {
             "identity": dict(self.identity),
@@ -273,18 +277,19 @@ class Training:
         }
 
     def rows_wanted(self) -> Wanted | None:
-        """Which rows of what a checkpoint holds are this process's; None: all."""
+        """Which rows of a checkpoint are this process's; None: all."""
         return rows_wanted(self.model, self.steppers) if self.sharding is not None else None
 
     def encoded(self) -> Encoded:
-        """What :meth:`capture` gives, taken apart to be saved or spread; :class:`UserError` names what does not fit."""
+        """The result of :meth:`capture`, encoded to be saved or sent; :class:`UserError` names what cannot be
+        stored."""
         return encoded(self.capture())
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over a state that :meth:`capture` gave on this or another rank, or a checkpoint held.
+        """Take over a state from :meth:`capture` on this or another rank, or from a checkpoint.
 
-        Except for the script's values where the script is in a meeting whose outcome this state has: it will do all
-        that the others did since by itself.
+        The script's own values are kept if it is in a meeting whose outcome is in this state: then it will do by itself
+        what the others have done since.
         """
         changes = identity.changes(state.get("identity", self.identity), self.identity, self._accepted)
         if self.sharding is not None:
@@ -312,7 +317,7 @@ class Training:
         self.tell_restored()
 
     def _adopt(self, state: Mapping[str, Any], *, own_options: bool) -> None:
-        """What is trained, by what, and what is tracked, as in ``state``."""
+        """Load models, optimizers and tracked objects from ``state``."""
         self.model.load_state_dict(state["model"])
         with torch.no_grad():
             for name, parameter in self.trained.bare.items():
@@ -328,13 +333,13 @@ class Training:
             one.load_state_dict(copied(state["tracked"][name]))
 
     def tell_restored(self) -> None:
-        """The state is not what the script made it last."""
+        """Tell the script that the state was replaced."""
         for function in self.on_restore:
             function()
 
 
 def _as_one(model: Models) -> nn.Module:
-    """Of several, each under its name. Without what torch.compile puts around them: so their names are as without."""
+    """Several models as one, each under its name; without torch.compile's wrappers, so that names do not change."""
     if isinstance(model, nn.Module):
         return getattr(model, "_orig_mod", model)
     if isinstance(model, dict) and model and all(isinstance(one, nn.Module) for one in model.values()):

@@ -1,11 +1,12 @@
 """The weight of a batch's gradient in its step: its number of samples, or the weight given by the script.
 
-A weight (such as the number of tokens that a loss is a mean over) is known after the batch's forward pass, and all of a
-step's only when all ranks have said theirs. So where steps have weights, gradients are held until ``session.step``; the
-ranks sum w·g and, with the step's words, w; and each divides the one by the other. The first step shows whether a
-script gives weights, and it is held for that.
+A weight (such as the number of tokens that a loss is averaged over) is known after the batch's forward pass, and a
+step's total only when all ranks have sent theirs. So if steps have weights, gradients are held back until
+``session.step``; the ranks sum w·g and, with the step's words, w; and each divides one by the other. The first step
+shows whether a script gives weights, so its gradients are held back, too.
 
-To stay in the range of what travels, weights are divided by the last step's sum of them, which is part of the state.
+To stay in the range of the type in which gradients are sent, weights are divided by the previous step's sum of weights,
+which is part of the state.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from pilot.train.step_words import Words
 
 
 class Weights:
-    """Of one rank in one step.
+    """One rank's weights in one step.
 
-    ``possible``: the script gives weights, or may do so in this first step; ``local``: those of this rank so far.
+    ``possible``: the script gives weights, or may do so in this first step; ``local``: the sum on this rank so far.
 
     Parameters
     ----------
@@ -37,7 +38,7 @@ class Weights:
         self._share: StepShare | None = None
 
     def begin(self, before: float | None, share: StepShare) -> None:
-        """A step begins; ``before``: the sum of the weights of the last one, see
+        """A step begins; ``before``: the sum of the previous step's weights, see
         :class:`~pilot.train.training.Position`.
         """
         self.local, self._given = 0.0, False
@@ -49,7 +50,7 @@ class Weights:
         return self._together and self._before != 0 and self._share is not None and self._share.means == 1
 
     def factor(self, batch: int, weight: SupportsFloat | None) -> float:
-        """Of the mean gradient of micro-batch ``batch``, for which the script gives ``weight``."""
+        """The factor for the mean gradient of micro-batch ``batch``, for which the script gives ``weight``."""
         assert self._share is not None
         if self._share.means > 1 and weight is not None:
             raise UserError(
@@ -72,7 +73,7 @@ class Weights:
         return factor
 
     def checked(self, words: Words) -> Words:
-        """The step's words, whose loss is a mean as well then, and whose weight is in the script's unit."""
+        """The step's words, with the loss averaged as well, and the weight in the script's unit."""
         if words.weight and not self._given:
             raise UserError("session.step was called with weight= on one rank and without on another")
         if self._given and not words.weight:

@@ -11,7 +11,7 @@ SIZE = "4m"
 
 
 def unavailable(folder: Path) -> str:
-    """Why there can be no small disk here; empty where there can."""
+    """Why there can be no small disk here; empty if there can."""
     try:
         SmallDisk(folder / "try").close()
     except (OSError, subprocess.CalledProcessError) as error:

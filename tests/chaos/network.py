@@ -15,7 +15,7 @@ _PORTS = 24
 
 
 def unavailable() -> str:
-    """Why pilots cannot have namespaces here; empty where they can."""
+    """Why pilots cannot have namespaces here; empty if they can."""
     if os.geteuid() != 0:
         return "only root can make network namespaces"
     if not (shutil.which("ip") and shutil.which("nsenter")):

@@ -28,7 +28,7 @@ ALONE, BUSY = "alone", "busy"
 
 
 def main() -> int:
-    """Exit status 1 where a test failed at least once."""
+    """Exit status 1 if a test failed at least once."""
     parser = argparse.ArgumentParser(prog="python -m tests.flaky", description=__doc__)
     parser.add_argument("--times", type=int, default=10)
     parser.add_argument("tests", nargs="*", default=REAL_POOLS, help="which ones (default: all with real pools)")

@@ -13,7 +13,7 @@ RUNNING = ".running"
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """``failure``: what pytest shows of it; empty where it passed or was skipped."""
+    """``failure``: what pytest shows of it; empty if it passed or was skipped."""
 
     test: str
     took_s: float
@@ -53,7 +53,7 @@ class _Writer:
 
 
 def read(path: Path) -> list[Outcome]:
-    """The outcomes of a file; none where no test ran."""
+    """The outcomes of a file; none if no test ran."""
     lines = path.read_bytes().splitlines() if path.exists() else []
     return [msgspec.json.decode(line, type=Outcome) for line in lines]
 

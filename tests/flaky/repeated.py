@@ -1,6 +1,6 @@
 """What CI repeats: ``python -m tests.flaky.repeated FOLDER [NAME]``.
 
-With NAME it lists the tests that failed in ``NAME.jsonl``; exit status 1 where the run did not come to its end.
+With NAME it lists the tests that failed in ``NAME.jsonl``; exit status 1 if the run did not come to its end.
 Without, it names the tests that were repeated, with the text of their first failure.
 """
 
@@ -15,7 +15,7 @@ AGAIN = "again-"
 
 
 def told(folder: Path) -> str:
-    """Empty where nothing failed at first."""
+    """Empty if nothing failed at first."""
     files = sorted(folder.glob("*.jsonl"))
     first = {test: text for path in files if not path.name.startswith(AGAIN) for test, text in failures(path).items()}
     again = [path for path in files if path.name.startswith(AGAIN)]

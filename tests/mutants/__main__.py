@@ -85,7 +85,7 @@ KILLED_SHARE = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``killed``: how; empty where no test failed."""
+    """``killed``: how; empty if no test failed."""
 
     mutant: Mutant
     killed: str

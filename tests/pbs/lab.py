@@ -92,7 +92,7 @@ def installed() -> Path:
 
 
 def missing() -> str:
-    """Why no lab can run here, or "" where one can."""
+    """Why no lab can run here, or "" if one can."""
     if not (installed() / "sbin" / "pbs_mom").exists():
         return f"no OpenPBS in {installed()} (set PBS_EXEC)"
     absent = [name for name in ("unshare", "nsenter", "ip", "setpriv") if shutil.which(name, path=_path()) is None]
@@ -205,13 +205,13 @@ class Lab:
         return self.run("qsub", "-o", "/dev/null", "-e", "/dev/null", *arguments, user=user).strip()
 
     def attribute(self, job: str, name: str) -> str:
-        """An attribute of a job, such as ``job_state``; "" where it has none."""
+        """An attribute of a job, such as ``job_state``; "" if it has none."""
         lines = self.run("qstat", "-x", "-f", job, check=False) or self.run("qstat", "-f", job, check=False)
         fields = (line.strip().partition(" = ") for line in lines.replace("\n\t", "").splitlines())
         return next((value for field, _, value in fields if field == name), "")
 
     def state(self, job: str) -> str:
-        """The letter of the job's state, "" where the server does not know it."""
+        """The letter of the job's state, "" if the server does not know it."""
         return self.attribute(job, "job_state")
 
     def nodes_in(self, state: str) -> list[str]:

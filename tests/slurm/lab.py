@@ -28,7 +28,7 @@ COMMANDS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol")
 
 
 def missing() -> str:
-    """Why no lab can run here, or "" where one can."""
+    """Why no lab can run here, or "" if one can."""
     absent = [name for name in COMMANDS if shutil.which(name, path=_path()) is None]
     if absent:
         return f"not installed: {', '.join(absent)} (apt-get install slurmctld slurmd slurm-client munge)"
@@ -167,7 +167,7 @@ class Lab:
         return self.run("sbatch", "--parsable", "-D", str(self.folder), "-o", "/dev/null", *arguments).strip()
 
     def state(self, job: str) -> str:
-        """The job's long state, "" where the controller no longer knows it."""
+        """The job's long state, "" if the controller no longer knows it."""
         return self.run("squeue", "-h", "-t", "all", "-j", job, "-o", "%T", check=False).strip()
 
     def nodes_in(self, state: str) -> int:

@@ -15,7 +15,7 @@ AWAY = ""
 """In a node's row: it was not in the pool."""
 
 Cell = str | None
-"""In a node's row: the trainer that had it, None where nobody had, or :data:`AWAY`."""
+"""In a node's row: the trainer that had it, None if nobody had, or :data:`AWAY`."""
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class Happening:
 
 
 class History:
-    """Fed with each answer in turn. Pure: it asks nobody and has no clock.
+    """Fed with each answer in turn. Pure: no requests and no clock.
 
     Parameters
     ----------

@@ -14,7 +14,7 @@ SHOWN = 12
 
 
 def main() -> int:
-    """Exit status 1 where an input failed."""
+    """Exit status 1 if an input failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.security.fuzz", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="targets whose name has this in it")

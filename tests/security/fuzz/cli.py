@@ -11,7 +11,7 @@ from tests.security.fuzz.target import Wrong, check_line
 
 
 def said_once(call: Callable[[], int], statuses: Collection[int]) -> int:
-    """The exit status of ``call``; :class:`Wrong` where it is another one, or an error is not one clear line."""
+    """The exit status of ``call``; :class:`Wrong` if it is another one, or an error is not one clear line."""
     out = io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace", write_through=True)  # as main() sets it
     err = io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace", write_through=True)
     with redirect_stdout(out), redirect_stderr(err):

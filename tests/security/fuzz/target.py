@@ -47,7 +47,7 @@ class Target:
 
 
 def outcome(attempt: Callable[[], str]) -> str:
-    """What ``attempt`` came to; :class:`Wrong` where it refused in other than one clear line."""
+    """What ``attempt`` came to; :class:`Wrong` if it refused in other than one clear line."""
     try:
         return attempt()
     except PilotError as error:

@@ -50,7 +50,7 @@ def trained(width: int = 8) -> dict[str, Any]:
 
 
 def difference(a: Any, b: Any, path: str = "") -> str | None:
-    """Where two states differ, in type or in any bit; None where they are equal."""
+    """Where two states differ, in type or in any bit; None if they are equal."""
     if type(a) is not type(b):
         return f"{path}: {type(a)} and {type(b)}"
     if isinstance(a, dict):

@@ -204,7 +204,7 @@ class Rank(Alone):
         return self.member
 
     def _together(self, brought: Any, unite: Callable[[list[Any]], None] = lambda _: None) -> list[Any]:
-        """One operation: what all ranks brought. :class:`Gone` where the generation ended before or here."""
+        """One operation: what all ranks brought. :class:`Gone` if the generation ended before or here."""
         with self.world.changed:
             generation = self.world.now
             if self.member is None or generation is None or generation.broken:
