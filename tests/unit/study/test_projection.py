@@ -140,6 +140,8 @@ def test_a_space_may_be_conditional(tmp_path: Path) -> None:
         ("def space(trial): trial.suggest_categorical('a', [None])", "use strings and numbers"),
         ("def space(trial): trial.suggest_float('a b', 0, 1)", "not a valid parameter name"),
         ("def space(trial): trial.suggest_int('n', 0, 9) == 3 and 1 / 0", "fails: ZeroDivisionError"),
+        ("def space(trial): raise KeyError('two\\n lines')", r"KeyError: 'two\\n lines'$"),
+        ("def space(trial): raise ValueError('two\\n lines')", "fails: ValueError: two lines$"),
         ("raise SystemExit(0)", "the --space file fails: SystemExit"),
         ("def space(trial): raise SystemExit(0)", r"space\(trial\) fails: SystemExit"),
         ("def space(trial): trial.suggest_categorical('a', [1, True])", "a: the choices 1 and True are the same"),
