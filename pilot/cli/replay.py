@@ -15,7 +15,7 @@ from pilot.cli.numbers import Count, FiniteRange, Sizes
 from pilot.cli.renamed import RenamedOptions
 from pilot.cli.replay_options import all_cases, sweep_options, swept_names
 from pilot.cli.replay_tables import label, print_tables, rows, told
-from pilot.cli.replay_times import print_solve_times, write_times
+from pilot.cli.replay_times import print_solve_times, warn_of_short_time, write_times
 from pilot.cli.shared_options import solve_limit_option
 
 if TYPE_CHECKING:
@@ -94,10 +94,11 @@ def command(
         return _replay_journal(journal, swept["objective"] or (), report, swept["budget"] or ())
     pool = events or swept["nodes"]
     if pool is None or trainers is None or curves is None:
-        given = {"EVENTS or --nodes": pool, "--trainers": trainers, "--curves": curves}
-        missing = " and ".join(name for name, value in given.items() if value is None)
-        needs = "EVENTS or --nodes, --trainers and --curves, or --journal"
-        raise click.UsageError(f"{missing} missing: a replay needs {needs}")
+        given = {"EVENTS (or --nodes)": pool, "--trainers": trainers, "--curves": curves}
+        missing = ", ".join(name for name, value in given.items() if value is None)
+        raise click.UsageError(
+            f"a replay needs EVENTS (or --nodes), --trainers and --curves, or only --journal; missing: {missing}"
+        )
     if events is not None and swept["nodes"] is not None:
         raise click.UsageError("give either EVENTS (a trace) or --nodes (a pool of fixed size), not both")
     if events is None and (unused := _of_traces(only_nodes, swept["known_ends"] or ())):
@@ -130,6 +131,7 @@ def command(
     else:
         print_tables(replays, names)
         print_solve_times(replays, names)
+    warn_of_short_time(replays, names, solve_limit_s)
     if times is not None:
         write_times(times, replays, names)
     if report is not None and replays:

@@ -33,15 +33,27 @@ def done_row(replay: Replay, replays: Sequence[Replay], heads: Sequence[str]) ->
     return {head: "-" if count is None else str(count) for head, count in zip(heads, counts, strict=True)}
 
 
+def warn_of_short_time(replays: Sequence[Replay], names: Sequence[str], limit_s: float) -> None:
+    """Say how many plans ``limit_s`` may have cut short: the same command may then print other results.
+
+    ``rolling-horizon`` gives its prices half of the time, and a solver the rest.
+    """
+    for replay in replays:
+        slow = sum(solve.build_s + solve.solve_s > limit_s / 2 for solve in replay.solves)
+        if slow:
+            plans = f"{slow:,} of {len(replay.solves):,} plans took more than half of --solve-limit-s {limit_s:g}"
+            told = f"{_named(replay, names)}{plans}: some may have been cut short, so another run may differ"
+            click.echo(told, err=True)
+
+
 def print_solve_times(replays: Sequence[Replay], names: Sequence[str]) -> None:
     """On the error stream: they differ from run to run."""
     for replay in replays:
         took = sorted(solve.build_s + solve.solve_s for solve in replay.solves)
         if len(took) > 1:
-            named = ", ".join(f"{getattr(replay.case, name)}" for name in names)
             p95_s = quantiles(took, n=20)[-1]
             told = f"mean {fmean(took):.3f} s, median {median(took):.3f} s, 95th percentile {p95_s:.3f} s"
-            click.echo(f"{named}: {len(took):,} plans: {told}, longest {took[-1]:.3f} s", err=True)
+            click.echo(f"{_named(replay, names)}{len(took):,} plans: {told}, longest {took[-1]:.3f} s", err=True)
 
 
 def write_times(path: Path, replays: Sequence[Replay], names: Sequence[str]) -> None:
@@ -57,3 +69,8 @@ def write_times(path: Path, replays: Sequence[Replay], names: Sequence[str]) -> 
             seconds = (one.submit_s, one.waiting_s, one.training_s, one.total_s)
             rows.writerow([*case, one.trainer, *(f"{value:.3f}" for value in seconds), one.ending.value])
     write_text(path, out.getvalue())
+
+
+def _named(replay: Replay, names: Sequence[str]) -> str:
+    """What tells it from the other replays."""
+    return ", ".join(f"{getattr(replay.case, name)}" for name in names) + ": "

@@ -9,6 +9,7 @@ import click
 
 from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option, to_json, told_by
 from pilot.cli.numbers import Count, FiniteRange
+from pilot.cli.script_arguments import TakesScript
 from pilot.cli.shared_options import env_option, python_option
 from pilot.cli.study_export import export, report
 from pilot.cli.study_show import show_best, show_study, show_trials
@@ -49,7 +50,7 @@ def _space_options(function: Any) -> Any:
     return param(space(function))
 
 
-@command.command("run")
+@command.command("run", cls=TakesScript)
 @click.option(
     "--name", metavar="NAME", required=True, help="The study's name; its trials are called NAME-0, NAME-1, ..."
 )

@@ -46,7 +46,10 @@ def show_trials(told: TrialList) -> None:
             _parameters(trial),
             headline(trial.reason)[:60] if trial.reason else "",
         )
-    console().print(table)
+    if told.trials:
+        console().print(table)
+    else:
+        click.echo(f"study {told.study.study} has no trials yet")
 
 
 def show_best(study: StudyStatus, best: TrialStatus) -> None:

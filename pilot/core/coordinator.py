@@ -68,6 +68,7 @@ from pilot.core.events import (
     WorkerExited,
 )
 from pilot.core.ids import NodeId, PlanId, StudyId, TrainerId
+from pilot.core.losses import Losses
 from pilot.core.measured import KEPT_OF_POOL, RescaleCosts, experience, learn
 from pilot.core.pacing import Pace, pace, pace_of
 from pilot.core.pool import Pool
@@ -116,6 +117,7 @@ class Coordinator:
         self.draining = False
         self.arrivals = Arrivals()
         self.changes = profiles.Changes()
+        self.losses = Losses()
         self.now_s = 0.0
         self.blame = Blame(self.pool, self.trainers)
         self._vacant: dict[NodeId, None] = {}
@@ -207,6 +209,7 @@ class Coordinator:
     def _pool_changed(self, event: PoolChanged) -> list[Command]:
         change = PoolChange(self.pool, self.trainers, self.blame)
         commands = change.note(event, draining=self.draining)
+        self.losses.note(self.now_s, len(self.pool), change.lost)
         self._vacant.update(change.vacant)
         for trainer_id in change.touched:
             self._touch(trainer_id)
@@ -385,6 +388,7 @@ class Coordinator:
             weights,
             reserved,
             self._ending(self.now_s),
+            self.losses.rate,
         )
         if problem is not None and config.decide_every_s and not self.awaited:
             problem = question(problem)

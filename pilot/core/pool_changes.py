@@ -16,10 +16,12 @@ from pilot.core.trainer import Trainer
 
 class PoolChange:
     """One change of ``pool``. After :meth:`note`: ``counts`` says whether plans must know of it, ``touched`` are the
-    trainers that it affects, ``vacant`` the nodes that are to leave and may have no worker."""
+    trainers that it affects, ``vacant`` the nodes that are to leave and may have no worker, ``lost`` how many nodes
+    trainers lose by it."""
 
     def __init__(self, pool: Pool, trainers: Mapping[TrainerId, Trainer], blame: Blame) -> None:
         self.counts = False
+        self.lost = 0
         self.touched: dict[TrainerId, None] = {}
         self.vacant: dict[NodeId, None] = {}
         self._pool, self._trainers, self._blame = pool, trainers, blame
@@ -54,6 +56,7 @@ class PoolChange:
         if not self._pool.leave(node, deadline_s):
             return False
         self.vacant[node] = None
+        self.lost += owner is not None
         if occupant is not None:
             self._trainers[occupant].counts.preemptions += 1
         self._touch(owner, occupant)
@@ -66,6 +69,7 @@ class PoolChange:
         if not self._pool.remove(node):
             return False
         self._blame.forget(node)
+        self.lost += owner is not None
         if occupant is not None:
             self._trainers[occupant].lose(node, announced=announced)
         self._touch(owner, occupant)

@@ -9,6 +9,7 @@ from pilot.core.blame import Blame
 from pilot.core.config import CoordinatorConfig
 from pilot.core.ends import Ending
 from pilot.core.ids import TrainerId
+from pilot.core.losses import NO_LOSS, LossRate
 from pilot.core.measured import RescaleCosts
 from pilot.core.pool import Pool
 from pilot.core.problem import UNSAID_STEP_S, Candidate, Problem
@@ -30,13 +31,14 @@ def pose(
     weights: Mapping[TrainerId, float],
     reserved: int,
     ending: Ending,
+    losses: LossRate,
 ) -> Problem | None:
     """The problem of dividing ``pool`` among ``trainers``; None where none of them could run.
 
     ``costs``: what rescales cost in the pool. ``reach``: the most nodes that each can have (without an entry: none),
     where a plan gave more than that. ``pins``: counts that are fixed; one that does not fit is dropped. ``weights``: of
     trials (:mod:`pilot.core.trial_weight`). ``reserved``: nodes that are kept for trials that are no trainers yet.
-    ``ending``: free nodes that will not be here for long.
+    ``ending``: free nodes that will not be here for long. ``losses``: how often nodes of the pool are lost.
     """
     growing = [t for t in trainers if not t.refuses_to_grow]
     able = [(t, room) for t in growing if (room := _room(t, pool, reach)) >= t.spec.min_nodes]
@@ -51,6 +53,7 @@ def pose(
         step_s=config.decide_every_s or UNSAID_STEP_S,
         ending=len(ending.nodes),
         ends_in_s=ending.left_s,
+        losses=losses if config.timed else NO_LOSS,
     )
 
 

@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from pilot.core.curve import Curve
 from pilot.core.ids import TrainerId
+from pilot.core.losses import NO_LOSS, LossRate
 from pilot.core.sizes import largest_fitting
 
 NOBODY: Mapping[TrainerId, int] = MappingProxyType({})
@@ -96,7 +97,8 @@ class Problem:
     use: those held by the candidates and the free ones. ``step_s``: after so long the next plan is made, for planners
     that look ahead. ``between``: no decision is due, and only those that wait may get nodes, of those that are idle
     (:mod:`pilot.core.between`). ``ending``: how many more nodes are free that leave within ``t_fwd_s``; they count for
-    ``ends_in_s`` (:mod:`pilot.core.ends`). Planners that look no further leave them alone.
+    ``ends_in_s`` (:mod:`pilot.core.ends`). Planners that look no further leave them alone. ``losses``: how often nodes
+    are lost, as far as the pool has seen it; none unless the problem is timed.
     """
 
     nodes: int
@@ -106,6 +108,7 @@ class Problem:
     between: bool = False
     ending: int = 0
     ends_in_s: float = 0.0
+    losses: LossRate = NO_LOSS
 
     def gain(self, candidate: Candidate, nodes: int, ending: int = 0) -> float:
         """A candidate's term of the objective where ``ending`` of its ``nodes``, all of them new, leave after

@@ -10,6 +10,7 @@ from pilot.core.budget import Usage
 from pilot.core.commands import Outcome
 from pilot.core.curve_model import Priors
 from pilot.core.ids import PlanId, StudyId, TrainerId
+from pilot.core.losses import Losses
 from pilot.core.measured import RescaleCosts
 from pilot.core.pool import PoolState
 from pilot.core.problem import Plan, Problem
@@ -44,4 +45,5 @@ class State:
     usage: Usage
     arrivals: Arrivals
     changes: Changes
+    losses: Losses
     now_s: float

@@ -96,10 +96,10 @@ class StudyDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     name : of the study
     launch : how each trial's script is started; its parameters are added to the arguments
     metric, maximise, rungs, trials : see :class:`pilot.core.study.StudySpec`
-    parameters : the space, by name; empty where ``space`` is given
+    parameters : the search space, by name; empty if ``space`` is given
     space : the source of a file with a function ``space(trial)``; "": none
     sampler, seed : how parameters are chosen
-    deadline_s : how long the study may take; None: as long as it takes
+    deadline_s : how long the study may take; None: no limit
     min_nodes, max_nodes, priority : of each trial, as of ``pilot submit``
     """
 
@@ -119,7 +119,7 @@ class StudyDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     priority: float = 1.0
 
     def spec(self, uid: TrainerUid, now_s: float) -> StudySpec:
-        """What the core needs to know of it, at ``now_s``."""
+        """What the core needs to know about it, at ``now_s``."""
         template = TrainerSpec(
             trainer=TrainerId(self.name),
             uid=uid,
@@ -132,7 +132,7 @@ class StudyDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
         return StudySpec(StudyId(self.name), self.metric, self.maximise, self.rungs, self.trials, template, deadline_s)
 
     def trial(self, parameters: Parameters) -> LaunchSpec:
-        """How the trial with these ``parameters`` is started: each is an argument, ``--name=value``."""
+        """How the trial with these ``parameters`` is started: each becomes an argument, ``--name=value``."""
         more = [argument(name, value) for name, value in parameters]
         environment = {**self.launch.environment, "PILOT_STUDY_METRIC": self.metric}
         return msgspec.structs.replace(self.launch, arguments=[*self.launch.arguments, *more], environment=environment)
@@ -154,7 +154,7 @@ def argument(name: str, value: object) -> str:
 
 
 def check_name(name: str) -> str:
-    """``name``, if a parameter can have it."""
+    """``name``, if it is valid for a parameter."""
     if not _NAME.fullmatch(name):
         raise UserError(f"not a valid parameter name: {name!r}; use letters, digits, '_' and '-'")
     return name

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pilot.core.losses import NO_LOSS, LossRate
 from pilot.core.problem import Candidate, Problem
 
 STEPS = 5
@@ -26,7 +27,7 @@ class Job:
     sizes : K, the counts that it may have
     speeds : how many times as fast as on one node it is with each
     demand_s : d, what is left of it in seconds on one node
-    shares : of ``demand_s``, what a step does with each size; 1 where that is all
+    shares : of ``demand_s``, what a step is expected to do with each size; 1 where that is all
     held : the nodes that it has now
     held_speed : how many times as fast as on one node it is with them
     up_s, down_s : what a change to more and to fewer nodes costs, at the rate before it (FreeTrain eq. 16); not in the
@@ -44,18 +45,18 @@ class Job:
     down_s: float = 0.0
 
 
-def jobs_of(problem: Problem, steps: int = STEPS) -> list[Job]:
+def jobs_of(problem: Problem, steps: int = STEPS, losses: LossRate = NO_LOSS) -> list[Job]:
     """The candidates that can have nodes, first come, first served: as many as fit with their smallest sizes.
 
     In the paper every job has at least n_min nodes in every step (eq. 15), so that with more jobs than fit there is no
-    solution at all: here the remaining ones wait.
+    solution at all: here the remaining ones wait. ``losses``: what preemptions are expected; none in the paper.
     """
     jobs, left = [], problem.nodes
     for index, candidate in enumerate(problem.candidates):
         sizes = sizes_of(candidate, problem.nodes)
         if sizes and sizes[0] <= left:
             left -= sizes[0]
-            jobs.append(_job(index, candidate, sizes, problem.step_s, steps))
+            jobs.append(_job(index, candidate, sizes, problem.step_s, steps, losses))
     return jobs
 
 
@@ -76,19 +77,22 @@ def counts_of(problem: Problem, jobs: Sequence[Job], sizes: Sequence[int]) -> li
     return counts
 
 
-def _job(index: int, candidate: Candidate, sizes: tuple[int, ...], step_s: float, steps: int) -> Job:
-    """Where it is not known what is left, it is what the largest size does in all steps."""
+def _job(index: int, candidate: Candidate, sizes: tuple[int, ...], step_s: float, steps: int, losses: LossRate) -> Job:
+    """Where it is not known what is left, it is what the largest size does in all steps. A loss of nodes costs a
+    rescale down, and one up when they are replaced: the course counts on having its size again.
+    """
     single = candidate.value.single_node_rate()
     speeds = tuple(candidate.value.at(n) / single if single > 0 else 0.0 for n in sizes)
     unknown_s = max(1.0, steps * step_s * speeds[-1])
     demand_s = candidate.left_s if candidate.left_s is not None else unknown_s
-    held = candidate.current_nodes
+    held, hit_s = candidate.current_nodes, candidate.rescale_down_s + candidate.rescale_up_s
+    trains_share = [max(0.0, 1.0 - losses.hits_per_s(n) * hit_s) for n in sizes]
     return Job(
         index,
         sizes,
         speeds,
         demand_s,
-        tuple(min(1.0, step_s * speed / demand_s) for speed in speeds),
+        tuple(min(1.0, step_s * speed * trains / demand_s) for speed, trains in zip(speeds, trains_share, strict=True)),
         held,
         candidate.value_at(held) / single if single > 0 else 0.0,
         candidate.rescale_up_s,

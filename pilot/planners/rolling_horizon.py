@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 
 from pilot.core.errors import PilotError
+from pilot.core.losses import NO_LOSS
 from pilot.core.problem import Plan, PlanStatus, Problem
 from pilot.planners import milp, model_horizon
 from pilot.planners.choice import plan_of
@@ -32,12 +33,12 @@ COMPACT = milp.Formulation(NAME, model_horizon.build, model_horizon.counts, mode
 def plan(problem: Problem, limit_s: float, solver: str = "cbc", gap: float = GAP, costs: bool = False) -> Plan:
     """The first step of the best five, to within a ``gap``; the best incumbent where ``limit_s`` does not suffice.
 
-    ``costs``: rescales cost what they do (planner ``rolling-horizon-costs``), and the prices' plan is taken as it is;
-    in the paper they are free.
+    ``costs``: rescales cost what they do, and so do the preemptions that are to be expected (planner
+    ``rolling-horizon-costs``), and the prices' plan is taken as it is; in the paper they are free.
     The plan's ``objective`` is eq. 16's, as of all planners; ``gap`` is that of the paper's own objective (eq. 1).
     """
     started_s = time.monotonic()
-    jobs = jobs_of(problem)
+    jobs = jobs_of(problem, losses=problem.losses if costs else NO_LOSS)
     if len(jobs) < len(problem.candidates):
         log.info("rolling horizon: %d of %d trainers fit; the others wait", len(jobs), len(problem.candidates))
     if not jobs:

@@ -1,7 +1,7 @@
 """``session.loader(..., num_workers="auto")``: uses as many loader processes as the training needs.
 
-The count changes between two steps. What the processes had loaded in advance is loaded again by the next ones; the
-order of samples follows from the session, so the training does not notice.
+The count changes between two steps. The new processes reload what the old ones had loaded in advance; the order of
+samples depends only on the session, so the training is not affected.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from pilot.train.loader_count import LoaderCount
 AUTO = "auto"
 
 OF_PROCESSES = ("timeout", "worker_init_fn", "multiprocessing_context", "prefetch_factor", "persistent_workers")
-"""Options that say what loader processes do: whoever gives one gets at least one process."""
+"""Options for loader processes: if one is given, there is at least one process."""
 
 
 class AutoLoading:
-    """Iterate over it as over the ``DataLoader`` that it makes.
+    """Iterate over it like over a ``DataLoader``.
 
     Parameters
     ----------
-    make : a ``DataLoader`` with a number of processes
-    options : of it
-    ranks : training processes of the node, which share its cores
-    size : of the group
-    in_step : whether the step under way has more batches for this rank
+    make : creates a ``DataLoader`` with a number of processes
+    options : for it
+    ranks : number of training processes on the node, which share its cores
+    size : the group's
+    in_step : whether the current step has more batches for this rank
     """
 
     def __init__(
@@ -59,20 +59,36 @@ class AutoLoading:
             pass
 
     def _until_another_count(self) -> Generator[Any, None, bool]:
-        """Batches; in the end whether the count is another one now."""
+        """Yields batches; returns whether the count has changed."""
         count = self._count
         if self._made_for != count.now:
             self._loader, self._made_for = self._make(count.now), count.now
         count.begins()
-        batches = iter(self._loader)
+        batches: Iterator[Any] | None = None
         while self._made_for == count.now or self._in_step():
             asked_s = time.monotonic()
             try:
+                batches = batches or iter(self._loader)
                 batch = next(batches)
             except StopIteration:
                 return False
+            except Exception as error:
+                if self._in_step() or not (found := count.failed(_last_line(error))):
+                    raise
+                _say(found)
+                return True
             came_s = time.monotonic()
             yield batch
             if found := count.took(came_s - asked_s, time.monotonic() - came_s):
-                print(f'pilot: session.loader(num_workers="{AUTO}"): {found}', file=sys.stderr, flush=True)
+                _say(found)
         return True
+
+
+def _say(found: str) -> None:
+    print(f'pilot: session.loader(num_workers="{AUTO}"): {found}', file=sys.stderr, flush=True)
+
+
+def _last_line(error: Exception) -> str:
+    """That of a process's traceback names its error."""
+    lines = str(error).strip().splitlines()
+    return lines[-1] if lines else type(error).__name__

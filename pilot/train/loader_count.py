@@ -1,13 +1,14 @@
 """How many loader processes a training needs: the smallest number with which it does not wait for batches.
 
-Counts 0 (the training process loads by itself), 1, 2, 4, … are tried one after the other, on the batches of the
-training itself, until it does not wait any more. Where no count helps further, it is the least with nearly the best
-rate. (FLEET, appendix B.3, measures preprocessors at 1, 2, 4, … cores before the training, and takes the least number
-that meets the demand.)
+Counts 0 (the training process loads by itself), 1, 2, 4, … are tried in turn, on the training's own batches, until it
+no longer waits. If more processes do not help, the smallest count with nearly the best rate is used. (FLEET, appendix
+B.3, measures preprocessors at 1, 2, 4, … cores before the training, and takes the smallest number that meets the
+demand.)
 
-When the group's size changes, it is measured again: a rank's batches may be larger or smaller then. A training that
-begins to wait later, say because the other ranks wait for theirs no more, is given more processes. Time is an argument
-here.
+When the group's size changes, this is repeated, because a rank's batches may be larger or smaller then. A training that
+begins to wait later, for example because the other ranks no longer wait for theirs, gets more processes. If processes
+fail (a dataset may work in the training process only, or memory be short), a smaller count that worked is used. Time is
+an argument here.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 WAITS = 0.05
-"""The training does not wait for batches if it spends less than this share of its time so."""
+"""A training that waits for batches for less than this share of its time counts as not waiting."""
 WAITS_AGAIN = 0.1
-"""And then begins to, with more than this."""
+"""One that waits for more than this share counts as waiting again."""
 BETTER = 1.05
 """A rate that is higher by less than this factor is none."""
 WINDOW = 20
@@ -59,6 +60,7 @@ class LoaderCount:
         self._most = most
         self._tried: dict[int, _Measured] = {}
         self._window = _Measured()
+        self._worked: set[int] = set()
         self._pass_over = 0
         self._settled = False
         self._nothing_helps = False
@@ -71,6 +73,15 @@ class LoaderCount:
         """The group has another size: what was measured holds no more."""
         self._tried, self._window = {}, _Measured()
         self._settled = self._nothing_helps = False
+
+    def failed(self, why: str) -> str | None:
+        """With the count to use no more batches come. What follows, in words; None: no smaller one is known to work."""
+        fewer = [count for count in self._worked if count < self.now]
+        if not fewer:
+            return None
+        gave_up, self.now = self.now, max(fewer)
+        self._most, self._window, self._nothing_helps = self.now, _Measured(), True
+        return f"{self.now} loader {_processes(self.now)}, since {gave_up} failed: {why}"
 
     def took(self, waited_s: float, used_s: float) -> str | None:
         """A batch came after ``waited_s``, and the training was busy with it for ``used_s``.
@@ -89,6 +100,7 @@ class LoaderCount:
         if window.batches < WINDOW + 2 * self.now:
             return None
         self._window = _Measured()
+        self._worked.add(self.now)
         if not self._settled:
             self._tried[self.now] = window
             return self._judge(window)
@@ -118,5 +130,8 @@ class LoaderCount:
 
     def _told(self, but: str) -> str:
         tried = "; ".join(f"{count}: {one}" for count, one in sorted(self._tried.items()))
-        processes = "process" if self.now == 1 else "processes"
-        return f"{self.now} loader {processes}, of at most {self._most}{but} (measured with {tried})"
+        return f"{self.now} loader {_processes(self.now)}, of at most {self._most}{but} (measured with {tried})"
+
+
+def _processes(count: int) -> str:
+    return "process" if count == 1 else "processes"

@@ -134,6 +134,13 @@ def test_the_same_command_prints_the_same_bytes(inputs: Path, capsys: pytest.Cap
     assert printed[0] == printed[1]
 
 
+def test_plans_that_may_have_been_cut_short_are_told(inputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for limit, told in (("1e-06", True), ("60", False)):
+        assert run(arguments(inputs, "--json", "--planner", "dp", "--hours", "1", "--solve-limit-s", limit)) == 0
+        said = capsys.readouterr().err
+        assert (f"plans took more than half of --solve-limit-s {limit}: some may" in said) is told, said
+
+
 def test_a_sweep_has_all_combinations_in_order(inputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ("--planner", "dp", "--t-fwd-s", "30,120", "--rescale-scale", "1,5", "--hours", "2")
     cases = [(r["case"]["t_fwd_s"], r["case"]["rescale_scale"]) for r in replays(capsys, inputs, *options)]

@@ -7,6 +7,7 @@ from pilot.core.config import CoordinatorConfig
 from pilot.core.ends import Ending
 from pilot.core.evidence import SetAside
 from pilot.core.ids import NodeId, TrainerId
+from pilot.core.losses import NO_LOSS
 from pilot.core.measured import Measured, RescaleCosts
 from pilot.core.pool import Pool
 from pilot.core.pose import pose
@@ -25,9 +26,8 @@ def test_who_has_room_for_what_it_needs_at_least_is_in_it() -> None:
 
     def asked(reach: dict[TrainerId, int] | None = None) -> tuple[int, dict[TrainerId, int]] | None:
         order = list(trainers.values())
-        problem = pose(
-            pool, Blame(pool, trainers), order, CoordinatorConfig(), RescaleCosts(5), reach, 0.0, {}, {}, 0, Ending()
-        )
+        config, blame = CoordinatorConfig(), Blame(pool, trainers)
+        problem = pose(pool, blame, order, config, RescaleCosts(5), reach, 0.0, {}, {}, 0, Ending(), NO_LOSS)
         return problem and (problem.nodes, {c.trainer: c.max_nodes for c in problem.candidates})
 
     assert asked() == (3, {A: 8, B: 8})

@@ -21,6 +21,7 @@ from pilot.io.site import Site
 from pilot.io.site_files import SiteFile
 from pilot.provisioning import provider as provider_module
 from pilot.provisioning.provider import PilotProvider, make_provider
+from pilot.provisioning.scheduler import Ending
 from pilot.provisioning.scheduler_local import LocalQueue
 from tests.golden import check
 
@@ -200,6 +201,10 @@ def test_the_output_of_a_local_job_is_beside_its_exit_status(tmp_path: Path) -> 
     _until(lambda: _text(output.with_suffix(".ec")).strip() == "3")
     assert output.read_text() == "no\n"
     assert output.with_suffix(".out").read_text().strip() == job
+    queue = LocalQueue("x", provider.output_of)
+    assert queue.poll([job], 0.0).jobs[job].ending is Ending.FAILED
+    output.with_suffix(".ec").unlink()
+    assert queue.poll([job], 0.0).jobs[job].ending is Ending.GONE, "it is over, with or without its status"
 
 
 def test_nothing_is_kept_for_ever_of_each_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

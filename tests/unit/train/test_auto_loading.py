@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -128,11 +130,30 @@ class Slow(Dataset[Any]):
         return *self.data[index], -1 if info is None else info.id
 
 
-def trained(number: int | str) -> tuple[dict[str, torch.Tensor], set[int]]:
+class Alone(Slow):
+    """Can be read in the training process only, as one that puts its samples on a GPU, or has processes of its own."""
+
+    def __init__(self, fails: Callable[[], None]) -> None:
+        super().__init__()
+        self._fails = fails
+
+    def __getitem__(self, index: int) -> Any:
+        if get_worker_info() is not None:
+            self._fails()
+        return super().__getitem__(index)
+
+
+def raises() -> None:
+    raise RuntimeError("Cannot re-initialize CUDA in forked subprocess")
+
+
+def trained(
+    number: int | str, dataset: Dataset[Any] | None = None, **options: Any
+) -> tuple[dict[str, torch.Tensor], set[int]]:
     torch.manual_seed(0)
     model = nn.Linear(1, 1)
     session = pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=1e-4), seed=1)
-    loader = session.loader(Slow(), batch_size=1, num_workers=number)
+    loader = session.loader(dataset or Slow(), batch_size=1, num_workers=number, **options)
     readers = set()
     for _ in session.epochs(1):
         for x, y, reader in loader:
@@ -157,6 +178,23 @@ def test_a_dataset_that_is_slow_gets_processes_and_the_session_says_so(
     number = r"[\d.e+]+ batches/s, waiting \d+%"
     pattern = r'pilot: session.loader\(num_workers="auto"\): [012] loader process(es)?, of at most 2(; .*)? \(measured'
     assert re.fullmatch(rf"{pattern} with 0: {number}; 1: {number}; 2: {number}\)", said)
+
+
+@pytest.mark.parametrize(
+    ("fails", "why"), [(raises, "RuntimeError: Cannot re-initialize CUDA"), (partial(os._exit, 9), "DataLoader worker")]
+)
+def test_a_dataset_that_fails_in_processes_is_read_without_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fails: Callable[[], None], why: str
+) -> None:
+    monkeypatch.delenv("PILOT_CONTROL_FD", raising=False)
+    model, readers = trained("auto", Alone(fails))
+    plain, _ = trained(0)
+    assert all(torch.equal(model[name], plain[name]) for name in plain)
+    assert readers == {-1}
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith(f'pilot: session.loader(num_workers="auto"): 0 loader processes, since 1 failed: {why}')
+    with pytest.raises(RuntimeError, match="Cannot re-initialize"):
+        trained("auto", Alone(raises), timeout=60)  # whoever says what processes do wants some
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,21 @@ def test_who_begins_to_wait_later_gets_more_and_who_is_resized_is_measured_anew(
     assert lost.now == 2 and "still waits" not in said
 
 
+def test_processes_that_fail_are_given_up_for_the_most_that_worked() -> None:
+    count = LoaderCount(0, most=16)
+    assert count.failed("of itself") is None, "nothing smaller worked"
+    train(count, loading(10.0, 0.1), 0.1, batches=60)
+    assert count.now == 2
+    count.now = 4
+    assert count.failed("no memory") == "1 loader process, since 4 failed: no memory"
+    assert train(count, loading(10.0, 0.1), 0.1) == []
+    count.resized()
+    (said,) = train(count, loading(10.0, 0.1), 0.1)
+    assert said.startswith("1 loader process, of at most 1; training still waits")
+    assert count.failed("again") == "0 loader processes, since 1 failed: again"
+    assert count.failed("again") is None
+
+
 def test_the_start_of_processes_does_not_count() -> None:
     count = LoaderCount(1, most=8)
     for _ in range(100):  # epochs of 6 batches, and processes that start anew in each
