@@ -98,7 +98,7 @@ class Studies:
         found: dict[TrainerId, float] = {}
         for study in self.studies.values():
             names = set(study.next(len(trainers)))
-            mine = [t for t in trainers if t.id in names or self._trials.get(t.id, (None,))[0] is study]
+            mine = [t for t in trainers if t.id in names or self._of(t.id) is study]
             trials = [self._trials[t.id][1] for t in mine if t.id in self._trials]
             speedup = max((_speedup(t, min(nodes, t.spec.max_nodes)) for t in mine), default=1.0)
             weight = weights(study, trials, reports_left(study, now_s, speedup)) if mine else {}
@@ -119,6 +119,11 @@ class Studies:
                 self._trials[study.spec.trainer(number)] = (study, study.trials[-1])
                 out.append(AskTrial(study.id, number, study.spec.trial(number)))
         return out
+
+    def _of(self, trainer: TrainerId) -> Study | None:
+        """The study that ``trainer`` is a trial of; one that has ended and was resumed since is a trainer like any."""
+        study, trial = self._trials.get(trainer, (None, None))
+        return None if trial is None or trial.ended else study
 
     def reports(self, trainer: TrainerId) -> int:
         """How many reports are known of ``trainer``; 0 if it is no trial."""
@@ -304,7 +309,7 @@ class Studies:
         for trial in trials:
             trainer = self._roll.open.get(study.spec.trainer(trial.number))
             shelved = "" if trial.trains and not study.stopped else study.stopped or self._shelved_at(study, trial)
-            if trainer is None or bool(trainer.shelved) == bool(shelved):
+            if trainer is None or trial.ended or bool(trainer.shelved) == bool(shelved):
                 continue
             trainer.shelved, followed.question = shelved, why
             if shelved:

@@ -1,13 +1,14 @@
 """Which counts of a trainer are worth measuring: what plans gain by knowing its curve, minus the cost of finding out.
 
 The model of :mod:`pilot.core.curve_model` predicts how a trainer scales, with an error. A plan gives the trainer the
-count at which its value minus what the nodes are worth to others (their *price*) is greatest. If the true curve differs
-from the assumed one, another count would have been better; the expected loss is the *regret* over the curves that the
-trainer may have (four of them, one standard deviation to each side). With more measured counts the curve is more
-certain and the regret smaller: the difference is the worth of a profile, credited for as long as plans would not have
-reached other counts by themselves. Its cost is that of the rescales, its own and those of the trainers that lend and
-receive its nodes, and the time on counts that no plan would choose. Everything is in node-seconds at the speed of one
-node.
+count at which its value minus what the nodes are worth to others (their *price*) is greatest. If the true curve
+differs from the assumed one, another count would have been better; the expected loss is the *regret* over the curves
+that the trainer may have (four of them, one standard deviation to each side). With more measured counts the curve is
+more certain and the regret smaller: the difference is the worth of a profile, credited for as long as plans would not
+have reached other counts by themselves. The count that plans give the trainer is measured without a profile; once a
+rate on another count is known, that tells how it scales, and only what a profile adds to it counts. Its cost is that
+of the rescales, its own and those of the trainers that lend and receive its nodes, and the time on counts that no plan
+would choose. Everything is in node-seconds at the speed of one node.
 """
 
 from __future__ import annotations
@@ -67,17 +68,23 @@ def best_counts(outlook: Outlook) -> tuple[int, ...]:
     """The counts that are worth most, the largest first; none if none are worth their cost."""
     known = fit(outlook.points, outlook.priors)
     market = _Market.of(known, outlook)
-    now = market.regret(known)
+    anyway = (market.planned,) if outlook.points else ()  # the first rate alone says nothing of how it scales
+    now = market.regret(_after(known, anyway, outlook))
     best: tuple[int, ...] = ()
     gain = 0.0
     for counts in _choices(outlook, market.planned):
-        points = {p.nodes: p for p in outlook.points}
-        points |= {n: Point(n, known.per_s(n), MEASURED_ERROR) for n in counts}
-        then = fit(sorted(points.values(), key=lambda p: p.nodes), outlook.priors)
+        then = _after(known, (*anyway, *counts), outlook)
         worth = outlook.lasts_s * (now - market.regret(then)) - market.cost(counts, outlook)
         if worth > gain:
             best, gain = counts, worth
     return best
+
+
+def _after(known: Fit, counts: Sequence[int], outlook: Outlook) -> Fit:
+    """What is known of the curve when it was measured on ``counts``, too."""
+    points = {p.nodes: p for p in outlook.points}
+    points |= {n: Point(n, known.per_s(n), MEASURED_ERROR) for n in counts}
+    return fit(sorted(points.values(), key=lambda p: p.nodes), outlook.priors)
 
 
 def _choices(outlook: Outlook, planned: int) -> Iterator[tuple[int, ...]]:

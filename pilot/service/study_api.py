@@ -11,7 +11,7 @@ from concurrent.futures import Future
 
 from pilot.core.errors import UserError
 from pilot.core.ids import StudyId, TrainerUid
-from pilot.core.study import Study
+from pilot.core.study import TRIALS_MAX, Study
 from pilot.core.study_events import StudyResumed, StudyStopped, StudySubmitted
 from pilot.io.study_definition import StudyDefinition, differences
 from pilot.io.study_verbs import OneStudy, StudyList, StudyResumption, StudyStatus, TrialList
@@ -82,6 +82,8 @@ class StudyApi:
         if deadline_s is not None and deadline_s <= self._driver.clock():
             raise UserError(f"the deadline of study {study.id} has passed; submit a new study with another --name")
         total = study.total + asked.more
+        if total > TRIALS_MAX:
+            raise UserError(f"a study has at most {TRIALS_MAX} trials, and {study.id} has {study.total}")
         await self._decided(self._driver.post(StudyResumed(study.id, total)), f"study {study.id} goes on")
         return await self._status(study)
 

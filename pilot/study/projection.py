@@ -51,9 +51,12 @@ class Projection:
             self._agree(known)
 
     def ask(self, number: int) -> Asked:
-        """The parameters of trial ``number``; the same again where they were asked for before."""
+        """The parameters of trial ``number``; the same again where they were asked for before. ValueError where
+        somebody else wrote to the file."""
         self._study.sampler = make_sampler(self._definition, number)
         trials = self._trials(number + 1)
+        if trials[number].state.is_finished():
+            raise ValueError(f"trial {number} is over in the file")
         try:
             parameters = suggest(self._study, trials[number]._trial_id, self._space)
         except UserError as error:
@@ -97,6 +100,9 @@ class Projection:
     def _agree(self, known: Sequence[KnownTrial]) -> None:
         """Make the file agree with what is ``known``; ValueError if it contains something else."""
         trials = self._study.get_trials(deepcopy=False)
+        numbers = {trial.number for trial in known}
+        if strange := [t.number for t in trials if t.state.is_finished() and t.number not in numbers]:
+            raise ValueError(f"trials {strange} were added to the file")
         for trial in known:
             if trial.number < len(trials):
                 _check(trials[trial.number], trial)

@@ -62,7 +62,7 @@ def space_of(definition: StudyDefinition) -> Space:
     try:
         exec(compile(definition.space, "space.py", "exec"), vars(module))  # the user's own file, as documented
     except (Exception, SystemExit) as error:  # whatever a user's file raises
-        raise UserError(f"the --space file fails: {type(error).__name__}: {error}") from None
+        raise UserError(f"the --space file fails: {_in_a_line(error)}") from None
     function = vars(module).get("space")
     if not callable(function):
         raise UserError("the --space file has no function space(trial)")
@@ -78,13 +78,17 @@ def suggest(study: optuna.Study, trial_id: int, space: Space) -> Parameters:
     except UserError:
         raise
     except (Exception, SystemExit) as error:  # whatever a user's function raises
-        raise UserError(f"space(trial) fails: {type(error).__name__}: {error}") from None
+        raise UserError(f"space(trial) fails: {_in_a_line(error)}") from None
     values = trial.params
     if not values:
         raise UserError("the search space is empty: it suggests no parameter")
     for name, value in values.items():
         _check_values(name, [value])
     return tuple((name, values[name]) for name in trial.names)
+
+
+def _in_a_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def _check_values(name: str, values: Sequence[Any]) -> None:

@@ -159,6 +159,8 @@ def test_a_study_goes_from_its_first_trial_to_its_best(live: Pool) -> None:
     other = msgspec.structs.replace(STUDY, parameters={"lr": Range.read("log:1e-3:1e-1")})
     with pytest.raises(UserError, match=r"lr was log:0\.0001:0\.1, now log:0\.001:0\.1"):
         live.client.resume_study("s", 1, other)
+    with pytest.raises(UserError, match="at most 100000 trials, and s has 6"):
+        live.client.resume_study("s", 99_999)
     live.client.resume_study("s", 2)
     go_on(live, peers, lambda: live.client.studies().studies[0].state == "over")
     check(live, 8)

@@ -9,11 +9,12 @@ import pytest
 
 from pilot.core.commands import AskTrial, Outcome, TellTrial
 from pilot.core.errors import UserError
-from pilot.core.events import ExitCause, Progress, TrainerFinished, WorkerExited
+from pilot.core.events import ExitCause, Progress, TrainerCancelled, TrainerFinished, WorkerExited
 from pilot.core.ids import StudyId, TrainerId
 from pilot.core.promotion import promotable
 from pilot.core.study import FAILURES_ALLOWED, Study, Trial
-from pilot.core.study_events import StudyResumed, StudySubmitted, TrialNotAsked
+from pilot.core.study_events import StudyResumed, StudyStopped, StudySubmitted, TrialNotAsked
+from pilot.core.trainer import Phase
 from pilot.core.trial_weight import LEAST, weights
 from tests.property.test_studies import study
 from tests.property.world import World, generous_plan
@@ -143,6 +144,23 @@ def test_a_trial_that_ends_too_early_says_how_many_reports_it_made() -> None:
         ("ended after 1 of 2 reports of accuracy", False),
         ("ended without 1 report of accuracy", True),
     ]
+
+
+def test_a_trial_that_was_cancelled_and_resumed_is_an_ordinary_trainer() -> None:
+    world = begun(nodes=1, trials=1)
+    world.settle()
+    name = TrainerId("s-0")
+    for value in (0.1, 0.2, 0.3, 0.4):
+        world.report(name, value)
+        world.settle()
+    assert world.core.trainers[name].phase is Phase.SHELVED
+    world.send(TrainerCancelled(name))
+    world.settle()
+    world.resume(name)
+    for event in (StudyStopped(S), StudyResumed(S)):
+        world.send(event)
+        world.settle()
+        assert world.core.trainers[name].phase is Phase.RUNNING
 
 
 def test_a_space_that_fails_stops_the_study_and_the_trial_is_asked_for_again_when_it_goes_on() -> None:

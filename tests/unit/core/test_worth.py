@@ -33,6 +33,12 @@ def test_what_was_measured_is_not_measured_again() -> None:
     assert counts and min(counts) >= 4
 
 
+def test_what_a_plan_measures_anyway_is_no_reason_for_a_profile() -> None:
+    one_known = replace(CALM, points=(Point(1, 100.0, 0.01),), held=1)
+    assert best_counts(replace(one_known, lasts_s=600.0)) == (), "its share of 8 nodes tells enough for so long"
+    assert best_counts(one_known) == (32,), "and not 8, to which it comes next"
+
+
 def test_what_costs_less_or_counts_for_longer_is_measured_rather() -> None:
     short = replace(CALM, lasts_s=300.0)
     assert best_counts(short) == () != best_counts(replace(short, rescale_up_s=0.5, rescale_down_s=0.5))

@@ -81,6 +81,18 @@ def test_a_file_that_says_something_else_or_is_cut_short_is_made_anew(tmp_path: 
         assert [trial.value for trial in found] == [trial.value for trial in truth]
 
 
+def test_what_somebody_else_writes_to_the_file_does_not_stay(tmp_path: Path) -> None:
+    file = tmp_path / "optuna.journal"
+    projection = Projection(study(), file, [])
+    known = run(projection, range(3))
+    elsewhere = optuna.load_study(study_name="s", storage=JournalStorage(JournalFileBackend(str(file))))
+    elsewhere.tell(elsewhere.ask(), 5.0)
+    with pytest.raises(ValueError, match="trial 3 is over in the file"):
+        projection.ask(3)
+    asked = Projection(study(), file, known).ask(3)
+    assert asked.parameters and not asked.error
+
+
 def test_a_trial_without_parameters_keeps_its_number_when_the_file_is_made_anew(tmp_path: Path) -> None:
     file = tmp_path / "optuna.journal"
     known = run(Projection(study(), file, []), range(5))
@@ -128,6 +140,8 @@ def test_a_space_may_be_conditional(tmp_path: Path) -> None:
         ("def space(trial): trial.suggest_categorical('a', [None])", "use strings and numbers"),
         ("def space(trial): trial.suggest_float('a b', 0, 1)", "not a valid parameter name"),
         ("def space(trial): trial.suggest_int('n', 0, 9) == 3 and 1 / 0", "fails: ZeroDivisionError"),
+        ("def space(trial): raise KeyError('two\\n lines')", r"KeyError: 'two\\n lines'$"),
+        ("def space(trial): raise ValueError('two\\n lines')", "fails: ValueError: two lines$"),
         ("raise SystemExit(0)", "the --space file fails: SystemExit"),
         ("def space(trial): raise SystemExit(0)", r"space\(trial\) fails: SystemExit"),
         ("def space(trial): trial.suggest_categorical('a', [1, True])", "a: the choices 1 and True are the same"),
