@@ -117,7 +117,7 @@ def test_parts_that_are_not_all_of_it_make_no_checkpoint(tmp_path: Path) -> None
         store.write_part(tmp_path, 1, 2, part, 2, state)
     path = tmp_path / "g000001-s00000002.part1of2.h5"
     path.write_bytes(crafted(path.read_bytes(), lambda about: {**about, "datasets": {}}))
-    with pytest.raises(CheckpointError, match="in no part"):
+    with pytest.raises(CheckpointError, match="no part has"):
         store.write_index(tmp_path, 1, 2, 2, kept=1)
 
 
