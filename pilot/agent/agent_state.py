@@ -58,7 +58,7 @@ STOP_LIMIT_S = 30.0
 """How long a worker may take to stop; the leader's, after the loop, as long as ``StopWorker`` says."""
 
 FINALIZE_LIMIT_S = 10.0
-"""How long rank processes may outlive their worker, to say goodbye to each other."""
+"""How long rank processes may outlive their worker, to leave MPI together."""
 
 LEFT = "its training process left the group but does not end"
 _NOBODY = "no worker of {} runs on this node"
@@ -66,10 +66,10 @@ _NOBODY = "no worker of {} runs on this node"
 
 @dataclass(slots=True)
 class AgentWorker:
-    """One worker. ``held``: it was in a group and may hold a state. ``stop_by_s``: until when it may end by itself;
-    ``within_s``: how long that is, where its loop was over (see ``core.commands.StopWorker``).
+    """One worker. ``held``: it was in a group and may hold a state. ``stop_by_s``: the time by which it must have ended
+    by itself; ``within_s``: how long it was given, if its loop was over (see ``core.commands.StopWorker``).
 
-    ``look``: the order to examine it, while that lasts; ``waiting``: what it said meanwhile.
+    ``look``: the order to examine it, during the examination; ``waiting``: what it has said meanwhile.
     """
 
     trainer: str
@@ -257,7 +257,7 @@ class AgentState:
         if key not in self.groups:
             return []
         if event.status == WORKER_GONE and event.trainer in self.workers:
-            self._deserted[key] = now_s + STOP_LIMIT_S  # a script that raised: what it imported takes seconds to go
+            self._deserted[key] = now_s + STOP_LIMIT_S  # a script that raised an exception may take seconds to exit
             return []
         if event.status != 0:
             return self._give_up(key, diagnosis.on_rank(event))
@@ -315,7 +315,7 @@ class AgentState:
         return [note, KillRank(trainer, generation), *tell, Send(wire.GroupBroken(trainer, generation, reason))]
 
     def _end_groups(self, trainer: str) -> list[Effect]:
-        """Silently: the end of the worker says it all."""
+        """Without a report, because the worker's end is reported."""
         keys = [key for key in self.groups if key[0] == trainer]
         for key in keys:
             self._over.add(key)
@@ -352,5 +352,6 @@ class AgentState:
         return [*(KillWorker(worker.trainer) for worker in late), *broken, *(KillRank(*key) for key in overdue)]
 
     def _training(self, trainer: str) -> int:
-        """The generation in which the worker trains: the oldest one that lives (a younger one waits for its switch)."""
+        """The generation in which the worker trains: the oldest one that is running (a younger one waits for its
+        switch)."""
         return min((number for name, number in self.groups if name == trainer), default=0)

@@ -24,22 +24,22 @@ log = logging.getLogger(__name__)
 
 _TRY_S = 10.0
 _RETRY_S = 0.5
-"""Half of it is random, so that agents that lost the same coordinator do not all return at once."""
+"""Half of it is random, so that agents that lost the same coordinator do not all come back at once."""
 
 _LOOK_S = 1.0
-"""How often the connection file is read during an attempt: what listens at an old address may simply not answer."""
+"""How often to read the connection file during an attempt: a server at an old address may simply not answer."""
 
 _FIRST_BEAT_S = 1.0
 
 
 class CoordinatorClient:
-    """The agent's connection as long as the agent lives.
+    """The agent's connection, for the agent's whole life.
 
     Parameters
     ----------
-    hello : makes the message with which it registers, each time
+    hello : creates the message with which it registers, each time
     take : called with each message from the coordinator
-    lost : called when a connection closed
+    lost : called when a connection has closed
     over : called with the reason, again and again, when the pool is known to be over
     """
 
@@ -62,7 +62,7 @@ class CoordinatorClient:
         self.joined = asyncio.Event()
 
     async def run(self) -> None:
-        """Stay connected until cancelled; UserError where another server answers."""
+        """Stay connected until cancelled; UserError if another server answers."""
         while True:
             self._link = await self._connect()
             self._link.send(self._hello())
@@ -83,22 +83,22 @@ class CoordinatorClient:
             self._unsent.append(message)
 
     async def close(self) -> None:
-        """Close for good; what was sent still goes out, for a second at most."""
+        """Close for good, after sending pending data, which may take a second at most."""
         link = self._link
         self._drop_link()
         if link is not None:
-            with suppress(Exception):  # it was raised by run
+            with suppress(Exception):  # run has already raised it
                 await link.wait_closed()
 
     async def _connect(self) -> CoordinatorLink:
-        """Connect where the connection file says by now; an old address may be another server's."""
+        """Connect to the address now in the connection file; an old address may belong to another server."""
         while (link := await self._try_at(self._whereabouts.now)) is None:
             self._look()
             await asyncio.sleep(random.uniform(_RETRY_S / 2, _RETRY_S))
         return link
 
     async def _try_at(self, where: Connection) -> CoordinatorLink | None:
-        """A link to ``where``; None if it fails, or if the file meanwhile names another address."""
+        """A link to ``where``; None if that fails, or if the file has another address by now."""
         link = CoordinatorLink(where, self._taken)
         opening = asyncio.create_task(link.open(_TRY_S))
         try:
@@ -121,7 +121,7 @@ class CoordinatorClient:
             self._over(over)
 
     def _not_taken(self, failure: NotTaken) -> None:
-        """On the first attempt our file is wrong; later it may be another server on the old port."""
+        """On the first attempt our file must be wrong; later there may be another server on the old port."""
         if not self.joined.is_set():
             raise UserError(
                 f"what answers at {self._whereabouts.now.endpoint} is not the coordinator of this connection file "

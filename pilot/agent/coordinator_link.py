@@ -26,7 +26,7 @@ class Unreachable(Exception):
 
 
 class CoordinatorLink:
-    """A connection to the coordinator. ``take`` gets what comes."""
+    """A connection to the coordinator. ``take`` is called with each message."""
 
     def __init__(self, connection: Connection, take: Callable[[wire.ToAgent], None]) -> None:
         self._connection = connection
@@ -53,23 +53,23 @@ class CoordinatorLink:
         self.send(wire.Credentials(wire.PROTOCOL, __version__, self._connection.enrolment))
 
     def send(self, message: wire.Message) -> None:
-        """Send; what does not go out before the connection closes is lost."""
+        """Send; what is not sent before the connection closes is lost."""
         if self._link is not None:
             self._link.send(wire.encode(message))
 
     async def wait_closed(self) -> None:
-        """Until the connection is gone; what came before was handed on. Raises what ``take`` failed with."""
+        """Wait until the connection is closed; earlier messages were passed on. Raises what ``take`` raised."""
         await asyncio.shield(self._closed)
 
     def close(self) -> None:
-        """Close; what was sent still goes out, for a second at most."""
+        """Close after sending pending data, which may take a second at most."""
         if self._link is not None:
             self._link.close()
 
     # --- of the transport ------------------------------------------------------------------------------------------
 
     def received(self, link: transport.Link, frame: bytes) -> None:  # noqa: ARG002  # the protocol's signature
-        """A frame came."""
+        """A frame arrived."""
         try:
             self._take(wire.decode_at_agent(frame))
         except ProtocolError as error:
@@ -79,7 +79,7 @@ class CoordinatorLink:
                 self._closed.set_exception(error)
 
     def closed(self, link: transport.Link, reason: str) -> None:  # noqa: ARG002  # the protocol's signature
-        """The connection is gone."""
+        """The connection is closed."""
         if reason:
             log.warning("closed the connection to the coordinator: %s", reason)
         if not self._closed.done():

@@ -31,11 +31,11 @@ _PATIENCE_SHARE = 1 / 4
 _MARGIN_SHARE = 0.1
 _MARGIN_MAX_S = 1.0
 _WALLTIME_EXIT_S = 2.0
-"""Before the wall time's end, of the WALLTIME_MARGIN_S that there are at least: on a busy node, to end all that runs
-takes more than a second."""
+"""How long before the wall time's end to exit (within WALLTIME_MARGIN_S): on a busy node, ending all processes takes
+more than a second."""
 _LEASE_SHARE = 0.2
 _LEASE_MARGIN_MAX_S = 10.0
-"""How long before the lease's end its groups are asked to pause; what still trains at the end is killed."""
+"""How long before the lease's end its groups are asked to pause; those still training at its end are killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Departure:
     Parameters
     ----------
     own_grace_s : this pilot's grace, if its batch script overrides the site's
-    walltime_end_s : when the job ends, on the clock of the calls
+    walltime_end_s : when the job ends, on the clock of ``now_s``
     """
 
     own_grace_s: float | None = None
@@ -80,7 +80,7 @@ class Departure:
         return self._notice is not None
 
     def greeted(self, now_s: float) -> None:
-        """It says ``Hello``."""
+        """It sends ``Hello``."""
         self._greeted_s = now_s
 
     def heard(self, sent_s: float) -> None:
@@ -88,7 +88,7 @@ class Departure:
         self._heard_s = max(self._heard_s, sent_s)
 
     def welcomed(self, now_s: float, welcome: wire.Welcome) -> list[Effect]:
-        """There is a coordinator (again); it learns of the notice."""
+        """There is a coordinator (again), which must learn of the notice."""
         self.welcome, self._away = welcome, False
         self.heard(self._greeted_s)
         joined = LogLine(f"joined pool {welcome.coordinator} as {welcome.node}")
@@ -108,7 +108,7 @@ class Departure:
         return []
 
     def noticed(self, now_s: float, cause: str) -> list[Effect]:
-        """The node will be taken within the grace, or when the wall time is over; told once."""
+        """The node will be taken within the grace, or when the wall time is over; reported once."""
         if self._notice is not None:
             return [Exit(0, f"{cause}, twice")] if cause == self._notice.cause == _IMPATIENT else []
         self._notice = Noticed(cause)
@@ -121,7 +121,7 @@ class Departure:
         return [note, Send(wire.Leaving(cause, left_s))] if not self._away else [note]
 
     def ticked(self, now_s: float) -> list[Effect]:
-        """The wall time's end comes near, or the grace is over."""
+        """Time has passed: the wall time's end may be near, or the grace over."""
         if self._notice is None and now_s >= self.walltime_end_s - self.grace_s - WALLTIME_MARGIN_S:
             return self.noticed(now_s, _WALLTIME)
         if self._notice is not None and now_s >= self._deadline_s - self._margin_s:
@@ -130,13 +130,13 @@ class Departure:
 
     @property
     def _margin_s(self) -> float:
-        """How much before the deadline it leaves."""
+        """How long before the deadline it leaves."""
         if self._notice is not None and self._notice.cause == _WALLTIME:
             return _WALLTIME_EXIT_S
         return min(_MARGIN_MAX_S, _MARGIN_SHARE * self.grace_s)
 
     def orphaned(self, now_s: float) -> Orphaned | None:
-        """Whether to leave by itself. With a notice there is less time to wait for a coordinator, and to write."""
+        """Whether to leave without a coordinator. After a notice there is less time to wait for one, and to write."""
         if self.welcome is None:
             return None
         end_s = min(self._deadline_s, now_s + max(self.grace_s, _FAREWELL_MIN_S))

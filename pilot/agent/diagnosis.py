@@ -1,4 +1,4 @@
-"""What an exit means: the core's cause, and words for people. Pure."""
+"""What an exit means: the cause for the core, and a description for people. Pure."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ _NO_SESSION = (
     " torchrun with --ddp)"
 )
 
+_CAUSES: dict[int, str] = {
+    signal.SIGKILL: " (by hand, or out of memory)",
+    signal.SIGBUS: " (is /dev/shm full? df /dev/shm on that node; or a file that it had mapped was cut short)",
+}
 _NOT_FINISHED = "the script ended on a node (status 0) while the trainer had not finished"
 
 
@@ -25,7 +29,7 @@ def on_exit(event: WorkerEnded, up: bool, stop_reason: str | None, stuck_reason:
 
     Parameters
     ----------
-    up : it had opened its session
+    up : whether it had opened its session
     stop_reason : why we were told to stop it; None: we were not
     stuck_reason : why we killed it without having been told to; None: we did not
     """
@@ -43,7 +47,7 @@ def on_exit(event: WorkerEnded, up: bool, stop_reason: str | None, stuck_reason:
 
 
 def after_loop(event: WorkerEnded, within_s: float, *, cut: bool) -> tuple[ExitCause, str]:
-    """The same of one whose loop was over, and whose script had ``within_s`` for what comes after that."""
+    """The same for a worker whose loop was over, and whose script had ``within_s`` for the code after it."""
     status = event.status or 0
     if cut:
         return ExitCause.DIED, f"its code after the training loop was stopped after {within_s:g} s (--after-loop-s)"
@@ -56,7 +60,7 @@ def after_loop(event: WorkerEnded, within_s: float, *, cut: bool) -> tuple[ExitC
 
 
 def on_rank(event: RankEnded) -> str:
-    """Why the generation is over, in one line."""
+    """Why the generation ended, in one line."""
     how = f"ended with status {event.status}" if event.status > 0 else f"was {_by_signal(-event.status)}"
     lines = event.tail.strip().splitlines()
     return f"its rank process {how}" + (f": {lines[-1]}" if lines else "")
@@ -65,7 +69,7 @@ def on_rank(event: RankEnded) -> str:
 def on_look(
     look: wire.LookAtGroup, said: wire.RankStalled | None, watched: Watched, silent_s: float
 ) -> tuple[Seen, str]:
-    """What a look has seen, and in words. A worker that answers is not stuck, whatever it waits for."""
+    """The result of an examination, also in words. A worker that answers is not stuck, whatever it waits for."""
     if said is None:
         if watched.progress or look.kill:
             return (Seen.SLOW if watched.progress else Seen.LOST), watched.text
@@ -76,9 +80,7 @@ def on_look(
 
 
 def last_words(tail: str) -> str:
-    """What ended the script, of ``tail``: a refusal of ours; or the last traceback, cut to its last lines; without one,
-    the last lines.
-    """
+    """What ended the script, from ``tail``: an error of ours; or the end of the last traceback; or the last lines."""
     lines = tail.rstrip().splitlines()
     if is_refusal(tail):
         return lines[-1].removeprefix(REFUSAL)
@@ -87,7 +89,7 @@ def last_words(tail: str) -> str:
 
 
 def _failed(tail: str, status: int) -> str:
-    """Why the script failed; its last words alone do not say so where it simply left (``sys.exit(3)``)."""
+    """Why the script failed, with its exit status if its last words do not say it (``sys.exit(3)``)."""
     words = last_words(tail)
     if not words:
         return f"the script ended with exit status {status}"
@@ -104,4 +106,4 @@ def _by_signal(number: int) -> str:
         name = signal.Signals(number).name
     except ValueError:
         name = f"signal {number}"
-    return f"killed by {name}" + (" (by hand, or out of memory)" if number == signal.SIGKILL else "")
+    return f"killed by {name}{_CAUSES.get(number, '')}"

@@ -1,4 +1,4 @@
-"""The agent's end of a fork server: start it, give it jobs, hear how they ended."""
+"""The agent's side of a fork server: start it, give it jobs, receive reports of how they ended."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from pilot.agent import fork_server
 from pilot.agent.workdir import MARK, Workdir
 
 Report = Callable[[str, list[object]], None]
-"""Called with a report's kind and its fields: those of :mod:`pilot.agent.fork_server`, then ``gone`` and a status."""
+"""Called with a report's kind and fields, as in :mod:`pilot.agent.fork_server`; the last is ``gone`` with a status."""
 
 
 class ForkClient:
     """One interpreter with torch imported. Construct it in a running event loop.
 
-    ``importing`` is the module that it preloads now.
+    ``importing`` is the module that it is preloading.
     """
 
     def __init__(self, workdir: Workdir, python: str, report: Report) -> None:
@@ -44,18 +44,18 @@ class ForkClient:
 
     @property
     def pid(self) -> int:
-        """Of the fork server itself."""
+        """The process id of the fork server itself."""
         return self._process.pid
 
     def preload(self, file: Path, unfit: Sequence[str]) -> None:
-        """Have it import what ``file`` says (:mod:`pilot.io.imports`), which ``unfit`` is added to."""
+        """Have it import the modules listed in ``file`` (:mod:`pilot.io.imports`), but none of ``unfit``."""
         with suppress(BrokenPipeError, BlockingIOError):
             self._channel.send(json.dumps(["preload", str(file), list(unfit)]).encode())
 
     def launch(self, packet: bytes, descriptors: Sequence[int]) -> None:
         """Fork a worker for the job in ``packet``; the descriptors are the worker's control socket and its log.
 
-        Where the fork server has just ended, ``gone`` tells.
+        If the fork server has just ended, ``gone`` is reported.
         """
         with suppress(BrokenPipeError):
             socket.send_fds(self._channel, [packet], descriptors)
@@ -65,7 +65,7 @@ class ForkClient:
         self._process.kill()
 
     def close(self) -> None:
-        """Kill it; the workers that it forked live on."""
+        """Kill it; the workers that it forked continue."""
         self._hang_up()
         self._process.kill()
         self._process.wait()
@@ -75,13 +75,13 @@ class ForkClient:
         self._channel.close()
 
     def _readable(self) -> None:
-        while self._channel.fileno() >= 0:  # whoever hears of it may close this
+        while self._channel.fileno() >= 0:  # the receiver of the report may close it
             try:
                 packet = self._channel.recv(fork_server.MAX_PACKET_BYTES)
             except BlockingIOError:
                 return
             except ConnectionResetError:
-                continue  # it ended without reading all of ours: said once, and before what it sent
+                continue  # it ended without reading everything we sent: reported once, before what it sent itself
             if not packet:
                 self._hang_up()
                 self._report("gone", [self._process.wait()])
@@ -94,7 +94,7 @@ class ForkClient:
 
 
 def _environment(workdir: Workdir, python: str) -> dict[str, str]:
-    """One thread while it imports. Another interpreter than the agent's finds this package, and no other, by a link."""
+    """Use one thread while importing. An interpreter other than the agent's finds only this package, by a link."""
     name, _, value = workdir.mark.partition("=")
     assert name == MARK
     ours = {name: value, "TMPDIR": str(workdir.temporary)}

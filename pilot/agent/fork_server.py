@@ -1,16 +1,17 @@
 """The fork server: imports torch once, then forks the warm training processes that the agent asks for.
 
 It is exec'ed by the agent, one per interpreter: ``python -m pilot.agent.fork_server DESCRIPTOR`` with one end of a
-SEQPACKET socket pair. A process that once ran a multi-threaded torch operation must not be forked (the child's first
-operation hangs), so this one imports and does nothing else: one thread, no asyncio, no CUDA call.
+SEQPACKET socket pair. A process that has run a multi-threaded torch operation must not be forked (the child's first
+operation hangs), so this one only imports: one thread, no asyncio, no CUDA call.
 
 Packets to it: a :class:`ForkJob` as JSON, with two descriptors (the worker's control socket, its log); or
 ``["preload", file, unfit]``: import what scripts imported before (:mod:`pilot.agent.preload`), between jobs.
 
 Packets from it, as JSON: ``["ready", seconds, threads]`` or ``["failed", why]`` once; for each job ``["forked", life,
-pid]`` and ``["exited", life, status]`` (as of ``os.waitstatus_to_exitcode``), or ``["declined", life, why]``: a server
-that has preloaded nothing must take it; ``["importing", module]`` before each import, ``["preloaded", packages]`` after
-the last one, and ``["unfit", module, why]`` where it must not fork any more because of that, and ends.
+pid]`` and ``["exited", life, status]`` (as of ``os.waitstatus_to_exitcode``), or ``["declined", life, why]``: it must
+be given to a server that has preloaded nothing; ``["importing", module]`` before each import, ``["preloaded",
+packages]`` after the last one, and ``["unfit", module, why]`` if it must not fork any more because of a module; then it
+ends.
 """
 
 from __future__ import annotations
@@ -45,22 +46,24 @@ MAX_PACKET_BYTES = 128 * 1024
 BASE = ("numpy", "torch", "torch.utils.data", "pilot.train")
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 ALLOCATOR = {"MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_MMAP_THRESHOLD_": str(1 << 25)}
-"""glibc gives memory back that is freed at its end, and the kernel then zeroes it for the next step, page by page: of
-25 M parameters 14,000 pages, a sixth of a step's processor time. Training processes keep it, and rank processes, in
-which MPI makes room for each sum. (32 MiB is the most that glibc takes for the second; see mallopt(3).) What the job's
-environment says goes before.
+"""glibc returns freed memory at the end of the heap to the kernel, which then zeroes it again for the next step, page
+by page: 14,000 pages for 25 M parameters, a sixth of a step's CPU time. With these settings training processes keep it,
+and so do rank processes, in which MPI allocates memory for each sum. (32 MiB is the maximum for the second; see
+mallopt(3).) Settings in the job's environment take precedence.
 """
 
 _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""A batch system's notice may go to all processes of a job. The agent acts on it; workers train on until told."""
+"""A batch system may send its notice to all processes of a job. Only the agent acts on it; workers train on until
+told."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForkJob:
-    """A training process to start. ``life`` names it; ``threads`` is how many torch may use; paths as on this node.
+    """A training process to start. ``life`` identifies it; ``threads`` is how many torch may use; paths are on this
+    node.
 
-    ``code``: the zip file of its script's code as submitted; "": it is read where it is. ``umask`` is for what the
-    script makes: files of ours have modes of their own.
+    ``code``: the zip file of its script's code as submitted; "": it is run in place. ``umask`` is for files that the
+    script creates; our own files have explicit modes.
     """
 
     life: int
@@ -74,7 +77,7 @@ class ForkJob:
 
 
 def encode(job: ForkJob) -> bytes:
-    """The job as one packet; ValueError where it is too large for one."""
+    """The job as one packet; ValueError if it is too large."""
     packet = json.dumps(dataclasses.asdict(job)).encode()
     if len(packet) > MAX_PACKET_BYTES:
         raise ValueError(f"arguments and environment are {len(packet)} bytes; at most {MAX_PACKET_BYTES} are possible")
@@ -82,7 +85,8 @@ def encode(job: ForkJob) -> bytes:
 
 
 def main(descriptor: int) -> None:
-    """Serve until the agent is gone. In a worker, ``serve`` returns its job, which then runs to the process's end."""
+    """Serve until the agent has ended. In a forked worker, ``serve`` returns its job, which is run to the process's
+    end."""
     die_with_parent(os.getppid())
     for notice in _IGNORED:
         signal.signal(notice, _ignore)
@@ -95,7 +99,7 @@ def main(descriptor: int) -> None:
 
 
 def import_base(channel: socket.socket) -> None:
-    """Import what every worker needs, and say how it went."""
+    """Import what every worker needs, and report the result."""
     started_s = time.monotonic()
     try:
         for name in BASE:
@@ -109,7 +113,7 @@ def import_base(channel: socket.socket) -> None:
 
 
 def serve(channel: socket.socket) -> ForkJob | None:
-    """Fork on request and report exits. Returns None when the agent is gone, and the job in a forked worker."""
+    """Fork on request and report exits. Returns None when the agent has ended, and the job in a forked worker."""
     awake, alarm = socket.socketpair()
     alarm.setblocking(False)
     signal.signal(signal.SIGCHLD, _ignore)
@@ -155,12 +159,13 @@ def serve(channel: socket.socket) -> ForkJob | None:
 
 
 def _preload_one(channel: socket.socket, preloader: Preloader, alarm: int) -> None:
-    """Import one module more. Where that makes the process unfit to fork, it ends here; what it forked lives on."""
+    """Import one more module. If that makes the process unfit to fork, it exits; the workers that it forked
+    continue."""
     name = preloader.next_name()
     if name:
         _send(channel, "importing", name)
         why = preloader.load(name)
-        signal.signal(signal.SIGCHLD, _ignore)  # whatever the import did to it
+        signal.signal(signal.SIGCHLD, _ignore)  # the import may have changed it
         signal.set_wakeup_fd(alarm)
         if why:
             _send(channel, "unfit", name, why)
@@ -173,7 +178,7 @@ def _preload_one(channel: socket.socket, preloader: Preloader, alarm: int) -> No
 
 
 def become_worker(job: ForkJob, descriptors: Sequence[int]) -> None:
-    """In the forked process: own session, own log, own environment, and signals as a training process wants them."""
+    """In the forked process: set up its own session, log, environment, and signal handling."""
     control, log = descriptors
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -196,7 +201,7 @@ def run(job: ForkJob) -> None:
     os.umask(job.umask)
     script = str(Path(job.cwd, job.script))
     sys.argv = [job.script, *job.arguments]
-    # As an interpreter that starts now would have it; ours started before anybody knew the trainer's PYTHONPATH.
+    # As in a new interpreter; ours was started before the trainer's PYTHONPATH was known.
     added = filter(None, job.environment.get("PYTHONPATH", "").split(os.pathsep))
     sys.path[:0] = [str(Path(script).resolve().parent), *(str(Path(job.cwd, path)) for path in added)]
     multiprocessing.process.ORIGINAL_DIR = job.cwd  # type: ignore[attr-defined]  # not in typeshed; where spawned DataLoader workers go
@@ -228,15 +233,16 @@ def run(job: ForkJob) -> None:
 
 
 def _show(error: BaseException) -> NoReturn:
-    """Print the traceback from the script's frame on (or a refusal of ours), and end as the interpreter would."""
+    """Print the traceback from the script's frame on (or our own error), and exit as the interpreter would."""
     traceback = error.__traceback__.tb_next if error.__traceback__ else None
     sys.excepthook(type(error), error.with_traceback(traceback), traceback)
     sys.exit(1)
 
 
 def _same_randomness_and_own_threads(job: ForkJob) -> None:
-    """What a script draws before it makes its session (a split, the first weights) is the same on all nodes of its
-    trainer, and again after a restart; a script that seeds itself is as it was. Threads only torch itself can set.
+    """Seed the random generators, so that what a script draws before it creates its session (a split, the initial
+    weights) is the same on all nodes of its trainer and after a restart; a script that sets its own seeds is
+    unaffected. Also set the number of threads, which has to be done through torch.
     """
     import torch
 
@@ -250,13 +256,13 @@ def _same_randomness_and_own_threads(job: ForkJob) -> None:
 
 
 def seed_of(environment: Mapping[str, str]) -> int:
-    """``PILOT_SEED``, which ``pilot submit --seed`` sets; else a number that the trainer's name gives."""
+    """``PILOT_SEED``, set by ``pilot submit --seed``; otherwise a number derived from the trainer's name."""
     given = environment.get("PILOT_SEED")
     return int(given) if given is not None else zlib.crc32(environment["PILOT_TRAINER"].encode())
 
 
 def _default_signals() -> None:
-    """Processes that a worker forks (DataLoader's, a Pool's) are ended by signals, as ever."""
+    """Restore default signal handling in processes that a worker forks (a DataLoader's, a Pool's)."""
     for notice in _IGNORED:
         if signal.getsignal(notice) is _ignore:
             signal.signal(notice, signal.SIG_DFL)

@@ -1,7 +1,7 @@
-"""The rank processes of this node: one per generation (and rail), and one that waits warm for the next.
+"""The rank processes of this node: one per generation (and rail), and a warm one waiting for the next order.
 
 A rank process is killed by its process id; what MPICH leaves in /dev/shm is removed by its name, which is known before
-the process is given its order (:mod:`pilot.comm.mpich`).
+the process gets its order (:mod:`pilot.comm.mpich`).
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ Key = tuple[str, int]
 
 
 class Groups:
-    """``emit`` is told what ranks have put, and of ends that were not ordered here.
+    """``emit`` is called with what ranks have put, and with ends that were not ordered here.
 
     Parameters
     ----------
-    interfaces : that the ranks' ports are bound to, one rail after the other
-    provider : libfabric's
+    interfaces : to which the ranks' ports are bound, one rail after the other
+    provider : libfabric's provider
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Groups:
         self._closing = False
 
     def welcomed(self, rails: int) -> None:
-        """The coordinator says how many rails nodes have; they are made ready for the next order."""
+        """The coordinator has said how many rails nodes have; prepare them for the next order."""
         self._rails = rails
         if self._spare is not None and self._spare.rails != rails:
             self._spare.kill()
@@ -68,12 +68,12 @@ class Groups:
         self.warm_up()
 
     def warm_up(self) -> None:
-        """Have a rank process ready for the next order, on each rail."""
+        """Prepare a rank process for the next order, on each rail."""
         if self._spare is None and not self._closing:
             self._spare = self._start()
 
     def join(self, message: JoinGroup, sockets: Sequence[Path]) -> None:
-        """Be a rank for the worker whose processes listen on ``sockets``."""
+        """Start a rank for the worker whose processes listen on ``sockets``."""
         key = (message.trainer, message.generation)
         rank, self._spare = self._spare or self._start(), None
         self._ranks[key] = rank
@@ -87,7 +87,7 @@ class Groups:
         asyncio.get_running_loop().call_later(_SPARE_AFTER_S, self.warm_up)
 
     def introduce(self, trainer: str, generation: int, table: Mapping[str, str]) -> None:
-        """All ranks of the generation have put what is in ``table``. A rank to which that is no answer is killed."""
+        """Pass on ``table``, which all ranks of the generation have put. A rank that cannot accept it is killed."""
         rank = self._ranks.get((trainer, generation))
         if rank is None:
             return
@@ -97,7 +97,7 @@ class Groups:
             rank.fail(str(error))
 
     def kill(self, trainer: str, generation: int) -> None:
-        """Kill the rank processes of the generation; their segment goes when they have ended."""
+        """Kill the rank processes of the generation; their segment is removed when they have ended."""
         rank = self._ranks.pop((trainer, generation), None)
         if rank is not None:
             rank.kill()
@@ -127,10 +127,10 @@ class Groups:
         return rank
 
     async def _attend(self, rank: NodeRanks) -> None:
-        """From start to end of one process."""
+        """Attend to one process from its start to its end."""
         status = await rank.run()
         if rank is self._spare:
-            self._spare = None  # the next order starts one, and tells what is wrong with it
+            self._spare = None  # the next order starts one, and reports what is wrong
         if (segment := self._segments.pop(rank, None)) is not None:
             proc.unlink_segments([segment])
             self._workdir.record_segments(self._segments.values())

@@ -1,11 +1,10 @@
 """The guardian: outlives its agent, however that ends, and cleans up after it.
 
-It is started first and steps out of the agent's process tree (double fork, own session), so a SIGKILL to the agent, to
-its process group or to its tree leaves it alive. Its standard input is a pipe that only the agent can write to: its end
-means that the agent is gone, or that it leaves in good order and waits for the guardian to finish.
-
-While its agent is stopped (PBS suspends a job by stopping its session, in which only the agent is), the guardian stops
-everything of it, so that the job which has the node now has its processors.
+It is started first and leaves the agent's process tree (double fork, own session), so it survives a SIGKILL to the
+agent, its process group or its tree. Its standard input is a pipe that only the agent can write to. End of file means
+that the agent has died, or that it is leaving and waits for the guardian to finish.  While its agent is stopped (PBS
+suspends a job by stopping its session, which contains only the agent), the guardian stops all of the agent's processes,
+so that the job that has the node now gets the CPUs.
 """
 
 from __future__ import annotations
@@ -27,27 +26,27 @@ from pilot.io import proc
 from pilot.io.readable import readable
 
 NOTICES = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGURG)
-"""What a batch system sends to all processes of a job as a notice; only the agent acts on them."""
+"""Signals that a batch system may send to all processes of a job as a notice; only the agent acts on them."""
 
 LOOK_S = 0.5
-"""How often the guardian looks whether its agent is stopped."""
+"""How often the guardian checks whether its agent is stopped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guardian:
-    """The agent's end: the pipe whose closing starts the cleaning, and the one that ends when it is done."""
+    """The agent's side: the pipe whose closing starts the clean-up, and the one that closes when it is done."""
 
     lifeline: IO[bytes]
     done: IO[bytes]
 
     def clean(self, limit_s: float = 10.0) -> bool:
-        """Let the guardian kill and remove all that is left, and wait for it; whether it was done in time."""
+        """Let the guardian kill and remove everything that is left, and wait; returns whether it finished in time."""
         self.lifeline.close()
         return bool(readable([self.done], limit_s))
 
 
 def start(workdir: workdirs.Workdir) -> Guardian:
-    """Start the guardian of ``workdir``; it watches when this returns. Call it before becoming a subreaper."""
+    """Start the guardian of ``workdir``; it is watching when this returns. Call it before becoming a subreaper."""
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "pilot.agent.guardian", str(workdir.path), str(os.getpid())],
         stdin=subprocess.PIPE,
@@ -61,7 +60,7 @@ def start(workdir: workdirs.Workdir) -> Guardian:
 
 
 def main(path: Path, agent: int) -> None:
-    """Detach, wait for the agent's end, erase its workdir."""
+    """Detach, wait for the agent's end, and erase its workdir."""
     if os.fork() != 0:
         os._exit(0)
     os.setsid()
@@ -80,7 +79,7 @@ def main(path: Path, agent: int) -> None:
 
 
 def _has_ended() -> bool:
-    """Whether the pipe has; waits for that ``LOOK_S`` at the longest."""
+    """Whether the pipe has ended; waits at most ``LOOK_S`` for that."""
     return bool(readable([sys.stdin], LOOK_S)) and not os.read(sys.stdin.fileno(), 1)
 
 

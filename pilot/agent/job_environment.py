@@ -16,10 +16,10 @@ _WALLTIME_VARIABLES = ("PILOT_WALLTIME_END", "SLURM_JOB_END_TIME")
 
 @dataclass(frozen=True, slots=True)
 class JobEnvironment:
-    """The batch job of this pilot; "" and 0 where it is in none. ``walltime_end_s`` is Unix time.
+    """The batch job of this pilot; "" and 0 if there is none. ``walltime_end_s`` is Unix time.
 
-    ``restart`` tells this life of a requeued job from earlier ones: Slurm counts them; LSF says only that there were
-    some (``LSB_RESTART=Y``, LSF 10.1 reference); PBS tells a job nothing.
+    ``restart`` distinguishes the runs of a requeued job: Slurm counts them; LSF only says whether there were any
+    (``LSB_RESTART=Y``, LSF 10.1 reference); PBS does not tell the job.
     """
 
     job: str
@@ -29,7 +29,7 @@ class JobEnvironment:
 
 
 def job_environment(environment: Mapping[str, str], walltime_end_s: float | None = None) -> JobEnvironment:
-    """What the batch system and ``launchers/`` tell in the environment; ``walltime_end_s`` overrides them."""
+    """What the batch system and ``launchers/`` put into the environment; ``walltime_end_s`` overrides them."""
     job = next((environment[name] for name in _JOB_VARIABLES if environment.get(name)), "")
     host = environment.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
     end_s = walltime_end_s if walltime_end_s is not None else _first_time(environment)
@@ -37,8 +37,8 @@ def job_environment(environment: Mapping[str, str], walltime_end_s: float | None
 
 
 def threads(ranks: int) -> int:
-    """How many threads each of a worker's ``ranks`` processes may use: what the job's environment says, else its share
-    of the cores that this pilot may use.
+    """How many threads each of a worker's ``ranks`` processes may use: as set in the job's environment, or else its
+    share of the cores that this pilot may use.
     """
     told = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
     return int(told) if told.isdecimal() and int(told) > 0 else max(1, usable_cores() // ranks)

@@ -13,10 +13,10 @@ from pilot.comm.mpich import on_interface
 from pilot.comm.rank_order import WORKER_GONE, RankOrder
 
 END_LIMIT_S = 5.0
-"""How long the others may take when one has ended in good order (all leave MPI together), or because it misses one."""
+"""How long the others may take once one has exited normally (all leave MPI together), or for lack of another."""
 
 _FOLLOWS = {0, WORKER_GONE}
-"""What is not why they end."""
+"""Exit statuses that follow from another's end, and so are not its cause."""
 
 
 class NodeRanks:
@@ -24,9 +24,9 @@ class NodeRanks:
 
     Parameters
     ----------
-    environment : theirs
+    environment : of the processes
     rails : how many
-    interfaces : which they take in turn
+    interfaces : assigned to them in turn
     """
 
     def __init__(self, environment: Mapping[str, str], rails: int, interfaces: Sequence[str]) -> None:
@@ -43,7 +43,7 @@ class NodeRanks:
 
     @property
     def pids(self) -> list[int]:
-        """Of those that have been started."""
+        """Process ids of those that have been started."""
         return [process.pid for process in self._processes if process.pid]
 
     @property
@@ -52,7 +52,8 @@ class NodeRanks:
         return "\n".join(filter(None, (process.tail for process in self._processes)))
 
     async def run(self) -> int:
-        """Start them and wait for the end of all: the exit status of the one that failed first, or minus the signal."""
+        """Start them and wait for all to end; returns the exit status, or minus the signal, of the first that
+        failed."""
         lives = {asyncio.create_task(process.run()): process for process in self._processes}
         done, others = await asyncio.wait(lives, return_when=asyncio.FIRST_COMPLETED)
         ended = {task.result() for task in done}
@@ -64,7 +65,7 @@ class NodeRanks:
         return next(iter(ended - _FOLLOWS), max(ended))
 
     def begin(self, order: RankOrder, space: str, entered: Callable[[Puts], None]) -> None:
-        """Be the rails of a node: as many as ``order`` says, the others are idle. See :meth:`RankProcess.begin`."""
+        """Become the rails of a node: as many as in ``order``, the others stay idle. See :meth:`RankProcess.begin`."""
         self._entered, self._ordered = entered, self._processes[: order.rails]
         for rail, process in enumerate(self._ordered):
             process.begin(msgspec.structs.replace(order, rail=rail), space, self._one_entered)
@@ -85,7 +86,7 @@ class NodeRanks:
         self.kill()
 
     def _one_entered(self, puts: Puts) -> None:
-        """All are in the barrier when each of them is."""
+        """The node is in the barrier when each of its rails is."""
         self._puts.append(puts)
         if len(self._puts) == len(self._ordered):
             table = {key: value for one in self._puts for key, value in one.items()}

@@ -1,8 +1,8 @@
-"""In a fork server: imports what scripts imported before, one module at a time, and decides which scripts it suits.
+"""In a fork server: imports what scripts imported before, one module at a time, and decides which scripts may use it.
 
-A preloaded module must be the one that the script's own import would have given. If that import could give something
-else, the script is served by a fork server without preloaded modules: if a variable that these imports read has a
-different value for it or is set by it, or if a file beside it has the name of a preloaded module.
+A preloaded module must be the one that the script's own import would have given. If it could give something else, the
+script is served by a fork server without preloaded modules. That is the case if a variable that these imports read has
+a different value for the script or is set by it, or if a file beside it has the name of a preloaded module.
 
 A server that forks has one thread and has not touched a GPU; a module whose import changes that is *unfit*.
 """
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from pilot.agent.fork_server import ForkJob
 
 MEMORY_BYTES = 1 << 30
-"""What is preloaded takes so much at most; workers share it with the fork server, and with one another."""
+"""Limit for what is preloaded; workers share this memory with the fork server, and with one another."""
 
 ALWAYS = ("PYTHON", "LD_", "CUDA_", "NVIDIA_", "OMP_", "MKL_")
-"""Variables of these names are read below Python, where nobody sees it."""
+"""Variables with these prefixes are read outside of Python, where we cannot notice it."""
 
 _SETS = re.compile(r"""\[\s*["'](\w+)["']\s*\]\s*=(?!=)|(?:setdefault|putenv|unsetenv|pop)\(\s*["'](\w+)["']""")
 _UPDATES = re.compile(r"environ\s*(\.update|\|=)")
@@ -38,9 +38,8 @@ _read_variable = _ENVIRONMENT.__getitem__
 
 
 class Preloader:
-    """``loaded`` are the packages that were imported here, also by others of them; ``variables`` what was read then.
-
-    ``has_more``: :meth:`next_name` has not said yet that nothing is left to import.
+    """``loaded`` are the packages imported here, directly or indirectly; ``variables`` are those read by the imports.
+    ``has_more``: there may be something left to import.
     """
 
     def __init__(self) -> None:
@@ -52,13 +51,13 @@ class Preloader:
         self._base_bytes = _memory_bytes()
 
     def take(self, path: Path) -> None:
-        """Import what the file says, as far as it is not there yet."""
+        """Import the modules in the file that are not loaded yet."""
         self._file = path
         self._todo = [name for name in imports.read(path).wanted() if name not in sys.modules][::-1]
         self.has_more |= bool(self._todo)
 
     def next_name(self) -> str:
-        """What :meth:`load` is to import next; "" where nothing is left, or no memory."""
+        """What :meth:`load` should import next; "" if nothing is left, or no memory."""
         while self._todo and self._todo[-1] in sys.modules:
             self._todo.pop()
         if self._todo and _memory_bytes() - self._base_bytes > MEMORY_BYTES:
@@ -68,9 +67,9 @@ class Preloader:
         return name
 
     def load(self, name: str) -> str:
-        """Import ``name``; why this process must not fork any more, "" where it may.
+        """Import ``name``; returns why this process must not fork any more, or "".
 
-        What cannot be imported is left to scripts: theirs may be another way to it.
+        What cannot be imported here is left to scripts, which may find it another way.
         """
         before = set(sys.modules)
         with self._watched():
@@ -82,7 +81,7 @@ class Preloader:
         return _unfit()
 
     def declines(self, job: ForkJob) -> str:
-        """Why ``job`` must be run without what is loaded here; "" where it need not."""
+        """Why ``job`` must be run without what is loaded here; "" if it need not."""
         if not self.loaded:
             return ""
         for name, value in job.environment.items():
@@ -92,7 +91,7 @@ class Preloader:
         return self._hidden(Path(job.cwd, job.script), _submitted(job.code))
 
     def _hidden(self, script: Path, submitted: Mapping[str, bytes]) -> str:
-        """Why its imports could give something else: what its text sets, what lies beside it."""
+        """Why its imports could give something else: a variable that its text sets, or a file beside it."""
         texts, beside = list(submitted.values()), {Path(path) for path in submitted}
         with suppress(OSError):
             texts += [] if str(script) in submitted else [script.read_bytes()]
@@ -105,7 +104,7 @@ class Preloader:
         return f"{min(hiding)} is beside it" if hiding else ""
 
     def _set_by(self, text: str) -> str:
-        """A variable that matters and that a script seems to set."""
+        """A relevant variable that a script seems to set."""
         names = {name for pair in _SETS.findall(text) for name in pair}
         if _UPDATES.search(text):
             names.update(re.findall(r"\w+", text))
@@ -128,14 +127,14 @@ class Preloader:
 
 
 def _submitted(archive: str) -> dict[str, bytes]:
-    """Its own code; none where that cannot be read, which the job itself then says."""
+    """The script's own code; empty if that cannot be read, which the job itself will report."""
     with suppress(OSError, BadZipFile):
         return script_code.unpack(Path(archive)) if archive else {}
     return {}
 
 
 _GPUS = ("/dev/nvidia", "/dev/kfd")
-"""What a process has open that has spoken to a GPU, of NVIDIA or of AMD: its forks cannot."""
+"""Open in a process that has used a GPU (NVIDIA's or AMD's), whose forks could not use it."""
 
 
 def _unfit() -> str:

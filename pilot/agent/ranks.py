@@ -1,6 +1,6 @@
-"""One rank process of this node, from its start to its end: warm first, then a rank of one generation.
+"""One rank process of this node, from start to end: at first warm, then a rank of one generation.
 
-The agent is its PMI server. What the rank puts goes to the coordinator, and comes back with what all ranks have put.
+The agent is its PMI server. What the rank puts is sent to the coordinator, which returns what all ranks have put.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RankProcess:
     Parameters
     ----------
     environment : its whole environment
-    rails : sockets to other rank processes of the node, which are its own from now on
+    rails : sockets to other rank processes of the node; owned from now on
     """
 
     def __init__(self, environment: Mapping[str, str], rails: Sequence[socket.socket] = ()) -> None:
@@ -59,7 +59,7 @@ class RankProcess:
         return "\n".join(self._tail)
 
     async def run(self) -> int:
-        """Start it and wait for its end: the exit status, or minus the signal."""
+        """Start it and wait for its end; returns the exit status, or minus the signal."""
         try:
             return await self._run()
         except OSError as error:
@@ -69,13 +69,14 @@ class RankProcess:
             self._hang_up()
 
     def begin(self, order: RankOrder, space: str, entered: Callable[[Puts], None]) -> None:
-        """Be a rank. ``space`` names its node's key-value space; ``entered`` hears of its puts at each barrier."""
+        """Become a rank. ``space`` is the name of its node's key-value space; ``entered`` is called with its puts at
+        each barrier."""
         self._server, self._entered = PmiServer(order.of_world[1], space, order.rails), entered
         asyncio.get_running_loop().add_reader(self._end, self._hear)
         self._say(encode(order))
 
     def introduce(self, table: Mapping[str, str]) -> None:
-        """All ranks have entered the barrier; :class:`ProtocolError` where this one has not."""
+        """All ranks have entered the barrier; :class:`ProtocolError` if this one has not."""
         if self._server is None:
             raise ProtocolError("a rank process without an order has no peers")
         self._say(self._server.open(table))
@@ -88,7 +89,7 @@ class RankProcess:
                 self._process.kill()
 
     def fail(self, reason: str) -> None:
-        """Kill it, for a reason that is told like its own last words."""
+        """Kill it, and report ``reason`` as if it were its last output."""
         self._tail.append(reason)
         self.kill()
 
@@ -102,7 +103,7 @@ class RankProcess:
                 stderr=asyncio.subprocess.STDOUT,
                 env=self._environment,
                 pass_fds=passed,
-                start_new_session=True,  # where others compute, too, the kernel gives each session its share
+                start_new_session=True,  # on a shared node the kernel gives each session its share
                 preexec_fn=partial(_live_with, os.getpid()),
             )
         if self._killed:
@@ -132,7 +133,8 @@ class RankProcess:
             self._entered(dict(self._server.puts))
 
     def _say(self, text: bytes) -> None:
-        """One answer is out at a time, so there is always room for it; a rank that has ended hears nothing."""
+        """Send to the rank. Only one answer is outstanding at a time, so there is always space; a rank that has ended
+        gets none."""
         with suppress(BrokenPipeError):
             self._end.sendall(text)
 
@@ -142,7 +144,7 @@ class RankProcess:
 
 
 def _live_with(agent: int) -> None:
-    """In the process before it is a rank process: only the agent acts on notices, and nothing outlives the agent."""
+    """Before exec: ignore notices, on which only the agent acts, and die with the agent."""
     for notice in NOTICES:
         signal.signal(notice, signal.SIG_IGN)
     die_with_parent(agent)

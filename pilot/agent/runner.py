@@ -58,17 +58,17 @@ ROTATE_EVERY_TICKS = 120
 JOIN_LIMIT_S = 120.0
 
 IMPORTS = "imports"
-"""The folder beside the connection file with what scripts imported."""
+"""The folder beside the connection file that records what scripts imported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of the command line. None: the system's or the site's value.
+    """Command-line options. None: the system's or the site's value.
 
     Parameters
     ----------
-    interfaces : for MPI, of each rail; none: the one that leads to the coordinator
-    provider : libfabric's, for MPI
+    interfaces : for MPI, one per rail; empty: the one towards the coordinator
+    provider : libfabric's provider, for MPI
     python : the interpreter started before the first trainer arrives
     walltime_end_s : when the job ends, Unix time
     grace_s : time between a notice and the kill
@@ -82,9 +82,8 @@ class Options:
 
 
 def run(connection: Path, options: Options) -> int:
-    """Run an agent of the pool in the file ``connection`` to its end, leaving nothing behind; returns the exit status.
-
-    One that counts as lost (it was stopped, or cut off) comes back as an entirely new pilot.
+    """Run an agent for the pool of the file ``connection`` to its end, leaving nothing behind; returns the exit status.
+    If it counts as lost (because it was stopped, or cut off), it joins again as a new pilot.
     """
     whereabouts = Whereabouts(connection)
     while (end := _live(whereabouts, options)).again:
@@ -160,7 +159,7 @@ class Agent:
     # --- events in --------------------------------------------------------------------------------------------------
 
     def _take(self, event: Event) -> None:
-        """Feed the state machine; effects that cause events do not recurse."""
+        """Feed the state machine; events caused by effects are queued instead of handled recursively."""
         self._events.append(event)
         if self._taking:
             return
@@ -224,7 +223,7 @@ class Agent:
                 self._take(Stopped(*watched[pid], stopped_s)) if pid in watched else self._workers.end_server(pid)
 
     def _failed(self, task: asyncio.Task[None]) -> None:
-        """Only a failure ends one of our tasks before we leave."""
+        """A task of ours ended before we left, so it must have failed."""
         if not task.cancelled() and not self._exit.done() and (error := task.exception()) is not None:
             self._exit.set_exception(error)
 

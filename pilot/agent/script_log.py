@@ -11,14 +11,14 @@ from pilot.io.log_marks import Marker, mark_log
 
 
 class Log(io.FileIO):
-    """A file that keeps what its disk takes: ``print`` on one that is full or fails is no reason to lose a trainer."""
+    """A file that drops what cannot be written: a full or failing disk is no reason to lose a trainer."""
 
     def __init__(self, descriptor: int, marker: Marker) -> None:
         super().__init__(descriptor, "wb", closefd=False)
         self._marker = marker
 
     def write(self, data: Any, /) -> int:
-        """As of a file; what the disk does not take counts as written."""
+        """As for any file, but what cannot be written counts as written."""
         self._marker.about_to_write()
         try:
             return super().write(data)
@@ -29,7 +29,7 @@ class Log(io.FileIO):
 
 
 def take_over() -> None:
-    """Have ``sys.stdout`` and ``sys.stderr`` write in that way, line by line."""
+    """Make ``sys.stdout`` and ``sys.stderr`` write like this, line by line."""
     marker = mark_log(1)
     sys.stdout = sys.__stdout__ = _text(1, marker)  # type: ignore[misc]  # typed Final; both names lead to the same file, as ever
     sys.stderr = sys.__stderr__ = _text(2, marker)  # type: ignore[misc]  # as above

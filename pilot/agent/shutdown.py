@@ -1,7 +1,7 @@
-"""How an agent without a coordinator leaves: pause what trains, save the states, go. Pure.
+"""How an agent without a coordinator leaves: pause the groups, save the states, exit. Pure.
 
 Nobody regroups without the coordinator, so a group that does not pause in time is given up on this node: its workers
-abort the step that they are in and hold a whole state, which is then written.
+abort their current step and hold a complete state, which is then written.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Shutdown:
         self._writing: set[str] = set()
 
     def begin(self) -> list[Effect]:
-        """Ask all groups to pause; what trains in none writes at once."""
+        """Ask all groups to pause; workers outside of groups write at once."""
         pauses = [Tell(trainer, wire.PauseGroup(trainer, number)) for trainer, number in self._training.items()]
         writes = [effect for trainer in self._parked for effect in self._write(trainer)]
         return [LogLine(f"leaving: {self.reason}"), *pauses, *writes, *self._exit_when_done()]
@@ -41,13 +41,13 @@ class Shutdown:
         return self._write(trainer)
 
     def done(self, trainer: str) -> list[Effect]:
-        """The worker of ``trainer`` wrote its state, could not, or is gone."""
+        """The worker of ``trainer`` has written its state, or failed to, or has ended."""
         self._training.pop(trainer, None)
         self._writing.discard(trainer)
         return self._exit_when_done()
 
     def tick(self, now_s: float) -> list[Effect]:
-        """Give up on groups that did not pause, and on checkpoints that did not come."""
+        """Give up on groups that did not pause in time, and on checkpoints that were not written in time."""
         if now_s >= self.end_s:
             return [Exit(0, f"{self.reason}; not all states were written in time")]
         if now_s < self._pause_s:

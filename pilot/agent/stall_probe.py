@@ -19,7 +19,7 @@ GLANCES = 8
 """One per tick; an examination takes about two seconds."""
 
 LEAST_CPU_S = 0.015
-"""The kernel counts in hundredths of a second: one of them may be a rounding."""
+"""The kernel counts in hundredths of a second; a single one may be due to rounding."""
 
 _STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 _AT_WORK = (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
@@ -27,14 +27,14 @@ _AT_WORK = (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
 
 @dataclass(frozen=True, slots=True)
 class Glance:
-    """A training process (first) and what it started, at one time: their states and their processor time by pid."""
+    """A training process (first) and its descendants at one time: their states and CPU times by pid."""
 
     states: tuple[str, ...]
     cpu_s: dict[int, float]
 
 
 def glance(pid: int) -> Glance:
-    """Look once; nothing where the process is gone."""
+    """Look once; empty if the process has ended."""
     seen = list(_each(proc.tree(pid)))
     return Glance(tuple(state for _, state, _ in seen), {pid: cpu_s for pid, _, cpu_s in seen})
 
@@ -71,17 +71,17 @@ def _cpu_s(glances: Sequence[Glance]) -> float:
 
 @dataclass(slots=True)
 class StallProbe:
-    """The looks that are under way, by trainer: fed with glances at each tick."""
+    """The current examinations, by trainer, with one glance per tick."""
 
     _glances: dict[str, list[dict[int, Glance]]] = field(default_factory=dict)
 
     def begin(self, trainer: str) -> None:
-        """Begin (again) to watch the worker of ``trainer``."""
+        """Start (or restart) watching the worker of ``trainer``."""
         self._glances[trainer] = []
 
     def tick(self, pids: Mapping[str, Sequence[int]]) -> list[Watched]:
-        """One glance at each of ``pids``, the processes of each living worker that have not answered; what was seen
-        where that was the last. A worker is as far as the worst of them.
+        """Take one glance at each of ``pids``, the processes of running workers that have not answered; returns the
+        results of completed examinations. A worker is judged by the worst of its processes.
         """
         out: list[Watched] = []
         for trainer, glances in list(self._glances.items()):
@@ -99,11 +99,11 @@ class StallProbe:
 
 @dataclass(slots=True)
 class StoppedProcesses:
-    """A process that is seen stopped at every look is taken to have been stopped in between."""
+    """A process that is stopped at every look is assumed to have been stopped in between."""
 
     _since_s: dict[int, float] = field(default_factory=dict)
 
     def look(self, now_s: float, stopped: Iterable[int]) -> dict[int, float]:
-        """Those that are ``stopped`` now, by pid, with the time since they were first seen so."""
+        """Those that are ``stopped`` now, by pid, with the time since they were first seen stopped."""
         self._since_s = {pid: self._since_s.get(pid, now_s) for pid in stopped}
         return {pid: now_s - since_s for pid, since_s in self._since_s.items()}

@@ -1,9 +1,9 @@
 """Runs a trainer's code as it was submitted, even if its files have been edited since.
 
-A module's ``__file__`` and a package's ``__path__`` are as ever, so what lies beside them (data, compiled extensions,
-files too large to be taken) is found where it is; only the source comes from the submission
-(:mod:`pilot.io.script_code`). Tracebacks and ``inspect`` show it, too. This holds in the training process and in what
-it forks; a process that it *starts* (another program, a spawned DataLoader worker) reads the files as they are.
+A module's ``__file__`` and a package's ``__path__`` are unchanged, so files beside them (data, compiled extensions,
+files too large to be copied) are found as usual; only the source comes from the submission
+(:mod:`pilot.io.script_code`). Tracebacks and ``inspect`` show that source, too. This applies to the training process
+and its forks; a process that it *starts* (another program, a spawned DataLoader worker) reads the files on disk.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from pilot.io import script_code
 
 
 def install(archive: str) -> dict[str, bytes]:
-    """Have the modules in ``archive`` imported from there; its files by path. "": none, all is read where it is."""
+    """Import the modules in ``archive`` from there from now on; returns its files by path. "": everything is run in
+    place."""
     files = script_code.unpack(Path(archive)) if archive else {}
     folders = {str(folder) for file in files for folder in Path(file).parents}
     if files:
@@ -31,11 +32,11 @@ def install(archive: str) -> dict[str, bytes]:
 
 
 def source(files: dict[str, bytes], path: str) -> bytes:
-    """The content of the file at ``path``, as submitted where it was taken; it is shown so, too."""
+    """The content of the file at ``path``: as submitted if it was copied, in which case tracebacks show that, too."""
     if path not in files:
         return Path(path).read_bytes()
     lines = importlib.util.decode_source(files[path]).splitlines(keepends=True)
-    linecache.cache[path] = (len(files[path]), None, lines, path)  # without a time it is never compared with the disk
+    linecache.cache[path] = (len(files[path]), None, lines, path)  # without a time, it is never compared with the disk
     return files[path]
 
 
@@ -48,12 +49,12 @@ class _Loader(SourceFileLoader):
         return source(self._files, path)
 
     def path_stats(self, path: str) -> Any:
-        """None are known, so no compiled file is read or written: it would be that of the file on the disk."""
+        """There are none, so no compiled file is read or written: that would be the one for the file on disk."""
         raise OSError(f"{path} is as it was submitted")
 
 
 class _Finder:
-    """Finds what is in one folder: what was submitted first, then what is there."""
+    """Finds modules in one folder: first the submitted ones, then those on disk."""
 
     def __init__(self, folder: str, files: dict[str, bytes], folders: set[str], there: Any) -> None:
         self._folder = folder
@@ -63,7 +64,7 @@ class _Finder:
 
     @classmethod
     def of(cls, folder: str, files: dict[str, bytes], folders: set[str]) -> _Finder:
-        """As a path hook; ImportError where nothing of ``folder`` was submitted."""
+        """As a path hook; ImportError if nothing in ``folder`` was submitted."""
         if folder not in folders:
             raise ImportError(f"{folder} is none of the submitted folders", path=folder)
         return cls(folder, files, folders, _usual(folder))
@@ -90,7 +91,7 @@ class _Finder:
 
 
 def _usual(folder: str) -> Any:
-    """What would find modules in ``folder`` else."""
+    """The finder that would otherwise be used for ``folder``."""
     for hook in sys.path_hooks[1:]:
         try:
             return hook(folder)

@@ -26,7 +26,8 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class WorkerEnded:
-    """The process is gone. ``status`` is its exit status, or minus the signal; ``tail`` the last lines of its log.
+    """The process has ended. ``status`` is its exit status, or minus the signal; ``tail`` has the last lines of its
+    log.
 
     ``status`` None: it could not be started, and ``tail`` says why.
     """
@@ -39,7 +40,7 @@ class WorkerEnded:
 
 @dataclass(frozen=True, slots=True)
 class RankEnded:
-    """The rank process of a generation is gone without having been ordered to by us. ``tail``: what it printed last."""
+    """The rank process of a generation has ended without our order. ``tail``: the last lines that it printed."""
 
     trainer: str
     generation: int
@@ -49,7 +50,7 @@ class RankEnded:
 
 @dataclass(frozen=True, slots=True)
 class RankEntered:
-    """The rank process of a generation has put its addresses, and waits for those of the others."""
+    """The rank process of a generation has put its addresses, and is waiting for those of the others."""
 
     trainer: str
     generation: int
@@ -67,7 +68,7 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """Answers ``Watch``: whether the worker of ``trainer`` made progress meanwhile, and what was seen, in words."""
+    """Completes ``Watch``: whether the worker of ``trainer`` made progress, and what was seen, in words."""
 
     trainer: str
     progress: bool
@@ -83,7 +84,7 @@ class Noticed:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorLost:
-    """The connection closed; another one is being tried."""
+    """The connection closed; the client is trying to reconnect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +119,14 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """To the coordinator; kept until there is one."""
+    """Send to the coordinator; queued until there is one."""
 
     message: wire.Message
 
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """To the worker of ``trainer``."""
+    """Send to the worker of ``trainer``."""
 
     trainer: str
     message: wire.Message
@@ -140,7 +141,7 @@ class SpawnWorker:
 
 @dataclass(frozen=True, slots=True)
 class KillWorker:
-    """Kill the worker and all that it started. ``WorkerEnded`` follows."""
+    """Kill the worker and everything that it started. ``WorkerEnded`` follows."""
 
     trainer: str
 
@@ -154,7 +155,8 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class StartRank:
-    """Be a rank of a group. ``RankEntered`` follows where there are others; ``RankEnded`` in the end, unless killed."""
+    """Start a rank of a group. ``RankEntered`` follows if there are others; ``RankEnded`` at its end, unless we kill
+    it."""
 
     message: wire.JoinGroup
 

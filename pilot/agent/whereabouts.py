@@ -1,4 +1,4 @@
-"""Where the coordinator is now: rereads the connection file after the connection was lost.
+"""Finds the coordinator: rereads the connection file after the connection was lost.
 
 A restarted coordinator may have another port, or be on another host; the file says so. If the file belongs to another
 pool, or was removed, our pool is over.
@@ -20,9 +20,9 @@ GONE_S = 10.0
 
 
 class Whereabouts:
-    """``file`` is the connection file, ``now`` what it said when it was last that of our pool.
+    """``file`` is the connection file, ``now`` its last content that belonged to our pool.
 
-    Making one reads it: :class:`UserError` where that is not possible.
+    The constructor reads it; :class:`UserError` if that fails.
     """
 
     def __init__(self, file: Path) -> None:
@@ -33,7 +33,8 @@ class Whereabouts:
         self._reader: threading.Thread | None = None
 
     def look(self) -> str:
-        """Why our pool is over, "" where it may come back, as of the last look; and begin to read the file again.
+        """Why our pool is over, according to the last look, or "" if it may come back. Also begins to read the file
+        again.
 
         Never blocks: a hanging file system must not keep an agent from watching its lease.
         """
@@ -62,7 +63,7 @@ class Whereabouts:
             self._note_missing()
 
     def _note_missing(self) -> None:
-        """Whatever else is wrong with the file or its file system may pass."""
+        """Note that the file is missing. Any other problem with it or its file system may pass."""
         try:
             self.file.stat()
         except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""An agent's private directory on its node: sockets, and a list of what must be removed after the agent's end.
+"""An agent's private directory on its node: sockets, and a list of what to remove after the agent's end.
 
-The directory is locked (flock) as long as its agent or its guardian lives, so an unlocked one is known to be a
-leftover, whatever became of pids since. Its name is also the *mark* that every process of the agent carries.
+The directory is locked (flock) as long as its agent or its guardian is running, so an unlocked one is a leftover, even
+if pids have been reused. Its name is also the *mark* in the environment of every process of the agent.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ MARK = "PILOT_AGENT_MARK"
 _OURS = re.compile(r"pilot-\d+-[a-z2-7]{16}")
 
 _LONGEST_BASE = 40
-"""AF_UNIX paths end at 107 bytes; below this there is room for this directory and a socket of multiprocessing in it."""
+"""AF_UNIX paths are limited to 107 bytes; below this there is space for this directory and a multiprocessing socket in
+it."""
 
 
 @dataclass(slots=True)
 class Workdir:
-    """The directory of a living agent. ``lock`` is the descriptor that the guardian inherits; the name ends in
+    """The directory of a running agent. ``lock`` is the descriptor that the guardian inherits; the name ends in
     ``tokens.life_name(secret)``, by which the agent proves that the name is its own.
     """
 
@@ -38,15 +39,15 @@ class Workdir:
 
     @property
     def mark(self) -> str:
-        """The entry that the environment of every process of this agent has."""
+        """The entry in the environment of every process of this agent."""
         return f"{MARK}={self.path.name}"
 
     def socket(self, life: int) -> Path:
-        """Where the worker of that life listens for its rank processes."""
+        """The socket on which the training process ``life`` listens for its rank processes."""
         return self.path / f"w{life}"
 
     def store(self, life: int) -> Path:
-        """Where the processes of the worker whose first life that is meet, to form a process group."""
+        """Where the processes of a worker, the first of which is ``life``, meet to form a process group."""
         return self.path / f"s{life}"
 
     @property
@@ -55,9 +56,9 @@ class Workdir:
         return self.path / "t"
 
     def record_segments(self, names: Iterable[str]) -> None:
-        """Note the names under /dev/shm that this agent's rank processes may have, in place of those noted before.
+        """Record the names in /dev/shm that this agent's rank processes may use, replacing the earlier ones.
 
-        They are noted before they are there, so that nothing is left of an agent that is killed meanwhile.
+        They are recorded before they exist, so that nothing is left behind if the agent is killed.
         """
         file = _segments_file(self.path)
         unfinished = file.with_suffix(".new")
@@ -66,7 +67,7 @@ class Workdir:
 
 
 def create(base: Path | None = None) -> Workdir:
-    """Make the directory, 0700, under ``base`` (default: the system's temporary directory)."""
+    """Create the directory with mode 0700 in ``base`` (default: the system's temporary directory)."""
     parent = base if base is not None else _base()
     unfinished = Path(tempfile.mkdtemp(prefix=".pilot-", dir=parent))
     lock = os.open(unfinished / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
@@ -78,7 +79,8 @@ def create(base: Path | None = None) -> Workdir:
 
 
 def erase(path: Path) -> list[int]:
-    """Kill what carries the mark of a workdir whose agent is gone, remove its segments and the workdir itself.
+    """Kill all processes with the mark of a workdir whose agent has ended, and remove its segments and the workdir
+    itself.
 
     Returns the pids that could not be killed.
     """
@@ -89,7 +91,7 @@ def erase(path: Path) -> list[int]:
 
 
 def sweep(base: Path | None = None) -> list[str]:
-    """Erase the workdirs of this user's agents that died together with their guardians; the names of those erased."""
+    """Erase the workdirs of this user's agents that died together with their guardians; returns their names."""
     return [path.name for path in left_over(base) if erase(path) == []]
 
 
@@ -127,7 +129,8 @@ def _is_left_over(path: Path) -> bool:
 
 
 def _is_locked(lock: Path) -> bool:
-    """A workdir is made with its lock; one without is what a guardian has left that was killed while it erased."""
+    """Whether it is locked. A workdir is created with its lock; one without it is left from a guardian killed while
+    erasing."""
     try:
         descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:

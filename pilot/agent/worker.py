@@ -1,6 +1,6 @@
 """One worker: the training processes of one trainer on this node, acting as one.
 
-A worker has one training process per rank of its node. The agent's state machine and the coordinator know workers only:
+A worker has one training process per rank of its node. The agent's state machine and the coordinator know only workers:
 a worker's orders go to all of its processes, and what all of them say is forwarded once.
 
     ``WorkerReady``, ``RankPaused``   forwarded when all have said it
@@ -35,7 +35,7 @@ class LocalRanks:
         self._answers: dict[int, wire.RankStalled] | None = None
 
     def told(self, message: wire.Message) -> range:
-        """The processes to which ``message`` goes."""
+        """The processes that ``message`` is for."""
         if isinstance(message, wire.LookAtGroup):
             self._answers = {}
         return range(self._size)
@@ -52,7 +52,7 @@ class LocalRanks:
         return message
 
     def looked_at(self) -> None:
-        """The examination is over: later messages are not answers to it."""
+        """The examination is over: later messages do not belong to it."""
         self._answers = None
 
     def silent(self) -> list[int]:
@@ -78,8 +78,8 @@ class LocalRanks:
 
 @dataclass(slots=True)
 class TrainingProcess:
-    """One training process, from the order to its end. ``begin`` is where its part of the log starts, ``server`` what
-    forks it.
+    """One training process, from the order to its end. ``begin`` is where its part of the log starts, ``server``
+    identifies its fork server.
     """
 
     number: int
@@ -92,7 +92,7 @@ class TrainingProcess:
     doomed: bool = False
 
     def kill(self) -> None:
-        """End it and everything that it started; if it is not forked yet, as soon as it is."""
+        """Kill it and everything that it started; if it is not forked yet, as soon as it is."""
         self.doomed = True
         kill_session(self.pid)
 
@@ -101,7 +101,7 @@ class TrainingProcess:
         try:
             with self.log.open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
-                begin = self.begin if self.begin <= size else 0  # it was rotated
+                begin = self.begin if self.begin <= size else 0  # the log was rotated
                 file.seek(max(begin, size - _TAIL_BYTES))
                 return file.read().decode(errors="replace")
         except OSError:
@@ -110,8 +110,8 @@ class TrainingProcess:
 
 @dataclass(slots=True)
 class NodeWorker:
-    """The training processes of one trainer here, by their rank on the node. ``store``: where they meet; ``end``: how
-    the first of them ended.
+    """The training processes of one trainer on this node, by local rank. ``store``: where they meet; ``end``: how the
+    first of them ended.
     """
 
     order: wire.StartWorker
@@ -123,7 +123,7 @@ class NodeWorker:
 
 
 def check(order: wire.StartWorker) -> None:
-    """What can be known before the start; UserError in one line."""
+    """Check what can be checked before the start; UserError in one line."""
     if not Path(order.cwd).is_dir():
         raise UserError(f"no directory {order.cwd} on this node")
     if not os.access(order.python, os.X_OK):
@@ -145,7 +145,7 @@ def _check_unedited(order: wire.StartWorker) -> None:
 
 
 def kill_session(pid: int) -> None:
-    """A training process leads a session: whatever it started is in it, or descends from it."""
+    """Kill a training process's session and all its descendants."""
     if pid:
         proc.kill(proc.tree(pid))
         proc.kill(proc.session(pid))

@@ -14,13 +14,13 @@ _PIECE_BYTES = 1 << 16
 
 
 class WorkerSocket:
-    """Reads as the event loop finds something to read.
+    """Reads whenever the event loop reports something to read.
 
     Parameters
     ----------
     connection : one end of a stream socket pair; owned from now on
     said : called with each message
-    broken : called once where what came is not a message; nothing is read after that
+    broken : called once if something other than a message arrived; nothing is read after that
     """
 
     def __init__(
@@ -35,8 +35,8 @@ class WorkerSocket:
         asyncio.get_running_loop().add_reader(connection, self.drain)
 
     def send(self, message: wire.Message) -> bool:
-        """Send at once; False where the worker has closed its end (``gone``), or has not read for so long that the
-        socket is full.
+        """Send at once; False if the worker has closed its end (``gone``), or has not read for so long that the socket
+        is full.
         """
         data = framed(wire.encode(message))
         try:
@@ -48,7 +48,7 @@ class WorkerSocket:
             return False
 
     def drain(self) -> None:
-        """Take in everything that is there."""
+        """Read everything that has arrived."""
         while (piece := self._piece()) is not None:
             if not piece:
                 asyncio.get_running_loop().remove_reader(self._socket)
@@ -61,7 +61,7 @@ class WorkerSocket:
                 return
 
     def close(self) -> None:
-        """Close; a worker that lives ends itself then."""
+        """Close; a running worker exits then."""
         if self._socket.fileno() >= 0:
             asyncio.get_running_loop().remove_reader(self._socket)
             self._socket.close()
@@ -78,5 +78,5 @@ class WorkerSocket:
         for frame in self._frames.feed(piece):
             message = wire.decode_from_agent(frame)
             if isinstance(message, wire.Request | wire.Hello):
-                raise ProtocolError(f"a worker does not say {type(message).__name__}")
+                raise ProtocolError(f"a worker must not send {type(message).__name__}")
             self._said(message)

@@ -30,17 +30,16 @@ _BACKENDS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 """The variables that tell torch's backends which interface to use and listen on."""
 
 _LEAVING_S = 10.0
-"""How long a training process that closed its control socket has to end by itself."""
+"""How long a training process may take to exit after closing its control socket."""
 
 
 @dataclass(slots=True)
 class Workers:
-    """At most one worker per trainer. ``emit`` is told what they say and when they end; ``address`` is this node's, on
-    ``interface``.
+    """At most one worker per trainer. ``emit`` is called with what they say and when they end; ``address`` is this
+    node's, on ``interface``.
 
-    The training processes of a worker speak as one, and end together: unless they were told to stop, the first
-    one's end is that of all. ``imports`` is the folder with what scripts imported, by interpreter; None: nothing is
-    preloaded.
+    The training processes of a worker speak as one and end together: unless they were told to stop, all end with the
+    first. ``imports`` is the folder that records what scripts imported, by interpreter; None: nothing is preloaded.
     """
 
     workdir: Workdir
@@ -64,12 +63,12 @@ class Workers:
         return self._servers[key]
 
     def _preload(self, python: str) -> None:
-        """Have the fork server look at what scripts have imported by now."""
+        """Have the fork server preload what scripts have imported by now."""
         if self.imports is not None and (server := self._servers.get((python, False))) is not None:
             server.preload(file_of(self.imports, python), self._unfit.get(python, []))
 
     def launch(self, order: wire.StartWorker) -> None:
-        """Start the worker; an order that cannot be carried out ends as a worker that could not be started."""
+        """Start the worker; if that is impossible, it is reported as a worker that could not be started."""
         worker = self._workers[order.trainer] = NodeWorker(
             order, LocalRanks(order.ranks), self.workdir.store(self._count + 1)
         )
@@ -79,8 +78,8 @@ class Workers:
             self._end(worker, WorkerEnded(order.trainer, None, str(error)))
 
     def tell(self, trainer: str, message: wire.Message) -> None:
-        """Send to the worker; a process that takes nothing any more is killed. One that has closed its end is on its
-        way out: how it ends says whose fault that is, so it gets the time for it.
+        """Send to the worker; a process that no longer reads is killed. One that has closed its end is exiting: how it
+        ends shows whose fault that is, so it gets time to do so.
         """
         worker = self._workers.get(trainer)
         if worker is None:
@@ -104,7 +103,7 @@ class Workers:
             life.kill()
 
     def sockets_of(self, trainer: str) -> list[Path]:
-        """Where the worker's processes listen for their rank processes, by rank; none where there is no worker."""
+        """Where the worker's processes listen for their rank processes, by rank; empty if there is no worker."""
         return [self.workdir.socket(life.number) for life in self._lives(trainer)]
 
     def pids(self) -> Iterator[tuple[str, int]]:
@@ -112,7 +111,7 @@ class Workers:
         return ((trainer, life.pid) for trainer in self._workers for life in self._lives(trainer) if life.pid)
 
     def logs(self) -> list[Path]:
-        """What the training processes write to."""
+        """The logs of the training processes."""
         return [life.log for life in self._all()]
 
     def silent(self) -> dict[str, list[int]]:
@@ -124,22 +123,22 @@ class Workers:
         }
 
     def looked_at(self, trainer: str) -> None:
-        """The look at the worker of ``trainer`` is over."""
+        """The examination of the worker of ``trainer`` is over."""
         if trainer in self._workers:
             self._workers[trainer].local_ranks.looked_at()
 
     def server_pids(self) -> list[int]:
-        """The fork servers."""
+        """The process ids of the fork servers."""
         return [server.pid for server in self._servers.values()]
 
     def end_server(self, pid: int) -> None:
-        """A fork server that does not answer is killed; the next worker gets a new one."""
+        """Kill a fork server that does not answer; the next worker gets a new one."""
         for server in [server for server in self._servers.values() if server.pid == pid]:
             log.warning("the fork server of %s was stopped for too long: killed", server.python)
             server.kill()
 
     def reaped(self, pid: int, status: int) -> None:
-        """An orphan ended: a process whose fork server is gone has become the agent's own child."""
+        """An orphan ended: processes whose fork server has ended become the agent's own children."""
         self._ended(lambda life: life.pid == pid, os.waitstatus_to_exitcode(status))
 
     def close(self) -> None:
@@ -160,7 +159,7 @@ class Workers:
             worker.lives.append(self._begin(worker, rank))
 
     def _begin(self, worker: NodeWorker, rank: int, *, bare: bool = False) -> TrainingProcess:
-        """Order one training process, of a fork server that has preloaded nothing where it is to be ``bare``."""
+        """Order one training process, if ``bare`` from a fork server that has preloaded nothing."""
         order = worker.order
         self._count += 1
         path = Path(order.directory, "logs", f"{self.node}.{rank}.log" if order.ranks > 1 else f"{self.node}.log")
@@ -236,7 +235,7 @@ class Workers:
             case "failed", [str(why)]:
                 self._give_up(key, None, f"{python} cannot run pilot.train: {why} (install this package there)")
             case "gone", [int(status)] if status < 0:
-                log.warning("the fork server of %s was killed; its workers live on", python)
+                log.warning("the fork server of %s was killed; its workers continue", python)
                 self._give_up(key, status, "its fork server was killed")
             case "gone", [int(status)]:
                 self._give_up(key, None, f"{python} cannot run pilot.train: it ended with status {status}")
@@ -248,18 +247,18 @@ class Workers:
                 kill_session(pid)
 
     def _without(self, key: tuple[str, bool], module: str, why: str) -> None:
-        """The fork server must not fork any more, because of ``module``: the next one does without it. What it was to
-        fork the next one does; what it forked lives on.
+        """The fork server must not fork any more because of ``module``, which the next one will not preload. The next
+        one forks what it was ordered to fork; what it has forked continues.
         """
         python, _ = key
-        log.warning("%s is not preloaded any more: %s", module, why)
+        log.warning("%s is no longer preloaded: %s", module, why)
         self._unfit.setdefault(python, []).append(module)
         server = self._servers.pop(key)
         self._order_again(lambda life: life.server is server and not life.pid)
         self.warm_up(python)
 
     def _order_again(self, which: Callable[[TrainingProcess], bool], *, bare: bool = False) -> None:
-        """Training processes that were not forked are ordered once more, unless nobody wants them any more."""
+        """Order training processes again that were not forked, unless they are no longer wanted."""
         for worker in list(self._workers.values()):
             for life in [life for life in worker.lives if which(life)]:
                 life.control.close()
@@ -273,7 +272,7 @@ class Workers:
                     self._end(worker, WorkerEnded(worker.order.trainer, None, str(error)))
 
     def _give_up(self, key: tuple[str, bool], status: int | None, why: str) -> None:
-        """Its fork server is unusable now. Processes that it forked live on; the others were never started."""
+        """The fork server is unusable. Processes that it forked continue; the others were never started."""
         server = self._servers.pop(key, None)
         for worker in list(self._workers.values()):
             unborn = [life for life in worker.lives if not life.pid and life.server is server]
@@ -286,7 +285,7 @@ class Workers:
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def _ended(self, which: Callable[[TrainingProcess], bool], status: int) -> None:
-        """A training process is gone."""
+        """A training process has ended."""
         for worker in list(self._workers.values()):
             for life in [life for life in worker.lives if which(life)]:
                 life.control.drain()
@@ -298,7 +297,7 @@ class Workers:
                 self._end(worker, end)
 
     def _end(self, worker: NodeWorker, end: WorkerEnded) -> None:
-        """One of its processes is gone, or could not be started; the worker is, when the last one is."""
+        """One of its processes has ended or could not be started; the worker has ended when the last one has."""
         worker.end = worker.end or end
         if worker.lives:
             if not worker.stopping:

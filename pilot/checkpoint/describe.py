@@ -1,4 +1,4 @@
-"""What people want to know of a checkpoint without loading it: reads the structure only, not the arrays."""
+"""Describes a checkpoint without loading it: reads only the structure, not the arrays."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Description:
 
 
 def describe(path: Path) -> Description:
-    """Describe the checkpoint at ``path``; :class:`CheckpointError` where its structure is damaged."""
+    """Describe the checkpoint at ``path``; :class:`CheckpointError` if its structure is damaged."""
     with reader.opened(path) as (_, structure):
         shares = structure.datasets.items()
         state = tree.decode(structure.tree, lambda _, name: _Array(name))
@@ -62,7 +62,7 @@ class _Array:
 
 
 def _values(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """(path, value) of all that is no array; a list or tuple without arrays in it is one value."""
+    """(path, value) of everything that is not an array; a list or tuple without arrays counts as one value."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from _values(f"{path}/{key}" if path else str(key), item)

@@ -1,4 +1,4 @@
-"""Element types by name: torch's and numpy's. All are stored and sent bit for bit."""
+"""Names of torch's and numpy's element types. All are stored and sent bit for bit."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def is_torch(name: str) -> bool:
 
 @cache
 def torch_dtype(name: str) -> torch.dtype:
-    """The torch type of that name; :class:`ValueError` where this torch has none."""
+    """The torch type of that name; :class:`ValueError` if this version of torch has none."""
     dtype = getattr(torch, name.removeprefix(_TORCH), None)
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"this torch ({torch.__version__}) has no type {name}")
@@ -41,7 +41,7 @@ def torch_dtype(name: str) -> torch.dtype:
 
 @cache
 def is_copyable(dtype: torch.dtype) -> bool:
-    """Whether torch can copy elements of that type; not so those of less than a byte (uint4)."""
+    """Whether torch can copy elements of that type; it cannot for types smaller than a byte (uint4)."""
     try:
         torch.empty(1, dtype=dtype).clone()
     except (NotImplementedError, RuntimeError):
@@ -50,7 +50,7 @@ def is_copyable(dtype: torch.dtype) -> bool:
 
 
 def check(name: str) -> None:
-    """:class:`ValueError` where no array of that type can be in a file: an object's bytes would be an address."""
+    """:class:`ValueError` if arrays of that type cannot be stored: an object's bytes would be an address."""
     if is_torch(name):
         if torch_dtype(name) in _QUANTIZED:
             raise ValueError(f"arrays of type {name} are not stored")

@@ -1,4 +1,4 @@
-"""Checkpoints in the formats of others: PyTorch's ``.pt`` and safetensors."""
+"""Exports checkpoints to PyTorch's ``.pt`` and to safetensors."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pilot.core.errors import UserError
 
 
 def export(path: Path, output: Path, only: str = "") -> int:
-    """Write the checkpoint at ``path``, or what lies under ``only`` in it, to ``output``; its size in bytes.
+    """Write the checkpoint at ``path``, or its part ``only``, to ``output``; returns the file's size in bytes.
 
-    The format follows from the name: ``.pt`` or ``.pth`` holds the state, its numpy arrays as tensors, so that
-    ``torch.load`` takes it as it is; ``.safetensors`` its tensors under their paths.
+    The name determines the format: ``.pt`` or ``.pth`` contains the state with numpy arrays as tensors, so that
+    ``torch.load`` works with its defaults; ``.safetensors`` contains the tensors by their paths.
 
     Raises
     ------
-    UserError : another ending, no such place in the state, no tensor there, or safetensors is not installed
+    UserError : unknown file extension, no such part of the state, no tensor in it, or safetensors is not installed
     CheckpointError : the checkpoint does not verify
     """
     writers = {".pt": _write_pt, ".pth": _write_pt, ".safetensors": _write_safetensors}
@@ -46,7 +46,7 @@ def _write_pt(state: Any, path: Path) -> None:
 
 
 def _for_torch(value: Any) -> Any:
-    """``value`` of what ``torch.load`` takes without ``weights_only=False``: nothing of numpy, no frozenset."""
+    """``value`` with only types that ``torch.load`` accepts by default: no numpy types, no frozenset."""
     if isinstance(value, np.ndarray):
         return _array_for_torch(value)
     if isinstance(value, np.generic):
@@ -74,7 +74,7 @@ def _write_safetensors(state: Any, path: Path) -> None:
         from safetensors.torch import save_file
     except ImportError:
         raise UserError("safetensors is not installed: pip install safetensors, or export to .pt") from None
-    tensors = {name: tensor.clone() for name, tensor in _tensors("", state)}  # it refuses shared memory
+    tensors = {name: tensor.clone() for name, tensor in _tensors("", state)}  # safetensors refuses shared memory
     if not tensors:
         raise UserError("there is no tensor to export")
     try:

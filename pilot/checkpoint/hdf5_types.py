@@ -1,4 +1,4 @@
-"""HDF5's element types for torch's and numpy's."""
+"""HDF5's element types for those of torch and numpy."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _NUMERIC_KINDS = frozenset("biufc")
 
 @cache
 def hdf5_type(name: str) -> Any:
-    """The HDF5 type whose bytes are those in memory.
+    """The HDF5 type with the same bytes as in memory.
 
-    bfloat16 becomes an HDF5 floating point type of 16 bits, which every HDF5 reader converts to float32 by itself.
-    Types that neither numpy nor HDF5 know (float8) are opaque, tagged with their name.
+    bfloat16 becomes a 16-bit HDF5 floating-point type, which every HDF5 reader can convert to float32. Types unknown to
+    both numpy and HDF5 (float8) are opaque, tagged with their name.
     """
     if name == "torch.bfloat16":
         return _bfloat16()
@@ -40,7 +40,7 @@ def _numpy_equivalent(name: str) -> np.dtype[Any] | None:
 
 def _bfloat16() -> Any:
     kind = h5t.IEEE_F32LE.copy()
-    kind.set_fields(15, 7, 8, 0, 7)  # sign bit, exponent's first bit and bits, mantissa's first bit and bits
+    kind.set_fields(15, 7, 8, 0, 7)  # sign bit; first bit and length of the exponent; of the mantissa
     kind.set_size(2)
     kind.set_ebias(127)
     return kind

@@ -1,9 +1,9 @@
-"""The HDF5 side of a file: everything in it but the bytes of the arrays.
+"""The HDF5 structure of a file: everything in it except the bytes of the arrays.
 
-h5py builds it in memory (a memfd): all datasets contiguous and allocated but not written, so the file is a sparse
-skeleton that leaves out the arrays. The real file is then written in one go: skeleton, array, skeleton, array. So HDF5
-never writes to the real file system: a full disk, a quota or a broken lock cannot hit it half-way.
-A skeleton depends on names, types and shapes only, which stay the same while a trainer trains: it is made once.
+h5py builds it in memory (a memfd), with all datasets contiguous and allocated but not written, so the file is a sparse
+skeleton without the arrays. The real file is then written in one go: skeleton, array, skeleton, array. So HDF5 never
+writes to the real file system, and a full disk, a quota or a broken lock cannot interrupt it half-way. A skeleton
+depends only on names, types and shapes, which do not change during training, so it is built once.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from pilot.checkpoint.structure import FORMAT, UID, DatasetShare
 FORMAT_NAME = "pilot checkpoint"
 
 TEXT = "text"
-"""The type of a dataset that is one string; its bytes are ASCII."""
+"""The type of a dataset that is a single ASCII string."""
 
-_LIBVER = ("v108", "v110")  # metadata with checksums of its own, readable by HDF5 1.10 and later
+_LIBVER = ("v108", "v110")  # metadata has its own checksums; readable by HDF5 1.10 and later
 _ALIGN_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetSlot:
-    """Room for an array: its path, and its element type and shape. For ``TEXT`` the shape is the length."""
+    """Space for an array: its path, element type and shape. For ``TEXT`` the shape is the length."""
 
     path: str
     dtype: str
@@ -43,9 +43,9 @@ class DatasetSlot:
 
 @dataclass(frozen=True, slots=True)
 class FileLayout:
-    """What a file holds: arrays of its own, soft links (path, target), and datasets that lie in other files.
+    """The contents of a file: its own arrays, soft links (path, target), and datasets in other files.
 
-    ``uid`` is the trainer's whose state it is, "": of none.
+    ``uid`` is that of the trainer whose state it is; "": none.
     """
 
     slots: tuple[DatasetSlot, ...]
@@ -56,7 +56,7 @@ class FileLayout:
 
 @dataclass(frozen=True, slots=True)
 class Skeleton:
-    """An HDF5 file without its arrays: where each begins (0: it is empty), their order, and what lies around them."""
+    """An HDF5 file without its arrays: where each begins (0: it is empty), their order, and the bytes around them."""
 
     size: int
     starts: tuple[int, ...]
@@ -65,7 +65,7 @@ class Skeleton:
 
 
 def write(fd: int, skeleton: Skeleton, arrays: Sequence[Bytes]) -> None:
-    """Write the whole file to ``fd``, from its beginning to its end; ``arrays`` in the order of the slots."""
+    """Write the whole file to ``fd``, from beginning to end; ``arrays`` are in the order of the slots."""
     buffers = [memoryview(skeleton.gaps[0])]
     for slot, gap in zip(skeleton.order, skeleton.gaps[1:], strict=True):
         buffers += arrays[slot].data, memoryview(gap)
@@ -74,7 +74,7 @@ def write(fd: int, skeleton: Skeleton, arrays: Sequence[Bytes]) -> None:
 
 @lru_cache(maxsize=2)
 def skeleton(layout: FileLayout) -> Skeleton:
-    """Have h5py lay the file out."""
+    """Have h5py lay out the file."""
     fd = os.memfd_create("checkpoint", os.MFD_CLOEXEC)
     with _Memory(fd, "r+b") as memory:
         places = _build(memory, layout)
@@ -89,14 +89,14 @@ def skeleton(layout: FileLayout) -> Skeleton:
 
 
 class _Memory(io.FileIO):
-    """Keeps the first ``failure`` (a size limit, no memory) instead of raising it: HDF5 goes on calling methods after
-    an exception of one, and with an exception pending Python may not even find them.
+    """Stores the first ``failure`` (a size limit, no memory) instead of raising it: HDF5 continues to call methods
+    after an exception, and with an exception pending Python may not even find them.
     """
 
     failure: OSError | None = None
 
     def write(self, data: bytes | memoryview) -> int:  # type: ignore[override]  # what h5py gives
-        """As if all had been written."""
+        """Pretend that everything was written."""
         try:
             return super().write(data)
         except OSError as error:
@@ -104,7 +104,7 @@ class _Memory(io.FileIO):
             return memoryview(data).nbytes
 
     def truncate(self, size: int | None = None) -> int:
-        """As if it had that size."""
+        """Pretend that it has that size."""
         try:
             return super().truncate(size)
         except OSError as error:
@@ -113,7 +113,7 @@ class _Memory(io.FileIO):
 
 
 def _build(memory: _Memory, layout: FileLayout) -> list[range]:
-    """Where the bytes of each slot's array go in the file."""
+    """Build the file; returns where the bytes of each slot's array go."""
     with h5py.File(
         memory, "w", libver=_LIBVER, alignment_threshold=16 * _ALIGN_BYTES, alignment_interval=_ALIGN_BYTES
     ) as file:
@@ -129,7 +129,7 @@ def _build(memory: _Memory, layout: FileLayout) -> list[range]:
 
 
 def _allocate(file: Any, slot: DatasetSlot) -> range:
-    """Create the dataset; where its bytes go."""
+    """Create the dataset; returns where its bytes go."""
     kind = _text(slot.shape[0]) if slot.dtype == TEXT else hdf5_type(slot.dtype)
     space = _space(() if slot.dtype == TEXT else slot.shape)
     created = h5d.create(file.id, slot.path.encode(), kind, space, _contiguous(), _parents())
@@ -138,7 +138,7 @@ def _allocate(file: Any, slot: DatasetSlot) -> range:
 
 
 def _refer(file: Any, path: str, share: DatasetShare) -> None:
-    """An external link to a dataset that lies in one file, a virtual dataset over one that is spread."""
+    """Add an external link to a dataset in one other file, or a virtual dataset over one in several files."""
     if len(share.pieces) == 1:
         target = share.pieces[0].file.encode(), f"/{path}".encode()
         file.id.links.create_external(path.encode(), *target, lcpl=_parents())

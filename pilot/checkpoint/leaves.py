@@ -1,4 +1,4 @@
-"""The leaves of a state: tensors, arrays and bytes, each as one run of bytes in C order, and back."""
+"""Converts the leaves of a state (tensors, arrays, bytes) to contiguous bytes in C order, and back."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Source = torch.Tensor | np.ndarray[Any, Any]
 
 @dataclass(frozen=True, eq=False)
 class Leaf:
-    """A tensor or an array of the state, under its path. Nothing is copied before its bytes are asked for. ``rows``:
-    which they are of a tensor that other processes have more of.
+    """A tensor or an array of the state, with its path. Nothing is copied until its bytes are requested. ``rows``:
+    which rows these are, if other processes have the others.
     """
 
     path: str
@@ -37,11 +37,11 @@ class Leaf:
 
     @cached_property
     def data(self) -> Bytes:
-        """All its bytes, shape (size,); the source's own memory where that lies on the CPU in C order."""
+        """All its bytes, shape (size,); the source's own memory if that is on the CPU and in C order."""
         return _tensor_bytes(self.source) if isinstance(self.source, torch.Tensor) else _array_bytes(self.source)
 
     def write(self, target: Bytes) -> None:
-        """Copy its bytes to ``target``, shape (size,), once, wherever they are and in whatever order."""
+        """Copy its bytes to ``target``, shape (size,), in a single copy, wherever they are and in whatever order."""
         if not len(target):
             return
         into = shaped(self.dtype, self.shape, target)
@@ -52,7 +52,7 @@ class Leaf:
 
 
 def shaped(dtype: str, shape: tuple[int, ...], flat: Bytes) -> Any:
-    """The tensor or array whose bytes are ``flat``; it looks into them."""
+    """The tensor or array with the bytes ``flat``; a view."""
     if not dtypes.is_torch(dtype):
         return flat.view(dtype).reshape(shape) if len(flat) else np.empty(shape, dtype)
     kind = dtypes.torch_dtype(dtype)
@@ -60,7 +60,7 @@ def shaped(dtype: str, shape: tuple[int, ...], flat: Bytes) -> Any:
 
 
 def of_kind(kind: str, array: Any) -> Any:
-    """The value of a leaf that the tree calls ``kind``: tensor, array, bytes, bytearray, scalar (in format 1)."""
+    """The value of a leaf of this ``kind``: tensor, array, bytes, bytearray, scalar (in format 1)."""
     match kind:
         case "tensor" | "array":
             return array
@@ -74,18 +74,18 @@ def of_kind(kind: str, array: Any) -> Any:
 
 
 class Ties:
-    """Knows tensors that show the same memory in the same way (tied parameters), and arrays that are one."""
+    """Recognises tensors that view the same memory in the same way (tied parameters), and identical arrays."""
 
     def __init__(self) -> None:
         self._known: dict[int, list[tuple[Source, Any]]] = {}
 
     def of(self, source: Source) -> Any:
-        """What was noted for ``source`` or for one tied to it; None: nothing yet."""
+        """What was noted for ``source`` or for a tensor tied to it; None: nothing yet."""
         known = self._known.get(_address(source), ())
         return next((noted for other, noted in known if other is source or _is_same_view(other, source)), None)
 
     def note(self, source: Source, what: Any) -> None:
-        """Note ``what``; ``source`` stays alive with it, so that nothing else gets its address."""
+        """Note ``what``; ``source`` is kept alive with it, so that its address is not reused."""
         self._known.setdefault(_address(source), []).append((source, what))
 
 
@@ -104,13 +104,13 @@ def _view(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def why_no_tensor(tensor: torch.Tensor) -> str | None:
-    """Why the bytes of ``tensor`` cannot be stored, and what to do; None where they can."""
+    """Why the bytes of ``tensor`` cannot be stored, and what to do; None if they can."""
     kind = type(tensor)
     if kind is not torch.Tensor and is_lazy(tensor):
         return "is a lazy parameter without a shape yet: run the model once first"
     if kind is not torch.Tensor and kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         return f"is a {kind.__name__}, which has no bytes of its own: store its plain tensors"
-    if tensor.is_quantized:  # before anything else touches it: torch's own views of it crash
+    if tensor.is_quantized:  # checked first, because torch crashes on views of such a tensor
         return "is a quantized tensor: store tensor.int_repr() with its scale and zero point, or tensor.dequantize()"
     if tensor.layout is not torch.strided or tensor.is_nested:
         return f"is a {'nested' if tensor.is_nested else 'sparse'} tensor ({tensor.layout}): store a dense one"
@@ -120,7 +120,7 @@ def why_no_tensor(tensor: torch.Tensor) -> str | None:
 
 
 def why_no_array(array: np.ndarray[Any, Any]) -> str | None:
-    """Why ``array`` cannot be stored, and what to do; None where it can."""
+    """Why ``array`` cannot be stored, and what to do; None if it can."""
     kind = array.dtype
     if kind.hasobject or kind.fields or not kind.itemsize:
         return f"is a numpy array of {kind}: store arrays of numbers or of text with a fixed length"

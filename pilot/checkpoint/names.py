@@ -21,7 +21,7 @@ _TEMPORARY = re.compile(
 
 @dataclass(frozen=True, slots=True, order=True)
 class Age:
-    """What orders checkpoints: the newest has the highest generation, then the highest step."""
+    """The order of checkpoints: the newest has the highest generation, then the highest step."""
 
     generation: int
     step: int
@@ -29,7 +29,7 @@ class Age:
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """One checkpoint, part or temporary file. ``part`` is None for what is not a part."""
+    """One checkpoint, part or temporary file. ``part`` is None unless it is a part."""
 
     path: Path
     age: Age
@@ -38,7 +38,8 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class Temporary:
-    """A file that a writer is writing, or was when it died. ``started`` tells apart processes that had the same pid."""
+    """A file that a writer is writing, or was writing when it died. ``started`` distinguishes processes with the same
+    pid."""
 
     path: Path
     pid: int
@@ -47,7 +48,7 @@ class Temporary:
 
 
 def checkpoint_name(generation: int, step: int) -> str:
-    """``g000003-s00001200.h5``: in order of age when sorted by name."""
+    """``g000003-s00001200.h5``; sorting by name sorts by age."""
     return f"g{generation:06d}-s{step:08d}.h5"
 
 
@@ -57,7 +58,7 @@ def part_name(generation: int, step: int, part: int, parts: int) -> str:
 
 
 def doubtful_name(name: str) -> str:
-    """Ending of a checkpoint that must not be resumed from: it is no longer listed or loaded."""
+    """The name of a checkpoint that must not be resumed from: it is no longer listed or loaded."""
     return f"{name}.doubtful"
 
 
@@ -68,13 +69,13 @@ def temporary_name(target: str) -> str:
 
 
 def age_of(name: str) -> Age | None:
-    """The age that a checkpoint's file name tells; None where it is another name (a user's copy)."""
+    """The age according to a checkpoint's file name; None for any other name (such as a user's copy)."""
     match = _CHECKPOINT.fullmatch(name)
     return _age(match) if match else None
 
 
 def is_part(name: str) -> bool:
-    """Whether that is the file name of a part."""
+    """Whether this is the file name of a part."""
     return _PART.fullmatch(name) is not None
 
 
@@ -99,7 +100,7 @@ def temporaries(directory: Path) -> list[Temporary]:
 
 
 def started_ticks(pid: int) -> int | None:
-    """When the process started, in clock ticks since boot; None where there is no such process."""
+    """When the process started, in clock ticks since boot; None if there is no such process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

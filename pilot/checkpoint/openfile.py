@@ -1,6 +1,6 @@
 """One file of a checkpoint, open for reading.
 
-h5py only tells where an array lies; the bytes are read with ``preadv`` into their final place and hashed on the way.
+h5py is only used to find out where an array is; its bytes are read with ``preadv`` to their final place and hashed.
 Files are never locked: a published file does not change, and locks fail on several shared file systems.
 """
 
@@ -35,11 +35,11 @@ BROKEN = (
     MemoryError,
     OverflowError,
 )
-"""What h5py, json, numpy, torch and our own look-ups raise on a file that is damaged, or made to harm."""
+"""What h5py, json, numpy, torch and our own look-ups raise for a damaged or malicious file."""
 
 
 class Damaged(CheckpointError):
-    """The file does not hold what it must; the message says where."""
+    """The file does not contain what it should; the message says where."""
 
 
 class OpenFile:
@@ -62,7 +62,7 @@ class OpenFile:
         self._stack.close()
 
     def structure(self) -> Structure:
-        """What the file says that it holds; :class:`Damaged` where that itself is not whole."""
+        """The structure according to the file; :class:`Damaged` if that itself is damaged."""
         try:
             text = self._bytes(fields.TEXT)
             if rawio.digest(text).encode() != self._bytes(fields.DIGEST).tobytes():
@@ -77,26 +77,26 @@ class OpenFile:
 
     @property
     def uid(self) -> str:
-        """Of the trainer whose state it holds; "" where it does not say so."""
+        """The uid of the trainer whose state it holds; "" if it has none."""
         try:
             return str(self.file.attrs.get(fields.UID, ""))
         except BROKEN as error:
             raise Damaged(f"{self.path.name}: attribute '{fields.UID}': {words(error)}") from error
 
     def check_uid(self, uid: str) -> None:
-        """:class:`Damaged` where it holds the state of another trainer than that of ``uid``."""
+        """:class:`Damaged` if it holds the state of another trainer than ``uid``."""
         if self.uid != uid:
             whose = f"the state of another trainer ({self.uid})" if self.uid else "no trainer's uid"
             raise Damaged(f"{self.path.name}: it holds {whose}")
 
     def read(self, piece: RowRange, into: Bytes) -> bool:
-        """Read ``piece`` from where it was written, whatever HDF5 says; whether these are its bytes."""
+        """Read ``piece`` from its recorded offset, without HDF5; returns whether the checksum is right."""
         with suppress(OSError, OverflowError):
             return piece.offset > 0 and rawio.read_at(self.fd, into, piece.offset) == piece.digest
         return False
 
     def problem(self, path: str, share: DatasetShare, piece: RowRange, into: Bytes) -> str | None:
-        """Read ``piece`` of dataset ``path`` into ``into``; what is wrong with it, or None."""
+        """Read ``piece`` of dataset ``path`` into ``into``; returns what is wrong with it, or None."""
         try:
             dataset = self._dataset(path)
             if dataset.shape != share.piece_shape(piece) or dataset.get_type() != hdf5_type(share.dtype):
@@ -109,11 +109,11 @@ class OpenFile:
 
     @property
     def size(self) -> int:
-        """Bytes of the file."""
+        """Size of the file in bytes."""
         return os.fstat(self.fd).st_size
 
     def lacks(self, path: str) -> bool:
-        """Whether there is no such name; where a link leads is not looked at."""
+        """Whether there is no such name; links are not followed."""
         try:
             *folders, last = path.encode().split(b"/")
             return not _has(_folder(self.file.id, folders), last)
@@ -121,7 +121,7 @@ class OpenFile:
             return True
 
     def _dataset(self, path: str) -> Any:
-        """The dataset, whose bytes are in this very file: no link is followed, for it could lead anywhere."""
+        """The dataset, with its bytes in this file: links are not followed, because they could lead anywhere."""
         *folders, last = path.encode().split(b"/")
         folder = _folder(self.file.id, folders)
         _check_hard(folder, last)
@@ -140,7 +140,7 @@ class OpenFile:
         return data
 
     def _offsets(self) -> list[int]:
-        """A shortcut: without it HDF5 knows."""
+        """The recorded offsets: a shortcut, because HDF5 knows them, too."""
         return [] if self.lacks(fields.OFFSETS) else self._bytes(fields.OFFSETS).view("<i8").tolist()
 
     def _number(self, path: str) -> int:
@@ -176,7 +176,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def _open_problem(fd: int, error: BaseException) -> str:
-    """HDF5's own words, made short."""
+    """HDF5's error message, shortened."""
     if isinstance(error, OSError) and error.errno:
         return os.strerror(error.errno)
     head = os.pread(fd, 8, 0)
@@ -186,7 +186,7 @@ def _open_problem(fd: int, error: BaseException) -> str:
 
 
 def words(error: BaseException) -> str:
-    """What the error says, without HDF5's "Unable to synchronously open object (...)" around it."""
+    """The error's message, without HDF5's "Unable to synchronously open object (...)" around it."""
     line = (str(error.args[0]) if error.args else type(error).__name__).partition("\n")[0]
     inner = re.fullmatch(r"(?:Unable|Can't|Couldn't)[^(]*\((.*)\)", line)
     return inner[1] if inner else line

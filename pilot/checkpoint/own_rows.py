@@ -1,4 +1,4 @@
-"""What a rank writes of the tensors that are sharded over the ranks of its node."""
+"""Which rows a rank writes of tensors that are sharded over the ranks of its node."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pilot.checkpoint.tree import Encoded
 
 
 def own_rows(state: Encoded, node: int, nodes: int) -> Encoded:
-    """``state`` with only the rows of sharded tensors that a rank of node ``node`` of ``nodes`` writes: all nodes hold
-    the same ones. Nothing is copied.
+    """``state`` with only the rows of sharded tensors that a rank of node ``node`` of ``nodes`` writes, because all
+    nodes hold the same ones. Nothing is copied.
     """
     leaves = (leaf if leaf.rows is None else _some_rows(leaf, leaf.rows, node, nodes) for leaf in state.leaves)
     return replace(state, leaves=[leaf for leaf in leaves if leaf is not None])

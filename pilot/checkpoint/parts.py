@@ -26,7 +26,7 @@ CUT_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class WrittenPart:
-    """A part that was published. It is no checkpoint before the index is."""
+    """A published part. Only the index makes the parts a checkpoint."""
 
     path: Path
     bytes: int
@@ -34,7 +34,7 @@ class WrittenPart:
 
 
 def everything(_path: str) -> bool:
-    """The ranks share all of the state."""
+    """For when all of the state is the same on all ranks."""
     return True
 
 
@@ -51,15 +51,15 @@ def write_part(
 ) -> WrittenPart:
     """Publish share ``part`` of ``parts`` of ``state``.
 
-    Of a tensor that is sharded, all rows that ``state`` has are written: see :mod:`pilot.checkpoint.own_rows`.
+    Of a sharded tensor, all rows in ``state`` are written: see :mod:`pilot.checkpoint.own_rows`.
 
-    The arrays at whose path ``shared`` says so are the same on all ranks: the parts tell each other apart by a checksum
-    of all of them, and their shares are equal in bytes, up to one row. What is a rank's own (buffers, random states,
-    scalars) is taken from part 0.
+    Arrays whose path ``shared`` accepts are the same on all ranks: each part has a checksum of all of them, and the
+    shares have equal sizes in bytes, up to one row. What belongs to a single rank (buffers, random states, scalars) is
+    taken from part 0.
 
     Raises
     ------
-    CheckpointError : a value cannot be stored, or the disk refuses
+    CheckpointError : a value cannot be stored, or writing fails
     """
     if not 0 <= part < parts:
         raise UserError(f"part {part} of {parts} does not exist; parts are numbered from 0")
@@ -83,7 +83,7 @@ def write_part(
 
 
 def _piece(leaf: Leaf, start: int, stop: int, whole: str) -> tuple[Array, DatasetShare]:
-    """Rows [start, stop) of ``leaf``, and their description; ``whole`` is the leaf's checksum where it is known."""
+    """Rows [start, stop) of ``leaf``, and their description; ``whole`` is the leaf's checksum, if known."""
     first = leaf.rows.first if leaf.rows is not None else 0
     share = DatasetShare(leaf.dtype, leaf.rows.whole if leaf.rows is not None else leaf.shape, ())
     rows = share.piece_shape(RowRange("", start, stop, ""))
@@ -95,13 +95,13 @@ def _piece(leaf: Leaf, start: int, stop: int, whole: str) -> tuple[Array, Datase
 
 
 def _checksum(leaves: Sequence[Leaf], digests: Mapping[str, str]) -> str:
-    """Of all names, types, shapes and bytes."""
+    """A checksum of all names, types, shapes and bytes."""
     rows = [[leaf.path, leaf.dtype, leaf.shape, digests[leaf.path]] for leaf in leaves]
     return rawio.digest(np.frombuffer(json.dumps(rows).encode(), np.uint8))
 
 
 def publish_index(directory: Path, generation: int, step: int, parts: int, uid: str) -> int:
-    """Publish the index of the parts; the size of the whole in bytes.
+    """Publish the index of the parts; returns the checkpoint's total size in bytes.
 
     Raises
     ------
@@ -118,16 +118,17 @@ def publish_index(directory: Path, generation: int, step: int, parts: int, uid: 
     about = replace(abouts[0], datasets=_merge((path.name, about) for path, about in zip(paths, abouts, strict=True)))
     for name, share in about.datasets.items():
         if not share.is_whole:
-            raise CheckpointError(f"no checkpoint was made of step {step}: rows of '{name}' are in no part")
+            raise CheckpointError(f"no checkpoint was made of step {step}: no part has some rows of '{name}'")
     path = directory / names.checkpoint_name(generation, step)
     size = publish(path, about, (), uid)
     return size + sum(path.stat().st_size for path in paths)
 
 
 def split(leaves: Iterable[Leaf], part: int, parts: int) -> Iterator[tuple[Leaf, int, int]]:
-    """Share ``part``: (leaf, first row, last row + 1), the same for all who ask.
+    """Share ``part``: (leaf, first row, last row + 1); all ranks compute the same shares.
 
-    The leaves make one line of bytes, cut at multiples of 1/``parts``; a row belongs to where it begins.
+    The leaves are treated as one sequence of bytes, cut at multiples of 1/``parts``; a row belongs to the share in
+    which it begins.
     """
     leaves = list(leaves)
     total = sum(leaf.size for leaf in leaves)
@@ -158,7 +159,7 @@ def _read(path: Path, uid: str) -> Structure:
 
 
 def _merge(parts: Iterable[tuple[str, Structure]]) -> dict[str, DatasetShare]:
-    """All pieces of each dataset, in order of their rows, with the file that each lies in."""
+    """All pieces of each dataset, in the order of their rows, with the file that contains each."""
     table: dict[str, tuple[DatasetShare, list[RowRange]]] = {}
     for name, about in parts:
         for path, share in about.datasets.items():

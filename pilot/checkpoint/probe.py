@@ -1,4 +1,4 @@
-"""What a file system can do for checkpoints: for ``pilot doctor``."""
+"""Tests what a file system can do for checkpoints, for ``pilot doctor``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROBE_BYTES = 1_000_000
 
 
 def locking_problem(directory: Path) -> str | None:
-    """What HDF5 says when it locks a file in ``directory``; None where locking works."""
+    """HDF5's error when it locks a file in ``directory``; None if locking works."""
     with tempfile.TemporaryDirectory(prefix=".pilot-", dir=directory) as folder:
         try:
             with h5py.File(Path(folder) / "locked.h5", "w", locking=True) as file:
@@ -26,11 +26,11 @@ def locking_problem(directory: Path) -> str | None:
 
 
 def write_seconds(directory: Path) -> float:
-    """Seconds for publishing a small checkpoint in ``directory``; it is read back, verified and removed.
+    """How long publishing a small checkpoint in ``directory`` takes; it is read back, verified and removed.
 
     Raises
     ------
-    CheckpointError : it was not written, or what was read is not what was written
+    CheckpointError : writing failed, or it read back differently
     """
     numbers = np.random.default_rng(0).integers(0, 256, PROBE_BYTES, np.uint8)
     with tempfile.TemporaryDirectory(prefix=".pilot-", dir=directory) as folder:

@@ -19,7 +19,7 @@ from pilot.core.errors import CheckpointError
 from pilot.io import trainer_folder
 
 _TEXT_STEP_BYTES = 16 * 1024
-"""The text is padded with spaces to a multiple of this, so that its length, and with it the layout, seldom changes."""
+"""The text is padded with spaces to a multiple of this, so that its length, and thus the layout, rarely changes."""
 
 _HEADER = (
     DatasetSlot(structure.GENERATION, "<i8", ()),
@@ -30,17 +30,17 @@ _HEADER = (
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """An array that lies in the file to be published."""
+    """An array in the file to be published."""
 
     slot: DatasetSlot
     data: Bytes
 
 
 def publish(path: Path, about: Structure, arrays: Sequence[Array], uid: str, *, linked: bool = True) -> int:
-    """Publish ``arrays`` and the text of ``about`` as ``path``; its size in bytes.
+    """Publish ``arrays`` and the text of ``about`` as ``path``; returns its size in bytes.
 
-    ``uid`` is the trainer's: in the folder of another one nothing is written. ``linked``: with what ``about`` says of
-    other files and names as links. A part has none, for their targets may lie elsewhere.
+    ``uid`` is the trainer's: nothing is written to another trainer's folder. ``linked``: include links for the other
+    files and names in ``about``. A part has none, because their targets may be elsewhere.
     """
     trainer_folder.check(path.parent, uid)
     text = _padded(about.to_json())
@@ -62,7 +62,7 @@ def publish(path: Path, about: Structure, arrays: Sequence[Array], uid: str, *, 
 
 
 def single(directory: Path, generation: int, step: int, state: Mapping[str, Any] | Encoded, uid: str) -> int:
-    """Publish ``state`` as one file; its size in bytes."""
+    """Publish ``state`` as one file; returns its size in bytes."""
     encoded = tree.encode(state)
     if shard := next((leaf for leaf in encoded.leaves if leaf.rows and leaf.rows.whole != leaf.shape), None):
         raise CheckpointError(f"'{shard.path}' is a shard, and one process cannot save the others'")

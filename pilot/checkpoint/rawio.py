@@ -1,7 +1,7 @@
-"""Plain file input and output: whole reads and writes, hashes, and publication by rename.
+"""Plain file input and output: complete reads and writes, hashes, and publication by rename.
 
-Array bytes go through here and not through h5py, which holds a global lock (and the GIL) meanwhile: the calls below
-release the GIL, so training continues while a thread writes.
+Array bytes are written here and not by h5py, which holds a global lock (and the GIL): the calls below release the GIL,
+so training continues while a thread writes.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from pilot.io.files import sync_directory
 DIGEST_CHARACTERS = 32
 
 CHUNK_BYTES = 4 * 1024 * 1024
-"""What is read at once: it is still in the cache when it is hashed."""
+"""How much to read at once: it is still in the cache when it is hashed."""
 
 _MOST_BUFFERS = os.sysconf("SC_IOV_MAX")
 
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Thousands of objects are made here, and none is garbage: the collector would only stop all threads to see that.
+    """Disable garbage collection: thousands of objects are created here and none is garbage, so collecting would only
+    stop all threads.
 
     Also a decorator.
     """
@@ -49,7 +50,7 @@ def digest(data: Bytes) -> str:
 
 
 def write(fd: int, buffers: Sequence[memoryview]) -> None:
-    """Write all ``buffers``, one after the other. Few system calls: each one may have to wait for the GIL."""
+    """Write all ``buffers`` in order, with few system calls, because each one may have to wait for the GIL."""
     rest = [buffer for buffer in buffers if len(buffer)]
     rest.reverse()
     while rest:
@@ -61,7 +62,8 @@ def write(fd: int, buffers: Sequence[memoryview]) -> None:
 
 
 def read_at(fd: int, into: Bytes, offset: int) -> str | None:
-    """Fill ``into`` from ``offset`` and return its checksum, hashed while hot; None where the file ends before."""
+    """Fill ``into`` from ``offset`` and return its checksum, computed while in the cache; None if the file is too
+    short."""
     state = xxhash.xxh3_128()
     for start in range(0, len(into), CHUNK_BYTES):
         chunk = into[start : start + CHUNK_BYTES]
@@ -83,7 +85,7 @@ def _fill(fd: int, chunk: Bytes, offset: int) -> bool:
 
 @contextmanager
 def published(path: Path, step: int) -> Iterator[int]:
-    """A descriptor to write to; what was written appears as ``path``, whole and on disk, when the block ends.
+    """A descriptor to write to; when the block ends, the file is synced and appears as ``path``.
 
     On any failure the temporary file is removed, nothing else is touched, and :class:`CheckpointError` says why.
     """

@@ -1,4 +1,4 @@
-"""Reading a checkpoint: every byte, in all its parts, is read and compared before anything is returned."""
+"""Reads a checkpoint: every byte of all parts is read and verified before anything is returned."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from pilot.checkpoint.structure import DatasetShare, RowRange, Structure
 
 
 class _Room:
-    """Where the pieces of a dataset go.
+    """The memory for a dataset's pieces.
 
     Parameters
     ----------
-    flat : the bytes of the rows that are kept
+    flat : the bytes of the kept rows
     rows : which they are; None: all
     """
 
@@ -31,13 +31,13 @@ class _Room:
         self._flat, self._row_bytes, self._rows = flat, row_bytes, rows
 
     def of(self, piece: RowRange) -> Bytes:
-        """Where ``piece`` is read to."""
+        """The memory to read ``piece`` into."""
         if self._rows is None:
             return self._flat[piece.start * self._row_bytes : piece.stop * self._row_bytes]
         return np.empty((piece.stop - piece.start) * self._row_bytes, np.uint8)
 
     def keep(self, piece: RowRange, read: Bytes) -> None:
-        """Take of the ``piece`` what is wanted of it."""
+        """Keep the wanted rows of ``piece``."""
         if self._rows is not None:
             first, size = self._rows.first, self._row_bytes
             start, stop = max(piece.start, first), min(piece.stop, first + self._rows.count)
@@ -48,8 +48,9 @@ class _Room:
 
 @contextmanager
 def opened(path: Path) -> Iterator[tuple[OpenFile, Structure]]:
-    """The checkpoint (not a part) at ``path`` and its structure; :class:`Damaged` where that is not whole, and in place
-    of all that h5py, numpy, torch and the tree raise on it meanwhile: whoever wrote it, the one before is taken then.
+    """Open the checkpoint (not a part) at ``path``, with its structure; :class:`Damaged` if it is incomplete, and
+    instead of anything that h5py, numpy, torch or the tree raise while reading it, so that the previous checkpoint is
+    used.
     """
     try:
         with OpenFile(path) as file:
@@ -70,18 +71,18 @@ def everything(_name: str, _shape: tuple[int, ...]) -> Rows | None:
 
 
 def load(path: Path, uid: str | None = None, wanted: Wanted = everything) -> tuple[Structure, Any]:
-    """The structure and the state; :class:`Damaged` at the first problem, and where it is not of the trainer ``uid``
-    (None: any trainer's, or none's).
+    """The structure and the state; :class:`Damaged` at the first problem, or if it belongs to another trainer than
+    ``uid`` (None: any).
 
-    All is read and compared, and of each dataset the rows that are ``wanted`` are kept: at any time that is what was
-    kept so far, and one piece.
+    Everything is read and verified, and the ``wanted`` rows of each dataset are kept. Memory never holds more than the
+    kept rows and one piece.
     """
     arrays: dict[str, Any] = {}
 
     def place(name: str, share: DatasetShare) -> _Room:
         rows = wanted(name, share.shape)
         count = share.rows if rows is None else rows.count
-        flat = np.empty(count * share.row_bytes, np.uint8)  # numpy's memory, for it asks for huge pages
+        flat = np.empty(count * share.row_bytes, np.uint8)  # by numpy, which requests huge pages
         shape = share.shape if rows is None else (rows.count, *share.shape[1:])
         arrays[name] = leaves.shaped(share.dtype, shape, flat)
         return _Room(flat, share.row_bytes, rows)
@@ -98,7 +99,7 @@ def load(path: Path, uid: str | None = None, wanted: Wanted = everything) -> tup
 
 
 def verify(path: Path) -> list[str]:
-    """All problems of the checkpoint at ``path``; empty where it is whole."""
+    """All problems of the checkpoint at ``path``; empty if it is intact."""
     try:
         with opened(path) as (file, structure):
             largest = max((s.rows * s.row_bytes for s in structure.datasets.values()), default=0)
@@ -115,9 +116,8 @@ def verify(path: Path) -> list[str]:
 def _problems(
     index: OpenFile, structure: Structure, place: Callable[[str, DatasetShare], _Room], *, thorough: bool
 ) -> Iterator[str]:
-    """Read every piece of every dataset into what ``place`` gives; what is wrong, one line each.
-
-    ``thorough``: also what only other readers would not find. For us the bytes are enough.
+    """Read every piece of every dataset into the memory from ``place``; yields what is wrong, one line each.
+    ``thorough``: also check what matters only to other readers. We need only the bytes.
     """
     with ExitStack() as stack:
         files = {"": index}
@@ -146,7 +146,7 @@ def _problems(
 
 
 def _leaf(kind: str, name: str, arrays: dict[str, Any]) -> Any:
-    """The array that the tree calls ``kind``, if it is one. What is copied is in the tree once."""
+    """The array of this ``kind``, if it is one. Each array occurs only once in the tree."""
     array = arrays.pop(name) if kind in ("bytes", "bytearray") else arrays[name]
     if isinstance(array, torch.Tensor) != (kind == "tensor") or (kind == "scalar" and array.ndim):
         raise ValueError(f"'{name}' is not a {kind}")
@@ -154,7 +154,7 @@ def _leaf(kind: str, name: str, arrays: dict[str, Any]) -> Any:
 
 
 def _missing_links(index: OpenFile, structure: Structure) -> Iterator[str]:
-    """What other readers of the file would not find: names of datasets in parts, further names of datasets."""
+    """Missing links that other readers of the file need: to datasets in parts, and aliases of datasets."""
     spread = [name for name, share in structure.datasets.items() if share.pieces[0].file]
     for name in (*spread, *structure.aliases):
         if index.lacks(name):

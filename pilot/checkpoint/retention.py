@@ -1,4 +1,4 @@
-"""What is removed after a checkpoint was published: older ones, parts without a checkpoint, files of dead writers."""
+"""Removes what is obsolete after a checkpoint was published: older ones, orphaned parts, files of dead writers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ _FOREIGN_IDLE_S = 600.0
 
 
 def keep(directory: Path, newest: Age, kept: int, agreed_step: int | None = None) -> None:
-    """Keep ``newest``, which was just published, and the ``kept`` - 1 before it. What is newer is left alone.
+    """Keep ``newest``, which was just published, and the ``kept`` - 1 before it. Newer ones are left alone.
 
-    The newest one up to ``agreed_step`` is kept in any case: of those after it the ranks do not know yet that they hold
-    the same.
-
-    An index goes before its parts, so no checkpoint that is listed ever lacks one.
+    The newest one up to ``agreed_step`` is always kept: the ranks do not know yet that later ones hold the same state
+    on all of them.  An index is removed before its parts, so a listed checkpoint never lacks a part.
     """
     older = [entry for entry in names.checkpoints(directory) if entry.age < newest]
     agreed = [newest, *(entry.age for entry in older)] if agreed_step is not None else []
@@ -34,7 +32,7 @@ def keep(directory: Path, newest: Age, kept: int, agreed_step: int | None = None
 
 
 def sweep(directory: Path, now_s: float) -> None:
-    """Remove the temporary files of writers that are dead. ``now_s`` is the file system's time, not this host's."""
+    """Remove the temporary files of dead writers. ``now_s`` is the file system's time, not this host's."""
     for temporary in names.temporaries(directory):
         with suppress(OSError):
             if _is_dead(temporary, now_s):
@@ -48,5 +46,5 @@ def _is_dead(temporary: Temporary, now_s: float) -> bool:
 
 
 def _remove(path: Path) -> None:
-    with suppress(OSError):  # a later checkpoint tries again; publishing does not fail because of what is old
+    with suppress(OSError):  # a later checkpoint tries again; publishing must not fail because of old files
         path.unlink()

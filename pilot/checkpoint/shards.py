@@ -1,8 +1,8 @@
-"""Tensors of which a process holds some rows: those of a model that ``fully_shard`` divides over a node's processes.
+"""Sharded tensors, of which a process holds some rows: a model that ``fully_shard`` divides over a node's processes.
 
-Process i of L has rows [i·c, (i + 1)·c) of n, with c = ⌈n / L⌉; the last ones have fewer, or none (``torch.chunk``). In
-a state a shard is a leaf with the rows that are here; what is saved of it are rows of the whole tensor, so that a
-checkpoint does not show on how many processes it was written.
+Process i of L has rows [i·c, (i + 1)·c) of n, with c = ⌈n / L⌉; the last processes have fewer, or none
+(``torch.chunk``). In a state, a shard is a leaf with the local rows; it is saved as rows of the whole tensor, so that a
+checkpoint does not depend on the number of processes.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class Rows:
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:
-    """Whether it is a ``DTensor``. (Nobody has made one where the module was not imported, which takes a while.)"""
+    """Whether it is a ``DTensor``. (There is none as long as the module, which is slow to import, is not imported.)"""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
 
 
 def local_of(tensor: torch.Tensor) -> torch.Tensor:
-    """The rows that are here, as a plain tensor; a plain tensor as it is."""
+    """The local rows as a plain tensor; a plain tensor is returned as it is."""
     if not is_sharded(tensor):
         return tensor
     rows: torch.Tensor = tensor._local_tensor  # type: ignore[attr-defined]  # of DTensor
@@ -39,7 +39,7 @@ def local_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def rows_of(tensor: torch.Tensor) -> Rows | None:
-    """Which rows are here; None: it is a plain tensor."""
+    """Which rows are local; None: it is a plain tensor."""
     if not is_sharded(tensor):
         return None
     mesh: Any = tensor.device_mesh  # type: ignore[attr-defined]  # of DTensor
@@ -47,7 +47,7 @@ def rows_of(tensor: torch.Tensor) -> Rows | None:
 
 
 def why_no_rows(tensor: torch.Tensor) -> str | None:
-    """Why it is not known which rows of ``tensor`` are here, and what to do; None where it is."""
+    """Why it is not known which rows of ``tensor`` are local, and what to do; None if it is known."""
     if not is_sharded(tensor):
         return None
     mesh: Any = tensor.device_mesh  # type: ignore[attr-defined]  # of DTensor
@@ -58,14 +58,14 @@ def why_no_rows(tensor: torch.Tensor) -> str | None:
 
 
 def rows_on(whole: tuple[int, ...], rank: int, size: int) -> Rows:
-    """Those of process ``rank`` of ``size``."""
+    """The rows of process ``rank`` of ``size``."""
     each = -(-whole[0] // size)
     first = min(each * rank, whole[0])
     return Rows(whole, first, min(each * (rank + 1), whole[0]) - first)
 
 
 def padded_numel(tensor: torch.Tensor) -> int:
-    """How many numbers the first process's shard has: no other has more. Of a plain tensor: all."""
+    """How many numbers the first process's shard has, which is the largest; for a plain tensor, all."""
     if not is_sharded(tensor):
         return tensor.numel()
     mesh: Any = tensor.device_mesh  # type: ignore[attr-defined]  # of DTensor
@@ -74,7 +74,7 @@ def padded_numel(tensor: torch.Tensor) -> int:
 
 
 def like(tensor: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
-    """``local`` as the shard of a tensor that is divided as ``tensor`` is."""
+    """``local`` as the shard of a tensor that is divided like ``tensor``."""
     if not is_sharded(tensor):
         return local
     made: torch.Tensor = type(tensor).from_local(  # type: ignore[attr-defined]  # of DTensor
@@ -89,6 +89,6 @@ def like(tensor: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
 
 
 def summed_up(value: torch.Tensor) -> float:
-    """A number that may be a partial result of each process."""
+    """The value of a scalar that may be a partial result on each process."""
     whole: torch.Tensor = value.full_tensor() if is_sharded(value) else value  # type: ignore[attr-defined]  # of DTensor
     return float(whole)

@@ -16,10 +16,10 @@ Kind = tuple[torch.dtype, torch.Size]
 
 
 class Snapshots:
-    """Copies states into one buffer that is kept: after the first copy no memory is allocated.
+    """Copies states into one reused buffer: after the first copy no memory is allocated.
 
-    A copy holds until the next is taken, so take the next only after the last was written. Tensors that share memory
-    (tied parameters) are copied once. Tensors on a GPU are copied to pinned memory, all in flight at once.
+    A copy is valid until the next is taken, so take the next only after the last was written. Tensors that share memory
+    (tied parameters) are copied once. Tensors on a GPU are copied to pinned memory, all concurrently.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Snapshots:
         self._targets: list[torch.Tensor] = []
 
     def take(self, encoded: Encoded) -> Encoded:
-        """``encoded`` with a copy of every leaf. Nothing may change it meanwhile."""
+        """``encoded`` with a copy of every leaf. It must not change meanwhile."""
         sources = [leaf.source for leaf in encoded.leaves]
         targets = iter(self._copy([source for source in sources if isinstance(source, torch.Tensor)]))
         copies = [next(targets) if isinstance(source, torch.Tensor) else source.copy() for source in sources]
@@ -49,7 +49,7 @@ class Snapshots:
         return self._targets
 
     def _fit(self, kinds: list[Kind], pinned: bool) -> None:
-        """Make ``_targets`` views of the buffer that suit ``kinds``; they stay where they are while nothing changes."""
+        """Make ``_targets`` views of the buffer that fit ``kinds``; they stay in place while nothing changes."""
         if kinds == self._kinds and (not pinned or self._buffer.is_pinned()):
             return
         sizes = [dtype.itemsize * shape.numel() for dtype, shape in kinds]
@@ -66,4 +66,4 @@ class Snapshots:
 def _room(size: int, pinned: bool) -> torch.Tensor:
     if pinned:
         return torch.empty(size, dtype=torch.uint8, pin_memory=True)
-    return torch.from_numpy(np.empty(size, np.uint8))  # numpy asks for huge pages: the first copy takes a third
+    return torch.from_numpy(np.empty(size, np.uint8))  # numpy requests huge pages: a third of the time

@@ -1,4 +1,4 @@
-"""Checkpoints of a trainer: one HDF5 file each, published whole or not at all, the newest that verifies is loaded.
+"""A trainer's checkpoints: one HDF5 file each, published atomically; the newest intact one is loaded.
 
 See ``docs/checkpoint-format.md`` for the layout. One trainer writes to a directory, any number of processes may read.
 A trainer over several ranks may write in parallel: each rank ``write_part``, then its leader ``write_index``.
@@ -37,7 +37,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A checkpoint that was published."""
+    """A published checkpoint."""
 
     path: Path
     bytes: int
@@ -46,7 +46,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A state that was checked to the last byte, and the newer files that were not taken, each with the reason."""
+    """A fully verified state, and the newer files that were skipped, each with the reason."""
 
     state: dict[str, Any]
     path: Path
@@ -64,19 +64,19 @@ def write(
     agreed_step: int | None = None,
     uid: str = "",
 ) -> Written:
-    """Publish ``state`` as one file; then keep the last ``kept`` checkpoints and remove what dead writers left.
+    """Publish ``state`` as one file; then keep the last ``kept`` checkpoints and remove the files of dead writers.
 
     Parameters
     ----------
-    state : what :func:`pilot.checkpoint.tree.encode` takes or gave
-    kept : how many checkpoints stay, at least 1
-    agreed_step : the newest one up to this step stays as well (None: it is not asked for)
-    uid : of the trainer; "": of none, as in a folder that is nobody's
+    state : an argument or a result of :func:`pilot.checkpoint.tree.encode`
+    kept : how many checkpoints to keep, at least 1
+    agreed_step : the newest one up to this step is kept as well (None: not needed)
+    uid : of the trainer; "" if the folder belongs to none
 
     Raises
     ------
-    CheckpointError : a value cannot be stored, the folder is another trainer's, or the disk refuses; what was there
-        before is untouched
+    CheckpointError : a value cannot be stored, the folder is another trainer's, or writing fails; existing files are
+        untouched
     """
     age = Age(generation, step)
     return _written(directory, age, kept, agreed_step, lambda: publish.single(directory, generation, step, state, uid))
@@ -85,11 +85,11 @@ def write(
 def write_index(
     directory: Path, generation: int, step: int, parts: int, kept: int, agreed_step: int | None = None, uid: str = ""
 ) -> Written:
-    """Make one checkpoint of ``parts`` parts, all of which are published; then as :func:`write`.
+    """Combine ``parts`` published parts into a checkpoint; then clean up like :func:`write`.
 
     Raises
     ------
-    CheckpointError : a part is missing or belongs to another state or trainer, or the disk refuses
+    CheckpointError : a part is missing or belongs to another state or trainer, or writing fails
     """
     age = Age(generation, step)
     return _written(directory, age, kept, agreed_step, lambda: publish_index(directory, generation, step, parts, uid))
@@ -112,9 +112,8 @@ def load_newest(
     uid: str = "",
     wanted: Wanted = everything,
 ) -> Loaded | None:
-    """The newest checkpoint of trainer ``uid`` and a generation up to ``granted`` that verifies; None: there is none.
-
-    ``on_skip`` hears of each file that is not taken as it is met; ``Loaded.skipped`` lists them again. ``wanted``: see
+    """The newest intact checkpoint of trainer ``uid`` with a generation up to ``granted``; None if there is none.
+    ``on_skip`` is called for each file that is skipped; ``Loaded.skipped`` lists them, too. ``wanted``: see
     :func:`pilot.checkpoint.reader.load`.
     """
     skipped: dict[Path, str] = {}
@@ -137,18 +136,18 @@ def load_newest(
             except CheckpointError as error:
                 skip(entry.path, str(error).removeprefix(f"{entry.path.name}: "))
         before, entries = entries, names.checkpoints(directory)
-        if entries == before:  # else a writer published and removed meanwhile: look again
+        if entries == before:  # otherwise a writer has changed the folder meanwhile: look again
             break
     return None
 
 
 def load(path: Path, wanted: Wanted = everything) -> Loaded:
-    """The checkpoint at ``path``, whatever its name and trainer; :class:`CheckpointError` where it does not verify."""
+    """The checkpoint at ``path``, whatever its name and trainer; :class:`CheckpointError` if it is damaged."""
     return _loaded(path, [], None, wanted)
 
 
 def verify(path: Path) -> list[str]:
-    """Read every byte of the checkpoint at ``path``, its parts included; what is wrong, one line each."""
+    """Read every byte of the checkpoint at ``path``, including its parts; returns what is wrong, one line each."""
     return reader.verify(path)
 
 

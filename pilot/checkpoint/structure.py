@@ -1,4 +1,4 @@
-"""The text in a file: what the file must hold, piece by piece, and the tree that makes a state of it."""
+"""The text in a file: what the file must contain, piece by piece, and the tree from which the state is rebuilt."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _READABLE = (1, 2)
 
 FIELDS = {name: name for name in ("generation", "step", "part", "parts")} | {"layout": "shared_checksum"}
 FIELDS |= {name: name for name in ("tree", "aliases")}
-"""The names in the text, in its order, and those of :class:`Structure`."""
+"""The names in the text, in order, and the corresponding names in :class:`Structure`."""
 
 GENERATION = f"{OWN_GROUP}/generation"
 STEP = f"{OWN_GROUP}/step"
@@ -30,15 +30,15 @@ OFFSETS = f"{OWN_GROUP}/offsets"
 
 
 UID = "trainer_uid"
-"""The attribute of a file that says whose state it holds; there is none where a version wrote it that had no uids."""
+"""The attribute with the uid of the trainer whose state the file holds; old versions wrote none."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowRange:
-    """Rows [start, stop) of a dataset (along its first axis) that lie in ``file``, under the same path.
+    """Rows [start, stop) of a dataset (along its first axis) that are in ``file``, under the same path.
 
-    ``file`` is "" for the file itself. ``offset`` is where the rows begin in it, for who does not want to ask HDF5 (0:
-    not known).
+    ``file`` is "" for the file itself. ``offset`` is where the rows begin in it, for readers without HDF5 (0: not
+    known).
     """
 
     file: str
@@ -50,7 +50,7 @@ class RowRange:
 
 @dataclass(frozen=True, slots=True)
 class DatasetShare:
-    """What of one dataset lies where. ``shape`` is the whole dataset's."""
+    """Where each piece of a dataset is. ``shape`` is the whole dataset's."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -63,7 +63,7 @@ class DatasetShare:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the pieces are all of its rows."""
+        """Whether the pieces cover all of its rows."""
         ends = [0, *(piece.stop for piece in self.pieces)]
         return [piece.start for piece in self.pieces] == ends[:-1] and ends[-1] == self.rows
 
@@ -81,8 +81,8 @@ class DatasetShare:
 class Structure:
     """Everything about a checkpoint, or about one part of it (``part`` of ``parts``; 0 of 0: a single file).
 
-    ``shared_checksum`` is that of all that the ranks share, names, types, shapes and bytes; the parts of one state have
-    the same ("" where there are none). In the text it is called ``layout``.
+    ``shared_checksum`` covers everything that the ranks share (names, types, shapes and bytes); it is the same in all
+    parts of a state ("" if there are no parts). In the text it is called ``layout``.
     """
 
     generation: int
@@ -96,11 +96,11 @@ class Structure:
 
     @property
     def offsets(self) -> list[int]:
-        """Of all pieces."""
+        """The offsets of all pieces."""
         return [piece.offset for share in self.datasets.values() for piece in share.pieces]
 
     def to_json(self) -> bytes:
-        """The text, in ASCII; without the offsets, which follow from what is written."""
+        """The text, in ASCII, without the offsets, which are known only once the file is laid out."""
         rows = {
             path: [share.dtype, share.shape, [[p.file, p.start, p.stop, p.digest] for p in share.pieces]]
             for path, share in self.datasets.items()
@@ -110,8 +110,8 @@ class Structure:
 
     @classmethod
     def from_json(cls, text: bytes, offsets: Iterable[int]) -> Structure:
-        """Read it again, with the offsets of all pieces; :class:`ValueError` for what no writer writes."""
-        plain = json.loads(text)  # takes lone surrogates, which format 1 had
+        """Parse the text, with the offsets of all pieces; :class:`ValueError` if it is not valid."""
+        plain = json.loads(text)  # accepts lone surrogates, which format 1 had
         if not isinstance(plain, dict) or plain.get("format") not in _READABLE:
             raise ValueError(f"its format is not one of {_READABLE}: read it with the version that wrote it")
         found, following = msgspec.convert(plain, _Text), iter(offsets)
@@ -143,12 +143,12 @@ class _Text(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def _check(path: str, share: DatasetShare) -> None:
-    """Its type is one of ours, and its pieces are rows of it that follow one another."""
+    """Check that its type is known, and that its pieces are consecutive rows."""
     dtypes.check(share.dtype)
     if not path or "\0" in path:
         raise ValueError("a dataset has no name")
     if not share.pieces:
-        raise ValueError(f"no piece of '{path}' is anywhere")
+        raise ValueError(f"dataset '{path}' has no pieces")
     ends = [share.pieces[0].start, *(piece.stop for piece in share.pieces)]
     if any(piece.start != end for piece, end in zip(share.pieces, ends, strict=False)):
         raise ValueError(f"the pieces of '{path}' do not follow one another")

@@ -1,10 +1,10 @@
-"""The one serializer of states: nested containers with arrays as leaves, taken apart into a JSON tree and a flat list
-of named leaves, and put together again with every type as it was.
+"""The only serializer of states: nested containers with arrays as leaves are split into a JSON tree and a flat list of
+named leaves, and reassembled with all types preserved.
 
-What is saved and what travels between ranks is the same (tree, leaves) in two containers: an HDF5 file
-(:mod:`pilot.checkpoint.publish`) and a block of memory (:mod:`pilot.train.state`).
+The same (tree, leaves) is saved in an HDF5 file (:mod:`pilot.checkpoint.publish`) and sent between ranks as a block of
+memory (:mod:`pilot.train.state`).
 
-JSON values stand for themselves; whatever else is an object with one key that names its type (see
+JSON values represent themselves; anything else is an object with one key that names its type (see
 ``docs/checkpoint-format.md``)::
 
     {"dict": [[key, value], ...]}   {"tuple": [...]}   {"tensor": PATH}   {"array": PATH}   {"float": "nan"}
@@ -27,10 +27,10 @@ from pilot.checkpoint.leaves import Leaf, Source
 from pilot.core.errors import CheckpointError
 
 OWN_GROUP = "checkpoint"
-"""The group of what describes the checkpoint; no leaf lies in it."""
+"""The group with the description of the checkpoint; it contains no leaf."""
 
 MAX_DEPTH = 64
-"""Of containers in containers: far below where Python's stack and the readers of JSON give up."""
+"""Maximum nesting of containers, far below the limits of Python's stack and of JSON readers."""
 
 _MAPPINGS: dict[str, type] = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}
 _SEQUENCES: dict[str, type] = {"tuple": tuple, "set": set, "frozenset": frozenset, "Size": torch.Size}
@@ -42,7 +42,7 @@ _PLAIN = re.compile(rf"[\w-][\w.-]{{,{_MAX_NAME - 1}}}", re.ASCII)
 
 
 class Unstorable(CheckpointError):
-    """A value that has no place in a state. ``keys`` lead to it, ``what`` says why, and what to do instead."""
+    """A value that cannot be stored. ``keys`` lead to it, ``what`` says why not, and what to do instead."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
@@ -54,14 +54,14 @@ class Unstorable(CheckpointError):
 
 
 def place(root: str, keys: Iterable[Any]) -> str:
-    """``root['a'][3]``, as a script writes it; what lies in a set has no key (``...``)."""
+    """``root['a'][3]``, as in a script; an element of a set has no key (``...``)."""
     written = [f"[{'...' if key is ... else repr(key)}]" for key in keys]
     return root + "".join(written[:_MAX_KEYS_SHOWN]) + ("..." if len(written) > _MAX_KEYS_SHOWN else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A state taken apart. ``aliases`` are further paths of a leaf that occurs more than once (tied tensors)."""
+    """A state as tree and leaves. ``aliases`` are further paths of a leaf that occurs more than once (tied tensors)."""
 
     tree: Any
     leaves: list[Leaf]
@@ -69,9 +69,10 @@ class Encoded:
 
 
 def encode(state: Mapping[str, Any] | Encoded) -> Encoded:
-    """Take ``state`` apart; what is so already stays. :class:`Unstorable` names the place of what does not fit.
+    """Split ``state`` into tree and leaves, unless it is already. :class:`Unstorable` names the place of a value that
+    cannot be stored.
 
-    No tensor and no array is copied: the leaves are those of ``state``.
+    No tensor or array is copied: the leaves are those of ``state``.
     """
     if isinstance(state, Encoded):
         return state
@@ -81,7 +82,7 @@ def encode(state: Mapping[str, Any] | Encoded) -> Encoded:
 
 
 def decode(tree: Any, leaf: Callable[[str, str], Any]) -> Any:
-    """The state again; ``leaf(kind, path)`` gives each leaf (see :func:`~pilot.checkpoint.leaves.of_kind`)."""
+    """Reassemble the state; ``leaf(kind, path)`` returns each leaf (see :func:`~pilot.checkpoint.leaves.of_kind`)."""
     if isinstance(tree, list):
         return [decode(item, leaf) for item in tree]
     if not isinstance(tree, dict):
@@ -95,7 +96,7 @@ def decode(tree: Any, leaf: Callable[[str, str], Any]) -> Any:
 
 
 def copied(value: Any) -> Any:
-    """The same containers with a copy of each tensor and array: a state that no later step changes."""
+    """The same containers with a copy of each tensor and array, so that later steps do not change them."""
     copies = leaves.Ties()
 
     def copy(source: Source) -> Any:
@@ -205,7 +206,7 @@ class _Encoder:
 
 
 def _text(value: str) -> Any:
-    """JSON has no lone surrogates; ``os.fsdecode`` makes them of bytes that are no UTF-8."""
+    """JSON has no lone surrogates, which ``os.fsdecode`` produces for bytes that are not UTF-8."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -223,7 +224,7 @@ def _float(value: float) -> Any:
 
 def _numpy_scalar(value: np.generic) -> Any:
     if isinstance(value, np.str_):
-        return {"str_": _text(str.__str__(value))}  # numpy's own loses NULs at the end
+        return {"str_": _text(str.__str__(value))}  # numpy's own conversion drops trailing NULs
     if isinstance(value, np.bytes_):
         return {"bytes_": bytes.hex(value)}
     if value.dtype.kind == "V":
@@ -232,7 +233,7 @@ def _numpy_scalar(value: np.generic) -> Any:
 
 
 _WRITTEN: dict[type, Callable[[Any], Any]] = {str: _text, int: _integer, float: _float}
-"""What stands for itself in the tree where JSON can tell it."""
+"""Types that represent themselves in the tree if JSON can express the value."""
 
 
 def _text_again(digits: str) -> str:
@@ -250,7 +251,7 @@ _WRITTEN_OUT: dict[str, Callable[[Any], Any]] = {
 
 
 def _advice(value: Any) -> str:
-    """What to keep in place of ``value``."""
+    """What to store instead of ``value``."""
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return "only its script could recreate it: store a tuple, or a dict"
     if isinstance(value, dict):
@@ -267,7 +268,7 @@ def _join(path: str, name: str) -> str:
 
 
 def _name(key: str | int, taken: set[str]) -> str:
-    """A name for ``key`` that HDF5 takes and that no sibling has."""
+    """A name for ``key`` that HDF5 accepts and that no sibling has."""
     base = text if _PLAIN.fullmatch(text := str(key)) else _escaped(text)
     name, count = base, 0
     while name in taken:

@@ -107,15 +107,16 @@ def find_run_dir(given: Path | None, *, past: bool = False) -> Path:
         return root
     up = running_pools()
     if not up:
-        for folder in _default_folders():
-            _refuse_abandoned(folder)
+        if crashed := [folder for folder in _default_folders() if is_abandoned(RunDir(folder))]:
+            return crashed[0]
         were = [folder for folder in _default_folders() if is_past(folder)] if past else []
         if len(were) == 1:
             return were[0]
         if were:
             names = ", ".join(map(str, were))
             raise UserError(f"no pool is up; earlier pools: {names}; choose one with --run-dir or PILOT_RUN_DIR")
-        raise UserError("no pool is up; start one with pilot up, or choose one of 'pilot pools --all' with --run-dir")
+        earlier = ", or continues an earlier one (pilot pools --all lists them)" if known_pools() else ""
+        raise UserError(f"no pool is up; pilot up starts one{earlier}")
     if len(up) > 1:
         names = ", ".join(map(str, up))
         raise UserError(f"several pools are up: {names}; choose one with --run-dir or PILOT_RUN_DIR")
@@ -159,12 +160,32 @@ def _default_folders() -> list[Path]:
     return sorted(path for path in default_path("any").parent.glob("*") if path.is_dir())
 
 
-def _refuse_abandoned(run_dir: Path) -> None:
-    """Say at once that the coordinator died, instead of waiting for an answer that cannot come."""
+def _wait_for_restart(run_dir: Path, timeout_s: float) -> None:
+    """Wait while a coordinator that crashed is restarted; :class:`PilotError` if it is not, or has no supervisor."""
     rundir = RunDir(run_dir)
-    if is_abandoned(rundir):
-        gone = f"the coordinator in {run_dir} was killed or crashed (log: {rundir.log})"
+    if not is_abandoned(rundir):
+        return
+    gone = f"the coordinator in {run_dir} was killed or crashed (log: {rundir.log})"
+    if not _is_supervised(rundir):
         raise PilotError(f"{gone}; run pilot up for this directory to continue its pool")
+    deadline = time.monotonic() + timeout_s
+    if timeout_s >= REPLY_TIMEOUT_S:
+        click.echo("the coordinator crashed; waiting for its restart", err=True)
+    while is_abandoned(rundir):
+        if time.monotonic() > deadline:
+            raise PilotError(f"{gone}; it will be restarted, but was not within {timeout_s:g} s; try again later")
+        time.sleep(0.1)
+
+
+def _is_supervised(rundir: RunDir) -> bool:
+    """Whether a process of this host restarts the coordinator of ``rundir`` when it crashes."""
+    import psutil
+
+    def restarts(command: list[str]) -> bool:
+        of = command[command.index("--run-dir") + 1] if "pilot.service.supervisor" in command else ""
+        return Path(of).resolve() == rundir.root.resolve()
+
+    return any(restarts(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"]))
 
 
 def patiently(ask: Callable[[], Answer]) -> Answer:
@@ -197,8 +218,10 @@ def told_by(run_dir: Path) -> PoolClient | PastPool:
 
 
 def pool_at(run_dir: Path, timeout_s: float = REPLY_TIMEOUT_S) -> PoolClient:
-    """A client of the coordinator of ``run_dir``; :class:`PilotError` if that one is known to be dead."""
+    """A client of the coordinator of ``run_dir``; :class:`PilotError` if that one is known to be dead, and has not been
+    restarted within ``timeout_s``.
+    """
     from pilot.io.pool_client import PoolClient
 
-    _refuse_abandoned(run_dir)
+    _wait_for_restart(run_dir, timeout_s)
     return PoolClient(run_dir / "connection.json", timeout_s)

@@ -13,6 +13,7 @@ import msgspec
 
 from pilot.cli.asking import json_option, to_json
 from pilot.cli.numbers import FiniteRange
+from pilot.cli.script_arguments import for_script, mention_our_options
 from pilot.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -62,13 +63,14 @@ def command(script: Path, arguments: tuple[str, ...], python: str, limit_s: floa
     """
     if not script.is_file():
         raise UserError(f"cannot read the script {script}: not a file")
-    verdict = check(script, arguments, python, limit_s)
+    mention_our_options(script, arguments)
+    verdict = check(script, for_script(arguments), python, limit_s)
     if as_json:
         click.echo(to_json({"passed": verdict.passed} | msgspec.to_builtins(verdict)))
     else:
         click.echo(f"{verdict.script_class}: {verdict.text}")
         if verdict.by_design:
-            click.echo(f"differs by design: {', '.join(verdict.by_design)}")
+            click.echo(f"these differ by design: {', '.join(verdict.by_design)}")
     return 0 if verdict.passed else 1
 
 
@@ -90,4 +92,4 @@ def check(script: Path, arguments: Sequence[str], python: str, limit_s: float) -
     text = f"{len(seen.compared)} gradients of {seen.samples} samples are the same on one process and on two ranks"
     if not seen.by_design:
         return Verdict("equal", text)
-    return Verdict("different by design", f"apart from that, {text}", seen.by_design)
+    return Verdict("different by design", f"otherwise, {text}", seen.by_design)

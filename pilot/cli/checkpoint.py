@@ -163,7 +163,7 @@ def export(path: Path, output: Path, only: str) -> None:
 
     with _refused():
         size = write(_files(path)[0], output, only)
-    click.echo(f"{output}: {size:,} bytes")
+    click.echo(f"wrote {output} ({size:,} bytes)")
 
 
 @contextmanager

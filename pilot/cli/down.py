@@ -10,6 +10,7 @@ import click
 from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option, to_json
 from pilot.cli.numbers import FiniteRange
 from pilot.core.errors import PilotError
+from pilot.observation.words import node_count
 
 
 @click.command("down")
@@ -28,7 +29,7 @@ def command(run_dir: Path | None, limit_s: float, as_json: bool) -> None:
     root = find_run_dir(run_dir)
     told = pool_at(root).down()
     if not as_json:
-        click.echo(f"draining {told.nodes} nodes ({root})")
+        click.echo(f"draining {node_count(told.nodes)} ({root})")
     try:
         wait_until_gone(root, limit_s)
     except KeyboardInterrupt:

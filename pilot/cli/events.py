@@ -13,6 +13,7 @@ import click
 from pilot.cli import candidates
 from pilot.cli.asking import BACK_S, find_run_dir, is_past, json_option, run_dir_option, what_happened
 from pilot.cli.numbers import Count
+from pilot.core.errors import UserError
 
 if TYPE_CHECKING:
     from pilot.io.journal import Entry
@@ -45,11 +46,15 @@ def command(follow: bool, tail: int | None, trainer: str | None, run_dir: Path |
 
     rundir = RunDir(find_run_dir(run_dir, past=True))
     story = Story(what_happened(rundir).header.started_unix_s)
+    found = False
     for entries in _batches(rundir, follow):
         told = (happening for entry in entries for happening in story.tell(entry))
         for happening in deque((h for h in told if trainer in (None, h.trainer)), tail):
+            found = True
             click.echo(json.encode(happening).decode() if as_json else _line(happening))
         tail = None  # later events are all printed
+    if trainer is not None and not found:
+        raise UserError(f"no events of a trainer named {trainer!r}; pilot ls --all lists the trainers")
 
 
 def _batches(rundir: RunDir, follow: bool) -> Iterator[Iterable[Entry]]:

@@ -12,6 +12,7 @@ from pilot.cli.rows import INDENT, NAME_WIDTH, PHASE_STYLE, counts_epochs, folde
 from pilot.core.budget import unit
 from pilot.core.evidence import headline
 from pilot.io.pool_status import PoolStatus, TrainerHistory, TrainerStatus
+from pilot.observation.words import amount
 
 COLUMNS = ("trainer", "state", "submitted", "elapsed", "node-hours", "samples", "steps")
 LEFT_ALIGNED = (0, 1, 2)
@@ -84,11 +85,11 @@ def _sentences(told: TrainerHistory, t: TrainerStatus) -> list[str]:
         lines[-1] += f", ended {date(began_s + t.ended_s)}"
     nodes = f"nodes: {t.preemptions} preempted, {t.losses} lost{_lost(t)}"
     samples = f", {t.samples:,} samples" if counts_epochs(t) else ""
-    kept = f"the newest {t.checkpoints_kept}" if t.checkpoints_kept is not None else "as many as the site sets"
+    kept = f"the newest {t.checkpoints_kept}" if t.checkpoints_kept is not None else "the site's default number"
     budget = f" of its budget of {t.budget_node_hours:g}" if t.budget_node_hours is not None else ""
     return [
         *lines,
-        f"used {t.used_node_hours:.3g}{budget} {unit(told.charge_factor)}: {t.step:,} steps{samples}",
+        f"used {amount(t.used_node_hours)}{budget} {unit(told.charge_factor)}: {t.step:,} steps{samples}",
         f"rescales: {t.rescales_up} up, {t.rescales_down} down; {nodes}",
         f"files: {t.directory}",
         f"checkpoints kept: {kept}",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from pilot.cli.asking import find_run_dir, json_option, run_dir_option, to_json, told_by
+from pilot.cli.asking import find_run_dir, is_past, json_option, run_dir_option, to_json, told_by
 
 
 @click.command("ls")
@@ -24,7 +24,8 @@ def command(run_dir: Path | None, everything: bool, as_json: bool) -> None:
       pilot ls
       pilot ls --all
     """
-    told = told_by(find_run_dir(run_dir, past=True))
+    root = find_run_dir(run_dir, past=True)
+    told = told_by(root)
     if as_json:
         click.echo(to_json(told.trainers()))
         return
@@ -33,13 +34,18 @@ def command(run_dir: Path | None, everything: bool, as_json: bool) -> None:
     from pilot.cli.show import console, of_interest, show
 
     screen = console()
+    if is_past(root):
+        click.echo(f"the pool in {root} is down; its trainers:")
+    listed = told.trainers().trainers
+    if not listed:
+        click.echo("no trainer has been submitted")
+        return
     if everything:
         status = told.status()
         show(screen, history_lines(status, screen.width))
         if len(status.trainers) > status.ended_kept:
             click.echo(f"only the last {status.ended_kept} that ended (pilot up --ended-kept)")
         return
-    listed = told.trainers().trainers
     shown = of_interest(listed)
     show(screen, trainer_rows(shown, screen.width))
     if left_out := len(listed) - len(shown):

@@ -94,6 +94,9 @@ def cli() -> None:
     """
 
 
+cli.commands = {name: click.Command(name) for name in COMMANDS}  # for their names: click suggests the closest one
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run a command and exit with its status."""
     for stream in (sys.stdout, sys.stderr):
@@ -115,7 +118,7 @@ def run(arguments: list[str] | None = None) -> int:
         error.show()
         return 2
     except click.ClickException as error:
-        click.echo(f"pilot: {one_line(error.format_message())}", err=True)
+        click.echo(f"pilot: {one_line(' '.join(error.format_message().split()))}", err=True)
         return 2
     except PilotError as error:
         click.echo(f"pilot: {printable(str(error))}", err=True)

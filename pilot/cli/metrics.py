@@ -13,6 +13,7 @@ from pilot.core.errors import PilotError, UserError
 
 TOKEN_FILE = "metrics-token"
 PEER_TIMEOUT_S = 10.0
+LOOPBACK = "127.0.0.1"
 
 
 @click.command("metrics")
@@ -25,12 +26,10 @@ PEER_TIMEOUT_S = 10.0
 @click.option(
     "--address",
     metavar="ADDRESS",
-    default="127.0.0.1",
-    show_default=True,
-    help="With --port: the address to listen on.",
+    help="With --port: the address to listen on.  [default: 127.0.0.1]",
 )
 @run_dir_option
-def command(port: int | None, address: str, run_dir: Path | None) -> None:
+def command(port: int | None, address: str | None, run_dir: Path | None) -> None:
     """Print the pool's metrics in Prometheus format, or serve them to a Prometheus server.
 
     The scraper must send the bearer token stored in metrics-token in the run directory (in Prometheus: authorization,
@@ -41,11 +40,13 @@ def command(port: int | None, address: str, run_dir: Path | None) -> None:
       pilot metrics
       pilot metrics --port 9101
     """
+    if address is not None and port is None:
+        raise UserError("--address needs --port: without it the metrics are printed")
     root = find_run_dir(run_dir)
     if port is None:
         click.echo(_text(root), nl=False)
         return
-    token = _token(root)
+    token, address = _token(root), address or LOOPBACK
     try:
         server = ThreadingHTTPServer((address, port), _handler(root, token))
     except OSError as error:

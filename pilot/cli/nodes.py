@@ -38,7 +38,10 @@ def command(cleared: tuple[str, ...], run_dir: Path | None, as_json: bool) -> No
         return
     from pilot.cli.show import console, node_lines, show
 
-    show(console(), node_lines(listed.nodes, listed.now_s))
+    if not listed.nodes:
+        click.echo("the pool has no nodes")
+    else:
+        show(console(), node_lines(listed.nodes, listed.now_s))
     for line in map(set_aside_line, listed.set_aside):
         click.echo(line)
 

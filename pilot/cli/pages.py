@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from pilot.core.errors import UserError
+from pilot.io.files import write_output
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -20,9 +20,6 @@ def page_option(default: str) -> Callable[[Function], Function]:
 
 
 def write_page(path: Path, text: str) -> None:
-    """Write ``text`` to ``path``; :class:`UserError` if that fails."""
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from None
+    """Write ``text`` to ``path``, whole or not at all; :class:`UserError` if that fails."""
+    write_output(path, text.encode())
     click.echo(f"wrote {path}")

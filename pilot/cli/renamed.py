@@ -10,8 +10,10 @@ RENAMED = {
     "--solver-latency": "--solver-latency-s",
     "--interval-s": "--every-s",
     "--out": "--output",
+    "--plot": "--output",
 }
-"""Old name → new name: of ``pilot replay``, ``trace record`` and ``demo``. Renamed in 0.1.0, removed in 0.2.0."""
+"""Old name → new name: of ``pilot replay``, ``trace record``, ``trace stats`` and ``demo``. Renamed in 0.1.0,
+removed in 0.2.0."""
 
 
 class RenamedOptions(click.Command):

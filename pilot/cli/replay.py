@@ -94,10 +94,11 @@ def command(
         return _replay_journal(journal, swept["objective"] or (), report, swept["budget"] or ())
     pool = events or swept["nodes"]
     if pool is None or trainers is None or curves is None:
-        given = {"EVENTS or --nodes": pool, "--trainers": trainers, "--curves": curves}
-        missing = " and ".join(name for name, value in given.items() if value is None)
-        needs = "EVENTS or --nodes, --trainers and --curves, or --journal"
-        raise click.UsageError(f"{missing} missing: a replay needs {needs}")
+        given = {"EVENTS (or --nodes)": pool, "--trainers": trainers, "--curves": curves}
+        missing = ", ".join(name for name, value in given.items() if value is None)
+        raise click.UsageError(
+            f"a replay needs EVENTS (or --nodes), --trainers and --curves, or only --journal; missing: {missing}"
+        )
     if events is not None and swept["nodes"] is not None:
         raise click.UsageError("give either EVENTS (a trace) or --nodes (a pool of fixed size), not both")
     if events is None and (unused := _of_traces(only_nodes, swept["known_ends"] or ())):

@@ -30,6 +30,9 @@ NAME_WIDTH = 16
 INDENT = "    "
 FIRST_METRICS = ("loss", "learning_rate")
 
+MOST_WITH_NOTES = 50
+"""In a longer table a trainer is one line."""
+
 
 def trainer_rows(trainers: Sequence[TrainerStatus], width: int) -> list[Text]:
     """A table of ``trainers``, each with its metrics and what it is waiting for, ``width`` columns wide."""
@@ -42,7 +45,10 @@ def trainer_rows(trainers: Sequence[TrainerStatus], width: int) -> list[Text]:
             lines.append(Text(row[0]))
             row = ("", *row[1:])
         lines.append(_row(row, widths, state_style=PHASE_STYLE.get(trainer.phase, "")))
-        lines += [Text(line, style) for note, style in notes(trainer) for line in folded(note, width, INDENT)]
+        if len(trainers) <= MOST_WITH_NOTES:
+            lines += [Text(line, style) for note, style in notes(trainer) for line in folded(note, width, INDENT)]
+    if len(trainers) > MOST_WITH_NOTES:
+        lines.append(Text("what they wait for and their metrics: pilot top, or --json", "dim"))
     return lines
 
 

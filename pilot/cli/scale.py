@@ -45,5 +45,5 @@ def pilots_of(given: str) -> int | None:
     if given == AUTO:
         return None
     if not given.isdecimal() or int(given) > 1_000_000:
-        raise UserError(f"PILOTS is a number from 0 to 1000000, or {AUTO}; got {given!r}")
+        raise UserError(f"PILOTS must be a number from 0 to 1000000, or {AUTO}; got {given!r}")
     return int(given)

@@ -14,7 +14,7 @@ from pilot.core.budget import WARNED_AT, hours, unit
 from pilot.core.trainer import Phase
 from pilot.io.pool_status import KeeperStatus, NodeStatus, PoolStatus, TrainerStatus
 from pilot.io.printable import printable
-from pilot.observation.words import expected_start, node_count
+from pilot.observation.words import amount, expected_start, node_count
 
 ENDED_SHOWN = 10
 """How many ended trainers ``pilot status`` shows, the last ones."""
@@ -68,7 +68,7 @@ def _pool(status: PoolStatus) -> Iterator[tuple[str, str]]:
         share = status.used_node_hours / status.budget_node_hours
         budget = f"{status.budget_node_hours:g} {unit(status.charge_factor)}"
         yield (
-            f"budget: {share:.0%} used, {status.used_node_hours:.3g} of {budget}",
+            f"budget: {share:.0%} used, {amount(status.used_node_hours)} of {budget}",
             "yellow" if share >= WARNED_AT else "",
         )
     if status.draining:
@@ -127,11 +127,11 @@ def _decisions(status: PoolStatus) -> Iterator[str]:
 
 def worth(status: PoolStatus) -> str:
     """Node-hours, and the efficiency U in words."""
-    held, use = f"{hours(status.node_seconds, status.charge_factor):.3g}", status.utilisation
+    held, use = amount(hours(status.node_seconds, status.charge_factor)), status.utilisation
     held += f" {unit(status.charge_factor)} so far"
     if use.u is None:
         return held
-    return f"{held}; trained {use.u:.0%} of what {use.eq_nodes:.3g} dedicated nodes would have"
+    return f"{held}; trained {use.u:.0%} of what {amount(use.eq_nodes)} dedicated nodes would have"
 
 
 def node_lines(nodes: list[NodeStatus], now_s: float) -> list[Text]:

@@ -127,7 +127,8 @@ def _remarks(site: Site) -> list[str]:
         remarks.append(f"an hour is charged as {site.charge_factor:g} hours of the regular queue")
     if site.only_nodes:
         remarks.append(f"pilots run on {site.only_nodes} only; in Slurm the other nodes are excluded at submission")
-    remarks.append(f"source: {site.source}" if site.source else "no source is given for its facts")
+    if site.scheduler != "local":
+        remarks.append(f"source: {site.source}" if site.source else "no source is given for its facts")
     remarks += [f"not verified: {fact}" for fact in site.second_hand]
     if site.scheduler != "local" and site.account is None:
         remarks.append("no account is set; if the site needs one, set it (see docs/sites.md)")

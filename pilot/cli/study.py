@@ -9,6 +9,7 @@ import click
 
 from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option, to_json, told_by
 from pilot.cli.numbers import Count, FiniteRange
+from pilot.cli.script_arguments import TakesScript
 from pilot.cli.shared_options import env_option, python_option
 from pilot.cli.study_export import export, report
 from pilot.cli.study_show import show_best, show_study, show_trials
@@ -49,7 +50,7 @@ def _space_options(function: Any) -> Any:
     return param(space(function))
 
 
-@command.command("run")
+@command.command("run", cls=TakesScript)
 @click.option(
     "--name", metavar="NAME", required=True, help="The study's name; its trials are called NAME-0, NAME-1, ..."
 )
@@ -288,7 +289,7 @@ def _space(given: tuple[str, ...], space: Path | None) -> dict[str, Any]:
         raise UserError("give the search space: either --param NAME=RANGE, repeated, or --space FILE")
     if space is not None:
         try:
-            return {"space": read_regular(space, MOST_SPACE_BYTES).decode()}
+            return {"space": read_regular(space, MOST_SPACE_BYTES).decode("utf-8-sig")}
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"--space: cannot read {space}: {getattr(error, 'strerror', None) or error}") from None
     found: dict[str, Range] = {}

@@ -10,6 +10,7 @@ import click
 
 from pilot.cli.asking import find_run_dir, run_dir_option, to_json, told_by
 from pilot.cli.pages import page_option, write_page
+from pilot.core.evidence import headline
 from pilot.io.study_verbs import TrialList
 
 
@@ -58,7 +59,6 @@ def _csv(told: TrialList) -> str:
     for trial in told.trials:
         given = [trial.parameters.get(name, "") for name in names]
         values = [*trial.values, *[""] * (len(rungs) - len(trial.values))]
-        table.writerow(
-            [trial.number, trial.state, *given, *values, trial.reports, f"{trial.node_hours:.4f}", trial.reason]
-        )
+        reason = headline(trial.reason) if trial.reason else ""
+        table.writerow([trial.number, trial.state, *given, *values, trial.reports, f"{trial.node_hours:.4f}", reason])
     return text.getvalue()

@@ -8,6 +8,7 @@ import click
 from rich.table import Table
 
 from pilot.cli.show import console
+from pilot.core.evidence import headline
 from pilot.io.study_definition import argument
 from pilot.io.study_verbs import StudyStatus, TrialList, TrialStatus
 from pilot.observation.words import duration
@@ -37,9 +38,18 @@ def show_trials(told: TrialList) -> None:
         values = [*map(_number, trial.values), *[""] * (len(told.study.rungs) - len(trial.values))]
         nodes = str(trial.nodes or "")
         table.add_row(
-            trial.trainer, trial.state, nodes, str(trial.reports), *values, _parameters(trial), trial.reason[:60]
+            trial.trainer,
+            trial.state,
+            nodes,
+            str(trial.reports),
+            *values,
+            _parameters(trial),
+            headline(trial.reason)[:60] if trial.reason else "",
         )
-    console().print(table)
+    if told.trials:
+        console().print(table)
+    else:
+        click.echo(f"study {told.study.study} has no trials yet")
 
 
 def show_best(study: StudyStatus, best: TrialStatus) -> None:

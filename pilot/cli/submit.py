@@ -15,13 +15,14 @@ import msgspec
 
 from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option, to_json
 from pilot.cli.numbers import Count, FiniteRange, Sizes
+from pilot.cli.script_arguments import for_script, mention_our_options
 from pilot.cli.shared_options import env_option, python_option
 from pilot.core.errors import UserError
 from pilot.core.ids import TrainerId
 from pilot.core.run_identity import acceptable
 from pilot.core.sizes import check_sizes
 from pilot.core.spec import Profiling
-from pilot.io.files import read_regular
+from pilot.io.files import read_regular, umask
 from pilot.io.rundir import RunDir
 from pilot.io.script_code import Code, collect
 from pilot.io.submission import LaunchSpec, Start, Submission
@@ -132,6 +133,8 @@ def command(
 ) -> None:
     """Submit SCRIPT, which uses pilot.train, as an elastic trainer. ARGUMENTS are passed to it.
 
+    Options of this command go before SCRIPT: what follows it, also after a --, is passed to it.
+
     Only the script is required; everything else has a default or is measured. The working directory, the interpreter,
     the variables given with --env and a copy of the code (the script, and what it imports from its folder or
     PYTHONPATH) are recorded now. Data and installed packages are not copied.
@@ -147,7 +150,7 @@ def command(
     """
     if ddp and (start is not None or accept_changes is not None):
         raise UserError("--ddp: --from and --accept-changes need a script that uses pilot.train")
-    launched = launch(script, list(arguments), python, named, seed, accept_changes, checkpoints_kept, ddp=ddp)
+    launched = launch(script, for_script(arguments), python, named, seed, accept_changes, checkpoints_kept, ddp=ddp)
     launched, code = (launched, None) if live else with_code(launched)
     submission = Submission(
         launch=launched,
@@ -159,6 +162,7 @@ def command(
     if start is not None:
         submission = msgspec.structs.replace(submission, start=_start(root, start))
     told = pool_at(root).submit(submission)
+    mention_our_options(script, arguments)
     if as_json:
         click.echo(to_json(told))
         return
@@ -262,7 +266,7 @@ def launch(
         cwd=cwd,
         python=python,
         environment=dict(map(_variable, named)) | seeded,
-        umask=_umask(),
+        umask=umask(),
         checkpoints_kept=checkpoints_kept,
         ddp=ddp,
     )
@@ -273,13 +277,6 @@ def _here() -> str:
         return str(Path.cwd())
     except FileNotFoundError:
         raise UserError("the directory that you are in has been removed; cd to one that is there") from None
-
-
-def _umask() -> int:
-    """This process's umask, which can only be read by setting it."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
 
 
 def _variable(named: str) -> tuple[str, str]:

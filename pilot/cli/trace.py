@@ -47,27 +47,32 @@ def command() -> None:
     """
 
 
-@command.command("stats")
+@command.command("stats", cls=RenamedOptions)
 @click.argument("events", type=FILE)
 @click.option("--nodes", type=Count(), help="Nodes of the machine (default: those in the trace).")
-@click.option("--plot", type=FILE, help="Plot fragment lengths, pool size and preemption probability to this file.")
+@click.option(
+    "--output",
+    type=FILE,
+    help="Plot fragment lengths, pool size and preemption probability to this file (PNG, SVG, PDF).",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def stats(events: Path, nodes: int | None, plot: Path | None, as_json: bool) -> None:
+def stats(events: Path, nodes: int | None, output: Path | None, as_json: bool) -> None:
     """Print a trace's statistics.
 
     The columns of FreeTrain's Table 1, fragment lengths (Fig. 1), pool sizes, preemption probability (Fig. 7a).
 
     \b
     Example:
-      pilot trace stats events.csv.gz --nodes 1024 --plot trace.png
+      pilot trace stats events.csv.gz --nodes 1024 --output trace.png
     """
     from pilot.traces.changes import read_changes
     from pilot.traces.statistics import describe
     from pilot.traces.trace_plots import plot_trace
 
     changes = read_changes(events)
-    if plot is not None:
-        plot_trace(plot, changes)
+    if output is not None:
+        plot_trace(output, changes)
+        click.echo(f"wrote {output}", err=True)
     _print_statistics({events.name: describe(changes, nodes)}, as_json)
 
 

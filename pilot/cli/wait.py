@@ -46,7 +46,7 @@ def command(trainers: tuple[str, ...], limit_s: float | None, run_dir: Path | No
     while not all(phase in AT_REST for phase in told.trainers.values()):
         left_s = deadline - time.monotonic()
         if left_s <= 0:
-            raise PilotError(f"not ended after {limit_s:g} s: {_line(told)}", transient=True)
+            raise PilotError(f"timed out after {limit_s:g} s: {_line(told)}", transient=True)
         told = patiently(lambda: _wait(root, trainers, min(left_s, LONGEST_WAIT_S)))  # noqa: B023  # it is called here
     click.echo(to_json(told) if as_json else _line(told))
     return 0 if all(phase in (Phase.FINISHED, Phase.SHELVED) for phase in told.trainers.values()) else 1

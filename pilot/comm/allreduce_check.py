@@ -1,6 +1,6 @@
-"""Run by ``pilot doctor`` as each rank of a world: an allreduce whose result is known, over the fabric of a group.
+"""Run by ``pilot doctor`` as each rank of a world: an allreduce with a known result, over a group's fabric.
 
-Rank 0 prints one line of JSON; any rank whose result is wrong ends with status 1.
+Rank 0 prints one line of JSON; a rank with a wrong result exits with status 1.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NUMBERS = 1_000_000
 
 
 def main() -> int:
-    """Exit status 0 where the sum is right."""
+    """Returns the exit status: 0 if the sum is right."""
     started_s = time.perf_counter()
     fabric = mpi.start()
     up_s = time.perf_counter() - started_s

@@ -1,4 +1,4 @@
-"""Shared memory between a worker and its rank process: anonymous files that vanish with their last user."""
+"""Shared memory of a worker and its rank process: anonymous files that disappear with their last user."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 from pilot.core.errors import ProtocolError
 
 ALIGN_BYTES = 64
-"""Everything in an arena starts at a multiple of this: a cache line, and enough for every dtype."""
+"""Everything in an arena starts at a multiple of this, a cache line; enough for every dtype."""
 
 
 def aligned(size: int) -> int:
@@ -18,7 +18,7 @@ def aligned(size: int) -> int:
 
 
 class Arena:
-    """A memfd and its mapping. Nothing in ``/dev/shm`` or on a disk names it, so nothing is left by a SIGKILL.
+    """A memfd and its mapping. It has no name in ``/dev/shm`` or on a disk, so a SIGKILL leaves nothing behind.
 
     Parameters
     ----------
@@ -36,16 +36,16 @@ class Arena:
 
     @classmethod
     def received(cls, fd: int) -> Arena:
-        """One that another process made; :class:`ProtocolError` where that could fail us in the middle of a sum: what
-        is no memory, and what its maker could cut while we look into it.
+        """An arena made by another process; :class:`ProtocolError` if it could fail in the middle of a sum, because it
+        is not memory, or because its maker could shrink it.
         """
         try:
             if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
                 return cls(fd)
         except (OSError, ValueError):
-            raise ProtocolError("a descriptor came that is no shared memory") from None
+            raise ProtocolError("received a descriptor that is not shared memory") from None
         os.close(fd)
-        raise ProtocolError("a descriptor came whose memory can be cut")
+        raise ProtocolError("received a descriptor of memory that could be shrunk")
 
     @classmethod
     def of_size(cls, size: int) -> Arena:
@@ -60,7 +60,7 @@ class Arena:
         return cls(fd)
 
     def close_fd(self) -> None:
-        """Give up the descriptor; the mapping lives as long as something looks into it."""
+        """Close the descriptor; the mapping lives as long as something uses it."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1

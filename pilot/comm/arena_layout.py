@@ -1,6 +1,4 @@
-"""Which gradient lies where in the arena: buckets in the order in which backward fills them, the control vector
-last.
-"""
+"""Where each gradient is in the arena: buckets in the order in which backward fills them, then the control vector."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from pilot.comm.messages import BucketPart
 
 @dataclass(frozen=True, slots=True)
 class GradientSlot:
-    """Where one gradient lies: in bucket ``bucket``, from ``offset`` (bytes in the arena) on, ``count`` numbers."""
+    """Where one gradient is: in bucket ``bucket``, ``count`` numbers from ``offset`` (bytes in the arena) on."""
 
     bucket: int
     offset: int
@@ -27,8 +25,8 @@ class GradientSlot:
 class ArenaLayout:
     """The arena of one model.
 
-    ``slots`` has one entry per gradient, in the order given; ``parts`` one per bucket and the control vector as the
-    last; ``size`` is in bytes.
+    ``slots`` has one entry per gradient, in the order given; ``parts`` has one per bucket, and the control vector as
+    the last; ``size`` is in bytes.
     """
 
     slots: tuple[GradientSlot, ...]
@@ -46,10 +44,10 @@ def lay_out(gradients: Iterable[tuple[int, str]], bucket_bytes: int, control_cou
 
     Parameters
     ----------
-    gradients : (count, numpy dtype) of each, in the order in which backward makes them
-    bucket_bytes : a bucket is closed when it holds at least this many bytes, or where the dtype changes
-    control_count : float64 numbers in the control vector
-    wire : as which kind of :mod:`pilot.comm.narrow` float32 travels; empty: as it is
+    gradients : (count, numpy dtype) of each, in the order in which backward computes them
+    bucket_bytes : a bucket is closed when it holds at least this many bytes, or when the dtype changes
+    control_count : number of float64 values in the control vector
+    wire : the kind of :mod:`pilot.comm.narrow` in which float32 is sent; empty: unchanged
     """
     slots: list[GradientSlot] = []
     parts: list[BucketPart] = []
@@ -69,9 +67,9 @@ def lay_out(gradients: Iterable[tuple[int, str]], bucket_bytes: int, control_cou
 
 
 def shares_of(layout: ArenaLayout, size: int) -> ArenaLayout:
-    """The arena of one of a node's ``size`` training processes that sum among themselves, or of one that has a shard
-    of a model (``size`` 1): of each part its share, to be summed with those of the same local rank only; and the
-    control vector. Its slots are those of the whole parts.
+    """The arena of one of a node's ``size`` training processes that sum among themselves, or of one with a shard of a
+    model (``size`` 1): its share of each part, which is summed only with those of the same local rank; and the control
+    vector. The slots are those of the whole parts.
     """
     parts: list[BucketPart] = []
     start = 0

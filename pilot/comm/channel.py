@@ -12,7 +12,7 @@ from pathlib import Path
 from pilot.comm.messages import DOORBELL, AnyNote, decode, encode
 
 MAX_PACKET_BYTES = 128 * 1024
-"""Below what Linux lets one packet of a Unix socket be by default (about 200 kB)."""
+"""Below Linux's default limit for a packet on a Unix socket (about 200 kB)."""
 
 
 class Gone(Exception):  # expected, so not a PilotError: peers are killed at any moment
@@ -20,7 +20,7 @@ class Gone(Exception):  # expected, so not a PilotError: peers are killed at any
 
 
 def listen(path: Path) -> socket.socket:
-    """A socket on which a worker waits for rank processes."""
+    """A socket on which a worker listens for its rank processes."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(str(path))
     listener.listen(8)
@@ -58,7 +58,7 @@ class Channel:
             raise Gone from None
 
     def send(self, note: AnyNote, fd: int | None = None) -> None:
-        """Send a note, with a descriptor where one is given (the sender keeps its own)."""
+        """Send a note, with a descriptor if given (the sender keeps its own)."""
         try:
             socket.send_fds(self._socket, [encode(note)], [] if fd is None else [fd], socket.MSG_NOSIGNAL)
         except OSError:
@@ -67,7 +67,7 @@ class Channel:
     def receive(self) -> tuple[AnyNote | None, int | None]:
         """Wait for one packet: (note, descriptor or None), or (None, None) for a ``DOORBELL``.
 
-        Raises :class:`~pilot.core.errors.ProtocolError` where it is neither; no descriptor stays open then.
+        Raises :class:`~pilot.core.errors.ProtocolError` if it is neither; then no descriptor stays open.
         """
         try:
             packet, fds, _, _ = socket.recv_fds(self._socket, MAX_PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
@@ -84,25 +84,23 @@ class Channel:
                 os.close(unwanted)
 
     def hang_up(self) -> None:
-        """Say that nothing more comes from here; the other end ends, and its closing can still be seen."""
+        """Send nothing more, so that the other end stops; we can still see it close."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Close this end; the other one sees it at once."""
+        """Close this end; the other end sees that at once."""
         self._socket.close()
 
 
 def ready(channels: Sequence[Channel], timeout_s: float | None = None) -> list[Channel]:
-    """Those on which there is something to receive, or which are closed; naps for ``timeout_s`` (None: without end) or
-    until there is one.
-    """
+    """Those that have something to receive, or are closed; waits for one, at most ``timeout_s`` (None: no limit)."""
     if timeout_s is None and len(channels) == 1:
-        return list(channels)  # to receive is to wait
-    return select.select(channels, [], [], timeout_s)[0]  # poll naps whole milliseconds, and a rank opens few files
+        return list(channels)  # receiving will wait
+    return select.select(channels, [], [], timeout_s)[0]  # poll sleeps whole milliseconds
 
 
 def close_inherited(fd: int) -> None:
-    """Close a descriptor in a forked child, where it may be closed already."""
+    """Close a descriptor in a forked child; it may be closed already."""
     with contextlib.suppress(OSError):
         os.close(fd)

@@ -1,4 +1,4 @@
-"""What a training process and its rank process say to each other, beside single ``DOORBELL`` bytes.
+"""Messages between a training process and its rank process, apart from single ``DOORBELL`` bytes.
 
 ``rank`` and ``size`` count training processes.
 """
@@ -12,13 +12,13 @@ import msgspec
 from pilot.core.errors import ProtocolError
 
 DOORBELL = b"."
-"""From a training process: the step's next part is full, or its last two are. From the rank process: all parts of the
-step are summed. From rail 0 to the other rails of its node: the next part may be summed; from these: it is.
+"""From a training process: the step's next part is full, or the last two are. From the rank process: all parts of the
+step are summed. From rail 0 to the other rails of its node: the next part may be summed; from those: it is summed.
 """
 
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**47)]
-"""Bytes and counts of numbers: no machine has more memory."""
+"""Bytes, or counts of numbers; no machine has more memory."""
 
 Rank = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 
@@ -31,7 +31,7 @@ class Note(msgspec.Struct, frozen=True, tag=True):
 
 
 class Here(Note, frozen=True):
-    """First note of a rank process: MPI is up in ``generation``, all of whose ranks have come that far."""
+    """First note of a rank process: MPI is up on all ranks of ``generation``."""
 
     generation: int
     rank: int
@@ -39,11 +39,11 @@ class Here(Note, frozen=True):
 
 
 class BucketPart(msgspec.Struct, frozen=True):
-    """``count`` numbers of numpy type ``dtype`` from ``offset`` (bytes) on: what is summed by one operation.
+    """``count`` numbers of numpy type ``dtype`` from ``offset`` (bytes) on, which are summed in one operation.
 
-    ``wire`` is the kind of :mod:`pilot.comm.narrow` as which they travel, empty: as they are. ``apart``: each of a
-    node's training processes has numbers of its own there, which are summed only with those of the same local rank on
-    the other nodes (they are its share of a sum that the node has made by itself, or its shard of a model).
+    ``wire`` is the kind of :mod:`pilot.comm.narrow` in which they are sent; empty: unchanged. ``apart``: each of a
+    node's training processes has its own numbers there, which are summed only with those of the same local rank on the
+    other nodes (they are its share of a sum that the node has computed by itself, or its shard of a model).
     """
 
     offset: Count
@@ -57,9 +57,9 @@ ArenaNumber = Annotated[int, msgspec.Meta(ge=0, lt=64)]
 
 
 class Attach(Note, frozen=True):
-    """With an arena's descriptor: the parts of each step with it, in the order in which they will be full.
+    """Sent with an arena's descriptor: the parts of each step that uses it, in the order in which they are filled.
 
-    A training process has one arena, or several, which are known by ``number``.
+    A training process has one arena or several, identified by ``number``.
     """
 
     parts: list[BucketPart]
@@ -67,15 +67,15 @@ class Attach(Note, frozen=True):
 
 
 class Select(Note, frozen=True):
-    """The steps that follow are of this arena (at first: of number 0). Answered by ``Gathered``: what all ranks have
-    selected, one number each.
+    """The following steps use this arena (initially: number 0). Answered by ``Gathered``: what all ranks have selected,
+    one number each.
     """
 
     number: ArenaNumber
 
 
 class Gather(Note, frozen=True):
-    """A row of 64-bit integers, equally long on all ranks. Answered by ``Gathered``."""
+    """A row of 64-bit integers, of the same length on all ranks. Answered by ``Gathered``."""
 
     row: list[Word]
 
@@ -87,10 +87,10 @@ class Gathered(Note, frozen=True):
 
 
 class Spread(Note, frozen=True):
-    """Broadcast ``size`` bytes from ``root`` to ``takers``; all ranks say so, only the nodes of these take part.
+    """Broadcast ``size`` bytes from ``root`` to ``takers``; sent by all ranks, but only the nodes of these take part.
 
     The root sends it with the descriptor of the bytes, the others without one and with size 0. Answered by ``Spreaded``
-    when all is there, to a taker with a descriptor of the bytes.
+    when everything has arrived, for a taker with a descriptor of the bytes.
     """
 
     root: Rank
@@ -100,7 +100,7 @@ class Spread(Note, frozen=True):
 
 class Bring(Note, frozen=True):
     """From rail 0 to the other rails of its node, with a descriptor of ``size`` bytes: broadcast your pieces of them
-    from the first of ``nodes`` to the others. Answered by a ``DOORBELL`` when they are there.
+    from the first of ``nodes`` to the others. Answered by a ``DOORBELL`` when they have arrived.
     """
 
     nodes: list[Rank]
@@ -108,15 +108,15 @@ class Bring(Note, frozen=True):
 
 
 class Moving(Note, frozen=True):
-    """Bytes of the spread that goes on have come or gone since the last such word; at most once a second."""
+    """The current spread has moved bytes since the last such note; sent at most once a second."""
 
 
 class Spreaded(Note, frozen=True):
-    """The broadcast is over on this node."""
+    """The broadcast is complete on this node."""
 
 
 class Quit(Note, frozen=True):
-    """The generation is over in good order: finalize MPI with the other ranks and end."""
+    """The generation ends normally: finalize MPI with the other ranks and exit."""
 
 
 AnyNote = Here | Attach | Select | Gather | Gathered | Spread | Bring | Moving | Spreaded | Quit
@@ -131,7 +131,7 @@ def encode(note: AnyNote) -> bytes:
 
 
 def decode(packet: bytes) -> AnyNote:
-    """The note in ``packet``; :class:`ProtocolError` where it is none."""
+    """The note in ``packet``; :class:`ProtocolError` if it is not one."""
     try:
         return _decoder.decode(packet)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

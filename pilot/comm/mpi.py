@@ -29,10 +29,10 @@ class _Request:
 
 
 class _NarrowSum:
-    """A sum whose numbers travel as 16 bits: each rank sums its share of them in float32, then all get all shares.
+    """A sum whose numbers are sent in 16 bits: each rank sums its share of them in float32, then all get all shares.
 
-    That moves the bytes of a ring, rounds each number once before the sum and once after it, and gives all ranks the
-    same bits.
+    This moves as many bytes as a ring, rounds each number once before and once after the sum, and gives the same bits
+    on all ranks.
     """
 
     def __init__(self, there: MPI.Intracomm, back: MPI.Intracomm, numbers: Floats, kind: str) -> None:
@@ -91,23 +91,23 @@ class MpiFabric:
 
 
 def start(rail: int = 0, rails: int = 1) -> MpiFabric:
-    """MPI_Init: returns when all ranks of the world have been started. Of those of this rank's rail."""
+    """Call MPI_Init, which returns when all ranks of the world have started; returns the fabric of this rank's rail."""
     MPI.Init()
     over = MPI.COMM_WORLD.Ibarrier()
     while not over.Test():
         time.sleep(LONGEST_NAP_S)
     _forget_segments()
-    # The second half of a narrow sum begins when a rank happens to see the end of the first, between other sums.
-    # Collectives of one communicator must begin in one order on all ranks, so that half has its own.
+    # The second half of a narrow sum begins when a rank notices the end of the first, possibly between other sums.
+    # Collectives of one communicator must begin in the same order on all ranks, so that half has its own communicator.
     world = MPI.COMM_WORLD
     ranks = MPI.Intracomm(world.Split(rail, world.Get_rank())) if rails > 1 else world
     return MpiFabric(ranks, ranks.Dup())
 
 
 def _forget_segments() -> None:
-    """Remove the names of MPICH's shared-memory segments, which every rank has mapped by now.
+    """Unlink MPICH's shared-memory segments, which every rank has mapped by now.
 
-    A rank process may be killed at any moment, and MPICH removes them only when it ends in good order.
+    A rank process may be killed at any moment, and MPICH removes them only when it exits normally.
     """
     maps = Path("/proc/self/maps").read_text()
     for name in set(re.findall(r"(/dev/shm/mpich_shm_\S+)", maps)):
@@ -115,5 +115,5 @@ def _forget_segments() -> None:
 
 
 def finish() -> None:
-    """MPI_Finalize, after a barrier that all ranks have passed."""
+    """Call MPI_Finalize, after a barrier of all ranks."""
     MPI.Finalize()

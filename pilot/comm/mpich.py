@@ -1,4 +1,4 @@
-"""What MPICH takes from a rank process's environment, and the name of what it leaves in /dev/shm."""
+"""MPICH's environment variables, and the names of the segments that it leaves in /dev/shm."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _LAUNCHERS = (
     "I_MPI_",
     "OMPI_",
 )
-"""Beginnings of the names of variables by which a launcher tells a process that it is a rank of the launcher's world. A
-pilot that srun or PALS has started has them, and so would its rank processes.
+"""Prefixes of the variables by which a launcher tells a process that it is a rank of the launcher's world. A pilot
+started by srun or PALS has such variables, and its rank processes must not inherit them.
 """
 
 _FNV_OFFSET, _FNV_PRIME = 2166136261, 16777619
@@ -27,11 +27,11 @@ _SEGMENT = re.compile(r"mpich_shm_[0-9a-f]{1,8}_\d+")
 
 
 def environment(inherited: Mapping[str, str], *, interface: str | None, provider: str) -> dict[str, str]:
-    """The environment of a rank process: ``inherited`` without a launcher's variables, and what a group needs.
+    """The environment of a rank process: ``inherited`` without a launcher's variables, plus what a group needs.
 
     Parameters
     ----------
-    interface : the network interface that the ranks' ports are bound to, e.g. ``hsn0``, here ``lo``; None: MPICH's
+    interface : the network interface to which the ranks' ports are bound, such as ``hsn0`` or ``lo``; None: MPICH's
         choice
     provider : libfabric's
     """
@@ -41,13 +41,13 @@ def environment(inherited: Mapping[str, str], *, interface: str | None, provider
 
 
 def on_interface(interface: str) -> dict[str, str]:
-    """What binds a rank's ports to it; read in MPI_Init."""
+    """The variables that bind a rank's ports to ``interface``; read in MPI_Init."""
     return {"FI_TCP_IFACE": interface}
 
 
 def segment_name(space: str, node: int) -> str:
-    """The name under /dev/shm of the segment that MPICH 5 makes in MPI_Init: a hash (FNV-1a, 32 bits) of the name of
-    the node's key-value space, and the node's number. All rails of a node share it.
+    """The name in /dev/shm of the segment that MPICH 5 creates in MPI_Init: a hash (FNV-1a, 32 bits) of the name of the
+    node's key-value space, and the node's number. All rails of a node share it.
     """
     hashed = _FNV_OFFSET
     for byte in space.encode():
@@ -56,5 +56,5 @@ def segment_name(space: str, node: int) -> str:
 
 
 def is_segment(name: str) -> bool:
-    """Whether ``name`` under /dev/shm may be that of one of our rank processes' segments."""
+    """Whether ``name`` in /dev/shm may be a segment of one of our rank processes."""
     return _SEGMENT.fullmatch(name) is not None

@@ -1,4 +1,4 @@
-"""float32 as 16 bits on the wire: half the bytes, for a rounding before the sum and one after it."""
+"""float32 as 16 bits on the wire: half the bytes, at the price of rounding once before the sum and once after it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _HALF_NORMAL, _HALF_INFINITE, _INFINITE = np.uint32(113 << 23), np.uint32(143 <<
 _HALF_BITS, _HALF_NAN, _HALF_SIGN = np.uint32(126 << 23), np.uint32(0x7E00), np.uint32(0x8000)
 _LEAST_NORMAL = np.float32(2.0**-14)
 _BLOCK = 1 << 15
-"""Numbers that are rounded at once: they stay in the cache through all passes, which makes it ten times as fast."""
+"""How many numbers to round at once: they stay in the cache through all passes, which is ten times as fast."""
 
 
 def narrowed(numbers: Floats, kind: str) -> Words:
-    """``numbers`` rounded to the nearest of ``kind``, ties to even, as bit patterns."""
+    """``numbers`` rounded to the nearest value of ``kind``, ties to even, as bit patterns."""
     words = np.empty(len(numbers), np.uint16)
     rounded = _round_half if kind == "float16" else _round
     room = np.empty((2, _BLOCK), np.uint32)
@@ -46,8 +46,8 @@ def _round(numbers: Floats, rooms: NDArray[np.uint32], words: Words) -> None:
 
 
 def _round_half(numbers: Floats, room: NDArray[np.uint32], words: Words) -> None:
-    """As Giesen's ``float_to_half_fast3_rtne`` (gist.github.com/rygorous/2156668). numpy's own takes up to 20 times as
-    long where results are subnormal, as of most gradients.
+    """Like Giesen's ``float_to_half_fast3_rtne`` (gist.github.com/rygorous/2156668). numpy's own conversion takes up to
+    20 times as long when results are subnormal, as those of most gradients are.
     """
     bits, (size, half) = numbers.view(np.uint32), room
     np.bitwise_and(bits, _SIZE, out=size)

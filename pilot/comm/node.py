@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 PIECE_BYTES = 256 * 1024
-"""Added and copied at once: stays in the cache while all arrays are gone through, and MPI is driven on in between."""
+"""How much to add or copy at once: it stays in the cache for all arrays, and MPI can progress in between."""
 
 
 def add_up(arrays: Sequence[NDArray[np.generic]], drive: Callable[[], object]) -> None:

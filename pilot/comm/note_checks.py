@@ -1,7 +1,7 @@
-"""What training processes may ask of their rank process: it looks into their memory at addresses that they name.
+"""Checks what training processes request of their rank process, which accesses their memory at addresses they name.
 
-Each function refuses with :class:`~pilot.core.errors.ProtocolError`, which ends the rank process: the generation is
-formed anew then, and nothing was read or written where it must not be.
+Each function refuses with :class:`~pilot.core.errors.ProtocolError`, which ends the rank process before it reads or
+writes a wrong address; a new generation is formed then.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pilot.comm.narrow import KINDS
 from pilot.core.errors import ProtocolError
 
 SUMMED = ("float32", "float64")
-"""What gradients and the control vector are summed in."""
+"""The types in which gradients and the control vector are summed."""
 
 
 def views(note: Attach, fd: int | None) -> list[NDArray[np.generic]]:
-    """The parts of the arena behind ``fd``, which is closed."""
+    """The parts of the arena with the descriptor ``fd``, which is closed."""
     if fd is None:
-        raise ProtocolError("Attach came without a descriptor")
+        raise ProtocolError("Attach arrived without a descriptor")
     arena = Arena.received(fd)
     arena.close_fd()
     if not note.parts:
@@ -33,24 +33,25 @@ def views(note: Attach, fd: int | None) -> list[NDArray[np.generic]]:
 
 def _view(arena: Arena, part: BucketPart) -> NDArray[np.generic]:
     if part.dtype not in SUMMED or (part.wire and (part.wire not in KINDS or part.dtype != "float32")):
-        raise ProtocolError(f"numbers of type {part.dtype!r} do not travel as {part.wire or part.dtype!r}")
+        raise ProtocolError(f"numbers of type {part.dtype!r} cannot be sent as {part.wire or part.dtype!r}")
     end = part.offset + part.count * np.dtype(part.dtype).itemsize
     if part.count < 1 or end > arena.size:
         raise ProtocolError(
-            f"{part.count} numbers from byte {part.offset} on are not in an arena of {arena.size} bytes"
+            f"{part.count} numbers from byte {part.offset} on do not fit in an arena of {arena.size} bytes"
         )
     return np.frombuffer(arena.memory, part.dtype, part.count, part.offset)
 
 
 def one_row(rows: Sequence[Sequence[int]]) -> NDArray[np.int64]:
-    """The rows of a node's processes, one after the other."""
+    """The rows of a node's processes, concatenated."""
     if len({len(row) for row in rows}) != 1 or not rows[0]:
-        raise ProtocolError("the rows to gather are not equally long, or empty")
+        raise ProtocolError("the rows to gather are empty, or differ in length")
     return np.array(rows, np.int64).ravel()
 
 
 def check_spread(notes: Sequence[Spread], fds: Sequence[int | None], first: int, size: int) -> None:
-    """All of a node ask for the same among ``size`` ranks; only the root, if it is here, sends bytes.
+    """Check that all processes of a node request the same spread among ``size`` ranks; only the root, if here, sends
+    bytes.
 
     ``first`` is the rank of the node's first process.
     """
@@ -65,15 +66,15 @@ def check_spread(notes: Sequence[Spread], fds: Sequence[int | None], first: int,
 
 
 def source(fd: int, size: int) -> Arena:
-    """The memory that holds the ``size`` bytes to spread."""
+    """The memory with the ``size`` bytes to spread."""
     arena = Arena.received(fd)
     if size > arena.size:
         arena.close_fd()
-        raise ProtocolError(f"{size} bytes are not in an arena of {arena.size}")
+        raise ProtocolError(f"{size} bytes do not fit in an arena of {arena.size}")
     return arena
 
 
 def no_descriptors(fds: Sequence[int | None]) -> None:
-    """Only ``Attach`` and ``Spread`` have one."""
+    """Check that there is no descriptor: only ``Attach`` and ``Spread`` have one."""
     if any(fd is not None for fd in fds):
-        raise ProtocolError("a descriptor came with what needs none")
+        raise ProtocolError("a descriptor arrived with a note that needs none")

@@ -1,7 +1,7 @@
-"""Large transfers in pieces, a few under way at once: one is sent while another is summed or passed on.
+"""Large transfers in pieces, a few of them at once: one is sent while another is summed or passed on.
 
-Two ranks sum 64 MB over TCP in 0.061 s in pieces, in 0.099 s whole: MPI then adds while nothing travels, in memory that
-it gets anew each time (medians of 5 on a machine of two cores).
+Two ranks sum 64 MB over TCP in 0.061 s in pieces, but in 0.099 s as a whole: then MPI adds while nothing is being sent,
+in memory that it allocates each time (medians of 5 on a machine with two cores).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _Number = TypeVar("_Number", bound=np.generic)
 
 
 class Pipeline:
-    """Transfers in the order in which they were put, and so, rank by rank, their pieces: MPI wants collectives to begin
-    in one order on all ranks. ``over`` is how many of them were seen to be over, ``pieces_over`` how many pieces.
+    """A queue of transfers. Their pieces start in queue order, because MPI requires collectives to begin in the same
+    order on all ranks. ``over`` is how many transfers are complete, ``pieces_over`` how many pieces.
     """
 
     def __init__(self) -> None:
@@ -33,14 +33,15 @@ class Pipeline:
         self._under_way: deque[tuple[Operation, bool]] = deque()
 
     def put(self, pieces: Iterable[Callable[[], Operation]]) -> None:
-        """One more transfer: what begins each of its pieces. One without pieces is over in its turn."""
+        """Add a transfer: one function per piece, which starts it. A transfer without pieces is complete in its
+        turn."""
         begins = list(pieces) or [_Nothing]
         last = len(begins) - 1
         self._waiting.extend((begin, number == last) for number, begin in enumerate(begins))
         self._fill()
 
     def done(self) -> bool:
-        """Whether all transfers are over; drives them on."""
+        """Whether all transfers are complete; makes them progress."""
         while self._under_way and self._under_way[0][0].done():
             _, last = self._under_way.popleft()
             self.over += last
@@ -60,5 +61,5 @@ class _Nothing:
 
 
 def pieces(numbers: NDArray[_Number]) -> list[NDArray[_Number]]:
-    """Views of about ``PIECE_BYTES``, which are ``numbers`` together; an empty array is one piece."""
+    """``numbers`` split into views of about ``PIECE_BYTES``; an empty array is one piece."""
     return np.array_split(numbers, max(1, round(numbers.nbytes / PIECE_BYTES)))

@@ -1,10 +1,10 @@
-"""PMI-1 from the server's side: how a rank process learns in MPI_Init where the other ranks listen. Pure: no IO.
+"""The server side of PMI-1, by which a rank process learns in MPI_Init where the other ranks listen. Pure: no IO.
 
-MPICH's client speaks lines of ``name=value`` words over the socket that ``PMI_FD`` names, and waits for an answer to
-each. A rank *puts* its addresses and enters the *barrier*. When all ranks have, the barrier opens, and each rank *gets*
-what the others have put. (A rank that is alone in its world does none of it.) Who serves a rank collects its puts
-(:attr:`PmiServer.puts`) when it has entered the barrier, brings them together with those of the others, and opens the
-barrier with the whole table (:meth:`PmiServer.open`).
+MPICH's client sends lines of ``name=value`` words over the socket named by ``PMI_FD``, and waits for an answer to each.
+A rank *puts* its addresses and enters the *barrier*. When all ranks have done so, the barrier opens, and each rank
+*gets* what the others have put. (A rank that is alone in its world does none of this.) The process that serves a rank
+collects its puts (:attr:`PmiServer.puts`) once it has entered the barrier, merges them with those of the others, and
+opens the barrier with the whole table (:meth:`PmiServer.open`).
 
     the client says                       the answer
     init, get_maxes, get_appnum,          at once
@@ -15,9 +15,9 @@ barrier with the whole table (:meth:`PmiServer.open`).
     finalize                              at once; nothing is said after that
     abort                                 none: the process is about to end
 
-MPICH is told that ``rails`` ranks after each other are on one node (``PMI_process_mapping``) and each such group on
-another, so it uses the network between pilots also where they share a host. The name of the key-value space is only
-this node's; MPICH names its shared-memory segment after it (:mod:`pilot.comm.mpich`).
+MPICH is told that each ``rails`` consecutive ranks are on a node of their own (``PMI_process_mapping``), so it uses the
+network between pilots even if they share a host. The name of the key-value space is different on each node; MPICH names
+its shared-memory segment after it (:mod:`pilot.comm.mpich`).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from collections.abc import Mapping
 from pilot.core.errors import ProtocolError
 
 NAME_MAX, KEY_MAX, VALUE_MAX = 256, 64, 1024
-"""Characters, as the client is told (``get_maxes``)."""
+"""In characters, as reported to the client (``get_maxes``)."""
 
 PUTS_MAX = 64
-"""Between two barriers; MPICH puts one or two."""
+"""Most puts between two barriers; MPICH makes one or two."""
 
 _LINE_MAX_BYTES = 2 * (NAME_MAX + KEY_MAX + VALUE_MAX)
 _KEY = re.compile(rf"[!-<>-~]{{1,{KEY_MAX}}}")
@@ -44,8 +44,8 @@ class PmiServer:
     Parameters
     ----------
     size : ranks in the world
-    name : of its node's key-value space
-    rails : ranks on a node
+    name : name of its node's key-value space
+    rails : ranks per node
     """
 
     def __init__(self, size: int, name: str, rails: int = 1) -> None:
@@ -59,14 +59,15 @@ class PmiServer:
         self.finalized = False
 
     def hear(self, received: bytes) -> bytes:
-        """Take in what came; what is to be sent. :class:`ProtocolError` where it is not PMI-1, or out of turn."""
+        """Process received bytes; returns the bytes to send. :class:`ProtocolError` if they are not PMI-1, or out of
+        turn."""
         *lines, self._received = (self._received + received).split(b"\n")
         if max(map(len, (*lines, self._received))) > _LINE_MAX_BYTES:
-            raise ProtocolError("PMI: a line that does not end")
+            raise ProtocolError("PMI: the line is too long")
         return b"".join(self._answer(line.decode("ascii", "replace")) for line in lines)
 
     def open(self, table: Mapping[str, str]) -> bytes:
-        """Open the barrier that this rank is in; ``table`` is what all ranks have put. What is to be sent."""
+        """Open the barrier that this rank is in; ``table`` is what all ranks have put. Returns the bytes to send."""
         if not self.in_barrier:
             raise ProtocolError("PMI: the rank is not in a barrier")
         for key, value in table.items():
@@ -120,12 +121,12 @@ class PmiServer:
 
 
 def variables(descriptor: int, rank: int, size: int) -> dict[str, str]:
-    """By which MPI_Init finds its server, on a descriptor of its process."""
+    """The variables by which MPI_Init finds its server, on a descriptor of its process."""
     return {"PMI_FD": str(descriptor), "PMI_RANK": str(rank), "PMI_SIZE": str(size)}
 
 
 def check_put(key: str, value: str) -> None:
-    """:class:`ProtocolError` where a rank cannot have put this: a blank or a line's end in it would forge an answer."""
+    """:class:`ProtocolError` if no rank can have put this; a blank or a line break in it would forge an answer."""
     if not (_KEY.fullmatch(key) and _VALUE.fullmatch(value)):
         raise ProtocolError(f"PMI: not a key and a value: {key[:80]!r}, {value[:80]!r}")
 

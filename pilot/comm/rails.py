@@ -1,10 +1,10 @@
-"""Several rank processes on a node, *rails*: one gets a part only of a fast network out of TCP, and a node may have
+"""Several rank processes per node, called *rails*: one TCP stream cannot use all of a fast network, and a node may have
 several interfaces.
 
-Rail r of each node is in one communicator with rail r of the others. Rail 0 serves the training processes
-(:mod:`pilot.comm.rank_server`) and is the only one that knows them. It passes their arenas on to the other rails of its
-node, and tells them when a part is full or a state begins to move; each moves its pieces of it and says when they are
-over. All nodes give rails the same pieces in the same order. The control vector is rail 0's.
+Rail r of each node shares a communicator with rail r of the other nodes. Only rail 0 talks to the training processes
+(:mod:`pilot.comm.rank_server`). It passes their arenas on to the other rails of its node, and tells them when a part is
+full or a state is to be broadcast; each rail transfers its pieces and reports when they are complete. All nodes assign
+the same pieces to rails in the same order. The control vector belongs to rail 0.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from pilot.comm.shared_part import SharedPart, put_pieces, shared_parts
 from pilot.core.errors import ProtocolError
 
 QUIT_LIMIT_S = 5.0
-"""After that a rank process ends without the others: they were killed before they could quit."""
+"""After this time a rank process exits without the others: they were killed before they could quit."""
 
 
 class Rails:
-    """What rail 0 has of the others of its node: channels to them."""
+    """Rail 0's channels to the other rails of its node."""
 
     def __init__(self, channels: Sequence[Channel] = ()) -> None:
         self.channels = tuple(channels)
@@ -37,18 +37,18 @@ class Rails:
         self._rung = [0] * len(channels)
 
     def attach(self, notes: Sequence[Attach], fds: Sequence[int | None]) -> None:
-        """The arenas of all training processes of the node."""
+        """Pass on the arenas of all training processes of the node."""
         for channel in self.channels:
             for note, fd in zip(notes, fds, strict=True):
                 channel.send(note, fd)
 
     def select(self, note: Select) -> None:
-        """The steps that follow are of this arena."""
+        """The following steps use this arena."""
         for channel in self.channels:
             channel.send(note)
 
     def begin_step(self) -> None:
-        """No part is over."""
+        """Reset: no part of the step is complete."""
         self._rung = [0] * len(self.channels)
 
     def start_next(self) -> None:
@@ -57,42 +57,43 @@ class Rails:
             channel.ring()
 
     def over(self, own: int) -> int:
-        """How many parts are over on all rails, where ``own`` are on this one."""
+        """How many parts are complete on all rails, if ``own`` are on this one."""
         return min([own, *self._rung])
 
     def hear(self, channel: Channel) -> None:
-        """Its next part is over, or what it was told to bring is there."""
+        """Another rail has completed its next part, or what it was told to broadcast."""
         note, _ = channel.receive()
         if note is not None:
-            raise ProtocolError(f"a rail does not say {type(note).__name__}")
+            raise ProtocolError(f"a rail must not send {type(note).__name__}")
         self._rung[self.channels.index(channel)] += 1
 
     def bring(self, nodes: Sequence[int], size: int, fd: int) -> None:
-        """Their pieces of a state that goes from the first of ``nodes`` to the others; ``fd`` is that of its memory."""
+        """Have them broadcast their pieces of a state from the first of ``nodes`` to the others; ``fd`` is its
+        memory."""
         self.begin_step()
         for channel in self.channels:
             channel.send(Bring(list(nodes), size), fd)
 
     def brought(self) -> bool:
-        """Whether these are there."""
+        """Whether these pieces have arrived."""
         for channel in ready(self.channels, 0) if self.channels else ():
             self.hear(channel)
         return all(self._rung)
 
     def quit(self) -> None:
-        """The generation is over in good order."""
+        """Tell them that the generation ends normally."""
         for channel in self.channels:
             channel.send(Quit())
 
 
 class RailServer:
-    """The loop of rail ``rail`` of ``rails``, which is not rail 0.
+    """The loop of a rail other than rail 0.
 
     Parameters
     ----------
     channel : to rail 0 of the node
     fabric : to the same rail of the other nodes
-    local : training processes of the node
+    local : number of training processes on the node
     """
 
     def __init__(self, channel: Channel, fabric: Fabric, local: int, rail: int, rails: int) -> None:
@@ -102,7 +103,7 @@ class RailServer:
         self._selected = 0
 
     def run(self) -> None:
-        """Serve until ``Quit``; raises :class:`~pilot.comm.channel.Gone` when rail 0 goes without it."""
+        """Serve until ``Quit``; raises :class:`~pilot.comm.channel.Gone` if rail 0 ends without sending it."""
         while self._serve_one():
             pass
         leave_together(self._fabric)
@@ -121,7 +122,7 @@ class RailServer:
             case Quit():
                 return False
             case _:
-                raise ProtocolError(f"rail 0 does not say {type(note).__name__}")
+                raise ProtocolError(f"rail 0 must not send {type(note).__name__}")
         return True
 
     def _attach(self, note: Attach, fd: int | None) -> None:
@@ -129,7 +130,7 @@ class RailServer:
         self._arenas[note.number] = shared_parts([note_checks.views(note, one) for one in fds], note.parts)
 
     def _sum(self, parts: Sequence[SharedPart]) -> None:
-        """One step, whose first part is full already."""
+        """Sum one step, whose first part is full already."""
         sums, told, started, nap_s = Pipeline(), 0, 0, 0.0
         rung = True
         while told < len(parts):
@@ -144,7 +145,7 @@ class RailServer:
             rung = told < len(parts) and self._rung(nap_s if told < started else None)
 
     def _rung(self, nap_s: float | None) -> bool:
-        """Whether rail 0 has rung within ``nap_s`` (None: in the end it does)."""
+        """Whether rail 0 rings within ``nap_s`` (None: wait until it does)."""
         if not ready([self._channel], nap_s):
             return False
         note, _ = self._channel.receive()
@@ -162,13 +163,14 @@ class RailServer:
 
 
 def bring_pieces(state: Pipeline, among: Fabric, memory: object, size: int, rail: int, rails: int) -> None:
-    """Begin what ``rail`` does of a state of ``size`` bytes, which rank 0 of ``among`` has in its ``memory``."""
+    """Begin to broadcast ``rail``'s pieces of a state of ``size`` bytes, which rank 0 of ``among`` has in
+    ``memory``."""
     block: NDArray[np.uint8] = np.frombuffer(memory, np.uint8, size)  # type: ignore[call-overload]  # any buffer
     state.put(partial(among.broadcast, piece, 0) for piece in pieces(block)[rail::rails])
 
 
 def leave_together(fabric: Fabric) -> None:
-    """Wait for the other nodes, which were told to quit after the same step; our workers may be gone already."""
+    """Wait for the other nodes, which were told to quit after the same step; our workers may have ended already."""
     barrier = fabric.barrier()
     end_s = time.monotonic() + QUIT_LIMIT_S
     while not barrier.done():

@@ -1,12 +1,11 @@
 """The rank process: ``python -m pilot.comm.rank DESCRIPTOR [RAIL...]``.
 
-It imports what it needs and waits for its order (:mod:`pilot.comm.rank_order`) on the socket behind the descriptor;
-that takes most of the time that it needs, and can be over long before the order comes. MPI_Init then speaks PMI on the
-same socket. Where a node has several, the other descriptors are those to the node's other rails (of rail 0), or to rail
-0 (of these).
+It imports what it needs and waits for its order (:mod:`pilot.comm.rank_order`) on the given socket. Importing takes
+most of the start-up time, and can be done long before the order arrives. MPI_Init then uses PMI on the same socket. If
+a node has several rank processes, the other descriptors connect rail 0 to the other rails, and these to rail 0.
 
-Exit status 0: told to quit by its worker, or never given an order. 3: its worker asked for what it must not, which is
-said in a line. ``WORKER_GONE``: its worker has gone. Anything else: MPI failed.
+Exit status 0: told to quit by its worker, or never given an order. 3: its worker requested something invalid; a line
+says what. ``WORKER_GONE``: its worker has ended. Anything else: MPI failed.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from pilot.core.errors import ProtocolError
 REFUSED = 3
 _TIMER_SLACK = Path("/proc/self/timerslack_ns")
 _NAME = Path("/proc/self/comm")
-"""What ps and top show."""
+"""The process name that ps and top show."""
 
 
 def main(descriptor: int, *rails: int) -> None:
@@ -52,7 +51,7 @@ def _carry_out(order: RankOrder, descriptor: int, rails: Sequence[Channel]) -> N
             channels = [Channel.connect(Path(path)) for path in order.sockets]
             RankServer(channels, fabric, order.generation, Rails(rails[: order.rails - 1])).run()
     except (Gone, OSError):
-        os._exit(WORKER_GONE)  # no MPI_Finalize: it would wait for ranks that may never come
+        os._exit(WORKER_GONE)  # no MPI_Finalize: it would wait for ranks that may never arrive
     except ProtocolError as error:
         print(f"rank process: {error}", file=sys.stderr, flush=True)
         os._exit(REFUSED)
@@ -60,7 +59,7 @@ def _carry_out(order: RankOrder, descriptor: int, rails: Sequence[Channel]) -> N
 
 
 def _wake_on_time() -> None:
-    """Linux lets a nap last 50 µs longer than asked, to wake sleepers together: twice the time of a small sum."""
+    """Set the timer slack: by default Linux sleeps up to 50 µs longer than requested, twice the time of a small sum."""
     with suppress(OSError):
         _TIMER_SLACK.write_text("1")
 

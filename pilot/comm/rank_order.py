@@ -1,4 +1,4 @@
-"""What a rank process that waits warm is told, as one line on the socket on which it then speaks PMI."""
+"""The order to a waiting rank process: one line, on the socket that it then uses for PMI."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import msgspec
 from pilot.core.errors import ProtocolError
 
 WARM = "rank warm"
-"""The name of a rank process while it waits, as ps and top show it."""
+"""The name of a waiting rank process in ps and top."""
 
 WORKER_GONE = 4
-"""The exit status of a rank process whose training process went without telling it to quit."""
+"""Exit status of a rank process whose training process ended without telling it to quit."""
 
 _LINE_MAX_BYTES = 1 << 16
 
@@ -41,9 +41,9 @@ def encode(order: RankOrder) -> bytes:
 
 
 def receive(end: socket.socket) -> RankOrder | None:
-    """Wait for an order; None where there will be none, since the other end is closed.
+    """Wait for an order; None if there will be none because the other end is closed.
 
-    What follows the line is left in the socket.
+    What follows the line stays in the socket.
     """
     line = bytearray()
     while not line.endswith(b"\n"):
@@ -52,5 +52,5 @@ def receive(end: socket.socket) -> RankOrder | None:
             return None
         line += byte
         if len(line) > _LINE_MAX_BYTES:
-            raise ProtocolError("an order that does not end")
+            raise ProtocolError("the order is too long")
     return msgspec.json.decode(line, type=RankOrder)

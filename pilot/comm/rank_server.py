@@ -1,6 +1,6 @@
-"""The loop of a rank process: does what its training processes ask until it is told to quit.
+"""The loop of a rank process: serves its training processes until it is told to quit.
 
-A node's training processes are asked for the same in the same order, so they are heard in rounds: one packet of each.
+A node's training processes make the same requests in the same order, so they are read in rounds, one packet from each.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class RankServer:
 
     Parameters
     ----------
-    channels : to them, by their rank on the node
-    fabric : to the rank processes of the other nodes, which serve as many
-    generation : said to the training processes first
+    channels : to the training processes, by their rank on the node
+    fabric : to the rank processes of the other nodes, which have as many training processes
+    generation : announced to the training processes first
     rails : the node's other rank processes
     """
 
@@ -49,7 +49,7 @@ class RankServer:
         self._selected: int | None = 0
 
     def run(self) -> None:
-        """Serve until ``Quit``; raises :class:`~pilot.comm.channel.Gone` when one of them goes without it."""
+        """Serve until ``Quit``; raises :class:`~pilot.comm.channel.Gone` if one of them ends without sending it."""
         first, size = self._fabric.rank * len(self._channels), self._fabric.size * len(self._channels)
         for rank, channel in enumerate(self._channels, first):
             channel.send(Here(self._generation, rank, size))
@@ -80,7 +80,7 @@ class RankServer:
                 _alike(Quit, notes)
                 return False
             case Here() | Gathered() | Bring() | Moving() | Spreaded():
-                raise ProtocolError(f"a training process does not say {type(notes[0]).__name__}")
+                raise ProtocolError(f"a training process must not send {type(notes[0]).__name__}")
             case _:
                 assert_never(notes[0])
         return True
@@ -103,12 +103,12 @@ class RankServer:
             self._rails.attach(notes, fds)
         arenas = [note_checks.views(note, fd) for note, fd in zip(notes, fds, strict=True)]
         self._arenas.pop(notes[0].number, None)
-        if alike:  # different models are told apart before the first sum
+        if alike:  # otherwise the models differ, which is reported before the first sum
             self._arenas[notes[0].number] = shared_parts(arenas, notes[0].parts)
 
     def _parts(self) -> list[SharedPart]:
         if self._selected not in self._arenas:
-            raise ProtocolError("there is nothing to sum, or not the same on all of the node")
+            raise ProtocolError("there is nothing to sum, or the node's training processes differ in what to sum")
         return self._arenas[self._selected]
 
     # --- between steps -----------------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ class RankServer:
             arena.close_fd()
 
     def _bring(self, nodes: Sequence[int], size: int, source: int | None) -> Arena:
-        """The ``size`` bytes that the first of ``nodes`` has behind its descriptor ``source``, on all of them."""
+        """Broadcast the ``size`` bytes that the first of ``nodes`` has in its descriptor ``source`` to all of them."""
         fabric = self._fabric.among(nodes)
         told = np.array([size], np.int64)
         wait_for(fabric.broadcast(told.view(np.uint8), 0).done, self._channels)
@@ -149,7 +149,8 @@ class RankServer:
 
 
 class _Movement:
-    """Tells ``channels`` now and then that the pieces of ``state`` move: a large state takes longer than patience."""
+    """Tells ``channels`` now and then that ``state`` is moving, because a large state takes longer than the
+    time-out."""
 
     def __init__(self, state: Pipeline, channels: Sequence[Channel]) -> None:
         self._state = state
@@ -157,7 +158,7 @@ class _Movement:
         self._told, self._told_s = 0, time.monotonic()
 
     def done(self) -> bool:
-        """Whether all pieces are over; drives them on."""
+        """Whether all pieces are complete; makes them progress."""
         over, now_s = self._state.done(), time.monotonic()
         if self._state.pieces_over > self._told and now_s - self._told_s >= MOVING_EVERY_S:
             self._told, self._told_s = self._state.pieces_over, now_s
@@ -167,8 +168,8 @@ class _Movement:
 
 
 def _alike(kind: type[_Kind], notes: Sequence[object]) -> list[_Kind]:
-    """``notes``, all of which are of one kind."""
+    """``notes``, after checking that all are of this kind."""
     alike = [note for note in notes if isinstance(note, kind)]
     if len(alike) < len(notes):
-        raise ProtocolError(f"the training processes of a node ask for different things: {notes}")
+        raise ProtocolError(f"the training processes of a node request different things: {notes}")
     return alike

@@ -1,4 +1,4 @@
-"""A part of a step in the memory of a node's training processes, and which rail sums which pieces of it."""
+"""A part of a step in the memory of a node's training processes, and which rail sums which of its pieces."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pilot.comm.pipeline import Pipeline, pieces
 
 @dataclass(frozen=True, slots=True)
 class SharedPart:
-    """What is summed at once: the array of each training process, and as what it travels (empty: as it is). ``apart``:
+    """One part: the array of each training process, and the type in which it is sent (empty: unchanged). ``apart``:
     they are not added up on the node.
     """
 
@@ -25,7 +25,7 @@ class SharedPart:
     apart: bool = False
 
     def summed(self) -> tuple[NDArray[np.generic], ...]:
-        """Those that are summed over the nodes."""
+        """The arrays that are summed over the nodes."""
         return self.arrays if self.apart else self.arrays[:1]
 
 
@@ -35,10 +35,10 @@ def shared_parts(arenas: Sequence[Sequence[NDArray[np.generic]]], parts: Sequenc
 
 
 def put_pieces(sums: Pipeline, fabric: Fabric, parts: Sequence[SharedPart], number: int, rail: int, rails: int) -> None:
-    """Begin what ``rail`` sums of part ``number``.
+    """Begin to sum ``rail``'s pieces of part ``number``.
 
-    Pieces go to the rails in turn, and the shares of local rank i to rail i (of as many as there are), so that those of
-    one GPU leave by one interface. The last part, the control vector, is all rail 0's.
+    Pieces are assigned to the rails in turn, and the shares of local rank i to rail i (modulo their number), so that
+    those of one GPU use one interface. The last part, the control vector, belongs to rail 0.
     """
     part = parts[number]
     arrays = part.summed()

@@ -34,12 +34,12 @@ class StepSum:
         self._sums = Pipeline()
         self._started = 0
         self._over = 0
-        self._silent = list(channels)  # those that have not rung for the next part
+        self._silent = list(channels)  # those that have not rung for the next part yet
 
     def run(self) -> None:
-        """Sum all parts, then ring: all training processes have rung for the first one already.
+        """Sum all parts, then ring. All training processes have rung for the first part already.
 
-        Who has rung is heard before MPI is driven on; while nothing happens, naps get longer.
+        Doorbells are read before MPI makes progress; while nothing happens, sleeps get longer.
         """
         self._rails.begin_step()
         self._start_rung()
@@ -56,7 +56,7 @@ class StepSum:
             channel.ring()
 
     def _expected(self) -> Sequence[Channel]:
-        """Who may say something, if only that it is gone."""
+        """The channels that may have something to read, if only that they are closed."""
         return [*(self._silent if self._started < len(self._parts) else self._channels), *self._rails.channels]
 
     def _hear(self, rung: Sequence[Channel]) -> None:
@@ -68,13 +68,13 @@ class StepSum:
             if note is not None:
                 raise ProtocolError(f"{type(note).__name__} in the middle of a step")
             if self._started == len(self._parts):
-                raise ProtocolError("one doorbell more than the step has buckets")
+                raise ProtocolError("more doorbells than the step has buckets")
             self._silent.remove(channel)
         if not self._silent:
             self._start_rung()
 
     def _start_rung(self) -> None:
-        """A bucket; with the last one the control vector."""
+        """Start the sum of a bucket, and of the control vector with the last one."""
         self._start_next()
         if self._started == len(self._parts) - 1:
             self._start_next()
@@ -89,7 +89,7 @@ class StepSum:
         self._silent = list(self._channels)
 
     def _finish(self) -> bool:
-        """Drive MPI on and hand out what is summed by now; whether that was a part."""
+        """Let MPI progress and copy out what is summed by now; returns whether a part was completed."""
         before = self._over
         self._sums.done()
         while self._over < self._rails.over(self._sums.over):

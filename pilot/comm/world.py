@@ -1,4 +1,4 @@
-"""The ranks of one MPI world, all on this host and served from one process: without agents, without a coordinator."""
+"""The ranks of one MPI world, all on this host and served by one process, without agents or a coordinator."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class World:
     Parameters
     ----------
     ends : the sockets to the rank processes, by rank; owned from now on
-    rails : ranks that MPICH takes to be on one node
+    rails : ranks that MPICH considers to be on one node
     """
 
     def __init__(self, ends: Sequence[socket.socket], rails: int = 1) -> None:
@@ -28,9 +28,8 @@ class World:
         self._servers = [PmiServer(len(ends), self.spaces[rank // rails], rails) for rank in range(len(ends))]
 
     def serve(self, limit_s: float = math.inf) -> bool:
-        """Serve until all ranks have finalized and closed their ends; False where one is gone before, or at the limit.
-
-        :class:`~pilot.core.errors.ProtocolError` where one of them says something that is not PMI.
+        """Serve until all ranks have finalized and closed their ends; False if one ends before that, or at the limit.
+        Raises :class:`~pilot.core.errors.ProtocolError` if one of them sends something that is not PMI.
         """
         living, end_s = dict(zip(self._ends, self._servers, strict=True)), time.monotonic() + limit_s
         while living:
@@ -47,7 +46,7 @@ class World:
         return True
 
     def close(self) -> None:
-        """Close the sockets; a rank process that lives ends."""
+        """Close the sockets, which ends running rank processes."""
         for end in self._ends:
             end.close()
 
@@ -60,9 +59,8 @@ class World:
 def run(
     command: Sequence[str], size: int, environment: Mapping[str, str], limit_s: float
 ) -> list[subprocess.CompletedProcess[str]]:
-    """Run ``command`` as each rank of a world; how each ended, by rank. When one has failed, and after ``limit_s``, the
-    others are killed.
-    """
+    """Run ``command`` as each rank of a world; returns how each ended, by rank. When one fails, or after ``limit_s``,
+    the others are killed."""
     pairs = [socket.socketpair() for _ in range(size)]
     processes = [_start(command, environment, theirs, rank, size) for rank, (_, theirs) in enumerate(pairs)]
     world = World([ours for ours, _ in pairs])
@@ -107,4 +105,4 @@ def _send(end: socket.socket, answer: bytes) -> None:
     try:
         end.sendall(answer, socket.MSG_NOSIGNAL)
     except OSError:
-        return  # its end is seen by who reads
+        return  # the reader sees its end

@@ -311,6 +311,10 @@ class Coordinator:
                 out += self._follow(self._studies.closed(command))
         return out + self._reconcile_touched()
 
+    def reports_of(self, trainer: TrainerId) -> int:
+        """How many reports of its study's metric are known of a trial; 0 where it is none."""
+        return self._studies.reports(trainer)
+
     # --- time -------------------------------------------------------------------------------------------------------
 
     @property

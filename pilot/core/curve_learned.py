@@ -39,7 +39,7 @@ class Estimate:
     measured: bool
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=128)
 def estimates(points: tuple[Point, ...], given: Curve | None, priors: Priors, most: int) -> tuple[Estimate, ...]:
     """What is known of 1, 2, 4, … and ``most`` nodes, at the ``points`` (with rising counts) and the ``given`` counts.
 

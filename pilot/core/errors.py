@@ -46,6 +46,10 @@ class SiteError(UserError):
     """A site file is wrong; its author can fix it."""
 
 
+class NoRestartError(UserError):
+    """No coordinator is to be started here: another one runs, or the pool was shut down."""
+
+
 class SubmitError(PilotError):
     """The batch scheduler rejected a request or did not answer."""
 

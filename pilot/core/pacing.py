@@ -83,7 +83,7 @@ class Pace:
         """Why it has this interval."""
         if self.write_s is None:
             return "the site's interval, until it is known how long writing takes"
-        writing = f"writing takes {self.write_s:.2g} s"
+        writing = f"writing takes {_seconds(self.write_s, 2)}"
         if self.fits:
             return f"{writing}, which fits into the grace period of {self.grace_s:g} s, so the site's interval is kept"
         times = "once" if self.wipeouts == 1 else f"{self.wipeouts} times"
@@ -96,7 +96,7 @@ class Pace:
 
     def sentence(self) -> str:
         """The interval and its reason in a sentence, for ``pilot explain``."""
-        return f"It writes a checkpoint every {self.interval_s:.3g} s: {self.reason()}."
+        return f"It writes a checkpoint every {_seconds(self.interval_s, 3)}: {self.reason()}."
 
 
 def pace_of(config: CoordinatorConfig, trainer: Trainer, now_s: float, end_s: float = math.inf) -> Pace:
@@ -105,6 +105,11 @@ def pace_of(config: CoordinatorConfig, trainer: Trainer, now_s: float, end_s: fl
     trained_s = measured.trained_s(now_s)
     times = (config.checkpoint_interval_s, config.grace_s, measured.write_s, trained_s)
     return Pace(*times, measured.wipeouts, max(0.0, end_s - now_s))
+
+
+def _seconds(seconds: float, digits: int) -> str:
+    """To so many digits, but without an exponent."""
+    return f"{seconds:.{digits}g} s" if seconds < 99 else f"{seconds:.0f} s"
 
 
 def _span(seconds: float) -> str:

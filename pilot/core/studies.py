@@ -12,6 +12,7 @@ completion.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -118,6 +119,10 @@ class Studies:
                 self._trials[study.spec.trainer(number)] = (study, study.trials[-1])
                 out.append(AskTrial(study.id, number, study.spec.trial(number)))
         return out
+
+    def reports(self, trainer: TrainerId) -> int:
+        """How many reports are known of ``trainer``; 0 where it is no trial."""
+        return self._trials[trainer][1].reports if trainer in self._trials else 0
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
@@ -233,43 +238,41 @@ class Studies:
     def _report(
         self, now_s: float, study: Study, trial: Trial, trainer: Trainer, number: int, value: float
     ) -> list[Command]:
-        """Record the ``number``-th report of the study's metric; a repeated one changes nothing."""
-        if number > trial.reports:
-            if trial.reported_s is not None and trainer.group is not None:
-                took_s = (now_s - trial.reported_s) / (number - trial.reports)
-                study.report_s = [*study.report_s, took_s * _speedup(trainer, len(trainer.group.members))][-LATEST:]
-            trial.reports, trial.reported_s = number, now_s
-        rung = len(trial.values)
-        if rung >= len(study.spec.rungs) or number != study.spec.rungs[rung]:
+        """Record the ``number``-th report of the study's metric; a repeated one changes nothing. It counts for every
+        rung that the trial has come to: reports may be lost with a connection."""
+        if number <= trial.reports:
             return []
-        trial.values.append(value)
-        study.failures = 0
-        return [] if rung else self._tell(study, trial, value)
+        if trial.reported_s is not None and trainer.group is not None:
+            took_s = (now_s - trial.reported_s) / (number - trial.reports)
+            study.report_s = [*study.report_s, took_s * _speedup(trainer, len(trainer.group.members))][-LATEST:]
+        trial.reports, trial.reported_s = number, now_s
+        come_to = bisect_right(study.spec.rungs, number)
+        new = range(len(trial.values), come_to)
+        trial.values += [value for _ in new]
+        if new:
+            study.failures = 0
+        return self._tell(study, trial, value) if 0 in new else []
 
     def closed(self, command: CloseTrainer) -> Followed:
         """Record that a trainer has ended."""
         study, trial = self._trials.get(command.trainer, (None, None))
         if study is None or trial is None or trial.ended:
             return Followed()
-        trial.ended = command.reason or command.outcome.value
         unheard = command.outcome is Outcome.FINISHED and not trial.values
+        lacks = study.lacks(trial) if command.outcome is Outcome.FINISHED else ""
+        trial.ended = f"ended {lacks}" if lacks else command.reason or command.outcome.value
         trial.failed = command.outcome is Outcome.FAILED or unheard
         study.failures += trial.failed
         out = [] if trial.told else self._tell(study, trial, None)
-        why = self._given_up(study, unheard, command)
+        why = self._given_up(study, trial.ended if unheard else "", command)
         followed = self._stop(study, why) if why else self._advance(study, [], f"trial {command.trainer} ended")
         followed.commands = [*out, *followed.commands]
         return followed
 
-    def _given_up(self, study: Study, unheard: bool, command: CloseTrainer) -> str:
-        """Why the study stops, now that a trial failed; "" if it continues."""
-        if unheard and not any(trial.values for trial in study.trials):
-            names = ", ".join(study.heard) or "nothing"
-            first = study.spec.rungs[0]
-            return (
-                f"{command.trainer} ended without {first} report{'' if first == 1 else 's'} of {study.spec.metric}; "
-                f"it reported {names}"
-            )
+    def _given_up(self, study: Study, ended: str, command: CloseTrainer) -> str:
+        """Why the study stops, now that a trial failed; "" if it continues. ``ended``: it never reported the metric."""
+        if ended and not any(trial.values for trial in study.trials):
+            return f"{command.trainer} {ended}; it reported {', '.join(study.heard) or 'nothing'}"
         if study.failures >= FAILURES_ALLOWED:
             return f"{study.failures} trials in a row failed; the last one, {command.trainer}: {command.reason}"
         return ""

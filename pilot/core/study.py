@@ -167,10 +167,17 @@ class Study:
         return len(trial.values) == len(self.spec.rungs)
 
     def key(self, value: float) -> float:
-        """The key by which values are compared: smaller is better; NaN comes last."""
-        if math.isnan(value):
+        """The key by which values are compared: smaller is better; what is not finite comes last."""
+        if not math.isfinite(value):
             return math.inf
         return -value if self.spec.maximise else value
+
+    def lacks(self, trial: Trial) -> str:
+        """In words, what ``trial`` has not reported of what its rung asks for; "": nothing."""
+        if not trial.trains:
+            return ""
+        asked, made = self.spec.rungs[trial.rung], f"after {trial.reports} of" if trial.reports else "without"
+        return f"{made} {asked} report{'' if asked == 1 else 's'} of {self.spec.metric}"
 
     def best(self) -> Trial | None:
         """The best trial at the highest rung that any trial reached; None: no trial reached one."""

@@ -12,7 +12,7 @@ from pilot.io.site import Site
 
 
 def bind_address(site: Site) -> str:
-    """Where the site says to listen: an address, an interface's first address, else this host's loopback or all.
+    """Where to listen: the site's address, or its interface's first address, or else loopback or all addresses.
 
     A local site's pilots are on this host, so nothing else needs to reach it.
     """
@@ -24,7 +24,7 @@ def bind_address(site: Site) -> str:
 
 
 def advertise_address(site: Site) -> str:
-    """Where pilots reach the coordinator: the site's interface, or where it listens, or this host's name."""
+    """Where pilots reach the coordinator: at the site's interface, where it listens, or at this host's name."""
     if site.advertise_interface is not None:
         return interface_address(site.advertise_interface)
     address = bind_address(site)
@@ -34,8 +34,8 @@ def advertise_address(site: Site) -> str:
 def interface_address(interface: str) -> str:
     """The first IPv4 address of a network interface of this host.
 
-    MPI needs one: over an interface that has IPv6 only, libfabric's provider tcp takes the link-local address first and
-    cannot bind to it (measured with the wheel mpich 5.0.2).
+    MPI needs one: on an interface with IPv6 only, libfabric's tcp provider picks the link-local address and cannot bind
+    to it (seen with the mpich 5.0.2 wheel).
     """
     interfaces = psutil.net_if_addrs()
     if interface not in interfaces:
@@ -47,7 +47,7 @@ def interface_address(interface: str) -> str:
 
 
 def interface_to(host: str, port: int) -> str:
-    """The network interface of this host from which packets to ``host`` leave, by IPv4 or IPv6."""
+    """This host's network interface for packets to ``host``, by IPv4 or IPv6."""
     try:
         address = _source_address(host, port)
     except OSError as error:
@@ -55,13 +55,12 @@ def interface_to(host: str, port: int) -> str:
     for name, entries in psutil.net_if_addrs().items():
         if any(_plain(entry.address) == address for entry in entries):
             return name
-    raise UserError(f"no network interface has this host's own address {address}; give --interface")
+    raise UserError(f"no network interface has this host's own address {address}; choose one with --interface")
 
 
 def own_addresses() -> list[str]:
-    """What this host can be reached at from others: the addresses of its interfaces that are up, but for loopback and
-    link-local ones.
-    """
+    """The addresses at which other hosts can reach this one: those of all interfaces that are up, without loopback and
+    link-local ones."""
     up = {name for name, state in psutil.net_if_stats().items() if state.isup}
     entries = [e for name, found in psutil.net_if_addrs().items() if name in up for e in found]
     addresses = [_plain(e.address) for e in entries if e.family in (socket.AF_INET, socket.AF_INET6)]
@@ -69,12 +68,12 @@ def own_addresses() -> list[str]:
 
 
 def _source_address(host: str, port: int) -> str:
-    """Of the first address of ``host`` to which there is a route."""
+    """The source address for packets to the first address of ``host`` that has a route."""
     failure = OSError()
     for family, _, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM):
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             try:
-                probe.connect(address)  # no packet leaves: it only asks for the route
+                probe.connect(address)  # sends no packet, only looks up the route
             except OSError as error:
                 failure = error
                 continue

@@ -1,7 +1,7 @@
 """The coordinator's certificate: self-signed, made with the pool, and pinned by the connection file.
 
-There is no authority and no host name to check: a peer takes exactly the certificate whose fingerprint its connection
-file names. TLS 1.3 has the server prove that it holds the private key, whatever is checked of the certificate besides.
+There is no certificate authority and no host name to check: a peer accepts exactly the certificate whose fingerprint is
+in its connection file. In TLS 1.3 the server always proves that it holds the private key.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from pilot.io.files import publish
 _KEY = "-----BEGIN PRIVATE KEY-----"
 _BEGAN = datetime(2020, 1, 1, tzinfo=UTC)
 _NEVER = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
-"""RFC 5280's "no well-defined expiration date": the pool ends long before, and a node's clock may be wrong."""
+"""RFC 5280's "no well-defined expiration date": a node's clock may be wrong, and the pool ends long before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A certificate with its private key, PEM. Its file is the server's secret."""
+    """A certificate with its private key, in PEM. Its file must stay secret."""
 
     pem: bytes
 
     @classmethod
     def make(cls) -> Certificate:
-        """A new key on P-256 and a certificate that it signs itself."""
+        """Generate a P-256 key and a certificate signed with it."""
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes
         from cryptography.hazmat.primitives.asymmetric import ec
@@ -48,7 +48,7 @@ class Certificate:
 
     @classmethod
     def load(cls, path: Path) -> Certificate:
-        """Read it back; :class:`UserError` where it is not there or damaged."""
+        """Read it from a file; :class:`UserError` if that is missing or damaged."""
         try:
             made = cls(path.read_bytes())
             made.server_context()
@@ -62,15 +62,15 @@ class Certificate:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the certificate (DER), in hex: what the connection file names."""
+        """SHA-256 of the certificate (DER), in hex, as in the connection file."""
         return fingerprint(ssl.PEM_cert_to_DER_cert(self.pem.decode().partition(_KEY)[0]))
 
     def server_context(self) -> ssl.SSLContext:
-        """What the server speaks: TLS 1.3 only, no session tickets (nobody resumes)."""
+        """The server's TLS settings: TLS 1.3 only, no session tickets because sessions are never resumed."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.num_tickets = 0
-        with os.fdopen(os.memfd_create("certificate"), "wb") as file:  # ssl takes a key from a file only
+        with os.fdopen(os.memfd_create("certificate"), "wb") as file:  # ssl reads keys only from files
             file.write(self.pem)
             file.flush()
             context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
@@ -83,13 +83,13 @@ def fingerprint(der: bytes) -> str:
 
 
 def is_pinned(der: bytes | None, pin: str) -> bool:
-    """Whether a peer's certificate (DER) is the one of which ``pin`` is the fingerprint."""
+    """Whether ``pin`` is the fingerprint of a peer's certificate (DER)."""
     return der is not None and hmac.compare_digest(fingerprint(der), pin)
 
 
 @cache
 def client_context() -> ssl.SSLContext:
-    """What a peer speaks. It checks the certificate itself, by :func:`is_pinned`, before it sends anything."""
+    """A peer's TLS settings. The peer checks the certificate with :func:`is_pinned` before it sends anything."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False

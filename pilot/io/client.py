@@ -25,9 +25,9 @@ def request(file: Path, verb: str, arguments: dict[str, Any], timeout_s: float) 
     Raises
     ------
     UserError
-        The file is not there or not ours, or the coordinator refuses us.
+        The file is missing or not ours, or the coordinator refuses the request.
     PilotError
-        No answer within ``timeout_s``: it is stopped, or the network is cut. Transient.
+        No answer within ``timeout_s``: the coordinator hangs, or the network is down. Transient.
     """
     where = connection.load(file)
     message = wire.Request(verb, arguments)
@@ -56,7 +56,7 @@ def _ask(where: Connection, message: wire.Request, end_s: float) -> wire.Reply |
 
 
 def _connected(where: Connection, end_s: float) -> ssl.SSLSocket:
-    """TLS to the server that the file names. Nothing is sent to another one."""
+    """A TLS connection to the server of the connection file. Nothing is sent to any other server."""
     plain = _dialled(where.address, end_s)
     try:
         plain.settimeout(_left_s(end_s))
@@ -74,7 +74,7 @@ def _connected(where: Connection, end_s: float) -> ssl.SSLSocket:
 
 
 def _dialled(address: tuple[str, int], end_s: float) -> socket.socket:
-    """A connection; until ``end_s`` somebody may begin to listen there: a coordinator that is started again."""
+    """A connection. Retries until ``end_s``, because the coordinator may be restarting."""
     while True:
         try:
             return socket.create_connection(address, timeout=_left_s(end_s))

@@ -1,8 +1,8 @@
-"""The connection file: how an agent and the CLI find the coordinator, and prove that they may.
+"""The connection file: how agents and the CLI find the coordinator, and prove that they are allowed to talk to it.
 
-It holds the certificate by which the server is known, and tokens, so it is 0600 and belongs to one user. Arguments and
-environment carry its path, never its content. The pool's own file has a token for each role; that of a pilot job which
-the pool submitted has the job's own, and no other.
+It holds the fingerprint of the server's certificate, and tokens, so it has mode 0600 and belongs to one user. Arguments
+and environment variables carry its path, never its content. The pool's own file has a token for each role; the file of
+a pilot job that the pool submitted has only that job's token.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class Connection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Parameters
     ----------
     endpoint : on the advertised address, ``tcp://host:port``
-    certificate : SHA-256 of the coordinator's certificate, in hex: no other one is taken
-    token : the user's, for requests of the CLI; "" in a job's file
-    enrolment : with which a pilot joins
-    coordinator : names this pool, through restarts of its coordinator
-    version : of the package that wrote the file
-    job : the batch job that ``enrolment`` is bound to; "" where it is any's
+    certificate : SHA-256 of the coordinator's certificate, in hex; no other certificate is accepted
+    token : the user's, for requests by the CLI; "" in a job's file
+    enrolment : the token with which a pilot joins
+    coordinator : the pool's name; restarts of its coordinator do not change it
+    version : version of the package that wrote the file
+    job : the batch job that ``enrolment`` is bound to; "": any
     """
 
     endpoint: str
@@ -42,7 +42,7 @@ class Connection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port of ``endpoint``; :class:`UserError` where it has none."""
+        """Host and port of ``endpoint``; :class:`UserError` if it has none."""
         try:
             url = urlsplit(self.endpoint)
             host, port = url.hostname, url.port
@@ -66,16 +66,16 @@ FORMS = {
     "coordinator": re.compile(r"[A-Za-z0-9._-]{1,100}"),
     "version": re.compile(r"[!-~]{1,50}"),
 }
-"""What each field looks like. What is not so would hang or fail where it is used."""
+"""What each field must look like; anything else would hang or fail later."""
 
 
 def write(path: Path, connection: Connection) -> None:
-    """Publish the file, mode 0600."""
+    """Publish the file with mode 0600."""
     publish(path, msgspec.json.format(msgspec.json.encode(connection)) + b"\n", mode=0o600)
 
 
 def load(path: Path) -> Connection:
-    """Read the file; :class:`UserError` where it is missing, another user's, open to others, or malformed."""
+    """Read the file; :class:`UserError` if it is missing, another user's, readable by others, or malformed."""
     try:
         with open_regular(path) as file:
             _check_private(path, os.fstat(file.fileno()))

@@ -1,4 +1,4 @@
-"""The core's state as bytes, the same wherever and whenever the same events led to it."""
+"""The core's state as bytes; the same events always give the same bytes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pilot.io.segments import digest
 
 
 def encoded(core: Coordinator) -> bytes:
-    """All that ``core`` knows."""
+    """The complete state of ``core`` as bytes."""
     return msgspec.msgpack.encode(core.snapshot())
 
 
 def decoded(data: bytes) -> State:
-    """The state of which ``data`` are the bytes; :class:`JournalError` where they are none."""
+    """The state encoded in ``data``; :class:`JournalError` if it is not valid."""
     try:
         return msgspec.msgpack.decode(data, type=State)
     except (msgspec.DecodeError, PilotError, ValueError, OverflowError, RecursionError) as error:
@@ -24,5 +24,5 @@ def decoded(data: bytes) -> State:
 
 
 def state_digest(core: Coordinator) -> str:
-    """By which two states are compared."""
+    """A digest to compare two states by."""
     return digest(encoded(core))

@@ -1,4 +1,4 @@
-"""How many cores this process may use: a batch job or a container may leave it few of the machine's."""
+"""How many cores this process may use; in a batch job or container, that can be far fewer than the machine has."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 
 
 def usable_cores() -> int:
-    """Those that its CPU affinity and the quotas of its control groups leave it; at least 1."""
+    """Cores that this process may use, given its CPU affinity and the quotas of its control groups; at least 1."""
     groups = Path("/proc/self/cgroup").read_text()
     quotas = cgroup_quotas(groups, Path("/sys/fs/cgroup"))
     return max(1, int(min([float(len(os.sched_getaffinity(0))), *quotas])))
 
 
 def cgroup_quotas(groups: str, root: Path) -> Iterator[float]:
-    """Cores that a process's control group may keep busy, and each above it that has a quota.
+    """The quota, in cores, of a process's control group and of each parent group that has one.
 
-    ``groups`` is the text of ``/proc/<pid>/cgroup``, ``root`` where the groups are mounted (versions 1 and 2).
+    ``groups`` is the content of ``/proc/<pid>/cgroup``, ``root`` where the groups are mounted (versions 1 and 2).
     """
     for line in groups.splitlines():
         _, controllers, path = line.split(":", 2)
@@ -29,7 +29,7 @@ def cgroup_quotas(groups: str, root: Path) -> Iterator[float]:
 
 
 def _quota(folder: Path) -> Iterator[float]:
-    """Where there is none, or it is not ours to read: nothing."""
+    """A group's quota; nothing if it has none, or if we may not read it."""
     try:
         if (folder / "cpu.max").is_file():
             quota, period = (folder / "cpu.max").read_text().split()

@@ -1,6 +1,6 @@
-"""Scaling curves in files: two columns, nodes and samples per second, comma or white space between them.
+"""Scaling curves in files: two columns, nodes and samples per second, separated by a comma or white space.
 
-A first line of words is a header; ``#`` starts a comment. The point (0, 0) may be omitted.
+The first line may be a header; ``#`` starts a comment. The point (0, 0) may be omitted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pilot.core.errors import UserError
 from pilot.io.files import read_regular
 
 MOST_BYTES = 1024 * 1024
-"""A curve has a line per node count."""
+"""Enough for any curve: it has one line per node count."""
 
 
 def read_curve(path: Path) -> Curve:

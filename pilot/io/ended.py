@@ -1,4 +1,4 @@
-"""How a coordinator ended: the last thing that it writes, while it still owns its run directory."""
+"""How a coordinator ended: the last file that it writes before it gives up its run directory."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pilot.io.files import publish
 
 
 class Ended(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is not in order at the end; a drain that went well has none of it.
+    """What went wrong or is left at the end; all fields are empty after a clean shutdown.
 
     Parameters
     ----------
     failure : the error that ended it
-    jobs_left : ids of our jobs that are still there
-    jobs_unknown : the scheduler's trouble, where it did not say whether jobs are left
+    jobs_left : ids of our jobs that still exist
+    jobs_unknown : why the scheduler could not say whether jobs are left
     nodes_left : nodes that had not left when a second signal ended the drain
     unsaved : trainers whose state could not be written when they paused
     """
@@ -29,7 +29,7 @@ class Ended(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unsaved: tuple[str, ...] = ()
 
     def problems(self) -> list[str]:
-        """One clause each, for people."""
+        """What went wrong or is left, a clause each."""
         said = [
             (self.failure, f"it failed: {self.failure}"),
             (self.jobs_left, f"these jobs still exist; cancel them by hand: {', '.join(self.jobs_left)}"),
@@ -41,12 +41,12 @@ class Ended(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def write(path: Path, ended: Ended) -> None:
-    """Publish the file, mode 0600."""
+    """Publish the file with mode 0600."""
     publish(path, msgspec.json.encode(ended) + b"\n")
 
 
 def load(path: Path) -> Ended | None:
-    """Read the file; None where there is none: the coordinator still runs, or it was killed."""
+    """Read the file; None if there is none: the coordinator is still running, or it was killed."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Ended)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Files that are either whole or not there."""
+"""Files that are either complete or absent."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ import tempfile
 from pathlib import Path
 from typing import BinaryIO
 
+from pilot.core.errors import UserError
+
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""What a full disk, a quota or a limit answers."""
+"""Errors of a full disk, a quota, or a limit."""
 
 SICK = NO_ROOM | {errno.EIO, errno.ESTALE, errno.EROFS}
-"""What a file system answers that is full or fails, for a while perhaps: nobody's mistake."""
+"""Errors of a file system that is full or failing, perhaps only for a while; not a mistake of ours or the user's."""
 
 
 def publish(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Write ``data`` to ``path`` so that a reader sees the old file or the new one, never a part.
+    """Write ``data`` to ``path`` so that a reader sees the old file or the new one, never a part of it.
 
-    The temporary file lies beside ``path`` (a rename does not cross file systems) and is removed on an error.
+    The temporary file is in the same directory, because a rename cannot cross file systems; it is removed on an error.
     """
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -35,8 +37,33 @@ def publish(path: Path, data: bytes, mode: int = 0o600) -> None:
     sync_directory(path.parent)
 
 
+def write_output(path: Path, data: bytes) -> None:
+    """Publish a file that the user named, with the permissions that the user's umask allows; a pipe or device that has
+    this name is written to instead.
+
+    Raises
+    ------
+    UserError
+        It cannot be written.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            path.write_bytes(data)
+        else:
+            publish(path.resolve(), data, 0o666 & ~umask())
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def umask() -> int:
+    """This process's umask, which can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
 def replace_link(path: Path, target: str) -> None:
-    """Make ``path`` a symbolic link to ``target``, in place of an earlier one or of nothing; at no time is it gone."""
+    """Make ``path`` a symbolic link to ``target``. An existing link is replaced atomically."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.link")
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(target)
@@ -48,10 +75,10 @@ def replace_link(path: Path, target: str) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make renames, creations and removals in ``directory`` outlast a power failure, where its file system can.
+    """Make renames, creations and removals in ``directory`` survive a power failure, if the file system can.
 
-    Some network and user-space file systems cannot sync a directory and say so (EINVAL, ENOTSUP). There the file's own
-    bytes are safe, when its name is depends on the file system, and nothing more can be done: that is no error.
+    Some network and user-space file systems cannot sync a directory and say so (EINVAL, ENOTSUP). That is not an error:
+    the file's content is safe, and there is nothing more that we could do about its name.
     """
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -64,12 +91,12 @@ def sync_directory(directory: Path) -> None:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file that a user or somebody else named, for reading; it never waits, as a FIFO would make us.
+    """Open a file for reading whose name we were given; anything but a regular file is refused (a FIFO would block).
 
     Raises
     ------
     OSError
-        It cannot be opened, or is no regular file; ``strerror`` says so to a user.
+        It cannot be opened, or it is not a regular file; ``strerror`` is a message for the user.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
@@ -81,7 +108,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_regular(path: Path, most_bytes: int) -> bytes:
-    """The content of a regular file; raises as :func:`open_regular`, and where it is larger than ``most_bytes``."""
+    """The content of a regular file. Raises like :func:`open_regular`, and if it is larger than ``most_bytes``."""
     with open_regular(path) as file:
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:

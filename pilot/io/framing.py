@@ -1,4 +1,4 @@
-"""Frames on a stream: each is preceded by its length (4 bytes, big endian)."""
+"""Frames on a stream, each preceded by its length (4 bytes, big endian)."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ def framed(data: bytes) -> bytes:
 
 
 def length_of(head: bytes | bytearray) -> int:
-    """Bytes of the frame that follows ``head``, its first ``HEAD_BYTES`` bytes."""
+    """Length of a frame in bytes, from its ``head`` of ``HEAD_BYTES`` bytes."""
     return int.from_bytes(head, "big")
 
 
 class Frames:
-    """Puts frames together from the pieces in which a stream gives them.
+    """Assembles frames from the pieces that arrive on a stream.
 
     Parameters
     ----------
-    max_bytes : the largest frame that is taken; it may change between two frames
+    max_bytes : the largest frame that is accepted; may be changed between two frames
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -32,7 +32,7 @@ class Frames:
         self._received = bytearray()
 
     def feed(self, piece: bytes) -> Iterator[bytes]:
-        """Take in ``piece`` at once; then the frames that are whole by now, each removed as it is given.
+        """Add ``piece`` at once, then yield the frames that are complete now.
 
         Raises :class:`ProtocolError` at the head of a frame that is too large; nothing after it can be read.
         """

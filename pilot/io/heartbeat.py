@@ -1,8 +1,9 @@
-"""Who owns a run directory, for hosts that do not see each other's locks.
+"""Who owns a run directory, when hosts cannot see each other's locks.
 
-``flock`` on a shared file system may hold on one host only (Lustre's ``localflock``, NFS's ``local_lock``), and login
-nodes share run directories. So the owner writes its line again every :data:`BEAT_S`. Who finds the line of another host
-watches it for :data:`PATIENCE_S`: clocks are not compared. An owner that finds another one's line has lost.
+On a shared file system ``flock`` may work only within one host (Lustre's ``localflock``, NFS's ``local_lock``), and
+login nodes share run directories. So the owner rewrites its line every :data:`BEAT_S`. A process that finds a line
+written by another host watches it for :data:`PATIENCE_S` (clocks are never compared). An owner that finds somebody
+else's line has lost its run directory.
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ BEAT_S = 5.0
 PATIENCE_S = 3 * BEAT_S
 
 LINE_BYTES = 200
-"""The line has one length, so that it replaces an earlier one in one write: a reader never finds half of it."""
+"""The line has a fixed length, so that a single write replaces it and a reader never sees half of it."""
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A coordinator that owns a run directory. ``boot`` tells apart lives of a host, ``beat`` counts.
+    """A coordinator that owns a run directory.
 
-    ``left``: it does nothing more there, though its process may still be ending.
+    ``boot`` identifies the host's boot, ``beat`` is a counter. ``left``: it does nothing more there, although its
+    process may not have exited yet.
     """
 
     pid: int
@@ -36,7 +38,7 @@ class Owner:
 
     @property
     def here(self) -> bool:
-        """Whether it is, or was, on this host: then ``flock`` tells whether it lives."""
+        """Whether it runs, or ran, on this host; then ``flock`` tells whether it is alive."""
         return self.host == socket.gethostname()
 
     def is_same(self, other: Owner) -> bool:
@@ -44,11 +46,11 @@ class Owner:
         return (self.pid, self.host, self.boot) == (other.pid, other.host, other.boot)
 
     def later(self) -> Owner:
-        """A beat later."""
+        """The same owner, one beat later."""
         return replace(self, beat=self.beat + 1)
 
     def write(self, descriptor: int) -> None:
-        """Write its line, for all hosts to see."""
+        """Write its line where all hosts can see it."""
         line = f"{self.pid} on {self.host} boot {self.boot} beat {self.beat} left {'yes' if self.left else 'no'}"
         os.pwrite(descriptor, f"{line:<{LINE_BYTES - 1}.{LINE_BYTES - 1}}\n".encode(), 0)
         os.fsync(descriptor)
@@ -60,7 +62,8 @@ def ourselves() -> Owner:
 
 
 def read(path: Path) -> Owner | None:
-    """Who wrote the line in ``path``, which is reopened so that network file systems ask their server. None: nobody."""
+    """Who wrote the line in ``path``; None: nobody. The file is reopened, so that network file systems ask their
+    server."""
     try:
         return parse(path.read_bytes()[:LINE_BYTES])
     except FileNotFoundError:
@@ -68,7 +71,7 @@ def read(path: Path) -> Owner | None:
 
 
 def parse(line: bytes) -> Owner | None:
-    """The owner that ``line`` names; None where it names none."""
+    """The owner named in ``line``; None if there is none."""
     match line.decode(errors="replace").split():
         case [pid, "on", host, *rest] if pid.isascii() and pid.isdigit():
             found = dict(zip(rest[::2], rest[1::2], strict=False))

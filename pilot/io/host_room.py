@@ -1,4 +1,4 @@
-"""What this host lets one user have: processes and threads, open files; and what a pool takes of them."""
+"""This host's limits for one user (processes and threads, open files), and how much of them a pool needs."""
 
 from __future__ import annotations
 
@@ -23,25 +23,27 @@ COORDINATOR_FILES = 64
 
 @dataclass(frozen=True, slots=True, order=True)
 class Room:
-    """``left`` more may be had under ``limit``."""
+    """``left`` more are allowed by ``limit``."""
 
     left: int
     limit: str
 
 
 def tasks_needed(site: Site, pilots: int | None) -> int:
-    """Processes and threads on this host; pilots of the scheduler ``local`` run here, too (None: at least one)."""
+    """Processes and threads that the pool needs on this host. With the scheduler ``local`` its pilots run here, too
+    (``pilots`` None: at least one)."""
     here = (1 if pilots is None else pilots) * site.nodes_per_pilot if site.scheduler == "local" else 0
     return COORDINATOR_TASKS + AGENT_TASKS * here
 
 
 def files_needed(site: Site, pilots: int) -> int:
-    """Of the coordinator."""
+    """Open files that the coordinator needs."""
     return COORDINATOR_FILES + pilots * site.nodes_per_pilot
 
 
 def shortages(site: Site, pilots: int | None) -> Iterator[str]:
-    """What a pool with ``pilots`` (None: as many as are useful) will not get here, a sentence each."""
+    """What a pool with ``pilots`` pilots (None: as many as are useful) needs but is not allowed here, a sentence
+    each."""
     room, tasks = task_room(), tasks_needed(site, pilots)
     if room is not None and room.left < tasks:
         yield f"a pool needs {tasks} processes and threads here, but only {room.left} more are allowed by {room.limit}"
@@ -51,7 +53,7 @@ def shortages(site: Site, pilots: int | None) -> Iterator[str]:
 
 
 def task_room() -> Room | None:
-    """Processes and threads that this user may still start; None: there is no limit."""
+    """How many more processes and threads this user may start; None: there is no limit."""
     groups = Path("/proc/self/cgroup").read_text()
     limits = [Room(room, "the control group's pids.max") for room in cgroup_rooms(groups, Path("/sys/fs/cgroup"))]
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
@@ -61,14 +63,14 @@ def task_room() -> Room | None:
 
 
 def most_files() -> int:
-    """How many files a process may open once it has raised its soft limit."""
+    """How many files a process may open after raising its soft limit."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 
 
 def cgroup_rooms(groups: str, root: Path) -> Iterator[int]:
-    """Tasks that may still be started in a process's control group, and in each above it that has a limit.
+    """How many more tasks may start in a process's control group, and in each parent group that has a limit.
 
-    ``groups`` is the text of ``/proc/<pid>/cgroup``, ``root`` where the groups are mounted (versions 1 and 2).
+    ``groups`` is the content of ``/proc/<pid>/cgroup``, ``root`` where the groups are mounted (versions 1 and 2).
     """
     for line in groups.splitlines():
         _, controllers, path = line.split(":", 2)

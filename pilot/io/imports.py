@@ -1,7 +1,7 @@
-"""What scripts imported: the modules of installed packages that fork servers load before the next script comes.
+"""What scripts imported: modules of installed packages, which fork servers load before the next script arrives.
 
-A file for each interpreter, in a folder that all nodes of a pool share. Whoever writes it replaces it whole; of two who
-do so at once one is forgotten, and says it again with the next script.
+There is one file per interpreter, in a folder that all nodes of a pool share. A writer replaces the whole file; if two
+write at once, one of the changes is lost, and is made again with the next script.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ class Imports(msgspec.Struct, frozen=True):
 
     Parameters
     ----------
-    modules : in the order in which scripts first began to import them: who needs a module comes before it
-    unfit : those that are not loaded before a script asks for them: they start threads, use a GPU, or fail
+    modules : in the order in which scripts began to import them, so that a module comes after those that import it
+    unfit : modules that must not be loaded in advance: they start threads, use a GPU, or fail
     """
 
     modules: list[str] = []
     unfit: list[str] = []
 
     def wanted(self) -> list[str]:
-        """What is to be loaded, what others need first; nothing that is part of what is unfit."""
+        """The modules to load, dependencies first, without unfit ones and their submodules."""
         out = tuple(f"{name}." for name in self.unfit)
         return [name for name in reversed(self.modules) if not f"{name}.".startswith(out)]
 
@@ -45,7 +45,7 @@ def file_of(folder: Path, python: str) -> Path:
 
 
 def read(path: Path) -> Imports:
-    """What the file says; nothing where there is none, or one that cannot be read."""
+    """Read the file; empty if it is missing or cannot be read."""
     try:
         found = msgspec.json.decode(read_regular(path, BYTES_MAX), type=Imports)
     except (OSError, msgspec.DecodeError):
@@ -54,7 +54,7 @@ def read(path: Path) -> Imports:
 
 
 def add(path: Path, modules: Iterable[str] = (), unfit: Iterable[str] = ()) -> None:
-    """Note more of either; a disk that does not take it costs time, and nothing else."""
+    """Add modules to either list. If the disk refuses, the only cost is a slower start of the next script."""
     known = read(path)
     both = Imports(list(dict.fromkeys([*known.modules, *modules])), list(dict.fromkeys([*known.unfit, *unfit])))
     if both != known:

@@ -1,12 +1,12 @@
-"""The journal: an append-only file of what happened and what was decided. It is the truth.
+"""The journal: an append-only file of events and decisions. It is the source of truth.
 
-One JSON object per line. The first is the header; each other one has ``seq`` (1, 2, …) and ``now_s``, and is either a
-decision, ``{"event": …, "commands": […]}``, or a note for people, ``{"note": {…}}``. A crash can cut off the last line,
-which then was never acted upon; a reader leaves it out and says so. Damage anywhere else is refused with its line
-number.
+It has one JSON object per line. The first is the header; every other one has ``seq`` (1, 2, …) and ``now_s``, and is
+either a decision, ``{"event": …, "commands": […]}``, or a note for people, ``{"note": {…}}``. A crash can cut off the
+last line, which then was never acted upon; a reader skips it and says so. Damage anywhere else is an error with the
+line number.
 
-A journal is a chain of *segments* of some megabytes (:mod:`pilot.io.segments`), each with a header that has the digests
-of the segment before it, of the core's state where it begins, and of the snapshot from which a restart continues there.
+A journal is a chain of *segments* of a few megabytes (:mod:`pilot.io.segments`). The header of each has the digests of
+the previous segment, of the core's state at that point, and of the snapshot from which a restart continues.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ LAST_S = 1e10
 
 
 class Configured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """With what a pool came up: what the core and the planner were told, and the site's fields."""
+    """The configuration with which a pool came up: the settings of core and planner, and the site's fields."""
 
     settings: dict[str, Any]
     site: dict[str, Any]
 
 
 class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The first line: what one needs to know to read and to replay the rest.
+    """The first line: what is needed to read and replay the rest.
 
-    ``settings`` are what the core and the planner were started with, ``site`` the site's fields; ``reopened`` has both
-    for each time that the pool came up again after a drain. ``started_unix_s`` is the time of day at ``now_s`` = 0.
-    ``version`` is that of the code that wrote this segment. ``after`` entries went before it, the last of them at
-    ``now_s``; ``previous``, ``core`` and ``snapshot`` are the digests of the segment that ends with it, of the core's
-    state then and of the snapshot that was taken ("": nothing went before).
+    ``settings`` are those of core and planner, ``site`` the site's fields; ``reopened`` has both for each time that the
+    pool came up again after a drain. ``started_unix_s`` is the time of day at ``now_s`` = 0. ``version`` is that of the
+    code that wrote this segment. ``after`` is the number of earlier entries, the last of them at ``now_s``;
+    ``previous``, ``core`` and ``snapshot`` are the digests of the segment that ends with it, of the core's state then,
+    and of the snapshot taken then ("": this is the first segment).
     """
 
     journal: int
@@ -68,13 +68,13 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def configured(self) -> list[Configured]:
-        """With what it came up, the first time and each time after a drain."""
+        """The configurations with which it came up: at first, and after each drain."""
         return [Configured(self.settings, self.site), *self.reopened]
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What the core was told at ``now_s``, and what it answered."""
+    """An event that entered the core at ``now_s``, and the commands that it returned."""
 
     seq: int
     now_s: float
@@ -88,7 +88,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class JournalNote:
-    """Something for people that decides nothing: a restart, a remark of a script."""
+    """Information for people that has no effect on decisions: a restart, a script's remark."""
 
     seq: int
     now_s: float
@@ -104,10 +104,9 @@ Entry = Decision | JournalNote
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One file of a journal: ``good_bytes`` of it are whole lines; ``warning`` tells what was cut off.
-
-    ``last_seq`` is the number of the last whole line's entry, ``skipped`` tells which entries were left out and why,
-    ``digest`` is that of the whole lines.
+    """One file of a journal: ``good_bytes`` is the length of its complete lines; ``warning`` says what was cut off.
+    ``last_seq`` is the number of the last complete entry, ``skipped`` says which entries were skipped and why,
+    ``digest`` is that of the complete lines.
     """
 
     header: Header
@@ -120,7 +119,7 @@ class Segment:
 
     @property
     def decisions(self) -> Iterator[Decision]:
-        """The entries that the core has seen."""
+        """The entries that went through the core."""
         return (entry for entry in self.entries if isinstance(entry, Decision))
 
     @property
@@ -131,7 +130,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """A journal: its ``last`` segment, which was read, and the others, which are read when they are asked for."""
+    """A journal: its ``last`` segment, already read; the others are read on demand."""
 
     path: Path
     last: Segment
@@ -139,17 +138,17 @@ class Contents:
 
     @property
     def header(self) -> Header:
-        """The newest one: it names the pool as all do, and all that the pool came up with."""
+        """The newest header: it has the pool's name, like all others, and all configurations so far."""
         return self.last.header
 
     @property
     def last_s(self) -> float:
-        """``now_s`` of the last entry, 0 where there is none."""
+        """``now_s`` of the last entry; 0 if there is none."""
         return self.last.last_s
 
     @property
     def segments(self) -> Iterator[Segment]:
-        """All of them, each when it was found to be the one that the next one names.
+        """All segments, each after checking that it is the one named by its successor.
 
         Raises
         ------
@@ -160,12 +159,12 @@ class Contents:
 
     @property
     def entries(self) -> Iterator[Entry]:
-        """Those of all segments. Raises as :attr:`segments`."""
+        """The entries of all segments. Raises like :attr:`segments`."""
         return (entry for segment in self.segments for entry in segment.entries)
 
     @property
     def decisions(self) -> Iterator[Decision]:
-        """The entries of all segments that the core has seen. Raises as :attr:`segments`."""
+        """The decisions of all segments. Raises like :attr:`segments`."""
         return (decision for segment in self.segments for decision in segment.decisions)
 
     def _closed(self) -> Iterator[Segment]:
@@ -174,12 +173,12 @@ class Contents:
 
 
 def read(path: Path, *, whole: bool = True) -> Contents:
-    """Read a journal's last segment; where it need not be ``whole``, without the entries that are damaged.
+    """Read a journal's last segment; unless it must be ``whole``, damaged entries are skipped.
 
     Raises
     ------
     JournalError
-        There is none, or a line is damaged (its number is told). A last line without its end is left out instead.
+        There is none, or a line is damaged (the message has its number). An incomplete last line is only skipped.
     """
     try:
         with open_regular(path) as file:
@@ -190,13 +189,13 @@ def read(path: Path, *, whole: bool = True) -> Contents:
 
 
 def read_more(path: Path, last: Segment) -> Segment | None:
-    """What the journal's ``last`` segment has got since it was read: its new entries alone; damaged ones are left out.
-    None: another segment was begun.
+    """Read the entries added to the journal's ``last`` segment since it was read, without damaged ones. None: a new
+    segment has begun.
 
     Raises
     ------
     JournalError
-        The journal cannot be read any more.
+        The journal has become unreadable.
     """
     try:
         with open_regular(path) as file:
@@ -228,7 +227,7 @@ def _parsed(path: Path, data: bytes, *, whole: bool) -> Segment:
 
 
 def _entries(path: Path, after: int, lines: list[bytes], first: int = 2) -> tuple[list[Entry], list[str]]:
-    """The entries of ``lines``, the ``first`` of the file and so on; and what is wrong with those that are none."""
+    """The entries in ``lines``, which begin at line ``first`` of the file; and what is wrong with the invalid ones."""
     entries: list[Entry] = []
     wrong: list[str] = []
     for place, text in enumerate(lines):
@@ -240,7 +239,8 @@ def _entries(path: Path, after: int, lines: list[bytes], first: int = 2) -> tupl
 
 
 def _chain(path: Path, found: Iterator[Segment]) -> Iterator[Segment]:
-    """``found``, where it begins with the first segment and each one is what the next one says that it is."""
+    """Yield from ``found``, checking that it begins with the first segment and that each matches its successor's
+    header."""
     known, held = 0, None
     for segment in found:
         if segment.header.after != known:
@@ -255,9 +255,9 @@ def _chain(path: Path, found: Iterator[Segment]) -> Iterator[Segment]:
 
 
 def replay(contents: Contents, core: Coordinator, seen: Callable[[Decision], object] = lambda _: None) -> str:
-    """Feed the decisions to a fresh ``core``; "" where it gives the same commands and, at the beginning of each
-    segment, is in the same state; else the first difference, in words. ``seen`` is told of each one that is the same:
-    reading a journal takes as long as replaying it."""
+    """Feed the decisions to a fresh ``core``. Returns "" if it gives the same commands and has the same state at the
+    beginning of each segment; otherwise the first difference, in words. ``seen`` is called with each decision that is
+    the same, because reading a journal takes as long as replaying it."""
     for segment in contents.segments:
         after, expected = segment.header.after, segment.header.core
         if after and segment.header.version == __version__ and state_digest(core) != expected:

@@ -1,4 +1,4 @@
-"""Appends to the journal from a thread of its own, so that a slow disk never blocks the event loop."""
+"""Appends to the journal in a separate thread, so that a slow disk never blocks the event loop."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from pilot.io.journal import Contents, Decision, Header, JournalNote, header_lin
 log = logging.getLogger(__name__)
 
 SEGMENT_BYTES = 4 << 20
-"""A segment is closed when it is longer: a second or two of a restart."""
+"""A longer segment is closed. Replaying this much takes a restart a second or two."""
 
 UNSYNCED_BYTES = 1 << 20
-"""So much may lie in the system's cache, of what nobody waits for; a copy is kept to write it again."""
+"""How much non-durable data may be in the system's cache; a copy is kept in case it must be written again."""
 
 RETRY_S = 1.0
-"""So often it is tried whether there is room again."""
+"""How often to check whether there is space again."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """To be written, and synced if it is ``durable``; then ``future`` is done."""
+    """A line to write, and to sync if it is ``durable``; then ``future`` is done."""
 
     text: bytes
     durable: bool
@@ -47,9 +47,10 @@ class _Line:
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """The segment ends here. What is needed to begin the next one; ``core`` is the digest of the core's state.
+    """The end of the segment, with what the next one needs; ``core`` is the digest of the core's state.
 
-    ``header`` is what the next one must say where that is not what this one says."""
+    ``header``: the next segment's header, if it differs from this one's.
+    """
 
     after: int
     now_s: float
@@ -59,10 +60,10 @@ class _End:
 
 
 class JournalWriter:
-    """The one writer of a journal. Appends are in order; those that wait together share one fsync.
+    """The only writer of a journal. Appends are in order; those that wait together share one fsync.
 
-    Where there is no room (a full disk, a quota) they wait until there is; ``trouble`` says so meanwhile. After any
-    other error nothing more is written: the file ends with the last whole line that was promised, and every later
+    If there is no space (a full disk, a quota), they wait until there is, and ``trouble`` says so. After any other
+    error nothing more is written: the file ends with the last complete line that was acknowledged, and every later
     append fails with the same :class:`JournalError`.
     """
 
@@ -85,20 +86,20 @@ class JournalWriter:
 
     @classmethod
     def create(cls, path: Path, header: Header) -> JournalWriter:
-        """A new journal (0600); :class:`JournalError` where there is one already or it cannot be written."""
+        """Create a journal (mode 0600); :class:`JournalError` if there is one already or it cannot be written."""
         line = header_line(header)
 
         def start() -> int:
             if path.exists():
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
-            publish(path, line)  # never a part of a header, from which nothing could be restored
+            publish(path, line)  # nothing could be restored from half a header
             return os.open(path, os.O_WRONLY | os.O_CLOEXEC)
 
         return cls(path, _open(path, start), header, len(line), header.after)
 
     @classmethod
     def resume(cls, path: Path, contents: Contents) -> JournalWriter:
-        """Go on with a journal that was read; a last line that was cut off is removed."""
+        """Continue a journal that was read; an incomplete last line is removed."""
         last = contents.last
 
         def start() -> int:
@@ -110,7 +111,7 @@ class JournalWriter:
         return cls(path, _open(path, start), last.header, last.good_bytes, last.last_seq)
 
     def decided(self, now_s: float, event: Event, commands: list[Command]) -> Future[None]:
-        """Append a decision. The future is done when it is on the disk; progress without commands is not waited for."""
+        """Append a decision. The future is done when it is on disk; for progress without commands, at once."""
         self._seq += 1
         durable = bool(commands) or not isinstance(event, Progress)
         return self._put(Decision(self._seq, now_s, event, tuple(commands)).line(), durable)
@@ -127,22 +128,22 @@ class JournalWriter:
 
     @property
     def waiting_bytes(self) -> int:
-        """How much was appended and is not written yet."""
+        """Bytes that were appended but not written yet."""
         return self._put_bytes - self._done_bytes
 
     @property
     def last_seq(self) -> int:
-        """The number of the entry that was appended last."""
+        """The number of the last appended entry."""
         return self._seq
 
     def end_segment(self, now_s: float, core: str, snapshot: bytes, header: Header | None = None) -> None:
-        """Begin another segment. ``snapshot`` is of now; ``core`` is the digest of the core's state in it. Where the
-        next one must have a ``header`` of its own, the journal fails if it cannot be begun."""
+        """Begin a new segment. ``snapshot`` is the present state, ``core`` the digest of the core's state in it. If a
+        ``header`` is given and the segment cannot be begun, the journal fails."""
         self._segment_bytes = 0
         self._queue.put(_End(self._seq, now_s, core, snapshot, header))
 
     def close(self) -> None:
-        """Write what waits, once more where there was no room, then close the file. Idempotent."""
+        """Write what is waiting (trying once more if there was no space), then close the file. Idempotent."""
         if self._thread.is_alive():
             self._closing.set()
             self._queue.put(None)
@@ -189,7 +190,7 @@ class JournalWriter:
             _settle(line.future, self._error)
 
     def _append(self, data: bytes, durable: bool) -> None:
-        """After an error all that is not synced is written again: the system may have dropped it."""
+        """Write data; after an error, everything unsynced is written again, because the system may have dropped it."""
         pending = self._unsynced + data
         done = 0 if self._torn else len(self._unsynced)
         try:
@@ -206,7 +207,7 @@ class JournalWriter:
         self._torn, self._unsynced = False, pending
 
     def _end(self, end: _End) -> None:
-        """Close the segment and begin the next; where that fails, this one only gets longer."""
+        """Close the segment and begin the next; if that fails, this one just gets longer."""
         if self._error is not None:
             return
         line, header = b"", self._header
@@ -229,7 +230,7 @@ class JournalWriter:
         self._go_on(line, header)
 
     def _go_on(self, line: bytes, header: Header) -> None:
-        """Write to the file that the journal's name leads to: the new one, unless that could not be published."""
+        """Continue in the file with the journal's name: the new one, unless publishing it failed."""
         try:
             if os.path.samestat(self._path.stat(), os.fstat(self._descriptor)):
                 return

@@ -1,6 +1,7 @@
-"""Where this user's pools are: in the user's state directory, and wherever else ``pilot up --run-dir`` put one.
+"""Where this user's pools are: in the user's state directory, or wherever ``pilot up --run-dir`` put them.
 
-Those elsewhere are remembered as links in ``pilot/.pools/`` of the state directory. One whose pool is gone is removed.
+The latter are remembered as links in ``pilot/.pools/`` in the state directory. A link is removed if its pool no longer
+exists.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pilot.io.rundir import RunDir, state_path
 
 
 def remember(root: Path) -> None:
-    """A pool is up in ``root``. Where the state directory cannot be written, ``pilot pools`` will not list it."""
+    """Remember that a pool is in ``root``. If the state directory is not writable, ``pilot pools`` will not list it."""
     with suppress(OSError, RuntimeError):
         if root.parent == state_path():
             return
@@ -24,7 +25,7 @@ def remember(root: Path) -> None:
 
 
 def known_pools() -> list[Path]:
-    """The run directories in which a pool is or was, in alphabetical order."""
+    """The run directories that have or had a pool, in alphabetical order."""
     try:
         found = [path for path in state_path().glob("*") if path.is_dir()]
         found += [_target(link) for link in _links().glob("*") if link.is_symlink()]
@@ -34,7 +35,7 @@ def known_pools() -> list[Path]:
 
 
 def _target(link: Path) -> Path:
-    """Where a link leads; the link is removed where that is nowhere."""
+    """The target of a link; the link is removed if its target does not exist."""
     target = link.readlink()
     if not _has_pool(target):
         with suppress(OSError):

@@ -1,8 +1,8 @@
 """What one user's trainers measured on one site, kept for later pools: ``pilot/.learned/<site>/`` in the
 user's state directory.
 
-One file per trainer, named by its uid, whole or not there, so that several pools may write at once. The newest
-:data:`KEPT` stay. A file that cannot be read or is damaged is as if it were not there: it costs a profile.
+One file per trainer, named by its uid and published by rename, so that several pools may write at once. The newest
+:data:`KEPT` are kept. An unreadable or damaged file is ignored, which costs one more profile.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Parameters
     ----------
     script : absolute path of its script
-    points : nodes, increasing; samples per second on them; its relative error (one standard deviation)
+    points : number of nodes (increasing), samples per second on them, relative error of the rate (one standard
+        deviation)
     """
 
     script: str
@@ -58,10 +59,10 @@ class Learned:
 
     Parameters
     ----------
-    folder : where they lie; None: nowhere, nothing is kept
-    site : what it is called
-    found : by uid, the oldest first
-    priors : what is expected of a trainer of this site before anything of it is measured
+    folder : where they are stored; None: nowhere
+    site : its name
+    found : by uid, oldest first
+    priors : what is expected of a trainer on this site before anything of it is measured
     """
 
     folder: Path | None
@@ -71,7 +72,7 @@ class Learned:
 
     @classmethod
     def read(cls, folder: Path | None, site: str) -> Learned:
-        """All that can be read."""
+        """Read all files that are readable."""
         learned = cls(folder, site)
         for path in _oldest_first(folder):
             with suppress(OSError, msgspec.DecodeError):
@@ -82,7 +83,8 @@ class Learned:
         return learned
 
     def with_curve(self, spec: TrainerSpec) -> TrainerSpec:
-        """``spec`` with the curve of the newest trainer of its script, where it has none and is not to be measured."""
+        """``spec`` with the curve of the newest trainer with the same script, unless it has a curve or asks to be
+        measured."""
         if spec.curve is not None or spec.reprofile or not spec.script:
             return spec
         known = next((m for m in reversed(self.found.values()) if m.script == spec.script), None)
@@ -92,8 +94,7 @@ class Learned:
         return replace(spec, curve=curve, curve_from=f"an earlier trainer on {self.site}")
 
     def write(self, measured: Sequence[tuple[TrainerUid, Measurement]]) -> None:
-        """Keep what was measured, and the newest only; in a thread. What cannot be written is not kept, which is
-        logged."""
+        """Store measurements and drop all but the newest; runs in a thread. If writing fails, that is logged."""
         if self.folder is None or not measured:
             return
         try:
@@ -107,7 +108,7 @@ class Learned:
 
 
 def measurement(spec: TrainerSpec, points: Sequence[Point]) -> Measurement:
-    """What is kept of a trainer with at least two ``points``."""
+    """What to store about a trainer with at least two ``points``."""
     rows = [(int(p.nodes), p.per_s, min(p.error, 1.0)) for p in points]
     return Measurement(spec.script, rows[:COUNTS_MOST])
 

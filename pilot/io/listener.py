@@ -1,9 +1,10 @@
-"""Takes connections, and keeps those that have not proven who they are few, small and short.
+"""Accepts connections, and keeps unproven ones few, small and short.
 
-A connection is *unproven* until its owner calls :meth:`Listener.proven`. There are at most ``UNPROVEN_MAX`` of them;
-where they are that many, the oldest makes room once it has had ``PATIENCE_S``. Each has ``PROVE_LIMIT_S`` in all and
-may send what ``UNPROVEN`` says. So strangers cost memory and descriptors that do not depend on how many they are, and
-who has proven itself is never closed for their sake. Without descriptors it waits, and says so.
+A connection is *unproven* until its owner calls :meth:`Listener.proven`. At most ``UNPROVEN_MAX`` are open at once;
+beyond that, the oldest is closed once it is ``PATIENCE_S`` old. Each is closed after ``PROVE_LIMIT_S`` and may send no
+more than ``UNPROVEN`` allows. So strangers cost a bounded amount of memory and descriptors, however many they are, and
+a proven connection is never closed because of them. If the process runs out of descriptors, the listener logs that and
+waits.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ UNPROVEN_MAX = 256
 PROVE_LIMIT_S = 10.0
 PATIENCE_S = 1.0
 UNPROVEN = Limits(frame_bytes=4096, unsent_bytes=64 * 1024, rate_per_s=10, burst=10, in_all_bytes=16 * 1024)
-"""Before it is proven a peer sends one small frame."""
+"""An unproven peer has to send only one small frame."""
 
 WARNED_EVERY_S = 10.0
-"""So often the log tells that there are no descriptors."""
+"""How often to log that there are no descriptors left."""
 
 _BACKLOG = 4096
 _AT_ONCE = 32
@@ -37,11 +38,11 @@ _OUT_OF = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class PortInUse(UserError):
-    """Another process listens on this port."""
+    """Another process is listening on this port."""
 
 
 class Listener:
-    """A bound port. ``port`` is the one that it got. :meth:`start` begins to take connections."""
+    """A bound port, with its number in ``port``. :meth:`start` begins to accept connections."""
 
     def __init__(self, context: ssl.SSLContext, address: str, port: int) -> None:
         self._context = context
@@ -55,18 +56,18 @@ class Listener:
         self._warned_s = -WARNED_EVERY_S
 
     def start(self, handler: Handler) -> None:
-        """Take connections from now on, on the running loop."""
+        """Accept connections from now on, in the running event loop."""
         self._handler = handler
         self._loop = asyncio.get_running_loop()
         self._listen()
 
     def proven(self, link: Link, limits: Limits) -> None:
-        """``link`` is known now: it may stay, and send within ``limits``."""
+        """``link`` has proven who it is: it may stay, and send within ``limits``."""
         if self._forget(link):
             link.allow(limits)
 
     def close(self) -> None:
-        """Take no more connections, and close those that are there; what was sent still goes out."""
+        """Accept no more connections, and close the open ones after sending pending data."""
         if self._handler is not None:
             self._loop.remove_reader(self._socket)
         if self._waits is not None:
@@ -76,7 +77,7 @@ class Listener:
             link.close()
 
     async def wait_closed(self) -> None:
-        """After :meth:`close`: until all connections are gone."""
+        """After :meth:`close`: wait until all connections are closed."""
         while self._links:
             await asyncio.sleep(_WAIT_S / 10)
 
@@ -119,7 +120,7 @@ class Listener:
             self._take(connection)
 
     def _has_room(self) -> bool:
-        """Whether one more stranger may come in; the oldest makes room where it had its time."""
+        """Whether one more unproven connection fits; may close the oldest to make room."""
         if len(self._unproven) < UNPROVEN_MAX:
             return True
         oldest, timer = next(iter(self._unproven.items()))
@@ -130,7 +131,7 @@ class Listener:
 
     def _not_accepted(self, error: OSError) -> None:
         if error.errno not in _OUT_OF:
-            return  # the peer went away before it was taken
+            return  # the peer went away before it was accepted
         now_s = self._loop.time()
         if now_s - self._warned_s >= WARNED_EVERY_S:
             self._warned_s = now_s
@@ -160,7 +161,7 @@ class Listener:
             link.drop(reason)
 
     def _forget(self, link: Link) -> bool:
-        """``link`` is unproven no more; whether it was."""
+        """Remove ``link`` from the unproven ones; returns whether it was one of them."""
         timer = self._unproven.pop(link, None)
         if timer is not None:
             timer.cancel()
@@ -168,7 +169,7 @@ class Listener:
 
 
 def bound(address: str, port: int) -> socket.socket:
-    """A socket that listens; :class:`UserError` where it cannot, :class:`PortInUse` where that is why."""
+    """A listening socket; :class:`UserError` if that fails, :class:`PortInUse` if the port is taken."""
     made = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -186,7 +187,7 @@ def bound(address: str, port: int) -> socket.socket:
 
 
 def allow_many_files() -> None:
-    """Raise the soft limit of open files to the hard one: each pilot is a descriptor."""
+    """Raise the soft limit of open files to the hard one: each pilot needs a descriptor."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

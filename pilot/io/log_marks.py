@@ -1,8 +1,8 @@
-"""Beside each log of a script: when it had come to which length, and which rank wrote from there on.
+"""Marks beside each log of a script: how long the log was at which time, and which rank wrote from there on.
 
-``<log>.times`` has a line ``UNIX_S OFFSET RANK`` for at most every :data:`PERIOD_S` in which something was written; the
-rank is :data:`BEGINS` where a process begins, then :data:`NO_RANK` until its first group. Logs themselves hold what the
-script wrote and nothing else; ``pilot logs`` merges them by these marks.
+``<log>.times`` gets a line ``UNIX_S OFFSET RANK`` at most every :data:`PERIOD_S` while something is written. The rank
+is :data:`BEGINS` at the start of a process, then :data:`NO_RANK` until its first group. The logs themselves contain
+only what the script wrote; ``pilot logs`` merges them by these marks.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def times_of(log: Path) -> Path:
 
 @dataclass(slots=True)
 class Marker:
-    """Writes the marks of the log behind ``descriptor``, to which other processes may write, too.
+    """Writes the marks of the log open as ``descriptor``, to which other processes may write, too.
 
-    A disk without room, or that fails, costs marks and nothing else.
+    If the disk is full or fails, only marks are lost.
     """
 
     descriptor: int
@@ -72,7 +72,7 @@ class Marker:
 
 
 def mark_log(descriptor: int) -> Marker:
-    """From now on the log that this process writes to has marks."""
+    """From now on, write marks for this process's log."""
     global _marker  # a process has one log
     _marker = Marker(descriptor, Path(f"/proc/self/fd/{descriptor}").readlink())
     _marker.mark()
@@ -81,16 +81,15 @@ def mark_log(descriptor: int) -> Marker:
 
 
 def now_rank(rank: int) -> None:
-    """This process is ``rank`` of its group from now on; a script that runs by itself has no marks."""
+    """This process is ``rank`` of its group from now on. A script that runs without a pool has no marks."""
     if _marker is not None and _marker.rank != rank:
         _marker.rank = rank
         _marker.mark()
 
 
 def marks(log: Path, begin: int = 0) -> tuple[list[Mark], int]:
-    """The marks of ``log`` from byte ``begin`` of their file on, and where they end; those that cannot be read are left
-    out.
-    """
+    """The marks of ``log`` from byte ``begin`` of their file on, and the position after them. Malformed ones are
+    skipped."""
     try:
         with open_regular(times_of(log)) as file:
             file.seek(begin)

@@ -1,6 +1,4 @@
-"""Logs that do not grow without end: beyond :data:`LOG_BYTES` what one holds goes to ``<name>.1``, in place of what was
-there, and it begins anew.
-"""
+"""Log rotation: what a log larger than :data:`LOG_BYTES` contains is moved to ``<name>.1``, replacing the old one."""
 
 from __future__ import annotations
 
@@ -15,19 +13,20 @@ LOG_BYTES = 64 << 20
 
 
 def is_full(path: Path) -> bool:
-    """Whether it is to be rotated."""
+    """Whether the log should be rotated."""
     return path.stat().st_size > LOG_BYTES
 
 
 def rotated(path: Path) -> Path:
-    """Where what it held goes."""
+    """Where its content is moved to."""
     return path.with_name(f"{path.name}.1")
 
 
 def copy_and_empty(path: Path) -> None:
-    """For a log that others hold open: they append, and continue at its new start; its marks go with the old content.
+    """Rotate a log that others hold open for appending: they continue at its new start. Its marks move with the
+    content.
 
-    What they write between the two steps is lost.
+    What they write between the copy and the truncation is lost.
     """
     with suppress(FileNotFoundError):
         times_of(path).replace(times_of(rotated(path)))

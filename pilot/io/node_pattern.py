@@ -1,4 +1,4 @@
-"""Which nodes a pool may use: ``nid[0001-0512],login*``, as ``pilot up --only-nodes`` and site files have it."""
+"""Which nodes a pool may use: ``nid[0001-0512],login*``, as in ``pilot up --only-nodes`` and site files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXAMPLE = "nid[0001-0512] or x3001*,x3002*"
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """Numbers from ``low`` to ``high``, padded with zeros to ``width`` digits as Slurm does it."""
+    """Numbers from ``low`` to ``high``, zero-padded to ``width`` digits as in Slurm."""
 
     low: int
     high: int
@@ -44,8 +44,8 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class NodePattern:
-    """Names of hosts: patterns separated by commas, in which ``*`` is any text, ``?`` any character, and brackets hold
-    numbers as in Slurm's node lists (``[1-4,7]``). A host's domain does not count.
+    """Patterns of host names, separated by commas: ``*`` matches any text, ``?`` any character, and brackets hold
+    numbers as in Slurm's node lists (``[1-4,7]``). The domain of a host is ignored.
     """
 
     text: str
@@ -53,14 +53,14 @@ class NodePattern:
 
     @classmethod
     def read(cls, text: str) -> NodePattern:
-        """From its text; :class:`UserError` where it is malformed."""
+        """Parse a pattern; :class:`UserError` if it is malformed."""
         parts = tuple(_part(text, part) for part in _SEPARATOR.split(text) if part)
         if not parts:
             raise UserError(f"the node pattern is empty; give for example {EXAMPLE}")
         return cls(text, parts)
 
     def matches(self, host: str) -> bool:
-        """Whether ``host`` is one of them."""
+        """Whether ``host`` matches."""
         return any(part.matches(host.partition(".")[0]) for part in self._parts)
 
 

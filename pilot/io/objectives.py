@@ -1,4 +1,4 @@
-"""What a plan maximises, as a user names it."""
+"""Loads the objective that plans maximise, by the name that the user gave."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _PROBE = TrainerSpec(TrainerId("probe"), max_nodes=1)
 
 
 def load_objective(name: str) -> Objective:
-    """A shipped objective by name, or by ``module:function`` a user's function of (trainer, nodes) → value per second.
+    """A built-in objective by name, or a user's function (trainer, nodes) → value per second by ``module:function``.
 
     Raises
     ------
     UserError
-        There is none of that name, or it cannot be imported.
+        There is no objective of that name, or it cannot be imported.
     """
     if ":" not in name:
         return named_objective(name)
     module, _, function = name.partition(":")
     here = str(Path.cwd())
-    sys.path.append(here)  # last: a user's module is where the user is, but nothing there takes a library's place
+    sys.path.append(here)  # last, so that nothing in the user's folder shadows a library
     try:
         value = getattr(importlib.import_module(module), function)
     except Exception as error:  # whatever a user's module raises
@@ -38,8 +38,8 @@ def load_objective(name: str) -> Objective:
     try:
         float(value(_PROBE, 1))
     except LookupError:
-        pass  # it knows its trainers by name
-    except Exception as error:  # a function of something else is found out before it has to decide
+        pass  # it looks trainers up by name, so it knows no made-up one
+    except Exception as error:  # a function of other arguments must not fail only when a plan is made
         why = f"{type(error).__name__}: {error}"
         raise UserError(f"the objective {name!r} is not a function of (trainer, nodes): {why}") from None
     return per_node_value(value, name)

@@ -1,4 +1,4 @@
-"""A coordinator's verbs as methods: typed arguments, typed answers, its errors raised here."""
+"""A coordinator's requests as methods, with typed arguments and answers; errors of the coordinator are raised here."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from pilot.io.verbs import A, R, Verb
 
 
 class PoolClient:
-    """Asks the coordinator that wrote the connection file ``file``, and waits at most ``timeout_s`` for each answer.
+    """Sends requests to the coordinator that wrote the connection file ``file``, each with a timeout of ``timeout_s``.
 
-    Every method raises :class:`UserError` where the coordinator refuses what it was asked, and :class:`PilotError`
-    where it failed or does not answer (then transient). Some of what it tells comes from pilots and scripts; that is
-    made fit for a terminal here.
+    Every method raises :class:`UserError` if the coordinator refuses the request, and :class:`PilotError` if it fails
+    or does not answer (then transient). Answers contain text from pilots and scripts; control characters in it are
+    escaped here.
     """
 
     def __init__(self, file: Path, timeout_s: float) -> None:
@@ -31,7 +31,7 @@ class PoolClient:
         self._timeout_s = timeout_s
 
     def submit(self, submission: Submission) -> verbs.Submitted:
-        """Hand in a trainer. When this returns, the journal has it."""
+        """Submit a trainer. When this returns, it is in the journal."""
         return self._ask(verbs.SUBMIT, submission)
 
     def trainers(self) -> verbs.TrainerList:
@@ -39,7 +39,7 @@ class PoolClient:
         return self._ask(verbs.LIST, verbs.Nothing())
 
     def history(self, trainer: str) -> TrainerHistory:
-        """What became of a trainer."""
+        """A trainer's history."""
         return self._ask(verbs.HISTORY, verbs.OneTrainer(trainer))
 
     def status(self) -> PoolStatus:
@@ -47,19 +47,19 @@ class PoolClient:
         return self._ask(verbs.STATUS, verbs.Nothing())
 
     def nodes(self) -> verbs.NodeList:
-        """The pool's nodes, and what is set aside."""
+        """The pool's nodes, and which are set aside."""
         return self._ask(verbs.NODES, verbs.Nothing())
 
     def clear(self, nodes: Sequence[str]) -> verbs.Cleared:
-        """Forget what is held against ``nodes``."""
+        """Forget the failures of ``nodes``."""
         return self._ask(verbs.CLEAR, verbs.SomeNodes(nodes=list(nodes)))
 
     def pilots(self) -> verbs.PilotList:
-        """The pilots that registered."""
+        """The registered pilots."""
         return self._ask(verbs.PILOTS, verbs.Nothing())
 
     def wait(self, trainers: Sequence[str] = (), limit_s: float = verbs.LONGEST_WAIT_S) -> verbs.Phases:
-        """Where ``trainers`` (none given: all) stand when all have ended, or after ``limit_s`` at the latest."""
+        """The phases of ``trainers`` (none given: all) once all have ended, or after ``limit_s`` at the latest."""
         return self._ask(verbs.WAIT, verbs.Wait(list(trainers), limit_s))
 
     def cancel(self, trainer: str) -> verbs.Cancelled:
@@ -71,15 +71,15 @@ class PoolClient:
         return self._ask(verbs.SCALE, verbs.Pilots(pilots))
 
     def resume(self, trainer: str, launch: LaunchSpec, budget_node_hours: float | None = None) -> verbs.Standing:
-        """Continue a trainer that failed or was cancelled, with its script started as ``launch`` says."""
+        """Continue a trainer that failed or was cancelled; its script is started as in ``launch``."""
         return self._ask(verbs.RESUME, verbs.Resumption(trainer, launch, budget_node_hours))
 
     def hold(self, trainer: str) -> verbs.Standing:
-        """Have a trainer give its nodes back until it is released."""
+        """Take a trainer's nodes away until it is released."""
         return self._ask(verbs.HOLD, verbs.OneTrainer(trainer))
 
     def release(self, trainer: str) -> verbs.Standing:
-        """Let a trainer that is held have nodes again."""
+        """Give a held trainer nodes again."""
         return self._ask(verbs.RELEASE, verbs.OneTrainer(trainer))
 
     def remove(self, trainers: Sequence[str]) -> verbs.Removed:
@@ -87,11 +87,11 @@ class PoolClient:
         return self._ask(verbs.REMOVE, verbs.SomeTrainers(list(trainers)))
 
     def explain(self, trainer: str) -> verbs.Explained:
-        """Why a trainer holds the nodes that it holds."""
+        """Why a trainer has the nodes that it has."""
         return self._ask(verbs.EXPLAIN, verbs.OneTrainer(trainer))
 
     def run_study(self, definition: StudyDefinition) -> StudyStatus:
-        """Hand in a study. When this returns, the journal has it."""
+        """Submit a study. When this returns, it is in the journal."""
         return self._ask(study_verbs.STUDY_RUN, definition)
 
     def studies(self) -> StudyList:
@@ -103,15 +103,15 @@ class PoolClient:
         return self._ask(study_verbs.STUDY_TRIALS, study_verbs.OneStudy(study))
 
     def stop_study(self, study: str) -> StudyStatus:
-        """Shelve its trials where they are."""
+        """Stop a study: its trials are shelved where they are."""
         return self._ask(study_verbs.STUDY_STOP, study_verbs.OneStudy(study))
 
     def resume_study(self, study: str, more: int = 0, space: StudyDefinition | None = None) -> StudyStatus:
-        """Continue it, with ``more`` trials; if ``space`` is given, it must be the study's own."""
+        """Continue a study, with ``more`` additional trials; ``space``, if given, must be the study's own."""
         return self._ask(study_verbs.STUDY_RESUME, study_verbs.StudyResumption(study, more, space))
 
     def down(self) -> verbs.Draining:
-        """Begin to drain the pool; the coordinator ends when everything is gone."""
+        """Begin to drain the pool; the coordinator exits when everything is gone."""
         return self._ask(verbs.DOWN, verbs.Nothing())
 
     def _ask(self, verb: Verb[A, R], arguments: A) -> R:

@@ -1,4 +1,4 @@
-"""Two requests to the Linux kernel that Python has no call for. Standard library only: the fork server imports it."""
+"""Two system calls that Python does not offer. Standard library only, because the fork server imports it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def become_subreaper() -> None:
-    """From now on, descendants whose parent ends become children of this process, not of init."""
+    """From now on, orphaned descendants become children of this process instead of init's."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when ``parent`` (more exactly: the thread of it that forked) ends.
+    """Have the kernel kill this process when ``parent`` ends (more precisely: the thread of it that forked).
 
-    Holds through exec, not through fork. Ends the process at once where ``parent`` is gone already.
+    Survives exec, but not fork. Ends the process at once if ``parent`` has already ended.
     """
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

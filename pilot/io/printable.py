@@ -1,4 +1,4 @@
-"""What comes from elsewhere is shown as text: no character of it moves a cursor, changes a title, or hides another."""
+"""Makes text from elsewhere safe to print: no character moves the cursor, changes the title, or hides other text."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 _CONTROLS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb]"
 )
-"""All controls but tab and newline, and what changes the direction of text (Unicode's Trojan Source)."""
+"""All control characters but tab and newline, and those that change the direction of text ("Trojan Source")."""
 
 
 def printable(text: str) -> str:
-    """``text`` with its control characters as ``\\x1b`` and the like."""
+    """``text`` with control characters escaped, such as ``\\x1b``."""
     return _CONTROLS.sub(lambda found: found.group().encode("unicode_escape", "surrogatepass").decode(), text)
 
 
 def all_printable(value: Any) -> Any:
-    """Plain data with all its texts printable."""
+    """Plain data with all its strings made printable."""
     match value:
         case str():
             return printable(value)
@@ -30,7 +30,7 @@ def all_printable(value: Any) -> Any:
 
 
 class PrintableFormatter(logging.Formatter):
-    """A line of a log is one of ours: what it quotes begins none."""
+    """Keeps quoted text from starting a log line of its own, which could be taken for one of ours."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # the name that logging calls
         """See :class:`logging.Formatter`."""

@@ -1,4 +1,4 @@
-"""What /proc knows of this user's processes: who carries a mark, who descends from whom, what is mapped."""
+"""What /proc says about this user's processes: environment, ancestry, mapped segments."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _SETTLE_S = 0.01
 
 
 def marked(*entries: str) -> list[psutil.Process]:
-    """Living processes of this user that have all ``entries`` (``NAME=value``) in their environment.
+    """This user's running processes that have all ``entries`` (``NAME=value``) in their environment.
 
-    That is the environment at exec: a process that was forked has its parent's, one that ran ``env -i`` has none.
+    That is the environment at exec: a forked process shows its parent's, one started by ``env -i`` shows none.
     """
     wanted = {os.fsencode(entry) for entry in entries}
     return [process for pid in _own_pids() if wanted <= _environment(pid) and (process := _process(pid))]
 
 
 def tree(pid: int) -> list[psutil.Process]:
-    """The process and all that descends from it; empty where it is gone."""
+    """The process and all its descendants; empty if it has ended."""
     root = _process(pid)
     if root is None:
         return []
@@ -38,10 +38,10 @@ def tree(pid: int) -> list[psutil.Process]:
 
 
 def children(pid: int) -> list[int]:
-    """The pids of a process's children; cheap enough to ask often where the kernel lists them."""
+    """The pids of a process's children; cheap enough to call often if the kernel lists them."""
     try:
         return [int(child) for child in (_PROC / str(pid) / "task" / str(pid) / "children").read_text().split()]
-    except FileNotFoundError:  # gone, or a kernel without this file
+    except FileNotFoundError:  # it has ended, or this kernel has no such file
         process = _process(pid)
     try:
         return [child.pid for child in process.children()] if process is not None else []
@@ -50,12 +50,12 @@ def children(pid: int) -> list[int]:
 
 
 def session(leader: int) -> list[psutil.Process]:
-    """This user's living processes in the session that ``leader`` began."""
+    """This user's running processes in the session of ``leader``."""
     return [process for pid in _own_pids() if _session(pid) == leader and (process := _process(pid))]
 
 
 def kill(processes: Iterable[psutil.Process]) -> None:
-    """SIGKILL each; those that are gone (or whose pid is another's by now) are left alone."""
+    """Send SIGKILL to each; one that has ended is skipped, even if its pid has been reused."""
     for process in processes:
         try:
             process.kill()
@@ -64,7 +64,7 @@ def kill(processes: Iterable[psutil.Process]) -> None:
 
 
 def kill_marked(*entries: str, limit_s: float = 5.0) -> list[int]:
-    """Kill all :func:`marked` processes until no new ones turn up; the pids that still live after ``limit_s``."""
+    """Kill all :func:`marked` processes until no new ones turn up; returns the pids that survive for ``limit_s``."""
     deadline_s = time.monotonic() + limit_s
     while found := marked(*entries):
         kill(found)
@@ -84,7 +84,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def segments(pid: int) -> set[str]:
-    """Names under /dev/shm that the process has mapped; empty where it is gone."""
+    """Names under /dev/shm that the process has mapped; empty if it has ended."""
     prefix = f"{SHARED_MEMORY}/"
     try:
         lines = (_PROC / str(pid) / "maps").read_text(errors="surrogateescape").splitlines()
@@ -95,7 +95,7 @@ def segments(pid: int) -> set[str]:
 
 
 def unlink_segments(names: Iterable[str]) -> None:
-    """Remove those of the segments that are there and are this user's."""
+    """Remove those of the segments that exist and belong to this user."""
     for name in names:
         path = SHARED_MEMORY / name
         try:
@@ -106,7 +106,7 @@ def unlink_segments(names: Iterable[str]) -> None:
 
 
 def reap_orphans(own: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Collect ended children other than ``own``: (pid, wait status) of each, as a subreaper must."""
+    """Reap ended children other than ``own``, as a subreaper must; yields (pid, wait status) of each."""
     known = set(own)
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Which descriptors have something to read; of any number, unlike ``select.select``, which ends at descriptor 1023."""
+"""Which descriptors can be read. Unlike ``select.select``, works for descriptors above 1023."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 
 def readable(files: Iterable[Any], timeout_s: float | None = None) -> list[Any]:
-    """Those of ``files`` (descriptors, or what has a ``fileno``) that can be read or have ended; waits up to
-    ``timeout_s``, in whole milliseconds (None: without end), until there is one.
+    """Those of ``files`` (descriptors, or objects with a ``fileno``) that can be read or are at their end. Waits up to
+    ``timeout_s`` for one, in whole milliseconds (None: no limit).
     """
-    poll = select.poll()  # a selector of the standard library would take four times as long, in every step of a worker
+    poll = select.poll()  # four times as fast as the standard library's selectors, in every step of a worker
     by_number = {file if isinstance(file, int) else file.fileno(): file for file in files}
     for number in by_number:
         poll.register(number, select.POLLIN)

@@ -1,4 +1,4 @@
-"""The run directory: one coordinator's files, its lock, and where they lie. See ``docs/processes.md``."""
+"""The run directory: a coordinator's files, its lock, and where they are. See ``docs/processes.md``."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from pilot.core.errors import PilotError, UserError
+from pilot.core.errors import NoRestartError, PilotError, UserError
 from pilot.core.ids import TrainerId
 from pilot.io import heartbeat, trainer_folder
 from pilot.io.heartbeat import Owner
 
 GLANCE_S = 0.5
-"""Whoever asks for the owner holds the lock for a moment: an owner is who holds it longer than that."""
+"""Asking for the owner takes the lock for a moment; a process that holds it longer than this is the owner."""
 
 
 def default_path(site: str) -> Path:
@@ -24,12 +24,12 @@ def default_path(site: str) -> Path:
         if given := os.environ.get("PILOT_RUN_DIR"):
             return Path(given).expanduser().absolute()
         return state_path() / site
-    except (OSError, RuntimeError) as error:  # the current folder is gone, or there is no such home
+    except (OSError, RuntimeError) as error:  # the current folder was removed, or the home directory does not exist
         raise UserError(f"cannot determine the run directory: {error}; give --run-dir, from another folder") from None
 
 
 def learned_path(site: str) -> Path | None:
-    """``pilot/.learned/<site>`` in the user's state directory; None: there is no such directory."""
+    """``pilot/.learned/<site>`` in the user's state directory; None if there is no state directory."""
     try:
         return state_path() / ".learned" / site
     except (OSError, RuntimeError):
@@ -37,13 +37,13 @@ def learned_path(site: str) -> Path | None:
 
 
 def state_path() -> Path:
-    """``pilot`` in the user's state directory; :class:`OSError` or :class:`RuntimeError` where there is none."""
+    """``pilot`` in the user's state directory; :class:`OSError` or :class:`RuntimeError` if there is none."""
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(base).absolute() / "pilot"
 
 
 def check_readable(root: Path) -> None:
-    """:class:`UserError` where ``root`` is there, but no directory that we may look into."""
+    """:class:`UserError` if ``root`` exists but is not a directory that we can read."""
     try:
         if not stat.S_ISDIR(root.stat().st_mode):
             raise UserError(f"run directory {root}: not a directory")
@@ -57,7 +57,7 @@ def check_readable(root: Path) -> None:
 
 
 class RunDir:
-    """Paths in a run directory. Making one touches nothing; :meth:`create` does."""
+    """Paths in a run directory. Only :meth:`create` touches the disk."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
@@ -74,7 +74,7 @@ class RunDir:
         self.sampler = self.root / "sampler"
 
     def create(self) -> None:
-        """Make it, 0700. :class:`UserError` where that is not possible, or it is another user's or open to others."""
+        """Create it with mode 0700; :class:`UserError` if that fails, or if it is another user's or open to others."""
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             status = self.root.stat()
@@ -92,10 +92,10 @@ class RunDir:
         return self.trainers / trainer
 
     def set_aside(self) -> Path | None:
-        """Move the journal of an earlier pool to ``earlier/<time>``; None where there is none.
+        """Move the journal of an earlier pool to ``earlier/<time>``; None if there is none.
 
-        Its trainers stay where they are: their folders are theirs, and agents that outlived it may still write there.
-        Those that a version without uids made have a name that a new trainer can have, and go with it.
+        The trainers' folders stay, because agents that outlived the pool may still write there. Only those without a
+        uid (from old versions) are moved, too: a new trainer could have the same name.
         """
         if not self.journal.exists():
             return None
@@ -111,7 +111,7 @@ class RunDir:
 
 
 class Lock:
-    """Who owns a run directory: held as long as the process lives, whatever ends it."""
+    """Ownership of a run directory, held until the process ends, for whatever reason."""
 
     def __init__(self, rundir: RunDir) -> None:
         self._rundir = rundir
@@ -137,7 +137,7 @@ class Lock:
         self._owner.write(self._file)
 
     def _wait_for_other_hosts(self) -> None:
-        """The lock may hold on this host only: an owner on another one shows by its heartbeat that it lives."""
+        """The lock may work only within this host; an owner on another host shows by its heartbeat that it is alive."""
         found = heartbeat.read(self._rundir.lock)
         if found is None or found.here or found.left:
             return
@@ -147,19 +147,20 @@ class Lock:
             if (now := heartbeat.read(self._rundir.lock)) != found:
                 raise self._owned_by(now)
 
-    def _owned_by(self, other: Owner | None) -> UserError:
+    def _owned_by(self, other: Owner | None) -> NoRestartError:
         name = f"{other.pid} on {other.host}" if other is not None else "unknown"
-        return UserError(
+        return NoRestartError(
             f"the pool in {self._rundir.root} is already up (coordinator: process {name}); pilot scale changes "
             "its pilots, pilot status shows it; another pool needs another --run-dir"
         )
 
     def beat(self) -> None:
-        """Show other hosts that we live; every :data:`pilot.io.heartbeat.BEAT_S`. It may have to wait for the disk.
+        """Show other hosts that we are alive; called every :data:`pilot.io.heartbeat.BEAT_S`. May have to wait for the
+        disk.
 
         Raises
         ------
-        PilotError : another host owns the run directory now, or it was removed: nothing more must be done in it
+        PilotError : another host owns the run directory now, or it was removed; we must not touch it any more
         """
         self._refuse_removed()
         found = heartbeat.read(self._rundir.lock)
@@ -173,7 +174,7 @@ class Lock:
         self._owner.write(self._file)
 
     def _refuse_removed(self) -> None:
-        """What is written would be lost with it, and nobody would find the pool again."""
+        """In a removed directory everything would be lost, and nobody would find the pool again."""
         try:
             self._rundir.lock.stat()
         except FileNotFoundError:
@@ -187,28 +188,29 @@ class Lock:
             )
 
     def leave(self) -> None:
-        """Nothing more is done in the run directory. It stays ours until the process ends, or :meth:`release`."""
+        """Declare that we do nothing more in the run directory. It stays ours until :meth:`release` or the process's
+        end."""
         replace(self._owner, left=True).write(self._file)
 
     def release(self) -> None:
-        """Give the run directory free."""
+        """Give up the run directory."""
         os.close(self._file)
 
 
 def owner(rundir: RunDir) -> int | None:
-    """The process id of the coordinator that owns ``rundir`` on this host; None where none has said that it does."""
+    """The process id of the coordinator that owns ``rundir`` on this host; None if there is none."""
     held, last = _look(rundir)
     return last.pid if held and last is not None else None
 
 
 def is_abandoned(rundir: RunDir) -> bool:
-    """Whether a coordinator of this host was killed here, or failed: its connection file leads nowhere."""
+    """Whether a coordinator on this host was killed or crashed, leaving its connection file behind."""
     held, last = _look(rundir)
     return not held and last is not None and last.here and rundir.connection.exists()
 
 
 def _look(rundir: RunDir) -> tuple[bool, Owner | None]:
-    """Whether somebody holds the lock, and who did so last."""
+    """Whether the lock is held, and who held it last."""
     check_readable(rundir.root)
     try:
         descriptor = os.open(rundir.lock, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)

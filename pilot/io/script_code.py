@@ -1,9 +1,9 @@
-"""The code of a trainer as it was submitted: the script and what it imports of its own, in one zip file.
+"""A trainer's code as submitted: the script and its own modules that it imports, in one zip file.
 
-Taken are the script, each module beside it (or in a folder of ``PYTHONPATH``) that it imports, with what these import
-in turn, and of a package all of its ``.py`` files, for some of them may be imported by a name that is made at run time.
-Installed packages, data and large files stay where they are. The names in the zip file are the absolute paths without
-their first slash. How a node imports from it: :mod:`pilot.agent.submitted_code`.
+It contains the script, each module beside it (or in a folder of ``PYTHONPATH``) that it imports directly or indirectly,
+and all ``.py`` files of an imported package, because some may be imported by a name built at run time. Installed
+packages, data and large files are not copied. Names in the zip file are absolute paths without the leading slash. For
+how a node imports from it, see :mod:`pilot.agent.submitted_code`.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ NAME = "code.zip"
 MOST_FILE_BYTES = 1024 * 1024
 MOST_BYTES = 16 * 1024 * 1024
 MOST_FILES = 5000
-"""Of which a package may consist; a larger one stays where it is."""
+"""A package with more files is not copied."""
 
 MOST_PACKED_BYTES = 4 * 1024 * 1024
-"""It is sent in one message."""
+"""It must fit into one message."""
 
 
 @dataclass(slots=True)
 class Code:
-    """``files``: what was taken, by absolute path, the script first; ``left``: what was not, and why."""
+    """``files``: what was copied, by absolute path, the script first; ``left``: what was not, and why."""
 
     files: dict[Path, bytes] = field(default_factory=dict)
     left: dict[Path, str] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Total size in bytes."""
         return sum(map(len, self.files.values()))
 
     def packed(self) -> bytes:
@@ -57,7 +57,7 @@ class Code:
         return packed
 
     def sentences(self) -> list[str]:
-        """What was taken, for people."""
+        """What was copied, in words."""
         script, *others = self.files
         more = f" and {len(others)} more file{'s' * (len(others) != 1)} that it imports" if others else ""
         taken = f"{script.name}{more} ({self.size / 1000:.3g} kB)"
@@ -86,11 +86,11 @@ def collect(script: Path, content: bytes, added: Sequence[Path] = ()) -> Code:
 
 
 def _imported(content: bytes) -> set[str]:
-    """The modules that a file may import, by their full names; those of its own package are taken with that."""
+    """The modules that a file may import, by full name; those of its own package are copied with the package."""
     try:
         tree = ast.parse(content)
     except (SyntaxError, ValueError, RecursionError):
-        return set()  # running it will say so
+        return set()  # running it will report the error
     out: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -101,7 +101,8 @@ def _imported(content: bytes) -> set[str]:
 
 
 def _found(root: Path, name: str) -> Iterator[Path]:
-    """The file of module ``name`` in ``root``, or those of the package that it is in; none where it is elsewhere."""
+    """The file of module ``name`` in ``root``, or all files of its package; nothing if the module is not in
+    ``root``."""
     place = root
     for part in name.split("."):
         place = place / part
@@ -122,7 +123,7 @@ def _package(folder: Path) -> Iterator[Path]:
 
 
 def _take(code: Code, files: Iterable[Path]) -> list[Path]:
-    """Take those of ``files`` that are not known yet, as far as there is room; the new ones."""
+    """Add those of ``files`` that are new, as far as the limits allow; returns the added ones."""
     out, size = [], code.size
     for file in files:
         if file in code.files or file in code.left:

@@ -1,8 +1,9 @@
-"""The files of a journal. ``journal.jsonl`` is the segment that is being written; beside it, in ``journal/``, lie the
-closed ones, compressed and named by their first entry, and the newest snapshot, named by the last entry that it knows.
+"""The files of a journal. ``journal.jsonl`` is the segment being written; ``journal/`` beside it holds the closed
+segments, compressed and named by their first entry, and the newest snapshot, named by its last entry.
 
-A segment is closed in this order: the snapshot is published, the closed segment, then a new ``journal.jsonl`` that
-names the digests of both. Until that is there the old one counts, and what lies in ``journal/`` beyond it is ignored.
+A segment is closed in this order: publish the snapshot, then the closed segment, then a new ``journal.jsonl`` that
+contains the digests of both. Until the last step is done, the old file counts, and newer files in ``journal/`` are
+ignored.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from pilot.core.errors import JournalError
 from pilot.io.files import open_regular, publish, read_regular
 
 TEXT_MAX, SNAPSHOT_MAX = 1 << 28, 1 << 28
-"""Bytes. No segment or snapshot that we write comes near them."""
+"""Limits in bytes; what we write stays far below them."""
 
 _SEGMENT, _SNAPSHOT = ".jsonl.gz", ".snapshot"
 
 
 def digest(data: bytes) -> str:
-    """By which segments, snapshots and states are known."""
+    """The digest that identifies a segment, snapshot or state."""
     return hashlib.sha256(data).hexdigest()
 
 
 def folder(journal: Path) -> Path:
-    """Where the closed segments and the snapshot of ``journal`` lie."""
+    """The folder of the closed segments and the snapshot of ``journal``."""
     return journal.with_suffix("")
 
 
@@ -38,7 +39,7 @@ def closed(journal: Path, last_seq: int) -> list[Path]:
 
 
 def read_closed(path: Path) -> bytes:
-    """The text of a closed segment; :class:`JournalError` where it is damaged or cannot be read."""
+    """The text of a closed segment; :class:`JournalError` if it is damaged or unreadable."""
     try:
         with open_regular(path) as file, gzip.GzipFile(fileobj=file) as text:
             data = text.read(TEXT_MAX + 1)
@@ -51,7 +52,7 @@ def read_closed(path: Path) -> bytes:
 
 
 def write_closed(journal: Path, after: int, text: bytes) -> None:
-    """Publish the segment of which ``after`` entries went before."""
+    """Publish the segment that follows the first ``after`` entries."""
     publish(_made(journal) / f"{after + 1:012d}{_SEGMENT}", gzip.compress(text, 3, mtime=0))
 
 
@@ -61,8 +62,7 @@ def write_snapshot(journal: Path, after: int, data: bytes) -> None:
 
 
 def read_snapshot(journal: Path, after: int, expected: str) -> bytes:
-    """The snapshot after the first ``after`` entries; :class:`JournalError` where its digest is not the ``expected``
-    one."""
+    """The snapshot after the first ``after`` entries; :class:`JournalError` if its digest is not ``expected``."""
     path = folder(journal) / _snapshot_name(after)
     try:
         data = read_regular(path, SNAPSHOT_MAX)
@@ -74,7 +74,7 @@ def read_snapshot(journal: Path, after: int, expected: str) -> bytes:
 
 
 def remove_other_snapshots(journal: Path, after: int) -> None:
-    """Those of other segments: replaying the journal gives them again."""
+    """Remove the snapshots of other segments; they can be recomputed by replaying the journal."""
     for path in folder(journal).glob(f"*{_SNAPSHOT}"):
         if path.name != _snapshot_name(after):
             path.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""Events and commands as JSON that people can read and that comes back exactly.
+"""Events and commands as readable JSON, without loss.
 
-One object is ``{"type": <class name>, <fields>}``. Floats come back bit by bit. NaN and infinities (a diverged
-loss is a fact too) are written as Python's and JavaScript's readers take them: ``NaN``, ``Infinity``.
+One object is ``{"type": <class name>, <fields>}``. Floats are restored bit by bit. NaN and infinities (such as the loss
+of a training that diverged) are written as ``NaN`` and ``Infinity``, as Python reads them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pilot.core.errors import JournalError, PilotError
 from pilot.core.events import Event
 
 _Kinds = dict[str, tuple[Any, frozenset[str]]]
-"""Class name → class and its fields' names."""
+"""Class name → class and the names of its fields."""
 
 
 def _kinds(union: Any) -> _Kinds:
@@ -29,18 +29,18 @@ _COMMANDS = _kinds(Command)
 
 
 def plain(value: Event | Command) -> dict[str, Any]:
-    """One event or command as dicts, lists, strings and numbers."""
+    """An event or command as dicts, lists, strings and numbers."""
     return {"type": type(value).__name__, **msgspec.to_builtins(value)}
 
 
 def event_of(data: Any) -> Event:
-    """The event of which ``data`` is the plain form; :class:`JournalError` where it is none."""
+    """The event with the plain form ``data``; :class:`JournalError` if there is none."""
     event: Event = _convert(_EVENTS, data)
     return event
 
 
 def command_of(data: Any) -> Command:
-    """The command of which ``data`` is the plain form; :class:`JournalError` where it is none."""
+    """The command with the plain form ``data``; :class:`JournalError` if there is none."""
     command: Command = _convert(_COMMANDS, data)
     return command
 
@@ -51,7 +51,7 @@ def dumps(data: Any) -> str:
 
 
 def loads(text: str | bytes) -> Any:
-    """The inverse of :func:`dumps`; :class:`JournalError` where ``text`` is not JSON."""
+    """The inverse of :func:`dumps`; :class:`JournalError` if ``text`` is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -59,7 +59,7 @@ def loads(text: str | bytes) -> Any:
 
 
 def same(a: Event | Command, b: Event | Command) -> bool:
-    """Equality, with NaN equal to itself."""
+    """Equality, where NaN equals itself."""
     return a == b or (type(a) is type(b) and dumps(plain(a)) == dumps(plain(b)))
 
 

@@ -204,12 +204,12 @@ class Site(BaseModel):
 
     @property
     def interfaces(self) -> tuple[str, ...]:
-        """Those of ``interface``, for MPI; empty: the one that leads to the coordinator."""
+        """The interfaces named in ``interface``, for MPI; empty: the one towards the coordinator."""
         return tuple(self.interface.split(",")) if self.interface else ()
 
     @property
     def rails_per_node(self) -> int:
-        """``rails``; unless given one for each interface that is named, and up to 4 where processes sum by NCCL."""
+        """``rails`` if given; otherwise one per named interface, and up to 4 where processes sum with NCCL."""
         of_gpus = min(GPU_RAILS, self.ranks_per_node) if self.node_fabric == "nccl" else 1
         return self.rails or max(of_gpus, min(len(self.interfaces), MAX_RAILS))
 
@@ -254,5 +254,5 @@ def _explain_one(field: str, item: Any) -> str:
 def _shown(value: Any) -> str:
     try:
         return repr(value)
-    except Exception:  # an object of a site file's own, or an integer of more digits than Python writes
+    except Exception:  # an object defined in the site file, or an integer with more digits than Python prints
         return f"a {type(value).__name__}"

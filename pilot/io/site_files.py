@@ -1,7 +1,7 @@
-"""Finds and loads site files: by name (shipped ones, then the user's own folder) or by path.
+"""Finds and loads site files by name (first the shipped ones, then the user's own) or by path.
 
 A site file is Python: it assigns ``site = Site(...)`` and may define ``provider(site)``, which returns a Parsl provider
-to be used instead of the usual one.
+to use instead of the default one.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ ProviderHook = Callable[[Site], Any]
 
 @dataclass(frozen=True, slots=True)
 class SiteFile:
-    """A loaded site file; ``provider`` is its hook or None."""
+    """A loaded site file; ``provider`` is its hook, or None."""
 
     site: Site
     path: Path
     provider: ProviderHook | None
 
     def on(self, only_nodes: str | None) -> SiteFile:
-        """With pilots on these nodes only; None: on those that the file says."""
+        """The same with pilots only on these nodes; None: unchanged."""
         if only_nodes is None:
             return self
-        NodePattern.read(only_nodes)  # says what is wrong with it as a user's mistake, not as the site's
+        NodePattern.read(only_nodes)  # reports a mistake as the user's, not as the site file's
         return replace(self, site=self.site.replace(only_nodes=only_nodes))
 
 
@@ -59,7 +59,7 @@ def user_dir() -> Path:
 
 
 def list_sites() -> dict[str, Path]:
-    """Name → file of all sites that can be loaded by name, in alphabetical order. Shipped ones come first."""
+    """Name → file of all sites that can be loaded by name: the shipped ones first, each group in alphabetical order."""
     found: dict[str, Path] = {}
     for folder in (shipped_dir(), user_dir()):
         for path in sorted(folder.glob("*.py")):
@@ -69,12 +69,12 @@ def list_sites() -> dict[str, Path]:
 
 
 def find_site(reference: str) -> Path:
-    """The file of a site given by name, or by path (what ends in ``.py`` or has a slash).
+    """The file of a site, given its name or its path (which ends in ``.py`` or contains a slash).
 
     Raises
     ------
     SiteError
-        There is no such file, or no site of that name; the message lists the known ones.
+        There is no such file, or no site of that name; the message lists the known sites.
     """
     if reference.endswith(".py") or os.sep in reference:
         try:
@@ -93,7 +93,7 @@ def find_site(reference: str) -> Path:
 
 
 def load_site(reference: str) -> Site:
-    """The site of a name or path; see :func:`load_site_file`."""
+    """Load a site by name or path; see :func:`load_site_file`."""
     return load_site_file(reference).site
 
 
@@ -141,13 +141,13 @@ def _execute(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     quiet, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
-        with warnings.catch_warnings(action="ignore"):  # of the compiler, too: they are for who writes the file
+        with warnings.catch_warnings(action="ignore"):  # also the compiler's: they are for the file's author
             spec.loader.exec_module(module)
     except (ValidationError, KeyboardInterrupt):
         raise
     except SyntaxError as error:
         raise SiteError(f"{path}:{error.lineno or 1}: {error.msg}") from None
-    except BaseException as error:  # whatever it raises: it is somebody else's code
+    except BaseException as error:  # the file is not our code and may raise anything
         raise SiteError(f"{_where(path, error)}: {type(error).__name__}: {_said(error)}") from None
     finally:
         sys.dont_write_bytecode = quiet
@@ -162,6 +162,6 @@ def _said(error: BaseException) -> str:
 
 
 def _where(path: Path, error: BaseException) -> str:
-    """``file:line`` of the last frame inside the site file, so that an admin finds the line that did it."""
+    """``file:line`` of the last frame inside the site file, so that an admin finds the line that raised."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     return f"{path}:{lines[-1]}" if lines else str(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
@@ -17,6 +18,9 @@ from pilot.core.study import TRIALS_MAX, Parameters, StudySpec
 from pilot.io.submission import LaunchSpec
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+WHOLE_MOST = 2**53
+"""Beyond it not every whole number is a float."""
+
 KINDS = "log:LOW:HIGH, float:LOW:HIGH[:STEP], int:LOW:HIGH[:STEP] or choice:A,B"
 
 
@@ -40,7 +44,7 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kind : log, float, int or choice
     low, high : bounds, both included
     step : for int and float; 0: none
-    choices : converted to numbers where possible
+    choices : numbers where that writes them as they were given
     """
 
     kind: str
@@ -54,7 +58,9 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Parse ``log:1e-4:1e-1`` and the like; :class:`UserError` if it is not a range."""
         kind, _, rest = text.partition(":")
         if kind == "choice" and rest:
-            return cls(kind, choices=tuple(map(_value, rest.split(","))))
+            choices = tuple(map(_value, rest.split(",")))
+            check_choices(text, choices)
+            return cls(kind, choices=choices)
         try:
             numbers = [float(part) for part in rest.split(":")]
         except ValueError:
@@ -66,6 +72,8 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise UserError(f"{text!r}: LOW must not exceed HIGH, and for log it must be greater than 0")
         if kind == "int" and not all(number.is_integer() for number in numbers):
             raise UserError(f"{text!r}: an int range takes whole numbers")
+        if kind == "int" and max(-low, high) > WHOLE_MOST:
+            raise UserError(f"{text!r}: whole numbers are at most {WHOLE_MOST}")
         return cls(kind, low, high, step)
 
     def values(self) -> tuple[str | int | float, ...]:
@@ -88,10 +96,10 @@ class StudyDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     name : of the study
     launch : how each trial's script is started; its parameters are added to the arguments
     metric, maximise, rungs, trials : see :class:`pilot.core.study.StudySpec`
-    parameters : the space, by name; empty where ``space`` is given
+    parameters : the search space, by name; empty if ``space`` is given
     space : the source of a file with a function ``space(trial)``; "": none
     sampler, seed : how parameters are chosen
-    deadline_s : how long the study may take; None: as long as it takes
+    deadline_s : how long the study may take; None: no limit
     min_nodes, max_nodes, priority : of each trial, as of ``pilot submit``
     """
 
@@ -111,7 +119,7 @@ class StudyDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     priority: float = 1.0
 
     def spec(self, uid: TrainerUid, now_s: float) -> StudySpec:
-        """What the core needs to know of it, at ``now_s``."""
+        """What the core needs to know about it, at ``now_s``."""
         template = TrainerSpec(
             trainer=TrainerId(self.name),
             uid=uid,
@@ -124,7 +132,7 @@ class StudyDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
         return StudySpec(StudyId(self.name), self.metric, self.maximise, self.rungs, self.trials, template, deadline_s)
 
     def trial(self, parameters: Parameters) -> LaunchSpec:
-        """How the trial with these ``parameters`` is started: each is an argument, ``--name=value``."""
+        """How the trial with these ``parameters`` is started: each becomes an argument, ``--name=value``."""
         more = [argument(name, value) for name, value in parameters]
         environment = {**self.launch.environment, "PILOT_STUDY_METRIC": self.metric}
         return msgspec.structs.replace(self.launch, arguments=[*self.launch.arguments, *more], environment=environment)
@@ -146,10 +154,26 @@ def argument(name: str, value: object) -> str:
 
 
 def check_name(name: str) -> str:
-    """``name``, if a parameter can have it."""
+    """``name``, if it is valid for a parameter."""
     if not _NAME.fullmatch(name):
         raise UserError(f"not a valid parameter name: {name!r}; use letters, digits, '_' and '-'")
     return name
+
+
+def check_choices(name: str, choices: Sequence[Hashable]) -> None:
+    """:class:`UserError` where ``choices`` cannot be stored, or where two of them are equal, as 1, 1.0 and True are:
+    samplers do not tell these apart."""
+    seen: dict[Hashable, Hashable] = {}
+    for choice in choices:
+        if choice in seen:
+            raise UserError(f"{name}: the choices {seen[choice]!r} and {choice!r} are the same; leave one out")
+        seen[choice] = choice
+        if isinstance(choice, float) and not math.isfinite(choice):
+            raise UserError(f"{name}: the choice {choice!r} is not a finite number; give it as a string")
+        if isinstance(choice, int) and abs(choice) > WHOLE_MOST:
+            raise UserError(f"{name}: the choice {choice} is too large; give it as a string")
+        if isinstance(choice, str) and not choice.isprintable():
+            raise UserError(f"{name}: the choice {choice!r} has characters that cannot be printed")
 
 
 def differences(here: StudyDefinition, given: StudyDefinition) -> list[str]:
@@ -174,9 +198,13 @@ def _shown(range_: Range | None) -> str:
 
 
 def _value(text: str) -> str | int | float:
+    """A number where that is written as ``text`` again, since scripts get it as an argument; 007 and 1e-3 stay as they
+    are."""
     for kind in (int, float):
         try:
-            return kind(text)
+            number = kind(text)
         except ValueError:
             continue
+        if str(number) == text and abs(number) <= WHOLE_MOST:
+            return number
     return text

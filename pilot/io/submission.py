@@ -1,4 +1,4 @@
-"""What a user hands in: how the script is started, and what the planner should know of the trainer."""
+"""What a user submits: how the script is started, and what the planner should know about the trainer."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Parameters
     ----------
     script : absolute path of the training script
-    script_sha256 : of its content, in hex: without ``code_taken`` a node that finds another content does not start it
-    arguments : of the script
+    script_sha256 : of its content, in hex; without ``code_taken``, a node that finds different content does not start
+        it
+    arguments : passed to the script
     cwd : the directory in which it is started
     python : the interpreter
     environment : the variables that the user named, with their values
-    umask : of the user, for the files that the script makes: pilot's own are for nobody else (0077) in any case
-    checkpoints_kept : the newest ones that are kept; None: as many as the site says
-    ddp : it is a script for ``torchrun``, and no session's
-    code : its code as submitted (:mod:`pilot.io.script_code`), packed, while it is on its way to the trainer's folder
-    code_taken : the code is there, and every worker runs that; else the script is read where it is
+    umask : the user's, for files that the script creates; pilot's own files are always private (0077)
+    checkpoints_kept : how many of the newest are kept; None: the site's number
+    ddp : whether it is a script for ``torchrun``, without a session
+    code : its code as submitted (:mod:`pilot.io.script_code`), packed; only until it is stored in the trainer's folder
+    code_taken : whether workers run the stored copy of the code; otherwise the script is run in place
     """
 
     script: str
@@ -44,12 +45,12 @@ class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Start(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The checkpoint, of whatever trainer, from which a new trainer starts.
+    """The checkpoint, of any trainer, from which a new trainer starts.
 
     Parameters
     ----------
-    files : absolute paths: the file to be opened, and its parts if it has any
-    generation : of the checkpoint
+    files : absolute paths: the file to open, and its parts if it has any
+    generation : the checkpoint's
     """
 
     files: list[str]
@@ -57,18 +58,19 @@ class Start(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A new trainer. See :class:`pilot.core.spec.TrainerSpec` for what planners know of it.
+    """A new trainer. See :class:`pilot.core.spec.TrainerSpec` for what planners know about it.
 
     Parameters
     ----------
     launch : how its script is started
-    name : what to call it; None: the coordinator numbers it
-    replace : a trainer of that name which has ended is removed, with its files
-    start : where it starts; None: from scratch
-    sizes : the node counts that are allowed; empty: all
-    curve : (nodes, samples per second) points; None: measured
+    name : its name; None: the coordinator chooses one
+    replace : whether to remove an ended trainer of that name first, with its files
+    start : the checkpoint from which it starts; None: from scratch
+    sizes : the allowed node counts; empty: all
+    curve : points (nodes, samples per second); None: it is measured
     profile, reprofile : see :class:`pilot.core.spec.TrainerSpec`
-    rescale_up_s, rescale_down_s : None: measured, as the pool's other trainers have it or assumed until then
+    rescale_up_s, rescale_down_s : assumed costs until they are measured; None: those of the pool's other trainers, or
+        defaults
     """
 
     launch: LaunchSpec

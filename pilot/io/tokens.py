@@ -1,4 +1,4 @@
-"""Secrets and what is kept of them: tokens, which say what a peer may do, and the secret behind a pilot's name."""
+"""Secrets and their digests: tokens, which say what a peer may do, and the secret behind a pilot's name."""
 
 from __future__ import annotations
 
@@ -7,21 +7,23 @@ import hashlib
 import secrets
 
 _NAME_CHARACTERS = 16
-"""80 bits: nobody finds another secret for a name."""
+"""80 bits: too many to find another secret with the same name."""
 
 
 def new_token() -> str:
-    """A token that nobody guesses (256 bits)."""
+    """A random token of 256 bits."""
     return secrets.token_urlsafe(32)
 
 
 def digest(token: str) -> bytes:
-    """What the coordinator keeps of a token and looks for: the time that this takes tells nothing of the token."""
+    """What the coordinator stores of a token and looks up, so that the time of a look-up reveals nothing about the
+    token."""
     return hashlib.sha256(token.encode(errors="surrogatepass")).digest()
 
 
 def life_name(secret: str) -> str:
-    """The end of the name of the pilot that knows ``secret``: so a name proves whose it is, also after a restart."""
+    """The end of the name of the pilot with this ``secret``, so that the pilot can prove that the name is its own, also
+    after a restart."""
     hashed = hashlib.sha256(b"pilot's life\0" + secret.encode(errors="surrogatepass")).digest()
     return base64.b32encode(hashed).decode().lower()[:_NAME_CHARACTERS]
 

@@ -1,7 +1,7 @@
-"""Whose a trainer's folder is: it carries the trainer's uid, and who writes checkpoints into it shows theirs.
+"""Which trainer owns a folder: the folder contains the trainer's uid, and whoever writes checkpoints checks it.
 
-An agent may outlive its pool (a drain that was cut short), and a folder its name: a new trainer of the same name has a
-folder of its own, and whoever comes to a folder of another trainer, or to one that was taken away, writes nothing.
+An agent may outlive its pool (if a drain was cut short), and a name may be used again. So a new trainer of the same
+name gets a folder of its own, and nobody writes into a folder that is another trainer's or has been removed.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ _DIGITS = 8
 
 
 def name(trainer: TrainerId, uid: TrainerUid) -> str:
-    """``<trainer>-<first digits of its uid>``; the trainer's name alone where it has no uid."""
+    """``<trainer>-<first digits of its uid>``; only the trainer's name if it has no uid."""
     return f"{trainer}-{uid[:_DIGITS]}" if uid else trainer
 
 
 def mark(folder: Path, uid: TrainerUid) -> None:
-    """Write whose ``folder`` is."""
+    """Record that trainer ``uid`` owns ``folder``."""
     publish(folder / _MARK, f"{uid}\n".encode())
 
 
 def check(checkpoints: Path, uid: str) -> None:
-    """:class:`CheckpointError` where ``checkpoints`` is not in the folder of trainer ``uid`` (""; in nobody's).
+    """:class:`CheckpointError` unless ``checkpoints`` is in the folder of trainer ``uid`` ("": of no trainer).
 
-    It may itself be a link, or another disk.
+    It may be a symbolic link, or on another disk.
     """
     owner = owner_of(checkpoints.parent)
     if owner != uid:
@@ -40,7 +40,7 @@ def check(checkpoints: Path, uid: str) -> None:
 
 
 def owner_of(folder: Path) -> str:
-    """The uid of the trainer whose folder it is; "" where it is nobody's, or not there."""
+    """The uid of the trainer that owns ``folder``; "" if nobody does, or if it does not exist."""
     try:
         return (folder / _MARK).read_text().strip()
     except (FileNotFoundError, NotADirectoryError):
@@ -50,15 +50,16 @@ def owner_of(folder: Path) -> str:
 
 
 def start_of(folder: Path) -> Path:
-    """The checkpoint from which the trainer of ``folder`` was submitted to start, if it was."""
+    """The path of the checkpoint that the trainer of ``folder`` starts from, if it was submitted with one."""
     return folder / "start" / "index.h5"
 
 
 def start_from(folder: Path, files: Sequence[str]) -> None:
-    """Make a checkpoint, the file to be opened and its parts, the start of the trainer of ``folder``; of none, nothing.
+    """Let the trainer of ``folder`` start from a checkpoint: the file to open and its parts. Without ``files``, do
+    nothing.
 
-    Checkpoints never change, so links to them do; where that cannot be they are copied. What its own trainer, or
-    whoever has it, does with the names afterwards does not matter.
+    The files are hard-linked, which is safe because checkpoints never change, or copied if that is not possible. It
+    does not matter if their owner renames or removes them later.
     """
     for number, file in enumerate(files):
         start = start_of(folder)
@@ -73,5 +74,5 @@ def start_from(folder: Path, files: Sequence[str]) -> None:
 
 
 def is_nameless(folder: Path) -> bool:
-    """Whether ``folder`` is that of a trainer without a uid, and no link to another one."""
+    """Whether ``folder`` is the folder of a trainer without a uid, and not a link."""
     return folder.is_dir() and not folder.is_symlink() and not owner_of(folder)

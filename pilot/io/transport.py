@@ -1,8 +1,8 @@
-"""Frames over TLS 1.3 on asyncio: one :class:`Link` is one connection, which tells when it opens and closes.
+"""Frames over TLS 1.3 on asyncio. A :class:`Link` is one connection.
 
-asyncio's own TLS holds 256 KiB for every connection from its first byte on. Here a connection has a TLS state (some
-20 KiB) once the peer has said something, all connections read into one buffer, and what a peer may send and leave
-unread is limited by :class:`Limits`. A peer that sends more than its rate is not read for a while: TCP makes it wait.
+asyncio's own TLS allocates 256 KiB per connection at once. Here a connection gets its TLS state (about 20 KiB) when the
+peer first sends something, all connections read into one shared buffer, and :class:`Limits` bounds what a peer may send
+and leave unread. A peer that sends faster than its rate is not read for a while, so TCP slows it down.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CLOSE_S = 1.0
 _ALIVE_S = 2
 _SILENT_TRIES = 4
 _UNACKNOWLEDGED_S = 10
-"""The kernel asks a silent peer every ``_ALIVE_S``; one that acknowledges nothing for ~10 s is gone (a cut network)."""
+"""The kernel probes a silent peer every ``_ALIVE_S``; if nothing is acknowledged for ~10 s, the network is cut."""
 
 _read = bytearray(_READ_BYTES)
 
@@ -38,10 +38,10 @@ class Limits:
 
     Parameters
     ----------
-    frame_bytes : the largest frame that it may send
-    unsent_bytes : when more than that waits for a peer that reads too slowly, its connection is closed
-    rate_per_s, burst : frames that it may send, on average and at once; each 4 KiB that come count as one more
-    in_all_bytes : when it has sent this many, its connection is closed
+    frame_bytes : largest frame that it may send
+    unsent_bytes : if more than this is waiting for a peer that reads too slowly, the connection is closed
+    rate_per_s, burst : frames that it may send, on average and at once; each 4 KiB received counts as one more
+    in_all_bytes : after this many bytes in total, the connection is closed
     """
 
     frame_bytes: int
@@ -55,18 +55,18 @@ class Handler(Protocol):
     """Receives what happens on a link."""
 
     def received(self, link: Link, frame: bytes) -> None:
-        """A frame came. A :class:`ProtocolError` closes the connection."""
+        """A frame arrived. Raising :class:`ProtocolError` closes the connection."""
 
     def closed(self, link: Link, reason: str) -> None:
-        """The connection is gone; called once. "" if the peer closed it, or its kernel did."""
+        """The connection is closed; called once. ``reason`` is "" if the peer or its kernel closed it."""
 
 
 class NotTaken(Exception):
-    """What answers at this address is not the coordinator of our connection file; the text says what it is."""
+    """The server at this address is not the coordinator of our connection file; the text says why."""
 
 
 class Link(asyncio.BufferedProtocol):
-    """One connection, as long as it lasts: the server's side of it."""
+    """The server's side of a connection."""
 
     server_side = True
 
@@ -87,13 +87,14 @@ class Link(asyncio.BufferedProtocol):
     # --- for its owner ---------------------------------------------------------------------------------------------
 
     def allow(self, limits: Limits) -> None:
-        """From now on these limits hold."""
+        """Apply these limits from now on."""
         self._limits = limits
         self._frames.max_bytes = limits.frame_bytes
         self._allowance, self._counted_s = limits.burst, self._loop.time()
 
     def send(self, body: bytes) -> bool:
-        """Send a frame; False where the connection is not open, or the peer left too much unread and is dropped."""
+        """Send a frame; False if the connection is closed, or is dropped now because the peer has left too much
+        unread."""
         if not self._open or self._transport is None or self._transport.is_closing():
             return False
         if self._transport.get_write_buffer_size() > self._limits.unsent_bytes:
@@ -107,14 +108,14 @@ class Link(asyncio.BufferedProtocol):
         return True
 
     def close(self, reason: str = "") -> None:
-        """Close; what was sent still goes out, for a second at most."""
+        """Close after sending pending data, which may take a second at most."""
         self._end(reason)
         if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
             self._loop.call_later(_CLOSE_S, self._transport.abort)
 
     def drop(self, reason: str) -> None:
-        """Close at once, whatever waits."""
+        """Close at once, discarding pending data."""
         self._end(reason)
         if self._transport is not None:
             self._transport.abort()
@@ -126,7 +127,7 @@ class Link(asyncio.BufferedProtocol):
     # --- asyncio's side --------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A TCP connection is there."""
+        """The TCP connection is open."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self.address = _address(transport.get_extra_info("peername"))
@@ -135,11 +136,11 @@ class Link(asyncio.BufferedProtocol):
             transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  # asyncio's signature
-        """All connections read into one buffer: what is in it has been taken when the next one reads."""
+        """One buffer for all connections: its content is consumed before the next one reads."""
         return memoryview(_read)
 
     def buffer_updated(self, count: int) -> None:
-        """So many bytes came."""
+        """``count`` bytes arrived."""
         self._incoming.write(memoryview(_read)[:count])
         self._advance(count / _UNIT_BYTES)
         self._came_bytes += count
@@ -147,7 +148,7 @@ class Link(asyncio.BufferedProtocol):
             self.drop("it sent too much without a token")
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002  # asyncio's signature
-        """The connection is gone. What came before was handed on."""
+        """The connection is closed. What arrived before was passed on."""
         self._open = False
         self._tls = None
         self._handler.closed(self, self._reason)
@@ -177,7 +178,7 @@ class Link(asyncio.BufferedProtocol):
         return True
 
     def _read_frames(self) -> int:
-        """Hand on what has come; how many frames that was."""
+        """Pass on the frames that have arrived; returns their number."""
         frames = 0
         while data := self._read_plain():
             for frame in self._frames.feed(data):
@@ -189,7 +190,7 @@ class Link(asyncio.BufferedProtocol):
         return frames
 
     def _read_plain(self) -> bytes:
-        """What TLS has ready; empty where there is nothing, or the peer says that it closes."""
+        """The decrypted data available; empty if there is none, or if the peer is closing."""
         if not self._open or self._tls is None:
             return b""
         try:
@@ -218,7 +219,7 @@ class Link(asyncio.BufferedProtocol):
 
 
 class ClientLink(Link):
-    """A peer's side. ``pin`` is the fingerprint of the one certificate that it takes."""
+    """A peer's side of a connection. ``pin`` is the fingerprint of the only certificate that it accepts."""
 
     server_side = False
 
@@ -228,12 +229,12 @@ class ClientLink(Link):
         self.opened: asyncio.Future[None] = self._loop.create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The client speaks first."""
+        """Start the handshake: the client sends first."""
         super().connection_made(transport)
         self._advance()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Told to the handler only where it had a connection."""
+        """Report this to the handler only if the connection had been established."""
         if self.opened.done():
             super().connection_lost(error)
         else:
@@ -251,14 +252,14 @@ class ClientLink(Link):
 
 
 async def connect(host: str, port: int, pin: str, handler: Handler, limits: Limits) -> Link:
-    """A connection to the server whose certificate is ``pin``.
+    """Connect to the server whose certificate has the fingerprint ``pin``.
 
     Raises
     ------
     NotTaken
-        Another server answers, or one that does not speak TLS.
+        The server that answers has another certificate, or does not speak TLS.
     OSError
-        Nobody does, or the connection was closed in the handshake.
+        Nobody answers, or the connection was closed during the handshake.
     """
     link = ClientLink(handler, limits, pin)
     try:

@@ -1,4 +1,4 @@
-"""The requests to a coordinator: each verb, its arguments and its answer."""
+"""The requests to a coordinator: each verb with its arguments and its answer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ R = TypeVar("R", bound=Told)
 
 @dataclass(frozen=True, slots=True)
 class Verb(Generic[A, R]):
-    """``name`` as :class:`pilot.io.wire.Request` has it, and the types of its arguments and of its answer."""
+    """``name`` as in :class:`pilot.io.wire.Request`, and the types of the arguments and of the answer."""
 
     name: str
     arguments: type[A]
@@ -58,7 +58,7 @@ LONGEST_WAIT_S = 20.0
 
 
 class Wait(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """For which trainers (none given: all), and for how long at most."""
+    """Which trainers to wait for (none given: all), and how long at most."""
 
     trainers: list[str] = []
     limit_s: Annotated[float, msgspec.Meta(ge=0)] = LONGEST_WAIT_S

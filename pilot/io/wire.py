@@ -1,8 +1,8 @@
 """Messages between the coordinator, the agents and the CLI: msgspec structs in MessagePack, never pickle.
 
 One frame is one message. Decoding is strict: an unknown tag, a missing or mistyped field, or an oversized frame raises
-:class:`ProtocolError`, and the peer is refused. A peer's first message is :class:`Credentials`; what it may send after
-them is its role's. Secrets travel inside (TLS encrypts), never in arguments or the environment.
+:class:`ProtocolError`, and the peer is refused. A peer's first message is :class:`Credentials`; its role decides what
+it may send after that. Secrets travel only in messages (encrypted by TLS), never in arguments or the environment.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ MAX_FRAME_BYTES = 8 * 1024 * 1024
 
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-"""What peers count: a whole number that every reader of JSON keeps, and that sums do not overflow."""
+"""A counter: a whole number that every JSON reader represents exactly, and whose sums do not overflow."""
 
 Rails = Annotated[int, msgspec.Meta(ge=1, le=8)]
 """Rank processes of a node, see :mod:`pilot.comm.rails`."""
 
 Text = Annotated[str, msgspec.Meta(max_length=1000)]
-"""What people read of a run."""
+"""Text for people."""
 
 Name = Annotated[str, msgspec.Meta(max_length=256)]
 
@@ -40,7 +40,7 @@ class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
 
 
 class Credentials(Message, frozen=True):
-    """First message of every peer. Its fields and its name stay as they are in every later protocol."""
+    """First message of every peer. Its name and fields are the same in all later protocols."""
 
     protocol: int
     version: str
@@ -51,11 +51,11 @@ class Credentials(Message, frozen=True):
 
 
 class Hello(Message, frozen=True):
-    """First message of an agent after its credentials, on its first connection and after every reconnection.
+    """First message of an agent after its credentials, on every connection.
 
-    ``pilot`` names this life of the pilot (unique) and ends in ``tokens.life_name(secret)``; ``address`` is where other
-    nodes reach it for MPI, ``job`` and ``restart`` are the batch scheduler's job id and restart count ("" and 0 where
-    there is none). ``walltime_end_s`` is in Unix time. ``workers`` tells which trainers' processes run on it, as
+    ``pilot`` is a name unique to this run of the agent and ends in ``tokens.life_name(secret)``; ``address`` is where
+    other nodes reach it for MPI; ``job`` and ``restart`` are the batch scheduler's job id and restart count ("" and 0
+    if there is none). ``walltime_end_s`` is in Unix time. ``workers`` lists the trainers' processes running on it, as
     (trainer, its uid, generation or 0, step, ready).
     """
 
@@ -71,20 +71,20 @@ class Hello(Message, frozen=True):
 
 
 class Heartbeat(Message, frozen=True):
-    """Every ``heartbeat_s``: the agent is alive. ``sent_s`` is on its own clock."""
+    """The agent is alive; sent every ``heartbeat_s``. ``sent_s`` is on its own clock."""
 
     sent_s: float
 
 
 class Leaving(Message, frozen=True):
-    """The pilot got a notice (a signal, its wall time's end): it will be gone within ``grace_s``."""
+    """The pilot was given notice (by a signal, or because its wall time ends): it will be gone within ``grace_s``."""
 
     cause: str
     grace_s: float
 
 
 class WorkerReady(Message, frozen=True):
-    """The worker of ``trainer`` is warm: imported, model built, waiting for a group."""
+    """The worker of ``trainer`` is warm: modules imported, model built, waiting for a group."""
 
     trainer: Name
     warm_s: float
@@ -100,9 +100,8 @@ class WorkerExited(Message, frozen=True):
 
 
 class RankAddress(Message, frozen=True):
-    """From each member while its group forms: what its rank process has put (PMI) for the others to find it by.
-
-    A rank that is alone has nobody to be found by, and may say nothing.
+    """From each member while its group forms: the address that its rank process has published (PMI put) for the others.
+    A rank without others may send nothing.
     """
 
     trainer: Name
@@ -122,7 +121,7 @@ class GroupFormed(Message, frozen=True):
 
 
 class GroupBroken(Message, frozen=True):
-    """From any member: the group of ``generation`` cannot go on (a rank process died, forming failed)."""
+    """From any member: the group of ``generation`` cannot continue (a rank process died, or forming failed)."""
 
     trainer: Name
     generation: Count
@@ -130,7 +129,7 @@ class GroupBroken(Message, frozen=True):
 
 
 class RankPaused(Message, frozen=True):
-    """From each member: it stopped after ``step`` as ``PauseGroup`` asked."""
+    """From each member: it stopped after ``step``, as requested by ``PauseGroup``."""
 
     trainer: Name
     generation: Count
@@ -138,9 +137,9 @@ class RankPaused(Message, frozen=True):
 
 
 class RankStalled(Message, frozen=True):
-    """From a rank: it has waited ``waited_s`` for the others; at the site's time-out, each time that this has doubled,
-    and in answer to ``LookAtGroup``. ``summing``: for the sums of ``step``; else for what a gather or a
-    spread brings, between two steps or at the group's start.
+    """From a rank: it has waited ``waited_s`` for the others. Sent at the site's time-out, whenever the wait has
+    doubled, and in answer to ``LookAtGroup``. ``summing``: it waits for the sums of ``step``; otherwise for the result
+    of a gather or a spread, between two steps or at the group's start.
     """
 
     trainer: Name
@@ -151,7 +150,7 @@ class RankStalled(Message, frozen=True):
 
 
 class RankLookedAt(Message, frozen=True):
-    """Answers ``LookAtGroup``. ``seen`` is a ``core.events.Seen``; ``detail`` is for people."""
+    """Answer to ``LookAtGroup``. ``seen`` is a ``core.events.Seen``; ``detail`` is for people."""
 
     trainer: Name
     generation: Count
@@ -160,9 +159,9 @@ class RankLookedAt(Message, frozen=True):
 
 
 class CheckpointWritten(Message, frozen=True):
-    """A checkpoint was published (``path``) or failed (``error``); ``asked`` where ``WriteCheckpoint`` asked for it.
+    """A checkpoint was published (``path``) or failed (``error``); ``asked``: it was requested by ``WriteCheckpoint``.
 
-    ``seconds`` is what writing took, ``alone_s`` what it takes one rank to write all ``bytes`` by itself.
+    ``seconds`` is how long writing took, ``alone_s`` how long one rank takes to write all ``bytes`` by itself.
     """
 
     trainer: Name
@@ -177,9 +176,9 @@ class CheckpointWritten(Message, frozen=True):
 
 
 class Progress(Message, frozen=True):
-    """At most one a second, from the leader: see ``core.events.Progress``.
+    """From the leader, at most once a second; see ``core.events.Progress``.
 
-    ``ledger`` rows are (generation, epoch, step, step_end, cursor, cursor_end). ``reports``, of a trial, are (number,
+    ``ledger`` rows are (generation, epoch, step, step_end, cursor, cursor_end). ``reports`` of a trial are (number,
     value) of its study's metric.
     """
 
@@ -207,7 +206,7 @@ class TrainerFinished(Message, frozen=True):
 
 
 class Remark(Message, frozen=True):
-    """Something that the user should see: a skipped checkpoint and why, a script that reports no progress."""
+    """Something that the user should see, such as why a checkpoint was skipped."""
 
     trainer: Name
     text: str
@@ -229,13 +228,13 @@ class Welcome(Message, frozen=True):
 
 
 class Heard(Message, frozen=True):
-    """Answers ``Heartbeat``: the agent's lease, ``orphan_s`` long, runs from its ``sent_s``."""
+    """Answer to ``Heartbeat``: the agent's lease of ``orphan_s`` starts at its ``sent_s``."""
 
     sent_s: float
 
 
 class Refused(Message, frozen=True):
-    """The peer is refused; it prints why and ends with exit status 2."""
+    """The peer is refused; it prints why and exits with status 2."""
 
     reason: str
 
@@ -244,13 +243,12 @@ class StartWorker(Message, frozen=True):
     """Start the training process of ``trainer``. See ``core.commands.StartWorker``.
 
     ``environment`` holds the variables that the user named. ``script_sha256`` guards against an edited script.
-    ``directory`` is the trainer's own folder in the run directory (``checkpoints/`` and ``logs/`` are in it).
-    ``ranks`` training processes run on the node and are one worker. ``uid`` is the trainer's: nothing is written to
-    another one's folder, and no checkpoint of another one is loaded. ``umask`` is for the files that the script makes.
-    ``code`` is the zip file of the script's code as it was submitted ("": it is read where it is); ``script_sha256``
-    counts only without it.
-    ``patience_s``: see ``core.spec.TrainerSpec``. ``ddp``: it is a script for ``torchrun``. ``node_fabric``: how the
-    node's processes sum, as the site says ("": by their device).
+    ``directory`` is the trainer's folder in the run directory, with ``checkpoints/`` and ``logs/``. ``ranks`` training
+    processes on the node are one worker. ``uid`` is the trainer's: the worker neither writes to another trainer's
+    folder nor loads its checkpoints. ``umask`` is for files that the script creates. ``code`` is the zip file of the
+    script's code as submitted ("": it is run in place); ``script_sha256`` matters only without it. ``patience_s``: see
+    ``core.spec.TrainerSpec``. ``ddp``: it is a script for ``torchrun``. ``node_fabric``: how the node's processes sum,
+    as set in the site file ("": depends on their device).
     """
 
     trainer: str
@@ -281,7 +279,8 @@ class StopWorker(Message, frozen=True):
 
 
 class JoinGroup(Message, frozen=True):
-    """To each member: have a rank process be rank ``rank``. ``previous`` (0: none) trains on until the switch.
+    """To each member: start a rank process as rank ``rank``. Generation ``previous`` (0: none) trains on until the
+    switch.
 
     Checkpoints of generations up to ``granted`` may be loaded.
     """
@@ -295,7 +294,7 @@ class JoinGroup(Message, frozen=True):
 
 
 class GroupAddresses(Message, frozen=True):
-    """To each member, when all have sent their ``RankAddress``: what all of them have put."""
+    """To each member, when all have sent their ``RankAddress``: the addresses of all."""
 
     trainer: str
     generation: int
@@ -303,23 +302,24 @@ class GroupAddresses(Message, frozen=True):
 
 
 class PartFromGroup(Message, frozen=True):
-    """To a rank of the group that trains which is not in ``generation``: at the switch, stop and hold your state."""
+    """To a rank of the training group that is not in ``generation``: at the switch, stop and keep your state."""
 
     trainer: str
     generation: int
 
 
 class PauseGroup(Message, frozen=True):
-    """To each member of the group that trains: stop after the same step."""
+    """To each member of the training group: all stop after the same step."""
 
     trainer: str
     generation: int
 
 
 class LookAtGroup(Message, frozen=True):
-    """To each member: look at your worker of ``trainer``, which others wait for. See ``core.commands.LookAtGroup``.
+    """To each member: examine your worker of ``trainer``, which others are waiting for. See
+    ``core.commands.LookAtGroup``.
 
-    The agent hands it on: a worker at a safe point, or in the wait for the others, answers ``RankStalled``.
+    The agent passes it on; a worker at a safe point, or waiting for the others, answers ``RankStalled``.
     """
 
     trainer: str
@@ -336,23 +336,23 @@ class DissolveGroup(Message, frozen=True):
 
 
 class WriteCheckpoint(Message, frozen=True):
-    """Write and publish a checkpoint of the state that the (paused or parked) worker of ``trainer`` holds."""
+    """Write and publish a checkpoint of the state held by the (paused or parked) worker of ``trainer``."""
 
     trainer: str
     reason: str
 
 
 class PaceCheckpoints(Message, frozen=True):
-    """To the leader: begin a checkpoint every ``checkpoint_interval_s`` from now on."""
+    """To the leader: from now on, start a checkpoint every ``checkpoint_interval_s``."""
 
     trainer: str
     checkpoint_interval_s: float
 
 
 class ReleaseNode(Message, frozen=True):
-    """Leave cleanly, now: stop everything, leave nothing behind, exit 0.
+    """Leave now: stop everything, leave nothing behind, exit with status 0.
 
-    ``again``: the pilot counts as lost; it may come back as a new one, unless it was given notice.
+    ``again``: the pilot counts as lost; it may come back as a new one unless it was given notice.
     """
 
     reason: str
@@ -363,14 +363,14 @@ class ReleaseNode(Message, frozen=True):
 
 
 class Request(Message, frozen=True):
-    """One call of the CLI: a verb of ``live.api`` and its arguments."""
+    """One call by the CLI: a verb (:mod:`pilot.io.verbs`) and its arguments."""
 
     verb: str
     arguments: dict[str, Any] = {}
 
 
 class Reply(Message, frozen=True):
-    """The answer: ``result``, or ``error`` with the exit status that the CLI ends with."""
+    """The answer: ``result``, or ``error`` with the CLI's exit status."""
 
     result: Any = None
     error: str = ""
@@ -425,31 +425,31 @@ def encode(message: Message) -> bytes:
 
 
 def decode_credentials(frame: bytes) -> Credentials:
-    """Decode what a peer sent first; :class:`ProtocolError` where it is something else."""
+    """Decode a peer's first message; :class:`ProtocolError` if it is anything else."""
     message: Credentials = _decode(_credentials, frame)
     return message
 
 
 def decode_from_agent(frame: bytes) -> FromAgent:
-    """Decode what an agent sent; :class:`ProtocolError` where it is not one of an agent's messages."""
+    """Decode a message from an agent; :class:`ProtocolError` if it is not one of an agent's messages."""
     message: FromAgent = _decode(_from_agent, frame)
     return message
 
 
 def decode_from_cli(frame: bytes) -> Request:
-    """Decode what the CLI sent."""
+    """Decode a request from the CLI."""
     message: Request = _decode(_from_cli, frame)
     return message
 
 
 def decode_at_agent(frame: bytes) -> ToAgent:
-    """Decode what the coordinator sent to an agent."""
+    """Decode a message from the coordinator to an agent."""
     message: ToAgent = _decode(_to_agent, frame)
     return message
 
 
 def decode_at_cli(frame: bytes) -> Reply | Refused:
-    """Decode what the coordinator sent to the CLI."""
+    """Decode a message from the coordinator to the CLI."""
     message: Reply | Refused = _decode(_to_cli, frame)
     return message
 

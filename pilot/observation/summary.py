@@ -11,7 +11,7 @@ from pilot.core.ids import TrainerId
 from pilot.core.trainer import Phase, Trainer
 from pilot.observation.timeline import Fate, Timeline, Use
 from pilot.observation.utilisation import Utilisation
-from pilot.observation.words import duration, node_count
+from pilot.observation.words import amount, duration, node_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +79,10 @@ def summarise(
 def sentences(name: str, site: str, summary: Summary) -> list[str]:
     """In plain words, for readers who know neither the papers nor our terms."""
     used = summary.all_node_hours
+    charged = f"{amount(used * summary.charge_factor)} {unit(summary.charge_factor)}"
     told = [
         f"The pool {name} on {site} was up for {duration(summary.lasted_s)} and held up to"
-        f" {node_count(summary.most_nodes)}: {used * summary.charge_factor:.3g} {unit(summary.charge_factor)} in total."
+        f" {node_count(summary.most_nodes)}: {charged} in total."
     ]
     if used:
         training, starting, idle = (summary.node_hours[use] / used for use in (Use.TRAINING, Use.WARMING, Use.IDLE))

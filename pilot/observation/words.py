@@ -30,6 +30,13 @@ def plan_change(count: int, before: int) -> str:
     return f"gets {node_count(count)} by plan, had {before}"
 
 
+def amount(value: float) -> str:
+    """A number that is not negative, to three digits, never with an exponent: ``0.25``, ``3.14``, ``1,240``."""
+    if 0 < value < 0.01:
+        return "less than 0.01"
+    return f"{value:.3g}" if value < 999.5 else f"{value:,.0f}"
+
+
 def duration(seconds: float) -> str:
     """In the two largest units."""
     whole = round(seconds)

@@ -106,7 +106,7 @@ def _gain(candidate: Candidate, problem: Problem, most: int) -> Gain:
     return c.value, c.current_nodes, c.min_nodes, largest, c.rescale_up_s, c.rescale_down_s, problem.t_fwd_s, c.sizes
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=128)
 def _values(curve: Curve, largest: int) -> NDArray[np.float64]:
     """:meth:`Curve.at` for 0, 1, …, ``largest`` (eq. 12)."""
     counts, last = np.arange(largest + 1), curve.nodes[-1]
@@ -121,14 +121,14 @@ def _costs(gain: Gain) -> tuple[float, float]:
     return held * up_s, held * down_s
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=128)
 def _peak(gain: Gain) -> float:
     """The largest magnitude of what adds up to a gain."""
     curve, largest, t_fwd_s = gain[0], gain[3], gain[6]
     return max(t_fwd_s * float(_values(curve, largest).max()), *_costs(gain))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=128)
 def _key(gain: Gain, unit: float, factor: int) -> NDArray[np.int64]:
     """What is compared, for counts 0, smallest, …, largest: gains in units times ``factor``, less 1 for a change."""
     curve, current, smallest, largest, _, _, t_fwd_s, sizes = gain

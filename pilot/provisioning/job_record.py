@@ -1,4 +1,4 @@
-"""What is known of one of our jobs."""
+"""What is known about one of our jobs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pilot.provisioning.retry import Retry
 from pilot.provisioning.scheduler import WALLTIME_WORD, JobPhase, JobView
 
 YIELD_POLLS = 2
-"""A job that takes our nodes has them at most this many polls after ours ended."""
+"""A job that preempts ours has the nodes at most this many polls after ours ended."""
 
 SOON_POLLS = 2
-"""The end of a wall time is announced this many polls before the grace period begins: an answer may come late."""
+"""The end of a wall time is announced this many polls before the grace period begins, because an answer may be late."""
 
 STARTING_S = 600.0
-"""How long a job may run before its agent joins (a prologue, a cold file system), or after its lease ended."""
+"""How long a job may run before its agent joins (prologue, cold file system), or after its lease ended."""
 
 
 @dataclass(slots=True)
@@ -25,18 +25,19 @@ class JobRecord:
 
     Parameters
     ----------
-    walltime_s : what was asked for; the scheduler may grant less, see ``view``
-    since_s : when its agent registered; None: it never came
-    heard_s : when it was last seen that its agent is connected, or that it had begun to run; None before that
-    word, noticed_s : the cause of its agent's notice, and when it was given, or when the scheduler showed a preemption
+    walltime_s : as requested; the scheduler may grant less, see ``view``
+    since_s : when its agent registered; None: it never did
+    heard_s : when its agent was last seen connected, or when it was seen to have started; None before that
+    word, noticed_s : the cause of its agent's notice, and when that was given, or when the scheduler announced a
+        preemption
     preempted : the scheduler preempts it
-    lost : its agent had been silent for longer than its lease when we asked to cancel it
+    lost : whether its agent had been silent for longer than its lease when we asked to cancel it
     cancelled_s : when the scheduler agreed to cancel it
-    asked_s : when it was first asked to
-    absent : how many answers in a row did not show it
-    suspended : it has been suspended in this life of it
-    told_end_s : the end that the pool was told
-    doubtful : the scheduler says that it is over, or knows it no longer, and nobody else has confirmed it
+    asked_s : when we first asked for that
+    absent : how many answers in a row did not list it
+    suspended : whether it has been suspended since its last restart
+    told_end_s : the end that was reported to the pool
+    doubtful : the scheduler says that it is over, or no longer knows it, but nobody else has confirmed that
     """
 
     job: str
@@ -61,17 +62,17 @@ class JobRecord:
     killing: Retry = field(default_factory=Retry)
 
     def leaving(self, now_s: float, site: Site) -> bool:
-        """Whether it is not counted on any more.
+        """Whether it no longer counts.
 
-        An agent's notice alone says so for the grace and a while: of several agents in a job, one may leave alone. The
-        end of its wall time is the end of all.
+        An agent's notice counts only for the grace and a while: one of several agents in a job may leave alone. The end
+        of the wall time applies to all.
         """
         gone = self.cancelled_s is not None or self.doubtful or self.phase is JobPhase.SUSPENDED
         ends = WALLTIME_WORD in self.word or (bool(self.word) and self._is_fresh(now_s, site))
         return gone or ends or self.preempted or self.dead(now_s, site)
 
     def taken(self, now_s: float, site: Site) -> bool:
-        """Whether a job of others is taking its nodes, and has not got them yet as far as one can tell."""
+        """Whether another user's job is taking its nodes, and does not seem to have them yet."""
         announced = self.preempted or (bool(self.word) and WALLTIME_WORD not in self.word)
         return announced and self.cancelled_s is None and self._is_fresh(now_s, site)
 
@@ -79,20 +80,21 @@ class JobRecord:
         return now_s < self.noticed_s + site.grace_s + YIELD_POLLS * site.poll_s
 
     def dead(self, now_s: float, site: Site) -> bool:
-        """Whether it runs, as the scheduler says, and its agent has been silent for longer than its lease."""
+        """Whether it is running according to the scheduler, while its agent has been silent for longer than its
+        lease."""
         if self.phase is not JobPhase.RUNNING or self.heard_s is None:
             return False
         lease_s = site.orphan_s + site.heartbeat_s
         return now_s - self.heard_s > (lease_s if self.since_s is not None else max(lease_s, STARTING_S))
 
     def runs(self, now_s: float) -> None:
-        """The scheduler shows it running. Its agent has its time to come, or to come back, from the first such view on,
-        and from the first one after a suspension, in which nothing could be heard of it."""
+        """The scheduler shows it running. The time for its agent to join (or come back) starts with the first such
+        view, and with the first one after a suspension, during which it could not be heard."""
         if self.heard_s is None or self.phase is JobPhase.SUSPENDED:
             self.heard_s = now_s
 
     def ends_early(self, unix_s: float, site: Site) -> bool:
-        """Whether the end of a wall time that is shorter than what was asked for comes near: its agent goes by that."""
+        """Whether the end of a wall time shorter than requested is near; the agent does not know of that end."""
         view = self.view
         if view is None or view.end_s is None or view.walltime_s is None or view.walltime_s >= self.walltime_s:
             return False
@@ -100,7 +102,7 @@ class JobRecord:
 
     def end_s(self, site: Site) -> float | None:
         """When its nodes will have left (Unix time), as far as the scheduler knows: its agent begins to leave before
-        the wall time ends, and a job of others starts there, though not within the time that the site guarantees.
+        the wall time ends, or another user's job is planned there, but not within the time that the site guarantees.
         """
         view = self.view
         if view is None or self.phase is not JobPhase.RUNNING:
@@ -111,6 +113,6 @@ class JobRecord:
         return min(ends_s, default=None)
 
     def live_again(self, restart: int) -> None:
-        """It was requeued: nothing is known of its new life yet."""
+        """It was requeued: nothing is known about its new run yet."""
         self.restart, self.since_s, self.heard_s, self.word, self.preempted = restart, None, None, "", False
         self.noticed_s, self.suspended, self.lost, self.told_end_s = -math.inf, False, False, None

@@ -1,4 +1,4 @@
-"""Gives every job that the pool submits its own token, in a connection file that only this job knows."""
+"""Gives every job that the pool submits its own token, in its own connection file."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pilot.provisioning.scheduler_thread import Provider
 
 
 class JobTokens(Protocol):
-    """What the coordinator offers; see :class:`pilot.service.admission.Admission`."""
+    """Offered by the coordinator; see :class:`pilot.service.admission.Admission`."""
 
     def issue(self) -> Path:
-        """A connection file for one more job."""
+        """Create a connection file for another job."""
 
     def bind(self, path: Path, job: str) -> None:
         """The file was given to ``job``."""
@@ -24,7 +24,8 @@ class JobTokens(Protocol):
 class TokenProvider:
     """Submits through ``provider``. The command finds its connection file in ``PILOT_CONNECTION``.
 
-    A submission that seems to have failed keeps its file: schedulers take jobs and then do not answer.
+    The file of a submission that seems to have failed is kept: schedulers sometimes accept a job and then do not
+    answer.
     """
 
     provider: Provider

@@ -1,7 +1,6 @@
-"""Keeps pilots submitted: asks the scheduler, notes what became of each job, replaces what goes.
-
-What to do is decided in :mod:`pilot.provisioning.scaling_policy` from what :mod:`pilot.provisioning.pilot_jobs` knows;
-this is the loop around them.
+"""Keeps pilots submitted: polls the scheduler, tracks each job, and replaces those that end.
+:mod:`pilot.provisioning.scaling_policy` decides what to do from what :mod:`pilot.provisioning.pilot_jobs` knows; this
+is the loop around them.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from pilot.provisioning.scheduler_thread import SchedulerThread
 from pilot.provisioning.troubles import Troubled, Troubles
 
 NEVER_HEARD_S = 10.0
-"""A scheduler that never answered has no jobs from us: at the end it is asked only this long for jobs of an earlier
-coordinator."""
+"""A scheduler that never answered has no jobs from us: at the end it is polled only this long for an earlier
+coordinator's jobs."""
 
 
 DOWN_POLL_S = 1.0
 DOWN_GROWTH = 1.5
-"""At the end the scheduler is polled after this time, then less and less often, down to the usual rate."""
+"""At the end the scheduler is polled soon, then less and less often, down to the usual rate."""
 
 KeeperEvent = JobNews | Troubled
 
@@ -43,7 +42,7 @@ def pool_name(run_dir: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the coordinator wants, see :meth:`Keeper.want`."""
+    """What the coordinator wants; see :meth:`Keeper.want`."""
 
     nodes: int = 0
     spare: frozenset[str] = frozenset()
@@ -55,9 +54,9 @@ class Keeper:
 
     Parameters
     ----------
-    site, scheduler : where, and what is asked to submit, show and cancel jobs
+    site, scheduler : where to submit, and what submits, shows and cancels jobs
     report : called with what happens, on the event loop
-    clock : seconds that only rise; what the scheduler tells is in Unix time
+    clock : monotonic, in seconds; the scheduler's times are Unix times
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class Keeper:
 
     @property
     def answers(self) -> bool:
-        """Whether the scheduler answered when it was asked last."""
+        """Whether the scheduler answered the last time."""
         return self._answers
 
     # --- what the coordinator says
@@ -91,14 +90,13 @@ class Keeper:
     def want(
         self, nodes: int, *, spare: Iterable[str] = (), present: Iterable[str] = (), warm_up_s: float = 0.0
     ) -> None:
-        """Keep pilots for ``nodes`` nodes, from now on. To be said again at least as often as the scheduler is asked.
-
-        ``spare`` are jobs that run and may be cancelled where there are too many; ``present`` are those with an agent
-        that is connected; ``warm_up_s`` is what a trainer needs to start on a new node: no pilot is worth less.
+        """Keep pilots for ``nodes`` nodes from now on. Must be called at least as often as the scheduler is polled.
+        ``spare`` are running jobs that may be cancelled if there are too many; ``present`` are those with a connected
+        agent; ``warm_up_s`` is how long a trainer takes to start on a new node, so shorter jobs are useless.
         """
         self.book.connected(self._clock(), frozenset(present))
         self._wish = Wish(nodes, frozenset(spare), warm_up_s)
-        self._say_what_was_heard()  # of who has gone by now nothing more is to be said
+        self._say_what_was_heard()  # report queued news first: later there would be none about jobs that have left
         self._poked.set()
 
     def registered(self, job: str, restart: int = 0) -> None:
@@ -106,21 +104,21 @@ class Keeper:
         self.book.registered(self._clock(), job, restart)
 
     def end_s(self, job: str) -> float | None:
-        """When its nodes will have left (Unix time), as far as that is known."""
+        """When its nodes will have left (Unix time), as far as known."""
         record = self.book.jobs.get(job)
         return record.end_s(self._site) if record is not None else None
 
     def noticed(self, job: str, word: str) -> None:
-        """The agent of ``job`` said that it leaves, because of ``word``: it is replaced."""
+        """The agent of ``job`` is leaving, because of ``word``; replace it."""
         self.book.noticed(self._clock(), job, word)
         self._poked.set()
 
     def staying(self) -> list[str]:
-        """Our jobs that run or wait and are to stay."""
+        """Our running and queued jobs that are not leaving."""
         return [job.job for job in self.book.kept(self._clock(), ()) if not job.leaving]
 
     def status(self) -> KeeperStatus:
-        """For people."""
+        """The status for users."""
         jobs = self.book.kept(self._clock(), ())
         staying = [job for job in jobs if not job.leaving]
         heard = self._heard or Snapshot()
@@ -145,7 +143,7 @@ class Keeper:
     # --- the loop
 
     async def run(self) -> None:
-        """Poll every ``poll_s``; act then, and at once when something was said. Until cancelled."""
+        """Until cancelled, poll every ``poll_s`` and act; also act at once on news."""
         due_s = self._clock()
         while True:
             self._poked.clear()
@@ -161,15 +159,16 @@ class Keeper:
                     await self._poked.wait()
 
     async def down(self, limit_s: float) -> list[str]:
-        """Cancel every job, wait until all are gone, kill what outlives its grace; the jobs left after ``limit_s``.
+        """Cancel every job, wait until all have ended, kill those that outlive their grace; returns the jobs left after
+        ``limit_s``.
 
-        Call it when :meth:`run` has been cancelled. A submission that was under way is waited for and cancelled too.
+        Call it when :meth:`run` has been cancelled. A submission in progress is waited for and cancelled, too.
         """
         began_s = self._clock()
         pause_s = min(DOWN_POLL_S, self._site.poll_s)
         async with self._turn:
             self.book.hurry()
-            self.book.connected(began_s, frozenset())  # nobody tells any more: from here on the scheduler's word counts
+            self.book.connected(began_s, frozenset())  # no more agents' reports: only the scheduler counts
             while True:
                 await self._poll()
                 waited_s = self._clock() - began_s
@@ -190,7 +189,7 @@ class Keeper:
         try:
             self._heard = await self._scheduler.poll(list(self.book.jobs), time.time())
         except SubmitError as error:
-            # It says nothing of the jobs: everything stays as it was, and nothing is done, until it answers again.
+            # No answer says nothing about the jobs: nothing changes and nothing is done until there is one.
             self._answers = False
             self._troubles.say("poll", str(error))
             return
@@ -243,7 +242,7 @@ class Keeper:
         )
 
     async def _submit(self, walltime_s: float) -> bool:
-        """Submit a job; whether the scheduler took it."""
+        """Submit a job; returns whether the scheduler accepted it."""
         try:
             job = await self._scheduler.submit(walltime_s)
         except SubmitError as error:
@@ -255,7 +254,7 @@ class Keeper:
         return True
 
     async def _cancel(self, jobs: Sequence[str], again_s: float | None = None) -> None:
-        """Ask once to cancel ``jobs``; what has no effect is asked for again after ``again_s``, then ever later."""
+        """Request to cancel ``jobs``; if that has no effect, repeat it after ``again_s``, then at growing intervals."""
         now_s = self._clock()
         if due := self.book.due(now_s, jobs, lambda record: record.cancelling):
             self.book.asked_to_cancel(now_s, due, again_s or self._site.poll_s)

@@ -1,4 +1,4 @@
-"""Puts a keeper together for a site: the provider that submits, the queue that is asked, the agent's command."""
+"""Builds a site's keeper: the provider that submits, the queue that is polled, the agent's command."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def make_keeper(
     *,
     command: str | None = None,
 ) -> Keeper:
-    """A keeper of the pool of ``run_dir``; the scripts and output of its jobs go to ``script_dir``.
+    """A keeper for the pool of ``run_dir``; its jobs' scripts and output go to ``script_dir``.
 
-    Each job gets a token from ``tokens``. ``command`` is what the jobs run instead of the agent. Nothing is submitted
-    before :meth:`Keeper.want`.
+    Each job gets a token from ``tokens``. ``command`` replaces the agent in the jobs. Nothing is submitted before
+    :meth:`Keeper.want`.
     """
     site = site_file.site
     if site.retired:
@@ -47,7 +47,7 @@ def make_keeper(
 
 
 def make_queue(site: Site, name: str, provider: PilotProvider) -> Queue:
-    """What is asked about the jobs of pool ``name`` on ``site``."""
+    """The queue to poll for the jobs of pool ``name`` on ``site``."""
     match site.scheduler:
         case "local":
             return LocalQueue(name, provider.output_of)

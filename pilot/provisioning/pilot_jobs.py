@@ -1,8 +1,8 @@
-"""What is known of our jobs, from the scheduler's answers and the agents' words. Does nothing, asks nobody.
+"""What is known about our jobs, from the scheduler's answers and the agents' reports. No side effects.
 
-A job is over when two say so: the scheduler, and its agent, which came and is not connected any more. Of a job whose
-agent never came the scheduler must have agreed to a cancellation; until then it is *doubtful*, is not counted on, and
-takes its place among the jobs that may live.
+A job is over when both the scheduler and its agent say so: the agent has been in the pool and is no longer connected.
+For a job whose agent never arrived, the scheduler must have agreed to a cancellation; until then it is *doubtful*: it
+is not counted on, but counts among the jobs that may exist.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pilot.provisioning.scaling_policy import Kept
 from pilot.provisioning.scheduler import WALLTIME_WORD, Ending, JobPhase, JobView, Snapshot, what_became
 
 STEADY_S = 60.0
-"""A pilot that was in the pool for this long has worked; one that ends by itself sooner counts as a failure."""
+"""A pilot that was in the pool for this long works; one that ends by itself sooner counts as a failure."""
 
 PREEMPTS = "the scheduler preempts it"
 ENDS = f"its {WALLTIME_WORD} ends"
@@ -39,7 +39,7 @@ class JobNoticed:
 
 @dataclass(frozen=True, slots=True)
 class EndKnown:
-    """The nodes of ``job`` will have left at ``end_s`` (Unix time); None: that is not known any more."""
+    """The nodes of ``job`` will have left by ``end_s`` (Unix time); None: that is no longer known."""
 
     job: str
     end_s: float | None
@@ -54,7 +54,7 @@ class JobSuspended:
 
 @dataclass(frozen=True, slots=True)
 class JobEnded:
-    """``job`` is over. ``failed``: that is a failure of ours and not the scheduler's doing."""
+    """``job`` is over. ``failed``: the failure is ours and not the scheduler's doing."""
 
     job: str
     ending: Ending
@@ -67,10 +67,9 @@ JobNews = EndKnown | JobNoticed | JobSuspended | JobEnded
 
 @dataclass(slots=True)
 class PilotJobs:
-    """Our jobs that may live, by id; how many ended in which way, and when the last ones were submitted and preempted.
-
-    ``present`` are the jobs with an agent that is connected, whatever the scheduler says of them. ``unix_ahead_s``: so
-    far is Unix time, in which the scheduler tells its times, ahead of the times of the calls.
+    """Our jobs that may exist, by id; how many ended in which way, and when the last ones were submitted and preempted.
+    ``present`` are the jobs with a connected agent, whatever the scheduler says. ``unix_ahead_s`` is the difference
+    between Unix time, used by the scheduler, and the clock of ``now_s``.
     """
 
     site: Site
@@ -89,14 +88,14 @@ class PilotJobs:
         self._submitted_s.append(now_s)
 
     def asked_to_cancel(self, now_s: float, jobs: Iterable[str], again_s: float) -> None:
-        """The scheduler is asked to cancel ``jobs``, and again not before ``again_s`` have passed."""
+        """The scheduler was asked to cancel ``jobs``; do not ask again before ``again_s`` have passed."""
         for record in map(self.jobs.__getitem__, jobs):
             record.lost = record.lost or (record.since_s is not None and record.dead(now_s, self.site))
             record.cancelling.tried(now_s, again_s)
             record.asked_s = now_s if record.asked_s is None else record.asked_s
 
     def cancelled(self, now_s: float, jobs: Iterable[str]) -> list[JobEnded]:
-        """The scheduler agreed to cancel ``jobs``, or says that they are over; the doubtful ones of them are."""
+        """The scheduler agreed to cancel ``jobs``, or says that they are over; the doubtful ones are over now."""
         ended: list[JobEnded] = []
         for record in map(self.jobs.__getitem__, jobs):
             if record.doubtful:
@@ -111,7 +110,7 @@ class PilotJobs:
             self.jobs[job].killing.tried(now_s, self.site.poll_s)
 
     def hurry(self) -> None:
-        """Whatever was tried in vain is tried again without a pause."""
+        """Retry everything without a pause."""
         for record in self.jobs.values():
             record.cancelling, record.killing = Retry(), Retry()
 
@@ -129,7 +128,7 @@ class PilotJobs:
         record.heard_s = now_s
 
     def noticed(self, now_s: float, job: str, word: str) -> None:
-        """The agent of ``job`` leaves, because of ``word``."""
+        """The agent of ``job`` is leaving, because of ``word``."""
         if job in self.jobs:
             self.jobs[job].word, self.jobs[job].noticed_s = word, now_s
 
@@ -143,7 +142,7 @@ class PilotJobs:
     # --- what the scheduler says
 
     def take(self, now_s: float, asked_s: float, snapshot: Snapshot) -> list[JobNews]:
-        """Take in the scheduler's answer to a question of ``asked_s``, and tell what is new."""
+        """Process the scheduler's answer to a poll made at ``asked_s``; returns the news."""
         news: list[JobNews] = []
         self.connected(now_s, self.present)
         for view in snapshot.jobs.values():
@@ -158,21 +157,21 @@ class PilotJobs:
         return news
 
     def contradicted(self) -> list[str]:
-        """Jobs that the scheduler says are over, or does not know, while their agents answer."""
+        """Jobs that the scheduler says are over, or does not know, although their agents answer."""
         records = (self.jobs[job] for job in sorted(self.present) if job in self.jobs)
         return [r.job for r in records if r.absent >= ABSENT_POLLS or r.phase is JobPhase.OVER]
 
     def waits_for(self) -> str:
-        """Why most of the pending jobs wait, as the scheduler says; "" where it does not."""
+        """Why most of the pending jobs are waiting, according to the scheduler; "" if it does not say."""
         said = Counter(r.view.detail for r in self._pending() if r.view)
         return said.most_common(1)[0][0] if said else ""
 
     def waited_s(self, now_s: float) -> float | None:
-        """For how long the first of the pending jobs has waited; None: there is none."""
+        """How long the first of the pending jobs has been waiting; None if there is none."""
         return max((now_s - r.submitted_s for r in self._pending()), default=None)
 
     def expected_s(self) -> float | None:
-        """When the scheduler expects the first of the pending jobs to start (Unix time); None: it does not say."""
+        """When the scheduler expects the first of the pending jobs to start (Unix time); None if it does not say."""
         return min((r.view.start_s for r in self._pending() if r.view and r.view.start_s), default=None)
 
     def _pending(self) -> list[JobRecord]:
@@ -181,17 +180,17 @@ class PilotJobs:
     # --- what a decision rests on
 
     def kept(self, now_s: float, spare: Collection[str]) -> list[Kept]:
-        """The jobs as a decision sees them."""
+        """The jobs as needed for a decision."""
         return [
             Kept(r.job, r.phase, r.submitted_s, r.walltime_s, r.leaving(now_s, self.site), r.job in spare)
             for r in self.jobs.values()
         ]
 
     def yielding(self, now_s: float) -> int:
-        """How many jobs others are taking from us, or took in the last ``YIELD_POLLS`` polls.
+        """How many of our jobs others are preempting, or have preempted in the last ``YIELD_POLLS`` polls.
 
-        Slurm tries to start a job as it is submitted, past those that wait for nodes to become free: a replacement
-        could take a node that the job which preempts us needs.
+        Slurm tries to start a job as soon as it is submitted, before those that wait for nodes to become free: a
+        replacement could take a node that the preempting job needs.
         """
         _forget(self._preempted_s, now_s - YIELD_POLLS * self.site.poll_s)
         return len(self._preempted_s) + sum(r.taken(now_s, self.site) for r in self.jobs.values())
@@ -204,16 +203,16 @@ class PilotJobs:
     # --- what is to be done
 
     def to_cancel(self, now_s: float) -> list[str]:
-        """Jobs that nothing is expected of any more: the doubtful, and the dead."""
+        """Jobs that are of no more use: doubtful ones and dead ones."""
         return [r.job for r in self.jobs.values() if r.doubtful or r.dead(now_s, self.site)]
 
     def uncancelled(self) -> list[str]:
-        """The jobs that are to be cancelled at the end, pending ones first."""
+        """The jobs to cancel at the end, pending ones first."""
         records = [r for r in self.jobs.values() if r.cancelled_s is None]
         return [r.job for r in sorted(records, key=lambda r: r.phase is not JobPhase.PENDING)]
 
     def due(self, now_s: float, jobs: Iterable[str], retry: Callable[[JobRecord], Retry]) -> list[str]:
-        """Those of ``jobs`` that may be tried again now: one attempt, then ever longer pauses."""
+        """Those of ``jobs`` that may be tried (again) now, with growing pauses between attempts."""
         return [job for job in jobs if job in self.jobs and retry(self.jobs[job]).due(now_s)]
 
     def overdue(self, now_s: float) -> list[str]:
@@ -222,13 +221,14 @@ class PilotJobs:
         return [r.job for r in self.jobs.values() if r.asked_s is not None and now_s - r.asked_s > limit_s]
 
     def works(self, now_s: float, after_s: float) -> bool:
-        """Whether a pilot that came after ``after_s`` has been in the pool long enough to say that pilots work."""
+        """Whether a pilot that joined after ``after_s`` has been in the pool long enough to show that pilots work."""
         came_s = [r.since_s for r in self.jobs.values() if r.since_s is not None]
         return any(after_s < since_s <= now_s - STEADY_S for since_s in came_s)
 
     def _see(self, now_s: float, view: JobView) -> list[JobNews]:
-        """A job of ours that is not in the book is of an earlier life of this coordinator, or was thought refused."""
-        # Of one that runs the scheduler tells what was granted, not what was asked for.
+        """Process a view of our job. An unknown one is from before a restart, or its submission seemed to have
+        failed."""
+        # For a running job the scheduler shows what was granted, not what was requested.
         asked_s = view.walltime_s if view.phase is JobPhase.PENDING else None
         record = self.jobs.setdefault(view.job, JobRecord(view.job, now_s, asked_s or self.site.walltime_s))
         waits_again = view.phase is JobPhase.PENDING and record.phase is JobPhase.RUNNING
@@ -250,7 +250,7 @@ class PilotJobs:
         return self._forewarned(now_s, record, view) or self._end_known(record)
 
     def _end_known(self, record: JobRecord) -> list[JobNews]:
-        """Schedulers plan anew all the time: what moves by less than a poll is no news."""
+        """Report a job's changed end. Schedulers replan all the time, so changes smaller than a poll are ignored."""
         end_s, told_s = record.end_s(self.site), record.told_end_s
         if (
             record.word
@@ -263,7 +263,7 @@ class PilotJobs:
         return [EndKnown(record.job, end_s)]
 
     def _forewarned(self, now_s: float, record: JobRecord, view: JobView) -> list[JobNews]:
-        """What the scheduler shows before it does it, once."""
+        """Report, once, what the scheduler announces."""
         if view.preempt_s is not None and view.preempt_s >= (view.start_s or 0.0) and not record.preempted:
             record.preempted, record.noticed_s = True, now_s
             return [JobNoticed(view.job, view.end_s)]
@@ -273,7 +273,7 @@ class PilotJobs:
         return []
 
     def _over(self, now_s: float, record: JobRecord) -> list[JobNews]:
-        """The scheduler says that it is over, or has not shown it: is it?"""
+        """Handle a job that the scheduler says is over, or has not listed."""
         if record.job in self.present:
             return []
         record.doubtful = record.since_s is None and record.cancelled_s is None
@@ -285,7 +285,7 @@ class PilotJobs:
         cancelled, unix_s = record.cancelled_s is not None, now_s + self.unix_ahead_s
         ending = what_became(record.view, record.word, unix_s, cancelled=cancelled, lost=record.lost, lead_s=lead_s)
         if record.suspended and ending in (Ending.COMPLETED, Ending.GONE):
-            ending = Ending.PREEMPTED  # its agent had lost its place while it was stopped, and left
+            ending = Ending.PREEMPTED  # its agent had been replaced while it was stopped, and left
         self.endings[ending] += 1
         if ending is Ending.PREEMPTED:
             self._preempted_s.append(now_s)
@@ -303,7 +303,7 @@ def _detail(record: JobRecord) -> str:
 
 
 def _is_failure(now_s: float, record: JobRecord, ending: Ending) -> bool:
-    """Whether pilots seem not to work: it ended by itself without ever having come, or failed soon after it came."""
+    """Whether pilots seem not to work: it ended by itself without ever joining, or failed soon after joining."""
     if record.since_s is None:
         return ending in (Ending.FAILED, Ending.GONE, Ending.COMPLETED)
     return ending is Ending.FAILED and now_s - record.since_s < STEADY_S

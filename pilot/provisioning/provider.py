@@ -1,7 +1,7 @@
 """From a site to a Parsl provider: submission, and the exact script. The only file that imports Parsl.
 
-What became of a job is not asked of Parsl (its terminal states mislead), nor is one cancelled through it (it does not
-say what the scheduler answered): see :mod:`pilot.provisioning.scheduler`.
+Parsl is neither asked what became of a job (its final states are misleading), nor used to cancel one (it does not
+return the scheduler's answer): see :mod:`pilot.provisioning.scheduler`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pilot.io.site_files import SiteFile
 from pilot.provisioning.scheduler_slurm import excluded
 
 OUTPUTS_KEPT = 1000
-"""Of so many jobs it is known where their output is: more than a host that is its own queue can have at once."""
+"""For how many jobs to remember where their output is; more than a host can run at once as its own queue."""
 
 
 class StepLauncher(Launcher):  # type: ignore[misc]  # Parsl is not followed: its classes are Any
@@ -34,7 +34,7 @@ class StepLauncher(Launcher):  # type: ignore[misc]  # Parsl is not followed: it
         self.site = site
 
     def __call__(self, command: str, tasks_per_node: int, nodes_per_block: int, script_dir: str = "") -> str:  # noqa: ARG002  # Parsl's signature
-        """One agent per node, whatever Parsl's counts."""
+        """One agent per node, whatever counts Parsl passes."""
         return step(self.site, command)
 
 
@@ -58,7 +58,7 @@ def make_provider(site: Site, walltime: str | None = None) -> Any:
             own = {"queue": site.queue, "account": site.account, "select_options": site.select_options}
             return PBSProProvider(**batch, **own, cpus_per_node=site.cores_per_node or 1)
         case "lsf":
-            # Only what comes in by redirection is sure to be read for #BSUB lines.
+            # #BSUB lines are only sure to be read if the script is redirected to bsub.
             return LSFProvider(**batch, queue=site.queue, project=site.account, bsub_redirection=True)
 
 
@@ -79,42 +79,42 @@ class PilotProvider:
         self._outputs: dict[str, Path | None] = {}
 
     def prepare(self) -> None:
-        """Write what the jobs need beside their scripts; call it before the first submission."""
+        """Write the files that jobs need in addition to their scripts; call it before the first submission."""
         if self.site.scheduler == "pbspro":
             shell = pbs_shell(self._script_dir)
             shell.write_text(PBS_SHELL)
             shell.chmod(0o755)
 
     def submit(self, command: str, job_name: str, walltime_s: float | None = None) -> str:
-        """Submit one pilot job that runs ``command`` on each of its nodes; the job's id.
+        """Submit one pilot job that runs ``command`` on each of its nodes; returns the job's id.
 
         Raises
         ------
         SubmitError
-            The scheduler did not take it, or did not answer; its own words are in the message.
+            The scheduler rejected it, or did not answer; the message quotes the scheduler.
         """
         provider = self._provider(walltime_s)
         with _parsl_errors() as said:
             try:
                 job = provider.submit(command, 1, job_name)
-            except Exception as error:  # Parsl hands on whatever happens in its commands
+            except Exception as error:  # Parsl passes on whatever its commands raise
                 raise SubmitError(_submit_message(error), transient=True) from None
         if job is None:
             raise SubmitError(
                 f"submission failed: {_last_line(said) or 'the scheduler gave no job id'}", transient=True
             )
-        # Nothing of a job is asked of Parsl later, which would keep what it knows for ever.
+        # Parsl would remember the job for ever, and is never asked about it again.
         self._outputs[job] = _output(provider.resources.pop(job, {}))
         if len(self._outputs) > OUTPUTS_KEPT:
             del self._outputs[next(iter(self._outputs))]
         return str(job)
 
     def output_of(self, job: str) -> Path | None:
-        """The file of the job's standard error; None where it is not known, or so many jobs came after it."""
+        """The file of the job's standard error; None if it is not known, or no longer remembered."""
         return self._outputs.get(job)
 
     def script(self, command: str, job_name: str, walltime_s: float | None = None) -> str:
-        """The script that :meth:`submit` would hand to the scheduler, exactly, without submitting."""
+        """Exactly the script that :meth:`submit` would submit."""
         with tempfile.TemporaryDirectory() as folder:
             provider = self._make(self._walltime(walltime_s))
             provider.script_dir = folder
@@ -144,7 +144,7 @@ class PilotProvider:
         return self.site.walltime if walltime_s is None else walltime_text(walltime_s)
 
     def _make(self, walltime: str) -> Any:
-        # Only PBS shortens a job by itself, see docs/sites.md.
+        # Only PBS can shorten jobs by itself, see docs/sites.md.
         shortest = self.site.walltime_min if self.site.scheduler == "pbspro" else None
         site = self.site.replace(walltime=walltime, walltime_min=shortest)
         provider = self._hook(site) if self._hook else make_provider(site)
@@ -160,13 +160,13 @@ class _Written(Exception):
 
 
 def _submit_message(error: Exception) -> str:
-    """The scheduler's own words where Parsl kept them."""
+    """The scheduler's own message, if Parsl kept it."""
     said = _last_line([str(getattr(error, "stderr", "") or "")])
     return f"submission failed: {said or error}"
 
 
 def _last_line(said: Sequence[str]) -> str:
-    """The last line of the last thing said; Parsl puts ``STDERR:`` before a command's."""
+    """The last line of the last message; Parsl puts ``STDERR:`` before a command's stderr."""
     lines = said[-1].rpartition("STDERR:")[2].strip().splitlines() if said else []
     return lines[-1] if lines else ""
 
@@ -189,7 +189,7 @@ class _Collector(logging.Handler):
 
 @contextmanager
 def _parsl_errors() -> Iterator[list[str]]:
-    """What Parsl logs as errors meanwhile: of a failed ``bsub`` it tells nothing else."""
+    """Collect what Parsl logs as errors, its only report of a failed ``bsub``."""
     lines: list[str] = []
     handler = _Collector(lines)
     logger = logging.getLogger("parsl.providers")

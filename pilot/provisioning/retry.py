@@ -1,4 +1,4 @@
-"""How often something is tried that does not work: ever longer pauses between one attempt and the next."""
+"""Retries with growing pauses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def pause_s(first_s: float, failures: int) -> float:
 
 @dataclass(slots=True)
 class Retry:
-    """Attempts at one thing that may have to be repeated until it has its effect."""
+    """Attempts at an operation that may have to be repeated until it has its effect."""
 
     tries: int = 0
     again_s: float = -math.inf
@@ -32,7 +32,7 @@ class Retry:
 
 @dataclass(slots=True)
 class Backoff:
-    """Ever longer pauses while things fail, none as soon as they work."""
+    """Growing pauses while things fail, none as soon as they work."""
 
     first_s: float
     failures: int = 0

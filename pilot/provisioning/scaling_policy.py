@@ -1,4 +1,4 @@
-"""How many pilots to keep, decided without doing anything: what is wanted and known goes in, submissions and
+"""Decides how many pilots to keep, without side effects: what is wanted and known goes in, submissions and
 cancellations come out.
 
 ==============  =======================================================================================
@@ -27,21 +27,21 @@ from pilot.provisioning.scheduler import JobPhase
 WINDOW_MARGIN_S = 60.0
 
 BOUND_FACTOR = 2
-"""All the pilots may be leaving, each with its replacement there."""
+"""All pilots may be leaving, with a replacement for each."""
 
 BOUND_SLACK = 2
-"""So that a pool of one pilot, too, gets over a job or two of which nobody knows what became."""
+"""So that even a pool of one pilot can recover from a job or two whose fate is unknown."""
 
 SUBMISSIONS_PER_POLL = 30
-"""What a scheduler is asked to take at once, in the time of one poll: at 30 s it takes 600 pilots ten minutes."""
+"""Most submissions per poll: with 30 s between polls, 600 pilots take ten minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """One of our jobs, as far as it matters here.
+    """One of our jobs, as far as it matters for scaling.
 
-    ``leaving``: it is not counted on any more (notice was given, it is cancelled, suspended or dead, or nobody knows
-    whether it lives). ``spare``: it runs, and nobody would miss it.
+    ``leaving``: it no longer counts (it was given notice, is cancelled, suspended or dead, or its state is unknown).
+    ``spare``: it is running, but not needed.
     """
 
     job: str
@@ -54,10 +54,10 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What a decision rests on; times in Unix seconds. See the module's table and ``scheduler.Snapshot``.
+    """The basis of a decision; times in Unix seconds. See the module's table and ``scheduler.Snapshot``.
 
-    ``jobs`` are all that may live. ``warm_up_s`` is what a trainer needs to start on a new node; ``yielding`` counts
-    the jobs that others' jobs are taking, ``submitted`` those that were submitted within the last poll's time.
+    ``jobs`` are all that may exist. ``warm_up_s`` is how long a trainer takes to start on a new node; ``yielding``
+    counts the jobs whose nodes others' jobs are taking, ``submitted`` those submitted within the last poll's time.
     """
 
     now_s: float
@@ -75,7 +75,8 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """What to do: one submission per wall time (seconds), and the jobs to cancel. ``held_back`` says what limits it."""
+    """What to do: one submission per wall time (seconds), and the jobs to cancel. ``held_back``: why not more are
+    submitted."""
 
     submit: tuple[float, ...] = ()
     cancel: tuple[str, ...] = ()
@@ -84,8 +85,8 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True)
 class ShortJobs:
-    """What planned nodes are worth: ``count`` more jobs of ``walltime_s``, and the pending jobs (newest first) that are
-    too long for them.
+    """How to use planned nodes: ``count`` more jobs of ``walltime_s``, and the pending jobs (newest first) that are too
+    long for them.
     """
 
     walltime_s: float = 0.0
@@ -103,7 +104,7 @@ def decide(site: Site, now: Situation) -> Scaling:
     short = _short_jobs(site, now, living)
     of_short = min(short.count, count)
     submit = (short.walltime_s,) * of_short + (float(site.walltime_s),) * (count - of_short)
-    # Where as many are there as are wanted, a short job takes the place of one that is too long.
+    # If there are as many as wanted, a short job replaces one that is too long.
     replaced = () if held_back else short.too_long[: short.count - of_short]
     return Scaling(submit, replaced, held_back)
 
@@ -113,7 +114,8 @@ def _jobs_wanted(site: Site, now: Situation) -> int:
 
 
 def fitting_walltime_s(site: Site, now: Situation) -> float | None:
-    """A wall time in whole minutes that ends before another job needs the planned nodes; None: none is worth it."""
+    """A wall time in whole minutes that ends before another job needs the planned nodes; None if it is too short to be
+    useful."""
     if site.walltime_min is None or now.window_s is None or not now.planned_nodes:
         return None
     fits_s = math.floor((now.window_s - WINDOW_MARGIN_S) / 60) * 60.0
@@ -122,7 +124,8 @@ def fitting_walltime_s(site: Site, now: Situation) -> float | None:
 
 
 def _short_jobs(site: Site, now: Situation, living: Sequence[Kept]) -> ShortJobs:
-    """Planned nodes get as many short jobs as are wanted beyond what runs and what will start on idle nodes."""
+    """As many short jobs for planned nodes as are wanted beyond those running and those that will start on idle
+    nodes."""
     walltime_s = fitting_walltime_s(site, now)
     if walltime_s is None:
         return ShortJobs()
@@ -157,7 +160,7 @@ def _allowed(site: Site, now: Situation, missing: int) -> tuple[int, str]:
 
 
 def _least_missed(living: Sequence[Kept], count: int) -> tuple[str, ...]:
-    """At most ``count`` jobs to cancel: pending before running, the newest first; of those that run only spare ones."""
+    """At most ``count`` jobs to cancel: pending before running, newest first; of the running ones only spare ones."""
     pending = _newest_first(job for job in living if job.phase is JobPhase.PENDING)
     spare = _newest_first(job for job in living if job.phase is JobPhase.RUNNING and job.spare)
     return (*pending, *spare)[:count]

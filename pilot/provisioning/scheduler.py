@@ -1,7 +1,7 @@
-"""What a batch scheduler says of our jobs, and what became of a job: the same words for all schedulers.
+"""What a batch scheduler says about our jobs, and how a job ended, in terms common to all schedulers.
 
 One :class:`Queue` per scheduler (``scheduler_slurm`` …) turns one poll into a :class:`Snapshot`. Queries block: run
-them in a thread. A scheduler that does not answer raises; that says nothing of the jobs.
+them in a thread. If a scheduler does not answer, an error is raised; that says nothing about the jobs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class JobPhase(StrEnum):
 
 
 class Ending(StrEnum):
-    """What became of a job."""
+    """How a job ended."""
 
     COMPLETED = "completed"
     PREEMPTED = "preempted"
@@ -41,17 +41,17 @@ class Ending(StrEnum):
     FAILED = "failed"
     NODE_FAILED = "node failed"
     GONE = "unknown cause"
-    """Over, and nobody knows why."""
+    """Over for an unknown reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """A job as the scheduler shows it now. Times are Unix times, None where not known.
+    """A job as the scheduler shows it now. Times are Unix times; None: not known.
 
-    ``start_s`` of a job that waits is when the scheduler expects it to start. ``preempt_s`` is set once the scheduler
-    has decided to preempt it, ``end_s`` when it will be killed at the latest, ``planned_s`` when a job of others is
-    planned to start on one of its nodes; ``ending`` is None unless it is over;
-    ``restart`` counts requeues; ``detail`` is the scheduler's own word.
+    ``start_s`` of a queued job is when the scheduler expects it to start. ``preempt_s`` is set once the scheduler has
+    decided to preempt it; ``end_s`` is when it will be killed at the latest, ``planned_s`` when another user's job is
+    planned to start on one of its nodes; ``ending`` is None unless it is over; ``restart`` counts requeues; ``detail``
+    is the scheduler's own wording.
     """
 
     job: str
@@ -74,13 +74,13 @@ class Snapshot:
 
     Parameters
     ----------
-    jobs : ours, by id: those that were asked for, and any whose name is ours
-    others : jobs of others that count against the site's cap
-    idle_nodes : nodes that nobody has or waits for; None where the scheduler does not tell
-    planned_nodes : nodes that idle until another job starts on them
-    window_s : how long the planned nodes stay idle at least; None where there are none
+    jobs : ours, by id: the requested ones, and any with our name
+    others : others' jobs that count against the site's limit
+    idle_nodes : nodes that nobody has or waits for; None: not known
+    planned_nodes : nodes that are idle until another job starts on them
+    window_s : how long the planned nodes stay idle at least; None if there are none
     trouble : what could not be read, for people
-    listed : jobs that the scheduler lists as living when it is asked another way: they are not over, whatever it says
+    listed : jobs that another query lists as existing: they are not over, whatever the scheduler says
     """
 
     jobs: Mapping[str, JobView] = field(default_factory=dict)
@@ -101,12 +101,12 @@ class Queue(Protocol):
         Raises
         ------
         SubmitError
-            It did not answer, or not in a way that can be read.
+            It did not answer, or the answer cannot be parsed.
         """
 
     def cancel(self, jobs: Sequence[str]) -> list[str]:
-        """Cancel ``jobs``, also those that an earlier coordinator submitted: those that the scheduler agreed to end,
-        and those that it says are over or unknown to it.
+        """Cancel ``jobs``, also those that an earlier coordinator submitted; returns those that the scheduler agreed to
+        cancel, and those that it says are over or unknown.
 
         Raises
         ------
@@ -115,17 +115,18 @@ class Queue(Protocol):
         """
 
     def kill(self, jobs: Sequence[str]) -> None:
-        """End by force what outlived its cancellation; raises ``SubmitError`` where the scheduler refuses."""
+        """Kill jobs that outlived their cancellation; raises ``SubmitError`` if the scheduler refuses."""
 
 
 Run = Callable[[Sequence[str], float], str]
-"""Runs a scheduler's command within a limit in seconds and returns its output; :func:`run_command`, or recorded."""
+"""Runs a scheduler's command with a time limit in seconds and returns its output: :func:`run_command`, or a
+recording."""
 
 
 class Refused(SubmitError):
-    """A scheduler's command ended with an error; ``said`` is all that it said about it, a line per complaint.
+    """A scheduler's command failed; ``said`` is its error output, one line per error.
 
-    ``output`` is its answer as far as it went.
+    ``output`` is its output up to then.
     """
 
     def __init__(self, command: str, said: str, status: int = 1, output: str = "") -> None:
@@ -134,21 +135,20 @@ class Refused(SubmitError):
 
 
 _FOR_PEOPLE = ("SQUEUE_", "SINFO_", "SACCT_", "SLURM_TIME_FORMAT", "LSB_BJOBS_FORMAT")
-"""Variables with which users change what these commands show them."""
+"""Variables with which users customise the output of these commands."""
 
 BATCH = 100
-"""Ids in one command: far from the longest command line, and what is refused is soon tried again."""
+"""Most ids per command: far below the limit of a command line, and few to retry after a refusal."""
 
 
 def batches(jobs: Sequence[str]) -> Iterator[Sequence[str]]:
-    """``jobs`` in parts that one command takes."""
+    """``jobs`` split into batches for one command each."""
     return (jobs[first : first + BATCH] for first in range(0, len(jobs), BATCH))
 
 
 def cancel_by(run: Callable[[Sequence[str]], object], jobs: Sequence[str], no_more: Sequence[str]) -> list[str]:
-    """Cancel by a command that takes ids, goes on after one that it refuses, and has a line for each such.
-
-    ``run`` runs it for some jobs; ``no_more`` are the words in which it says that there is nothing left to cancel.
+    """Cancel by a command that takes ids, continues after one that it refuses, and prints a line for each such id.
+    ``run`` runs it for some jobs; ``no_more`` are the messages for jobs that are already over.
     """
     taken: list[str] = []
     for batch in batches(jobs):
@@ -157,7 +157,7 @@ def cancel_by(run: Callable[[Sequence[str]], object], jobs: Sequence[str], no_mo
         except Refused as error:
             complaints = [line for line in error.said.splitlines() if not any(words in line for words in no_more)]
             named = [job for job in batch if any(_names(line, job) for line in complaints)]
-            # A complaint about none of them is one about all: it did not get that far.
+            # An error that names none of them concerns all: the command did not get that far.
             refused = batch if complaints and not named else named
             taken += [job for job in batch if job not in refused]
         else:
@@ -170,14 +170,14 @@ def _names(line: str, job: str) -> bool:
 
 
 def run_command(command: Sequence[str], limit_s: float) -> str:
-    """Output of ``command``; killed with all that it started after ``limit_s``.
+    """Output of ``command``; after ``limit_s`` it is killed with everything that it started.
 
     Raises
     ------
     Refused
         It failed.
     SubmitError
-        It is not there, or took too long.
+        It does not exist, or took too long.
     """
     name = command[0]
     if shutil.which(name) is None:
@@ -209,18 +209,18 @@ def _last_line(text: str) -> str:
 
 
 WALLTIME_WORD = "wall time"
-"""What an agent's notice says where it leaves before its wall time ends; anything else announces a preemption."""
+"""The cause in an agent's notice if it leaves because its wall time ends; any other cause means a preemption."""
 
 
 def what_became(
     view: JobView | None, word: str, now_s: float, *, cancelled: bool, lost: bool = False, lead_s: float = 0.0
 ) -> Ending:
-    """What became of a job that is over.
+    """How a job ended.
 
     Parameters
     ----------
-    view : the scheduler's last word, None where it no longer knows the job
-    word : the cause of the agent's notice, "" where it gave none
+    view : the scheduler's last view; None if it no longer knows the job
+    word : the cause of the agent's notice; "" if it gave none
     now_s : when it was seen to be over
     cancelled : whether we cancelled it ourselves
     lost : whether we did so because its agent had been silent for longer than its lease
@@ -228,10 +228,10 @@ def what_became(
 
     Notes
     -----
-    The scheduler knows best why it took a node. But a job whose agent left in its grace ends as *completed*: there the
-    agent's word counts, and so it does for a job that the scheduler no longer knows. A node that dies is found by the
-    scheduler, or by us when its agent's lease is over, whoever is first: we then cancel the job, and that is all
-    that the scheduler tells later.
+    The scheduler knows best why it took a node. But a job whose agent left within its grace ends as *completed*; then
+    the agent's report counts, as it does for a job that the scheduler no longer knows. A dead node is noticed either by
+    the scheduler, or by us when its agent's lease is over: then we cancel the job, and the scheduler later reports only
+    that.
     """
     seen = view.ending if view else None
     if seen in (Ending.PREEMPTED, Ending.WALLTIME, Ending.NODE_FAILED):
@@ -243,13 +243,13 @@ def what_became(
     if cancelled or seen is Ending.CANCELLED:
         return Ending.CANCELLED
     if word:
-        # The same signal announces both; only near the end of its wall time it means that.
+        # The same signal announces both; it means the wall time only near its end.
         return Ending.WALLTIME if WALLTIME_WORD in word or _was_used_up(view, now_s, lead_s) else Ending.PREEMPTED
     return seen or Ending.GONE
 
 
 def local_time_s(text: str, form: str) -> float | None:
-    """Unix time of a scheduler's local time in the ``form`` of :func:`time.strptime`; None where it is none."""
+    """Unix time of a scheduler's local time in the ``form`` of :func:`time.strptime`; None if it is not one."""
     try:
         return time.mktime(time.strptime(text, form))
     except ValueError:
@@ -257,7 +257,7 @@ def local_time_s(text: str, form: str) -> float | None:
 
 
 def _was_used_up(view: JobView | None, now_s: float, lead_s: float) -> bool:
-    """The last view of it may be one of its life, whose end was still to come."""
+    """Whether its wall time was used up. The last view may be from before its end."""
     if view is None or view.start_s is None or view.walltime_s is None:
         return False
     end_s = now_s if view.end_s is None else min(now_s, view.end_s)
@@ -265,4 +265,4 @@ def _was_used_up(view: JobView | None, now_s: float, lead_s: float) -> bool:
 
 
 CLOSE_S = 60.0
-"""Schedulers look at wall times about once a minute."""
+"""Schedulers check wall times about once a minute."""

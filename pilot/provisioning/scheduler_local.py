@@ -1,8 +1,8 @@
 """No batch system: a pilot is a process tree of this machine, and the process table is the queue.
 
-Parsl's shell of a job, whose process id is the job's, names the job's script in its command line. The script gives what
-it becomes, and every process of that, the job's name in ``JOBNAME`` and its id in ``PILOT_JOB``; the job lives while
-the shell or one of those does. So it is seen from its submission on, also while the script's prologue runs.
+The shell that Parsl starts for a job, whose process id is the job's id, has the job's script in its command line. The
+script sets the job's name in ``JOBNAME`` and its id in ``PILOT_JOB`` for all of its processes; the job is running as
+long as the shell or one of these is. So it is visible from its submission on, also while the script's prologue runs.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _GUARDIAN_S = 3.0
 
 
 Living = dict[str, tuple[str, list[psutil.Process]]]
-"""Job id → the job's name, and its living processes."""
+"""Job id → the job's name, and its running processes."""
 
 
 class LocalQueue:
     """The jobs whose name starts with ``prefix`` and a dot.
 
-    ``output_of`` gives the path of a job's standard error, beside which Parsl's LocalProvider puts its exit status.
+    ``output_of`` returns the path of a job's standard error; Parsl's LocalProvider writes its exit status beside it.
     """
 
     def __init__(self, prefix: str, output_of: Callable[[str], Path | None]) -> None:
@@ -41,13 +41,13 @@ class LocalQueue:
 
     def poll(self, jobs: Sequence[str], now_s: float) -> Snapshot:  # noqa: ARG002  # the protocol's signature
         """See :class:`pilot.provisioning.scheduler.Queue`."""
-        shells = self._shells()  # before the others: a shell becomes none of them, and ends after them
+        shells = self._shells()  # before the others, because a shell ends after them
         names = {job: name for job, (name, _) in self._living().items()} | shells
         views = {job: JobView(job, JobPhase.RUNNING, name=name) for job, name in names.items()}
         return Snapshot(views | {job: self._over(job) for job in jobs if job not in views})
 
     def cancel(self, jobs: Sequence[str]) -> list[str]:
-        """One TERM to each job's process group, as a batch system does it; a job of which nothing lives is over."""
+        """Send one TERM to each job's process group, like a batch system; a job without processes is over."""
         shells, living = self._shells(), self._living()
         for job in jobs:
             with contextlib.suppress(ProcessLookupError, psutil.Error):
@@ -58,7 +58,7 @@ class LocalQueue:
         return list(jobs)
 
     def kill(self, jobs: Sequence[str]) -> None:
-        """Kill each job's oldest process, the agent, so that its guardian cleans up; then all that is left of it."""
+        """Kill each job's oldest process, the agent, so that its guardian cleans up; then everything that is left."""
         living = self._living()
         for job in jobs:
             name, processes = living.get(job, ("", []))
@@ -71,7 +71,7 @@ class LocalQueue:
             kill_marked(f"{_NAME}={name}")
 
     def _living(self) -> Living:
-        """Job id → its name and its living processes, of all jobs of ours."""
+        """Job id → its name and its running processes, for all our jobs."""
         found: Living = {}
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
@@ -82,7 +82,7 @@ class LocalQueue:
         return found
 
     def _shells(self) -> dict[str, str]:
-        """Job id → name of the jobs whose shell lives. (While Parsl starts it, that has the same command line.)"""
+        """Job id → name of the jobs whose shell is running. (While Parsl starts it, that has the same command line.)"""
         found: dict[int, tuple[str, int]] = {}
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
@@ -102,6 +102,6 @@ class LocalQueue:
 
 
 def _oldest(living: Living, job: str) -> psutil.Process | None:
-    """The first process of a job, None where none lives. Raises ``psutil.Error`` where one is gone meanwhile."""
+    """The oldest process of a job, None if there is none. Raises ``psutil.Error`` if one has ended meanwhile."""
     _, processes = living.get(job, ("", []))
     return min(processes, key=psutil.Process.create_time) if processes else None

@@ -92,7 +92,7 @@ class LsfQueue:
         return row.user == self._user and row.job_name.startswith(self._prefix)
 
     def _bjobs(self) -> list[_Row]:
-        """All jobs that count against the site's cap, those that ended lately included."""
+        """All jobs that count against the site's limit, including those that ended recently."""
         site = self._site
         whose = ["-u", "all", "-P", site.account] if site.max_jobs_scope == "project" and site.account else []
         queue = ["-q", site.queue] if site.queue else []
@@ -123,7 +123,7 @@ def _view(row: _Row, now_s: float) -> JobView:
 
 
 def _phase(row: _Row) -> JobPhase:
-    """Unknown states count as running: else one would submit too many."""
+    """Unknown states count as running; otherwise we would submit too many."""
     if row.stat in _PENDING:
         return JobPhase.PENDING
     if row.stat in _SUSPENDED:
@@ -132,7 +132,7 @@ def _phase(row: _Row) -> JobPhase:
 
 
 def _ending(row: _Row) -> Ending:
-    """By ``EXIT_REASON`` (``TERM_PREEMPT: job killed after preemption``), else by the exit code."""
+    """By ``EXIT_REASON`` (``TERM_PREEMPT: job killed after preemption``), otherwise by the exit code."""
     if row.stat == "DONE":
         return Ending.COMPLETED
     known = _REASONS.get(row.exit_reason.split(":")[0].strip())
@@ -141,8 +141,8 @@ def _ending(row: _Row) -> Ending:
 
 
 def _end_s(said: str, now_s: float) -> float | None:
-    """Unix time of LSF's ``Nov 22 23:50 L``, which is local time without its year; None where it says no run limit (L),
-    but an estimate (E) or nothing."""
+    """Unix time of LSF's ``Nov 22 23:50 L``, which is local time without a year; None unless it is a run limit (L),
+    such as an estimate (E)."""
     when, _, what = said.strip().rpartition(" ")
     year = time.localtime(now_s).tm_year
     years = [local_time_s(f"{y} {when}", "%Y %b %d %H:%M") for y in (year - 1, year, year + 1)]

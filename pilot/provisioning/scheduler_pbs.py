@@ -1,9 +1,9 @@
-"""PBS Pro and OpenPBS: ``qselect`` says which jobs live, one ``qstat -f -F dsv`` what they all do.
+"""PBS Pro and OpenPBS: ``qselect`` lists the jobs that exist, one ``qstat -f -F dsv`` shows their states.
 
 Seen on OpenPBS 23.06.06 (``tests/pbs``): a server keeps no history of jobs unless configured to
-(``job_history_enable``), and then answers ``qstat -x`` with success and no job at all. So what is missing in an answer
-is asked for again without ``-x``, and what ``qselect`` lists is never over. Without history a job that is over is an
-unknown one.
+(``job_history_enable``), and then answers ``qstat -x`` with success and no job at all. So jobs missing in an answer are
+queried again without ``-x``, and a job listed by ``qselect`` is never over. Without history, PBS does not know jobs
+that are over.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _BY_MOM = {
     -14: Ending.NODE_FAILED,
     -20: Ending.NODE_FAILED,
 }
-"""``Exit_status`` (OpenPBS 23.06, ``job.h``): its wall time is over, its MoM restarted, a node was lost."""
+"""``Exit_status`` (OpenPBS 23.06, ``job.h``): the wall time is over, the MoM restarted, a node was lost."""
 
 _RERUN = {-11, -12, -18}
-"""It was run again: requeued, checkpointed, requeued by a hook."""
+"""The job was run again: requeued, checkpointed, requeued by a hook."""
 
 _BY_SIGNAL = 128
 _TERMINATED_BY = re.compile(r"terminated by ([^@\s]+)@")
@@ -80,7 +80,7 @@ class PbsQueue:
         return cancel_by(lambda batch: self._ask("qdel", *batch), jobs, _NO_MORE)
 
     def kill(self, jobs: Sequence[str]) -> None:
-        """See :class:`pilot.provisioning.scheduler.Queue`. A job whose MoM is dead is taken off the server's books."""
+        """See :class:`pilot.provisioning.scheduler.Queue`. A job whose MoM is dead is deleted from the server."""
         left = set(jobs) - set(cancel_by(lambda batch: self._ask("qdel", "-W", "force", *batch), jobs, _NO_MORE))
         if left:
             raise SubmitError(f"qdel -W force failed for {', '.join(sorted(left))}", transient=True)
@@ -89,7 +89,7 @@ class PbsQueue:
         return self._run(list(command), self._site.command_timeout_s)
 
     def _others(self, mine: Sequence[str], ours: Collection[str]) -> int:
-        """Living jobs that count against ``max_jobs`` beside ours."""
+        """Other jobs that count against ``max_jobs``."""
         if self._site.max_jobs_scope == "project" and self._site.account:
             return len(set(self._qselect("-A", self._site.account)).difference(ours))
         return len(set(mine).difference(ours))
@@ -99,7 +99,7 @@ class PbsQueue:
         return self._ask("qselect", *which, *queue).split()
 
     def _views(self, jobs: Sequence[str]) -> dict[str, JobView]:
-        """What PBS knows of ``jobs``."""
+        """What PBS knows about ``jobs``."""
         found = self._qstat(self._also_over, jobs)
         if self._also_over and (missing := [job for job in jobs if job not in found]):
             again = self._qstat([], missing)
@@ -113,13 +113,13 @@ class PbsQueue:
         found: dict[str, JobView] = {}
         for batch in batches(jobs):
             for attributes in _parsed(self._tolerantly("qstat", *options, "-f", "-F", "dsv", *batch)):
-                # The server's name may be shortened in the answer.
+                # The answer may abbreviate the server's name.
                 if (job := by_number.get(_number(attributes["Job Id"]))) is not None:
                     found[job] = _view(job, attributes)
         return found
 
     def _tolerantly(self, *command: str) -> str:
-        """The answer about the jobs that PBS knows: about others it complains, and fails."""
+        """The answer about the jobs that PBS knows, although the command fails because of the others."""
         try:
             return self._ask(*command)
         except Refused as error:
@@ -133,9 +133,10 @@ def _number(job: str) -> str:
 
 
 def _parsed(output: str) -> Iterable[Attributes]:
-    """The jobs of ``qstat -f -F dsv``: one a line, attributes with a bar between, which a backslash makes plain.
+    """The jobs in the output of ``qstat -f -F dsv``: one per line, attributes separated by a bar, which a backslash
+    escapes.
 
-    A value may hold a line break (one of ``Variable_List``); what follows it belongs to the line before.
+    A value may contain a line break (as in ``Variable_List``); what follows belongs to the line before.
     """
     first, *lines = re.split(r"^(?=Job Id: )", output, flags=re.MULTILINE)
     if first.strip():
@@ -158,7 +159,7 @@ def _view(job: str, of: Attributes) -> JobView:
         phase,
         ending=_ending(of) if over else None,
         name=of.get("Job_Name", ""),
-        # PBS counts runs, and the first one is no restart; a job that waits again has had its earlier ones.
+        # PBS counts runs, and the first is not a restart; a job that is queued again has had earlier runs.
         restart=max(0, runs if phase is JobPhase.PENDING else runs - 1),
         start_s=start_s,
         end_s=_end_s(of, start_s, walltime_s, over=over),
@@ -169,7 +170,7 @@ def _view(job: str, of: Attributes) -> JobView:
 
 
 def _phase(state: str) -> JobPhase:
-    """Unknown states count as running: else one would submit too many."""
+    """Unknown states count as running; otherwise we would submit too many."""
     if state in _PENDING:
         return JobPhase.PENDING
     if state in _SUSPENDED:
@@ -183,14 +184,15 @@ def _state(state: str, status: str | None) -> str:
 
 
 def _end_s(of: Attributes, start_s: float | None, walltime_s: float | None, *, over: bool) -> float | None:
-    """When it ended, or will at the latest. (``obittime`` of a job that was run again is that of its earlier run.)"""
+    """When it ended, or will end at the latest. (``obittime`` of a job that was run again is from its earlier run.)"""
     if over and (ended_s := _time_s(of.get("obittime", ""))):
         return ended_s
     return start_s + walltime_s if start_s and walltime_s else None
 
 
 def _ending(of: Attributes) -> Ending:
-    """By who terminated it, as the comment says; else by ``Exit_status`` (128 and more: a signal, of whomever)."""
+    """By who terminated it according to the comment; otherwise by ``Exit_status`` (128 and more: a signal from
+    anyone)."""
     by = _TERMINATED_BY.search(of.get("comment", ""))
     if by is not None:
         return Ending.PREEMPTED if by[1] == "Scheduler" else Ending.CANCELLED

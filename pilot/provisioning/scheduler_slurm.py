@@ -1,7 +1,9 @@
-"""Slurm: one ``squeue`` about our user's jobs and one ``sinfo`` per poll; ``sacct`` only for what squeue forgot.
+"""Slurm: one ``squeue`` for our user's jobs and one ``sinfo`` per poll; ``sacct`` only for jobs that squeue has
+forgotten.
 
-Columns and not ``--json``: of that, Slurm 22.05 gives all jobs of all users, 2.5 kB each. Other users' jobs are asked
-for only where they matter, in a few columns: for a cap that counts a project's, and for plans that concern our nodes.
+The output is in columns, because with ``--json`` Slurm 22.05 lists all jobs of all users, 2.5 kB each. Other users'
+jobs are queried only if they matter, in a few columns: for a limit on a project's jobs, and for plans that concern our
+nodes.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ _NO_MORE = ("Invalid job id", "already completing or completed")
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A line of squeue, column by column. The name is last: it may hold anything."""
+    """A line of squeue, by column. The name is last because it may contain anything."""
 
     job: str
     state: str
@@ -78,7 +80,7 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """A pending job's expected start, and on which nodes, as Slurm writes that."""
+    """A pending job's expected start, and its nodes, as Slurm writes them."""
 
     start_s: float
     nodes: str
@@ -132,7 +134,7 @@ class SlurmQueue:
         return self._run(list(command), self._site.command_timeout_s)
 
     def _squeue(self) -> list[_Row]:
-        """Our user's jobs, those that ended lately included."""
+        """Our user's jobs, including those that ended recently."""
         columns = ",".join(f"{column}:|" for column in _COLUMNS)
         output = self._ask("squeue", "-h", "-t", "all", "-u", self._user, "-O", columns)
         rows = [line.removesuffix("|").split("|", len(_COLUMNS) - 1) for line in output.splitlines() if line.strip()]
@@ -141,7 +143,7 @@ class SlurmQueue:
         return [_Row(*row) for row in rows]
 
     def _others(self, rows: Iterable[_Row], ours: dict[str, _Row]) -> int:
-        """Living jobs in our partition that count against ``max_jobs`` beside ours."""
+        """Other jobs in our partition that count against ``max_jobs``."""
         site = self._site
         if site.max_jobs_scope == "project" and site.account:
             where = ["-p", site.partition] if site.partition else []
@@ -155,7 +157,7 @@ class SlurmQueue:
         )
 
     def _sinfo(self) -> tuple[int, int]:
-        """Nodes that we may use, which are idle for anyone, and which are idle until a planned job starts."""
+        """How many of the nodes that we may use are idle, and how many are idle until a planned job starts."""
         where = ["-p", self._site.partition] if self._site.partition else []
         output = self._ask("sinfo", "-h", "-N", *where, "-o", "%N %t")
         states = dict(line.split()[:2] for line in output.splitlines() if len(line.split()) >= 2)
@@ -164,14 +166,14 @@ class SlurmQueue:
         return sum(s == "idle" for s in states.values()), sum(s in ("plnd", "planned") for s in states.values())
 
     def _plans(self, ours: dict[str, _Row]) -> list[_Plan]:
-        """When and where pending jobs of others are planned to start. Where that will be is not always told: planned
-        nodes are taken to stay idle until the earliest of these starts."""
+        """When and where others' pending jobs are planned to start. The nodes are not always known: planned nodes are
+        assumed to stay idle until the earliest of these starts."""
         output = self._ask("squeue", "-h", "-t", "PD", "-o", "%A|%S|%Y")
         rows = [line.split("|") for line in output.splitlines() if line.count("|") == 2]
         return [_Plan(at_s, nodes) for job, when, nodes in rows if job not in ours and (at_s := _time_s(when))]
 
     def _sacct(self, jobs: Sequence[str]) -> dict[str, JobView]:
-        """What accounting remembers of ``jobs``; nothing where there is none."""
+        """What accounting remembers about ``jobs``; empty if there is no accounting."""
         columns = "JobIDRaw,State,Restarts,NodeList"
         found: dict[str, JobView] = {}
         for batch in batches(jobs):
@@ -185,7 +187,7 @@ class SlurmQueue:
 
 
 def excluded(site: Site, run: Run = run_command) -> str:
-    """The partition's nodes that ``only_nodes`` does not name, as a list for ``--exclude``; "" where it names all.
+    """The partition's nodes not in ``only_nodes``, as a list for ``--exclude``; "" if there are none.
 
     Slurm has no option for "one of these nodes": ``--nodelist`` asks for all of them.
 
@@ -215,7 +217,7 @@ def _view(row: _Row) -> JobView:
         preempt_s=_time_s(row.preempt),
         walltime_s=limit_s(row.limit),
         nodes=row.nodes,
-        # Slurm says None where there is nothing to say.
+        # Slurm writes None for no reason.
         detail=", ".join([row.state, *([row.reason] if row.reason not in ("", "None") else [])]),
     )
 
@@ -228,7 +230,7 @@ def _planned_s(view: JobView, plans: Sequence[_Plan]) -> float | None:
 
 @lru_cache(maxsize=1024)
 def _names(nodes: str) -> frozenset[str]:
-    """The nodes of a list; none where it is not told or cannot be read."""
+    """The nodes of a list; empty if it is unknown or cannot be read."""
     try:
         return frozenset(expand(nodes)) if nodes not in ("", "(null)", "N/A") else frozenset()
     except ValueError:
@@ -236,7 +238,7 @@ def _names(nodes: str) -> frozenset[str]:
 
 
 def _phase(row: _Row) -> JobPhase:
-    """Unknown states, and COMPLETING, count as running: else one would submit too many."""
+    """Unknown states, and COMPLETING, count as running; otherwise we would submit too many."""
     if row.state in _PENDING:
         return JobPhase.PENDING
     if row.state in _SUSPENDED:
@@ -250,7 +252,7 @@ def _time_s(text: str) -> float | None:
 
 
 def limit_s(text: str) -> float | None:
-    """Seconds of Slurm's ``[days-]hours:minutes:seconds``, or less of it; None for ``UNLIMITED``."""
+    """Seconds of Slurm's ``[days-]hours:minutes:seconds``, or a part of that; None for ``UNLIMITED``."""
     days, _, rest = text.rpartition("-")
     parts = rest.split(":")
     if not all(part.isdecimal() for part in [days or "0", *parts]):

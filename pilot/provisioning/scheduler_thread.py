@@ -1,6 +1,6 @@
-"""The scheduler on the event loop: one thread makes all calls, one after the other.
+"""The scheduler for asyncio: one thread makes all calls, one after the other.
 
-So a submission that is under way when its caller is cancelled is still made, and seen by the next poll.
+So a submission in progress when its caller is cancelled is completed, and seen by the next poll.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Provider(Protocol):
-    """What submits: :class:`pilot.provisioning.provider.PilotProvider`."""
+    """Submits jobs: :class:`pilot.provisioning.provider.PilotProvider`."""
 
     def submit(self, command: str, job_name: str, walltime_s: float | None = None) -> str:
         """Submit a job; its id."""
@@ -29,7 +29,7 @@ class Provider(Protocol):
 class SchedulerThread:
     """Calls ``provider`` and ``queue``, which block, for jobs called ``name`` that run the shell command ``command``.
 
-    Each call raises :class:`~pilot.core.errors.SubmitError` where the scheduler refuses or does not answer.
+    Each call raises :class:`~pilot.core.errors.SubmitError` if the scheduler refuses or does not answer.
     """
 
     def __init__(self, provider: Provider, queue: Queue, command: str, name: str) -> None:
@@ -40,7 +40,7 @@ class SchedulerThread:
         self._thread = ThreadPoolExecutor(1, "scheduler")
 
     async def poll(self, jobs: Sequence[str], now_s: float) -> Snapshot:
-        """What the scheduler says of all jobs of this name, and of ``jobs``."""
+        """The scheduler's view of all jobs of this name, and of ``jobs``."""
         return await self._call(self._queue.poll, jobs, now_s)
 
     async def submit(self, walltime_s: float) -> str:
@@ -48,7 +48,7 @@ class SchedulerThread:
         return await self._call(self._provider.submit, self._command, self._name, walltime_s)
 
     async def cancel(self, jobs: Sequence[str]) -> list[str]:
-        """Cancel ``jobs``; those that the scheduler agreed to, or says are over."""
+        """Cancel ``jobs``; returns those that the scheduler agreed to cancel, or says are over."""
         return await self._call(self._queue.cancel, jobs)
 
     async def kill(self, jobs: Sequence[str]) -> None:
@@ -56,12 +56,12 @@ class SchedulerThread:
         await self._call(self._queue.kill, jobs)
 
     def close(self) -> None:
-        """End the thread, after the call that it may be in."""
+        """End the thread, after its current call."""
         self._thread.shutdown(wait=False)
 
     async def _call(self, function: Callable[..., T], *arguments: object) -> T:
-        """Whatever goes wrong (no process, no thread, no file; an answer of a new form) is trouble with the call, which
-        is tried again."""
+        """Treat any failure (no process, thread or file; an answer in a new format) as trouble with the call, which is
+        retried."""
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
         except SubmitError:

@@ -1,4 +1,4 @@
-"""What the scheduler refuses or does not answer: told when it begins, changes and ends, not each time it is seen."""
+"""Problems with the scheduler: reported when they begin, change and end, not each time they occur."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Call = Literal["poll", "submit", "cancel"]
 
 @dataclass(frozen=True, slots=True)
 class Troubled:
-    """The scheduler does not answer or takes no jobs: ``text`` says so; it is empty when that is over."""
+    """The scheduler does not answer or accepts no jobs, as described in ``text``; empty when that is over."""
 
     text: str
 
 
 class Troubles:
-    """The trouble with each kind of call, empty where there is none; ``report`` is called with changes."""
+    """The trouble with each kind of call, empty if there is none; ``report`` is called with changes."""
 
     def __init__(self, report: Callable[[Troubled], None]) -> None:
         self._report = report
@@ -28,7 +28,7 @@ class Troubles:
 
     @property
     def text(self) -> str:
-        """All of it, in a line."""
+        """All trouble, in one line."""
         return "; ".join(text for text in self._texts.values() if text)
 
     def say(self, call: Call, text: str) -> None:
@@ -39,7 +39,7 @@ class Troubles:
 
     @contextmanager
     def of(self, call: Call) -> Iterator[None]:
-        """A refusal of what happens within is the trouble with ``call``; there is none where it succeeds."""
+        """An error raised within is the trouble with ``call``; success clears it."""
         try:
             yield
         except SubmitError as error:

@@ -1,12 +1,12 @@
 """Who may do what: one token per role, and one per pilot job that the pool submitted.
 
 =============  ==================================  ================================================================
-token          where it lies                       what it allows
+token          where it is                         what it allows
 =============  ==================================  ================================================================
 user           the pool's ``connection.json``      requests of the CLI, nothing else
-enrolment      the pool's ``connection.json``      to join as a pilot, from a batch script of one's own
+enrolment      the pool's ``connection.json``      to join as a pilot, from one's own batch script
 a job's own    ``pilots/<…>.connection.json``      to join as a pilot of that job: on as many nodes as it has, in
-                                                   its newest life; until the job is over
+                                                   its latest run, until the job is over
 =============  ==================================  ================================================================
 
 A pilot's name ends in a hash of a secret that its agent drew: nobody else can come back under that name. Only digests

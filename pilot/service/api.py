@@ -1,4 +1,4 @@
-"""Answers what the CLI asks of the coordinator: one method per verb of :mod:`pilot.io.verbs`."""
+"""Answers the CLI's requests: one method per verb of :mod:`pilot.io.verbs`."""
 
 from __future__ import annotations
 
@@ -62,6 +62,7 @@ from pilot.io.verbs import (
 from pilot.service import status_view
 from pilot.service.launch_store import LaunchStore
 from pilot.service.live_driver import LiveDriver
+from pilot.service.name_is_taken import name_is_taken
 from pilot.service.roster import Roster
 from pilot.service.server import Peer, Server
 from pilot.service.status_view import About
@@ -173,7 +174,7 @@ class Api:
     # --- verbs ----------------------------------------------------------------------------------------------------
 
     async def submit(self, given: Submission) -> Submitted:
-        """Submit a new trainer. Answered once it is journaled."""
+        """Submit a new trainer. Answered once it is in the journal."""
         self._refuse_when_draining()
         trainer = self._name(given.name, replaces=given.replace)
         spec = self._learned.with_curve(given.spec(trainer, TrainerUid(secrets.token_hex(16))))
@@ -228,7 +229,7 @@ class Api:
         return Cleared(nodes=list(map(str, nodes)))
 
     async def wait(self, asked: Wait) -> Phases:
-        """The trainers' phases when all have ended, or after the time that was asked for."""
+        """The trainers' phases when all have ended, or after the requested time."""
         core = self._driver.core
         outcomes = {name: core.past.get(TrainerId(name)) for name in asked.trainers}
         past = {name: Phase(outcome.value) for name, outcome in outcomes.items() if outcome is not None}
@@ -257,9 +258,11 @@ class Api:
     async def resume(self, asked: Resumption) -> Standing:
         """Continue a trainer that ended early, from its newest checkpoint."""
         self._refuse_when_draining()
-        trainer = self._ended(asked.trainer)
+        held = self._trainer(asked.trainer).held
+        instead = f"pilot release {asked.trainer} gives it nodes again" if held else "there is nothing to resume"
+        trainer = self._ended(asked.trainer, instead)
         if trainer.outcome is Outcome.FINISHED:
-            more = f"pilot submit --from {trainer.id} starts a new one from its end"
+            more = f"pilot submit --from {trainer.id} starts a new one from its last checkpoint"
             raise UserError(f"trainer {trainer.id} has finished; {more}, for example with more epochs")
         if asked.budget_node_hours is None and trainer.outcome is Outcome.STOPPED:
             raise UserError(f"trainer {trainer.id} stopped: {trainer.reason}; give it a larger --budget in total")
@@ -272,7 +275,7 @@ class Api:
         return await self._stands(trainer, TrainerHeld(trainer.id), "is held")
 
     async def release(self, asked: OneTrainer) -> Standing:
-        """Let it have nodes again."""
+        """Give a held trainer nodes again."""
         trainer = self._unended(asked.trainer)
         if not trainer.held:
             raise UserError(f"trainer {trainer.id} is not held")
@@ -285,7 +288,7 @@ class Api:
 
     async def remove(self, asked: SomeTrainers) -> Removed:
         """Delete ended trainers, with their files."""
-        trainers = {name: self._ended(name) for name in asked.trainers}.values()
+        trainers = {name: self._ended(name, f"pilot cancel {name} ends it") for name in asked.trainers}.values()
         removed = [self._driver.post(TrainerRemoved(trainer.id)) for trainer in trainers]
         for trainer in trainers:
             self._launches.forget(trainer.id)
@@ -306,7 +309,7 @@ class Api:
         return status_view.history(self._about(), core, monitor, self._launches, name)
 
     async def down(self, _: Nothing) -> Draining:
-        """Drain. Answered once it is journaled; the coordinator ends when everything is gone."""
+        """Drain. Answered once this is in the journal; the coordinator exits when everything is gone."""
         if (decision := self.drain("pilot down")) is not None:
             await self._decided(decision, "the pool is drained")
         return Draining(run_dir=self._about().run_dir, nodes=len(self._driver.core.pool))
@@ -351,7 +354,7 @@ class Api:
         if (study := core.studies.get(StudyId(given.rpartition("-")[0]))) and given.rpartition("-")[2].isdecimal():
             raise UserError(f"{given} is a name of a trial of study {study.id}; choose another --name")
         if given in known and not (replaces and outcome is not None and given not in self._arriving):
-            raise UserError(_choices(given, outcome))
+            raise UserError(name_is_taken(given, outcome))
         return TrainerId(given)
 
     def _node(self, name: str) -> NodeId:
@@ -359,10 +362,13 @@ class Api:
             raise UserError(f"no node named {name!r} in the pool; 'pilot nodes' lists them")
         return NodeId(name)
 
-    def _ended(self, name: str) -> Trainer:
+    def _ended(self, name: str, instead: str) -> Trainer:
+        """The trainer of this name; if it has not ended, the error tells the user what to do ``instead``."""
         trainer = self._trainer(name)
         if trainer.outcome is None:
-            raise UserError(f"trainer {name} has not ended, it is {trainer.phase}; pilot cancel {name} ends it")
+            raise UserError(
+                f"trainer {name} has not ended: it is {'held' if trainer.held else trainer.phase}; {instead}"
+            )
         if trainer.id in self._arriving:
             raise UserError(f"trainer {trainer.id} is being replaced by another one")
         return trainer
@@ -370,34 +376,14 @@ class Api:
     def _unended(self, name: str) -> Trainer:
         trainer = self._trainer(name)
         if trainer.outcome is not None:
-            raise UserError(f"trainer {trainer.id} has ended already: {trainer.outcome.value}")
+            raise UserError(f"trainer {trainer.id} has already ended ({trainer.outcome.value})")
         return trainer
 
     def _trainer(self, name: str) -> Trainer:
         return status_view.trainer_of(self._driver.core, name)
 
 
-_ENDED = {
-    Outcome.FINISHED: "has finished",
-    Outcome.FAILED: "has failed",
-    Outcome.CANCELLED: "was cancelled",
-    Outcome.STOPPED: "was stopped",
-}
-
-
-def _choices(name: str, outcome: Outcome | None) -> str:
-    """What the user can do if a new trainer has the name of an existing one with this outcome (None: not ended)."""
-    taken = f"a trainer named {name} already exists"
-    if outcome is None:
-        return f"{taken}, and it has not ended; choose another --name, or pilot cancel {name} first"
-    resume = "" if outcome is Outcome.FINISHED else f"pilot resume {name} continues it, "
-    return (
-        f"{taken}, which {_ENDED[outcome]}: {resume}--from {name} with another --name starts from its end, "
-        "--replace removes it, with its files"
-    )
-
-
 async def _in(thread: ThreadPoolExecutor, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """Run what would block the event loop: files on a slow disk, long computations."""
+    """Run in a thread what would block the event loop: files on a slow disk, long computations."""
     call = partial(function, *arguments, **named)
     return await asyncio.get_running_loop().run_in_executor(thread, call)

@@ -1,4 +1,4 @@
-"""Between the keeper, which knows jobs, and the pool, which knows nodes: how many are wanted, and how they ended."""
+"""Connects the keeper, which knows jobs, with the pool, which knows nodes: how many are wanted, and how they ended."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class Pilots(Protocol):
         """``pilot`` was given notice."""
 
     def ends(self, node: NodeId, end_s: float | None) -> None:
-        """``node`` will have left at ``end_s`` (Unix time); None: that is not known any more."""
+        """``node`` will have left by ``end_s`` (Unix time); None: that is no longer known."""
 
     def lose(self, node: NodeId, why: str) -> None:
         """``node`` is lost."""
 
 
 class Autoscaler:
-    """Keeps ``pilots`` jobs submitted; None: as many as plans would use. ``news`` is what ``keeper`` reports."""
+    """Keeps ``pilots`` jobs submitted; None: as many as plans would use. ``news`` has the reports of ``keeper``."""
 
     def __init__(
         self,
@@ -177,6 +177,6 @@ class Autoscaler:
         return [p for p in self._service.roster.pilots.values() if p.hello is not None and p.hello.job == job]
 
     def _warm_up_s(self) -> float:
-        """Time that a trainer needs to start on a new node, as far as known."""
+        """How long a trainer takes to start on a new node, as far as known."""
         known = self._driver.monitor.warm_ups_s
         return median(known) if known else 0.0

@@ -15,7 +15,7 @@ from pilot.core.commands import DrainPool, WarnOfBudget
 from pilot.core.coordinator import Coordinator
 from pilot.core.events import BudgetDue
 from pilot.io.journal import Contents
-from pilot.observation.words import duration
+from pilot.observation.words import amount, duration
 from pilot.service.settings import remembering_core
 
 
@@ -29,7 +29,7 @@ class Trial:
     charge_factor : its site's at that time
     used : charged node-hours
     warned_s, ended_s : when 80% and all of the budget was used; None: never
-    samples, samples_then : processed by all trainers in the end, and when the budget was used up
+    samples, samples_then : processed by all trainers: in total, and when the budget was used up
     """
 
     since_s: float
@@ -51,9 +51,8 @@ class Trial:
                 f" and {self.samples_then:,} of its {self.samples:,} samples were processed by then"
             )
         warning = f"; the warning would come after {duration(self.warned_s)}" if self.warned_s is not None else ""
-        return (
-            f"{self.used:.3g} would be used ({self.used / budget:.0%}) in {lasted}{warning}; nothing else would change"
-        )
+        used = f"{amount(self.used)} would be used ({self.used / budget:.0%}) in {lasted}"
+        return f"{used}{warning}; nothing else would change"
 
 
 def trials(contents: Contents, budget: float) -> Iterator[Trial]:
@@ -74,7 +73,7 @@ def trials(contents: Contents, budget: float) -> Iterator[Trial]:
 
 
 def _look(core: Coordinator, trial: Trial, now_s: float) -> None:
-    """What is due of the pool's budget until ``now_s``."""
+    """Note the budget's events up to ``now_s``."""
     while trial.ended_s is None and not core.draining and (due_s := core.usage.due_s()) <= now_s:
         for command in core.handle(due_s, BudgetDue(None)):
             if isinstance(command, WarnOfBudget):

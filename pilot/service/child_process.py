@@ -1,8 +1,8 @@
-"""A process of the coordinator's that answers questions and can be killed at any moment.
+"""A child process of the coordinator that answers questions and can be killed at any moment.
 
-It is the leader of its own process group, so that what it started goes with it. It holds the reading end of a pipe on
-which nothing is ever written; when the coordinator ends, however, the kernel itself kills the group (``F_SETSIG`` on
-the hangup), even if C code never lets Python run again.
+It leads its own process group, so that its descendants are killed with it. It holds the reading end of a pipe to which
+nothing is ever written; when the coordinator ends, the kernel kills the group (``F_SETSIG`` on the hangup), even if C
+code never returns to Python.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pilot.io.framing import HEAD_BYTES, framed, length_of
 
 
 class ChildProcess:
-    """The parent's side: frames go to its stdin, and come from its stdout."""
+    """The parent's side: frames are sent to its stdin and received from its stdout."""
 
     def __init__(self, process: asyncio.subprocess.Process, lifeline: int) -> None:
         self._process = process
@@ -29,7 +29,7 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process, which leads its group."""
+        """The process id; it is also that of its group."""
         return self._process.pid
 
     @classmethod
@@ -55,19 +55,19 @@ class ChildProcess:
         return cls(process, writing)
 
     async def send(self, data: bytes) -> None:
-        """One frame."""
+        """Send one frame."""
         assert self._process.stdin is not None
         self._process.stdin.write(framed(data))
         await self._process.stdin.drain()
 
     async def receive(self) -> bytes:
-        """The next frame; ``EOFError`` where it has ended."""
+        """Receive the next frame; ``EOFError`` if the process has ended."""
         assert self._process.stdout is not None
         head = await self._process.stdout.readexactly(HEAD_BYTES)
         return await self._process.stdout.readexactly(length_of(head))
 
     async def kill(self) -> None:
-        """End it and what it started."""
+        """Kill it and everything that it started."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         await self._process.wait()
@@ -77,26 +77,26 @@ class ChildProcess:
 def end_with_parent(lifeline: int) -> None:
     """In the child: have the kernel kill this process group when the other end of the pipe ``lifeline`` closes.
 
-    Where it has closed already, while this process was starting, it ends here.
+    If it closed while this process was starting, exit at once.
     """
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgid(0))
     fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
     os.set_inheritable(lifeline, False)
     closed = select.poll()
-    closed.register(lifeline, 0)  # a hangup is always told
+    closed.register(lifeline, 0)  # a hangup is always reported
     if closed.poll(0):
         sys.exit()
 
 
 def private_stdout() -> BinaryIO:
-    """In the child: the pipe to the parent; what libraries print goes to stderr instead."""
+    """In the child: the pipe to the parent; from now on, what libraries print goes to stderr."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     return answers
 
 
 def write(answers: BinaryIO, data: bytes) -> None:
-    """In the child: one frame to the parent."""
+    """In the child: send one frame to the parent."""
     answers.write(framed(data))
     answers.flush()

@@ -1,8 +1,8 @@
-"""Makes one event of what happens together.
+"""Combines what happens together into one event.
 
-Twenty pilots preempted by one job are one change of the pool and one regroup, not twenty. Everything about the pool is
-therefore delayed for a moment; so is the news that a group broke, because a killed member breaks its group and closes
-its connection at about the same time, and the loss says more.
+If one job preempts twenty pilots, the pool should change once and regroup once, not twenty times. Everything about the
+pool is therefore delayed for a moment. So are reports of broken groups, because a killed member breaks its group and
+closes its connection at about the same time, and the loss says more.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Coalescer:
         self._change(now_s, node, cause).leaving[node] = deadline_s
 
     def ends(self, now_s: float, node: NodeId, at_s: float | None) -> None:
-        """``node`` will have left at ``at_s``; None: that is not known any more."""
+        """``node`` will have left by ``at_s``; None: that is no longer known."""
         if not self._changes:
             self._changes.append(_Change())
         self._changes[-1].ends[node] = at_s

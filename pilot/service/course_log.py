@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 def tell(event: Event, commands: Sequence[Command], monitor: Monitor) -> None:
-    """Log what ``event`` and ``commands`` mean, which ``monitor`` has noted."""
+    """Log what ``event`` and ``commands`` mean; ``monitor`` has processed them already."""
     for line in (*_of_event(event, monitor), *_of_commands(commands)):
         log.info("%s", line)
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pilot.core.errors import JournalError, PilotError, UserError
+from pilot.core.errors import JournalError, NoRestartError, PilotError, UserError
 from pilot.core.ids import StudyId
 from pilot.core.spec import TrainerSpec
 from pilot.core.study import Study
@@ -50,17 +50,17 @@ from pilot.service.study_store import StudyStore
 log = logging.getLogger("pilot.service")
 
 ANSWERS_S = 1.0
-"""How long an ending coordinator stays to answer earlier requests."""
+"""How long an exiting coordinator stays to answer earlier requests."""
 
 LEARNED_S = 30.0
-"""So often what trainers measured is kept; a coordinator that is killed loses no more of it."""
+"""How often to store what trainers measured; a killed coordinator loses no more than this."""
 
 OPTIONS = [name for name in Settings.__struct_fields__ if name != "priors"]
-"""Settings that are given; priors are found."""
+"""Settings given as options; the priors are not."""
 
 
 class Live:
-    """One running coordinator. Making one binds its port and restores its state; :meth:`run` serves."""
+    """One running coordinator. The constructor binds its port and restores its state; :meth:`run` serves."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class Live:
             scaling.cancel()
             nodes_left = tuple(self._driver.core.pool.nodes)
             jobs_left = tuple(await self._autoscaler.down())
-            await self._api.answered(ANSWERS_S)  # an empty pool is down before the request has been answered
+            await self._api.answered(ANSWERS_S)  # an empty pool may be down before the request is answered
             for task in serving:
                 task.cancel()
         await self._write_learned()
@@ -147,7 +147,7 @@ class Live:
         return tuple(t.id for t in trainers if t.outcome is None and t.failed_writes and not t.saved)
 
     def close(self) -> None:
-        """Flush the journal and the socket; a drained pool is over, and need not be found again."""
+        """Flush the journal and the socket. The connection file of a drained pool is removed."""
         self._server.close()
         self._journal.close()
         if self._driver.core.draining:
@@ -159,7 +159,7 @@ class Live:
         await self._server.wait_closed()
 
     def _restore(self, contents: Contents) -> None:
-        """Continue where the journal ends: pilots may come back, and what was pending still is."""
+        """Continue from the end of the journal: pilots may come back, and pending commands are still pending."""
         driver, now_s = self._driver, self._driver.clock()
         down_s = now_s - contents.last_s
         restored = restore(contents, self._pool.core)
@@ -188,7 +188,7 @@ class Live:
         log.warning("%s; %d nodes may come back", text, len(driver.core.pool))
 
     def _read_back(self, trainer: TrainerSpec) -> None:
-        """What cannot be read now may be readable when a worker is to be started; the pool continues meanwhile."""
+        """If this cannot be read now, the pool continues anyway: it may be readable when a worker is to be started."""
         try:
             self._launches.launch(trainer)
         except JournalError as error:
@@ -237,11 +237,11 @@ class Live:
             await asyncio.sleep(BEAT_S)
             try:
                 await asyncio.to_thread(self._lock.beat)
-            except (OSError, RuntimeError) as error:  # no room, no thread
+            except (OSError, RuntimeError) as error:  # no space, or no thread
                 log.warning("cannot show other hosts that this coordinator is alive: %s", error)
 
     async def _tidy(self) -> None:
-        """Limit what pilots leave behind, and our own log."""
+        """Limit the size of what pilots leave behind, and of our own log."""
         while True:
             logs = [self._launches.directory(t.spec) / "logs" for t in self._driver.core.trainers.values()]
             here = set(self._roster.pilots)
@@ -251,7 +251,7 @@ class Live:
             await asyncio.sleep(housekeeping.EVERY_S)
 
     async def _keep_learned(self) -> None:
-        """Keep what trainers measured for the pools that come later."""
+        """Store what trainers measured, for later pools."""
         while True:
             await asyncio.sleep(LEARNED_S)
             await self._write_learned()
@@ -262,7 +262,7 @@ class Live:
             await asyncio.to_thread(self._learned.write, news)
 
     async def _drained(self) -> None:
-        """Until no pilot is left, including registered ones that the core does not know yet."""
+        """Wait until no pilot is left, including registered ones that the core does not know yet."""
         while not self._driver.core.draining or self._driver.core.pool.nodes or self._roster.pilots:
             await self._driver.wait_for_change()
 
@@ -290,9 +290,9 @@ def main(arguments: list[str] | None = None) -> int:
         rundir = RunDir(options.run_dir or default_path(site_file.site.name))
         learned = Learned.read(learned_path(site_file.site.name), site_file.site.name)
         settings = _settings(options, learned)
-        config_of(startup.configured(site_file.site, settings))  # what is wrong is said before anything is touched
+        config_of(startup.configured(site_file.site, settings))  # reports mistakes before anything is changed
         rundir.create()
-        lock = Lock(rundir)  # held until the process has ended
+        lock = Lock(rundir)  # held until the process ends
         log_file.begin(rundir.log)
         rundir.ended.unlink(missing_ok=True)
         owned = rundir
@@ -306,7 +306,10 @@ def main(arguments: list[str] | None = None) -> int:
         again = "no pool was changed; pilot up continues one that is here"
         return _fail(UserError(f"the coordinator was stopped by {stop} while starting; {again}"), screen, owned)
     except Exception as error:
-        return _fail(error, screen, owned)
+        status = _fail(error, screen, owned)
+        if options.go_on and not isinstance(error, NoRestartError):
+            return PilotError.exit_status  # what worked before may work again (a disk, a quota): the supervisor tries
+        return status
     return 0
 
 

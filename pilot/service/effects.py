@@ -45,36 +45,36 @@ WARM_LIMIT_S = 900.0
 """If a script takes longer to reach ``pilot.train``, it is stopped."""
 
 STOP_LIMIT_S = 60.0
-"""A node on which a process cannot be ended by then is given up."""
+"""If a process cannot be ended on a node within this time, the node is given up."""
 
 WRITE_LIMIT_S = 900.0
-"""A checkpoint that is asked for and not there by then has failed."""
+"""A requested checkpoint that takes longer has failed."""
 
 Send = Callable[[NodeId, wire.Message], None]
 
 
 class Solver(Protocol):
-    """The planner, as the effects need it."""
+    """The planner, as used by the effects."""
 
     def solve(self, command: Solve) -> None:
         """Start solving; the completion is posted later. An earlier solve that is still running is superseded."""
 
 
 class Sampler(Protocol):
-    """Who gives trials their parameters."""
+    """Chooses the parameters of trials."""
 
     def perform(self, command: AskTrial | TellTrial) -> None:
         """Begin; the completion is posted later."""
 
 
 class Trainers(Protocol):
-    """The trainers, as the effects need them."""
+    """The trainers, as used by the effects."""
 
     def spec(self, trainer: TrainerId) -> TrainerSpec | None:
         """As it was submitted; None: it ended long ago."""
 
     def unstartable(self, trainer: TrainerId, why: str) -> None:
-        """None of its workers can be started any more, on any node."""
+        """None of its workers can be started on any node."""
 
     def drain(self, reason: str) -> None:
         """The pool ends."""
@@ -87,7 +87,7 @@ class Overdue:
     Parameters
     ----------
     events : their completions
-    stops : to be performed: workers that do not become ready, each once
+    stops : to perform: workers that did not become ready, each once
     hopeless : nodes to be given up because they do not carry out orders, with those orders
     """
 
@@ -183,7 +183,7 @@ class Effects:
                 yield WorkerSlow(*on)
 
     def _late_workers(self, now_s: float) -> tuple[tuple[StopWorker, ...], tuple[tuple[NodeId, str], ...]]:
-        """A worker that does not become ready is ended by its agent; a node on which even that fails is given up."""
+        """Workers that did not become ready are ended by their agents; nodes on which even that fails are given up."""
         patience_s = STOP_LIMIT_S + self._site.grace_s
         stops: list[StopWorker] = []
         hopeless: list[tuple[NodeId, str]] = []
@@ -202,7 +202,7 @@ class Effects:
             self._send(node, message)
 
     def _form(self, group: FormGroup) -> None:
-        """Every member joins; ranks of the previous group that are not members part."""
+        """Tell every member to join, and the previous group's other ranks to part."""
         size, previous = len(group.members), group.previous or 0
         for rank, node in enumerate(group.members):
             self._send(node, wire.JoinGroup(group.trainer, group.generation, rank, size, previous, group.generation))
@@ -211,13 +211,13 @@ class Effects:
                 self._send(node, wire.PartFromGroup(group.trainer, group.generation))
 
     def _previous_members(self, group: FormGroup) -> tuple[NodeId, ...]:
-        """None if the trainer has been closed since the core decided."""
+        """Empty if the trainer has been closed since the core decided."""
         previous = group.previous and self._pending.groups.get((group.trainer, group.previous))
         return previous.members if previous else ()
 
     def _start(self, command: StartWorker) -> None:
         spec = self._trainers.spec(command.trainer)
-        if spec is None:  # and many others since then, while this decision waited for the disk
+        if spec is None:  # it and many others have ended while this decision waited for the disk
             return
         try:
             order = self._order(spec)

@@ -1,8 +1,8 @@
-"""Limits what pilots leave in the run directory: files of ended jobs, logs of pilots that are gone.
+"""Limits what pilots leave in the run directory: files of ended jobs, logs of pilots that have left.
 
-A pool that lives for weeks sees thousands of pilots; each job has up to four files (script, output, errors, status),
-each pilot a log per trainer. The newest are the ones that people want. A file that a live pilot writes to is never
-removed.
+A pool that is up for weeks has thousands of pilots; each job has up to four files (script, output, errors, status),
+each pilot a log per trainer. The newest are kept, because people look for those. A file that a running pilot writes to
+is never removed.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ EVERY_S = 600.0
 
 KEPT = 200
 KEPT_BYTES = 1 << 30
-"""What is kept, newest first: the files of this many ended jobs, and each trainer's logs of this many pilots, both
-limited in bytes."""
+"""What is kept, newest first: the files of this many ended jobs, and per trainer the logs of this many pilots; both are
+limited in bytes, too."""
 
 _FILE_OF_JOB = re.compile(r"(?P<job>pilot-[0-9a-f]{10}\.[0-9]+\.[0-9]+)(\.[a-z.]*)?")
 """Parsl's file names: the pool's name, the time, and the kind (script, output, …)."""
 
 _LOG = re.compile(r"(?P<node>.+?)(\.[0-9]+)?\.log(\.1)?(\.times)?")
-"""``<node>.log``, ``<node>.<local rank>.log``; with ``.1`` what was rotated out of it, with ``.times`` its marks."""
+"""``<node>.log``, ``<node>.<local rank>.log``; ``.1`` is the rotated part, ``.times`` has the marks."""
 
 _TOKEN_FILE = re.compile(rf"[A-Za-z0-9_-]+{re.escape(SUFFIX)}")
 _SCRIPT_BYTES = 1 << 16
@@ -50,7 +50,7 @@ def tidy(pilots: Path, logs: Iterable[Path], here: Collection[NodeId]) -> int:
     ----------
     pilots : the folder of the jobs' files
     logs : the trainers' folders of logs
-    here : the nodes that are in the pool; all others are gone
+    here : the nodes that are in the pool; all others have left
     """
     beyond = [files for files in _beyond(_files_of(pilots, _job_of)) if _is_over(pilots, files)]
     for folder in logs:
@@ -81,7 +81,7 @@ def _described(paths: list[Path]) -> _Files:
 
 
 def _beyond(found: list[_Files]) -> list[_Files]:
-    """What exceeds the limits. The newest come first, and the very newest stays whatever its size."""
+    """Those beyond the limits. The input is sorted newest first; the very newest is kept whatever its size."""
     sizes = accumulate(files.bytes for files in found)
     counted = enumerate(zip(found, sizes, strict=True))
     return [files for n, (files, size) in counted if n >= KEPT or (n and size > KEPT_BYTES)]

@@ -1,7 +1,7 @@
-"""Turns agents' messages into events, if they complete something pending or report something current.
+"""Turns agents' messages into events, if they complete a pending command or report something current.
 
-Everything else is stale or repeated and is dropped here, by trainer, generation and sender: an agent can be late or
-wrong, but it cannot complete a command twice, or another agent's command.
+Everything else is stale or repeated and is dropped here, by trainer, generation and sender: an agent may be late or
+wrong, but it cannot complete a command twice, or complete another agent's command.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ DETAIL_MAX = 8000
 REPORTS_MOST = 1000
 METRICS_MAX, METRIC_NAME_MAX = 64, 64
 WORDS_MAX = 64
-"""Of a run's identity, and of its changes."""
+"""Maximum number of words in a run's identity, and in its changes."""
 
 MEASURE_MAX = 1e12
-"""Seconds: 30,000 years. What a rate may be, the core says: :data:`pilot.core.curve.RATES`."""
+"""In seconds: 30,000 years. For rates, the core has limits: :data:`pilot.core.curve.RATES`."""
 
 Broken = Callable[[GroupBroken], None]
 
@@ -91,7 +91,7 @@ class Inbound:
         ]
 
     def group_broken(self, node: NodeId, message: wire.GroupBroken) -> None:
-        """Completes ``FormGroup`` and ``PauseGroup``, or tells that a group that trains broke. Gathered by the
+        """Completes ``FormGroup`` and ``PauseGroup``, or reports that a training group broke. Gathered by the
         driver."""
         trainer = self._core.trainers.get(TrainerId(message.trainer))
         if trainer is None:
@@ -101,7 +101,7 @@ class Inbound:
                 self._broken(GroupBroken(*_of(message), f"{node}: {short(message.reason)}", node))
 
     def rank_paused(self, node: NodeId, message: wire.RankPaused) -> list[Event]:
-        """Completes ``PauseGroup``, when the last member has said so."""
+        """Completes ``PauseGroup`` when the last member has reported."""
         of = _of(message)
         waiting = self._pending.pausing.get(of)
         if waiting is None or node not in waiting[0].members:
@@ -127,10 +127,10 @@ class Inbound:
         return out
 
     def progress(self, node: NodeId, message: wire.Progress) -> list[Event]:
-        """Progress from the leader of a group; also late, since its ledger counts all the same."""
+        """Progress from the leader of a group; also accepted late, because its ledger still counts."""
         if not self._leads(node, message):
             return []
-        return [_progress(message)]
+        return [_progress(message, self._core.reports_of(TrainerId(message.trainer)))]
 
     def trainer_finished(self, node: NodeId, message: wire.TrainerFinished) -> list[Event]:
         """The trainer ended; its last metrics are progress."""
@@ -159,7 +159,8 @@ def _cause(text: str) -> ExitCause:
         return ExitCause.DIED
 
 
-def _progress(message: wire.Progress) -> Progress:
+def _progress(message: wire.Progress, reports: int) -> Progress:
+    """``reports``: how many are known. Those are told again, as some may have been lost; the journal has them once."""
     return Progress(
         *_of(message),
         step=message.step,
@@ -170,7 +171,7 @@ def _progress(message: wire.Progress) -> Progress:
         rescale_s=_measured(message.rescale_s),
         ledger=tuple(LedgerRange(Generation(row[0]), *row[1:]) for row in message.ledger),
         metrics=_metrics(message.metrics),
-        reports=tuple(message.reports[-REPORTS_MOST:]),
+        reports=tuple(row for row in message.reports[-REPORTS_MOST:] if row[0] > reports),
         total_samples=Goal.of(message.metrics).total_samples(message.epoch, message.step, message.samples),
     )
 
@@ -185,10 +186,10 @@ def _metrics(values: dict[str, float]) -> tuple[tuple[str, float], ...]:
 
 
 def grace_s(message: wire.Leaving) -> float:
-    """How long a leaving pilot will stay; without a valid answer it counts as gone."""
+    """How long a leaving pilot will stay; 0 if it gives no valid time."""
     return message.grace_s if 0 <= message.grace_s <= MEASURE_MAX else 0.0
 
 
 def short(text: str) -> str:
-    """The end of a text for people, which is where errors are."""
+    """The end of a long text for people; errors are usually at its end."""
     return text[-DETAIL_MAX:]

@@ -1,9 +1,10 @@
-"""What users submitted: how each script is started, in addition to what the core knows about the trainer."""
+"""How each submitted script is started; the core knows everything else about a trainer."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -18,12 +19,12 @@ from pilot.io.submission import LaunchSpec
 
 
 class LaunchStore:
-    """The launches by trainer, in memory and as ``spec.json`` (0600: an environment may hold a secret).
+    """The launches by trainer, in memory and as ``spec.json`` (mode 0600, because an environment may contain a secret).
 
-    A trainer's folder has its name and the first digits of its uid, so it is that of no other one, whatever pool comes
-    after; ``trainers/<name>``, which people type, is a link to that of the newest trainer of this name.
-    ``checkpoint_dir`` is where the site wants the trainers' checkpoints and logs; None: in the run directory. There are
-    links to them in the run directory, so that they are found there in any case.
+    A trainer's folder is named after the trainer and the first digits of its uid, so no later trainer has the same one;
+    ``trainers/<name>``, which people type, is a link to the folder of the newest trainer of this name.
+    ``checkpoint_dir`` is where the site wants checkpoints and logs; None: in the run directory. They can always be
+    found there, by links if necessary.
     """
 
     def __init__(self, rundir: RunDir, pool: str, checkpoint_dir: str | None) -> None:
@@ -32,18 +33,18 @@ class LaunchStore:
         self._launches: dict[TrainerId, LaunchSpec] = {}
 
     def launch(self, trainer: TrainerSpec) -> LaunchSpec:
-        """How its script is started, read back after a restart; :class:`JournalError` where that cannot be read."""
+        """How its script is started, read from disk after a restart; :class:`JournalError` if that is unreadable."""
         if trainer.trainer not in self._launches:
             self._launches[trainer.trainer] = self._read(trainer)
         return self._launches[trainer.trainer]
 
     def checkpoints_kept(self, trainer: TrainerSpec) -> int | None:
-        """How many its user wants to be kept; None: that was not said, or is not known now."""
+        """How many checkpoints its user wants to keep; None: not specified, or not known now."""
         known = self._launches.get(trainer.trainer)
         return known.checkpoints_kept if known is not None else None
 
     def forget(self, trainer: TrainerId) -> None:
-        """It has ended: nothing of it is started any more."""
+        """It has ended, and nothing of it will be started again."""
         self._launches.pop(trainer, None)
 
     def shown(self, trainer: TrainerSpec) -> Path:
@@ -51,16 +52,16 @@ class LaunchStore:
         return self._rundir.trainer(trainer.trainer)
 
     def directory(self, trainer: TrainerSpec) -> Path:
-        """The trainer's own folder: ``checkpoints/`` and ``logs/`` are in it."""
+        """The trainer's own folder, with ``checkpoints/`` and ``logs/``."""
         return self._root / trainer_folder.name(trainer.trainer, trainer.uid)
 
     def add(self, trainer: TrainerSpec, launch: LaunchSpec, start: Sequence[str] = ()) -> None:
-        """Record a submission, before the journal tells of it. ``start``: the files of the checkpoint it starts from.
+        """Record a submission, before it is in the journal. ``start``: the files of the checkpoint it starts from.
 
         Raises
         ------
-        UserError : its name is that of another trainer's folder
-        PilotError : the disk does not take it
+        UserError : the folder of another trainer has its name
+        PilotError : writing failed
         """
         name = trainer.trainer
         link = self._rundir.trainer(name)
@@ -69,12 +70,14 @@ class LaunchStore:
         try:
             self._launches[name] = self._write(trainer, launch, start)
         except OSError as error:
+            with suppress(PilotError):
+                self.remove(trainer)
             which = f" ({error.filename})" if error.filename in start else ""
             reason = f"{error.strerror}{which}"
             raise PilotError(f"cannot record the submission of {name}: {reason}", transient=True) from None
 
     def change(self, trainer: TrainerSpec, launch: LaunchSpec) -> None:
-        """From now on start its workers as ``launch`` says; :class:`PilotError` if that cannot be recorded."""
+        """Start its workers according to ``launch`` from now on; :class:`PilotError` if that cannot be recorded."""
         try:
             self._launches[trainer.trainer] = self._publish(trainer, launch)
         except OSError as error:
@@ -82,7 +85,7 @@ class LaunchStore:
             raise PilotError(f"cannot record how {trainer.trainer} continues: {why}", transient=True) from None
 
     def remove(self, trainer: TrainerSpec) -> None:
-        """Remove its folder, with its checkpoints and logs; :class:`PilotError` where that is not possible."""
+        """Remove its folder, with its checkpoints and logs; :class:`PilotError` if that fails."""
         link, here = self._rundir.trainer(trainer.trainer), self._spec(trainer).parent
         try:
             if link.is_symlink() and link.readlink() == Path(here.name):
@@ -109,7 +112,7 @@ class LaunchStore:
         return kept
 
     def _publish(self, trainer: TrainerSpec, launch: LaunchSpec) -> LaunchSpec:
-        """Write it down, its code in a file of its own; what is to be kept in memory."""
+        """Write it to disk, with the code in a file of its own; returns what to keep in memory."""
         if launch.code:
             publish(self.directory(trainer) / script_code.NAME, launch.code)
             launch = msgspec.structs.replace(launch, code=b"", code_taken=True)

@@ -1,4 +1,4 @@
-"""Which of a pool's measurements are to be kept for later pools."""
+"""Decides which of a pool's measurements to store for later pools."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from pilot.io.learned import Learned, Measurement, measurement
 
 @dataclass(slots=True)
 class LearnedKeeper:
-    """``kept``: on how many counts each trainer was measured and whether it had ended, when it was last written."""
+    """``kept``: on how many node counts each trainer was measured and whether it had ended, when last written."""
 
     learned: Learned
     kept: dict[TrainerUid, tuple[int, bool]] = field(default_factory=dict)
 
     def news(self, trainers: Iterable[Trainer]) -> list[tuple[TrainerUid, Measurement]]:
-        """Of the ``trainers`` that were measured on two counts or more, those with another count or at their end."""
+        """Of ``trainers`` measured on two node counts or more: those with a new count, and those that have ended
+        since."""
         found = []
         for trainer in trainers:
             points, uid = trainer.measured.points, trainer.spec.uid

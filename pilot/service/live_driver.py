@@ -1,4 +1,4 @@
-"""Drives the core: an event goes in, the decision is journaled, and its effects go out only once that is on disk.
+"""Drives the core: an event goes in, the decision is journaled, and its effects are carried out once that is on disk.
 
 All decisions are made in the core and recorded in the journal; everything here can be restored from it.
 """
@@ -28,7 +28,7 @@ Perform = Callable[[Command], None]
 
 
 class Clock:
-    """Seconds since the pool began, rising through restarts of its coordinator."""
+    """Seconds since the pool began; keeps running through restarts of the coordinator."""
 
     def __init__(self, start_s: float = 0.0) -> None:
         self._zero_s = time.monotonic() - start_s
@@ -51,7 +51,7 @@ class LiveDriver:
 
     @property
     def pending(self) -> PendingCommands:
-        """Commands that wait for their completion."""
+        """Commands waiting for their completion."""
         return self.books.pending
 
     @property
@@ -66,7 +66,7 @@ class LiveDriver:
 
     @property
     def overfull(self) -> bool:
-        """Whether so much is waiting for the disk that optional entries must be dropped."""
+        """Whether so much is waiting for the disk that optional entries have to be dropped."""
         return self._journal.waiting_bytes > WAITING_MAX
 
     def adopt(self, restored: Restored) -> None:
@@ -90,7 +90,7 @@ class LiveDriver:
         self._note(now_s, event, commands)
         written = self._journal.decided(now_s, event, commands)
         self._queue.put_nowait((written, commands))
-        if self._journal.segment_is_long and not self.core.draining:  # a drain is looked for in the last segment
+        if self._journal.segment_is_long and not self.core.draining:  # the last segment must show that it was drained
             self._journal.end_segment(now_s, *taken(self.core, self.books, self._journal.last_seq))
         return written
 
@@ -115,7 +115,7 @@ class LiveDriver:
                 perform(command)
 
     async def wait_for_change(self) -> None:
-        """Wait until more happens than that trainers step, of which nothing follows."""
+        """Wait until something happens other than trainers' steps, which have no consequences."""
         await self._changed.wait()
 
     def _note(self, now_s: float, event: Event, commands: list[Command]) -> None:

@@ -19,14 +19,14 @@ class AsItIs(QueueHandler):
     """Passes records to the thread that formats and writes them."""
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        """Only formats the arguments, which may change later; the traceback does not."""
+        """Format only the arguments, which may change later; a traceback does not."""
         record.msg, record.args = record.getMessage(), None
         return record
 
 
 def begin(path: Path) -> None:
-    """Also sends stderr of solvers and libraries to the log, since its reader may be gone. A thread writes the log, so
-    that a slow disk delays nothing.
+    """Write the log in a thread, so that a slow disk delays nothing. The stderr of solvers and libraries goes there,
+    too, because nobody may be reading ours.
     """
     try:
         _redirect(path)
@@ -43,7 +43,7 @@ def begin(path: Path) -> None:
 
 
 def rotate(path: Path) -> None:
-    """Rotate it when it is full. Children that have it open keep writing to the rotated file."""
+    """Rotate the log if it is full. Children that have it open keep writing to the rotated file."""
     with suppress(OSError):
         if log_rotation.is_full(path):
             path.replace(log_rotation.rotated(path))

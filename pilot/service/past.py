@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+
 from pilot.core.ids import TrainerId
+from pilot.core.trainer import Phase
 from pilot.io.journal import read
-from pilot.io.pool_status import KeeperStatus, PoolStatus, TrainerHistory
+from pilot.io.pool_status import KeeperStatus, PoolStatus, TrainerHistory, TrainerStatus
 from pilot.io.rundir import RunDir
 from pilot.io.study_verbs import StudyList, TrialList
 from pilot.io.verbs import Explained, NodeList, TrainerList
@@ -36,9 +39,13 @@ NO_JOBS = KeeperStatus(
 )
 
 
+AT_WORK = frozenset({Phase.STARTING, Phase.RUNNING, Phase.PAUSED, Phase.CLOSING})
+"""Phases that a trainer cannot be in without a coordinator."""
+
+
 class PastPool:
-    """The pool whose journal lies in ``root``. Its methods answer as those of :class:`pilot.io.pool_client.PoolClient`
-    do, as things stood at the end.
+    """The pool whose journal is in ``root``. Its methods answer like those of :class:`pilot.io.pool_client.PoolClient`,
+    with the state at its end.
 
     Raises
     ------
@@ -63,12 +70,14 @@ class PastPool:
 
     def trainers(self) -> TrainerList:
         """All trainers, in the order of submission."""
-        return TrainerList(trainers=status_view.trainers(self._core, self._monitor, self._launches, NO_JOBS))
+        listed = status_view.trainers(self._core, self._monitor, self._launches, NO_JOBS)
+        return TrainerList(trainers=[_interrupted(trainer) for trainer in listed])
 
     def status(self) -> PoolStatus:
         """The pool, the trainers, the decisions."""
         use = status_view.use(status_view.account(self._core, self._monitor))
-        return status_view.status(self._about, self._core, self._monitor, self._launches, use)
+        told = status_view.status(self._about, self._core, self._monitor, self._launches, use)
+        return msgspec.structs.replace(told, trainers=[_interrupted(trainer) for trainer in told.trainers])
 
     def nodes(self) -> NodeList:
         """The nodes that it still had at its end."""
@@ -78,7 +87,8 @@ class PastPool:
 
     def history(self, trainer: str) -> TrainerHistory:
         """A trainer's history."""
-        return status_view.history(self._about, self._core, self._monitor, self._launches, TrainerId(trainer))
+        told = status_view.history(self._about, self._core, self._monitor, self._launches, TrainerId(trainer))
+        return msgspec.structs.replace(told, trainer=_interrupted(told.trainer))
 
     def explain(self, trainer: str) -> Explained:
         """Why a trainer had its nodes, or why it ended."""
@@ -94,3 +104,15 @@ class PastPool:
         """A study and its trials."""
         found = study_view.find(self._core, study)
         return study_view.trials(self._core, self._studies, found, self._monitor.now_s)
+
+
+def _interrupted(trainer: TrainerStatus) -> TrainerStatus:
+    """``trainer`` in a pool that is down. If the coordinator crashed, the journal ends with trainers at work: they are
+    queued now, and continue from their checkpoints once the pool is up again.
+    """
+    if trainer.phase not in AT_WORK:
+        return trainer
+    waits = f"it was {trainer.phase} when the coordinator ended; waiting until the pool is up again"
+    return msgspec.structs.replace(
+        trainer, phase=Phase.QUEUED, waits=waits, nodes=[], target=[], warming=[], samples_per_s=None, left_s=None
+    )

@@ -1,7 +1,7 @@
-"""The asynchronous commands that still wait for their completion, and their deadlines.
+"""The asynchronous commands that are waiting for their completion, and their deadlines.
 
-Fed with the same (event, commands) as the journal, so a restart restores it from there. An event about something that
-is not pending is stale or repeated: the driver drops it, so every command completes once.
+They are derived from the same (event, commands) as the journal, so a restart restores them from there. An event about
+something that is not pending is stale or repeated: the driver drops it, so every command completes exactly once.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ Of = tuple[TrainerId, Generation]
 Number = tuple[StudyId, int]
 
 GROUPS_KEPT = 16
-"""What the leader of an earlier group says last comes while one of the next few forms or trains."""
+"""The last message of an earlier group's leader arrives while one of the next few groups forms or trains."""
 
 
 @dataclass(slots=True)
 class PendingCommands:
-    """The commands that wait, by what completes them; the value is (command, when it was given).
+    """The waiting commands, by what completes them; the value is (command, when it was given).
 
-    ``slow`` are the workers of which it was told that they take long to start.
-    ``groups`` are the newest :data:`GROUPS_KEPT` groups of each open trainer that were ordered, also those that have
-    formed; ``released`` the nodes that were told to leave;
-    ``asking`` and ``telling`` what waits for the samplers of studies. All of it is plain: a snapshot holds it.
+    ``slow`` are the workers reported to be slow to start. ``groups`` are each open trainer's newest :data:`GROUPS_KEPT`
+    ordered groups, including those that have formed; ``released`` are the nodes that were told to leave; ``asking`` and
+    ``telling`` is what waits for the samplers of studies. All of it is plain data, so that it can be part of a
+    snapshot.
     """
 
     starting: dict[On, tuple[StartWorker, float]] = field(default_factory=dict)
@@ -77,19 +77,19 @@ class PendingCommands:
     telling: dict[Number, TellTrial] = field(default_factory=dict)
 
     def note(self, now_s: float, event: Event, commands: Sequence[Command]) -> None:
-        """The core was told ``event`` and answered ``commands``."""
+        """The core returned ``commands`` for ``event``."""
         self._completed(event)
         for command in commands:
             self._given(now_s, command)
 
     def restart(self, now_s: float) -> None:
-        """Do not count the time in which the coordinator was away."""
+        """Do not count the time in which the coordinator was down."""
         for waiting in (self.starting, self.stopping, self.forming, self.pausing, self.looking, self.writing):
             for key, (command, _) in waiting.items():
                 waiting[key] = (command, now_s)  # type: ignore[index, assignment]  # each key goes back where it was
 
     def on(self, node: NodeId, since_s: float) -> list[Command]:
-        """What has waited for ``node`` since ``since_s``, and can be asked of it once more."""
+        """Commands that have waited for ``node`` since ``since_s``, and can be sent again."""
         out: list[Command] = []
         for waiting in (self.starting, self.stopping, self.writing):
             out += [c for (_, where), (c, given_s) in waiting.items() if where == node and given_s <= since_s]

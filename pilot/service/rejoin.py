@@ -1,8 +1,8 @@
-"""A pilot that comes back (its connection had closed, or the coordinator was started again): what was missed meanwhile.
+"""What was missed while a pilot was away, because its connection had closed or the coordinator was restarted.
 
-Messages of either side may be lost with a connection. What an agent waited to say it says when it is back; after that,
-what it said of its workers in its ``Hello`` is compared with what the core believed of them then. Only what has not
-changed since is looked at: everything else has been answered.
+Messages of either side may be lost with a connection. When an agent is back, it first sends its queued messages; after
+that, what its ``Hello`` said about its workers is compared with what the core believed at that time. Only what has not
+changed since is considered: everything else has been answered.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pilot.service.pending import PendingCommands
 
 @dataclass(frozen=True, slots=True)
 class Says:
-    """What an agent says of one of its workers. ``generation`` is the one in which it trains, 0: none."""
+    """What an agent says about one of its workers. ``generation`` is the one in which it trains; 0: none."""
 
     uid: str
     generation: Generation
@@ -29,7 +29,7 @@ class Says:
 
 @dataclass(frozen=True, slots=True)
 class Believed:
-    """What the core believed of a worker and its groups when its pilot came back."""
+    """What the core believed about a worker and its groups when its pilot came back."""
 
     worker: Worker
     group: Group | None
@@ -37,7 +37,7 @@ class Believed:
 
 
 class Rejoined:
-    """The comparison, for one pilot that came back at ``now_s``. Made then, asked a little later."""
+    """The comparison for one pilot that came back at ``now_s``. Created then, evaluated a little later."""
 
     def __init__(
         self, core: Coordinator, pending: PendingCommands, node: NodeId, hello: wire.Hello, now_s: float
@@ -51,7 +51,7 @@ class Rejoined:
         self._believed = {t.id: Believed(t.workers[node], t.group, t.forming) for t in here}
 
     def strays(self) -> list[wire.Message]:
-        """Ends what should not be running there: unknown workers, dissolved generations."""
+        """Messages that end what should not be running there: unknown workers, dissolved generations."""
         out: list[wire.Message] = []
         for name, said in self._says.items():
             trainer = self._core.trainers.get(name)
@@ -64,7 +64,7 @@ class Rejoined:
         return out
 
     def missed(self) -> list[Event]:
-        """Events that happened there while it was away."""
+        """Events that happened on it while it was away."""
         out: list[Event] = []
         for name, believed in self._believed.items():
             trainer = self._core.trainers.get(name)
@@ -73,7 +73,7 @@ class Rejoined:
         return out
 
     def unanswered(self) -> list[Command]:
-        """Repeats earlier orders: agents answer a repeated order with its completion."""
+        """Earlier orders to repeat: agents answer a repeated order with its completion."""
         return self._pending.on(self._node, self._now_s)
 
     def _of_worker(self, trainer: Trainer, believed: Believed) -> list[Event]:
@@ -94,7 +94,7 @@ class Rejoined:
         return out
 
     def _gone(self, trainer: Trainer, worker: Worker) -> list[Event]:
-        """The agent has no such worker. One that was to be started may not have been ordered yet."""
+        """The agent has no such worker. (One that is to be started may not have been ordered yet.)"""
         if (trainer.id, self._node) in self._pending.starting:
             return []
         cause = ExitCause.STOPPED if worker.phase is WorkerPhase.STOPPING else ExitCause.DIED

@@ -1,7 +1,6 @@
-"""How the ranks of a forming group find each other: what each has put is kept until all have, then sent to all.
+"""How the ranks of a forming group find each other: each rank's addresses are collected, then sent to all.
 
-A pilot's word is about its own rank only: what it says is filed under its node, and no key of another rank's is taken
-from it.
+A pilot may speak only for its own rank: what it sends is filed under its node, and another rank's key is refused.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Puts = dict[str, str]
 
 @dataclass(slots=True)
 class _Filed:
-    """What was put in one group: the ``table``, ``whose`` each key is, and who has ``arrived``."""
+    """What was put in one group: the ``table``, ``whose`` each key is, and which nodes have ``arrived``."""
 
     arrived: set[NodeId] = field(default_factory=set)
     whose: dict[str, NodeId] = field(default_factory=dict)
@@ -30,7 +29,7 @@ class _Filed:
 
 
 class Rendezvous:
-    """``broken`` is called where a group cannot form from what a member said."""
+    """``broken`` is called if a group cannot form because of what a member sent."""
 
     def __init__(
         self, pending: PendingCommands, send: Callable[[NodeId, Message], None], broken: Callable[[GroupBroken], None]
@@ -41,7 +40,7 @@ class Rendezvous:
         self._filed: dict[Of, _Filed] = {}
 
     def arrived(self, node: NodeId, message: RankAddress) -> None:
-        """A rank of a group that forms waits for the others; dropped where no such group forms with this node."""
+        """A rank of a forming group is waiting for the others; ignored if no such group is forming with this node."""
         of = (TrainerId(message.trainer), Generation(message.generation))
         self._filed = {forming: filed for forming, filed in self._filed.items() if forming in self._pending.forming}
         waiting = self._pending.forming.get(of)

@@ -14,12 +14,12 @@ from pilot.service import snapshot
 from pilot.service.snapshot import Books
 
 REFUSED_MAX = 20
-"""At most this many entries of a journal may be skipped; with more it is another version's, or ruined."""
+"""At most this many entries of a journal may be skipped; with more, it is from another version, or ruined."""
 
 
 @dataclass(slots=True)
 class Restored:
-    """``remarks`` are for people: the snapshot that was no use; ``left_out`` the entries that could not be taken."""
+    """``remarks`` are for people, such as that the snapshot was unusable; ``left_out`` are the skipped entries."""
 
     core: Coordinator
     books: Books
@@ -28,14 +28,15 @@ class Restored:
 
 
 Beginning = Callable[[], tuple[Restored, Iterable[Segment]]]
-"""What is known before the first entry, anew for each attempt, and the segments to replay from there."""
+"""The state before the first entry, created anew for each attempt, and the segments to replay from there."""
 
 
 def restore(contents: Contents, fresh: Callable[[], Coordinator]) -> Restored:
-    """From the snapshot with which the last segment begins, or, if that is unusable, from the journal's beginning.
+    """Restore from the snapshot with which the last segment begins, or, if that is unusable, from the journal's
+    beginning.
 
-    An entry that the core cannot apply (an earlier version could, or a bug wrote it) is skipped, and everything before
-    it is replayed, from the same starting point or a ``fresh`` core. After a snapshot that may be the snapshot's fault,
+    An entry that the core cannot apply (because an earlier version or a bug wrote it) is skipped, and everything before
+    it is replayed, from the same starting point or a ``fresh`` core. After a snapshot it may be the snapshot's fault,
     so the whole journal is tried first.
 
     Raises
@@ -77,7 +78,7 @@ def restore(contents: Contents, fresh: Callable[[], Coordinator]) -> Restored:
 
 
 def _skipping(contents: Contents, beginning: Beginning) -> Restored:
-    """Replay without the entries that fail, each of which is only found when it does."""
+    """Replay, skipping the entries that fail; each is found only when it fails."""
     refused: dict[int, str] = {}
     while True:
         restored, found = beginning()
@@ -101,7 +102,7 @@ def _said(decision: Decision, error: Exception) -> str:
 def _replay(
     restored: Restored, found: Iterable[Segment], without: Collection[int]
 ) -> tuple[Decision, Exception] | None:
-    """The first entry that fails, and how; None: none does."""
+    """The first entry that fails, and how; None if none does."""
     for segment in found:
         header = segment.header
         comparable = header.after and header.version == __version__ and not (without or restored.left_out)
@@ -115,7 +116,7 @@ def _replay(
             try:
                 commands = restored.core.handle(entry.now_s, entry.event)
                 restored.books.note(entry.now_s, entry.event, commands)
-            except Exception as error:  # whatever it is, every restart would fail on it
+            except Exception as error:  # whatever it is, every restart would fail on it again
                 return entry, error
     return None
 

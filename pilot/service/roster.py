@@ -5,14 +5,14 @@ what is known of a node                     it is lost
 ==========================================  ==================================================================
 its connection closed, notice was given     at once
 its connection closed                       after ``AWAY_S``, unless it registers again
-… and with it all who hold its state        after ``AWAY_ALONE_S``: no survivor waits for the word
+… and so did those of all state holders     after ``AWAY_ALONE_S``: no survivor is waiting
 it is silent (stopped, network cut)         after the site's ``silent_s``
-… and with it all who hold its state        after ``orphan_s``, when it has stopped stepping by itself: only
+… and so are all state holders              after ``orphan_s``, when it has stopped stepping by itself: only
                                             then may its trainer start again from a checkpoint
 ==========================================  ==================================================================
 
-A node of an earlier life of this coordinator counts as silent since the restart. A lost node never comes back: its
-pilot is told so, and joins again as a new one.
+After a restart of the coordinator, its earlier nodes count as silent since the restart. A lost node never comes back:
+its pilot is told so, and joins again as a new one.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ DEAF_S = 1.0
 NOTICE_CHECK_S = 0.05
 
 Holders = Callable[[NodeId], Iterable[NodeId]]
-"""The nodes that hold the same trainer's state as a node, itself included; none where it holds no state."""
+"""The nodes that hold the same trainer's state as a node, including itself; empty if it holds no state."""
 
 
 @dataclass(slots=True)
 class Pilot:
-    """One node and its agent. ``hello`` is None for one of an earlier life that has not come back yet."""
+    """One node and its agent. ``hello`` is None for a node from before a restart that has not come back yet."""
 
     node: NodeId
     hello: wire.Hello | None
@@ -56,11 +56,11 @@ class Pilot:
 
 
 Kinship = tuple[Grant, str]
-"""Pilots that may be lives of one job: those with one job's own token, or with the same job's name."""
+"""Identifies pilots that may belong to restarts of the same job: by a job's own token, or by the job's name."""
 
 
 def _kinship(grant: Grant, hello: wire.Hello) -> Kinship | None:
-    """None: a pilot that anybody started outside of a job is nobody's later life."""
+    """None: a pilot started outside of a job has no earlier restarts."""
     if grant.file is not None:
         return grant, ""
     return (grant, hello.job) if hello.job else None
@@ -70,8 +70,8 @@ def _kinship(grant: Grant, hello: wire.Hello) -> Kinship | None:
 class Roster:
     """The pilots by node. ``gone`` has the reasons of those that left.
 
-    ``_by_heard`` has them in the order in which they were last heard of, ``_away`` those whose connection closed: who
-    is lost is found without looking at the others.
+    ``_by_heard`` has them in the order in which they were last heard from, ``_away`` has those whose connection closed,
+    so that lost ones are found without looking at the others.
     """
 
     site: Site
@@ -83,7 +83,7 @@ class Roster:
     _away: dict[NodeId, Pilot] = field(default_factory=dict)
 
     def expect(self, now_s: float, nodes: Iterable[NodeId]) -> None:
-        """Nodes of an earlier life of this coordinator, which may come back."""
+        """After a restart: ``nodes`` may come back."""
         for node in nodes:
             self.pilots[node] = self._by_heard[node] = Pilot(node, None, None, now_s, now_s)
 
@@ -102,15 +102,15 @@ class Roster:
         return known is None
 
     def others(self, grant: Grant, node: NodeId, hello: wire.Hello) -> list[Living]:
-        """The other pilots of the job of ``hello`` that are here with the same token."""
+        """The other connected pilots of the job of ``hello`` that have the same token."""
         found = ((p.node, p.hello) for p in self._kin_of(grant, hello) if p.node != node)
         return [Living(name, known.restart) for name, known in found if known and same_job(known.job, hello.job)]
 
     def earlier_lives(self, now_s: float, grant: Grant, hello: wire.Hello) -> list[NodeId]:
-        """Nodes of the same batch job before it was requeued: the batch system says that they are gone.
+        """Nodes of the same batch job before it was requeued; the batch system has ended them.
 
-        A job's own token vouches for that. Anybody with the enrolment token can name any job: there a pilot that
-        answers stays.
+        A job's own token proves that. With the enrolment token anybody can name any job, so then a pilot that answers
+        stays.
         """
         return [p.node for p in self._kin_of(grant, hello) if self._is_earlier(now_s, p, hello)]
 
@@ -154,7 +154,7 @@ class Roster:
             pilot.away_s = min(now_s, pilot.away_s + deaf_s) if pilot.away_s is not None else None
 
     def closed(self, now_s: float, link: Peer) -> Pilot | None:
-        """A connection closed; whose it was."""
+        """A connection closed; returns its pilot."""
         pilot = self.at(link)
         if pilot is not None and pilot.away_s is None:
             pilot.away_s = now_s
@@ -174,7 +174,7 @@ class Roster:
         return pilot is not None and pilot.away_s is not None
 
     def lost(self, now_s: float, holders: Holders) -> list[tuple[NodeId, str]]:
-        """The nodes that are lost by now, and why. They stay in the roster until :meth:`remove`."""
+        """The nodes that are lost by now, and why. They stay in the roster until :meth:`remove` is called."""
         suspects = [*self._away.values(), *self._silent(now_s)]
         found = [(p.node, self._loss(now_s, p, holders)) for p in suspects]
         return [(node, why) for node, why in found if why]

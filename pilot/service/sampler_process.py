@@ -1,8 +1,8 @@
 """Asks the samplers of studies, in a process that can be killed: a sampler or a user's space may take forever.
 
-The first question to a process includes what the coordinator knows of the study, so killing a process loses nothing.
-Questions are answered one after the other. A question that is repeated, for example after a restart, gets the same
-answer.
+The first question to a process includes everything that the coordinator knows about the study, so killing a process
+loses nothing. Questions are answered one after the other. A repeated question, for example after a restart, gets the
+same answer.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from pilot.study.known import KnownTrial
 log = logging.getLogger(__name__)
 
 ANSWER_S = 60.0
-"""What an answer may take, the import of Optuna included."""
+"""Time limit for an answer, including the import of Optuna."""
 
 Post = Callable[[TrialAsked | TrialNotAsked | TrialTold], object]
 
 
 class Question(msgspec.Struct, frozen=True):
-    """A question. ``definition`` and ``known`` come with the first one about the study in ``file``."""
+    """A question. ``definition`` and ``known`` are sent with the first one about the study in ``file``."""
 
     file: str
     number: int
@@ -47,7 +47,7 @@ class Question(msgspec.Struct, frozen=True):
 
 
 class SamplerProcess:
-    """``study`` tells what the core knows of one."""
+    """``study`` returns what the core knows about a study."""
 
     def __init__(self, store: StudyStore, study: Callable[[StudyId], Study | None], scratch: Path, post: Post) -> None:
         self._store = store
@@ -60,7 +60,7 @@ class SamplerProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the child, where there is one."""
+        """The child's process id, if there is one."""
         return self._child.pid if self._child is not None else None
 
     def perform(self, command: AskTrial | TellTrial) -> None:
@@ -68,7 +68,7 @@ class SamplerProcess:
         self._waiting.put_nowait(command)
 
     async def run(self) -> None:
-        """Answer until cancelled; then the child is gone, and its files."""
+        """Answer until cancelled; then kill the child and remove its files."""
         try:
             while True:
                 self._post(await self._answered(await self._waiting.get()))
@@ -85,7 +85,7 @@ class SamplerProcess:
             try:
                 await asyncio.to_thread(self._store.add_trial, command, answer.parameters)
                 return TrialAsked(command.study, command.number, command.spec, answer.parameters)
-            except (PilotError, RuntimeError) as error:  # no room, no thread
+            except (PilotError, RuntimeError) as error:  # no space, or no thread
                 answer = Asked(error=str(error), again=True)
         if not answer.exhausted:
             log.warning("no parameters for trial %d of %s: %s", command.number, command.study, answer.error)

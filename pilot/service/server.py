@@ -1,7 +1,7 @@
 """The coordinator's port: checks a peer's token, then passes on its messages, and reports when it is gone.
 
-A connection is nobody's until its first frame, :class:`pilot.io.wire.Credentials`, has a token that holds. That frame
-is small, and nothing else is decoded before. What :mod:`pilot.io.listener` allows a stranger ends then.
+A connection is unproven until its first frame, :class:`pilot.io.wire.Credentials`, has a valid token. That frame is
+small, and nothing else is decoded before it. Until then the limits of :mod:`pilot.io.listener` apply.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PILOT = Limits(frame_bytes=1 << 20, unsent_bytes=16 << 20, rate_per_s=500, burst
 USER = Limits(frame_bytes=wire.MAX_FRAME_BYTES, unsent_bytes=16 << 20, rate_per_s=500, burst=5000)
 
 WARNED_EVERY_S = 10.0
-"""How often the log mentions strangers, however often they connect."""
+"""How often to log refused strangers, however often they connect."""
 
 Admit = Callable[[str], Grant | None]
 """What a token allows."""
@@ -34,7 +34,7 @@ Admit = Callable[[str], Grant | None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Peer:
-    """One connection of a peer that showed a token, as long as it lasts."""
+    """A connection of a peer that has shown a valid token."""
 
     link: Link
     grant: Grant
@@ -46,17 +46,17 @@ class Peer:
 
 
 class Receiver(Protocol):
-    """The receiver of what arrives."""
+    """Receives what arrives."""
 
     def received(self, peer: Peer, message: wire.FromAgent | wire.Request) -> None:
-        """A message that decodes and that the sender's role may send."""
+        """A valid message that the sender's role may send."""
 
     def closed(self, peer: Peer) -> None:
-        """The connection is gone: closed by the peer, or by the kernel when the peer was killed."""
+        """The connection is closed: by the peer, or by the kernel when the peer was killed."""
 
 
 class Server:
-    """A bound port. ``port`` is the one that it got."""
+    """A bound port, with its number in ``port``."""
 
     def __init__(self, certificate: Certificate, address: str, port: int) -> None:
         self._listener = Listener(certificate.server_context(), address, port)
@@ -66,7 +66,7 @@ class Server:
         self._warned_s = -WARNED_EVERY_S
 
     async def run(self, receiver: Receiver, admit: Admit) -> None:
-        """Hand on what arrives until cancelled, or until ``receiver`` fails: then what it failed with is raised."""
+        """Pass on what arrives until cancelled, or until ``receiver`` raises; its exception is raised here."""
         self._receiver, self._admit = receiver, admit
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._listener.start(self)
@@ -74,7 +74,7 @@ class Server:
 
     def send(self, peer: Peer, message: wire.Message) -> bool:
         """Send to a peer; False if it is no longer connected (or does not read, which amounts to the same)."""
-        if message is not self._sent[0]:  # what goes to all members of a group is encoded once
+        if message is not self._sent[0]:  # a message to all members of a group is encoded once
             self._sent = (message, wire.encode(message))
         return peer.link.send(self._sent[1])
 
@@ -83,17 +83,17 @@ class Server:
         self._refuse(peer.link, reason, known=True)
 
     def close(self) -> None:
-        """Close all connections. What was sent still goes out, for a second at most."""
+        """Close all connections after sending pending data, which may take a second at most."""
         self._listener.close()
 
     async def wait_closed(self) -> None:
-        """After :meth:`close`: until that has happened."""
+        """After :meth:`close`: wait until that is done."""
         await self._listener.wait_closed()
 
     # --- of the listener -------------------------------------------------------------------------------------------
 
     def received(self, link: Link, frame: bytes) -> None:
-        """A frame came."""
+        """A frame arrived."""
         peer = self._peers.get(link)
         try:
             if peer is None:
@@ -108,7 +108,7 @@ class Server:
             self._fail(error)
 
     def closed(self, link: Link, reason: str) -> None:
-        """A connection is gone."""
+        """A connection was closed."""
         peer = self._peers.pop(link, None)
         if reason:
             self._warn(link, reason, known=peer is not None)

@@ -37,7 +37,7 @@ TICK_S = 0.5
 """Resolution of commands' timeouts."""
 
 SETTLE_S = 2.0
-"""By then an agent that came back has reported what happened meanwhile."""
+"""Within this time an agent that came back has reported what happened meanwhile."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -56,7 +56,7 @@ class Jobs(Protocol):
         """The agent of ``job`` is in the pool."""
 
     def noticed(self, job: str, word: str) -> None:
-        """The agent of ``job`` leaves, because of ``word``."""
+        """The agent of ``job`` is leaving, because of ``word``."""
 
     def end_s(self, job: str) -> float | None:
         """When its nodes will have left (Unix time), as far as the scheduler knows."""
@@ -124,7 +124,7 @@ class Service:
         return known.spec if known is not None else None
 
     def unstartable(self, trainer: TrainerId, why: str) -> None:
-        """It cannot continue because it needs a worker: end it; the pool continues without it."""
+        """End a trainer that cannot continue because it needs a worker; the pool continues without it."""
         if self.driver.core.trainers[trainer].open:
             self._remark(trainer, f"it was ended because none of its workers can be started: {why}")
             self.driver.post(TrainerCancelled(trainer))
@@ -136,7 +136,8 @@ class Service:
             self.driver.post(DrainRequested(reason))
 
     def lose(self, node: NodeId, why: str) -> None:
-        """``node`` is lost: tell the core, together with other current changes; a pilot that still lives must leave."""
+        """``node`` is lost: tell the core, together with other current changes; a pilot that is still running must
+        leave."""
         if node not in self.roster.pilots:
             return
         log.log(logging.INFO if self.roster.pilots[node].leaving else logging.WARNING, "%s is gone: %s", node, why)
@@ -184,7 +185,7 @@ class Service:
             self._post(self._coalescer.take(now_s, self._undecided))
 
     def _decides(self, now_s: float) -> bool:
-        """Whether decisions take effect. While they do not, nothing can time out."""
+        """Whether decisions take effect. While they do not, nothing times out."""
         trouble = self.driver.trouble
         if trouble and not self._trouble:
             log.error("%s; decisions take effect once there is space again", trouble)
@@ -200,7 +201,7 @@ class Service:
         return not trouble
 
     def _end_waits(self, now_s: float) -> None:
-        """Everything that has timed out."""
+        """Handle everything that has timed out."""
         late = self.effects.overdue(now_s)
         for node, why in late.hopeless:
             self.lose(node, why)
@@ -264,7 +265,7 @@ class Service:
         if reason := self._objection(link, node, hello):
             self._server.refuse(link, reason)
             if reason == self._admission.elsewhere(hello) and hello.host not in self._elsewhere:
-                self._elsewhere.add(hello.host)  # said once: the scheduler may start many there
+                self._elsewhere.add(hello.host)  # logged once: the scheduler may start many there
                 self.driver.remark(text=f"a pilot was refused: {reason}")
             return
         if node in self.roster.gone:
@@ -308,7 +309,7 @@ class Service:
             asyncio.get_running_loop().call_later(SETTLE_S, self._settle, link, rejoined)
 
     def ends(self, node: NodeId, end_s: float | None) -> None:
-        """``node`` will have left at ``end_s`` (Unix time); None: that is not known any more."""
+        """``node`` will have left by ``end_s`` (Unix time); None: that is no longer known."""
         now_s = self.driver.clock()
         self._coalescer.ends(now_s, node, None if end_s is None else now_s + end_s - time.time())
         self._stir.set()

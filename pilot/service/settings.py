@@ -51,7 +51,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     priors: tuple[float, float, float, float] | None = None
 
     def config(self) -> CoordinatorConfig:
-        """The core's configuration; :class:`UserError` where a name is unknown or a number out of range."""
+        """The core's configuration; :class:`UserError` if a name is unknown or a number out of range."""
         if self.planner not in planners.NAMES:
             raise UserError(f"unknown planner {self.planner!r}; there are: {', '.join(planners.NAMES)}")
         if self.solver not in planners.SOLVERS:
@@ -89,7 +89,7 @@ def _priors(plain: tuple[float, float, float, float] | None) -> Priors:
 
 
 def settings_of(plain: dict[str, Any]) -> Settings:
-    """The settings in a journal's header; :class:`JournalError` where they are none."""
+    """The settings in a journal's header; :class:`JournalError` if they are not valid."""
     try:
         return msgspec.convert(plain, Settings)
     except msgspec.ValidationError as error:
@@ -97,7 +97,7 @@ def settings_of(plain: dict[str, Any]) -> Settings:
 
 
 def config_of(configured: Configured) -> CoordinatorConfig:
-    """How the core of a pool decides that came up so."""
+    """The core's configuration of a pool that came up with these settings."""
     site = configured.site
     times = {name: site[name] for name in ("grace_s", "checkpoint_interval_s", "charge_factor") if name in site}
     for name, seconds in times.items():
@@ -109,7 +109,7 @@ def config_of(configured: Configured) -> CoordinatorConfig:
 
 
 def topology_of(pattern: str) -> Topology:
-    """From a site's pattern; :class:`UserError` where it has none, or one that is malformed."""
+    """The topology by a site's pattern; :class:`UserError` if there is none, or if it is malformed."""
     if not pattern:
         raise UserError("--node-order topology: the site file defines no topology (see docs/sites.md)")
     return Topology(pattern)
@@ -127,9 +127,9 @@ def fresh_core(contents: Contents) -> Coordinator:
 
 
 def remembering_core(contents: Contents, budget: float | None = None) -> Coordinator:
-    """One that decides the same and in the end knows every trainer: for whoever tells a pool's whole story.
+    """A core that decides the same but forgets no trainer, for a pool's complete history.
 
-    ``budget`` is what the pool is to have instead of its own each time that it comes up, in charged node-hours.
+    ``budget`` replaces the pool's own each time that it comes up, in charged node-hours.
     """
     configs = [replace(config_of(so), ended_kept=sys.maxsize) for so in contents.header.configured]
     if budget is not None:

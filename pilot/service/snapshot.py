@@ -1,5 +1,5 @@
-"""A snapshot: everything that a coordinator knows from its journal, so that a restart need not read all of it.
-Replaying can recreate it, so losing one loses nothing."""
+"""A snapshot: everything that a coordinator knows from its journal, so that a restart need not read all of it. It can
+be recreated by replaying the journal, so losing one loses nothing."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from pilot.observation.monitor import Monitor
 from pilot.service.pending import PendingCommands
 
 LOST_KEPT = 10_000
-"""How many lost nodes are remembered: an agent that comes back after that many others is stopped like any stranger."""
+"""How many lost nodes to remember; an agent that comes back after that many others is treated as a stranger."""
 
 
 @dataclass(slots=True)
 class Books:
-    """What is kept beside the core, from the same events and notes: plain data. ``lost`` tells why nodes are gone,
-    ``scaled`` how many pilots are kept since somebody said so (None: as many as the trainers can use)."""
+    """What is kept beside the core, derived from the same events and notes; plain data. ``lost`` has the reasons why
+    nodes were lost, ``scaled`` how many pilots to keep since ``pilot scale`` (None: as many as the trainers can
+    use)."""
 
     pending: PendingCommands = field(default_factory=PendingCommands)
     monitor: Monitor = field(default_factory=Monitor)
@@ -36,11 +37,11 @@ class Books:
 
     @classmethod
     def beside(cls, core: Coordinator) -> Books:
-        """As they begin beside a fresh ``core``."""
+        """The initial books for a fresh ``core``."""
         return cls(monitor=Monitor(ended_kept=core.config.ended_kept))
 
     def note(self, now_s: float, event: Event, commands: Sequence[Command]) -> None:
-        """The core was told ``event`` and answered ``commands``."""
+        """The core returned ``commands`` for ``event``."""
         self.pending.note(now_s, event, commands)
         self.monitor.note(now_s, event, commands)
         if isinstance(event, PoolChanged):
@@ -48,7 +49,7 @@ class Books:
                 remember_lost(self.lost, node, event.cause)
 
     def remark(self, now_s: float, note: Mapping[str, str | float | None]) -> None:
-        """A note of the journal."""
+        """Process a note of the journal."""
         if "pilots" in note:
             kept = note["pilots"]
             self.scaled = (kept if isinstance(kept, int) else None,)
@@ -72,12 +73,12 @@ def taken(core: Coordinator, books: Books, after: int) -> tuple[str, bytes]:
 
 
 def read(contents: Contents) -> tuple[State, Books]:
-    """What was known where the journal's last segment begins.
+    """What was known at the beginning of the journal's last segment.
 
     Raises
     ------
     JournalError
-        There is no such snapshot, it is damaged, or another version took it: the journal must be replayed.
+        There is no such snapshot, or it is damaged, or from another version: the journal must be replayed.
     """
     header = contents.header
     if header.version != __version__:
@@ -94,7 +95,7 @@ def read(contents: Contents) -> tuple[State, Books]:
 
 
 def remember_lost(lost: dict[NodeId, str], node: NodeId, why: str) -> None:
-    """``node`` is gone for good: forget the oldest where there are many."""
+    """Remember that ``node`` is lost; if there are too many, forget the oldest."""
     lost[node] = why
     if len(lost) > LOST_KEPT:
         del lost[next(iter(lost))]

@@ -30,7 +30,7 @@ def main(lifeline: int, planner: str, solver: str, limit_s: float) -> None:
         problem = msgspec.msgpack.decode(requests.read(length_of(head)), type=Problem)
         try:
             answer = PlannerAnswer(plan(problem))
-        except Exception as error:  # whatever a solver's library raises, the coordinator continues without it
+        except Exception as error:  # whatever a solver's library raises, the coordinator must continue
             logging.exception("the planner failed")
             answer = PlannerAnswer(error=f"{type(error).__name__}: {error}")
         _write(answers, answer)

@@ -23,22 +23,22 @@ from pilot.service.settings import Settings
 log = logging.getLogger(__name__)
 
 SPARE_S = 3.0
-"""A planner keeps its own limit; a child that is late by more than this is stuck and gets killed."""
+"""A planner observes its own limit; a child that exceeds it by more than this is stuck and is killed."""
 
 WARM_S = 60.0
 """Time limit for importing the planner."""
 
 PATIENCE_S = 10.0
-"""How long a problem waits for a starting child before the dynamic programme answers."""
+"""How long a problem waits for a starting child before the dp planner answers instead."""
 
 AGAIN_S = 5.0
-"""After a child could not be started, the next attempt comes with the next problem after this time."""
+"""If a child could not be started, the next attempt is made with the first problem after this time."""
 
 SUPERSEDED_S = 1.0
-"""How long a superseded solve may still run: a new child would take about as long to start."""
+"""How long a superseded solve may continue: starting a new child would take about as long."""
 
 _CANNOT_START = (PilotError, OSError, RuntimeError)
-"""No process, thread, file or memory for it."""
+"""Raised if there is no process, thread, file or memory for it."""
 
 Post = Callable[[PlanReady | PlanFailed], object]
 
@@ -51,7 +51,7 @@ class PlannerAnswer(msgspec.Struct, frozen=True):
 
 
 class SolverProcess:
-    """At most one solve runs; the newest question waits behind it, older ones are answered with ``PlanFailed``."""
+    """At most one solve runs; the newest problem waits, older ones are answered with ``PlanFailed``."""
 
     def __init__(
         self, settings: Settings, scratch: Path, post: Post, tell: Callable[[str], object] = log.warning
@@ -81,13 +81,13 @@ class SolverProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the child that is warm."""
+        """The process id of the warm child."""
         return self._child.pid if self._child is not None else None
 
     async def run(self) -> None:
-        """Make plans until cancelled; then the child is gone, and its files.
+        """Make plans until cancelled; then kill the child and remove its files.
 
-        A child that cannot be started or dies costs better plans, and nothing else.
+        If a child cannot be started or dies, plans are less good, but nothing else happens.
 
         Raises
         ------
@@ -116,7 +116,7 @@ class SolverProcess:
                 await asyncio.to_thread(shutil.rmtree, self._scratch, ignore_errors=True)
 
     def _begin_child(self) -> None:
-        """Start one, in the background, where there is none and the last one did not fail a moment ago."""
+        """Start a child in the background, if there is none and the last one did not fail a moment ago."""
         loop = asyncio.get_running_loop()
         if self._child is None and self._starting is None and loop.time() >= self._not_before_s:
             self._starting = loop.create_task(self._start())
@@ -157,7 +157,7 @@ class SolverProcess:
             self._post(PlanReady(command.plan_id, plan) if plan else PlanFailed(command.plan_id, "no planner answered"))
 
     async def _plan(self, child: _Child, problem: Problem) -> Plan | None:
-        """The planner's plan; where it fails or is killed, the dynamic programme's, which needs milliseconds."""
+        """The planner's plan; if it fails or is killed, the dp planner's, which takes milliseconds."""
         try:
             return await self._ask(child, problem)
         except (SolverError, OSError, EOFError) as error:

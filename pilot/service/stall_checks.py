@@ -25,7 +25,7 @@ class StallChecks:
         self._seen: dict[Of, dict[NodeId, Seen]] = {}
 
     def rank_stalled(self, node: NodeId, message: wire.RankStalled) -> list[Event]:
-        """A member waits; dropped where its group is looked at already, and where it is none of the group."""
+        """A member is waiting; ignored if its group is already being examined, or if it is not in the group."""
         of = _of(message)
         trainer = self._core.trainers.get(of[0])
         group = (trainer.group or trainer.forming) if trainer is not None else None
@@ -35,7 +35,7 @@ class StallChecks:
         return [GroupStalled(*of, f"{node} has waited {message.waited_s:.1f} s for {what}", message.waited_s)]
 
     def rank_looked_at(self, node: NodeId, message: wire.RankLookedAt) -> list[Event]:
-        """Completes ``LookAtGroup``, when the last member has been looked at."""
+        """Completes ``LookAtGroup`` when the last member has been examined."""
         of = _of(message)
         waiting = self._pending.looking.get(of)
         if waiting is None or node not in waiting[0].members:
@@ -45,7 +45,7 @@ class StallChecks:
         return self._complete(of) if len(seen) == len(waiting[0].members) else []
 
     def overdue(self, now_s: float) -> list[Event]:
-        """Completes the looks that have taken too long, and forgets those that were dissolved."""
+        """Completes examinations that have taken too long, and forgets those of dissolved groups."""
         self._seen = {of: seen for of, seen in self._seen.items() if of in self._pending.looking}
         late = [of for of, (_, since_s) in self._pending.looking.items() if now_s - since_s > LOOK_LIMIT_S]
         return [event for of in late for event in self._complete(of)]

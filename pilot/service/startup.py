@@ -13,7 +13,7 @@ import msgspec
 
 from pilot import __version__
 from pilot.core.coordinator import Coordinator
-from pilot.core.errors import JournalError, UserError
+from pilot.core.errors import JournalError, NoRestartError, UserError
 from pilot.core.events import DrainRequested, PoolReopened
 from pilot.io import connection
 from pilot.io.addresses import advertise_address, bind_address
@@ -35,9 +35,9 @@ _ANEW = "pilot up --fresh starts a new pool and keeps this one aside"
 
 @dataclass(frozen=True, slots=True)
 class PoolIdentity:
-    """One pool's identity. ``contents`` is the journal that it goes on from, None: it is new; ``header`` is what its
-    journal begins with. ``reopened``: it was asked to end, and comes up again. ``known`` : its pilots know its
-    certificate and its tokens."""
+    """One pool's identity. ``contents`` is the journal from which it continues; None: it is new. ``header`` is its
+    journal's header. ``reopened``: it was shut down, and comes up again. ``known``: its pilots know its certificate and
+    tokens."""
 
     header: Header
     token: str
@@ -50,7 +50,7 @@ class PoolIdentity:
 
     @property
     def name(self) -> str:
-        """Its name, the same in all its lives."""
+        """The pool's name, which never changes."""
         return self.header.coordinator
 
     @property
@@ -71,14 +71,14 @@ class PoolIdentity:
 
 
 def configured(site: Site, settings: Settings) -> Configured:
-    """How a pool on ``site`` comes up, as journals have it."""
+    """The configuration of a pool on ``site``, as stored in journals."""
     return Configured(msgspec.to_builtins(settings), site.model_dump(mode="json"))
 
 
 def open_pool(
     rundir: RunDir, site: Site, settings: Settings, *, anew: bool = True, fresh: bool = False
 ) -> PoolIdentity:
-    """The pool whose journal lies in ``rundir``; where there is none, or a ``fresh`` one is asked for, a new one.
+    """The pool whose journal is in ``rundir``; a new one if there is none, or if ``fresh``.
 
     Without ``anew``, only a pool that was not shut down is continued.
 
@@ -86,7 +86,7 @@ def open_pool(
     ------
     JournalError
         The journal's header is damaged: nothing can be restored.
-    UserError
+    NoRestartError
         There is none to continue, and ``anew`` is off.
     """
     if fresh and anew:
@@ -107,11 +107,11 @@ def open_pool(
                 log.warning("this pool keeps the settings with which it was started: %s", pool.settings)
             return pool
         elif not anew:
-            raise UserError(f"the pool in {rundir.root} was shut down; pilot up continues its trainers")
+            raise NoRestartError(f"the pool in {rundir.root} was shut down; pilot up continues its trainers")
         else:
             return _again(rundir, contents, now, site.port)
     if not anew:
-        raise UserError(f"there is no pool in {rundir.root} to continue; pilot up starts one")
+        raise NoRestartError(f"there is no pool in {rundir.root} to continue; pilot up starts one")
     name = f"{site.name}-{secrets.token_hex(3)}"
     header = Header(FORMAT, __version__, name, time.time(), now.settings, now.site)
     return PoolIdentity(header, new_token(), new_token(), Certificate.make(), site.port)
@@ -134,7 +134,8 @@ def _again(rundir: RunDir, contents: Contents, now: Configured, port: int) -> Po
 
 
 def _earlier_pool(rundir: RunDir, contents: Contents) -> PoolIdentity:
-    """The pilots of that pool know its certificate and tokens, so these must stay, and its address if it can."""
+    """The pilots of that pool know its certificate and tokens, so these must not change, nor its address if
+    possible."""
     try:
         known = connection.load(rundir.connection)
         certificate = Certificate.load(rundir.server_key)
@@ -159,12 +160,12 @@ def copy_journal(rundir: RunDir) -> Path:
 
 
 def listen(pool: PoolIdentity, site: Site) -> Server:
-    """The server of ``pool``: on the port that it had, so that nobody notices a restart, unless that was taken since.
+    """The server of ``pool``, on its previous port if possible, so that nobody notices a restart.
 
     Raises
     ------
     UserError
-        It cannot listen; a new pool also where the site's port is taken.
+        It cannot listen; for a new pool, also if the site's port is taken.
     """
     address = bind_address(site)
     try:
@@ -180,7 +181,7 @@ def listen(pool: PoolIdentity, site: Site) -> Server:
 
 
 def announce(rundir: RunDir, pool: PoolIdentity, site: Site, site_file: Path, server: Server) -> Connection:
-    """Write the files with which agents and the CLI find ``server``."""
+    """Write the files by which agents and the CLI find ``server``."""
     pool.certificate.save(rundir.server_key)
     if site_file != rundir.site:
         shutil.copyfile(site_file, rundir.site)
@@ -193,6 +194,6 @@ def announce(rundir: RunDir, pool: PoolIdentity, site: Site, site_file: Path, se
 
 
 def withdraw(rundir: RunDir) -> None:
-    """Remove them: nothing listens any more."""
+    """Remove them, because nobody listens any more."""
     for path in (rundir.connection, rundir.server_key):
         path.unlink(missing_ok=True)

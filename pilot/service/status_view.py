@@ -150,7 +150,7 @@ def _profile(trainer: Trainer) -> str:
 
 
 def trainer_of(core: Coordinator, name: str) -> Trainer:
-    """The trainer of this name; :class:`UserError` where there is none."""
+    """The trainer of this name; :class:`UserError` if there is none."""
     trainer = core.trainers.get(TrainerId(name))
     if outcome := core.past.get(TrainerId(name)):
         raise UserError(f"trainer {name} ended long ago ({outcome.value}); see 'pilot report'")
@@ -225,7 +225,7 @@ def use(account: WorkAccount) -> UtilisationStatus:
 
 
 def best_for(account: WorkAccount) -> Best | None:
-    """What divides static nodes; None if there were too many different sets of trainers."""
+    """The planner that divides static nodes; None if there were too many different sets of trainers."""
     return planners.make("dp") if () not in account.open_for_s else None
 
 

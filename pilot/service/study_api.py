@@ -1,4 +1,4 @@
-"""Answers what the CLI asks of the coordinator about studies."""
+"""Answers the CLI's requests about studies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Decided = Callable[[Future[None], str], Awaitable[None]]
 
 
 class StudyApi:
-    """One method per verb of :mod:`pilot.io.study_verbs`. ``decided`` waits until a decision is on the disk."""
+    """One method per verb of :mod:`pilot.io.study_verbs`. ``decided`` waits until a decision is on disk."""
 
     def __init__(self, driver: LiveDriver, store: StudyStore, decided: Decided) -> None:
         self._driver = driver
@@ -37,7 +37,7 @@ class StudyApi:
         self._arriving: set[str] = set()
 
     async def run(self, given: StudyDefinition) -> StudyStatus:
-        """A new study. Answered when the journal has it."""
+        """Submit a study. Answered once it is in the journal."""
         self._check_name(given.name)
         spec = given.spec(TrainerUid(secrets.token_hex(16)), self._driver.clock())
         self._arriving.add(given.name)
@@ -62,7 +62,7 @@ class StudyApi:
         return study_view.trials(self._driver.core, self._store, study, self._driver.clock())
 
     async def stop(self, asked: OneStudy) -> StudyStatus:
-        """Shelve its trials where they are."""
+        """Stop a study: shelve its trials where they are."""
         study = self._study(asked.study)
         if study.stopped:
             raise UserError(f"study {study.id} is already stopped: {study.stopped}")

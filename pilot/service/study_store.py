@@ -1,4 +1,4 @@
-"""What users submitted as studies: how each is defined, beside what the core knows of it."""
+"""The definitions of submitted studies; the core knows everything else about them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class StudyStore:
         self._definitions: dict[StudyId, StudyDefinition] = {}
 
     def folder(self, study: StudySpec) -> Path:
-        """Its own."""
+        """The study's folder."""
         return self._root / trainer_folder.name(study.template.trainer, study.template.uid)
 
     def journal(self, study: StudySpec) -> Path:
@@ -34,7 +34,7 @@ class StudyStore:
         return self.folder(study) / "optuna.journal"
 
     def add(self, study: StudySpec, definition: StudyDefinition) -> None:
-        """Record a study, before the journal tells of it; :class:`PilotError` where the disk does not take it."""
+        """Record a study, before it is in the journal; :class:`PilotError` if writing fails."""
         try:
             self.folder(study).mkdir(mode=0o700, parents=True, exist_ok=True)
             publish(self.folder(study) / "study.json", msgspec.json.encode(definition) + b"\n")
@@ -43,7 +43,7 @@ class StudyStore:
         self._definitions[study.study] = definition
 
     def definition(self, study: StudySpec) -> StudyDefinition:
-        """As it was submitted, read back after a restart; :class:`JournalError` where that cannot be read."""
+        """As submitted, read from disk after a restart; :class:`JournalError` if that is unreadable."""
         if study.study not in self._definitions:
             path = self.folder(study) / "study.json"
             try:
@@ -53,6 +53,6 @@ class StudyStore:
         return self._definitions[study.study]
 
     def add_trial(self, asked: AskTrial, parameters: Parameters) -> None:
-        """Record how a trial is started, before the journal tells of it; again where that was done before."""
+        """Record how a trial is started, before it is in the journal. May be repeated."""
         definition = self._definitions[asked.study]
         self._launches.add(asked.spec, definition.trial(parameters))

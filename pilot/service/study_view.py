@@ -1,4 +1,4 @@
-"""What the CLI shows of studies, from the core and the stored definitions; of a pool that is up or down."""
+"""What the CLI shows about studies, from the core and the stored definitions, whether the pool is up or down."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pilot.service.study_store import StudyStore
 
 
 def find(core: Coordinator, name: str) -> Study:
-    """The study of this name; :class:`UserError` where there is none."""
+    """The study of this name; :class:`UserError` if there is none."""
     study = core.studies.get(StudyId(name))
     if study is None:
         known = ", ".join(core.studies) or "none"
@@ -24,7 +24,7 @@ def find(core: Coordinator, name: str) -> Study:
 
 
 def status(core: Coordinator, store: StudyStore, study: Study, now_s: float) -> StudyStatus:
-    """One study as a whole; :class:`JournalError` where its definition cannot be read."""
+    """A study's status; :class:`JournalError` if its definition cannot be read."""
     definition = store.definition(study.spec)
     spec, best = study.spec, study.best()
     left_s = None if spec.deadline_s is None else max(0.0, spec.deadline_s - now_s)

@@ -1,9 +1,10 @@
 """Restarts a coordinator that was killed or crashed: ``python -m pilot.service.supervisor PID COMMAND…``.
 
-``pilot up`` starts it beside the coordinator with process id ``PID``, and it waits until that ends. If the coordinator
-left a report (``ended.json``: it drained, or was told to stop), there is nothing to do. Otherwise it runs COMMAND,
-after a pause that grows each time, at most :data:`TIMES` times in a row; a life of :data:`STEADY_S` starts a new row.
-It is small and imports almost nothing, because login nodes limit processes.
+``pilot up`` starts it beside the coordinator with process id ``PID``, and it waits for that to end. If the coordinator
+left a report (``ended.json``: it drained, or was told to stop), there is nothing to do. Otherwise the supervisor runs
+COMMAND, after a pause that grows each time, at most :data:`TIMES` times in a row; the count starts again once a
+coordinator has run for :data:`STEADY_S`. The supervisor is small and imports almost nothing, because login nodes limit
+processes.
 """
 
 from __future__ import annotations
@@ -21,15 +22,14 @@ from pilot.io.readable import readable
 TIMES = 10
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 300.0
 STEADY_S = 60.0
-"""What crashes by itself crashes as it starts; what others end (a limit of the login node, say) lives longer, and is
-needed again at once.
-"""
+"""A coordinator that crashes because of a bug does so at its start; one that is killed from outside (by a limit of the
+login node, say) has run for longer, and should be restarted at once."""
 REFUSED = 2
-"""The exit status of a coordinator that cannot start as things are: another one is here, or it was told to stop."""
+"""The exit status of a coordinator that is not needed: another one is running, or the pool was shut down."""
 
 
 def main(pid: int, command: list[str]) -> None:
-    """Until the coordinator ends cleanly, or cannot be kept alive."""
+    """Run until the coordinator ends cleanly, or cannot be kept running."""
     root = Path(command[command.index("--run-dir") + 1])
     status = watch(pid)
     times, pause_s = 0, FIRST_PAUSE_S
@@ -47,7 +47,7 @@ def main(pid: int, command: list[str]) -> None:
 
 
 def watch(pid: int) -> int | None:
-    """Wait for the end of a process that is not our child; its exit status is unknown."""
+    """Wait for the end of a process that is not our child, so its exit status is unknown."""
     try:
         descriptor = os.pidfd_open(pid)
     except OSError:  # it has ended already
@@ -61,13 +61,13 @@ def run(command: list[str]) -> int | None:
     """Run a coordinator to its end; returns its exit status, None if it could not be started."""
     try:
         return subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode
-    except OSError:  # fork was refused, say: that may pass
+    except OSError:  # for example, fork was refused, which may pass
         return None
 
 
 def crashed(root: Path) -> bool:
-    """Whether the coordinator that owned ``root`` did not end as it was told to. One that has drained takes its
-    connection file with it."""
+    """Whether the coordinator that owned ``root`` crashed or was killed. One that has drained removes its connection
+    file."""
     if not (root / "connection.json").exists():
         return False
     try:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pilot.core.errors import UserError
-from pilot.observation.words import duration, node_count
+from pilot.observation.words import amount, duration, node_count
 from pilot.sim.metrics import U_IN_WORDS
 from pilot.sim.replay_plots import HOUR_S, comparison, plots_of
 from pilot.sim.sweep import Replay
@@ -62,13 +62,15 @@ def sentences(replay: Replay) -> list[str]:
     most, came, taken = int(columns["pool"].max(initial=0)), int(columns["joined"].sum()), int(columns["left"].sum())
     said = [
         f"In {duration(told.reached_h * HOUR_S)} of the trace up to {node_count(most)} were idle at once and"
-        f" {told.eq_nodes:.3g} on average: {told.node_hours:,.4g} node-hours."
+        f" {amount(told.eq_nodes)} on average: {amount(told.node_hours)} node-hours."
         f" Nodes came {came:,} times and were taken {taken:,} times.",
         f"{told.used:.0%} of that time went into training. {told.completed:,} of {told.submitted:,} trainers were"
-        f" completed; all of them processed {told.samples:,.4g} samples.",
+        f" completed; all of them processed {told.samples:,.0f} samples.",
     ]
     if told.efficiency is not None:
-        said.append(f"They trained {told.efficiency:.0%} of what {told.eq_nodes:.3g} dedicated nodes would have (U).")
+        said.append(
+            f"They trained {told.efficiency:.0%} of what {amount(told.eq_nodes)} dedicated nodes would have (U)."
+        )
     if (budget := replay.case.budget) is not None and told.budget_ended_h is not None:
         said.append(f"Then its budget of {budget:g} node-hours was used up, and the pool drained.")
     elif budget is not None:

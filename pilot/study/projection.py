@@ -52,12 +52,10 @@ class Projection:
 
     def ask(self, number: int) -> Asked:
         """The parameters of trial ``number``; the same again where they were asked for before."""
-        study = self._study
-        study.sampler = make_sampler(self._definition, number)
-        trials = study.get_trials(deepcopy=False)
+        self._study.sampler = make_sampler(self._definition, number)
+        trials = self._trials(number + 1)
         try:
-            trial_id = (trials[number] if len(trials) > number else study.ask())._trial_id
-            parameters = suggest(study, trial_id, self._space)
+            parameters = suggest(self._study, trials[number]._trial_id, self._space)
         except UserError as error:
             return Asked(error=str(error))
         earlier = [trial.params for trial in trials[:number]]
@@ -80,6 +78,12 @@ class Projection:
                     self._study.tell(number, value)
             except RuntimeError:  # grid and brute force stop a study outside optimize(); the trial is told by then
                 pass
+
+    def _trials(self, count: int) -> list[FrozenTrial]:
+        """``count`` trials or more; one without parameters is open, so that the others keep their numbers."""
+        while len(trials := self._study.get_trials(deepcopy=False)) < count:
+            self._study.ask()
+        return trials
 
     def _open(self, file: Path) -> optuna.Study:
         _cut_off(file)
@@ -104,6 +108,7 @@ class Projection:
     def _add(self, known: KnownTrial) -> None:
         """A trial that the file does not have: with the parameters that it was given."""
         self._study.sampler = optuna.samplers.RandomSampler(seed=0)
+        self._trials(known.number)
         self._study.enqueue_trial(dict(known.parameters))
         trial_id = self._study.ask()._trial_id
         suggest(self._study, trial_id, self._space)

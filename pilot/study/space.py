@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import io
+import sys
+import time
+from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 import optuna
 
 from pilot.core.errors import UserError
 from pilot.core.study import Parameters
-from pilot.io.study_definition import Range, StudyDefinition, check_name
+from pilot.io.study_definition import Range, StudyDefinition, check_choices, check_name
 
 Space = Callable[[optuna.Trial], object]
+
+DRAWS = 50
+"""A search space is tried so often before it is submitted: with conditions, it may fail in some branches only."""
+
+DRAWS_S = 2.0
+"""No more draws after this time."""
 
 
 class _Once(optuna.Trial):
@@ -30,8 +41,10 @@ class _Once(optuna.Trial):
         return super().suggest_int(self._new(name), *args, **kwargs)
 
     def suggest_categorical(self, name: str, choices: Any) -> Any:
-        """Of Optuna."""
-        return super().suggest_categorical(self._new(name), choices)
+        """Of Optuna; NumPy's scalars become Python's."""
+        plain = [choice.item() if hasattr(choice, "item") else choice for choice in choices]
+        _check_values(self._new(name), plain)
+        return super().suggest_categorical(name, plain)
 
     def _new(self, name: str) -> str:
         if name in self.names:
@@ -44,12 +57,13 @@ def space_of(definition: StudyDefinition) -> Space:
     """The function that suggests the parameters of ``definition``; :class:`UserError` if its file has none."""
     if not definition.space:
         return lambda trial: [_suggest(trial, name, range_) for name, range_ in definition.parameters.items()]
-    found: dict[str, Any] = {"__name__": "space"}
+    module = ModuleType("space")
+    sys.modules["space"] = module  # dataclasses and enumerations look up the module that they are in
     try:
-        exec(compile(definition.space, "space.py", "exec"), found)  # the user's own file, as documented
-    except Exception as error:  # whatever a user's file raises
+        exec(compile(definition.space, "space.py", "exec"), vars(module))  # the user's own file, as documented
+    except (Exception, SystemExit) as error:  # whatever a user's file raises
         raise UserError(f"the --space file fails: {type(error).__name__}: {error}") from None
-    function = found.get("space")
+    function = vars(module).get("space")
     if not callable(function):
         raise UserError("the --space file has no function space(trial)")
     space: Space = function
@@ -63,25 +77,37 @@ def suggest(study: optuna.Study, trial_id: int, space: Space) -> Parameters:
         space(trial)
     except UserError:
         raise
-    except Exception as error:  # whatever a user's function raises
+    except (Exception, SystemExit) as error:  # whatever a user's function raises
         raise UserError(f"space(trial) fails: {type(error).__name__}: {error}") from None
     values = trial.params
     if not values:
         raise UserError("the search space is empty: it suggests no parameter")
     for name, value in values.items():
-        if not isinstance(value, str | int | float | bool):
-            raise UserError(f"the parameter {name} is {value!r}; use strings and numbers, which become arguments")
+        _check_values(name, [value])
     return tuple((name, values[name]) for name in trial.names)
 
 
+def _check_values(name: str, values: Sequence[Any]) -> None:
+    for value in values:
+        if type(value) not in (str, int, float, bool):
+            raise UserError(f"the parameter {name} is {value!r}; use strings and numbers, which become arguments")
+    check_choices(name, values)
+
+
 def check(definition: StudyDefinition) -> None:
-    """Try the search space and the sampler once; :class:`UserError` says what is wrong."""
-    from pilot.study.samplers import make_sampler
+    """Try the search space, on :data:`DRAWS` trials, and the sampler; :class:`UserError` says what is wrong."""
+    from pilot.study.samplers import COUNTED, make_sampler
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    make_sampler(definition, 0)
-    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=definition.seed))
-    suggest(study, study.ask()._trial_id, space_of(definition))
+    sampler, by_s = make_sampler(definition, 0), time.monotonic() + DRAWS_S
+    counted = definition.sampler in COUNTED  # these refuse ranges that cannot be counted
+    study = optuna.create_study(sampler=sampler if counted else optuna.samplers.RandomSampler(seed=definition.seed))
+    with contextlib.redirect_stdout(io.StringIO()):  # what the space prints is no part of our output
+        space = space_of(definition)
+        for _ in range(1 if counted else DRAWS):
+            suggest(study, study.ask()._trial_id, space)
+            if time.monotonic() > by_s:
+                break
 
 
 def _suggest(trial: optuna.Trial, name: str, range_: Range) -> object:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, BinaryIO
 
 from pilot.core.errors import UserError
-from pilot.io.files import open_regular
+from pilot.io.files import open_regular, write_output
 
 GZIP_MAGIC = b"\x1f\x8b"
 TEXT = "utf-8-sig"
@@ -94,12 +94,7 @@ def _text(file: BinaryIO) -> IO[str]:
 def write_text(path: Path, text: str) -> None:
     """Write a whole file, compressed where its name ends in ``.gz`` (no time stamp in it: same text, same bytes)."""
     data = text.encode()
-    partial = path.with_name(path.name + ".part")
-    try:
-        partial.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
-        partial.replace(path)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror or error}") from None
+    write_output(path, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
 
 
 def number(path: Path, line: int, what: str, text: str, *, least: float = 0.0) -> float:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from pilot.core.errors import UserError
+from pilot.io.files import write_output
 from pilot.traces.changes import Change
 from pilot.traces.fragments import pool_size
 from pilot.traces.statistics import change_chance, fragment_lengths, preemption_chance
@@ -31,7 +33,9 @@ def plot_trace(path: Path, changes: Sequence[Change]) -> None:
     chance.plot(WITHIN_S, [change_chance(changes, t) for t in WITHIN_S], marker=".", label="the pool changes")
     chance.set(xlabel="within (s) of an event", ylabel="chance", ylim=(0, 1))
     chance.legend(loc="lower right")
+    image = io.BytesIO()
     try:
-        figure.savefig(path)
-    except (OSError, ValueError) as error:
+        figure.savefig(image, format=path.suffix.removeprefix(".") or "png")
+    except ValueError as error:
         raise UserError(f"cannot write the plot {path}: {error}") from None
+    write_output(path, image.getvalue())

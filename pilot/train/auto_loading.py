@@ -1,7 +1,7 @@
 """``session.loader(..., num_workers="auto")``: uses as many loader processes as the training needs.
 
-The count changes between two steps. What the processes had loaded in advance is loaded again by the next ones; the
-order of samples follows from the session, so the training does not notice.
+The count changes between two steps. The new processes reload what the old ones had loaded in advance; the order of
+samples depends only on the session, so the training is not affected.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from pilot.train.loader_count import LoaderCount
 AUTO = "auto"
 
 OF_PROCESSES = ("timeout", "worker_init_fn", "multiprocessing_context", "prefetch_factor", "persistent_workers")
-"""Options that say what loader processes do: whoever gives one gets at least one process."""
+"""Options for loader processes: if one is given, there is at least one process."""
 
 
 class AutoLoading:
-    """Iterate over it as over the ``DataLoader`` that it makes.
+    """Iterate over it like over a ``DataLoader``.
 
     Parameters
     ----------
-    make : a ``DataLoader`` with a number of processes
-    options : of it
-    ranks : training processes of the node, which share its cores
-    size : of the group
-    in_step : whether the step under way has more batches for this rank
+    make : creates a ``DataLoader`` with a number of processes
+    options : for it
+    ranks : number of training processes on the node, which share its cores
+    size : the group's
+    in_step : whether the current step has more batches for this rank
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class AutoLoading:
             pass
 
     def _until_another_count(self) -> Generator[Any, None, bool]:
-        """Batches; in the end whether the count is another one now."""
+        """Yields batches; returns whether the count has changed."""
         count = self._count
         if self._made_for != count.now:
             self._loader, self._made_for = self._make(count.now), count.now

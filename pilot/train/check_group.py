@@ -1,8 +1,8 @@
-"""The group of a script that ``pilot check`` runs: for one step, alone or as one of two ranks that talk to each other
-directly. Nothing is saved, and when the step is applied the process ends.
+"""The group of a script run by ``pilot check``: for one step, alone or as one of two ranks that talk to each other
+directly. Nothing is saved, and the process ends when the step is applied.
 
-The script runs three times: alone, where it leaves its first state and the step's gradients in a folder, and as two
-ranks, which take that state over as a newcomer would. Rank 0 of the two compares.
+The script runs three times: alone, when it leaves its initial state and the step's gradients in a folder, and as two
+ranks, which take over that state like a newcomer. Rank 0 of the two compares.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PIECE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Rank ``rank`` of ``size``; ``folder``: of this check; ``link``: a descriptor, the socket to the other rank."""
+    """Rank ``rank`` of ``size``; ``folder``: this check's; ``link``: a descriptor, the socket to the other rank."""
 
     rank: int
     size: int
@@ -48,14 +48,14 @@ class Run:
     link: int = -1
 
     def report(self) -> Path:
-        """Where this run leaves what it saw."""
+        """The file for this run's results."""
         return Path(self.folder, f"report-{self.rank}-of-{self.size}.json")
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One gradient of one optimizer's step: its norm alone and on two ranks, that of the difference, and the product of
-    both; ``digits``: the relative rounding of its type.
+    """One gradient of one optimizer's step: its norm alone and on two ranks, the norm of the difference, and the dot
+    product; ``digits``: the relative rounding error of its type.
     """
 
     name: str
@@ -92,11 +92,11 @@ class CheckGroup:
         exchanges: Exchanges,
         resized: Callable[[int], None],
     ) -> CheckGroup:
-        """By what ``pilot check`` put into the environment."""
+        """Create one according to ``pilot check``'s environment variable."""
         return cls(msgspec.json.decode(environment[SEAT], type=Run), training, exchanges, resized)
 
     def enter(self) -> Membership:
-        """The first time, have the state of the run alone."""
+        """The first time, load the state of the run alone."""
         if not self._entered:
             self._entered = True
             self._share_state()
@@ -104,10 +104,10 @@ class CheckGroup:
         return Membership(1, self._run.rank, self._run.size)
 
     def attach(self) -> None:
-        """They are looked up with each sum."""
+        """Nothing to do: arenas are looked up with each sum."""
 
     def select(self, number: int) -> list[int]:
-        """What both ranks say."""
+        """What both ranks selected."""
         self._selected = number
         return [row[0] for row in self.gather([number])]
 
@@ -115,12 +115,12 @@ class CheckGroup:
         """All parts are summed at once."""
 
     def words(self, loss: float) -> Words:
-        """Nothing but the loss."""
+        """Only the loss."""
         by_design.look_at_random_numbers()
         return Words.of(0, False, loss)
 
     def summed(self) -> bool:
-        """Add up what both ranks have."""
+        """Add up the gradients of both ranks."""
         exchange = self._exchanges.each[self._selected]
         arena = exchange.arena
         rows = [np.frombuffer(block, np.uint8) for block in self._together(bytes(arena.memory))]
@@ -130,7 +130,7 @@ class CheckGroup:
         return True
 
     def sums_came(self) -> None:
-        """Note the gradients of this step of an optimizer."""
+        """Record the gradients of this optimizer's step."""
         held = {name: p.grad for name, p in self._training.trained.named.items() if p.grad is not None}
         self._gradients.append({n: g.detach().clone() for n, g in held.items() if not isinstance(g, Placeholder)})
 
@@ -155,10 +155,10 @@ class CheckGroup:
         return "there is no checkpoint"
 
     def rested(self, seconds: float) -> None:
-        """Nobody asks."""
+        """Not needed here."""
 
     def finish(self, metrics: Metrics) -> None:  # noqa: ARG002  # the protocol's signature
-        """The script made no step."""
+        """The script ended without a step."""
         raise UserError("the script's loop ended before its first step: nothing to check")
 
     # --- the runs together -------------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ class CheckGroup:
         return [asdict(row) for one, other in zip(alone, self._gradients, strict=True) for row in _rows(one, other)]
 
     def _together(self, own: bytes) -> list[bytes]:
-        """What each rank brings, by rank. One of them speaks first: both would wait for room."""
+        """What each rank sends, by rank. Rank 0 sends first: if both did, both could wait for buffer space."""
         if self._other is None:
             return [own]
         if self._run.rank == 0:
@@ -202,7 +202,7 @@ class CheckGroup:
         return bytes(_exactly(other, length))
 
     def _end(self, **seen: Any) -> NoReturn:
-        """Nothing of the script runs any more, not even what it does at its end: it would save what it trained."""
+        """End the process without running any more of the script, which would save what it trained."""
         self._run.report().write_text(json.dumps(seen))
         os._exit(0)
 
@@ -212,13 +212,13 @@ def _exactly(other: socket.socket, length: int) -> bytearray:
     while len(received) < length:
         piece = other.recv(min(_PIECE_BYTES, length - len(received)))
         if not piece:
-            os._exit(1)  # the other rank has ended, and said why
+            os._exit(1)  # the other rank has ended, and reported why
         received += piece
     return received
 
 
 def _rows(alone: Gradients, ranks: Gradients) -> list[Compared]:
-    """In the model's order."""
+    """The comparisons, in the model's order."""
     rows = []
     for name in [*alone, *(name for name in ranks if name not in alone)]:
         found = alone.get(name, ranks.get(name))

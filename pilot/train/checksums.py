@@ -1,4 +1,4 @@
-"""A checksum of a tensor's exact contents that costs about as much as reading it."""
+"""A checksum of a tensor's exact content, about as fast as reading it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ import xxhash
 from pilot.checkpoint.shards import local_of
 
 MODULUS = 65_521
-"""The largest prime of 16 bits: sums of squares over 1000 ranks stay exact in float64."""
+"""The largest 16-bit prime: sums of squares over 1000 ranks stay exact in float64."""
 
 _MIX = 0x9E3779B97F4A7C15 - (1 << 64)
-"""An odd number, as of SplitMix64. A plain sum of bits would not see +x on one number and -x on another."""
+"""An odd number, from SplitMix64. A plain sum of bits would miss +x on one number and -x on another."""
 
 _PIECE_BYTES = 1 << 22
 
 
 def of_tensors(tensors: Sequence[torch.Tensor]) -> list[int]:
-    """Of each, below :data:`MODULUS`; it depends on shape and values, and not on strides. Of a shard: of its rows."""
+    """The checksum of each, below :data:`MODULUS`; it depends on shape and values, not on strides. For a shard: of its
+    rows."""
     tensors = [local_of(tensor) for tensor in tensors]
     on_cpu = [_hashed(tensor) if tensor.is_cpu else 0 for tensor in tensors]
     elsewhere = [tensor for tensor in tensors if not tensor.is_cpu]
@@ -34,8 +35,8 @@ def _hashed(tensor: torch.Tensor) -> int:
 
 
 def _summed(tensor: torch.Tensor) -> torch.Tensor:
-    """On the tensor's device: of all bytes' numbers, each mixed with its place; modulo 2^64, and in pieces, for it
-    needs room for them.
+    """Computed on the tensor's device: the sum of all words, each mixed with its index, modulo 2^64; in pieces, to
+    limit memory.
     """
     total = torch.zeros((), dtype=torch.int64, device=tensor.device)
     for piece in _bits(tensor).split(_PIECE_BYTES):  # type: ignore[no-untyped-call]  # torch has no types for it

@@ -1,17 +1,16 @@
-"""Meetings: what the ranks of a group tell each other between two steps (an evaluation's sums, the end of an epoch).
+"""Meetings: what the ranks of a group exchange between two steps (an evaluation's sums, the end of an epoch).
 
-A script runs alike on all ranks, so they come to each meeting by themselves, with two exceptions. A rank whose group
+All ranks run the same script, so they arrive at each meeting by themselves, with two exceptions. A rank whose group
 broke at the very end of a meeting may have missed its outcome; and a newcomer begins at ``session.epochs``, while the
 others are anywhere between two steps. Hence:
 
-* The outcome is part of the state (:mod:`pilot.train.agreement_log`). Who has agreed on more is more advanced, and
-  gives its state to the others when a generation starts. Who then comes to a meeting that its state is past reads the
-  outcome there.
-* The first thing that a rank does in a generation is to say where it is. Those who are furthest behind (an evaluation
-  comes before the end of the epoch, and that before training) hold their meeting; the others attend it and bring
-  nothing. They did not do what the script does around it, so they take over the state of one that did, when it is
-  about to train or the epoch has ended. Once all are in one place the group is *aligned*: a step then needs no such
-  words before it.
+* The outcome is part of the state (:mod:`pilot.train.agreement_log`). A rank with more agreements is more advanced, and
+gives its state to the others when a generation starts. A rank that then arrives at a meeting that its state has passed
+reads the outcome there. * The first thing that a rank does in a generation is to report its position. Those furthest
+behind (an evaluation comes before the end of the epoch, and that before training) hold their meeting; the others attend
+it and contribute nothing. They have not run the script's code around it, so they take over the state of a rank that
+has, when that is about to train or the epoch has ended. Once all are at the same position, the group is *aligned*, and
+steps need no further exchange.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ from pilot.train.identity import expect_same, fingerprint, tell
 from pilot.train.training import Training
 
 Bring = Callable[[int, int], Sums]
-"""What a rank brings as number i (from 0) of the k that hold the meeting."""
+"""What a rank contributes as number i (from 0) of the k ranks that hold the meeting."""
 
 _decoder = msgspec.msgpack.Decoder(Sums)
 
 
 class Collectives:
-    """Of one rank.
+    """The meetings of one rank.
 
     Parameters
     ----------
-    group : that meets
-    training : whose state the outcome becomes a part of
+    group : the group
+    training : its state will include the outcomes
     """
 
     def __init__(self, group: RankGroup, training: Training) -> None:
@@ -50,23 +49,23 @@ class Collectives:
         self._aligned: int | None = None
 
     def arrive(self) -> None:
-        """The script has come to where the state is, in its meetings: what it brings to one counts there."""
+        """The script has reached the state's position in its meetings: what it contributes counts from now on."""
         if self._place != self._training.place:
             self._place, self._held = self._training.place, {}
 
     def here(self) -> None:
-        """It has done what it does there: it continues to train, or the epoch ends."""
+        """The script has done what it does there: it continues to train, or the epoch ends."""
         self.arrive()
         self._training.caught_up()
 
     def scatter(self) -> None:
-        """The script may do what concerns all (choose what is trained) before it comes for a batch: so all meet again
-        before that.
+        """The script may do something that concerns all (such as choosing what is trained) before its next batch, so
+        all ranks meet again before that.
         """
         self._aligned = None
 
     def align(self) -> None:
-        """Before a step; returns when all ranks are about to do it, with the same state."""
+        """Before a step: returns when all ranks are about to do it, with the same state."""
         self._group.enter()
         while self._aligned != self._group.revision:
             self._training.put_back()
@@ -75,9 +74,9 @@ class Collectives:
         self.here()
 
     def hold(self, topic: int, bring: Bring) -> Sums | None:
-        """Meet about ``topic``; the sums by name of what the ranks brought, the same on all.
+        """Meet about ``topic``; returns the sums by name of the ranks' contributions, the same on all.
 
-        None: the others are long past it.
+        None: the others passed this meeting long ago.
         """
         number = self._held.get(topic, 0)
         self._held[topic] = number + 1
@@ -101,7 +100,7 @@ class Collectives:
         return sums
 
     def _meet(self, mine: int, bring: Bring) -> Sums | None:
-        """One meeting of those who are furthest behind; its outcome, where it was about ours."""
+        """One meeting of those furthest behind; returns its outcome if it was about our topic."""
         try:
             trained = self._training.trained.described() if mine == TRAINING else {}
             table = self._group.gather([mine, *self._progress(), fingerprint(trained)])
@@ -131,7 +130,7 @@ class Collectives:
         return [place[0], self._training.agreements.count(place), int(not self._training.behind)]
 
     def _level(self, progress: list[list[int]]) -> None:
-        """All are about to train: from there on they have the same state."""
+        """All are about to train: give them the same state."""
         most = max(progress)
         self._hand_over([rank for rank, other in enumerate(progress) if other == most], len(progress))
 
@@ -141,7 +140,7 @@ class Collectives:
             self._group.hand_over(holders[0], others)
 
     def _tell(self, brought: Sums) -> list[Sums]:
-        """What all ranks brought, by rank."""
+        """The contributions of all ranks, by rank."""
         return [_decoder.decode(block) for block in gather_blocks(msgspec.msgpack.encode(brought), self._group.gather)]
 
 

@@ -1,4 +1,4 @@
-"""How far a session is, as its loader sees it; see :class:`pilot.train.training_loader.Course`."""
+"""A session's position, as seen by its loader; see :class:`pilot.train.training_loader.Course`."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class SessionCourse:
 
     Parameters
     ----------
-    seed : of the order of samples
-    training, group, collectives, step, guard, check : of the session
-    metrics : what is reported with the end
-    has : called with the number of an epoch's samples
+    seed : for the order of samples
+    training, group, collectives, step, guard, check : the session's
+    metrics : reported with the end
+    has : called with the number of samples in an epoch
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class SessionCourse:
         self._roll_over: Callable[[], None] = _not_by_iteration
 
     def where(self) -> tuple[int, int, int, int, int]:
-        """See :class:`~pilot.train.training_loader.Course`. In the middle of a step that is its beginning."""
+        """See :class:`~pilot.train.training_loader.Course`. In the middle of a step, the position of its beginning."""
         position = self._training.position
         if self._step.is_open:
             member, revision = self._step.member, self._step.revision
@@ -69,7 +69,7 @@ class SessionCourse:
         return position.epoch, position.cursor, member.rank, member.size, revision
 
     def align(self) -> None:
-        """See :class:`~pilot.train.training_loader.Course`. Ends the script where the others have stopped."""
+        """See :class:`~pilot.train.training_loader.Course`. Ends the script if the others have stopped."""
         self._expect_loop()
         self._group.settle()
         self._training.trained.check_model()
@@ -95,7 +95,7 @@ class SessionCourse:
             )
 
     def by_iteration(self, loader: TrainingLoader, roll_over: Callable[[], None]) -> None:
-        """The script counts iterations; ``roll_over`` ends an epoch in the middle of a turn."""
+        """The script counts iterations; ``roll_over`` ends an epoch in the middle of an iteration."""
         self._turns, self._roll_over = Turns(loader, lambda: self._step.has_more), roll_over
 
     def new_turn(self) -> None:
@@ -106,7 +106,7 @@ class SessionCourse:
             self._turns.begin()
 
     def end_turn(self) -> None:
-        """It has ended; where its step is void, the next turn is this one again (or another, in a new group)."""
+        """The body has ended; if its step is void, it will be repeated (or another one is next, in a new group)."""
         if self._turns is not None:
             self._turns.end()
         void = self._step.is_void
@@ -128,7 +128,7 @@ class SessionCourse:
             self.align()
         if self.where() != before:
             return False
-        self._collectives.arrive()  # with a state that was taken over at the epoch's end
+        self._collectives.arrive()  # with a state taken over at the end of the epoch
         self._check.user()
         self._training.reached_end()
         self._ended, self._guard.passing = before[0], False

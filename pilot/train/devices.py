@@ -1,10 +1,10 @@
-"""The GPU of a training process: that of its local rank is the current device before the script runs a line.
+"""The GPU of a training process: the one with its local rank is made the current device before the script starts.
 
-So ``"cuda"`` is the process's own GPU, and nothing of it lies on the first one; ``cuda:0`` is the node's first GPU in
-all processes, and ``cuda:{session.local_rank}`` the own one again. All GPUs of the node stay visible, as NCCL wants
-them. Where a node runs one process nothing is asked of the GPU before the script does.
+So ``"cuda"`` is the process's own GPU, and nothing is allocated on the first one; ``cuda:0`` is the node's first GPU in
+all processes, and ``cuda:{session.local_rank}`` is also the own one. All GPUs of the node stay visible, as NCCL needs
+them. With one process per node, the GPU is not touched before the script does.
 
-Accelerators are asked for through ``torch.accelerator``, so AMD's and Intel's are found as NVIDIA's are.
+Devices are found through ``torch.accelerator``, so AMD's and Intel's GPUs work like NVIDIA's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pilot.train.membership import Seat
 
 
 def take_own(seat: Seat, count: Callable[[], int] = torch.accelerator.device_count) -> None:
-    """Make this process's GPU the current one; :class:`UserError` where the node has some, and fewer than processes."""
+    """Make this process's GPU the current one; :class:`UserError` if the node has some, but fewer than processes."""
     if seat.size == 1 or torch.accelerator.current_accelerator() is None:
         return
     devices = count()
@@ -41,7 +41,7 @@ def too_few(devices: int, processes: int) -> str:
 
 
 def check_own(parameters: Iterable[torch.Tensor], seat: Seat) -> None:
-    """:class:`UserError` where the model is on the GPU of another process of the node."""
+    """:class:`UserError` if the model is on the GPU of another process of the node."""
     for device in dict.fromkeys(parameter.device for parameter in parameters):
         if seat.size > 1 and device.type != "cpu" and device.index not in (None, seat.rank):
             raise UserError(

@@ -1,4 +1,4 @@
-"""A validation pass over all ranks, in rounds; the group may change after each, and nothing is done twice."""
+"""A validation pass over all ranks, in rounds; the group may change after each round, and no work is repeated."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pilot.train.collectives import Collectives
 from pilot.train.sharding import reshard
 
 ROUND_BATCHES = 8
-"""Of a rank, between two chances to rescale or to pause: a few seconds at most, and little against what they cost."""
+"""Batches per rank between two chances to rescale or pause: a few seconds at most, so that rounds cost little."""
 
 Function = Callable[[Any], Mapping[str, SupportsFloat]]
 _SAMPLES = "samples of the pass"
@@ -32,10 +32,10 @@ class Evaluation:
     ----------
     model : evaluated in its evaluation mode and without gradients
     dataset : map-style, with a length
-    function : takes a batch and gives values by name, each the mean over the batch
-    batch_size : samples at once
-    options : of torch's ``DataLoader``
-    in_step : this many consecutive ranks compute each batch together, and so run equally many
+    function : takes a batch and returns values by name, each the mean over the batch
+    batch_size : samples per batch
+    options : for torch's ``DataLoader``
+    in_step : this many consecutive ranks compute in step, and so run the same number of batches
     """
 
     def __init__(
@@ -61,15 +61,15 @@ class Evaluation:
 
     @property
     def topic(self) -> int:
-        """A number for meetings that is the same on all ranks, and another one for other data or functions."""
+        """A number that is the same on all ranks, and different for other data or functions."""
         what = getattr(self._function, "__qualname__", type(self._function).__qualname__)
         return zlib.crc32(f"{what} {self._length} {self._batch_size}".encode())
 
     def run(self, collectives: Collectives) -> dict[str, float]:
-        """The means over the dataset, the same on all ranks."""
+        """Run the pass; returns the means over the dataset, the same on all ranks."""
         while self._done < self._length:
             agreed = collectives.hold(self.topic, self._round)
-            if agreed is None:  # the others are long past it: by ourselves
+            if agreed is None:  # the others finished it long ago, so compute it alone
                 agreed = self._round(0, 1)
             self._sums = total([self._sums, agreed])
         samples = self._sums.pop(_SAMPLES)
@@ -80,7 +80,7 @@ class Evaluation:
         return int(self._sums.get(_SAMPLES, 0))
 
     def _round(self, number: int, ranks: int) -> Sums:
-        """The sums over the next piece of rank ``number``."""
+        """The sums over rank ``number``'s next piece."""
         *_, end = self._piece(self._done, number, ranks)
         if self._planned != (self._done, number, ranks):
             self._batches = self._load(number, ranks)
@@ -90,17 +90,17 @@ class Evaluation:
             return total([self._measured(size, batch) for size, batch in islice(self._batches, count)])
 
     def _measured(self, size: int, batch: Any) -> Sums:
-        """``size``: as how many samples it counts."""
+        """The sums over a batch that counts as ``size`` samples."""
         values = {name: float(value) for name, value in self._function(batch).items()}
         return {name: value * size for name, value in values.items()} | {_SAMPLES: float(size)} if size else {}
 
     def _piece(self, done: int, number: int, ranks: int) -> tuple[int, int, int]:
-        """[start, stop) of rank ``number`` in the round that begins at ``done``, and where that round ends."""
+        """[start, stop) of rank ``number`` in the round beginning at ``done``, and where that round ends."""
         samples = min(ranks * ROUND_BATCHES * self._batch_size, self._length - done)
         return done + samples * number // ranks, done + samples * (number + 1) // ranks, done + samples
 
     def _load(self, number: int, ranks: int) -> Iterator[tuple[int, Any]]:
-        """(samples, batch) of this and all later rounds, as if the group stayed as it is."""
+        """(samples, batch) of this and all later rounds, assuming that the group does not change."""
         cuts: list[tuple[int, range]] = []
         done = self._done
         while done < self._length:
@@ -110,8 +110,8 @@ class Evaluation:
         return zip((size for size, _ in cuts), loader, strict=True)
 
     def _cuts(self, done: int, number: int, ranks: int) -> list[tuple[int, range]]:
-        """As how many samples it counts, and the batch itself, of each that rank ``number`` runs in the round at
-        ``done``; at the end those that it runs for who has more.
+        """For each batch that rank ``number`` runs in the round at ``done``: as how many samples it counts, and its
+        samples. The last ones may be extra batches that keep ranks in step.
         """
         start, stop, _ = self._piece(done, number, ranks)
         own = [range(cut, min(cut + self._batch_size, stop)) for cut in range(start, stop, self._batch_size)]
@@ -124,7 +124,7 @@ class Evaluation:
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode; afterwards each module is in the mode that it was in."""
+    """Evaluation mode; afterwards each module is in its previous mode again."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

@@ -1,12 +1,12 @@
-"""Between where gradients are made and the arena, where a node's processes sum among themselves first.
+"""Moves gradients between the device and the arena, if a node's processes sum among themselves first.
 
-Each bucket is one tensor on the device of the gradients. When it is full the node's processes sum it; of the sum each
-stages its share (one part in as many as they are) in its arena, where the rank process sums it over the nodes; the
-shares are copied back and gathered in the node. The same goes for a sharded model, whose gradients are this process's
-own as they come: there nothing is summed or gathered here. On CPUs a share is in the arena from the beginning.
+Each bucket is one tensor on the gradients' device. When it is full, the node's processes sum it; each stages its share
+of the sum (1/L of it, with L processes) in its arena, where the rank process sums it over the nodes; the shares are
+copied back and gathered within the node. A sharded model works in the same way, but its gradients already belong to
+this process alone, so nothing is summed or gathered here. On CPUs a share is in the arena from the beginning.
 
-The collectives of a node begin in the order of the buckets on all of its processes, whatever the order in which their
-buckets become full; and they all end, also where the group breaks meanwhile.
+The collectives of a node begin in bucket order on all of its processes, whatever the order in which the buckets are
+filled, and they all complete, even if the group breaks meanwhile.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class FlatStaging:
 
     Parameters
     ----------
-    parameters : plain tensors as the gradients are; their shapes, strides and dtypes
-    whole : where each gradient lies in its bucket
-    shares : of each bucket, this process's share in the arena
-    arena : that of the shares
-    group : of the node's processes; None: what a process has is its own
+    parameters : plain tensors with the shapes, strides and dtypes of the gradients
+    whole : where each gradient is in its bucket
+    shares : this process's share of each bucket in the arena
+    arena : the arena of the shares
+    group : the node's processes; None: each process has its own gradients
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class FlatStaging:
                 self._places[index].zero_()
 
     def then(self, ring: Ring) -> None:
-        """See :class:`~pilot.train.staging.Staging`: called once for each bucket, in their order."""
+        """See :class:`~pilot.train.staging.Staging`: called once for each bucket, in order."""
         number, self._begun = self._begun, self._begun + 1
         self._under_way.append(
             (self._copies.out(lambda: self._reduce(number), self._own[number], self._shares[number]), ring)
@@ -98,9 +98,9 @@ class FlatStaging:
             self._ring_next()
 
     def back(self, indices: Sequence[int]) -> list[torch.Tensor]:
-        """See :class:`~pilot.train.staging.Staging`. A gradient is its bucket's memory where the dtypes agree."""
+        """See :class:`~pilot.train.staging.Staging`. A gradient is a view of its bucket if the dtypes agree."""
         for own, share in zip(self._own, self._shares, strict=True):
-            own.copy_(share, non_blocking=True)  # nothing where they are the same
+            own.copy_(share, non_blocking=True)  # does nothing if they are the same
         if self._group is not None:
             spread = [self._group.spread(own, flat) for own, flat in zip(self._own, self._flats, strict=True)]
             for work in spread:
@@ -108,7 +108,8 @@ class FlatStaging:
         return [self._places[i].to(self._dtypes[i]) for i in indices]
 
     def forget(self) -> None:
-        """See :class:`~pilot.train.staging.Staging`. What has begun on all processes of the node ends."""
+        """See :class:`~pilot.train.staging.Staging`. Collectives that have begun on all processes of the node
+        complete."""
         while self._under_way:
             self._under_way.popleft()[0].finish()
         self._begun = 0
@@ -126,21 +127,21 @@ class _Copy(Protocol):
     """A share on its way into the arena."""
 
     def is_over(self) -> bool:
-        """Whether it could be there without a wait."""
+        """Whether it is complete."""
 
     def finish(self) -> None:
-        """It is there afterwards."""
+        """Wait until it is complete."""
 
 
 class _Copies(Protocol):
-    """How shares get there from one kind of device."""
+    """How shares are copied from one kind of device."""
 
     def out(self, begin: Callable[[], Work | None], own: torch.Tensor, share: torch.Tensor) -> _Copy:
-        """``begin`` begins the node's sum, if there is one, which gives ``own``; that is copied to ``share``."""
+        """``begin`` starts the node's sum, if there is one, into ``own``, which is then copied to ``share``."""
 
 
 class _HostCopies:
-    """From the host's memory: a share is there when it is summed."""
+    """From host memory: a share is in the arena as soon as it is summed."""
 
     def out(self, begin: Callable[[], Work | None], own: torch.Tensor, share: torch.Tensor) -> _Copy:
         """See :class:`_Copies`."""
@@ -172,7 +173,7 @@ class _DeviceCopies:
         pin(arena)
 
     def out(self, begin: Callable[[], Work | None], own: torch.Tensor, share: torch.Tensor) -> _Copy:
-        """See :class:`_Copies`. The buckets and shares live as long as the staging, so no stream need record them."""
+        """See :class:`_Copies`. Buckets and shares live as long as the staging, so streams need not record them."""
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
             work = begin()

@@ -1,7 +1,7 @@
 """The gradients of an optimizer that is stepped separately, between others: summed only when it is stepped.
 
-Which optimizer a backward is for shows only where one is stepped, so nothing leaves earlier. In return backward may
-come several times, as it may in a plain loop: what counts is what was made since the gradients were zeroed.
+Which optimizer a backward pass is for is known only when one is stepped, so nothing is sent earlier. In return, there
+may be several backward passes, as in a plain loop: what counts is what was computed since the gradients were zeroed.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pilot.train.step_words import Words
 
 
 class LateExchange(Exchange):
-    """As :class:`~pilot.train.exchange.Exchange`, for steps of one micro-batch.
+    """Like :class:`~pilot.train.exchange.Exchange`, for steps of one micro-batch.
 
-    In its parameters' ``grad`` is, until they are zeroed: what backward made, a ``Collected`` for what was taken of
-    that, the sum after its step, or an ``Unwanted`` where it was made before a step (see there).
+    Until zeroed, the parameters' ``grad`` is one of: what backward computed, a ``Collected`` for what was taken of
+    that, the sum after its step, or an ``Unwanted`` (see there).
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class LateExchange(Exchange):
         self.disown()
 
     def disown(self) -> None:
-        """What its parameters have for gradients now must be zeroed before it is used. (Sums may be looked at.)"""
+        """The current gradients of its parameters must be zeroed before they are used. (Sums may be read.)"""
         for index, (parameter, given) in enumerate(zip(self._parameters, self._given, strict=True)):
             if parameter.grad is not None and parameter.grad is not given:
                 parameter.grad = self._unwanted[index]
@@ -91,7 +91,7 @@ class LateExchange(Exchange):
             self._own[index].add_(gradient)
 
     def flush(self) -> None:
-        """What was made since the gradients were zeroed leaves; returns when all buckets have left."""
+        """Send what was computed since the gradients were zeroed; returns when all buckets have been sent."""
         for number, bucket in enumerate(self._buckets):
             self._collect(number, bucket.gradients())
             for index in bucket.indices:
@@ -119,8 +119,8 @@ class LateExchange(Exchange):
 
 
 def _collector(reference: weakref.ref[LateExchange], index: int) -> Callable[[torch.Tensor], None]:
-    """What a ``Collected`` calls. It does not own the exchange: Python cannot see what a ``grad`` holds, and
-    would not collect the two.
+    """Called by a ``Collected``. It does not own the exchange: Python cannot see what a ``grad`` refers to, and could
+    not collect the cycle.
     """
 
     def collect(gradient: torch.Tensor) -> None:

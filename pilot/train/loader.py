@@ -1,4 +1,4 @@
-"""The training loader: this rank's batches from the global cursor on, whatever happens to the group."""
+"""The training loader: this rank's batches from the global cursor on, whatever changes in the group."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _WITHOUT_END = 1 << 62
 
 
 class _Pieces(Sampler[Any]):
-    """This rank's micro-batches, planned ahead as if the group stayed as it is."""
+    """This rank's micro-batches, planned ahead on the assumption that the group does not change."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
         self.planned: deque[tuple[StepShare, int]] = deque()
-        """(share, number of the micro-batch) of what is being loaded, in the order in which it will come."""
+        """(share, number of the micro-batch) of what is being loaded, in the order of delivery."""
 
     def __iter__(self) -> Iterator[Piece]:
         epoch, cursor, rank, size, _ = self._loader.course.where()
@@ -39,7 +39,7 @@ class _Pieces(Sampler[Any]):
 
 
 class Loader(TrainingLoader):
-    """Iterate over it once per epoch, as over a ``DataLoader``.
+    """Iterate over it once per epoch, like over a ``DataLoader``.
 
     Parameters
     ----------
@@ -47,9 +47,8 @@ class Loader(TrainingLoader):
     dataset : map-style, with a length
     batching : how many samples a step takes
     shuffle : a new order in each epoch, from (seed, epoch)
-    replacement, num_samples : draw an epoch's samples, this many (default: as many as there are), with
-        replacement
-    options : of torch's ``DataLoader``, see :mod:`pilot.train.loader_options`
+    replacement, num_samples : draw this many samples per epoch (default: the dataset's length), with replacement
+    options : for torch's ``DataLoader``, see :mod:`pilot.train.loader_options`
     """
 
     def __init__(
@@ -78,34 +77,34 @@ class Loader(TrainingLoader):
 
     @property
     def batch_size(self) -> int:
-        """Samples of this rank in its largest batch, at the group's present size."""
+        """Samples in this rank's largest batch, at the group's current size."""
         _, _, rank, size, _ = self.course.where()
         share = self.batching.share(0, self.batching.full(size), rank, size)
         return max(stop - start for start, stop in share.batches)
 
     def piece(self, epoch: int, start: int, stop: int) -> Piece:
-        """The samples at positions [start, stop) of an epoch. Drawn with replacement, a sample may come again in
-        another place; there it is augmented otherwise.
+        """The samples at positions [start, stop) of an epoch. With replacement, a sample may occur again at another
+        position, where it is augmented differently.
         """
         indices = self.order.indices(epoch, start, stop)
         return Piece(self.course.seed, epoch, indices, range(start, stop) if self._replacement else indices)
 
     def __len__(self) -> int:
-        """Batches of this rank in a whole epoch at the group's present size."""
+        """This rank's batches in a whole epoch, at the group's current size."""
         _, _, rank, size, _ = self.course.where()
         return self.batching.batches(self.length, rank, size)
 
     def shares(self, cursor: int, rank: int, size: int) -> Iterator[StepShare]:
-        """What is to be loaded from ``cursor`` on, if the group stays as it is; or an epoch's last step once more."""
+        """What to load from ``cursor`` on, if the group does not change; or an epoch's last step once more."""
         if not self._looks_back:
             return self.batching.shares(cursor, self.length, rank, size)
         last = self.batching.last_cursor(self.length, size)
         return iter([self.batching.share(last, self.length, rank, size)])
 
     def rest_of_epoch(self) -> Iterator[Any]:
-        """See :class:`~pilot.train.training_loader.TrainingLoader`. A process that comes after an epoch's last step
-        gets the batches of that, which do not count: what the script does after its loop would else fail, for lack of
-        what a loop leaves behind (the last loss, a mean over batches).
+        """See :class:`~pilot.train.training_loader.TrainingLoader`. A process that joins after an epoch's last step
+        gets that step's batches, which do not count: otherwise the script's code after the loop would fail for lack of
+        the loop's variables (the last loss, a mean over batches).
         """
         seen = False
         while True:
@@ -131,7 +130,7 @@ class Loader(TrainingLoader):
             self._looks_back = False
 
     def _as_planned(self) -> Iterator[Any]:
-        """Batches until the epoch's end, or until the session is not where the plan says."""
+        """Batches until the epoch ends, or until the session's position differs from the plan."""
         self.course.align()
         if (samples := len(cast(Sized, self.dataset))) != self._samples:
             raise UserError(
@@ -149,7 +148,7 @@ class Loader(TrainingLoader):
                 return
 
     def draw_without_end(self) -> None:
-        """See :class:`~pilot.train.training_loader.TrainingLoader`: with replacement, and no number of samples."""
+        """See :class:`~pilot.train.training_loader.TrainingLoader`: with replacement, without a number of samples."""
         if self._endless:
             self.length = _WITHOUT_END
 

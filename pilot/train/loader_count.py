@@ -1,14 +1,14 @@
 """How many loader processes a training needs: the smallest number with which it does not wait for batches.
 
-Counts 0 (the training process loads by itself), 1, 2, 4, … are tried one after the other, on the batches of the
-training itself, until it does not wait any more. Where no count helps further, it is the least with nearly the best
-rate. (FLEET, appendix B.3, measures preprocessors at 1, 2, 4, … cores before the training, and takes the least number
-that meets the demand.)
+Counts 0 (the training process loads by itself), 1, 2, 4, … are tried in turn, on the training's own batches, until it
+no longer waits. If more processes do not help, the smallest count with nearly the best rate is used. (FLEET, appendix
+B.3, measures preprocessors at 1, 2, 4, … cores before the training, and takes the smallest number that meets the
+demand.)
 
-When the group's size changes, it is measured again: a rank's batches may be larger or smaller then. A training that
-begins to wait later, say because the other ranks wait for theirs no more, is given more processes. Processes that fail
-(a dataset may work in the training process only, or memory be short) are given up for fewer that worked. Time is an
-argument here.
+When the group's size changes, this is repeated, because a rank's batches may be larger or smaller then. A training that
+begins to wait later, for example because the other ranks no longer wait for theirs, gets more processes. If processes
+fail (a dataset may work in the training process only, or memory be short), a smaller count that worked is used. Time is
+an argument here.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 WAITS = 0.05
-"""The training does not wait for batches if it spends less than this share of its time so."""
+"""A training that waits for batches for less than this share of its time counts as not waiting."""
 WAITS_AGAIN = 0.1
-"""And then begins to, with more than this."""
+"""One that waits for more than this share counts as waiting again."""
 BETTER = 1.05
 """A rate that is higher by less than this factor is none."""
 WINDOW = 20

@@ -1,4 +1,4 @@
-"""Which of ``DataLoader``'s options the training loader takes, and why it refuses the others."""
+"""Which of ``DataLoader``'s options the training loader accepts, and why it refuses the others."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _INSTEAD = {
 
 
 def check_dataset(dataset: Dataset[Any]) -> None:
-    """Raises where it cannot be read by index."""
+    """Raise an error if it cannot be read by index."""
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
         raise UserError("session.loader needs a map-style dataset with a length; session.stream takes one without")
     if not (hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__")):
@@ -44,7 +44,8 @@ def check_dataset(dataset: Dataset[Any]) -> None:
 
 
 def checked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those for torch's ``DataLoader``. Raises where one is not, or would have the ranks take other samples."""
+    """The options for torch's ``DataLoader``. Raises an error if one is invalid, or would change which samples ranks
+    get."""
     for name, instead in _INSTEAD.items():
         if options.get(name) is not None:
             raise UserError(f"session.loader takes no {name}: {instead}")

@@ -17,10 +17,10 @@ RULES: dict[str, Callable[[float], float]] = {"linear": float, "sqrt": math.sqrt
 
 @dataclass(frozen=True, slots=True)
 class LearningRate:
-    """The factor on what the optimizer's groups (and their scheduler) say.
+    """The factor on the learning rates of the optimizer's groups (and their scheduler).
 
-    After a change of size it goes from the old factor to the new one linearly over ``warmup_steps``, beginning with
-    step ``changed_step``. It starts at 1: that of one node.
+    After a change of size it moves linearly from the old factor to the new one over ``warmup_steps``, beginning with
+    step ``changed_step``. It starts at 1, the factor of one node.
     """
 
     rule: str
@@ -36,13 +36,13 @@ class LearningRate:
             raise UserError(f"warmup_steps must not be negative, got {self.warmup_steps}")
 
     def factor(self, step: int) -> float:
-        """The factor for the step with number ``step``."""
+        """The factor for step ``step``."""
         if self.old == self.new or step >= self.changed_step + self.warmup_steps:
             return self.new
         return self.old + (self.new - self.old) * (step - self.changed_step + 1) / (self.warmup_steps + 1)
 
     def resized(self, nodes: int, step: int) -> LearningRate:
-        """As of ``step`` the batch is ``nodes`` times that of one node."""
+        """From ``step`` on the batch is ``nodes`` times that of one node."""
         new = RULES[self.rule](nodes)
         if new == self.new:
             return self
@@ -50,5 +50,5 @@ class LearningRate:
         return LearningRate(self.rule, self.warmup_steps, old, new, step)
 
     def as_dict(self) -> dict[str, Any]:
-        """For the state that travels."""
+        """For the state that is saved and sent."""
         return asdict(self)

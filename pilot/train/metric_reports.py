@@ -1,7 +1,6 @@
-"""What a trial reported of its study's metric: the n-th report is what a rung is compared by, so they are counted.
-
-They belong to the state: who takes it over counts on from there. Reports between the same two steps are one, the last
-one: a rank that does again what the script did there reports it again.
+"""A trial's reports of its study's metric. Trials are compared at a rung by their n-th report, so reports are counted.
+They are part of the state, so a rank that takes it over continues the count. Of several reports between the same two
+steps only the last counts, because a rank that repeats that part of the script reports again.
 """
 
 from __future__ import annotations
@@ -9,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 METRIC = "PILOT_STUDY_METRIC"
-"""In the environment of a trial: the name of its study's metric."""
+"""The environment variable of a trial with the name of its study's metric."""
 
 KEPT = 256
-"""The newest ones: a leader that dies has told the others long ago."""
+"""How many of the newest to keep: earlier ones were sent to the coordinator long ago."""
 
 Row = tuple[int, int, float]
 """Number, step, value."""
 
 
 class MetricReports:
-    """``metric`` is the name that counts; "": of no study, nothing is kept."""
+    """``metric`` is the name of the metric; "": there is no study, and nothing is kept."""
 
     def __init__(self, metric: str, rows: Iterable[Iterable[float]] = ()) -> None:
         self.metric = metric
@@ -27,7 +26,7 @@ class MetricReports:
 
     @property
     def count(self) -> int:
-        """How many there were."""
+        """How many reports there were."""
         return self.rows[-1][0] if self.rows else 0
 
     def note(self, step: int, values: Mapping[str, float]) -> None:
@@ -41,5 +40,5 @@ class MetricReports:
             del self.rows[:-KEPT]
 
     def since(self, number: int) -> list[tuple[int, float]]:
-        """(number, value) of those after report ``number``."""
+        """(number, value) of the reports after number ``number``."""
         return [(count, value) for count, _, value in self.rows if count > number]

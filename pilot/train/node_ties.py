@@ -1,14 +1,14 @@
-"""What keeps the training processes of a node in step where they compute together.
+"""Keeps the training processes of a node in step if they compute together.
 
-A process that waits for the next generation computes nothing, and one that computes a forward pass of a sharded model
-(or a sum in the node) waits for the others. So it must not happen that one of them has seen that a group broke and the
-other has not. Hence the rule: whatever a process does with other nodes (sums, rows, a state, the start of a
-generation) it then says to the others of its node whether it came to pass, and it counts only if it did for all. What
-is noticed in between (a rank process ended, the group was dissolved) shows at the next such word.
+A process that waits for the next generation computes nothing, while one in a forward pass of a sharded model (or in a
+sum within the node) waits for the others. So they must not disagree on whether a group broke. Hence the rule: after
+each operation with other nodes (sums, rows, a state, the start of a generation), a process tells the others of its node
+whether it succeeded, and it counts only if it did for all. What is noticed in between (a rank process ended, the group
+was dissolved) takes effect at the next exchange.
 
-A word is a number: whether something came to pass, or which generation a process could start. Every process says its
-next word sooner or later whatever the others say, so nobody waits forever; words of different kinds that meet count as
-a failure.
+They exchange numbers, called words: whether something succeeded, or which generation a process could start. Every
+process eventually sends its next word whatever the others send, so nobody waits forever; if words of different kinds
+meet, that counts as a failure.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _Result = TypeVar("_Result")
 
 
 class NodeTies:
-    """Of one training process.
+    """The ties of one training process.
 
     ``tied``: it computes together with others of its node.
 
     Parameters
     ----------
-    group : a gloo process group of the node's processes; None: it computes by itself
+    group : a gloo process group of the node's processes; None: it computes alone
     """
 
     def __init__(self, group: Any = None) -> None:
@@ -42,12 +42,12 @@ class NodeTies:
         self._attend: Callable[[float], None] = lambda _nap_s: None
 
     def meanwhile(self, attend: Callable[[float], None]) -> None:
-        """While it waits for the others ``attend`` is called, with the seconds that it may wait."""
+        """Call ``attend`` while waiting for the others, with the seconds that it may take."""
         self._attend = attend
 
     def together(self, act: Callable[[], _Result]) -> _Result:
-        """What ``act`` gives, where it came to pass on all; raises :class:`~pilot.comm.channel.Gone` where it raised
-        that on one of them.
+        """The result of ``act``, if it succeeded on all; raises :class:`~pilot.comm.channel.Gone` if ``act`` raised
+        that on any of them.
         """
         if not self.tied:
             return act()
@@ -61,12 +61,12 @@ class NodeTies:
         return result
 
     def same_generation(self, generation: int) -> int:
-        """``generation``, where all could start it; else minus the newest that one of them could start."""
+        """``generation``, if all could start it; otherwise minus the newest that one of them could start."""
         words = self.say(generation + _GENERATIONS)
         return generation if len(set(words)) == 1 else -max(max(words) - _GENERATIONS, 0)
 
     def say(self, word: int) -> list[int]:
-        """What all of them say, by their rank on the node."""
+        """Send ``word``; returns the words of all, by local rank."""
         if not self.tied:
             return [word]
         said = torch.empty(self._group.size(), dtype=torch.int64)
@@ -83,7 +83,7 @@ class NodeTies:
 
 
 def combined(words: Sequence[int], modulus: int) -> int:
-    """One number that depends on all of them and on their order."""
+    """One number that depends on all words and their order."""
     number = 0
     for word in words:
         number = (number * 31 + word) % modulus

@@ -1,6 +1,6 @@
-"""Stands in for ``p.grad`` while the gradient is in flight, or belongs to another step: any use of it is refused.
+"""Replaces ``p.grad`` while the gradient is in flight, or belongs to another step; any use of it is an error.
 
-Nothing is stored, so nothing is copied; to put one there costs less than a microsecond.
+It has no memory, so nothing is copied; setting one costs less than a microsecond.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _ZEROING = {"zero_.default", "_foreach_zero_.default"}
 
 
 class Placeholder(torch.Tensor):
-    """Of one parameter's gradient: it has its shape, dtype and device, and no memory."""
+    """A placeholder for one parameter's gradient: it has the gradient's shape, dtype and device, but no memory."""
 
     why = ""
     _parameter: weakref.ref[torch.Tensor]
 
     @staticmethod
     def __new__(cls, parameter: torch.Tensor) -> Placeholder:
-        """For ``parameter``."""
+        """Create one for ``parameter``."""
         made: Placeholder = torch.Tensor._make_wrapper_subclass(
             cls, parameter.shape, strides=parameter.stride(), dtype=parameter.dtype, device=parameter.device
         )
@@ -33,9 +33,9 @@ class Placeholder(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]  # torch types the disabled one
-        """Every use of it comes here."""
+        """Called for every use of it."""
         found = list(_placeholders([*args, *(kwargs or {}).values()]))
-        if func.__name__ == "add_.Tensor" and found[0] is args[0] and len(found) == 1:  # autograd, mostly
+        if func.__name__ == "add_.Tensor" and found[0] is args[0] and len(found) == 1:  # usually by autograd
             found[0].added(args[1])
             return found[0]
         if func.__name__ not in _ZEROING:
@@ -53,7 +53,7 @@ class Placeholder(torch.Tensor):
         return f"{type(self).__name__}(shape={list(self.shape)})"
 
     def zeroed(self) -> None:
-        """``zero_grad(set_to_none=False)`` came to it."""
+        """``zero_grad(set_to_none=False)`` was called."""
         self.refuse()
 
     def added(self, gradient: torch.Tensor) -> None:
@@ -62,18 +62,18 @@ class Placeholder(torch.Tensor):
         self.refuse()
 
     def forget(self) -> None:
-        """As with None: backward makes a new gradient."""
+        """Remove it, so that backward creates a new gradient."""
         parameter = self._parameter()
         if parameter is not None:
             parameter.grad = None
 
     def refuse(self) -> NoReturn:
-        """Say what to do instead."""
+        """Raise an error that says what to do instead."""
         raise UserError(self.why)
 
 
 class Taken(Placeholder):
-    """The gradient of the batch under way, which backward made and the session has taken."""
+    """The gradient of the current batch, which backward made and the session has taken."""
 
     why = (
         "between backward and session.step the gradients are on their way to the other nodes: clip with"
@@ -86,7 +86,7 @@ class Taken(Placeholder):
 
 
 class Stale(Placeholder):
-    """The gradient of a step that is over, which the script did not zero yet."""
+    """The gradient of a previous step, which the script has not zeroed yet."""
 
     why = (
         "zero_grad is missing: the previous step's gradients would be added to those of this batch; call"
@@ -99,7 +99,7 @@ class Stale(Placeholder):
 
 
 class Collected(Placeholder):
-    """The gradient of an optimizer that is stepped by itself: the session has taken it, and backward may add to it."""
+    """The gradient of an optimizer that is stepped separately: the session has taken it, and backward may add to it."""
 
     why = (
         "between backward and session.step the gradients are not those of the whole group: clip with"
@@ -118,10 +118,10 @@ class Collected(Placeholder):
 
 
 class Unwanted(Stale):
-    """The gradient of an optimizer that is stepped by itself, which must be zeroed before that: it may become any.
+    """The gradient of an optimizer that is stepped separately, which must be zeroed before it is used.
 
-    It is of a step that is over, or was made before another optimizer's step. (A rank that does this step again, since
-    another one died, would not make it as it was.)
+    It is from a previous step, or was made before another optimizer's step. (A rank that repeats this step because
+    another one died could not reproduce it.)
     """
 
     why = (

@@ -19,6 +19,10 @@ RETOLD_ROWS = 256
 """A new leader repeats this many of the newest rows: its predecessor may have died with the last second
 unreported.
 """
+RETOLD_REPORTS = 32
+"""So many of the newest reports of a study's metric are in each message: the last message may have been lost with the
+coordinator or with the connection.
+"""
 ROWS_PER_FRAME = 10_000
 
 Metrics = Callable[[], dict[str, float]]
@@ -98,7 +102,7 @@ class Reporter:
             rescale_s=stall_s if self._resized else None,
             ledger=list(rows),
             metrics=metrics,
-            reports=self._training.reports.since(self._reports_told),
+            reports=self._training.reports.since(max(0, self._reports_told - RETOLD_REPORTS)),
         )
         self._reports_told = self._training.reports.count
         self._tell(report)

@@ -27,7 +27,7 @@ from pilot.train.metric_log import metric_log
 from pilot.train.node_fabric import NodeFabric
 from pilot.train.rollback import Rollback
 from pilot.train.sampler import Batching
-from pilot.train.session_checks import check_reported, check_scheduled, check_tracked, check_whole
+from pilot.train.session_checks import check_scheduled, check_tracked, check_whole, reported
 from pilot.train.state_check import StateCheck
 from pilot.train.step import Number, Step
 from pilot.train.stream import Stream
@@ -328,8 +328,7 @@ class Session:
 
     def report(self, **metrics: float) -> None:
         """Show these values, by name, with the trainer's progress; studies compare trials by one of them."""
-        check_reported(metrics)
-        values = {name: float(value) for name, value in metrics.items()}
+        values = reported(metrics)
         self._metrics.update(values)
         self._training.reports.note(self._training.position.step, values)
         for log in self._step.logs:

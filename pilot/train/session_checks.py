@@ -1,9 +1,9 @@
-"""What a session cannot train: refused when the session is created, also if the script runs alone."""
+"""Refuses what a session cannot train, when the session is created; also if the script runs alone."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from pilot.train.trained_set import SUMMED, of_groups
 
 
 def admit(model: nn.Module, steppers: Steppers) -> None:
-    """:class:`UserError` where ranks could not train ``model`` with ``steppers`` and stay equal."""
+    """:class:`UserError` if ranks could not train ``model`` with ``steppers`` and stay identical."""
     _check_tensors(model)
     _check_modules(model)
     for optimizer in steppers.optimizers.values():
@@ -27,7 +27,7 @@ def admit(model: nn.Module, steppers: Steppers) -> None:
 
 
 def check_tracked(name: str, stateful: object, tracked: Collection[str], *, looping: bool) -> None:
-    """:class:`UserError` where ``session.track`` cannot take it."""
+    """:class:`UserError` if ``session.track`` cannot accept it."""
     if looping or name in tracked:
         raise UserError(f"call session.track({name!r}, ...) before session.epochs, once per name")
     if not all(callable(getattr(stateful, method, None)) for method in ("state_dict", "load_state_dict")):
@@ -38,8 +38,8 @@ def check_tracked(name: str, stateful: object, tracked: Collection[str], *, loop
 
 
 def check_scheduled(steppers: Steppers, tracked: Iterable[object]) -> None:
-    """:class:`UserError` where a scheduler was created that does not come to other nodes. torch wraps the optimizer's
-    ``step`` for it.
+    """:class:`UserError` if a scheduler was created that other nodes would not have. It is recognised because torch
+    wraps the optimizer's ``step`` for it.
     """
     kept = steppers.schedulers or any(not isinstance(one, nn.Module) for one in tracked)
     if not kept and any(hasattr(one.step, "_wrapped_by_lr_sched") for one in steppers.optimizers.values()):
@@ -51,15 +51,24 @@ def check_scheduled(steppers: Steppers, tracked: Iterable[object]) -> None:
 
 
 def check_whole(name: str, stateful: Any) -> None:
-    """:class:`UserError` where its state has shards."""
+    """:class:`UserError` if its state has shards."""
     if any(leaf.rows is not None for leaf in encoded({name: stateful.state_dict()}).leaves):
         raise UserError(f"session.track({name!r}, ...) holds shards of a sharded model, which is not supported")
 
 
-def check_reported(names: Collection[str]) -> None:
-    """:class:`UserError` where ``session.report`` cannot take these names."""
-    if taken := sorted(BY_SESSION.intersection(names)):
+def reported(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """What ``session.report`` was given, as numbers; :class:`UserError` if it cannot use a name or a value."""
+    if taken := sorted(BY_SESSION.intersection(metrics)):
         raise UserError(f"session.report: {', '.join(taken)} is reserved; choose another name")
+    return {name: _number(name, value) for name, value in metrics.items()}
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        told = str(error).splitlines()[0]
+        raise UserError(f"session.report: {name} must be a number, got {type(value).__name__} ({told})") from None
 
 
 def _check_tensors(model: nn.Module) -> None:
@@ -100,12 +109,12 @@ def _check_modules(model: nn.Module) -> None:
                 " this rank looks up, so ranks would differ; limit the norms of all rows after session.step"
             )
     state = model.state_dict()
-    encoded({"model": dict(state)})  # get_extra_state may give anything
+    encoded({"model": dict(state)})  # get_extra_state may return anything
     _check_state(model, state)
 
 
 def _check_state(model: nn.Module, state: dict[str, Any]) -> None:
-    """It has the parameters as they are, and can be loaded: a module's hooks may change, leave out or rename them."""
+    """Check that the state has the parameters unchanged, and can be loaded: hooks may change, omit or rename them."""
     held = {_memory(value) for value in state.values() if isinstance(value, torch.Tensor)}
     for name, parameter in model.named_parameters():
         if parameter.numel() and _memory(parameter) not in held:
@@ -150,7 +159,7 @@ def _check_optimizer(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _check_parameters(model: nn.Module, steppers: Steppers) -> None:
-    """Each that is trained is stepped, by one optimizer."""
+    """Check that each trained parameter is stepped by exactly one optimizer."""
     stepped: dict[int, str] = {}
     for place, parameter in of_groups(steppers):
         _check_trainable(place, parameter)

@@ -1,14 +1,14 @@
 """Models that ``fully_shard`` (FSDP2) divides over the processes of a node: each has 1/L of parameters, gradients and
 optimizer state, and only shards are summed between nodes.
 
-FSDP takes the mean over the node's processes before anybody sees a gradient, while the session weighs each by its
-samples. So FSDP is told to sum, and its reduce-scatter multiplies by this process's weight first. What comes out are
-the shard's gradients, to be summed with those of the same local rank on the other nodes while backward goes on: the
-parameters' hooks are called after the reduce-scatter as autograd's would be, so :class:`~pilot.train.exchange.Exchange`
-needs nothing else. Nothing that waits for another node is called in forward or backward.
+FSDP averages over the node's processes before anybody sees a gradient, while the session weights each by its samples.
+So FSDP is told to sum, and its reduce-scatter first multiplies by this process's weight. The results are the shard's
+gradients, which are summed with those of the same local rank on the other nodes while backward continues: the
+parameters' hooks are called after the reduce-scatter just as autograd's would be, so
+:class:`~pilot.train.exchange.Exchange` needs nothing else. Forward and backward never wait for another node.
 
-All processes of a node run equal numbers of forward passes: who has fewer batches than the others gets some of
-somebody else's, which count for nothing.
+All processes of a node run the same number of forward passes: one with fewer batches than the others gets some of
+another's, which do not count.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from pilot.train.stepper import Steppers
 
 
 class Sharding:
-    """Of one session's model. Made once the session is.
+    """The sharding of a session's model, created after the session.
 
-    ``weight``: of what this process computes from here on.
+    ``weight``: of what this process computes from now on.
 
     Parameters
     ----------
-    model : in which modules are sharded
-    size : of the node
+    model : contains the sharded modules
+    size : number of processes on the node
     """
 
     def __init__(self, model: nn.Module, size: int) -> None:
@@ -61,18 +61,18 @@ class Sharding:
 
     @property
     def reduces(self) -> bool:
-        """Whether a backward pass leaves no gradient for a later one to be reduced with."""
+        """Whether a backward pass reduces all gradients, leaving none for a later pass."""
         return all(group.reduce_grads for group in self._groups)
 
 
 class _WeightedReduceScatter:
-    """torch's ``ReduceScatter`` (``torch.distributed.fsdp``), of gradients that are weighted first."""
+    """torch's ``ReduceScatter`` (``torch.distributed.fsdp``) for gradients that are weighted first."""
 
     def __init__(self) -> None:
         self.weight = 1.0
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """Memory for what is sent or received."""
+        """Memory for sending or receiving."""
         return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(
@@ -82,13 +82,14 @@ class _WeightedReduceScatter:
         if self.weight:
             input_tensor.mul_(self.weight)
         else:
-            input_tensor.zero_()  # whatever a batch gives that does not count: it may be infinite
+            input_tensor.zero_()  # a batch that does not count may give anything, such as infinity
         reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor  # torch < 2.13
         return reduce_scatter(output=output_tensor, input=input_tensor, group=group, op=op, async_op=async_op)
 
 
 def _explain(group: Any) -> None:
-    """Where ``group`` of FSDP asserts that a gradient is a shard, and it is a placeholder, that says what to do."""
+    """If FSDP's ``group`` asserts that a gradient is a shard, but it is a placeholder, raise the placeholder's
+    error."""
     post_backward = group.post_backward
 
     def explained(*unused: Any) -> None:
@@ -104,7 +105,7 @@ def _explain(group: Any) -> None:
 
 
 def sharding_of(model: nn.Module, steppers: Steppers, size: int) -> Sharding | None:
-    """None where nothing is sharded; :class:`UserError` where a session cannot train what is."""
+    """None if nothing is sharded; :class:`UserError` if a session cannot train what is."""
     sharded = {name: p for name, p in model.named_parameters() if shards.is_sharded(p)}
     if not sharded:
         return None
@@ -113,7 +114,8 @@ def sharding_of(model: nn.Module, steppers: Steppers, size: int) -> Sharding | N
 
 
 def check_trained(trained: Mapping[str, nn.Parameter]) -> None:
-    """:class:`UserError` where one of these, by name, is not sharded: nobody would sum its gradients in the node."""
+    """:class:`UserError` if one of these (by name) is not sharded: its gradients would not be summed within the
+    node."""
     whole = next((name for name, parameter in trained.items() if not shards.is_sharded(parameter)), None)
     if whole is not None:
         raise UserError(
@@ -123,7 +125,7 @@ def check_trained(trained: Mapping[str, nn.Parameter]) -> None:
 
 
 def reshard(model: nn.Module) -> None:
-    """After a forward pass without backward: FSDP keeps the root's parameters whole until one comes."""
+    """After a forward pass without backward: until a backward pass, FSDP keeps the root's parameters unsharded."""
     for module in _sharded_modules(model):
         module.reshard()
 

@@ -6,8 +6,8 @@ import time
 
 
 class StallTimer:
-    """One wait at a time. It is over at the site's time-out, again each time that the wait has doubled, and when the
-    trainer's patience is at its end.
+    """Times one wait at a time. It expires at the site's time-out, whenever the wait has doubled, and when the
+    trainer's patience ends.
 
     Parameters
     ----------
@@ -23,23 +23,23 @@ class StallTimer:
         self.summing = False
 
     def begin(self, summing: bool) -> None:
-        """The wait begins; ``summing``: for the sums of a step."""
+        """A wait begins; ``summing``: for the sums of a step."""
         self._since_s, self._due_s, self.summing = time.monotonic(), self.silent_s, summing
 
     def end(self) -> None:
-        """What was waited for is here."""
+        """The wait is over."""
         self._since_s, self.summing = None, False
 
     def waited_s(self) -> float:
-        """How long the wait has lasted; 0 where there is none."""
+        """How long the wait has lasted; 0 if there is none."""
         return 0.0 if self._since_s is None else time.monotonic() - self._since_s
 
     def left_s(self) -> float:
-        """How long to wait before :meth:`is_over` is worth asking."""
+        """How long to wait before calling :meth:`is_over` again."""
         return max(0.0, self._due_s - self.waited_s())
 
     def is_over(self) -> bool:
-        """Whether to say so now; asked once, it is so again when the wait has doubled."""
+        """Whether to report now; after returning True, only again when the wait has doubled."""
         if self.waited_s() < self._due_s:
             return False
         later_s = 2 * self._due_s

@@ -1,9 +1,9 @@
-"""The step under way: the gradients of a batch are summed over the group, and what they belong to is stepped.
+"""The current step: the gradients of a batch are summed over the group, and the optimizers are stepped.
 
-A step has one *phase*, in which all optimizers are stepped together; or, where they are stepped by name, as many as the
-script steps for the batch. It is over where the script comes for the next one. If the group breaks in a phase the batch
-runs again: what was stepped by then is not stepped once more, and what the script did around that is put back
-(:mod:`pilot.train.rollback`).
+A step has one *phase*, in which all optimizers are stepped together; or, if they are stepped by name, one phase per
+optimizer that the script steps for the batch. It ends when the script asks for the next batch. If the group breaks in a
+phase, the batch runs again: optimizers that were stepped by then are not stepped again, and what the script did around
+that is rolled back (:mod:`pilot.train.rollback`).
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ Number = torch.Tensor | float | None
 
 
 _OF_ALL_RANKS = 1 << 62
-"""In the place of a micro-batch's number in what the generators are seeded with."""
+"""Used instead of a micro-batch's number when seeding the generators."""
 
 
 class Step:
-    """One rank's, again and again.
+    """One rank's steps, one after the other.
 
-    ``stopping``: this rank wants no step after the present one. ``waited_s`` is how long this process has waited for
-    sums, over its life.
+    ``stopping``: this rank wants no step after the current one. ``waited_s`` is how long this process has waited for
+    sums in total.
 
     Parameters
     ----------
-    training, group, exchanges, guard, rollback : of the session
-    seed : of what the ranks draw
-    metrics : where what is measured goes
+    training, group, exchanges, guard, rollback : the session's
+    seed : for the ranks' random generators
+    metrics : where measurements go
     ties : to the other processes of the node
     """
 
@@ -95,47 +95,47 @@ class Step:
 
     @property
     def is_open(self) -> bool:
-        """Whether the script is in the middle of one."""
+        """Whether the script is in the middle of a step."""
         return self._share is not None
 
     @property
     def has_more(self) -> bool:
-        """Whether the step under way has more batches for this rank."""
+        """Whether the current step has more batches for this rank."""
         return self._share is not None and self._batch + 1 < len(self._share.batches)
 
     @property
     def has_stepped(self) -> bool:
-        """Whether an optimizer was stepped for the batch, in this run of it, and others may follow."""
+        """Whether an optimizer was stepped in this run of the batch, so that others may follow."""
         return self._share is not None and self._phases > 0
 
     @property
     def is_void(self) -> bool:
-        """Whether the step, for whose batch the script has not come back yet, came to nothing."""
+        """Whether the step failed, while the script is still busy with its batch."""
         return self._share is not None and self._void
 
     @property
     def member(self) -> Membership:
-        """That of the step under way, even where its group has gone by now; else the present one."""
+        """The membership of the current step, even if its group is gone by now; otherwise the current one."""
         return self._member or self._group.enter()
 
     @property
     def revision(self) -> int:
-        """Of the group as it was when the step began."""
+        """The revision of the group when the step began."""
         return self._revision
 
     def trains_on(self, dataset: object) -> None:
-        """What the loader takes its samples from."""
+        """The dataset that the loader takes its samples from."""
         self._alarm.held.trains_on(dataset)
 
     def renew(self) -> None:
-        """Other parameters may be trained from here on: on all ranks, between the same two steps."""
+        """Other parameters may be trained from now on: on all ranks, between the same two steps."""
         if self._exchanges.renew():
             self._group.attach()
             self._rollback.look_again()
 
     def begin(self, share: StepShare, batch: int, *, counts: bool = True) -> None:
-        """The script gets micro-batch ``batch`` of ``share`` next. Where that step does not count it is void from its
-        beginning, and the other ranks know nothing of it.
+        """The script gets micro-batch ``batch`` of ``share`` next. A step that does not count is void from its
+        beginning, and the other ranks do not know about it.
         """
         if not self._stepped and not (share.means > 1 and batch):
             raise UserError(_no_step(share.means))
@@ -148,7 +148,7 @@ class Step:
             if not counts:
                 self._rollback.hold()
         group = self.member
-        # For each micro-batch: how its samples were loaded leaves no trace in what the model draws.
+        # Per micro-batch, so that how its samples were loaded does not affect what the model draws.
         rng.seed_all(mix(self._seed, self._training.position.step, group.rank, *([batch] if batch else [])))
         self._share, self._batch, self._stepped, self._counted = share, batch, False, None
         self._guard.passing = True
@@ -220,12 +220,12 @@ class Step:
 
     @property
     def _again(self) -> bool:
-        """Whether this phase was done before the group broke."""
+        """Whether this phase was completed before the group broke."""
         return self._phases < self._training.position.phase and not self._void
 
     @property
     def _held(self) -> bool:
-        """Whether it shows only after backward what gradients count."""
+        """Whether only after backward it is known which gradients count."""
         return self._weights.possible and self._training.sharding is None
 
     def _expect_share(self) -> StepShare:
@@ -238,7 +238,7 @@ class Step:
         return self._share
 
     def _count(self, share: StepShare, loss: Number, name: str | None, weight: Number) -> None:
-        """Count the batch; after the step's last one get the sums over the group (None where it broke)."""
+        """Count the batch; after the step's last batch get the sums over the group (None if it broke)."""
         if share.means > 1 and self.has_more:
             raise UserError(
                 f"session.step after batch {self._batch + 1} of a step of accumulate={share.means}: call it once, after"
@@ -255,7 +255,7 @@ class Step:
         if self._held:
             self._exchanges.release(factor)
         if loss is not None and factor:
-            # Not a number yet where it is on a GPU: that would wait for all of backward.
+            # Not converted to a number yet if it is on a GPU, which would wait for all of backward.
             self._loss = self._loss + factor * (loss.detach() if isinstance(loss, torch.Tensor) else loss)
         if self.has_more:
             return
@@ -276,7 +276,7 @@ class Step:
                 return None
             checksum = 0
         self._group.sums_came()
-        # What is drawn from here on is alike on all ranks: noise on the sums, or of an optimizer.
+        # From here on all ranks draw the same numbers: noise on the sums, or in an optimizer.
         rng.seed_all(mix(self._seed, position.step, self._phases, _OF_ALL_RANKS))
         return words
 
@@ -291,7 +291,7 @@ class Step:
         return self._weights.checked(exchange.take()) if self._waited(self._group.summed) else None
 
     def _selected(self, number: int) -> bool:
-        """Whether all ranks are about to sum the same."""
+        """Whether all ranks are about to sum the same arena."""
         numbers: list[int] = []
 
         def select() -> bool:
@@ -332,7 +332,7 @@ class Step:
         self._passed(steppers)
 
     def _pass_over(self, steppers: list[Stepper]) -> bool:
-        """It was done before, and counts as it did then."""
+        """It was done before, and still counts."""
         self._void_gradients(steppers)
         self._rollback.back()
         self._passed(steppers)
@@ -347,12 +347,12 @@ class Step:
         if self._apart:
             self._exchanges.only(steppers)
             self._rollback.mark()
-            # What the next optimizer's loss draws is each rank's own again.
+            # For the next optimizer's loss, each rank draws its own numbers again.
             rng.seed_all(mix(self._seed, self._training.position.step, self.member.rank, self._phases))
 
     def _give_up(self) -> None:
-        """The group broke: nothing of this phase counts, nor of what follows for this batch. The script goes on with
-        what its graphs were made of, until it comes for the batch again.
+        """The group broke: neither this phase counts nor what follows for this batch. The script continues with the
+        values that its graphs were built from, until it gets the batch again.
         """
         self._exchanges.drop()
         if not self._void:

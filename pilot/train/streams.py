@@ -1,9 +1,10 @@
-"""A stream of random numbers for each sample, in each of the three generators, for less than seeding them costs.
+"""A stream of random numbers per sample, in each of the three generators, at a lower cost than seeding them.
 
-All three are Mersenne Twisters: 624 words, and how many of them were drawn; after the last one all are made anew. Here
-the words are hashes of the sample's seed and of their number. A small augmentation draws a few, so only the first ones
-are made and written into the generator, for all samples of a piece at once. Where a sample has drawn more, which shows
-by a word that nothing else changes, the piece is to be loaded again with more: the numbers are the same, and continue.
+All three are Mersenne Twisters: a state of 624 words, and how many of them were drawn; after the last one all are
+regenerated. Here the words are hashes of the sample's seed and of their index. An augmentation usually draws few
+numbers, so only the first words are generated and written into the generator, for all samples of a piece at once. If a
+sample has drawn more, which shows by a marker word that nothing else changes, the piece has to be loaded again with
+more words: the numbers are the same, and continue.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ _LAST_SHIFT = np.uint64(31)
 _PYTHON: Any = random.random.__self__  # type: ignore[attr-defined]  # typeshed calls it a function
 _TORCH_BYTES = torch.default_generator.get_state().numel()
 _TORCH_WORDS = 3
-"""Of 8 bytes, before the 624, which have 8 bytes each, too."""
+"""Words of 8 bytes before the 624 of the state, which have 8 bytes each, too."""
 _TORCH_UNUSED = 0x9C8F1A35
-"""What stands for words that were not made."""
+"""Placeholder for words that were not generated."""
 _RARE = 0x5DEECE66D1CE4E
-"""A number to be looked for."""
+"""A number to search for in memory."""
 
 
 def words(start: int, samples: Samples, count: int) -> Words:
@@ -61,9 +62,9 @@ def words(start: int, samples: Samples, count: int) -> Words:
 
 
 class Stream(ABC):
-    """Of one generator, which ``lane`` tells from the others: each has other words.
+    """The streams of one generator; ``lane`` makes its words differ from those of the others.
 
-    ``made``: how many words of each sample's stream are made; all of them where one drew more than 512.
+    ``made``: how many words of each sample's stream to generate; all of them once a sample drew more than 512.
     """
 
     def __init__(self, lane: int) -> None:
@@ -71,12 +72,13 @@ class Stream(ABC):
         self.made = _FEW
 
     def each(self, seed: int, samples: Samples, items: Iterable[int]) -> Iterator[int]:
-        """Of ``items``, one for each of ``samples``: when it gives one, the generator is set for that."""
+        """Yield each of ``items``, one per sample, after setting the generator for that sample."""
         self._mark()
         return self._each(words(mix(seed, self._lane), samples, self.made), items)
 
     def sufficed(self) -> bool:
-        """Whether no sample since :meth:`each` drew more than was made; else more is made from now on."""
+        """Whether no sample since :meth:`each` drew more than was generated; otherwise more are generated from now
+        on."""
         if self.made == ALL or self._untouched():
             return True
         self.made = self.made * _TIMES if self.made * _TIMES < ALL else ALL
@@ -84,11 +86,11 @@ class Stream(ABC):
 
     @abstractmethod
     def _mark(self) -> None:
-        """Remember a word that only the generator changes."""
+        """Remember the marker word, which only the generator changes."""
 
     @abstractmethod
     def _untouched(self) -> bool:
-        """Whether it is as it was, after each sample."""
+        """Whether it is unchanged; checked after each sample."""
 
     @abstractmethod
     def _each(self, made: Words, items: Iterable[int]) -> Iterator[int]:
@@ -96,7 +98,7 @@ class Stream(ABC):
 
 
 class OfTorch(Stream):
-    """Of torch's generator on the CPU, which is set as a whole."""
+    """Streams of torch's CPU generator, whose state can only be set as a whole."""
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -112,7 +114,8 @@ class OfTorch(Stream):
         return not self._drew_all and (self._last is None or self._last.value == _TORCH_UNUSED)
 
     def _each(self, made: Words, items: Iterable[int]) -> Iterator[int]:
-        """A state is the seed, how many words are left with one more, 1, the next one's place, and the words."""
+        """A state consists of the seed, the number of words left plus one, 1, the index of the next word, and the
+        words."""
         count, last = self.made, self._last
         rows = np.empty((len(made), _TORCH_WORDS + count), np.uint64)
         rows[:, 0], rows[:, 1], rows[:, 2] = made[:, 0], 1 << 32 | min(count + 1, ALL), 0
@@ -130,13 +133,13 @@ class OfTorch(Stream):
 
 
 class InMemory(Stream):
-    """Of a generator whose state is written where it lies.
+    """Streams of a generator whose state is written directly into its memory.
 
     Parameters
     ----------
     lane : see :class:`Stream`
     position, state : memory of 4 bytes and of the 624 words
-    drop_normal : forgets the second one of two normal numbers, which it holds back
+    drop_normal : discards the second of two normal numbers, which the generator keeps
     """
 
     def __init__(self, lane: int, position: memoryview, state: memoryview, drop_normal: Callable[[], object]) -> None:
@@ -166,31 +169,32 @@ class InMemory(Stream):
 
 
 def of_numpy() -> Stream:
-    """Of numpy's generator, as a script has found it."""
+    """Streams of numpy's global generator."""
     address = mtrand.get_bit_generator().ctypes.state_address
     return InMemory(2, _memory(address + 4 * ALL, 4), _memory(address, 4 * ALL), _numpy_drop_normal())
 
 
 def of_python() -> Stream:
-    """Of Python's."""
+    """Streams of Python's generator."""
     address = id(_PYTHON) + object.__basicsize__
     drop_normal = partial(setattr, _PYTHON, "gauss_next", None)
     return InMemory(3, _memory(address, 4), _memory(address + 4, 4 * ALL), drop_normal)
 
 
 def _rows(array: NDArray[Any]) -> list[bytes]:
-    """The bytes of each."""
+    """The bytes of each row."""
     rows: list[bytes] = np.ascontiguousarray(array).view(f"V{array.strides[0]}").ravel().tolist()
     return rows
 
 
 def _memory(address: int, size: int) -> memoryview:
-    """To read and to write."""
+    """A view to read and write."""
     return memoryview((ctypes.c_char * size).from_address(address)).cast("B")
 
 
 def _torch_last_word() -> ctypes.c_uint32 | None:
-    """The last word of torch's generator, in its memory: to ask for its state takes a microsecond. None: not found."""
+    """The last word of torch's generator, in its memory, because getting its state takes a microsecond. None: not
+    found."""
     generator: Any = torch.default_generator
     before = generator.get_state()
     generator.manual_seed(_RARE)
@@ -204,8 +208,8 @@ def _torch_last_word() -> ctypes.c_uint32 | None:
 
 
 def _numpy_drop_normal() -> Callable[[], object]:
-    """Forgets the second one of two normal numbers, which numpy holds back: by a flag in its memory. Where that is not
-    found, as numpy does it, which takes four times as long.
+    """A function that discards the second of two normal numbers, which numpy keeps, by a flag in its memory. If that is
+    not found, it is done by numpy's own call, which takes four times as long.
     """
     holder: Any = mtrand._rand
     before: Any = np.random.get_state()

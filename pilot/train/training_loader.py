@@ -8,47 +8,48 @@ from typing import Any, Protocol
 from pilot.train.sampler import Batching, StepShare
 
 Rest = Callable[[], Iterator[Any]]
-"""The batches of this rank from where the session is to the epoch's end."""
+"""This rank's batches from the session's position to the end of the epoch."""
 
 
 class Course(Protocol):
-    """What the loader needs of the session."""
+    """What the loader needs from the session."""
 
     seed: int
 
     def where(self) -> tuple[int, int, int, int, int]:
-        """(epoch, cursor, rank, size, revision), in a group. The revision changes when a step is void or the group
+        """(epoch, cursor, rank, size, revision) in the group. The revision changes if a step was void or the group
         changed.
         """
 
     def align(self) -> None:
-        """Before a step: wait until all ranks are about to do it; this may change where they are."""
+        """Before a step: wait until all ranks are about to do it; this may change the position."""
 
     def epoch_is_over(self) -> bool:
-        """There are no more batches in this epoch. False: look again, there was a change."""
+        """There are no more batches in this epoch. Returns False if something has changed, so that the loader must
+        check again."""
 
     def epoch_has(self, samples: int) -> None:
-        """How many samples an epoch has, as soon as that is known."""
+        """Report how many samples an epoch has, as soon as that is known."""
 
     def begin(self, share: StepShare, batch: int) -> None:
-        """The script gets micro-batch ``batch`` of ``share`` next; raises if it skipped a ``session.step``."""
+        """The script gets micro-batch ``batch`` of ``share`` next; raises an error if it skipped a ``session.step``."""
 
     def by_epoch(self) -> bool:
         """Whether the script loops over epochs."""
 
     def look_back(self, share: StepShare, batch: int) -> None:
-        """The script gets micro-batch ``batch`` of ``share``, a step that was done before this process came: for its
-        eyes alone, nothing of it counts.
+        """The script gets micro-batch ``batch`` of ``share``, a step that was done before this process joined; it does
+        not count.
         """
 
     def came_back(self) -> None:
-        """The script is done with its batch, and comes for the next one."""
+        """The script is done with its batch, and asks for the next one."""
 
     def batches(self, rest: Rest) -> Iterator[Any]:
-        """For a loop over the loader: those of the epoch, or of one step in a loop by iteration."""
+        """For a loop over the loader: the batches of the epoch, or of one step when counting iterations."""
 
     def next_batch(self, rest: Rest) -> Any:
-        """One, in a loop by iteration."""
+        """A single batch, when counting iterations."""
 
 
 class TrainingLoader:
@@ -67,8 +68,8 @@ class TrainingLoader:
     def __iter__(self) -> Iterator[Any]:
         """In ``session.epochs`` the rest of the epoch, in ``session.iterations`` the batches of this step.
 
-        After a void step its samples come again, divided over the group as it is then. A worker that was parked while
-        the others went on to another epoch goes on in that one: what a script does after an epoch, it does once per
+        After a void step its samples are repeated, divided over the new group. A worker that was parked while the
+        others moved on to another epoch continues in that one: what a script does after an epoch is done once per
         epoch.
         """
         return self.course.batches(self.rest_of_epoch)
@@ -82,4 +83,4 @@ class TrainingLoader:
         raise NotImplementedError
 
     def draw_without_end(self) -> None:
-        """The script counts iterations: where an epoch has no meaning there shall be none."""
+        """The script counts iterations, so epochs have no meaning: draw without end."""

@@ -380,7 +380,7 @@ def test_workers_outlive_their_fork_server(stage: tuple[Coordinator, Agents], tm
     fork_server = psutil.Process(worker).parent()
     assert fork_server is not None
     fork_server.kill()
-    until(lambda: "its workers live on" in agents.said(agent), "its word of the fork server's end")
+    until(lambda: "its workers continue" in agents.said(agent), "its word of the fork server's end")
     coordinator.send(peer, launch(tmp_path, "raise SystemExit(4)\n", trainer="t2"))
     down = coordinator.expect(peer, wire.WorkerExited)
     assert (down.trainer, down.cause) == ("t2", "raised"), "by another fork server"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from pilot import __version__
+from pilot.cli.main import run
 from pilot.core.errors import PilotError
 from pilot.io import ended, wire
 from pilot.io.connection import load
@@ -333,3 +335,20 @@ def test_a_second_signal_ends_it_also_on_a_full_disk(live: Pool) -> None:
     assert live.process is not None
     live.process.send_signal(signal.SIGTERM)
     live.ended()
+
+
+def test_no_trainer_is_shown_at_work_in_a_pool_without_a_coordinator(
+    live: Pool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer, _ = running(live, 1)
+    live.kill(signal.SIGKILL)
+    (live.run_dir / "connection.json").unlink()
+    for command in (["ls"], ["ls", "--all"], ["status"], ["status", trainer]):
+        assert run([*command, "--run-dir", str(live.run_dir)]) == 0
+        shown = capsys.readouterr().out
+        assert "queued" in shown, command
+        assert "is down" in shown or command == ["status", trainer]
+    assert run(["ls", "--json", "--run-dir", str(live.run_dir)]) == 0
+    (told,) = json.loads(capsys.readouterr().out)["trainers"]
+    assert (told["phase"], told["nodes"], told["target"]) == ("queued", [], [])
+    assert told["waits"] == "it was running when the coordinator ended; waiting until the pool is up again"

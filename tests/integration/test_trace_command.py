@@ -17,7 +17,7 @@ def test_a_synthetic_trace_is_described_and_resampled(tmp_path: Path, capsys: py
     assert run(["trace", "synth", str(lab), "--like", str(week), "--nodes", "64", "--hours", "48", "--json"]) == 0
     compared = json.loads(capsys.readouterr().out)
     assert compared["fragment_distance"] < 0.1 and set(compared["traces"]) == {"source", "lab.csv"}
-    assert run(["trace", "stats", str(lab), "--plot", str(tmp_path / "lab.png")]) == 0
+    assert run(["trace", "stats", str(lab), "--output", str(tmp_path / "lab.png")]) == 0
     assert "pool size, median" in capsys.readouterr().out
     assert (tmp_path / "lab.png").read_bytes().startswith(b"\x89PNG")
 

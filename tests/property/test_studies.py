@@ -87,7 +87,7 @@ def check(world: World) -> None:
             assert trial.asked == (trainer is not None) or trial.ended
             assert trial.told == ((one.id, trial.number) in world.told)
             assert trial.told == bool(trial.values or trial.ended)
-            if trainer is not None and not trial.ended:
+            if trainer is not None and trainer.open and not trial.ended:
                 assert bool(trainer.shelved) == (bool(one.stopped) or not trial.trains)
 
 

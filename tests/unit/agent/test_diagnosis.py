@@ -26,6 +26,12 @@ ValueError: b
     ("status", "up", "cause", "detail"),
     [
         (-9, True, ExitCause.DIED, "killed by SIGKILL (by hand, or out of memory)"),
+        (
+            -7,
+            True,
+            ExitCause.DIED,
+            "killed by SIGBUS (is /dev/shm full? df /dev/shm on that node; or a file that it had mapped was cut short)",
+        ),
         (-11, False, ExitCause.DIED, "killed by SIGSEGV"),
         (-64, True, ExitCause.DIED, "killed by SIGRTMAX"),
         (-50, True, ExitCause.DIED, "killed by signal 50"),

@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from pilot.cli import down
 from pilot.cli.down import refuse_disorder
 from pilot.core.errors import PilotError
 from pilot.io import ended
 from pilot.io.ended import Ended
 from pilot.io.rundir import RunDir
+from pilot.io.verbs import Draining
 
 
 def test_a_drain_that_went_well_is_no_trouble(tmp_path: Path) -> None:
@@ -46,3 +49,14 @@ def test_a_damaged_word_is_one_clear_line(tmp_path: Path) -> None:
     RunDir(tmp_path).ended.write_text('{"jobs_left": 3}')
     with pytest.raises(PilotError, match=r"cannot read how the coordinator ended from .*ended.json"):
         refuse_disorder(tmp_path)
+
+
+def test_one_node_is_one_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class OneNode:
+        def down(self) -> Draining:
+            return Draining(run_dir=str(tmp_path), nodes=1)
+
+    ended.write(RunDir(tmp_path).ended, Ended())
+    monkeypatch.setattr(down, "pool_at", lambda _: OneNode())
+    result = CliRunner().invoke(down.command, ["--run-dir", str(tmp_path)])
+    assert result.stdout.splitlines()[0] == f"draining 1 node ({tmp_path})"

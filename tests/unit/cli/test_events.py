@@ -88,3 +88,11 @@ def test_a_directory_in_which_no_pool_has_run_is_bad_input(
     assert run([command, *output, "--run-dir", str(tmp_path)]) == 2
     assert "journal.jsonl:1: " in capsys.readouterr().err
     assert not (tmp_path / "report.html").exists()
+
+
+def test_a_trainer_that_the_pool_never_had_is_bad_input(
+    writing: Writing, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    writing.writer.close()
+    assert run(["events", "--run-dir", str(tmp_path), "--trainer", "vitt"]) == 2
+    assert capsys.readouterr().err == "pilot: no events of a trainer named 'vitt'; pilot ls --all lists the trainers\n"

@@ -88,7 +88,7 @@ def test_a_signal_ends_a_command_as_ctrl_c_does(name: str) -> None:
 
 def test_an_unknown_command_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli_main.run(["sumbit"]) == 2
-    assert capsys.readouterr().err == "pilot: No such command 'sumbit'.\n"
+    assert capsys.readouterr().err == "pilot: No such command 'sumbit'. Did you mean 'submit'?\n"
 
 
 @pytest.mark.parametrize("closed", [">&-", ">&- 2>&-", "<&- >&-"])

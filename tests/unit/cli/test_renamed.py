@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from pilot.cli.demo import command as demo
 from pilot.cli.renamed import RENAMED, RenamedOptions
 from pilot.cli.replay import command as replay
-from pilot.cli.trace import record
+from pilot.cli.trace import record, stats
 
 
 @click.command(cls=RenamedOptions)
@@ -32,7 +32,7 @@ def test_a_new_name_says_nothing() -> None:
 
 
 def test_each_renamed_option_exists_under_its_new_name_only() -> None:
-    options = {name for command in (replay, record, demo) for option in command.params for name in option.opts}
-    assert all(isinstance(command, RenamedOptions) for command in (replay, record, demo))
+    options = {name for command in (replay, record, stats, demo) for option in command.params for name in option.opts}
+    assert all(isinstance(command, RenamedOptions) for command in (replay, record, stats, demo))
     assert set(RENAMED.values()) <= options
     assert not set(RENAMED) & options

@@ -219,6 +219,14 @@ def test_a_large_old_pool_is_summed_up() -> None:
     assert "5000 nodes (1 train" in shown[0] and "n4999" not in text
 
 
+def test_a_trainer_is_one_line_where_there_are_many() -> None:
+    running = [msgspec.structs.replace(TRAINER, trainer=f"t{n}", phase=Phase.RUNNING) for n in range(200)]
+    shown = [str(line) for line in trainer_rows(running, 80)]
+    assert len(shown) == 202
+    assert "pilot top" in shown[-1]
+    assert len(trainer_rows(running[:2], 80)) == 1 + 2 * 2
+
+
 def test_that_more_have_ended_than_are_listed_is_said() -> None:
     for ended_kept, said in ((1, True), (2, False)):
         told = history_lines(msgspec.structs.replace(STATUS, ended_kept=ended_kept), 80)

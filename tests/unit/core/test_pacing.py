@@ -111,7 +111,7 @@ PACES = st.builds(Pace, st.floats(0.1, 1e5), SECONDS, st.none() | SECONDS, SECON
 def test_whatever_was_measured_it_is_at_most_the_sites_and_not_too_short(its: Pace) -> None:
     assert min(LEAST_S, its.site_interval_s) <= its.interval_s <= its.site_interval_s
     assert its.fits or its.interval_s >= min(its.site_interval_s, (its.write_s or 0.0) / MOST_WRITING)
-    assert f"every {its.interval_s:.3g} s" in its.sentence()
+    assert "e+" not in its.sentence().partition(":")[0]
 
 
 @given(PACES, st.integers(0, 1000))

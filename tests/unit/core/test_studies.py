@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pilot.core.commands import AskTrial, Outcome
+from pilot.core.commands import AskTrial, Outcome, TellTrial
 from pilot.core.errors import UserError
 from pilot.core.events import ExitCause, Progress, TrainerFinished, WorkerExited
 from pilot.core.ids import StudyId, TrainerId
@@ -35,8 +35,9 @@ def begun(nodes: int = 2, trials: int = 6) -> World:
     return world
 
 
-def test_a_third_goes_on_and_nan_is_the_worst() -> None:
-    one = reached([0.1, 0.9, math.nan, 0.5, 0.8, 0.2])
+@pytest.mark.parametrize("diverged", [math.nan, math.inf, -math.inf])
+def test_a_third_goes_on_and_what_is_not_finite_is_the_worst(diverged: float) -> None:
+    one = reached([0.1, 0.9, diverged, 0.5, 0.8, 0.2])
     assert [trial.number for trial in promotable(one)] == [1, 4]
 
 
@@ -98,6 +99,19 @@ def test_a_study_stops_after_a_bound_of_failures_in_a_row_and_goes_on_when_it_is
     assert len(world.core.studies[S].trials) == 6
 
 
+def test_a_report_that_was_lost_with_a_connection_is_made_up_for_by_the_next() -> None:
+    world = begun(nodes=1, trials=1)
+    world.settle()
+    trainer = world.core.trainers[TrainerId("s-0")]
+    assert trainer.group is not None
+    heard = Progress(trainer.id, trainer.group.generation, 3, 0, 96, reports=((3, 0.3),))
+    assert [type(command) for command in world.send(heard)].count(TellTrial) == 1
+    trial = world.core.studies[S].trials[0]
+    assert trial.values == [0.3, 0.3]
+    world.send(replace(heard, reports=((1, 0.1), (2, 0.2), (3, 0.3), (4, 0.4))))
+    assert trial.values == [0.3, 0.3, 0.4]
+
+
 def test_a_metric_that_nobody_reports_stops_the_study_and_says_what_was_reported() -> None:
     world = begun(nodes=1)
     world.settle()
@@ -109,6 +123,26 @@ def test_a_metric_that_nobody_reports_stops_the_study_and_says_what_was_reported
     world.settle()
     assert world.core.studies[S].stopped == "s-0 ended without 1 report of accuracy; it reported acc, loss"
     assert trainer.outcome is Outcome.FINISHED
+
+
+def test_a_trial_that_ends_too_early_says_how_many_reports_it_made() -> None:
+    world = begun(nodes=1, trials=2)
+    world.settle()
+    first = world.core.trainers[TrainerId("s-0")]
+    assert first.group is not None
+    world.report(first.id, 0.5)
+    world.settle()
+    second = world.core.trainers[TrainerId("s-1")]
+    assert second.group is not None
+    world.send(TrainerFinished(second.id, second.group.generation, 9, 9))
+    world.settle()
+    world.send(TrainerFinished(first.id, first.group.generation, 9, 9))
+    world.settle()
+    ended = [(trial.ended, trial.failed) for trial in world.core.studies[S].trials]
+    assert ended == [
+        ("ended after 1 of 2 reports of accuracy", False),
+        ("ended without 1 report of accuracy", True),
+    ]
 
 
 def test_a_space_that_fails_stops_the_study_and_the_trial_is_asked_for_again_when_it_goes_on() -> None:

@@ -252,6 +252,15 @@ def test_a_submission_that_the_disk_does_not_take_is_one_clear_line(tmp_path: Pa
         bench.launches.add(TrainerSpec(TrainerId("u"), uid=UID), LAUNCH)
 
 
+def test_a_submission_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    rundir = RunDir(tmp_path / "run")
+    rundir.create()
+    (tmp_path / "scratch").write_text("no folder")
+    with pytest.raises(PilotError, match="cannot record the submission"):
+        LaunchStore(rundir, "pool-1", str(tmp_path / "scratch")).add(SPEC, LAUNCH)
+    assert list(rundir.trainers.iterdir()) == []
+
+
 def test_the_site_may_want_checkpoints_elsewhere(tmp_path: Path) -> None:
     rundir = RunDir(tmp_path / "run")
     rundir.create()

@@ -7,6 +7,7 @@ import math
 import pytest
 
 from pilot.core.commands import FormGroup, PauseGroup, StartWorker, WriteCheckpoint
+from pilot.core.coordinator import Coordinator
 from pilot.core.events import (
     CheckpointPublished,
     CheckpointWritten,
@@ -187,6 +188,14 @@ def test_progress_tells_how_long_the_loop_is_where_that_is_known(forming: Desk) 
         [event] = forming.inbound.progress(leader, wire.Progress(T, 1, 3, 0, 96, None, None, None, metrics=metrics))
         assert isinstance(event, Progress)
         assert event.total_samples == total
+
+
+def test_reports_that_are_known_are_left_out(forming: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Coordinator, "reports_of", lambda _core, trainer: 2 if trainer == T else 0)
+    told = wire.Progress(T, 1, 3, 0, 96, reports=[(1, 0.1), (2, 0.2), (3, 0.3)])
+    [event] = forming.inbound.progress(members(forming)[0], told)
+    assert isinstance(event, Progress)
+    assert event.reports == ((3, 0.3),)
 
 
 def test_the_end_of_a_trainer_brings_its_last_metrics(forming: Desk) -> None:

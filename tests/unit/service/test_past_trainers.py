@@ -46,7 +46,7 @@ def test_who_waits_for_a_past_trainer_is_told_how_it_ended(api: Api) -> None:
 def test_its_name_is_not_given_again_and_it_cannot_be_cancelled(api: Api) -> None:
     with pytest.raises(UserError, match="a trainer named first already"):
         asyncio.run(api.submit(Submission(launch=LAUNCH, name="first")))
-    with pytest.raises(UserError, match=r"which was cancelled: .* --replace"):
+    with pytest.raises(UserError, match=r"and was cancelled: .* --replace"):
         asyncio.run(api.submit(Submission(launch=LAUNCH, name="first")))
     with pytest.raises(UserError, match="open already exists, and it has not ended"):
         asyncio.run(api.submit(Submission(launch=LAUNCH, name="open", replace=True)))

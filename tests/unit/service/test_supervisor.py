@@ -75,3 +75,17 @@ def test_it_waits_for_the_end_of_what_is_no_child_of_its() -> None:
         process.stdin.close()
         supervisor.watch(process.pid)
         assert process.wait(10) == 1
+
+
+def coordinator(run_dir: Path, *options: str) -> int:
+    """The status with which a coordinator ends that cannot start."""
+    command = [sys.executable, "-m", "pilot.service.daemon", "--run-dir", str(run_dir), "--site", "local", *options]
+    return subprocess.run(command, stderr=subprocess.DEVNULL, timeout=60, check=False).returncode
+
+
+def test_a_disk_that_fails_for_a_moment_ends_no_pool(tmp_path: Path) -> None:
+    assert coordinator(tmp_path, "--go-on") == supervisor.REFUSED, "there is no pool"
+    (tmp_path / "coordinator.lock").unlink()
+    (tmp_path / "coordinator.lock").mkdir()  # it cannot be opened
+    assert coordinator(tmp_path, "--go-on") == 1
+    assert coordinator(tmp_path) == 2, "the user can mend it"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import optuna
 import pytest
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
 from pilot.core.errors import UserError
-from pilot.io.study_definition import Range, Sampler, StudyDefinition
+from pilot.io.study_definition import Asked, Range, Sampler, StudyDefinition
 from pilot.io.submission import LaunchSpec
 from pilot.study.known import KnownTrial
 from pilot.study.projection import Projection
@@ -80,6 +81,19 @@ def test_a_file_that_says_something_else_or_is_cut_short_is_made_anew(tmp_path: 
         assert [trial.value for trial in found] == [trial.value for trial in truth]
 
 
+def test_a_trial_without_parameters_keeps_its_number_when_the_file_is_made_anew(tmp_path: Path) -> None:
+    file = tmp_path / "optuna.journal"
+    known = run(Projection(study(), file, []), range(5))
+    file.unlink()
+    projection = Projection(study(), file, [trial for trial in known if trial.number != 2])
+    asked = projection.ask(2)
+    assert asked.parameters not in [trial.parameters for trial in known if trial.number != 2]
+    projection.tell(2, 0.5)
+    found = optuna.load_study(study_name="s", storage=JournalStorage(JournalFileBackend(str(file)))).trials
+    truth = [*known[:2], KnownTrial(2, asked.parameters, told=True, value=0.5), *known[3:]]
+    assert [(trial.params, trial.value) for trial in found] == [(dict(t.parameters), t.value) for t in truth]
+
+
 @pytest.mark.parametrize("sampler", [Sampler.GRID, Sampler.BRUTE])
 def test_a_space_that_was_tried_whole_has_no_more_trials(sampler: Sampler, tmp_path: Path) -> None:
     projection = Projection(study(sampler, parameters=COUNTED), tmp_path / "optuna.journal", [])
@@ -113,11 +127,65 @@ def test_a_space_may_be_conditional(tmp_path: Path) -> None:
         ("def space(trial): [trial.suggest_float('lr', 0, 1) for _ in (1, 2)]", "suggests the parameter lr twice"),
         ("def space(trial): trial.suggest_categorical('a', [None])", "use strings and numbers"),
         ("def space(trial): trial.suggest_float('a b', 0, 1)", "not a valid parameter name"),
+        ("def space(trial): trial.suggest_int('n', 0, 9) == 3 and 1 / 0", "fails: ZeroDivisionError"),
+        ("raise SystemExit(0)", "the --space file fails: SystemExit"),
+        ("def space(trial): raise SystemExit(0)", r"space\(trial\) fails: SystemExit"),
+        ("def space(trial): trial.suggest_categorical('a', [1, True])", "a: the choices 1 and True are the same"),
+        ("def space(trial): trial.suggest_categorical('a', [0, float('nan')])", "a: the choice nan is not a finite"),
+        ("def space(trial): trial.suggest_int('a', 0, 10**30)", "a: the choice .* is too large"),
+        ("def space(trial): trial.suggest_categorical('a', ['\\ud800'])", "cannot be printed"),
     ],
 )
 def test_what_is_no_space_is_refused_in_words(space: str, why: str) -> None:
     with pytest.raises(UserError, match=why):
         check(study(space=space))
+
+
+UNUSUAL = """
+from dataclasses import dataclass
+import numpy
+
+@dataclass
+class Widths:
+    few: int = 8
+
+def space(trial):
+    print("a line on stdout")
+    trial.suggest_categorical("lr", numpy.logspace(-3, -1, 3))
+    trial.suggest_categorical("norm", numpy.array(["batch", "layer norm"]))
+    trial.suggest_int("width", Widths().few, 64, log=True)
+"""
+
+
+def test_a_space_may_have_classes_numpy_values_and_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    check(study(space=UNUSUAL))
+    assert capsys.readouterr().out == ""
+    asked = Projection(study(space=UNUSUAL), tmp_path / "optuna.journal", []).ask(0)
+    assert [type(value) for _, value in asked.parameters] == [float, str, int]
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(asked), type=Asked) == asked
+
+
+def test_brute_force_refuses_a_space_without_steps() -> None:
+    with pytest.raises(UserError, match="step must be given"):
+        check(study(Sampler.BRUTE, space="def space(trial): trial.suggest_float('lr', 0, 1)"))
+
+
+def test_choices_become_arguments_as_they_were_written() -> None:
+    written = ["1", "-2", "0.5", "007", "1e-3", "1_000", "nan", "inf", "9" * 30, "a b", "it's", "=", "--x", ""]
+    space = study(parameters={"x": Range.read(f"choice:{','.join(written)}")})
+    stored = msgspec.json.decode(msgspec.json.encode(space), type=StudyDefinition)
+    assert stored == space
+    choices = stored.parameters["x"].choices
+    assert [space.trial((("x", choice),)).arguments for choice in choices] == [[f"--x={text}"] for text in written]
+    assert choices[:3] == (1, -2, 0.5)
+
+
+@pytest.mark.parametrize(
+    "text", ["choice:1,1", "choice:a,b,a", "choice:1,1.0", "choice:a\nb", "int:0:1e30", "int:-1e300:0"]
+)
+def test_ranges_that_cannot_be_told_apart_or_stored_are_refused(text: str) -> None:
+    with pytest.raises(UserError):
+        Range.read(text)
 
 
 @pytest.mark.parametrize(

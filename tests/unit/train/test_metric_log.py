@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
+import torch
 
 from pilot.core.errors import UserError
 from pilot.train.membership import Membership
 from pilot.train.metric_log import MetricLog, metric_log
-from pilot.train.session_checks import check_reported
+from pilot.train.session_checks import reported
 from tests.integration.test_metric_log import steps_logged
 
 
@@ -34,6 +36,12 @@ def test_what_cannot_be_logged_to_is_refused(tmp_path: Path) -> None:
 
 
 def test_names_that_the_session_reports_itself_are_refused() -> None:
-    check_reported(["loss", "accuracy"])
+    assert reported({"loss": torch.tensor([0.5]), "accuracy": 1, "mean": math.nan})["loss"] == 0.5
     with pytest.raises(UserError, match=r"session.report: epochs is reserved"):
-        check_reported(["loss", "epochs"])
+        reported({"loss": 0.1, "epochs": 1})
+
+
+@pytest.mark.parametrize("value", ["high", None, [1.0], torch.zeros(2)])
+def test_a_value_that_is_no_number_is_refused(value: object) -> None:
+    with pytest.raises(UserError, match=r"session.report: accuracy must be a number, got \w+ \(.+\)$"):
+        reported({"accuracy": value})

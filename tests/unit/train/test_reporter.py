@@ -1,0 +1,26 @@
+"""What the leader tells of a trial's reports, of which some may be lost on the way."""
+
+from __future__ import annotations
+
+from pilot.io import wire
+from pilot.train.membership import Membership
+from pilot.train.metric_reports import MetricReports
+from pilot.train.reporter import RETOLD_REPORTS, Reporter
+from pilot.train.sampler import StepShare
+from tests.unit.train.twin import training
+
+
+def test_the_newest_reports_are_told_again_with_the_next_ones() -> None:
+    trained, told = training(), list[wire.Message]()
+    trained.reports = MetricReports("accuracy")
+    reporter, leader = Reporter("t", trained, told.append), Membership(1, 0, 1)
+    reporter.started(leader, None)
+    share = StepShare(0, 1, 1, ((0, 1),))
+    for step in range(RETOLD_REPORTS + 10):
+        trained.reports.note(step, {"accuracy": step / 100})
+        reporter.stepped(leader, 0, share, dict)
+    progress = [message for message in told if isinstance(message, wire.Progress)]
+    assert len(progress) == RETOLD_REPORTS + 10, "each report is told at once"
+    assert [number for number, _ in progress[2].reports] == [1, 2, 3]
+    last = RETOLD_REPORTS + 10
+    assert progress[-1].reports == [(n, (n - 1) / 100) for n in range(last - RETOLD_REPORTS, last + 1)]
