@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pilot.core.ends import NONE_END, Ending
+from pilot.core.ends import NONE_END, Ending, in_company
 from pilot.core.gpus import GpuNodes
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.pool import Pool
@@ -116,10 +116,11 @@ def _give(pool: Pool, trainer: Trainer, free: list[NodeId], count: int, ending: 
     """
     soon = [node for node in ending.nodes if node in free]
     stay, most = [node for node in free if node not in soon], len(trainer.target) + count
-    stay.sort(key=lambda node: pool.ends_before(node, ending.until_s))
     soon = _hand_out(pool, trainer, soon, late)
-    stay = _hand_out(pool, trainer, stay, most - len(trainer.target))
-    return stay + _hand_out(pool, trainer, soon, most - len(trainer.target))
+    missing = most - len(trainer.target)
+    left = set(_hand_out(pool, trainer, in_company(pool, trainer.target, stay, missing, ending.until_s), missing))
+    soon = _hand_out(pool, trainer, soon, most - len(trainer.target))
+    return [node for node in stay if node in left] + soon
 
 
 def _missing(pool: Pool, growing: Sequence[Trainer], wanted: Mapping[TrainerId, int], free: list[NodeId]) -> int:

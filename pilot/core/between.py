@@ -49,7 +49,7 @@ def question(problem: Problem) -> Problem | None:
 
 
 def next_due_s(decided_s: float, every_s: float) -> float:
-    """The next multiple of the cadence after a decision; None without a cadence (0)."""
+    """The next multiple of the cadence after a decision; infinite without a cadence (0)."""
     return (math.floor(decided_s / every_s) + 1) * every_s if every_s else math.inf
 
 

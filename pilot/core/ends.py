@@ -3,7 +3,8 @@
 A free node that surely leaves within the forward-looking time is *ending*: it counts only for the time it has left, and
 the trainer that gets it also pays for a rescale down when it leaves. So a rescale onto it must pay back before that.
 All ending nodes of a problem count with their mean remaining time. Nodes that trainers hold are not classified: the
-rescale onto them has been paid for, and they are worth keeping to their end.
+rescale onto them has been paid for, and they are worth keeping to their end. Nodes that leave together go to one
+trainer as far as possible: a trainer that loses some of them pays for one rescale, however many it loses.
 
 One class of a few nodes keeps planners exact: ``dp`` has another dimension of its size, ``milp`` another constraint.
 """
@@ -11,6 +12,7 @@ One class of a few nodes keeps planners exact: ``dp`` has another dimension of i
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -45,6 +47,29 @@ def ending(pool: Pool, now_s: float, t_fwd_s: float) -> Ending:
     soon = sorted(soon, key=pool.ends.__getitem__)[:MOST]
     left_s = fmean(max(0.0, pool.ends[node] - now_s) for node in soon) if soon else 0.0
     return Ending(tuple(reversed(soon)), left_s, until_s)
+
+
+def in_company(pool: Pool, own: Sequence[NodeId], free: Sequence[NodeId], count: int, until_s: float) -> list[NodeId]:
+    """``free`` in the order in which a trainer that has ``own`` takes ``count`` of them.
+
+    The fewer times it loses nodes, the fewer rescales it pays for.
+
+    First those that leave when some of its own do, then those that leave together, the largest groups first that it can
+    take whole. Unless the ends of all are known, their order stays: it says more of who leaves together than a few ends
+    do. What leaves before ``until_s`` comes last in any case.
+    """
+    if not all(node in pool.ends for node in free):
+        return sorted(free, key=lambda node: pool.ends_before(node, until_s))
+    with_own = {pool.ends[node] for node in own if node in pool.ends}
+    groups = Counter(pool.ends[node] for node in free)
+    more = max(0, count - sum(groups[end_s] for end_s in with_own))
+
+    def rank(node: NodeId) -> tuple[bool, bool, int, int, float]:
+        end_s = pool.ends[node]
+        company = groups[end_s]
+        return end_s < until_s, end_s not in with_own, -min(company, more), company, end_s
+
+    return sorted(free, key=rank)
 
 
 def all_end_s(pool: Pool, nodes: Sequence[NodeId]) -> float:

@@ -6,7 +6,9 @@ B.3, measures preprocessors at 1, 2, 4, … cores before the training, and takes
 demand.)
 
 When the group's size changes, this is repeated, because a rank's batches may be larger or smaller then. A training that
-begins to wait later, for example because the other ranks no longer wait for theirs, gets more processes. If processes
+begins to wait later, for example because the other ranks no longer wait for theirs, gets more processes. If no count
+helped and the rate changes (epochs of larger samples), all are measured again, each time after twice as many batches:
+what was measured in one epoch may have been compared with what was measured in another. If processes
 fail (a dataset may work in the training process only, or memory be short), a smaller count that worked is used. Time is
 an argument here.
 """
@@ -19,6 +21,8 @@ WAITS = 0.05
 """A training that waits for batches for less than this share of its time counts as not waiting."""
 WAITS_AGAIN = 0.1
 """One that waits for more than this share counts as waiting again."""
+ANOTHER_RATE = 2.0
+"""A rate that differs by this factor from what was measured: data has become slower or faster to load."""
 BETTER = 1.05
 """A rate that is higher by less than this factor is none."""
 WINDOW = 20
@@ -64,6 +68,8 @@ class LoaderCount:
         self._pass_over = 0
         self._settled = False
         self._nothing_helps = False
+        self._expected: _Measured | None = None
+        self._patience = 1
 
     def begins(self) -> None:
         """Processes start: the first batches come late, and then as many at once as there are processes."""
@@ -73,6 +79,7 @@ class LoaderCount:
         """The group has another size: what was measured holds no more."""
         self._tried, self._window = {}, _Measured()
         self._settled = self._nothing_helps = False
+        self._expected = None
 
     def failed(self, why: str) -> str | None:
         """With the count to use no more batches come. What follows, in words; None: no smaller one is known to work."""
@@ -80,7 +87,7 @@ class LoaderCount:
         if not fewer:
             return None
         gave_up, self.now = self.now, max(fewer)
-        self._most, self._window, self._nothing_helps = self.now, _Measured(), True
+        self._most, self._window, self._nothing_helps, self._expected = self.now, _Measured(), True, None
         return f"{self.now} loader {_processes(self.now)}, since {gave_up} failed: {why}"
 
     def took(self, waited_s: float, used_s: float) -> str | None:
@@ -88,7 +95,7 @@ class LoaderCount:
 
         What was found, in words, where the count is the one to stay with.
         """
-        if self._nothing_helps:
+        if self._nothing_helps and self._expected is None:
             return None
         if self._pass_over:
             self._pass_over -= 1
@@ -97,10 +104,15 @@ class LoaderCount:
         window.batches += 1
         window.seconds += waited_s + used_s
         window.waited_s += waited_s
-        if window.batches < WINDOW + 2 * self.now:
+        if window.batches < (WINDOW + 2 * self.now) * (self._patience if self._expected else 1):
             return None
         self._window = _Measured()
         self._worked.add(self.now)
+        if self._expected is not None:
+            if not 1 / ANOTHER_RATE < window.per_s / self._expected.per_s < ANOTHER_RATE:
+                self._patience *= 2
+                self.resized()
+            return None
         if not self._settled:
             self._tried[self.now] = window
             return self._judge(window)
@@ -118,7 +130,7 @@ class LoaderCount:
             return None
         best = max(one.per_s for one in self._tried.values())
         self.now = min(count for count, one in self._tried.items() if one.per_s * BETTER >= best)
-        self._nothing_helps = True
+        self._nothing_helps, self._expected = True, self._tried[self.now]
         return self._told("; training still waits for data")
 
     def _still_rises(self) -> bool:

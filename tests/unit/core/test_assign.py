@@ -65,6 +65,24 @@ def test_a_node_that_ends_soon_does_not_change_hands_and_goes_first_where_nobody
     assert soon not in giver.target and len(giver.target) == 2
 
 
+@pytest.mark.parametrize(
+    ("own", "got"),
+    [
+        ("", [{"b", "c", "e"}, {"a", "d"}]),  # a group that fits whole, before a part of one and before single nodes
+        ("p", [{"p", "a", "d", "f"}, {"b", "c"}]),  # those that leave with its own, and then a group of one
+        ("q", [{"q", "b", "c", "e"}, {"a", "d"}]),
+    ],
+)
+def test_who_grows_gets_nodes_that_leave_together(own: str, got: list[set[str]]) -> None:
+    """A trainer pays for a rescale each time that it loses nodes, however many."""
+    ends = {"a": 600.0, "b": 700.0, "c": 700.0, "d": 600.0, "e": 700.0, "f": 500.0}
+    pool = pool_of(ends | {node: at_s for node, at_s in {"p": 600.0, "q": 700.0}.items() if node == own})
+    first, second = trainer_of(pool, "first", *own), trainer_of(pool, "second")
+    counts = {first.id: 3 + len(own), second.id: 2}
+    assign(pool, [first, second], counts, ending=ending(pool, 0.0, T_FWD_S))
+    assert [set(first.target), set(second.target)] == got
+
+
 def test_a_trial_starts_on_nodes_that_stay() -> None:
     pool = pool_of({"a": SOON, "b": LATER, "c": LATER})
     for want, got in ((2, {"b", "c"}), (3, {"a", "b", "c"})):

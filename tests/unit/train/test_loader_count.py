@@ -68,10 +68,23 @@ def test_who_begins_to_wait_later_gets_more_and_who_is_resized_is_measured_anew(
     lost = LoaderCount(1, most=2)
     (said,) = train(lost, lambda _processes: 1.0, 0.1)
     assert lost.now == 1 and "still waits" in said
-    assert train(lost, loading(0.1, 0.1), 0.1) == []
+    assert train(lost, lambda _processes: 0.7, 0.1) == []  # about as before
     lost.resized()
     (said,) = train(lost, loading(0.15, 0.1), 0.1)
     assert lost.now == 2 and "still waits" not in said
+
+
+def test_where_nothing_helps_and_data_gets_slower_or_faster_all_are_measured_again_ever_more_seldom() -> None:
+    count = LoaderCount(0, most=2)
+    (said,) = train(count, lambda processes: (0.1, 0.3, 0.9)[processes], 0.1)  # of an epoch that got slower meanwhile
+    assert count.now == 0 and "still waits" in said
+    (said,) = train(count, loading(1.0, 0.1), 0.1)
+    assert count.now == 2 and "still waits" in said
+    assert train(count, loading(1.1, 0.1), 0.1) == []
+    said = [line for epoch in range(400) for line in train(count, loading(1.0 if epoch % 2 else 9.0, 0.1), 0.1, 100)]
+    assert 0 < len(said) < 12 and count.now == 2
+    (said,) = train(count, loading(0.1, 0.1), 0.1, batches=200_000)
+    assert "still waits" not in said
 
 
 def test_processes_that_fail_are_given_up_for_the_most_that_worked() -> None:
