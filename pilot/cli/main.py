@@ -14,6 +14,7 @@ import sys
 import time
 import traceback
 from pathlib import Path
+from types import FrameType
 
 import click
 
@@ -104,10 +105,18 @@ def main(arguments: list[str] | None = None) -> None:
             stream.reconfigure(errors="backslashreplace")  # file names need not be valid text
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores one of them
-            signal.signal(number, signal.default_int_handler)  # treated like Ctrl-C, so that commands clean up
+            signal.signal(number, _interrupt_once)
     status = run(arguments)
     end_at_once()
     sys.exit(status)
+
+
+def _interrupt_once(number: int, frame: FrameType | None) -> None:
+    """Like Ctrl-C, so that commands clean up. A second signal does not interrupt that: timeout(1) signals the process,
+    then its whole group.
+    """
+    signal.signal(number, signal.SIG_IGN)
+    signal.default_int_handler(number, frame)
 
 
 def run(arguments: list[str] | None = None) -> int:

@@ -319,8 +319,9 @@ def run_sweep(
             for _ in _until_done(futures):
                 progress(math.fsum(shares) / len(cases))
         except BaseException as error:
-            stop.set()
-            pool.shutdown(cancel_futures=True)
+            with _deaf_to_ctrl_c():
+                stop.set()
+                pool.shutdown(cancel_futures=True)
             if isinstance(error, BrokenProcessPool):
                 told = "a process of the replay was killed, perhaps for lack of memory; --processes limits how many run"
                 raise PilotError(told) from None
