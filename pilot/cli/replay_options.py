@@ -66,18 +66,18 @@ def swept_names(swept: Mapping[str, Values | None]) -> list[str]:
     return [name for name, values in swept.items() if values is not None and len(values) > 1] or ["planner"]
 
 
-def _number(text: str) -> float:
+def _number(text: str, least: str = "from 0") -> float:
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not 0 <= value <= MOST_NUMBER:
-        raise ValueError(f"give a number from 0 to {MOST_NUMBER:g}, or several separated by commas")
+        raise ValueError(f"give a number {least} to {MOST_NUMBER:,.0f}, or several separated by commas")
     return value
 
 
 def _positive(text: str) -> float:
-    if not (value := _number(text)):
+    if not (value := _number(text, "greater than 0, up")):
         raise ValueError("give a number greater than 0")
     return value
 
