@@ -55,8 +55,8 @@ def in_company(pool: Pool, own: Sequence[NodeId], free: Sequence[NodeId], count:
     The fewer times it loses nodes, the fewer rescales it pays for.
 
     First those that leave when some of its own do, then those that leave together, the largest groups first that it can
-    take whole. Unless the ends of all are known, their order stays: it says more of who leaves together than a few ends
-    do. What leaves before ``until_s`` comes last in any case.
+    take whole, and of these those that stay longest. Unless the ends of all are known, their order stays: it says more
+    of who leaves together than a few ends do. What leaves before ``until_s`` comes last in any case.
     """
     if not all(node in pool.ends for node in free):
         return sorted(free, key=lambda node: pool.ends_before(node, until_s))
@@ -67,7 +67,7 @@ def in_company(pool: Pool, own: Sequence[NodeId], free: Sequence[NodeId], count:
     def rank(node: NodeId) -> tuple[bool, bool, int, int, float]:
         end_s = pool.ends[node]
         company = groups[end_s]
-        return end_s < until_s, end_s not in with_own, -min(company, more), company, end_s
+        return end_s < until_s, end_s not in with_own, -min(company, more), company, -end_s
 
     return sorted(free, key=rank)
 

@@ -83,6 +83,13 @@ def test_who_grows_gets_nodes_that_leave_together(own: str, got: list[set[str]])
     assert [set(first.target), set(second.target)] == got
 
 
+def test_of_nodes_that_leave_alone_those_that_stay_longest_are_taken() -> None:
+    pool = pool_of({"a": 600.0, "b": 800.0, "c": 700.0})
+    trainer = trainer_of(pool, "t")
+    assign(pool, [trainer], {trainer.id: 2}, ending=ending(pool, 0.0, T_FWD_S))
+    assert set(trainer.target) == {"b", "c"}
+
+
 def test_a_trial_starts_on_nodes_that_stay() -> None:
     pool = pool_of({"a": SOON, "b": LATER, "c": LATER})
     for want, got in ((2, {"b", "c"}), (3, {"a", "b", "c"})):
