@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from pilot.cli import candidates
 from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option, to_json, told_by
 from pilot.cli.numbers import Count, FiniteRange
 from pilot.cli.script_arguments import TakesScript
@@ -145,7 +146,7 @@ def run(
 
 
 @command.command("status")
-@click.argument("study", required=False)
+@click.argument("study", required=False, shell_complete=candidates.studies)
 @run_dir_option
 @json_option
 def status(study: str | None, run_dir: Path | None, as_json: bool) -> None:
@@ -170,7 +171,7 @@ def status(study: str | None, run_dir: Path | None, as_json: bool) -> None:
 
 
 @command.command("trials")
-@click.argument("study")
+@click.argument("study", shell_complete=candidates.studies)
 @run_dir_option
 @json_option
 def trials(study: str, run_dir: Path | None, as_json: bool) -> None:
@@ -188,7 +189,7 @@ def trials(study: str, run_dir: Path | None, as_json: bool) -> None:
 
 
 @command.command("best")
-@click.argument("study")
+@click.argument("study", shell_complete=candidates.studies)
 @run_dir_option
 @json_option
 def best(study: str, run_dir: Path | None, as_json: bool) -> None:
@@ -208,7 +209,7 @@ def best(study: str, run_dir: Path | None, as_json: bool) -> None:
 
 
 @command.command("stop")
-@click.argument("study")
+@click.argument("study", shell_complete=candidates.studies)
 @run_dir_option
 @json_option
 def stop(study: str, run_dir: Path | None, as_json: bool) -> None:
@@ -225,7 +226,7 @@ def stop(study: str, run_dir: Path | None, as_json: bool) -> None:
 
 
 @command.command("resume")
-@click.argument("study")
+@click.argument("study", shell_complete=candidates.studies)
 @_space_options
 @run_dir_option
 @json_option
@@ -247,7 +248,7 @@ def resume(study: str, given: tuple[str, ...], space: Path | None, run_dir: Path
 
 
 @command.command("add")
-@click.argument("study")
+@click.argument("study", shell_complete=candidates.studies)
 @click.option("--trials", "more", type=Count(), required=True, help="Number of trials to add.")
 @run_dir_option
 @json_option

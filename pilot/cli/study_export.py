@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from pilot.cli import candidates
 from pilot.cli.asking import find_run_dir, run_dir_option, to_json, told_by
 from pilot.cli.pages import page_option, write_page
 from pilot.core.evidence import headline
@@ -15,7 +16,7 @@ from pilot.io.study_verbs import TrialList
 
 
 @click.command("export")
-@click.argument("study")
+@click.argument("study", shell_complete=candidates.studies)
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV, one line per trial (default: JSON).")
 @run_dir_option
 def export(study: str, as_csv: bool, run_dir: Path | None) -> None:
@@ -30,7 +31,7 @@ def export(study: str, as_csv: bool, run_dir: Path | None) -> None:
 
 
 @click.command("report")
-@click.argument("study")
+@click.argument("study", shell_complete=candidates.studies)
 @page_option("STUDY.html")
 @run_dir_option
 def report(study: str, output: Path | None, run_dir: Path | None) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import msgspec
 import optuna
 import psutil
@@ -16,6 +17,7 @@ import pytest
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
+from pilot.cli import candidates
 from pilot.core.commands import AskTrial, TellTrial
 from pilot.core.errors import UserError
 from pilot.core.study_events import TrialAsked, TrialTold
@@ -141,10 +143,18 @@ def check(live: Pool, total: int = 6) -> None:
     assert [trial.value for trial in found] == [trial.values[0] for trial in told.trials]
 
 
+def completed(live: Pool, begun: str) -> list[str]:
+    """What a shell offers for the name of a study."""
+    context = click.Context(click.Command("stop"))
+    context.params["run_dir"] = live.run_dir
+    return [item.value for item in candidates.studies(context, click.Argument(["study"]), begun)]
+
+
 def test_a_study_goes_from_its_first_trial_to_its_best(live: Pool) -> None:
     live.client.run_study(STUDY)
     with pytest.raises(UserError, match="a study named s already exists"):
         live.client.run_study(STUDY)
+    assert completed(live, "") == completed(live, "s") == ["s"] and completed(live, "x") == []
     peers = [Scripted(live, number) for number in range(2)]
     go_on(live, peers, lambda: live.client.studies().studies[0].state == "over")
     check(live)

@@ -36,5 +36,6 @@ def test_commands_options_and_sites(tmp_path: Path) -> None:
     assert "polaris" in completed("up", "--site", "pol", folder=tmp_path)
 
 
-def test_trainers_where_no_pool_is_up(tmp_path: Path) -> None:
+def test_trainers_and_studies_where_no_pool_is_up(tmp_path: Path) -> None:
     assert completed("explain", "v", folder=tmp_path) == []
+    assert completed("study", "best", "s", folder=tmp_path) == []
