@@ -182,7 +182,7 @@ def run(jobs: Sequence[Job], key: Key) -> Outcome:
 
 
 def keys(names: Sequence[str], nodes: Sequence[int]) -> Iterator[Key]:
-    """All replays: first those of the file's own jobs, and the baseline before the policies that may fail."""
+    """All replays: first those of the file's own jobs, and the baseline before the scenarios with mishaps."""
     found = [
         Key(scenario, policy, number, count)
         for name in names
