@@ -35,7 +35,7 @@ def main(file: Path, number: int, pipe: Pipe) -> None:
 
 
 class Fleet:
-    """The agents of one process, the ``number``-th."""
+    """The agents of the ``number``-th process."""
 
     def __init__(self, where: Connection, number: int) -> None:
         self.where = where

@@ -150,7 +150,7 @@ def _held(hint: Any) -> list[type]:
 
 
 def written() -> str:
-    """The whole document as it should be."""
+    """The whole document, up to date."""
     return DOCUMENT.read_text().partition(BEGIN)[0] + BEGIN + "\n" + reference()
 
 
